@@ -5,7 +5,10 @@ Each message says what was given, what is accepted and what to do next, in one o
 
 
 class GLTError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base of every error this package raises on purpose. ``on_all_ranks``: whether every rank of the job raises it, so that one
+    line in the log of each host is enough."""
+
+    on_all_ranks = False
 
 
 class OptionError(GLTError, ValueError):

@@ -37,13 +37,13 @@ def open_tables(
     """The tables of a rank, on host ``rank mod hosts``, and what closes them."""
     ranks, closing = Ranks(rank, world, exchange), ExitStack()
     homes = Homes.agree(ranks, partition.manifest.num_parts, partition.parts, f"host{rank % hosts}")
-    elsewhere = None
+    remote = None
     if network is not None and homes.num_hosts > 1:
         place = f"host{rank % hosts}"
         reach = Reach(place, link or link_of(rank), lambda: f"{place}:0", lambda: network)
-        elsewhere = LazyHomes(ranks, homes, reach)
-        closing.callback(elsewhere.close)
+        remote = LazyHomes(ranks, homes, reach)
+        closing.callback(remote.close)
     user_ids = GraphReader.of(partition).user_ids_of_part
-    tables = SharedTables(ranks, homes, user_ids, options=TensorOptions(**options), elsewhere=elsewhere)
+    tables = SharedTables(ranks, homes, user_ids, options=TensorOptions(**options), remote=remote)
     closing.callback(tables.close)
     return tables, closing

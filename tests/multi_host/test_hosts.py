@@ -65,7 +65,7 @@ def make_folders(
         for source, target in copies.items():
             shutil.copy(tmp_path / "certs" / source, folder / target)
         if number in parts:
-            others = [f"part{p}" for p in range(2) if p not in parts[number]]
+            others = [f"part{p}" for each in parts.values() for p in each if p not in parts[number]]
             shutil.copytree(whole, folder / "part", ignore=shutil.ignore_patterns(*others))
         folders.append(folder)
     return folders
@@ -230,7 +230,12 @@ def rows_of(folder: Path) -> dict[str, np.ndarray]:
 def last_of(folder: Path, into: Path) -> str:
     """The last checkpoint with its rows, copied: the hosts share no file system."""
     (path,) = (each for each in folder.rglob("last*.ckpt") if each.is_file())
-    (rows,) = folder.rglob("last*.ckpt.rows-*")
+    return given(path, into)
+
+
+def given(path: Path, into: Path) -> str:
+    """A checkpoint with its rows, copied."""
+    (rows,) = path.parent.glob(f"{path.name}.rows-*")
     shutil.copy(path, into / "given.ckpt")
     shutil.copytree(rows, into / rows.name.replace(path.name, "given.ckpt"))
     return "given.ckpt"
@@ -290,6 +295,71 @@ def test_an_embedding_over_two_hosts(tmp_path, four_hosts, bare):
     (tmp_path / "copy").mkdir()
     checkpoint = last_of(over_two("two, half", 1), tmp_path / "copy")
     same_rows(on_one_host(tmp_path / "then one", bare, 2, "--ckpt_path", tmp_path / "copy" / checkpoint), expected)
+
+
+def test_an_embedding_goes_on_in_mid_epoch_with_other_parts_and_hosts(tmp_path, four_hosts, bare):
+    """From one host and two parts to two hosts and three parts, and from those to one host and one part: each ends with the
+    weights, rows and states of the run that never stopped."""
+    keep = {"dirpath": "kept", "filename": "{step}", "every_n_train_steps": 5, "save_top_k": -1}
+    ends = {"dirpath": "ends", "filename": "last", "enable_version_counter": False}
+    callbacks = [{"class_path": "ModelCheckpoint", "init_args": each} for each in (keep, ends)]
+    graph = open_source(str(bare.parent / "graph.pt"), str(tmp_path))
+
+    def job(folder: Path, parts: int, hosts: int, resumed: Path | None = None) -> Path:
+        """Two ranks."""
+        partition_graph(graph, folder / "whole", PartitionOptions(num_parts=parts))
+        held = {host: placed_parts(host, hosts, parts) for host in range(hosts)}
+        folders = make_folders(folder, hosts, four_hosts, folder / "whole", held)
+        more: list[object] = ["--trainer.devices", 2 // hosts]
+        for each in folders:
+            text = yaml.safe_load((each / "run.yaml").read_text())
+            made = embedded(2) | {"cluster": text["cluster"]}
+            made["trainer"] |= {"callbacks": callbacks}
+            (each / "run.yaml").write_text(yaml.safe_dump(made))
+            if resumed is not None:
+                more = [*more[:2], "--ckpt_path", given(resumed, each)]
+        with fitting(four_hosts, folders, list(range(hosts)), "glt_worker", *more) as runs:
+            end_well(runs)
+        return folders[0]
+
+    whole = job(tmp_path / "whole", 2, 1)
+    assert 5 < torch.load(whole / "ends" / "last.ckpt", weights_only=True)["global_step"] / 2 < 10  # steps of an epoch
+    two_hosts = job(tmp_path / "two hosts", 3, 2, whole / "kept" / "step=5.ckpt")
+    one_host = job(tmp_path / "one host", 1, 1, two_hosts / "kept" / "step=10.ckpt")
+    for found in (two_hosts, one_host):
+        same_rows(rows_of(found / "ends"), rows_of(whole / "ends"))
+        assert torch.equal(weights(found / "ends")["bias"], weights(whole / "ends")["bias"])
+
+
+MISTAKES = [
+    ("id", 3, 2, "rows: 1000000000 at position 1 is no row of the nodes of type 'node', which has the rows 0 to 299."),
+    ("id", 0, 1, "rows: 1000000000 at position 1 is no row of the nodes of type 'node', which has the rows 0 to 299."),
+    (
+        "size",
+        1,
+        1,
+        "tensor 'memory': of: no type has 301 rows ('node': 300, 'node__to__node': 2400). Give of=, the type",
+    ),
+]
+
+
+@pytest.mark.parametrize(("mistake", "rank", "devices", "text"), MISTAKES)
+def test_a_mistake_with_rows_is_in_the_log_of_each_host(tmp_path, four_hosts, bare, mistake, rank, devices, text):
+    """Once, with the rank that made it."""
+    folders = embedded_folders(tmp_path / "job", 2, four_hosts, bare, 1)
+    for each in folders:
+        made = yaml.safe_load((each / "run.yaml").read_text())
+        made["model"] = {
+            "class_path": "tests.embedding.mistaken.Mistaken",
+            "init_args": {"mistake": mistake, "rank": rank},
+        }
+        (each / "run.yaml").write_text(yaml.safe_dump(made))
+    with fitting(four_hosts, folders, [0, 1], "glt_worker", "--trainer.devices", devices) as runs:
+        for number, run in enumerate(runs):
+            assert run.wait(LIMIT_S) != 0
+            (line,) = (line for line in run.output.splitlines() if "rror: " in line)
+            own = rank == number == 0 and mistake == "id"  # that of rank 0 has no number in its own log
+            assert line.startswith(f"error: {'' if own else f'rank {rank}: '}{text}"), run.output
 
 
 def same_rows(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:

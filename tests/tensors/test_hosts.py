@@ -126,7 +126,7 @@ def test_read_later_asks_at_once(partition: LocalPartition, network: InProcessNe
         table = tables.create(described(partition))
         table.write(ROWS[rank::2], np.full((150, 4), 1.0 + rank, dtype=np.float32))
         tables.barrier()
-        home, asked = tables._elsewhere.open()[1 - rank], []
+        home, asked = tables._remote.open()[1 - rank], []
         ask = home._peer.ask
         home._peer.ask = lambda op, *rest, **more: (asked.append(op), ask(op, *rest, **more))[1]
         wait = table.read_later(ROWS[::-1])
@@ -234,7 +234,7 @@ def test_strangers_and_nonsense_are_refused(
     def run(tables: SharedTables, rank: int) -> None:
         table = tables.create(described(partition))
         if rank == 1:
-            home = tables._elsewhere.open().served
+            home = tables._remote.open().served
             with pytest.raises((DataError, RefusedError, RemoteError, PeerError), match=complaint):
                 _ask(network, home.address, op, hello, body, **{"tensor": table.id, **header})
         tables.barrier()
@@ -250,7 +250,7 @@ def test_a_home_that_is_gone_is_named(partition: LocalPartition, network: InProc
         table = tables.create(described(partition))
         tables.barrier()
         if rank == 1:
-            tables._elsewhere.open().served.close()
+            tables._remote.open().served.close()
         tables.barrier()
         if rank == 0:
             with pytest.raises(PeerLostError, match=r"rank 1 \(host1:\d+\): .*Gave up after"):

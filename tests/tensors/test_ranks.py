@@ -131,16 +131,57 @@ def test_different_tensors_are_an_error_on_all_ranks(partition: LocalPartition, 
     )
 
 
-def test_a_mistake_of_one_rank_is_an_error_on_all(partition: LocalPartition) -> None:
-    def body(tables: SharedTables, rank: int) -> str:
-        with pytest.raises((DataError, PeerError)) as error:
-            tables.create(described(partition, init="zeros" if rank == 0 else "random"))
-        assert list(tables) == []
-        return str(error.value)
+def mistaken(partition: LocalPartition, **further: object) -> TableSpec:
+    return described(partition, **{"name": "h", **further})
+
+
+MISTAKES = {
+    "first values": ({"init": "random"}, "tensor 'h': init: expected zeros, ones, "),
+    "name": ({"name": "h\n"}, "tensor: name: expected 1 to 200 printable characters"),
+    "shape": ({"width": 0}, "tensor 'h': shape: expected [N, ...] with integers >= 1, got rows of [0]"),
+    "nameless": ({"name": None, "persistent": True}, "tensor: persistent: checkpoints find a tensor by its name"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_of_one_rank_is_an_error_on_all(partition: LocalPartition, mistake: str) -> None:
+    """The same line on each rank, which names the one that was wrong; none where all are."""
+    given, text = MISTAKES[mistake]
+
+    def body(tables: SharedTables, rank: int) -> list[str]:
+        found = []
+        for wrong in ([1], [0], [0, 1]):
+            with pytest.raises((DataError, PeerError)) as error:
+                tables.create(mistaken(partition, **given) if rank in wrong else described(partition))
+            assert error.value.on_all_ranks
+            assert list(tables) == []
+            found.append(str(error.value))
+        return found
 
     first, second = on_two(partition, body)
-    assert first == f"rank 1: {second}"
-    assert "got 'random'" in second
+    assert first == second
+    assert [each.partition(text)[0] for each in first] == ["rank 1: ", "rank 0: ", ""]
+    assert all("\n" not in each for each in first)
+
+
+def test_a_name_twice_is_an_error_on_all_ranks(partition: LocalPartition) -> None:
+    """By all ranks with another description, or by one alone."""
+
+    def body(tables: SharedTables, rank: int) -> list[str]:
+        there = tables.create(described(partition))
+        assert tables.create(described(partition)) is there
+        with pytest.raises(DataError) as other:
+            tables.create(described(partition, width=5))
+        with pytest.raises(DataError) as alone:
+            tables.create(described(partition, "h" if rank else "g"))
+        return [str(other.value), str(alone.value)]
+
+    first, second = on_two(partition, body)
+    assert first == second
+    assert "float32 rows [5], zeros: the name is taken by 'h' of node, float32 rows [4], zeros." in first[0]
+    assert (
+        "rank 0: 'g' of node, float32 rows [4], zeros; rank 1: 'h' of node, float32 rows [4], zeros, again" in first[1]
+    )
 
 
 def test_other_calls_are_an_error_on_all_ranks(partition: LocalPartition) -> None:
@@ -163,8 +204,8 @@ def test_too_little_room_on_one_rank_is_an_error_on_all(partition: LocalPartitio
         return str(error.value)
 
     first, second = run_ranks(2, run)
-    assert "tensor 'h' takes 4.8 kB on this host" in first
-    assert second == f"rank 0: {first}"
+    assert first == second
+    assert first.startswith("rank 0: tensor 'h' takes 4.8 kB on this host")
 
 
 def test_an_error_of_first_values_is_one_on_all_ranks(partition: LocalPartition) -> None:

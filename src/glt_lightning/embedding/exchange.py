@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from glt_lightning.errors import PeerError
+from glt_lightning.errors import PeerLostError
 from glt_lightning.ops.embedding import RowSums
 
 
@@ -106,7 +106,7 @@ def _other_ranks() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise PeerError(
+        raise PeerLostError(
             f"the exchange of the gradients of rows failed: another rank has ended, or did not take part in time ({error}). Its "
             "own error says why; every rank takes part in every step."
         ) from error

@@ -37,10 +37,12 @@ def attach_embeddings(trainer: Trainer, graph: Callable[[], DistGraph]) -> None:
         trainer.gradient_clip_val
         and str(trainer.gradient_clip_algorithm or "norm").rpartition(".")[2].lower() == "value"
     ):
-        raise OptionError(
+        error = OptionError(
             "trainer.gradient_clip_algorithm: value: the values of rows are on other ranks. Use norm, or clip_value of the "
             "sparse optimizer."
         )
+        error.on_all_ranks = True
+        raise error
     save_rows_of(trainer, found)
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
     if not any(isinstance(callback, TrainRows) for callback in callbacks):

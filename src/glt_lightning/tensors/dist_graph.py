@@ -24,8 +24,8 @@ from glt_lightning.tensors.dist_values import rows_of_index
 from glt_lightning.tensors.dist_walks import random_walks
 from glt_lightning.tensors.reader import GraphReader
 from glt_lightning.tensors.remote_home import LazyHomes, Reach
+from glt_lightning.tensors.row_data import RowData, TypesOfGraph
 from glt_lightning.tensors.space import Homes, RowSpace, row_spaces
-from glt_lightning.tensors.table import own_parts
 from glt_lightning.tensors.tables import SharedTables
 from glt_lightning.types import EdgeType, NodeType
 
@@ -94,10 +94,10 @@ class DistGraph:
         self._spaces = row_spaces(self._reader.manifest)
         place = None if reach is None else reach.place
         homes = Homes.agree(self.ranks, self._reader.manifest.num_parts, self._reader.parts, place)
-        elsewhere = None
+        remote = None
         if reach is not None and homes.num_hosts > 1:
-            elsewhere = LazyHomes(self.ranks, homes, replace(reach, link=replace(reach.link, graph=self.hash)))
-            self._closing.callback(elsewhere.close)
+            remote = LazyHomes(self.ranks, homes, replace(reach, link=replace(reach.link, graph=self.hash)))
+            self._closing.callback(remote.close)
         self.tables = SharedTables(
             self.ranks,
             homes,
@@ -105,15 +105,15 @@ class DistGraph:
             seed=seed,
             options=as_options(TensorOptions, "tensors", {} if options is None else options),
             wait_s=wait_s,
-            elsewhere=elsewhere,
+            remote=remote,
         )
         self.tables.when_changed = self._reader.tell_tables
         self._closing.callback(self.tables.close)
         self.node_types, self.edge_types = list(self.schema.node_types), list(self.schema.edge_types)
         self.rank, self.world_size = self.ranks.rank, self.ranks.world_size
         self._named: dict[RowSpace, dict[str, DistTensor]] = {space: {} for space in self._spaces}
-        self.nodes = _Types(self, [space for space in self._spaces if space.kind == "node"])
-        self.edges = _Types(self, [space for space in self._spaces if space.kind == "edge"])
+        self.nodes = TypesOfGraph(self, [space for space in self._spaces if space.kind == "node"])
+        self.edges = TypesOfGraph(self, [space for space in self._spaces if space.kind == "edge"])
         OPEN_GRAPHS.add(self)
 
     # Types and sizes
@@ -172,12 +172,12 @@ class DistGraph:
     @property
     def ndata(self) -> MutableMapping[str, DistTensor]:
         """Data of the nodes of a graph with one node type."""
-        return _RowData(self, self._only("node"))
+        return RowData(self, self._only("node"))
 
     @property
     def edata(self) -> MutableMapping[str, DistTensor]:
         """Data of the edges of a graph with one edge type."""
-        return _RowData(self, self._only("edge"))
+        return RowData(self, self._only("edge"))
 
     def _only(self, kind: str) -> RowSpace:
         found = [space for space in self._spaces if space.kind == kind]
@@ -323,18 +323,6 @@ class DistGraph:
             self._closing = closing
             OPEN_GRAPHS.add(self)
 
-    def own_rows(self, space: RowSpace, most: int) -> Iterator[np.ndarray]:
-        """This rank's share of the rows of its host, at most ``most`` at once. Over all ranks each row comes once."""
-        homes = self.tables.homes
-        ranks = homes.ranks_of(homes.host)
-        turn = ranks.index(homes.rank)
-        pieces = (
-            np.arange(begin, min(begin + most, each.first + each.count))
-            for each in own_parts(space, homes)
-            for begin in range(each.first, each.first + each.count, most)
-        )
-        return (rows for number, rows in enumerate(pieces) if number % len(ranks) == turn)
-
     def close(self) -> None:
         """Lets go of its tensors, and of the partition if it was opened here. Safe to call twice."""
         OPEN_GRAPHS.discard(self)
@@ -345,65 +333,6 @@ class DistGraph:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class _Types:
-    """``graph.nodes`` and ``graph.edges``."""
-
-    def __init__(self, graph: DistGraph, spaces: list[RowSpace]) -> None:
-        self._graph, self._spaces = graph, spaces
-
-    def __getitem__(self, of: Any) -> _OfType:
-        kind = self._spaces[0].kind if self._spaces else "edge"
-        return _OfType(self._graph, self._graph.space(of, kind))
-
-    def __len__(self) -> int:
-        return len(self._spaces)
-
-
-class _OfType:
-    def __init__(self, graph: DistGraph, space: RowSpace) -> None:
-        self.data: MutableMapping[str, DistTensor] = _RowData(graph, space)
-
-
-class _RowData(MutableMapping[str, DistTensor]):
-    """The tensors of a type by name: those of one's own, and what the partition stores."""
-
-    def __init__(self, graph: DistGraph, space: RowSpace) -> None:
-        self._graph, self._space = graph, space
-        self._own, self._reader = graph._named[space], graph._reader
-
-    def __getitem__(self, name: str) -> DistTensor:
-        own = self._own.get(name)
-        if own is not None:
-            return own
-        if name not in self._reader.names(self._space):
-            raise KeyError(f"{self._space.label!r} has no data {name!r}; it has: {', '.join(self) or 'none'}")
-        return DistTensor.over(self._graph, self._reader.open(self._space, name), name)
-
-    def __setitem__(self, name: str, tensor: DistTensor) -> None:
-        where = f"data {name!r} of {self._space.label!r}"
-        if not isinstance(tensor, DistTensor) or tensor.space is not self._space:
-            raise DataError(
-                f"{where}: expected a DistTensor of this type, got {tensor!r:.100}. Create one, and write to it."
-            )
-        if name in self._reader.names(self._space):
-            raise DataError(f"{where}: the partition stores it. Use another name.")
-        self._own[name] = tensor
-
-    def __delitem__(self, name: str) -> None:
-        if name not in self._own:
-            raise DataError(
-                f"data {name!r} of {self._space.label!r}: not a tensor of your own, so it cannot be deleted."
-            )
-        self._own.pop(name).close()
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self._reader.names(self._space)
-        yield from self._own
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
 
 def _labels(spaces: list[RowSpace]) -> str:

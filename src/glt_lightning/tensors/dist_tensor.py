@@ -203,7 +203,7 @@ class DistTensor:
         ):
             raise DataError(f"|: expected two masks of one type, got {self!r} and {other!r}.")
         union = DistTensor(tuple(self.shape), self.dtype, of=self.of, graph=self.graph)
-        for rows in self.graph.own_rows(self.space, _AT_ONCE):
+        for rows in self.graph.tables.own_rows(self.space, _AT_ONCE):
             union.table.write(rows, self._rows.read(rows) | other._rows.read(rows))
         self.graph.barrier()
         return union

@@ -55,7 +55,7 @@ class SharedTable:
     """A table of rows of a `RowSpace`, made by `SharedTables.create`. Reads take no lock: one at the same time as a write of
     the same row may see parts of both.
 
-    id: by which other hosts ask for it.  elsewhere: their homes; None: all rows lie on this host.
+    id: by which other hosts ask for it.  remote: their homes; None: all rows lie on this host.
     memory: the rows of this host, as all its ranks map them.  epoch: of the tables of the job.  checked: writers are noted.
 
     Attributes:
@@ -73,7 +73,7 @@ class SharedTable:
     wait_s: float
     epoch: WriteEpoch = field(default_factory=WriteEpoch)
     id: str = ""
-    elsewhere: RemoteHomes | None = None
+    remote: RemoteHomes | None = None
     on_close: Callable[[str], object] = lambda name: None
 
     def __post_init__(self) -> None:
@@ -92,14 +92,14 @@ class SharedTable:
         )
         self.pages = Pages(self.memory, self.own) if self.on_disk else None
         self.is_open = True
-        self.serve(self.id, self.elsewhere, self.epoch)
+        self.serve(self.id, self.remote, self.epoch)
         self._release = weakref.finalize(self, self.memory.close)  # also when the table is forgotten
 
-    def serve(self, id_: str, elsewhere: RemoteHomes | None, epoch: WriteEpoch) -> None:
+    def serve(self, id_: str, remote: RemoteHomes | None, epoch: WriteEpoch) -> None:
         """Lets the ranks of other hosts ask for the rows of this one."""
-        self.id, self.elsewhere, self.epoch = id_, elsewhere, epoch
-        if elsewhere is not None and elsewhere.served is not None:
-            elsewhere.served.add(id_, self)
+        self.id, self.remote, self.epoch = id_, remote, epoch
+        if remote is not None and remote.served is not None:
+            remote.served.add(id_, self)
 
     @property
     def on_disk(self) -> bool:
@@ -125,7 +125,7 @@ class SharedTable:
         """A copy of rows int64 [n], as [n, *row_shape], in their order. Raises `DataError` for a row that there is not,
         `PeerError` where another host does not answer."""
         self._check_open()
-        if self.elsewhere is None:
+        if self.remote is None:
             try:
                 return self._gather(rows)
             except DataError:
@@ -142,8 +142,8 @@ class SharedTable:
             if host == self.homes.host:
                 here = at
             else:
-                assert self.elsewhere is not None
-                waits.append((at, self.elsewhere[host].rows(self.id, rows[at], self.dtype, self.row_shape)))
+                assert self.remote is not None
+                waits.append((at, self.remote[host].rows(self.id, rows[at], self.dtype, self.row_shape)))
         if self.pages is not None:
             self.ask(self.position(rows[here[:AT_ONCE]]))
 
@@ -221,13 +221,13 @@ class SharedTable:
                 f"{list(values.shape)}."
             )
         number = self.epoch.number
-        if self.elsewhere is None:
+        if self.remote is None:
             return self.apply(how, rows, values, self.homes.rank, number)
         for host, at in self._by_host(rows):
             if host == self.homes.host:
                 self.apply(how, rows[at], values[at], self.homes.rank, number)
             else:
-                self.elsewhere[host].put(self.id, how, rows[at], values[at], number)
+                self.remote[host].put(self.id, how, rows[at], values[at], number)
 
     def _by_host(self, rows: np.ndarray) -> list[tuple[int, np.ndarray]]:
         """(host, positions of its rows)."""
@@ -235,7 +235,7 @@ class SharedTable:
         return [(int(host), np.flatnonzero(hosts == host)) for host in np.unique(hosts)]
 
     def _others(self) -> list[RemoteHome]:
-        return [] if self.elsewhere is None else self.elsewhere.all()
+        return [] if self.remote is None else self.remote.all()
 
     def home_of(self, rows: np.ndarray) -> np.ndarray:
         """int32 [n]: the rank that applies updates of each row."""
@@ -245,8 +245,8 @@ class SharedTable:
         """int64 [n]: where rows of this host lie in ``own``. Raises `DataError` for rows of another host."""
         parts = self.space.parts_of(rows)
         begin = self._begin[parts]
-        if len(elsewhere := np.flatnonzero(begin < 0)):
-            raise DataError(f"tensor {self.name!r}: row {rows[elsewhere[0]]} lies on another host.")
+        if len(missing := np.flatnonzero(begin < 0)):
+            raise DataError(f"tensor {self.name!r}: row {rows[missing[0]]} lies on another host.")
         return np.asarray(begin + rows - self.space.bounds[parts])
 
     def close(self) -> None:
@@ -254,8 +254,8 @@ class SharedTable:
         twice."""
         if self.is_open:
             self.is_open = False
-            if self.elsewhere is not None and self.elsewhere.served is not None:
-                self.elsewhere.served.remove(self.id)
+            if self.remote is not None and self.remote.served is not None:
+                self.remote.served.remove(self.id)
             self._release()
             del self._shards, self.own, self._writers, self.pages, self.memory  # all that views the memory
             self.on_close(self.name)

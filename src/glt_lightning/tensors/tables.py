@@ -93,7 +93,7 @@ class SharedTables:
     """Creates the tables of a job. All ranks construct theirs at the same time. Close it.
 
     ranks: this rank, and its collective calls.  homes: which host has which rows.  user_ids: of the rows of a part of this host.
-    seed: of random first values.  wait_s: for another writer.  elsewhere: homes of the other hosts.
+    seed: of random first values.  wait_s: for another writer.  remote: homes of the other hosts.
     """
 
     def __init__(
@@ -105,9 +105,9 @@ class SharedTables:
         seed: int = 0,
         options: TensorOptions | None = None,
         wait_s: float = 30.0,
-        elsewhere: LazyHomes | None = None,
+        remote: LazyHomes | None = None,
     ) -> None:
-        self._elsewhere = elsewhere
+        self._remote = remote
         self.ranks, self.homes, self.options = ranks, homes, options or TensorOptions()
         self.user_ids, self.seed, self._wait_s = user_ids, seed, wait_s
         self._family: WeakSet[SharedTables] = WeakSet([self])
@@ -128,7 +128,7 @@ class SharedTables:
             seed=self.seed,
             options=self.options,
             wait_s=self._wait_s,
-            elsewhere=self._elsewhere,
+            remote=self._remote,
         )
         made.when_changed = self.when_changed
         self._family.add(made)
@@ -174,6 +174,17 @@ class SharedTables:
     def __iter__(self) -> Iterator[str]:
         return iter(self._open)
 
+    def own_rows(self, space: RowSpace, most: int) -> Iterator[np.ndarray]:
+        """This rank's share of the rows of its host, at most ``most`` at once. Over all ranks each row comes once."""
+        ranks = self.homes.ranks_of(self.homes.host)
+        turn = ranks.index(self.homes.rank)
+        pieces = (
+            np.arange(begin, min(begin + most, each.first + each.count))
+            for each in own_parts(space, self.homes)
+            for begin in range(each.first, each.first + each.count, most)
+        )
+        return (rows for number, rows in enumerate(pieces) if number % len(ranks) == turn)
+
     def create(self, describe: TableSpec | Callable[[], TableSpec]) -> SharedTable:
         """A table; the one that is there already, if it has the same name and description. A collective call.
 
@@ -181,7 +192,7 @@ class SharedTables:
         Raises, on all ranks, `DataError` where they describe different tables, `OptionError` where a host's limit is exceeded,
         and MemoryError, or on the other ranks `PeerError`, where it has too little memory.
         """
-        if self.homes.num_hosts > 1 and self._elsewhere is None:
+        if self.homes.num_hosts > 1 and self._remote is None:
             raise OptionError(
                 f"tensor: the ranks run on {self.homes.num_hosts} hosts, which reach each other's rows under the strategies "
                 "glt_worker and glt_server_client alone. Choose one of these."
@@ -191,7 +202,7 @@ class SharedTables:
         there = self._open.get(plan.name)
         if there is not None:
             if there.plan.text != plan.text:
-                raise DataError(
+                raise _of_all_ranks(
                     f"tensor {plan.text}: the name is taken by {there.plan.text}. Close that tensor, or use another name."
                 )
             return there.table
@@ -211,7 +222,7 @@ class SharedTables:
         self._tell()
 
     def _remote_homes(self) -> RemoteHomes | None:
-        return None if self._elsewhere is None else self._elsewhere.open()
+        return None if self._remote is None else self._remote.open()
 
     def _agreed(self, describe: TableSpec | Callable[[], TableSpec]) -> tuple[_Plan, str]:
         """What all ranks create, and the name by which other hosts ask for it."""
@@ -222,17 +233,14 @@ class SharedTables:
             error = raised
         text = "" if plan is None else plan.text + (", again" if plan.name in self._open else "")
         everyone = self._agree("create a tensor", [text, None if error is None else str(error), secrets.token_hex(8)])
-        if error is not None:
-            raise error
-        assert plan is not None
-        for rank, (theirs, failure, _) in enumerate(everyone):
-            if failure is not None:
-                raise PeerError(f"rank {rank}: {failure}")
+        _raise_first(error, [failure for _, failure, _ in everyone])
+        for rank, (theirs, _, _) in enumerate(everyone):
             if theirs != everyone[0][0]:
-                raise DataError(
+                raise _of_all_ranks(
                     f"tensors: the ranks create different tensors: rank 0: {everyone[0][0]}; rank {rank}: {theirs}. All "
                     "ranks create the same ones in the same order."
                 )
+        assert plan is not None
         self._anonymous += plan.spec.name is None
         return plan, everyone[0][2]
 
@@ -296,14 +304,14 @@ class SharedTables:
             wait_s=self._wait_s,
             epoch=self._epoch,
             id=id_,
-            elsewhere=self._remote_homes(),
+            remote=self._remote_homes(),
             on_close=self._forget,
         )
 
     def barrier(self) -> None:
         """Waits for all ranks. Raises `DataError`, on all of them, for a row that two ranks have written to since the last
         barrier, if the tables check that. A collective call."""
-        if self._elsewhere is not None and self.options.check_conflicts:
+        if self._remote is not None and self.options.check_conflicts:
             self._agree("barrier")  # until then a write of another host may still find one here
         found, self._epoch.conflict = self._epoch.conflict, None
         self._epoch.number += 1
@@ -311,7 +319,7 @@ class SharedTables:
         for text in self._agree("barrier", mine):
             if text is not None:
                 name, row, first, second = text
-                raise DataError(
+                raise _of_all_ranks(
                     f"tensor {name!r}: rank {first} and rank {second} wrote to row {row} between two barriers, so which value it "
                     "has is undefined. Let one rank write a row, or call barrier() between the writes."
                 )
@@ -332,7 +340,7 @@ class SharedTables:
         everyone = [json.loads(text) for text in self.ranks.exchange(json.dumps([call, value]))]
         for rank, (theirs, _) in enumerate(everyone):
             if theirs != everyone[0][0]:
-                raise DataError(
+                raise _of_all_ranks(
                     f"tensors: the ranks disagree: rank 0: {everyone[0][0]}; rank {rank}: {theirs}. All ranks make the same "
                     "calls in the same order."
                 )
@@ -342,14 +350,34 @@ class SharedTables:
         """On all hosts, before memory is taken. A collective call."""
         limit = self.options.limit_bytes
 
-        def check() -> None:
-            there = self._in_memory()
-            if sum(table.nbytes for table in there) + plan.nbytes <= limit:
-                return
+        there, error = self._in_memory(), None
+        if sum(table.nbytes for table in there) + plan.nbytes > limit:
             others = ", ".join(f"{table.name!r} {size(table.nbytes)}" for table in there) or "none"
-            raise OptionError(
+            error = OptionError(
                 f"tensor {plan.name!r} takes {size(plan.nbytes)} on this host; with those that are there ({others}) that is more "
                 f"than cluster.tensors.limit, {size(limit)}. Raise it, close tensors, or use storage: disk."
             )
+        _raise_first(error, self._agree("make room", None if error is None else str(error)))
 
-        on_all_or_none(self.ranks, check, lambda _: None)
+
+def _of_all_ranks(text: str) -> DataError:
+    error = DataError(text)
+    error.on_all_ranks = True
+    return error
+
+
+def _raise_first(mine: GLTError | None, failures: list[str | None]) -> None:
+    """Raises, on all ranks, the error of the first rank that has one, by the name of that rank unless all have the same.
+
+    mine: of this rank.  failures: the errors of all ranks, as text.
+    """
+    failed = {rank: text for rank, text in enumerate(failures) if text is not None}
+    if not failed:
+        return
+    rank, text = next(iter(failed.items()))
+    same = len(failed) == len(failures) and len(set(failures)) == 1
+    error: GLTError = PeerError(f"rank {rank}: {text}")
+    if mine is not None:
+        error = mine if same else type(mine)(f"rank {rank}: {text}")
+    error.on_all_ranks = True
+    raise error

@@ -13,7 +13,7 @@ import yaml  # type: ignore[import-untyped]
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_only
 
 from glt_lightning import __version__
 from glt_lightning.errors import GLTError, OptionError
@@ -28,7 +28,7 @@ from glt_lightning.lightning.cli.run_line import INTERRUPTED, end_said, run_line
 from glt_lightning.lightning.cli.strategy_options import check_strategy, cluster_of_data, meet_other_hosts, with_cluster
 from glt_lightning.lightning.cli.subcommands import TOOLS, list_tools
 from glt_lightning.lightning.datamodule import GLTDataModule
-from glt_lightning.lightning.strategies.peers import RankError
+from glt_lightning.lightning.strategies.peers import NAMED_RANK, OtherHostError, RankError
 from glt_lightning.lightning.strategies.sigterm import unwound_by_sigterm
 from glt_lightning.options import ClusterOptions
 
@@ -192,9 +192,10 @@ def main(args: ArgsType = None) -> None:
         known = _known(error)
         if known is None or os.environ.get("GLT_TRACEBACK"):
             raise
-        if not isinstance(known, RankError):  # that one was logged when it happened
-            rank = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))
-            print(f"error: {'' if rank == '0' else f'rank {rank}: '}{known}", file=sys.stderr, flush=True)
+        if not _is_logged(known):
+            rank = getattr(rank_zero_only, "rank", 0)
+            named = not rank or NAMED_RANK.match(str(known)) or getattr(known, "on_all_ranks", False)
+            print(f"error: {'' if named else f'rank {rank}: '}{known}", file=sys.stderr, flush=True)
         sys.exit(2 if isinstance(known, (OptionError, MisconfigurationException)) else 1)
 
 
@@ -230,12 +231,18 @@ def _versions() -> str:
     return f"glt_lightning {__version__} ({libraries}, Python {sys.version.split()[0]})"
 
 
+def _is_logged(error: BaseException) -> bool:
+    """Whether another rank of this host logs it."""
+    others = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")) != "0"
+    return isinstance(error, RankError) or (others and isinstance(error, GLTError) and error.on_all_ranks)
+
+
 def _known(error: BaseException) -> BaseException | None:
     """The error that a user understands: that another rank failed, if it is for that, else the first of ours."""
     causes = [each for each in _causes(error) if isinstance(each, (GLTError, MisconfigurationException))]
     if not causes:
         return _missing_package(error)
-    return next((each for each in causes if isinstance(each, RankError)), causes[0])
+    return next((each for each in causes if isinstance(each, (RankError, OtherHostError))), causes[0])
 
 
 def _missing_package(error: BaseException) -> OptionError | None:

@@ -203,5 +203,17 @@ def _store(meeting: Meeting, *, is_master: bool) -> torch.distributed.TCPStore:
     )
 
 
+def connect_store(environment: Any, prefix: str) -> torch.distributed.PrefixStore:
+    """A client of its own of the job's store, wherever that is, with a prefix to all keys. Raises RuntimeError."""
+    store = torch.distributed.TCPStore(
+        environment.main_address,
+        environment.main_port,
+        is_master=False,
+        timeout=timedelta(seconds=_CALL_S),
+        wait_for_workers=False,
+    )
+    return torch.distributed.PrefixStore(prefix, store)
+
+
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import re
 import secrets
 import select
 import signal
@@ -28,6 +29,7 @@ from glt_lightning.cluster.silence import Silence
 from glt_lightning.errors import PeerError
 from glt_lightning.ops.child import wake_with_parent
 
+NAMED_RANK = re.compile(r"rank \d+: ")  # how an error begins that says whose it is
 _CONNECT_S = 60.0
 _RETRY_S = 0.02
 _EXIT_S = 5.0  # for the last steps of a process that already ends because of a loss
@@ -37,6 +39,10 @@ _ADVICE = " Resume from the last checkpoint. To keep a rank in a debugger, raise
 
 class RankError(PeerError):
     """Another rank of this host failed, and has reported its own error."""
+
+
+class OtherHostError(PeerError):
+    """A rank of another host failed: its error, by its name."""
 
 
 @dataclass(frozen=True)

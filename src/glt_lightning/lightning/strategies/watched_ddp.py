@@ -7,6 +7,7 @@ import secrets
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, ClassVar
 
 from lightning.pytorch import Trainer
@@ -17,10 +18,11 @@ from lightning.pytorch.strategies import DDPStrategy
 from glt_lightning.errors import GLTError, OptionError, PeerError, PeerLostError
 from glt_lightning.lightning.callbacks.checkpoint_io import WholeCheckpointIO
 from glt_lightning.lightning.strategies.ddp_arguments import check_ddp_arguments, unused_parameters
-from glt_lightning.lightning.strategies.hosts import meet_hosts
+from glt_lightning.lightning.strategies.failure_board import FailureBoard
+from glt_lightning.lightning.strategies.hosts import connect_store, meet_hosts
 from glt_lightning.lightning.strategies.loopback import GlooOnLoopback, open_store
 from glt_lightning.lightning.strategies.notebook import check_ranks, in_notebook
-from glt_lightning.lightning.strategies.peers import PeerWatch, RankError
+from glt_lightning.lightning.strategies.peers import NAMED_RANK, OtherHostError, PeerWatch, RankError
 from glt_lightning.lightning.strategies.sigterm import end_by_sigterm
 from glt_lightning.options import ClusterOptions, as_options
 from glt_lightning.tensors.dist_ranks import gather_counts, gather_text
@@ -45,6 +47,7 @@ class WatchedDDP(DDPStrategy):
         self.cluster = None if cluster is None else as_options(ClusterOptions, "cluster", cluster)
         self._watch: PeerWatch | None = None
         self._gloo = GlooOnLoopback()
+        self._board: FailureBoard | None = None
         self._failure = ""
         self._token: str | None = None
 
@@ -109,6 +112,9 @@ class WatchedDDP(DDPStrategy):
             met = meet_hosts(self, self.options.deadlines.join_s)
             super().setup_distributed()
             del met  # the group has it now
+            run = self._gather_text(secrets.token_hex(8))[0]
+            connect = partial(connect_store, self.cluster_environment, f"glt/failures/{run}")
+            self._board = FailureBoard(connect, self.world_size)
             return
         self._gloo.open()
         store = open_store(self.cluster_environment, self.local_rank == 0, self.num_processes)
@@ -167,11 +173,22 @@ class WatchedDDP(DDPStrategy):
         if exception.__cause__ is None:
             exception.__cause__ = unused_parameters(exception, self.lightning_module, self.strategy_name)
         self._failure = f"{type(exception).__name__}: {exception}".strip().splitlines()[0]
-        if self._watch is None or exception.__cause__ is not None or not _is_lost_connection(exception):
-            return
-        loss = self._watch.loss(wait_s=_NEWS_S)
+        if not _is_lost_connection(exception):
+            if self._board is not None and isinstance(exception, Exception):
+                self._board.post(_as_of_rank(self.global_rank, exception))
+        elif (cause := self._cause()) is not None:
+            exception.__cause__ = cause
+
+    def _cause(self) -> PeerError | None:
+        """Why a connection to another rank is lost; None where nobody says so."""
+        told = "" if self._board is None else self._board.found()
+        loss = None if self._watch is None or told else self._watch.loss(wait_s=_NEWS_S)
         if loss is not None:
-            exception.__cause__ = RankError(f"{loss}; rank {self.global_rank} cannot go on.")
+            return RankError(f"{loss}; rank {self.global_rank} cannot go on.")
+        if self._board is not None and (told := told or self._board.found(_NEWS_S)):
+            here = int(told.split(":")[0].removeprefix("rank ")) // self.num_processes == self.node_rank
+            return RankError(told) if here or self.local_rank else OtherHostError(told)  # one line in the log of a host
+        return None
 
     def teardown(self) -> None:
         with ExitStack() as then:  # in reverse order, and each even if an earlier one raises
@@ -181,6 +198,9 @@ class WatchedDDP(DDPStrategy):
 
     def _leave(self) -> None:
         """Tells the other ranks of this host that this one goes, and why."""
+        board, self._board = self._board, None
+        if board is not None:
+            board.close()
         watch, self._watch, self._token = self._watch, None, None
         if watch is not None:
             watch.close(self._failure)
@@ -190,7 +210,19 @@ class WatchedDDP(DDPStrategy):
 
 
 def _is_lost_connection(exception: BaseException) -> bool:
+    if isinstance(exception.__cause__, GLTError):
+        return False
     if isinstance(exception, GLTError):
         return isinstance(exception, PeerLostError)
     text = str(exception).lower()
     return isinstance(exception, RuntimeError) and ("gloo" in text or "nccl" in text or "connection" in text)
+
+
+def _as_of_rank(rank: int, exception: BaseException) -> str:
+    """The first line of an error, by the name of its rank."""
+    each: BaseException | None = exception
+    while each is not None and not isinstance(each, GLTError):
+        each = each.__cause__
+    text = str(each) if each is not None else f"{type(exception).__name__}: {exception}"
+    text = (text.strip().splitlines() or [type(exception).__name__])[0]
+    return text if NAMED_RANK.match(text) else f"rank {rank}: {text}"
