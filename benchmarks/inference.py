@@ -5,19 +5,21 @@ over our loader, and the limit: the matrix products, and the edges' rows at the 
         [--share 1.0] [--rounds 1]
 
 GraphSAGE with means in one process and one thread, on a partition folder of one part; ways take turns. Sampled and
-full-neighbour batches are measured on some seeds (--whole 0: not at all, since they may not fit in memory). PyG's loop is that
-of `BasicGNN.inference`: for each layer, batches of one hop with all neighbours, and `inference_per_layer` on the rows of their
-nodes. --share: of a large graph the limit and PyG's loop are measured on that share of batches, spread over all; layer-wise
-inference is always of all nodes.
+full-neighbour batches are measured on some seeds, the latter only if the rows of one batch's edges fit in the memory that is
+available. PyG's loop is that of `BasicGNN.inference`: for each layer, batches of one hop with all neighbours, and
+`inference_per_layer` on the rows of their nodes. --share: of a large graph the limit and PyG's loop are measured on that share
+of the nodes and edges, spread over all, without what they do once; layer-wise inference is always of all nodes.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,9 @@ from torch_geometric.nn import GraphSAGE
 from glt_lightning import GLTDataModule, LoaderContext, LoaderSpec, LocalPartition, predict_layerwise, read_embeddings
 from glt_lightning.data.manifest import edge_path
 from glt_lightning.ops.gather import Shards
+
+_WHOLE_BATCH = 4  # seeds
+_AVAILABLE = re.compile(r"MemAvailable: +(\d+) kB")
 
 
 class Holding(LightningModule):
@@ -45,7 +50,7 @@ class Ways:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._args, self._partition = args, LocalPartition.open(args.partition)
-        self._nodes = self._partition.manifest.num_nodes[0]
+        self.nodes = self._partition.manifest.num_nodes[0]
         self._widths = [self._partition.node_shards(0, "x").row_shape[0]] + [args.hidden] * args.layers
         torch.manual_seed(1)
         self._gnn = GraphSAGE(self._widths[0], args.hidden, args.layers, args.hidden).eval()
@@ -58,34 +63,66 @@ class Ways:
             )
             options = {"batch_size": self._args.batch_size, "self_check": 0}
             predict_layerwise(trainer, Holding(self._gnn), data, Path(folder) / "out", options=options)
-            return self._nodes, read_embeddings(Path(folder) / "out")["embedding"]
+            if self._args.share < 1:
+                return self.nodes, np.empty(0)
+            with self._uncounted():
+                return self.nodes, read_embeddings(Path(folder) / "out")["embedding"]
 
     def pyg(self) -> tuple[int, np.ndarray]:
-        seeds = np.linspace(0, self._nodes - 1, int(self._nodes * self._args.share)).astype(np.int64)
+        seeds = self._spread(int(self.nodes * self._args.share))
         with LoaderContext(self._partition) as context, torch.no_grad():
             size = self._args.batch_size
             spec = LoaderSpec(name="all", seeds=seeds, num_neighbors=[-1], batch_size=size, exact=True)
-            rows = np.argsort(self._partition.node_shards(0, "n_id").gather(np.arange(self._nodes)))
-            x = torch.from_numpy(self._partition.node_shards(0, "x").gather(rows)).float()
+            with self._uncounted():
+                rows = np.argsort(self._partition.node_shards(0, "n_id").gather(np.arange(self.nodes)))
+                x = torch.from_numpy(self._partition.node_shards(0, "x").gather(rows)).float()
             for k in range(self._args.layers):
                 outs = []
                 for batch in context.make_loader(spec):
                     found = x[batch.n_id]
                     outs.append(self._gnn.inference_per_layer(k, found, batch.edge_index, batch.batch_size))
                 x = torch.cat(outs)
-                if len(seeds) < self._nodes and k + 1 < self._args.layers:  # values do not matter then
-                    x = x[torch.arange(self._nodes) % len(seeds)]
+                if len(seeds) < self.nodes and k + 1 < self._args.layers:  # values do not matter then
+                    with self._uncounted():
+                        x = x[torch.arange(self.nodes) % len(seeds)]
         return len(seeds), x.numpy()
 
     def sampled(self) -> tuple[int, np.ndarray]:
         return self._batches([15, 10, 5][: self._args.layers], self._args.sampled, 1024)
 
     def whole(self) -> tuple[int, np.ndarray]:
-        return self._batches([-1] * self._args.layers, self._args.whole, 4)
+        return self._batches([-1] * self._args.layers, self._args.whole, _WHOLE_BATCH)
+
+    def whole_fits(self) -> bool:
+        """Whether a full-neighbour batch does: PyG's layers make a row for each edge that leads to a node of their outputs."""
+        spec = LoaderSpec(
+            name="one",
+            seeds=self._spread(_WHOLE_BATCH),
+            num_neighbors=[-1] * self._args.layers,
+            batch_size=_WHOLE_BATCH,
+            exact=True,
+        )
+        with LoaderContext(self._partition) as context:
+            (batch,) = context.make_loader(spec)
+        edges = [sum(batch.num_sampled_edges[: hops + 1]) for hops in range(self._args.layers)]
+        rows = [e * width * 4 for e, width in zip(reversed(edges), self._widths, strict=False)]
+        available = int(_AVAILABLE.search(Path("/proc/meminfo").read_text())[1]) << 10  # type: ignore[index]
+        reached = {"seeds": _WHOLE_BATCH, "nodes": sum(batch.num_sampled_nodes), "edges": edges[-1]}
+        report(way="whole", **reached, gb_of_rows=round(max(rows) / 1e9, 1), gb_available=round(available / 1e9, 1))
+        return 2 * max(rows) < available  # the rows, and what is made of them
+
+    def _spread(self, count: int) -> np.ndarray:
+        """Seeds, spread over all nodes."""
+        return np.linspace(0, self.nodes - 1, min(count, self.nodes)).astype(np.int64)
+
+    @contextmanager
+    def _uncounted(self) -> Iterator[None]:
+        begun = cpu_s()
+        yield
+        self.not_counted += cpu_s() - begun
 
     def _batches(self, fanouts: list[int], count: int, batch_size: int) -> tuple[int, np.ndarray]:
-        seeds = np.linspace(0, self._nodes - 1, min(count, self._nodes)).astype(np.int64)
-        outs = []
+        seeds, outs = self._spread(count), []
         with LoaderContext(self._partition) as context, torch.no_grad():
             spec = LoaderSpec(name="some", seeds=seeds, num_neighbors=fanouts, batch_size=batch_size, exact=True)
             for batch in context.make_loader(spec):
@@ -98,7 +135,7 @@ class Ways:
 
     def products(self) -> tuple[int, np.ndarray]:
         """The limit's first part: two products of all rows in each layer."""
-        out, batches = torch.empty(0), max(1, round(self._nodes * self._args.share / self._args.batch_size))
+        out, batches = torch.empty(0), max(1, round(self.nodes * self._args.share / self._args.batch_size))
         for width, after in zip(self._widths, self._widths[1:], strict=False):
             x, w = torch.randn(self._args.batch_size, width), torch.randn(width, after)
             for _ in range(batches):
@@ -109,14 +146,13 @@ class Ways:
         """Its second part: the rows of the edges' sources, gathered into memory that is used again."""
         sources = np.load(self._args.partition / edge_path(0, 0, "indices"), mmap_mode="r")
         for width in self._widths[:-1]:
-            begun = cpu_s()
-            rows = Shards([np.ones((self._nodes, width), dtype=np.float32)])
-            out = np.ones((1 << 14, width), dtype=np.float32)
-            self.not_counted += cpu_s() - begun
+            with self._uncounted():
+                rows = Shards([np.ones((self.nodes, width), dtype=np.float32)])
+                out = np.ones((1 << 14, width), dtype=np.float32)
             for begin in range(0, len(sources), round(len(out) / self._args.share)):
                 ids = sources[begin : begin + len(out)].astype(np.int64)
                 rows.gather(ids, out[: len(ids)])
-        return int(self._nodes * self._args.share), out
+        return int(self.nodes * self._args.share), out
 
 
 def main() -> None:
@@ -130,7 +166,8 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     ways = Ways(args)
-    names = ["gathers", "products", "layerwise", "sampled", *(["whole"] if args.whole else []), "pyg"]
+    whole = bool(args.whole) and ways.whole_fits()
+    names = ["gathers", "products", "layerwise", "sampled", *(["whole"] if whole else []), "pyg"]
     spent: dict[str, list[float]] = {name: [] for name in names}
     outputs: dict[str, np.ndarray] = {}
     for _ in range(args.rounds):
@@ -151,10 +188,21 @@ def main() -> None:
     for name in names:
         ratios = [own / low for own, low in zip(spent[name], limit, strict=True)]
         report(
-            way=name, us_per_node=round(statistics.median(spent[name]), 2), of_limit=round(statistics.median(ratios), 2)
+            way=name,
+            us_per_node=round(statistics.median(spent[name]), 2),
+            of_limit=round(statistics.median(ratios), 2),
+            of_limit_by_round=[round(each, 2) for each in ratios],
         )
     faster = [theirs / own for theirs, own in zip(spent["pyg"], spent["layerwise"], strict=True)]
-    report(way="layerwise beside pyg", times_faster=round(statistics.median(faster), 2), **same)
+    by_round = [round(each, 2) for each in faster]
+    report(
+        way="layerwise beside pyg",
+        times_faster=round(statistics.median(faster), 2),
+        times_faster_by_round=by_round,
+        nodes=ways.nodes,
+        share=args.share,
+        **same,
+    )
 
 
 if __name__ == "__main__":

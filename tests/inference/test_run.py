@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from torch_geometric.nn import SAGEConv
 
 from glt_lightning import DistGraph, LayerwiseOptions, LoaderContext
 from glt_lightning.data import LocalPartition
-from glt_lightning.errors import PeerError
+from glt_lightning.data.shared_arrays import SharedArrays
+from glt_lightning.errors import OptionError, PeerError
+from glt_lightning.inference import run
 from glt_lightning.inference.marks import Marks
 from glt_lightning.inference.protocol import DegreeSpec, LayerwiseLayers
 from glt_lightning.inference.run import LayerwiseRun
@@ -127,6 +130,46 @@ def test_rows_of_the_whole_graph(
     assert sorted(n_id) == list(range(NODES))
     np.testing.assert_array_equal(np.concatenate([each["embedding"] for each in columns]), whole()[n_id])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_files_are_checked_for_before_the_first_layer(
+    partitions: dict[int, LocalPartition], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: int
+) -> None:
+    """Nothing may lie in memory: of two layers and the inputs, what is read and what is written lie in files."""
+    partition, wanted, made, ranks = partitions[3], [], [], hosts
+
+    def require(folder: Path, needed: int, memory: int) -> None:
+        wanted.append((folder, needed, memory))
+
+    def scratch(shapes: Any, *others: Any) -> Any:
+        made.append(sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for dtype, shape in shapes.values()))
+        return create(shapes, *others)
+
+    create = SharedArrays.scratch
+    monkeypatch.setattr(run, "require_disk", require)
+    monkeypatch.setattr(SharedArrays, "scratch", scratch)
+    runs = [each for each, _ in computed(partition, tmp_path, ranks, hosts, memory=1)]
+    rows = [len(np.concatenate([counts for _, counts in each.facts.counts["node"]])) for each in runs]
+    halo = [len(each.facts.halos["node"]) for each in runs]
+    assert (sum(rows), min(halo) > 0) == (NODES, hosts == 2)
+    needed = [4 * ((a + b) * WIDTHS[0] + a * WIDTHS[1]) for a, b in zip(rows, halo, strict=True)]
+    needed = [max(n, 4 * (a + b) * WIDTHS[1]) for n, a, b in zip(needed, rows, halo, strict=True)]
+    assert sorted(wanted) == sorted((tmp_path, n, 1) for n in needed)
+    of_degrees = 4 * sum(halo)  # which are there before
+    assert sum(made) - of_degrees == sum(4 * (a + b) * sum(WIDTHS[:2]) for a, b in zip(rows, halo, strict=True))
+
+
+def test_too_small_a_disk_is_told_on_all_ranks_at_once(
+    partitions: dict[int, LocalPartition], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.statvfs", lambda path: SimpleNamespace(f_bavail=2, f_frsize=4096))
+    said = (
+        rf"layerwise.scratch: the outputs of the layers take 8.4 kB of disk in {tmp_path}, beside 1 B of memory, and 8.19 kB are "
+        "free there. Set layerwise.scratch to a folder on a larger disk, free some space, or raise layerwise.memory."
+    )
+    with pytest.raises(OptionError, match=said):
+        computed(partitions[3], tmp_path, 2, 1, lambda run, step: pytest.fail("a layer is computed"), memory=1)
 
 
 @pytest.mark.parametrize("batch", [7, 300])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +26,7 @@ from glt_lightning import (
 )
 from glt_lightning.errors import OptionError
 from glt_lightning.lightning.models import link_decoders
-from tests.lightning.tiny import CLASSES, WIDTH, learnable_graph, learnable_hetero
+from tests.lightning.tiny import CLASSES, NODES, WIDTH, learnable_graph, learnable_hetero
 
 MakeData = Callable[..., GLTDataModule]
 EXACT: dict[str, Any] = {"eval": "layerwise", "layerwise": {"batch_size": 70}, "eval_batch_size": 7}
@@ -70,7 +71,12 @@ class Own(LightningModule):
         return torch.optim.Adam(self.parameters(), 0.01)
 
 
-def test_metrics_are_those_of_the_whole_graph(make_data: MakeData, make_trainer: Any) -> None:
+def test_metrics_are_those_of_the_whole_graph(
+    make_data: MakeData, make_trainer: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What takes longer tells how far it is."""
+    monkeypatch.setattr("glt_lightning.progress.EVERY_S", 0.0)
+    caplog.set_level(logging.INFO, "glt_lightning")
     seed_everything(3, verbose=False)
     module, trainer = Own(), make_trainer()
     for run, split in ((trainer.validate, "valid_idx"), (trainer.test, "test_idx")):
@@ -78,6 +84,11 @@ def test_metrics_are_those_of_the_whole_graph(make_data: MakeData, make_trainer:
         loss, acc = whole_graph(module.gnn, split)
         assert found == {"loss": pytest.approx(loss, rel=1e-5), "acc": pytest.approx(acc)}
     assert "forward" not in vars(module.gnn)
+    told = [each.getMessage() for each in caplog.records if "layer by layer" in each.getMessage()]
+    for title in ("validation", "test"):
+        mine = [text for text in told if text.startswith(f"{title}, layer by layer: ")]
+        assert len(mine) > 6  # batches of 70 nodes
+        assert f"{title}, layer by layer: 100 % of {3 * NODES:,} rows" in mine[-1]  # the inputs and two layers
 
 
 def test_each_epoch_is_validated_and_the_best_is_kept(make_data: MakeData, make_trainer: Any, tmp_path: Any) -> None:

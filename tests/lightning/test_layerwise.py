@@ -22,6 +22,7 @@ from glt_lightning import GLTDataModule, GraphSAGE, LinkPredictor, NodePredictor
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.lightning.callbacks.prediction_places import StorePlace
 from glt_lightning.lightning.callbacks.predictions import PredictionWriter
+from glt_lightning.lightning.layerwise.hubs import HubConv, HubTypes
 from tests.lightning.tiny import CLASSES, NODES, WIDTH, learnable_graph, learnable_hetero
 
 MakeData = Callable[..., GLTDataModule]
@@ -46,6 +47,21 @@ def embed(make_trainer: Callable[..., Trainer], tmp_path: Path) -> Callable[...,
         return read_embeddings(tmp_path / "emb")
 
     return run
+
+
+@pytest.fixture
+def pieces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of edges that were added to a node with more of them than are computed together."""
+    found: list[int] = []
+    for kind in (HubConv, HubTypes):
+        add = kind.add
+
+        def noting(self: Any, number: int, rows: Tensor, piece: slice, add: Any = add) -> None:
+            found.append(len(rows))
+            add(self, number, rows, piece)
+
+        monkeypatch.setattr(kind, "add", noting)
+    return found
 
 
 def whole_numbers(gnn: BasicGNN) -> BasicGNN:
@@ -106,12 +122,18 @@ FAMILY = {
 
 
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.slow if k == "GAT" else ()) for k in FAMILY])
-def test_family_of_pyg(isolated: Path, make_data: MakeData, embed: Any, kind: str) -> None:
+def test_family_of_pyg(isolated: Path, make_data: MakeData, embed: Any, pieces: list[int], kind: str) -> None:
     graph = np.load(isolated)
     seed_everything(3, verbose=False)
     gnn = FAMILY[kind]()
-    found = embed(Holding(gnn), make_data(dataset=str(isolated), partition={"num_parts": 2}), batch_size=60)
+    data = make_data(dataset=str(isolated), partition={"num_parts": 2})
+    found = embed(Holding(gnn), data, batch_size=60, most_edges=100)
     np.testing.assert_allclose(found["embedding"], whole(gnn, graph["x"], graph["edge_index"]), rtol=1e-5, atol=1e-6)
+    if kind == "SAGE":
+        assert not pieces  # their sum is read where they lie
+    else:
+        assert max(pieces) == 100
+        assert sum(pieces) > 2 * NODES  # node 7 in both layers
 
 
 @pytest.mark.parametrize("model", ["GCN", pytest.param("GAT", marks=pytest.mark.slow), "GIN"])
@@ -127,8 +149,11 @@ def test_ready_module_gives_what_it_does_over_whole_neighbourhoods(
     np.testing.assert_array_equal(found["pred"], found["embedding"].argmax(axis=1))
 
 
-@pytest.mark.parametrize("encoder", ["GraphSAGE", pytest.param("HGT", marks=pytest.mark.slow)])
-def test_typed_graph(make_data: MakeData, make_trainer: Any, embed: Any, encoder: str) -> None:
+@pytest.mark.parametrize(
+    "encoder", ["GraphSAGE", *(pytest.param(e, marks=pytest.mark.slow) for e in ("HGT", "RGCN", "GAT"))]
+)
+def test_typed_graph(make_data: MakeData, make_trainer: Any, embed: Any, pieces: list[int], encoder: str) -> None:
+    """A batch has no more than 3 edges: nodes with more are computed in pieces."""
     data = make_data(dataset=learnable_hetero(), partition={"num_parts": 2}, eval_num_neighbors=[-1, -1])
     data.prepare_data()
     data.setup("predict")
@@ -143,7 +168,9 @@ def test_typed_graph(make_data: MakeData, make_trainer: Any, embed: Any, encoder
         embeddings=True,
         **described,
     )
-    found = embed(module, data, batch_size=25)
+    found = embed(module, data, batch_size=25, most_edges=3)
+    assert len(pieces) > 40
+    assert max(pieces) == 3
     rows = make_trainer().predict(module, data)
     for name in ("embedding", "probability"):
         expected = torch.cat([row[name] for row in rows]).numpy()
@@ -227,12 +254,15 @@ def test_self_check_finds_what_cannot_be_computed_so(make_data: MakeData, embed:
 
 
 def test_refusals(make_data: MakeData, make_model: Any, make_trainer: Any, tmp_path: Path) -> None:
-    def refused(module: Any, said: str, data: GLTDataModule | None = None, **trainer: Any) -> None:
+    def refused(module: Any, said: str, options: Any = None, **trainer: Any) -> None:
         with pytest.raises(OptionError, match=said):
-            predict_layerwise(make_trainer(**trainer), module, data or make_data(), tmp_path / "emb")
+            predict_layerwise(make_trainer(**trainer), module, make_data(), tmp_path / "emb", options=options)
         assert not (tmp_path / "emb").exists()
 
     refused(Holding(PyGSAGE(WIDTH, 8, 2, 3, norm=GraphNorm(8))), "GraphNorm averages over all nodes of a batch")
+    few = {"most_edges": 5, "memory": 200}
+    said = r"most_edges: node \d+ of 'node' has \d+ edges, more than the 5 that .* layer 0 cannot be .*memory \(200 B\)"
+    refused(OwnLayers(), said, options=few)
     refused(Holding(nn.Linear(2, 2)), "Holding offers no layers. Expected num_layers and layer")
     refused(make_model(), "limit_predict_batches and fast_dev_run would leave out nodes", limit_predict_batches=1)
     with pytest.raises(OptionError, match=r"nowhere://bucket/emb: it cannot be opened \(.*nowhere"):

@@ -50,6 +50,28 @@ if __name__ == "__main__":
     main()
 """
 
+LINKS = """
+import json, sys
+import torch
+from lightning.pytorch import Trainer, seed_everything
+from glt_lightning import GLTDataModule, LinkPredictor
+from tests.lightning.tiny import WIDTH
+
+options = json.loads(sys.argv[1])
+torch.set_num_threads(1)
+if __name__ == "__main__":
+    seed_everything(1)
+    splits = {"num_val": 0.1, "num_test": 0.2}
+    given = {"task": "link", "edge_splits": splits, "eval": "layerwise", **options["data"]}
+    data = GLTDataModule(num_neighbors=[5, 5], batch_size=10, **given)
+    model = LinkPredictor(WIDTH, hidden_channels=8, ranking=["hits@5", "mrr@10", "ndcg@20"])
+    trainer = Trainer(accelerator="cpu", devices=options["devices"], logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, strategy=options["strategy"])
+    (metrics,) = trainer.test(model, data, verbose=False)
+    if trainer.global_rank == 0:
+        print(json.dumps(metrics))
+"""
+
 CASES: dict[str, tuple[str, dict[str, Any], str, int]] = {
     "worker": ("glt_worker", {}, "GCN", 2),
     "worker, three ranks": ("glt_worker", {}, "GraphSAGE", 3),
@@ -91,6 +113,20 @@ def test_rows_are_those_of_one_rank(
         np.testing.assert_array_equal(found[name], expected[name])
     (said,) = [line for line in ended.stdout.splitlines() if line.startswith("{")]
     assert json.loads(said) == {name: pytest.approx(value, rel=1e-6) for name, value in metrics.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("strategy", "devices"), [("glt_worker", 3), ("ddp", 2)])
+def test_ranked_links_are_those_of_one_rank(options: dict[str, Any], strategy: str, devices: int) -> None:
+    found = []
+    for given in ({"strategy": "auto", "devices": 1}, {"strategy": strategy, "devices": devices}):
+        ended = run_script(LINKS, json.dumps(options | given), env=WITH_TESTS)
+        (said,) = [line for line in ended.stdout.splitlines() if line.startswith("{")]
+        found.append({name: value for name, value in json.loads(said).items() if "_rank_" in name})
+    one, several = found
+    assert sorted(one) == ["test_rank_hits@5", "test_rank_mrr@10", "test_rank_ndcg@20"]
+    assert 0 < min(one.values()) < 1
+    assert several == {name: pytest.approx(value, rel=1e-6) for name, value in one.items()}
 
 
 @pytest.mark.slow

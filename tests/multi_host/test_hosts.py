@@ -187,16 +187,21 @@ def test_a_host_whose_rows_are_used_is_killed(tmp_path, four_hosts, whole, how):
         assert f"({four_hosts.address(0)}:" in alive.output, alive.output
 
 
-def test_all_nodes_layer_by_layer_over_two_hosts(tmp_path, four_hosts, whole):
+@pytest.mark.parametrize("strategy", ["glt_worker", "glt_server_client"])
+def test_all_nodes_layer_by_layer_over_two_hosts(tmp_path, four_hosts, whole, strategy):
     (tmp_path / "alone").mkdir()
     alone = make_folders(tmp_path / "alone", 1, four_hosts, whole, {0: (0, 1)})
     with fitting(four_hosts, alone, [0], "auto", "--out", "emb", command="embed") as runs:
         end_well(runs)
     expected = read_embeddings(alone[0] / "emb")
-    folders = make_folders(tmp_path, 2, four_hosts, whole, _OWN)
-    with fitting(four_hosts, folders, [0, 1], "glt_worker", "--out", "emb", command="embed") as runs:
+    if strategy == "glt_worker":
+        folders, numbers, servers = make_folders(tmp_path, 2, four_hosts, whole, _OWN), [0, 1], contextlib.nullcontext()
+    else:
+        folders = make_folders(tmp_path, 4, four_hosts, whole, _OWN, servers=addresses(four_hosts))
+        numbers, servers = [2, 3], two_servers(four_hosts, folders)
+    with servers, fitting(four_hosts, folders, numbers, strategy, "--out", "emb", command="embed") as runs:
         end_well(runs)
-    found = read_embeddings(folders[0] / "emb")  # these hosts share a file system
+    found = read_embeddings(folders[numbers[0]] / "emb")  # these hosts share a file system
     assert found.keys() == expected.keys()
     for name in expected:
         np.testing.assert_array_equal(found[name], expected[name])

@@ -8,6 +8,9 @@ from typing import Any, Protocol, TypeAlias
 
 from torch import Tensor
 
+from glt_lightning.inference.pieces import HubPieces
+
+EMBED = -1  # stands for the number of a layer where the inputs of the first are meant
 Rows: TypeAlias = Tensor | Mapping[str, Tensor]  # by node type in a typed graph
 
 
@@ -27,6 +30,9 @@ class Layerwise(Protocol):
     * ``aggregates``: for each layer ``"sum"`` or ``"mean"``, where all that it reads of a node's neighbours is the sum or mean of
       their rows, else None; and ``combine(k, h, aggregated)``, its outputs from the rows of some nodes and these. Sums are
       then read straight from the outputs of the layer before, so that a node may have any number of edges. Not in typed graphs.
+    * ``gathers(k, node_type)``: whether layer k of a node can be computed from some of its edges at a time, and
+      ``pieces(k, own, batch, node_type)``, a `HubPieces` that does it. own: [1, D], the node's own row; batch: of this node
+      alone. A node may then have more edges than are computed together.
     * ``answer(hs)``: what the module's own call of ``forward(batch)`` gets where all outputs are known already
       (``eval: layerwise``). hs: as for ``head``; in a typed graph by node type. Without it the column ``embedding`` of ``head``.
     * ``targets(k)``: in a typed graph the node types of which layer k makes rows; those of other types stay as they are.
@@ -75,6 +81,10 @@ class LayerwiseLayers:
         chosen = set(choose(k))
         return [t for t in self._types if t in chosen]
 
+    def rows_of(self, k: int) -> list[str]:
+        """`targets`, and ``input_types`` for `EMBED`."""
+        return self.input_types if k == EMBED else self.targets(k)
+
     def embed(self, batch: Any) -> dict[str, Tensor]:
         embed = getattr(self.given, "embed", None)
         if embed is not None:
@@ -87,6 +97,16 @@ class LayerwiseLayers:
 
     def combine(self, k: int, h: Tensor, aggregated: Tensor) -> Tensor:
         found: Tensor = self.given.combine(k, h, aggregated)
+        return found
+
+    def gathers(self, k: int, node_type: str) -> bool:
+        """Whether `pieces` computes layer k of a node of a type."""
+        found = getattr(self.given, "gathers", None)
+        return found is not None and bool(found(k, node_type))
+
+    def pieces(self, k: int, own: Tensor, batch: Any, node_type: str) -> HubPieces:
+        """own: [1, D], the row of the only seed of a batch."""
+        found: HubPieces = self.given.pieces(k, own, batch, node_type)
         return found
 
     def head(self, hs: Sequence[Tensor], node_type: str) -> dict[str, Tensor]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,22 +13,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt_lightning.errors import DataError
 from glt_lightning.inference.chunks import chunks_of, share_of
 from glt_lightning.inference.facts import Loaders, Reading
 from glt_lightning.inference.marks import Marks
-from glt_lightning.inference.protocol import LayerwiseLayers
+from glt_lightning.inference.protocol import EMBED, LayerwiseLayers
+from glt_lightning.inference.room import Hub, Room, one_row, require_disk, require_pieces, shapes_of, widest
 from glt_lightning.inference.states import HaloTraffic, LayerRows, fetch_halo
 from glt_lightning.loader.row_loader import RowSpec
 from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.options import LayerwiseOptions
+from glt_lightning.producer.once_per_host import on_all_or_none
 from glt_lightning.producer.ranks import Ranks
 from glt_lightning.tensors.dist_graph import DistGraph
 from glt_lightning.tensors.space import RowSpace
 from glt_lightning.tensors.table import SharedTable, own_parts
 from glt_lightning.tensors.tables import TableSpec
 
-_EMBED = -1
+_ROWS_BYTES = 1 << 30  # of the rows of the edges that are computed together, where a layer makes these
+_PIECE_BYTES = 64 << 20  # of those of a piece of a node's edges
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,15 +46,24 @@ class Step:
         return self.space.label
 
     @property
+    def num_rows(self) -> int:
+        """Of this rank."""
+        return int((self.chunks[:, 1] - self.chunks[:, 0]).sum())
+
+    def rows_in(self, number: int) -> int:
+        """Rows of a batch of this rank."""
+        return int(self.chunks[number, 1] - self.chunks[number, 0]) if number < len(self.chunks) else 0
+
+    @property
     def text(self) -> str:
         return (
-            f"the inputs of {self.node_type!r}" if self.layer == _EMBED else f"layer {self.layer} of {self.node_type!r}"
+            f"the inputs of {self.node_type!r}" if self.layer == EMBED else f"layer {self.layer} of {self.node_type!r}"
         )
 
-    def spec(self, weight_attr: Any) -> RowSpec:
-        inputs = self.layer == _EMBED
+    def spec(self, weight_attr: Any, name: str = "layerwise") -> RowSpec:
+        inputs = self.layer == EMBED
         return RowSpec(
-            name=f"layerwise/{self.layer}/{self.node_type}",
+            name=f"{name}/{self.layer}/{self.node_type}",
             node_type=self.space.index,
             chunks=self.chunks,
             hops=0 if inputs else 1,
@@ -68,8 +81,10 @@ class LayerwiseRun:
     module: the layers.  graph: of the job.  make_loader: makes the loader of some rows.  marks: how ranks wait for each other.
     folder: for scratch files.  weight_attr: as of loaders.  threads: that gather rows together.
     keep_outputs: `take` returns nothing, and after the last step any rank reads `outputs` of any rows.
+    prepare: moves a batch to the device that computes.
 
-    Raises by its methods `PeerError` where another rank fails, `DataError` for outputs that do not fit.
+    Raises `OptionError` where the outputs of the layers do not fit on the disk, or the edges of a node in memory. By its methods
+    `PeerError` where another rank fails, `DataError` for outputs that do not fit.
     """
 
     def __init__(
@@ -84,6 +99,7 @@ class LayerwiseRun:
         weight_attr: Any = None,
         threads: int = 1,
         keep_outputs: bool = False,
+        prepare: Callable[[Any], Any] = lambda batch: batch,
     ) -> None:
         self.module, self.options, self.marks, self.traffic = module, options, marks, HaloTraffic()
         self._keep_outputs = keep_outputs
@@ -100,11 +116,65 @@ class LayerwiseRun:
         reading = Reading(graph, self._tables, make_loader, module.degrees, weight_attr, options.most_edges, marks.beat)
         self.facts = reading.find()
         self._degrees = self._degree_rows()
+        ranks = self._tables.ranks
+        shapes = shapes_of(module, lambda node_type, hops: self._one(node_type, hops, prepare), ranks)
+        self._most_edges = self._edges_at_once(shapes)
+        disk, limit = self._room(shapes).disk, self._memory
+
+        def require() -> None:
+            for hub in self._hubs():
+                require_pieces(module, hub, self._most_edges, widest(shapes), limit, options.dtype)
+            require_disk(folder, disk, limit)
+
+        on_all_or_none(ranks, require, lambda _: None)
         self.steps = self._plan()
 
     def _last_layer(self, node_type: str) -> int:
         """The last layer that makes rows of a type; its inputs are its outputs where none does."""
-        return max((k for k in range(self.module.num_layers) if node_type in self.module.targets(k)), default=_EMBED)
+        return max((k for k in range(self.module.num_layers) if node_type in self.module.targets(k)), default=EMBED)
+
+    # Before the first layer
+
+    def _one(self, node_type: str, hops: int, prepare: Callable[[Any], Any]) -> Any:
+        """A batch of a node of this host, one with few edges; None where it has none."""
+        rows = [first + np.arange(len(counts)) for first, counts in self.facts.counts[node_type]]
+        if not rows or not len(at := np.concatenate(rows)):
+            return None
+        counts = np.concatenate([counts for _, counts in self.facts.counts[node_type]])
+        row = int(at[np.where(counts > 0, counts, np.iinfo(np.int64).max).argmin()])
+        step = Step(hops - 1, self._graph.space(node_type, "node"), np.array([[row, row + 1]]))
+        with closing(self._make_loader(step.spec(self._weight_attr, "layerwise/one"))) as loader:
+            (batch,) = loader
+        if self._degrees is not None and hops:
+            batch.in_degree = torch.ones(len(batch.row))
+        return prepare(batch)
+
+    def _edges_at_once(self, shapes: Mapping[Any, tuple[int, ...]]) -> int:
+        """How many edges are computed together: fewer where layers make their rows."""
+        if self.module.aggregates and all(self.module.aggregates) and self.options.dtype == "float32":
+            return self.options.most_edges
+        return min(self.options.most_edges, max(1, _ROWS_BYTES // widest(shapes)))
+
+    def _hubs(self) -> Iterator[Hub]:
+        """Of each part and type, the node of this host with the most edges, if these are more than are computed together."""
+        for t, parts in self.facts.counts.items():
+            for first, counts in parts:
+                if (edges := int(counts.max(initial=0))) > self._most_edges:
+                    yield Hub(t, int(self._graph.user_ids(np.array([first + counts.argmax()]), t)[0]), edges)
+
+    @property
+    def _memory(self) -> int:
+        """Bytes that the outputs of layers may take on this host, with the other tables."""
+        return min(self.options.memory_bytes, self._tables.options.limit_bytes)
+
+    def _room(self, shapes: Mapping[Any, tuple[int, ...]]) -> Room:
+        """A collective call."""
+        homes, types = self._tables.homes, self.facts.counts
+        own = {t: sum(each.count for each in own_parts(self._graph.space(t, "node"), homes)) for t in types}
+        halo = {t: len(rows) for t, rows in self.facts.halos.items()}
+        dtype = np.dtype(self.options.dtype)
+        taken, ranks = self._tables.nbytes, self._tables.ranks
+        return Room(self.module, shapes, own, halo, dtype, self._memory, taken, self._keep_outputs, ranks)
 
     def _degree_rows(self) -> LayerRows | None:
         return None if self.facts.degrees is None else self._with_halo(self.facts.degrees)[0]
@@ -113,13 +183,12 @@ class LayerwiseRun:
         homes, chunks = self._graph.tables.homes, {}
         ranks = homes.ranks_of(homes.host)
         for node_type, parts in self.facts.counts.items():
-            found = chunks_of(parts, self.options.batch_size, self.options.most_edges)
+            found = chunks_of(parts, self.options.batch_size, self._most_edges)
             chunks[node_type] = share_of(found, ranks.index(homes.rank), len(ranks))
-        layers = [self.module.input_types, *(self.module.targets(k) for k in range(self.module.num_layers))]
         return [
             Step(k, self._graph.space(t, "node"), chunks[t])
-            for k, types in enumerate(layers, start=_EMBED)
-            for t in types
+            for k in range(EMBED, self.module.num_layers)
+            for t in self.module.rows_of(k)
         ]
 
     def loaders(self) -> list[Any]:
@@ -152,7 +221,7 @@ class LayerwiseRun:
         self.marks.exchange(step.text)  # from here on, all ranks have written what this layer reads
         for node_type, table in self._written.items():
             old = self._inputs.pop(node_type, None)
-            if old is not None and self.module.keep_all and old.layer > _EMBED:
+            if old is not None and self.module.keep_all and old.layer > EMBED:
                 self._kept.setdefault(node_type, []).append(old.rows)
             elif old is not None:
                 old.rows.close()
@@ -170,7 +239,7 @@ class LayerwiseRun:
 
     def _on_disk(self, nbytes: int) -> bool:
         """Whether so many bytes more are more than this host may have in memory."""
-        return self._tables.nbytes + nbytes > min(self.options.memory_bytes, self._tables.options.limit_bytes)
+        return self._tables.nbytes + nbytes > self._memory
 
     # A batch
 
@@ -180,7 +249,7 @@ class LayerwiseRun:
 
     def _compute(self, step: Step, batch: Any, seeds: int) -> Tensor:
         """[S, ...] of the seeds."""
-        if step.layer == _EMBED:
+        if step.layer == EMBED:
             found = self.module.embed(batch)
         else:
             if self._degrees is not None:
@@ -188,22 +257,42 @@ class LayerwiseRun:
             aggregate = self.module.aggregates[step.layer]
             if aggregate is not None and self._may_sum(batch):
                 return self._sum(step, aggregate, batch, seeds)
+            if seeds == 1 and self._is_hub(step, batch):
+                return self._in_pieces(step, batch)
             h = {t: self._read(each.rows, self.module.store(batch, t).row) for t, each in self._inputs.items()}
             found = self.module.layer(step.layer, h, batch)
-        out = found.get(step.node_type)
-        if out is None or len(out) != seeds:
-            got = "none" if out is None else f"{len(out)}"
-            raise DataError(
-                f"layer-wise inference: {step.text}: expected a row for each of the {seeds} seeds of a batch, got {got}."
-            )
-        if step.layer == _EMBED and out.is_floating_point():
+        out = one_row(found, step.node_type, seeds, step.layer)
+        if step.layer == EMBED and out.is_floating_point():
             self._dtype = out.dtype
         return out
+
+    def _is_hub(self, step: Step, batch: Any) -> bool:
+        """Whether the only seed has more edges than are computed together, and the layer needs no more than some at a time."""
+        types = [batch[e].edge_index for e in self._graph.edge_types] if self.module.typed else [batch.edge_index]
+        edges = sum(each.size(1) for each in types)
+        return edges > self._most_edges and self.module.gathers(step.layer, step.node_type)
+
+    def _in_pieces(self, step: Step, batch: Any) -> Tensor:
+        """[1, D] of the only seed: the rows of its edges are read a piece at a time."""
+        own = self.module.store(batch, step.node_type).row[:1]
+        read = self._inputs[step.node_type].rows
+        pieces = self.module.pieces(step.layer, self._read(read, own), batch, step.node_type)
+        for number, sources in enumerate(pieces.sources):
+            node_type = sources.node_type or step.node_type
+            table, rows = self._inputs[node_type].rows, self.module.store(batch, node_type).row
+            at_once = max(
+                1, min(self._most_edges, _PIECE_BYTES // row_bytes(np.dtype(np.float32), table.table.row_shape))
+            )
+            for begin in range(0, len(sources.at), at_once):
+                self.marks.beat(f"computing {step.text}")
+                piece = slice(begin, begin + at_once)
+                pieces.add(number, self._read(table, rows[sources.at[piece]]), piece)
+        return pieces.end()
 
     def _may_sum(self, batch: Any) -> bool:
         """Whether rows are summed where they lie. A GPU sums its copy of them, unless a node has too many edges for that."""
         whole = self.options.dtype == "float32" and self._dtype == torch.float32
-        return whole and (batch.row.device.type == "cpu" or batch.edge_index.size(1) > self.options.most_edges)
+        return whole and (is_host(batch.row.device) or batch.edge_index.size(1) > self._most_edges)
 
     def _sum(self, step: Step, kind: str, batch: Any, seeds: int) -> Tensor:
         """Outputs of a layer that reads a sum of rows: no row of a neighbour is copied."""
@@ -243,7 +332,7 @@ class LayerwiseRun:
         hs = [out]
         if self.module.keep_all:
             held = self._inputs.get(step.node_type)
-            before = [*self._kept.get(step.node_type, ()), *([held.rows] if held and held.layer > _EMBED else ())]
+            before = [*self._kept.get(step.node_type, ()), *([held.rows] if held and held.layer > EMBED else ())]
             at = torch.from_numpy(rows).to(out.device)
             hs = [*(self._read(each, at) for each in before), out]
         columns = self.module.head(hs, step.node_type)
@@ -255,7 +344,7 @@ class LayerwiseRun:
         """Those of rows int64 [n] of any host, on the device of these: of the last layer; of all where the module keeps all."""
         held = self._inputs.get(node_type)
         tables = [each.table for each in self._kept.get(node_type, ())]
-        if held is not None and (held.layer > _EMBED or self._last[node_type] == _EMBED):
+        if held is not None and (held.layer > EMBED or self._last[node_type] == EMBED):
             tables.append(held.rows.table)
         if node_type in self._written:
             tables.append(self._written[node_type])
@@ -295,6 +384,11 @@ class LayerwiseRun:
 class _Outputs:
     layer: int
     rows: LayerRows
+
+
+def is_host(device: torch.device) -> bool:
+    """Whether the device that computes reads the memory where rows lie."""
+    return device.type == "cpu"
 
 
 def _numpy(values: Tensor) -> np.ndarray:

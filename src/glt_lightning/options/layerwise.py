@@ -19,13 +19,15 @@ class LayerwiseOptions:
 
     Attributes:
         batch_size: Nodes that are computed together.
-        most_edges: Edges that are computed together: a batch has fewer nodes where these have more. A node with more edges is
-            a batch of its own. Layers that read a sum or a mean of rows (GraphSAGE, GIN) make no copies of them, however many.
+        most_edges: Edges that are computed together, at most, and fewer where a row for each would take more than 1 GiB: a batch
+            has fewer nodes then. A node with more edges is a batch of its own, computed from some of them at a time: layers of
+            GraphSAGE, GIN, GCN, GAT, GATv2, RGCN and HGT. Other layers read all its rows at once, if they fit in ``memory``.
         dtype: How the outputs of layers are kept and written: ``float32``, ``float16`` or ``float64``.
         memory: Bytes of memory that the outputs of layers may take on a host, such as ``"20GB"``; more of them lie in files
             of ``scratch``. ``auto``: half of the host's memory.
-        scratch: The folder of these files, which have no names and end with the run. ``None``: where the output is
-            written; beside a URL, and for evaluation, the folder of temporary files.
+        scratch: The folder of these files, which have no names and end with the run; that it has room for those of all layers
+            is checked before the first one. ``None``: where the output is written; beside a URL, and for evaluation, the folder
+            of temporary files.
         self_check: Number of nodes of which the outputs are compared with those of the module's own forward pass before the
             first layer; 0: none.
         wait_s: How long a rank that others wait for may show no progress.

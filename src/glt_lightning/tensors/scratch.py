@@ -28,9 +28,10 @@ def on_scratch(shapes: Shapes, meta: Mapping[str, Any], options: TensorOptions) 
     folder = Path(options.scratch or tempfile.gettempdir())
     if not folder.is_dir():
         raise OptionError(f"cluster.tensors.scratch: {folder} is no folder on this host. Make it, or name another one.")
-    if (kind := _file_system(folder)) in _IN_MEMORY:
+    if lies_in_memory(folder):
         raise OptionError(
-            f"cluster.tensors.scratch: {folder} lies in memory ({kind}). Name a folder on a disk for storage: disk."
+            f"cluster.tensors.scratch: {folder} lies in memory ({_file_system(folder)}). Name a folder on a disk for "
+            "storage: disk."
         )
     needed = sum(np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64)) for dtype, shape in shapes.values())
     try:
@@ -41,6 +42,11 @@ def on_scratch(shapes: Shapes, meta: Mapping[str, Any], options: TensorOptions) 
             f"{folder}: a tensor of {needed:,} bytes cannot be written ({error.strerror}); {free.f_bavail * free.f_frsize:,} are "
             "free. Free some space, or choose another folder (cluster.tensors.scratch)."
         ) from error
+
+
+def lies_in_memory(folder: Path) -> bool:
+    """Whether what is written there takes memory."""
+    return _file_system(folder) in _IN_MEMORY
 
 
 def _file_system(folder: Path) -> str:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import GCNConv
+from torch_geometric.nn import GATConv, GATv2Conv, GCNConv
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from glt_lightning.errors import OptionError
+from glt_lightning.inference.pieces import HubPieces
 from glt_lightning.inference.protocol import DegreeSpec
+from glt_lightning.lightning.layerwise.hubs import HubConv, gathering, gathers
 from glt_lightning.lightning.models.encoders import ConvStack, FamilyEncoder
 from glt_lightning.lightning.models.first_layer import aggregates_of, run_aggregated
 from glt_lightning.lightning.models.gnn import HomogeneousGNN
 from glt_lightning.lightning.models.loops import run_with_loops, with_self_loops
 from glt_lightning.lightning.models.trim import Form, LayerSize, find_form, run_layer
+from glt_lightning.loader.edge_index import plain
 from glt_lightning.nn import fuse_layers
 
 _OVER_BATCH = ("DiffGroupNorm", "GraphNorm", "GraphSizeNorm", "InstanceNorm", "MeanSubtractionNorm", "PairNorm")
@@ -60,6 +64,22 @@ class ConvLayers:
     def combine(self, k: int, h: Tensor, aggregated: Tensor) -> Tensor:
         """The same as `run` from the aggregate of the neighbours' rows."""
         return run_aggregated(self._convs[k], h, aggregated)
+
+    def gathers(self, k: int) -> bool:
+        """Whether there are `pieces`."""
+        return gathers(self._convs[k])
+
+    def pieces(
+        self, k: int, own: Tensor, batch: Any, values: Tensor | None, after: Callable[[Tensor], Tensor]
+    ) -> HubPieces:
+        """`run` for the only seed of a batch. own: [1, D], its row.  values: of the edges.  after: what follows."""
+        conv, at = self._convs[k], plain(batch.edge_index)[0]
+        if self.degrees is not None:
+            edges, values = gcn_edges(batch, self.degrees)
+            at = edges[0]
+        elif self._loops or (isinstance(conv, (GATConv, GATv2Conv)) and conv.add_self_loops):
+            at = torch.cat([at[at != 0], at.new_zeros(1)])
+        return HubConv(gathering(conv, own), at, values, after)
 
     def run(self, k: int, h: Tensor, batch: Any, values: dict[str, Tensor]) -> Tensor:
         """Outputs of the convolution for the seeds."""
@@ -129,6 +149,12 @@ class FamilyLayers:
 
     def combine(self, k: int, h: Tensor, aggregated: Tensor) -> Tensor:
         return after_conv(self._gnn, k, self._convs.combine(k, h, aggregated))
+
+    def gathers(self, k: int, node_type: str) -> bool:
+        return self._convs.gathers(k) and (self.degrees is not None or not self._values)
+
+    def pieces(self, k: int, own: Tensor, batch: Any, node_type: str) -> HubPieces:
+        return self._convs.pieces(k, own, batch, None, partial(after_conv, self._gnn, k))
 
     def head(self, hs: Any) -> Tensor:
         return after_layers(self._gnn, hs)
@@ -211,8 +237,19 @@ class HomogeneousLayers:
         return found
 
     def layer(self, k: int, h: Tensor, batch: Any) -> Tensor:
-        with_type = isinstance(self.encoder, ConvStack) and self.encoder.with_type
-        return self._after(k, self._convs.run(k, h, batch, {"edge_type": batch.edge_type.long()} if with_type else {}))
+        values = {"edge_type": batch.edge_type.long()} if self._with_type else {}
+        return self._after(k, self._convs.run(k, h, batch, values))
+
+    @property
+    def _with_type(self) -> bool:
+        return isinstance(self.encoder, ConvStack) and self.encoder.with_type
+
+    def gathers(self, k: int, node_type: str) -> bool:
+        return self._convs.gathers(k)
+
+    def pieces(self, k: int, own: Tensor, batch: Any, node_type: str) -> HubPieces:
+        values = batch.edge_type.long() if self._with_type else None
+        return self._convs.pieces(k, own, batch, values, partial(self._after, k))
 
     def combine(self, k: int, h: Tensor, aggregated: Tensor) -> Tensor:
         return self._after(k, self._convs.combine(k, h, aggregated))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +17,12 @@ from glt_lightning.inference.run import LayerwiseRun
 from glt_lightning.lightning.layerwise.ranking import rank_test_edges
 from glt_lightning.lightning.layerwise.start import layers_of, start_run
 from glt_lightning.lightning.models.link_predictor import LinkPredictor
+from glt_lightning.progress import long_work
 
 if TYPE_CHECKING:
     from glt_lightning.lightning.datamodule import GLTDataModule
+
+_log = logging.getLogger(__name__)
 
 
 def evaluate_exactly(trainer: Trainer, data: GLTDataModule) -> None:
@@ -106,7 +111,7 @@ class ExactEvaluation(Callback):
             self._split = split
         else:
             self._run.restart(layers_of(module, self.data.dist_graph))
-        _compute(trainer, self._run)
+        _compute(trainer, self._run, {"val": "validation"}.get(split, split))
         self._answers = _Answers(self._run)
 
     def _refuse_exclusion(self, split: str) -> None:
@@ -174,13 +179,25 @@ class _Answers:
             setattr(self._of, self._method, self._before)
 
 
-def _compute(trainer: Trainer, run: LayerwiseRun) -> None:
+def _compute(trainer: Trainer, run: LayerwiseRun, title: str) -> None:
     """All layers, in batches that are moved as those of a loop of Lightning."""
     plugin, strategy = trainer.precision_plugin, trainer.strategy
-    for number, loader in enumerate(run.loaders()):
-        last = len(loader) - 1
-        for i, batch in enumerate(loader):
-            moved = strategy.batch_to_device(plugin.convert_input(batch))
-            with plugin.forward_context(), torch.no_grad():
-                run.take(number, moved, last=i == last)
-        loader.close()
+    with _progress(trainer, f"{title}, layer by layer", sum(step.num_rows for step in run.steps)) as done:
+        for number, (step, loader) in enumerate(zip(run.steps, run.loaders(), strict=True)):
+            last = len(loader) - 1
+            for i, batch in enumerate(loader):
+                moved = strategy.batch_to_device(plugin.convert_input(batch))
+                with plugin.forward_context(), torch.no_grad():
+                    run.take(number, moved, last=i == last)
+                done(step.rows_in(i))
+            loader.close()
+
+
+@contextmanager
+def _progress(trainer: Trainer, title: str, rows: int) -> Iterator[Callable[[int], object]]:
+    """Of the first rank: a bar where Lightning shows one, else lines of the log."""
+    if trainer.global_rank:
+        yield lambda n: None
+        return
+    with long_work(_log, title, rows, shown=None if trainer.progress_bar_callback is not None else False) as done:
+        yield done

@@ -9,8 +9,10 @@ from torch import Tensor, nn
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from glt_lightning.errors import OptionError
+from glt_lightning.inference.pieces import HubPieces
 from glt_lightning.inference.protocol import LayerwiseLayers
 from glt_lightning.lightning.layerwise.convs import FamilyLayers, HomogeneousLayers, refuse_norms
+from glt_lightning.lightning.layerwise.hubs import typed_pieces, types_gather
 from glt_lightning.lightning.models.gnn import HeterogeneousEncoder
 from glt_lightning.lightning.models.link_predictor import LinkPredictor
 from glt_lightning.lightning.models.node_predictor import NodePredictor
@@ -68,6 +70,7 @@ class ReadyLayers:
             self.aggregates, self.combine = self._layers.aggregates, self._layers.combine
         self.num_layers = self._layers.num_layers
         self.embed, self.layer, self._encoder = self._layers.embed, self._layers.layer, encoder
+        self.gathers, self.pieces = self._layers.gathers, self._layers.pieces
 
     def head(self, hs: Any, node_type: str = "node") -> dict[str, Tensor]:
         return self._columns(self._layers.outputs(hs), node_type)
@@ -116,6 +119,14 @@ class TypedLayers:
         into = {t: int(batch[t].batch_size) if "batch_size" in batch[t] else 0 for t in h}
         out = layer(h, {e: batch[e].edge_index for e in layer.edge_types}, into)
         return {t: rows.relu() if layer.activate else rows for t, rows in out.items()}
+
+    def gathers(self, k: int, node_type: str) -> bool:
+        return types_gather(self._encoder.layers[k], node_type)
+
+    def pieces(self, k: int, own: Tensor, batch: Any, node_type: str) -> HubPieces:
+        layer: Any = self._encoder.layers[k]
+        edges = {e: batch[e].edge_index for e in layer.edge_types if e[2] == node_type}
+        return typed_pieces(layer, node_type, own, edges)
 
     def outputs(self, hs: Tensor) -> Tensor:
         return hs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,21 +49,27 @@ def start_run(
     graph = data.dist_graph
     layers = layers_of(module, graph)
     marks = Marks(graph.rank, graph.world_size, _board(trainer), options.wait_s)
-    if options.self_check:
-        module.eval()
-        with torch.no_grad():
-            _check(data, graph, layers, marks, options.self_check, device)
-    return LayerwiseRun(
-        layers,
-        graph,
-        data.make_loader,
-        marks,
-        options,
-        folder,
-        weight_attr=weight_attr,
-        threads=data.sampling.num_threads,
-        keep_outputs=keep_outputs,
-    )
+    plugin: Any = trainer.precision_plugin
+
+    def prepare(batch: Any) -> Any:
+        return data.transfer_batch_to_device(plugin.convert_input(batch), device, 0)
+
+    module.eval()
+    with plugin.forward_context(), torch.no_grad():
+        if options.self_check:
+            _check(data, graph, layers, marks, options.self_check, prepare)
+        return LayerwiseRun(
+            layers,
+            graph,
+            data.make_loader,
+            marks,
+            options,
+            folder,
+            weight_attr=weight_attr,
+            threads=data.sampling.num_threads,
+            keep_outputs=keep_outputs,
+            prepare=prepare,
+        )
 
 
 def layers_of(module: LightningModule, graph: DistGraph) -> LayerwiseLayers:
@@ -76,7 +82,12 @@ def _edge_names(graph: DistGraph) -> Mapping[Any, Sequence[str]]:
 
 
 def _check(
-    data: GLTDataModule, graph: DistGraph, layers: LayerwiseLayers, marks: Marks, most: int, device: torch.device
+    data: GLTDataModule,
+    graph: DistGraph,
+    layers: LayerwiseLayers,
+    marks: Marks,
+    most: int,
+    prepare: Callable[[Any], Any],
 ) -> None:
     """The self-check, on all ranks: an error of one is one of all. most: seeds."""
     fanout = _CHECK_FANOUTS[min(layers.num_layers, len(_CHECK_FANOUTS) - 1)] if layers.num_layers < 6 else 2
@@ -99,8 +110,7 @@ def _check(
         for node_type, loader in loaders:
             for batch in loader:
                 if layers.store(batch, node_type).batch_size:
-                    moved = data.transfer_batch_to_device(batch, device, 0)
-                    check_module(layers, moved, _edge_names(graph), graph.node_types)
+                    check_module(layers, prepare(batch), _edge_names(graph), graph.node_types)
 
     on_all_or_none(Ranks(marks.rank, marks.world_size, marks.exchange), check, lambda _: None)
     for _, loader in loaders:

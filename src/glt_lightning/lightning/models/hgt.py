@@ -42,32 +42,39 @@ class HGTLayer(nn.Module):
         out = {}
         for node_type in sorted({dst for _, _, dst in self.edge_types}):
             rows = x[node_type][: destinations[node_type]]
-            found = functional.gelu(self._attend(node_type, rows, x, edges))
-            share = self.conv.skip[node_type].sigmoid()
-            out[node_type] = share * self.conv.out_lin.lins[node_type](found) + (1 - share) * rows
+            out[node_type] = self.mixed(node_type, self._attend(node_type, rows, x, edges), rows)
         return out
+
+    def mixed(self, node_type: NodeType, sent: Tensor, rows: Tensor) -> Tensor:
+        """Outputs of nodes of a type from what their edges bring them and their own rows, [D, width] each."""
+        share = self.conv.skip[node_type].sigmoid()
+        return share * self.conv.out_lin.lins[node_type](functional.gelu(sent)) + (1 - share) * rows
+
+    def queries(self, node_type: NodeType, rows: Tensor) -> Tensor:
+        """[D, width] of nodes of a type."""
+        lin = self.conv.kqv_lin.lins[node_type]
+        return functional.linear(rows, lin.weight.tensor_split(3)[1], lin.bias.tensor_split(3)[1])
 
     def _attend(
         self, node_type: NodeType, rows: Tensor, x: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor]
     ) -> Tensor:
         """What the edges into the nodes of a type bring them, [D, width]."""
         into = [e for e in self.edge_types if e[2] == node_type]
-        keys, values = zip(*(self._keys_and_values(e, x[e[0]]) for e in into), strict=True)
-        lin, shape = self.conv.kqv_lin.lins[node_type], (-1, self.conv.heads, self.conv.out_channels // self.conv.heads)
-        queries = functional.linear(rows, lin.weight.tensor_split(3)[1], lin.bias.tensor_split(3)[1])
+        keys, values = zip(*(self.keys_and_values(e, x[e[0]]) for e in into), strict=True)
+        shape = (-1, self.conv.heads, self.conv.out_channels // self.conv.heads)
         # The factors of the edge types are in the keys. Of a scalar the scores would stay in bfloat16 under autocast.
         one = rows.new_ones(1, 1)
         sent: Tensor = self.conv.propagate(
             merge_edges([edges[e] for e in into], [len(x[e[0]]) for e in into]),
             k=_one(keys).view(shape),
-            q=queries.view(shape),
+            q=self.queries(node_type, rows).view(shape),
             v=_one(values).view(shape),
             edge_attr=one,
             size=(sum(map(len, keys)), len(rows)),
         )
         return sent
 
-    def _keys_and_values(self, edge_type: EdgeType, x: Tensor) -> tuple[Tensor, Tensor]:
+    def keys_and_values(self, edge_type: EdgeType, x: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values [S, width] of the sources of an edge type."""
         conv, lin = self.conv, self.conv.kqv_lin.lins[edge_type[0]]
         heads, width, number = conv.heads, conv.out_channels // conv.heads, self.edge_types.index(edge_type)

@@ -1,0 +1,188 @@
+"""How wide the outputs of layers are, and how much of the disk they take: known before the first layer is computed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from glt_lightning.errors import DataError, OptionError
+from glt_lightning.inference.protocol import EMBED, LayerwiseLayers
+from glt_lightning.ops.row_bytes import row_bytes
+from glt_lightning.page.numbers import size
+from glt_lightning.producer.once_per_host import on_all_or_none
+from glt_lightning.producer.ranks import Ranks
+from glt_lightning.tensors.scratch import lies_in_memory
+
+Shapes = Mapping[tuple[int, str], tuple[int, ...]]  # of an output row, by layer and node type
+_NO_ROWS = (1,)
+
+
+def shapes_of(module: LayerwiseLayers, batch_of: Callable[[str, int], Any], ranks: Ranks) -> Shapes:
+    """Row shapes of all layers' outputs, and of the inputs of the first: each layer computes one node. A collective call.
+
+    batch_of: a batch of one node of a type, with so many hops; None where this host has no node of the type.
+    Raises `DataError` where a layer gives something else than a row.
+    """
+    shapes: dict[tuple[int, str], tuple[int, ...]] = {}
+    inputs: dict[str, tuple[int, ...]] = {}
+    like: list[Tensor] = []
+
+    def probed(k: int) -> dict[str, list[int]]:
+        found = {}
+        for node_type in module.rows_of(k):
+            if (batch := batch_of(node_type, int(k > EMBED))) is None:
+                continue
+            if k == EMBED:
+                out = one_row(module.embed(batch), node_type, 1, k)
+                like.append(out)
+            else:
+                rows = {t: len(module.store(batch, t).row) for t in inputs}
+                h = {t: like[0].new_zeros(rows[t], *shape) for t, shape in inputs.items()}
+                out = one_row(module.layer(k, h, batch), node_type, 1, k)
+            found[node_type] = list(out.shape[1:])
+        return found
+
+    for k in range(EMBED, module.num_layers):
+        mine = on_all_or_none(ranks, lambda k=k: probed(k), lambda _: None)  # type: ignore[misc]
+        everyone = [json.loads(text) for text in ranks.exchange(json.dumps(mine))]
+        for node_type in module.rows_of(k):
+            known = (tuple(each[node_type]) for each in everyone if node_type in each)
+            inputs[node_type] = shapes[k, node_type] = next(known, _NO_ROWS)
+    return shapes
+
+
+def one_row(found: Mapping[str, Tensor], node_type: str, seeds: int, k: int) -> Tensor:
+    """What a layer has computed for the seeds of a type. Raises `DataError` unless it is a row for each."""
+    out = found.get(node_type)
+    if out is None or len(out) != seeds:
+        text = f"the inputs of {node_type!r}" if k == EMBED else f"layer {k} of {node_type!r}"
+        got = "none" if out is None else f"{len(out)}"
+        raise DataError(
+            f"layer-wise inference: {text}: expected a row for each of the {seeds} seeds of a batch, got {got}."
+        )
+    return out
+
+
+@dataclass
+class _Held:
+    """Bytes of the outputs of a layer, in memory and in files."""
+
+    layer: int
+    memory: int = 0
+    disk: int = 0
+
+
+@dataclass
+class Room:
+    """The bytes of the tables that a run makes, in the order in which it makes and drops them.
+
+    rows, halo: of this host, by node type.  limit: bytes of memory, of which others take ``taken``.  keep_outputs: those of
+    the last layer stay.  ranks: hosts agree on what lies in files.
+
+    Attributes:
+        disk: The most bytes of files at one time.
+    """
+
+    module: LayerwiseLayers
+    shapes: Shapes
+    rows: Mapping[str, int]
+    halo: Mapping[str, int]
+    dtype: np.dtype
+    limit: int
+    taken: int
+    keep_outputs: bool
+    ranks: Ranks
+    disk: int = 0
+    _inputs: dict[str, _Held] = field(default_factory=dict)
+    _disk: int = 0
+
+    def __post_init__(self) -> None:
+        """A collective call."""
+        written: dict[str, _Held] = {}
+        last = self.module.num_layers - 1
+        for k in range(EMBED, last + 1):
+            for node_type, table in written.items():
+                self._drop(node_type)
+                self._inputs[node_type] = table
+                halo = self.halo[node_type] * row_bytes(self.dtype, self.shapes[k - 1, node_type])
+                if self.taken + halo > self.limit:
+                    table.disk += halo
+                    self._add_disk(halo)
+            kept = self.module.rows_of(k) if k < last or self.keep_outputs else []
+            written = {t: self._table(k, t) for t in kept}
+
+    def _table(self, k: int, node_type: str) -> _Held:
+        nbytes = self.rows[node_type] * row_bytes(self.dtype, self.shapes[k, node_type])
+        if "true" in self.ranks.exchange(json.dumps(self.taken + nbytes > self.limit)):
+            self._add_disk(nbytes)
+            return _Held(k, disk=nbytes)
+        self.taken += nbytes
+        return _Held(k, memory=nbytes)
+
+    def _drop(self, node_type: str) -> None:
+        old = self._inputs.pop(node_type, None)
+        if old is not None and not (self.module.keep_all and old.layer > EMBED):
+            self.taken -= old.memory
+            self._disk -= old.disk
+
+    def _add_disk(self, nbytes: int) -> None:
+        self._disk += nbytes
+        self.disk = max(self.disk, self._disk)
+
+
+@dataclass(frozen=True)
+class Hub:
+    """A node with more edges than are computed together. node: the user's id."""
+
+    node_type: str
+    node: int
+    edges: int
+
+
+def require_pieces(module: LayerwiseLayers, hub: Hub, most_edges: int, row: int, memory: int, dtype: str) -> None:
+    """Raises `OptionError` where a layer reads the rows of all edges of a node at once, and these do not fit in ``memory`` bytes.
+
+    row: bytes.  dtype: in which outputs are kept.
+    """
+    if hub.edges * row <= memory:
+        return
+    for k in range(module.num_layers):
+        in_place = module.aggregates[k] is not None and dtype == "float32"
+        if hub.node_type in module.targets(k) and not in_place and not module.gathers(k, hub.node_type):
+            raise OptionError(
+                f"layerwise.most_edges: node {hub.node} of {hub.node_type!r} has {hub.edges:,} edges, more than the "
+                f"{most_edges:,} that are computed together, and layer {k} cannot be computed from some of them at a time. Their "
+                f"rows take {size(hub.edges * row)}, more than layerwise.memory ({size(memory)}). Raise it, or choose layers of "
+                "GraphSAGE, GIN, GCN, GAT, GATv2, RGCN or HGT without attributes of edges."
+            )
+
+
+def widest(shapes: Shapes) -> int:
+    """Bytes of the widest row, as layers compute with it."""
+    return 4 * max(int(np.prod(shape)) for shape in shapes.values())
+
+
+def require_disk(folder: Path, needed: int, memory: int) -> None:
+    """Raises `OptionError` for a scratch folder without room for so many bytes. memory: that the run may take besides."""
+    if not needed:
+        return
+    advice = "Set layerwise.scratch to a folder on a larger disk, free some space, or raise layerwise.memory."
+    if not folder.is_dir() or lies_in_memory(folder):
+        what = "lies in memory" if folder.is_dir() else "is no folder of this host"
+        raise OptionError(
+            f"layerwise.scratch: {folder} {what}, and the outputs of the layers take {size(needed)} of disk beside "
+            f"{size(memory)} of memory. {advice}"
+        )
+    there = os.statvfs(folder)
+    if (free := there.f_bavail * there.f_frsize) < needed:
+        raise OptionError(
+            f"layerwise.scratch: the outputs of the layers take {size(needed)} of disk in {folder}, beside {size(memory)} of "
+            f"memory, and {size(free)} are free there. {advice}"
+        )
