@@ -17,11 +17,22 @@ namespace {
 
 constexpr int kLanes = 128;  // walks that a thread steps together, so that their cache misses overlap
 
-struct HostWalks : Walks {
+struct Walks {
+  const glt_walk_rule& rule;
+  const int64_t* roots;
+  const uint64_t* streams;
+  int64_t* at;
+  int32_t* step;
+  int64_t* trace;
   const std::vector<std::optional<ExcludedRows>>& excluded;  // [num_edge_types], or none
 
   ExcludedRow excluded_of(int32_t edge_type, int64_t gid) const {
     return excluded.empty() || !excluded[edge_type] ? ExcludedRow{nullptr, 0} : excluded[edge_type]->of(gid);
+  }
+
+  void end(int64_t i) const {
+    at[i] = -1;
+    step[i] = rule.length;
   }
 };
 
@@ -41,11 +52,16 @@ int32_t open(const glt_graph& g, const Walks& w, std::vector<Lane>& lanes, int64
   size_t kept = 0;
   for (Lane lane : lanes) {
     const int64_t i = lane.walk;
-    Walk walk = w.open(i);
-    const bool sets_out = walk.sets_out(w.rule);
-    w.close(i, walk);
-    if (!sets_out) continue;
-    lane.edge_type = w.edge_type(walk);
+    const int32_t step = w.step[i];
+    if (step >= w.rule.length) continue;
+    if (restarts(w.rule, w.streams[i], step)) {
+      if (w.rule.ends) {
+        w.end(i);
+        continue;
+      }
+      w.at[i] = w.roots[i];
+    }
+    lane.edge_type = w.rule.edge_types[step % w.rule.num_types];
     const int32_t type = g.dst_type[lane.edge_type];
     const int64_t gid = w.at[i];
     if (!TypeRange(g, type).has(gid)) return fail(detail, GLT_BAD_ID, i, gid);
@@ -60,31 +76,26 @@ int32_t open(const glt_graph& g, const Walks& w, std::vector<Lane>& lanes, int64
   return GLT_OK;
 }
 
-// The entry of its row that a walk goes along; false for a walk that has none, which ends.
+// What each walk draws of its row: without weights the entry, with weights the sums are prefetched. Walks without one end.
 template <class Id>
-bool choose(const Walks& w, Lane* lane) {
-  Walk walk = w.open(lane->walk);
-  const int64_t entry = walk.entry({lane->sums, lane->degree, lane->excluded});
-  if (entry >= 0) return lane->entry = static_cast<const Id*>(lane->entry) + entry, true;
-  walk.end(w.rule);
-  w.close(lane->walk, walk);
-  return false;
-}
-
-// What each walk draws of its row: without weights the entry, with weights the sums are prefetched.
-template <class Id>
-int32_t draw_entries(const glt_graph& g, const HostWalks& w, std::vector<Lane>& lanes, int64_t* detail) {
+int32_t draw_entries(const glt_graph& g, const Walks& w, std::vector<Lane>& lanes, int64_t* detail) {
   size_t kept = 0;
   for (Lane lane : lanes) {
     const int64_t begin = lane.row[0], end = lane.row[1];
     if (!is_sound_row(begin, end, g.num_edges[lane.part]))
       return fail(detail, GLT_BAD_ROW, lane.edge_type, w.at[lane.walk], begin, end);
     lane.degree = end - begin;
-    lane.sums = g.sums && g.sums[lane.part] ? g.sums[lane.part] + begin : nullptr;
-    lane.entry = static_cast<const Id*>(g.indices[lane.part]) + begin;
     lane.excluded = w.excluded_of(lane.edge_type, w.at[lane.walk]);
-    if (!(lane.sums && lane.degree) && !choose<Id>(w, &lane)) continue;
-    prefetch(lane.sums ? static_cast<const void*>(lane.sums + lane.degree - 1) : lane.entry);
+    if (!left_of(lane.degree, lane.excluded)) {
+      w.end(lane.walk);
+      continue;
+    }
+    lane.sums = g.sums && g.sums[lane.part] ? g.sums[lane.part] + begin : nullptr;
+    const Id* row = static_cast<const Id*>(g.indices[lane.part]) + begin;
+    if (lane.sums) prefetch(lane.sums + lane.degree - 1);
+    else row += entry_of({nullptr, lane.degree, lane.excluded}, w.streams[lane.walk], w.step[lane.walk]);
+    lane.entry = row;
+    if (!lane.sums) prefetch(lane.entry);
     lanes[kept++] = lane;
   }
   lanes.resize(kept);
@@ -94,12 +105,19 @@ int32_t draw_entries(const glt_graph& g, const HostWalks& w, std::vector<Lane>& 
 template <class Id>
 int32_t take_steps(const glt_graph& g, const Walks& w, std::vector<Lane>& lanes, int64_t* detail) {
   for (Lane& lane : lanes) {
-    if (lane.sums && !choose<Id>(w, &lane)) continue;
-    const int64_t next = int64_t(*static_cast<const Id*>(lane.entry));
+    const int64_t i = lane.walk;
+    const Id* entry = static_cast<const Id*>(lane.entry);
+    if (lane.sums) {
+      const int64_t position = entry_of({lane.sums, lane.degree, lane.excluded}, w.streams[i], w.step[i]);
+      if (position < 0) {
+        w.end(i);
+        continue;
+      }
+      entry += position;
+    }
+    const int64_t next = int64_t(*entry);
     if (!TypeRange(g, g.src_type[lane.edge_type]).has(next)) return fail(detail, GLT_BAD_ROW, lane.edge_type, -1, next);
-    Walk walk = w.open(lane.walk);
-    w.go(lane.walk, &walk, next);
-    w.close(lane.walk, walk);
+    w.trace[i * w.rule.length + w.step[i]++] = w.at[i] = next;
   }
   return GLT_OK;
 }
@@ -110,7 +128,7 @@ struct Failure {
 };
 
 template <class Id>
-int32_t walk(const glt_graph& g, const HostWalks& w, const int64_t* which, int64_t n, int32_t threads, int64_t* detail) {
+int32_t walk(const glt_graph& g, const Walks& w, const int64_t* which, int64_t n, int32_t threads, int64_t* detail) {
   std::vector<Failure> failed(std::max(1, threads));
   parallel(n, threads, 4 * kLanes, [&](int64_t begin, int64_t end, int index) {
     Failure& mine = failed[index];
@@ -182,7 +200,7 @@ int32_t glt_walk(const glt_graph* graph, const glt_walk_rule* rule, const glt_ex
   std::vector<std::optional<glt::ExcludedRows>> without(excluded ? graph->num_edge_types : 0);
   for (size_t r = 0; r < without.size(); ++r)
     if (excluded[r].num_rows) without[r].emplace(excluded[r]);
-  const glt::HostWalks walks{{*rule, roots, streams, at, step, trace}, without};
+  const glt::Walks walks{*rule, roots, streams, at, step, trace, without};
   return (graph->id_bytes == 4 ? glt::walk<int32_t> : glt::walk<int64_t>)(*graph, walks, which, n, threads, detail);
 }
 GLT_CATCH(detail)

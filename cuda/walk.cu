@@ -22,23 +22,49 @@ struct FindStreams {
   }
 };
 
+// Of each walk: where it began, the stream of its draws, where it stands, its steps so far, and [length] where each led.
+struct WalkArrays {
+  glt_walk_rule rule;
+  const int64_t* roots;
+  const uint64_t* streams;
+  int64_t* at;
+  int32_t* step;
+  int64_t* trace;
+};
+
+// One of them. It has ended where step is the length.
+struct Walk {
+  uint64_t stream;
+  int64_t at;
+  int32_t step;
+};
+
 template <class Id>
 struct GoOn {
   glt_graph g;
-  Walks walks;
+  WalkArrays walks;
   const glt_excluded* excluded;  // [num_edge_types], or null
   int64_t* error;
 
   GLT_DEVICE void operator()(int64_t i) const {
-    Walk walk = walks.open(i);
-    while (walk.sets_out(walks.rule))
+    Walk walk{walks.streams[i], walks.at[i], walks.step[i]};
+    while (sets_out(i, &walk))
       if (!takes_step(i, &walk)) break;
-    walks.close(i, walk);
+    walks.at[i] = walk.at, walks.step[i] = walk.step;
+  }
+
+  // Whether it takes a step. It is at its root then if it restarts; it ends instead where the rule says so.
+  GLT_DEVICE bool sets_out(int64_t i, Walk* walk) const {
+    if (walk->step >= walks.rule.length) return false;
+    if (!restarts(walks.rule, walk->stream, walk->step)) return true;
+    if (walks.rule.ends) return end(walk), false;
+    walk->at = walks.roots[i];
+    return true;
   }
 
   // False where the row is elsewhere.
   GLT_DEVICE bool takes_step(int64_t i, Walk* walk) const {
-    const int32_t edge_type = walks.edge_type(*walk);
+    const int32_t edge_type = walks.rule.edge_types[walk->step % walks.rule.num_types];
     if (uint32_t(edge_type) >= uint32_t(g.num_edge_types)) return refuse(walk, GLT_BAD_ARG, edge_type, 0);
     Located row;
     const int32_t status = locate_row(g, edge_type, walk->at, &row);
@@ -46,19 +72,21 @@ struct GoOn {
     if (status == GLT_BAD_ID) return refuse(walk, status, i, walk->at);
     if (status) return refuse(walk, status, edge_type, walk->at, row.begin, row.end);
     const ExcludedRow without = excluded ? excluded_of(excluded[edge_type], walk->at) : ExcludedRow{nullptr, 0};
-    const int64_t entry = walk->entry(weighted_row(g, row, without));
-    if (entry < 0) return walk->end(walks.rule), true;
+    const int64_t entry = entry_of(weighted_row(g, row, without), walk->stream, walk->step);
+    if (entry < 0) return end(walk), true;
     const int64_t next = int64_t(static_cast<const Id*>(g.indices[row.part])[row.begin + entry]);
     if (!TypeRange(g, g.src_type[edge_type]).has(next)) return refuse(walk, GLT_BAD_ROW, edge_type, -1, next);
-    walks.go(i, walk, next);
+    walks.trace[i * walks.rule.length + walk->step++] = walk->at = next;
     return true;
   }
 
   GLT_DEVICE bool refuse(Walk* walk, int32_t status, int64_t a, int64_t b, int64_t c = 0, int64_t d = 0) const {
     report(error, status, a, b, c, d);
-    walk->end(walks.rule);
+    end(walk);
     return true;
   }
+
+  GLT_DEVICE void end(Walk* walk) const { walk->at = -1, walk->step = walks.rule.length; }
 };
 
 }  // namespace
@@ -75,7 +103,7 @@ int32_t glt_cuda_walk(const glt_graph* graph, const glt_walk_rule* rule, const g
                       const uint64_t* streams, int64_t n, int64_t* at, int32_t* step, int64_t* trace, int64_t* error,
                       int64_t* detail, void* stream) try {
   if (rule->num_types < 1 || rule->length < 0) return glt::fail(detail, GLT_BAD_ARG, rule->num_types, rule->length);
-  const glt::Walks walks{*rule, roots, streams, at, step, trace};
+  const glt::WalkArrays walks{*rule, roots, streams, at, step, trace};
   if (graph->id_bytes == 4) return glt::for_each(n, glt::GoOn<int32_t>{*graph, walks, excluded, error}, stream, detail);
   return glt::for_each(n, glt::GoOn<int64_t>{*graph, walks, excluded, error}, stream, detail);
 }
