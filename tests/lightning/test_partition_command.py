@@ -128,7 +128,7 @@ def test_verify(config: str, capsys: pytest.CaptureFixture[str]) -> None:
             ["--config", "run.yaml", "--parts", "0,2"],
             "error: parts: expected part numbers from 0 to 1 (partition.num_parts: 2)",
         ),
-        (["--verify", "p", "--parts", "0"], "error: --verify and --parts: give only one of them."),
+        (["--hash", "p", "--parts", "0"], "error: --hash and --parts: give only one of them."),
         (
             ["--config", "run.yaml", "--parts", "0", "--data.partition.algorithm", "metis"],
             "error: partition.algorithm: metis is not deterministic",

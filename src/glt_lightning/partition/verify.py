@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from glt_lightning.data.arrays import open_array, verify_array
 from glt_lightning.data.manifest import (
+    ArrayEntry,
     Manifest,
     cum_name,
     edge_path,
@@ -22,6 +23,7 @@ from glt_lightning.data.manifest import (
 from glt_lightning.data.row_order import TIMES
 from glt_lightning.errors import PartitionError
 from glt_lightning.page.numbers import counted
+from glt_lightning.partition.copies.pull import wanted_files
 from glt_lightning.progress import Progress
 
 _LEAST_TIME = -(2**63)
@@ -40,16 +42,23 @@ class Verified:
     hot: int
 
 
-def verify_partition(folder: Path, progress: Progress) -> Verified:
-    """Reads all files. Raises `PartitionError` that names the first damaged file and its damage."""
+def verify_partition(folder: Path, progress: Progress, parts: Sequence[int] | None = None) -> Verified:
+    """Reads all files, or those that a host with some parts has: these parts, and what all hosts need.
+
+    Raises `PartitionError` that names the first damaged file and its damage, `OptionError` for parts that there are not.
+    """
     manifest = Manifest.load(folder)  # bounds, shapes and sums of counts are checked here
-    total = sum(entry.bytes for entry in manifest.arrays.values())
+    files = wanted_files(manifest, parts)
+    here = tuple(range(manifest.num_parts)) if parts is None else tuple(sorted(set(parts)))
+    total = sum(entry.bytes for entry in files.values())
     with progress.phase("verifying files", total, "B") as done:
-        for path, entry in manifest.arrays.items():
+        for path, entry in files.items():
             verify_array(folder, path, entry)
             done(entry.bytes)
-    check = _Check(folder, manifest)
-    with progress.phase("verifying the graph", sum(manifest.num_edges), "edges") as done:
+    check = _Check(folder, manifest, here, files)
+    types = range(len(manifest.num_nodes))
+    edges = sum(manifest.edges(p, r) for p in here for r in range(len(manifest.schema.edge_types)))
+    with progress.phase("verifying the graph", edges, "edges") as done:
         check.nodes()
         check.edges(done)
         hot = check.rankings()
@@ -57,20 +66,23 @@ def verify_partition(folder: Path, progress: Progress) -> Verified:
         check.edge_splits()
     seeds = sum(split.count for split in manifest.splits.values())
     seeds += sum(split.count for split in manifest.edge_splits.values())
-    return Verified(len(manifest.arrays), total, manifest.total_nodes, sum(manifest.num_edges), seeds, hot)
+    nodes = sum(manifest.rows(p, t) for p in here for t in types)
+    return Verified(len(files), total, nodes, edges, seeds, hot)
 
 
 class _Check:
-    """Checks of the contents of files whose checksums match the manifest."""
+    """Checks of the contents of files whose checksums match the manifest. parts, files: those that are there."""
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
-        self._folder, self._manifest = folder, manifest
+    def __init__(
+        self, folder: Path, manifest: Manifest, parts: tuple[int, ...], files: Mapping[str, ArrayEntry]
+    ) -> None:
+        self._folder, self._manifest, self._parts, self._files = folder, manifest, parts, files
 
     def nodes(self) -> None:
         """Requires that the user ids of a node type, over all parts, are 0 to N - 1, each once, and its gids their inverse."""
         for t, count in enumerate(self._manifest.num_nodes):
             seen = np.zeros(count, dtype=bool)
-            for p in range(self._manifest.num_parts):
+            for p in self._parts:
                 path = node_path(p, t, "n_id")
                 for _, ids in self._chunks(path):
                     self._in_range(path, ids, 0, count, "user ids")
@@ -86,7 +98,7 @@ class _Check:
     def _gids(self, node_type: int) -> None:
         path, first = gid_path(node_type), self._manifest.offsets[node_type]
         gids = open_array(self._folder, path, self._manifest.arrays[path])
-        for p in range(self._manifest.num_parts):
+        for p in self._parts:
             begin = first + self._manifest.bounds[node_type][p]
             for row, ids in self._chunks(node_path(p, node_type, "n_id")):
                 wrong = gids[ids] != np.arange(begin + row, begin + row + len(ids))
@@ -98,7 +110,7 @@ class _Check:
         manifest, path = self._manifest, node_times_path(node_type)
         times = open_array(self._folder, path, manifest.arrays[path])
         assert manifest.row_order is not None
-        for p in range(manifest.num_parts):
+        for p in self._parts:
             attribute = node_path(p, node_type, manifest.row_order.time_attr)
             rows = open_array(self._folder, attribute, manifest.arrays[attribute])
             for row, ids in self._chunks(node_path(p, node_type, "n_id")):
@@ -114,7 +126,7 @@ class _Check:
         schema = self._manifest.schema
         for r, source in enumerate(schema.source_types()):
             first, end = self._manifest.offsets[source : source + 2]
-            for p in range(self._manifest.num_parts):
+            for p in self._parts:
                 self._row_pointers(edge_path(p, r, "indptr"), self._manifest.edges(p, r))
                 path = edge_path(p, r, "indices")
                 for _, ids in self._chunks(path):
@@ -181,7 +193,7 @@ class _Check:
     def rankings(self) -> int:
         """Requires that rankings name remote nodes, each once, hottest first. Returns their number of entries."""
         entries = 0
-        for path, entry in self._manifest.arrays.items():
+        for path, entry in self._files.items():
             part, _, rest = path.partition("/hot/")
             if not rest:
                 continue

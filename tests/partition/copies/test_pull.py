@@ -115,6 +115,16 @@ def test_some_parts_and_then_others(parts: Path, tmp_path: Path) -> None:
     pull_partition(source, copy, PullOptions(parts=[1]), progress=False)
     assert {p.name for p in copy.glob("part*")} == {"part1"}
     assert LocalPartition.open(copy, parts=[1]).manifest == Manifest.load(parts)
+    total = sum(map(len, array_files(copy).values()))
+    assert verify_partition(copy, Progress(False), [1]).bytes == total
+    file = copy / "part1/nodes/0/x.npy"
+    good = file.read_bytes()
+    file.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    with pytest.raises(PartitionError, match=r"part1/nodes/0/x.npy: damaged: checksum"):
+        verify_partition(copy, Progress(False), [1])
+    file.write_bytes(good)
+    with pytest.raises(PartitionError, match=r"part0/.*: not found"):
+        verify_partition(copy, Progress(False))
     before = source.bytes
     assert pull_partition(source, copy, PullOptions(parts=[1]), progress=False).fetched == 0
     pull_partition(source, copy, PullOptions(parts=[0, 2]), progress=False)
@@ -350,6 +360,8 @@ def test_the_command(parts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "copy: " in (said := capsys.readouterr().out)
     assert "files, " in said
     assert {p.name for p in (tmp_path / "copy").glob("part*")} == {"part0", "part2"}
+    main(["partition", "--verify", str(tmp_path / "copy"), "--parts", "0,2"])
+    assert "copy: what a host with the parts 0,2 needs is good. Checked: " in capsys.readouterr().out
     with pytest.raises(SystemExit) as ended:
         main(["pull", "--from", str(tmp_path / "nothere"), "--to", str(tmp_path / "x")])
     assert ended.value.code == 1

@@ -43,7 +43,7 @@ def run_partition(argv: Sequence[str], prog: str) -> None:
     config = parser.parse_args(keep_groups(argv, _READ))
     _check_one_of(config)
     if config.verify:
-        _verify(Path(config.verify))
+        _verify(Path(config.verify), config.parts)
         return
     if config.hash is not None:
         _hash(Path(config.hash))
@@ -53,7 +53,7 @@ def run_partition(argv: Sequence[str], prog: str) -> None:
         given = "nothing" if data is None else type(data).__name__
         raise OptionError(f"data: expected a GLTDataModule, got {given}. Give --config of a run, or --data.")
     if config.verify == _OF_CONFIG:
-        _verify(data.partition_dir)
+        _verify(data.partition_dir, config.parts)
     elif config.assign_only is not None:
         with interruptible("nothing is left of it"):
             assign_only(data, Path(config.assign_only))
@@ -94,7 +94,8 @@ def _parser(prog: str) -> OneLineParser:
         type=str | None,
         default=None,
         metavar="0,2",
-        help="Write only these parts into the folder; the run that writes the last part completes it. No report.",
+        help="Write only these parts into the folder; the run that writes the last part completes it. No report. With --verify: "
+        "the parts that were copied to this host.",
     )
     add_report_arguments(parser)
     parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True, required=False)
@@ -102,16 +103,19 @@ def _parser(prog: str) -> OneLineParser:
 
 
 def _check_one_of(config: Namespace) -> None:
-    given = [f"--{name}" for name in ("verify", "hash", "assign_only", "parts") if config[name] is not None]
+    names = ["verify", "hash", "assign_only", *([] if config.verify is not None else ["parts"])]
+    given = [f"--{name}" for name in names if config[name] is not None]
     if len(given) > 1:
         raise OptionError(f"{' and '.join(given)}: give only one of them.")
 
 
-def _verify(folder: Path) -> None:
+def _verify(folder: Path, parts: str | None) -> None:
+    numbers = None if parts is None else part_numbers(parts)
     with interruptible("nothing was changed"):
-        good = verify_partition(folder, Progress(None))
+        good = verify_partition(folder, Progress(None), numbers)
+    what = "good" if numbers is None else f"what a host with the parts {parts} needs is good"
     print(
-        f"{folder}: good. Checked: size, dtype, shape and checksum of {good.files:,} files ({size(good.bytes)}); "
+        f"{folder}: {what}. Checked: size, dtype, shape and checksum of {good.files:,} files ({size(good.bytes)}); "
         f"{good.nodes:,} user ids, each once; rows and sources of {good.edges:,} edges; {good.seeds:,} seeds; "
         f"{good.hot:,} entries of rankings of remote rows; the bounds of the parts.",
         flush=True,
