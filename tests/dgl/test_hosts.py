@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ from glt_lightning.launch.options import LaunchConfig
 from glt_lightning.launch.plan import trainer_process
 from glt_lightning.options import ClusterOptions
 from glt_lightning.producer.ranks import Ranks
+from tests.helpers import started
+from tests.helpers.partitions import partitioned, small_graph
 
 
 def listed(folder: Path, text: str) -> Path:
@@ -72,3 +76,45 @@ def test_launch_tells_a_script(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, json.dumps({"hosts": 3}))
     with pytest.raises(OptionError, match="GLT_LAUNCH: cannot read"):
         launched_script()
+
+
+_ENDS_SOONER = """
+import sys, time
+import torch
+import glt_lightning.dgl as dgl
+
+dgl.distributed.initialize(None, num_workers=0)
+torch.distributed.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=int(sys.argv[2]), world_size=2)
+graph = dgl.distributed.DistGraph("part")
+tensor = dgl.distributed.DistTensor((graph.number_of_nodes(),), torch.int64, "t")
+rows = torch.arange(graph.number_of_nodes())[graph.rank() :: 2]
+tensor[rows] = rows
+dgl.distributed.client_barrier()
+if graph.rank() == 0:
+    time.sleep(3)
+    print("read", torch.equal(tensor[:], torch.arange(graph.number_of_nodes())))
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_ends_sooner_serves_its_rows_until_the_others_end(tmp_path: Path) -> None:
+    """Two hosts, which are two addresses of this one."""
+    parts = partitioned(small_graph(), tmp_path / "parts", 2).directory
+    addresses = ["127.0.0.1", "127.0.0.2"]
+    with contextlib.ExitStack() as stack:
+        runs = []
+        for rank, host in enumerate(addresses):
+            cluster = {"host": host, "deadlines": {"reconnect_s": 5}}
+            env = {VARIABLE: json.dumps({"hosts": addresses, "cluster": cluster}), "DGL_CONF_PATH": str(parts)}
+            env |= {
+                "GLOO_SOCKET_IFNAME": "lo",
+                "LOCAL_RANK": "0",
+                "LOCAL_WORLD_SIZE": "1",
+                "RANK": str(rank),
+                "WORLD_SIZE": "2",
+            }
+            argv = [sys.executable, "-c", _ENDS_SOONER, str(tmp_path / "store"), str(rank)]
+            runs.append(stack.enter_context(started(argv, env=env)))
+        for run in runs:
+            assert run.wait(200) == 0, [each.output for each in runs]
+        assert "read True" in runs[0].output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from collections.abc import Callable, Iterator, MutableMapping
@@ -10,7 +11,7 @@ from itertools import count
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any, NamedTuple
-from weakref import finalize, ref
+from weakref import ref
 
 import torch
 import torch.distributed
@@ -103,7 +104,9 @@ class DistGraph(dist_graph.DistGraph):
             failing.pop_all()
         self._joined, self.partition = joined, joined.partition
         self._closing.callback(joined.close)
-        finalize(self, _close_at_exit, ref(self))  # before those of the samplers, which were made earlier
+        # Before the handlers of weakref, which `ranks_of_this_process` registers: those end the servers through which other
+        # hosts still read rows of this one, and samplers.
+        atexit.register(_close_at_exit, ref(self))
         Finalize(self, _close_at_exit, args=(ref(self),), exitpriority=20)  # in processes that multiprocessing forks
 
     def close(self) -> None:
