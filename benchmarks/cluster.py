@@ -5,10 +5,10 @@
     options of both: [--tls] [--delay-ms 5] [--batches 40]
     of worker: [--method labor] [--batch-dependency 8] [--fanouts 15 10 5] [--batch-size 1024]
 
-A row is a node of a batch with its features and label, [15, 10, 5] x 1024 unless said; what loaders count (remote_rows, shares, MB)
-are rows of edges with attributes, too. In worker mode the ranks start and stop
-their clocks together. Where rows come from, and the time of samplers per batch, are what loaders count; with ``--workers 0`` the
-rank itself asks, and tells bytes on the wire and questions. ``--tls`` makes certificates and uses mutual TLS. ``--delay-ms``
+A row is a node of a batch with its features and label, [15, 10, 5] x 1024 unless said; what loaders count (remote_rows, shares,
+MB) are rows of edges with attributes, too. In worker mode the ranks start and stop their clocks together.
+Where rows come from, and the time of samplers per batch, are what loaders count; with ``--workers 0`` the rank
+itself asks, and tells bytes on the wire and questions. ``--tls`` makes certificates and uses mutual TLS. ``--delay-ms``
 puts a proxy between the processes that holds every message back by that time.
 """
 

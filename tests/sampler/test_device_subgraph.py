@@ -19,9 +19,12 @@ from tests.sampler.test_has_edges import part_of
 
 SCHEDULES = [(1, 0), (1, 3), (4, 0)]
 KINDS = ("induced", "bidirectional")
+_QUICK = (0, 1, 2, 3, 4, 31)  # the last one has pairs of which all edges weigh 0 at an owner
 
 
-@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 120))])
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[] if seed in _QUICK else pytest.mark.slow) for seed in range(120)]
+)
 def test_random_graphs(kernels, tmp_path, seed):
     kernels.schedule(seed, *SCHEDULES[seed % len(SCHEDULES)])
     check_further_edges(kernels, tmp_path, seed)
