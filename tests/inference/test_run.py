@@ -84,6 +84,7 @@ def computed(
     ranks: int,
     hosts: int,
     fail: Callable[[LayerwiseRun, int], None] = lambda run, step: None,
+    make: Callable[[], Any] = Sums,
     **options: Any,
 ) -> list[tuple[LayerwiseRun, dict[str, np.ndarray]]]:
     """The run and the columns of each rank, on host rank mod hosts."""
@@ -96,7 +97,8 @@ def computed(
         chosen = LayerwiseOptions(**options)
         found: list[dict[str, Tensor]] = []
         with LoaderContext(partition, seed=3, rank=rank, world_size=ranks) as context, graph, torch.no_grad():
-            module = LayerwiseLayers(Sums(), ["node"], False)
+            types, typed = partition.schema.node_types, not partition.schema.homogeneous
+            module = LayerwiseLayers(make(), types, typed)
             marks = Marks(rank, ranks, store, chosen.wait_s)
             run = LayerwiseRun(module, graph, context.make_row_loader, marks, chosen, folder)
             try:
@@ -104,7 +106,9 @@ def computed(
                     for number, batch in enumerate(loader):
                         fail(run, step)
                         columns = run.take(step, batch, last=number + 1 == len(loader))
-                        found += [] if columns is None else [columns]
+                        number_of_type = types.index(run.steps[step].node_type)
+                        if columns is not None:
+                            found.append(columns | {"type": torch.full_like(columns["n_id"], number_of_type)})
             except Gone:
                 return run, {}
             finally:

@@ -30,7 +30,7 @@ from glt_lightning.tensors.table import SharedTable, own_parts
 from glt_lightning.tensors.tables import TableSpec
 
 _ROWS_BYTES = 1 << 30  # of the rows of the edges that are computed together, where a layer makes these
-_PIECE_BYTES = 64 << 20  # of those of a piece of a node's edges
+_PIECE_BYTES = 16 << 20  # of those of a piece of a node's edges, of which a layer makes several copies
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +118,7 @@ class LayerwiseRun:
         self._degrees = self._degree_rows()
         ranks = self._tables.ranks
         shapes = shapes_of(module, lambda node_type, hops: self._one(node_type, hops, prepare), ranks)
-        self._most_edges = self._edges_at_once(shapes)
+        self._widest, self._most_edges = widest(shapes), self._edges_at_once(shapes)
         disk, limit = self._room(shapes).disk, self._memory
 
         def require() -> None:
@@ -280,9 +280,7 @@ class LayerwiseRun:
         for number, sources in enumerate(pieces.sources):
             node_type = sources.node_type or step.node_type
             table, rows = self._inputs[node_type].rows, self.module.store(batch, node_type).row
-            at_once = max(
-                1, min(self._most_edges, _PIECE_BYTES // row_bytes(np.dtype(np.float32), table.table.row_shape))
-            )
+            at_once = max(1, min(self._most_edges, _PIECE_BYTES // self._widest))
             for begin in range(0, len(sources.at), at_once):
                 self.marks.beat(f"computing {step.text}")
                 piece = slice(begin, begin + at_once)
