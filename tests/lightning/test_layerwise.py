@@ -136,6 +136,18 @@ def test_family_of_pyg(isolated: Path, make_data: MakeData, embed: Any, pieces: 
         assert sum(pieces) > 2 * NODES  # node 7 in both layers
 
 
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+def test_precision_is_the_trainers(make_data: MakeData, make_trainer: Any, tmp_path: Path, precision: str) -> None:
+    seed_everything(3, verbose=False)
+    module, found = Holding(GAT(WIDTH, 16, 2, 3)), []
+    for each in ("32-true", precision):
+        predict_layerwise(
+            make_trainer(precision=each), module, make_data(), tmp_path / "emb", options={"most_edges": 30}
+        )
+        found.append(read_embeddings(tmp_path / "emb")["embedding"])
+    assert 1e-5 < np.abs(found[1] - found[0]).max() < 0.05
+
+
 @pytest.mark.parametrize("model", ["GCN", pytest.param("GAT", marks=pytest.mark.slow), "GIN"])
 def test_ready_module_gives_what_it_does_over_whole_neighbourhoods(
     make_data: MakeData, make_model: Any, make_trainer: Any, embed: Any, model: str

@@ -55,21 +55,22 @@ def start_run(
         return data.transfer_batch_to_device(plugin.convert_input(batch), device, 0)
 
     module.eval()
-    with plugin.forward_context(), torch.no_grad():
-        if options.self_check:
+    with torch.no_grad():
+        if options.self_check:  # not under autocast, whose rounding would hide what it looks for
             _check(data, graph, layers, marks, options.self_check, prepare)
-        return LayerwiseRun(
-            layers,
-            graph,
-            data.make_loader,
-            marks,
-            options,
-            folder,
-            weight_attr=weight_attr,
-            threads=data.sampling.num_threads,
-            keep_outputs=keep_outputs,
-            prepare=prepare,
-        )
+        with plugin.forward_context():
+            return LayerwiseRun(
+                layers,
+                graph,
+                data.make_loader,
+                marks,
+                options,
+                folder,
+                weight_attr=weight_attr,
+                threads=data.sampling.num_threads,
+                keep_outputs=keep_outputs,
+                prepare=prepare,
+            )
 
 
 def layers_of(module: LightningModule, graph: DistGraph) -> LayerwiseLayers:
