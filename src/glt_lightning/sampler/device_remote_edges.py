@@ -24,7 +24,7 @@ _NONE = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedEdges:
     """Edges of a batch that are looked for. keys: int64 [M], by what ``between.known`` has the sources of the edge type, with
     lid = position.  sources: int64 [M], their gids."""
 
@@ -62,7 +62,7 @@ class RemoteEdges:
         self._parts, self._owners, self._tables, self._view = parts, owners, tables, view
         self._kernels, self._require_room = kernels, require_room
 
-    def between(self, asked: Sequence[Wanted], *, weighted: bool) -> list[LidEdges]:
+    def between(self, asked: Sequence[WantedEdges], *, weighted: bool) -> list[LidEdges]:
         """As `ops.cuda.induce.stored_between`, with edge rows of the whole graph. Owners are asked once for each entry that has
         remote rows, and meanwhile the device reads its own. weighted: edges of weight 0 are left out, where there are weights."""
         own, remote = self._split([each.between for each in asked])
@@ -87,7 +87,7 @@ class RemoteEdges:
         own = [order[n:] for order, n in zip(orders, counts, strict=True)]
         return own, [order[:n] for order, n in zip(orders, counts, strict=True)]
 
-    def _questions(self, asked: Sequence[Wanted], remote: Sequence[Tensor]) -> dict[int, _Question]:
+    def _questions(self, asked: Sequence[WantedEdges], remote: Sequence[Tensor]) -> dict[int, _Question]:
         """For the entries, by number, that have remote rows. Waits."""
         some = [i for i, rows in enumerate(remote) if len(rows) and len(asked[i].sources)]
         lists = [ids for i in some for ids in (asked[i].between.rows[remote[i]], torch.unique(asked[i].sources))]
@@ -101,7 +101,7 @@ class RemoteEdges:
             found[i] = _Question(among, remote[i], number)
         return found
 
-    def _placed(self, wanted: Wanted, question: _Question, picks: Picks) -> LidEdges:
+    def _placed(self, wanted: WantedEdges, question: _Question, picks: Picks) -> LidEdges:
         """An answer on the device: its entries whose source the batch has, in the tree of the row."""
         edge_type, rows, put = question.among.edge_type, picks.edge_rows, self._kernels.put
         assert rows is not None

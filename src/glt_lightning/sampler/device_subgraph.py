@@ -15,7 +15,7 @@ from glt_lightning.ops.cuda.induce import Between, LidEdges, stored_between
 from glt_lightning.ops.cuda.relabel import DeviceLids
 from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
 from glt_lightning.ops.excluded import ExcludedEdges
-from glt_lightning.sampler.device_remote_edges import RemoteEdges, Wanted
+from glt_lightning.sampler.device_remote_edges import RemoteEdges, WantedEdges
 from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.sampler.subgraph_task import INDUCED
 
@@ -81,7 +81,7 @@ class DeviceEdgeFinder:
             sampled.append(LidEdges(index, row if self._remote is None else self._remote.rows_of(r, row)))
         return sampled
 
-    def _find(self, asked: Sequence[Wanted], *, weighted: bool = True) -> list[LidEdges]:
+    def _find(self, asked: Sequence[WantedEdges], *, weighted: bool = True) -> list[LidEdges]:
         if self._remote is not None:
             return self._remote.between(asked, weighted=weighted)
         return stored_between([each.between for each in asked], require_room=self._config.require_room)
@@ -96,7 +96,7 @@ class DeviceEdgeFinder:
         keys = [gid if base is None else gid + base for gid, base in zip(found.gid, bases, strict=True)]
         known = self._known(keys)
         asked = [
-            Wanted(Between(graph, r, found.gid[dst], known, bases[dst], task.limit), keys[src], found.gid[src])
+            WantedEdges(Between(graph, r, found.gid[dst], known, bases[dst], task.limit), keys[src], found.gid[src])
             for r, (src, dst) in enumerate(zip(graph.src_types, graph.dst_types, strict=True))
         ]
         return [self._without(each, r, found, gone) for r, each in enumerate(self._find(asked))]
@@ -148,7 +148,7 @@ class DeviceEdgeFinder:
             keys = self._product(each.ends[1], len(dst)) + sources
             bases = self._product(lids[-1], len(dst))
             between = Between(graph, r, dst[lids[-1]], self._known([keys]), bases, task.limit)
-            asked.append(Wanted(between, keys, sources))
+            asked.append(WantedEdges(between, keys, sources))
         answers = self._find(asked, weighted=weighted)
         return {
             r: LidEdges(torch.stack([each.ends[0][a.ends[0]], rows[a.ends[1]]]), a.edge_row)

@@ -16,7 +16,7 @@ _READ_S = 3.0  # for the others to read what was posted: the store may end with 
 _POSTS, _READERS, _REASON = "posts", "readers", "reason"
 
 
-class Store(Protocol):
+class FailureStore(Protocol):
     """What is used of torch's store."""
 
     def set(self, key: str, value: str) -> object: ...
@@ -34,7 +34,7 @@ class FailureBoard:
     open_store: opens a client of the job's store with keys of this run alone; called on the thread.
     """
 
-    def __init__(self, open_store: Callable[[], Store], world_size: int) -> None:
+    def __init__(self, open_store: Callable[[], FailureStore], world_size: int) -> None:
         self._open_store, self._world_size = open_store, world_size
         self._mine, self._found = "", ""
         self._woken, self._closed, self._done = threading.Event(), threading.Event(), threading.Event()
@@ -65,7 +65,7 @@ class FailureBoard:
         finally:
             self._done.set()
 
-    def _look(self, store: Store) -> None:
+    def _look(self, store: FailureStore) -> None:
         while True:
             self._woken.wait(_LOOK_S)
             if self._mine and store.add(_POSTS, 1) == 1:
@@ -81,7 +81,7 @@ class FailureBoard:
             if self._mine:  # another one is about to post
                 self._woken.clear()
 
-    def _wait_for_readers(self, store: Store) -> None:
+    def _wait_for_readers(self, store: FailureStore) -> None:
         end = time.monotonic() + _READ_S
         while store.add(_READERS, 0) < self._world_size - 1 and time.monotonic() < end:
             if self._closed.wait(_LOOK_S / 5):
