@@ -53,7 +53,7 @@ def test_does_not_wait_for_ranks_that_are_gone(boards: list[FailureBoard], monke
     assert time.monotonic() < begin + 5
 
 
-def test_a_store_that_is_gone_says_nothing() -> None:
+def test_a_store_that_is_gone_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> None:
         raise RuntimeError("Connection reset by peer")
 
@@ -63,6 +63,9 @@ def test_a_store_that_is_gone_says_nothing() -> None:
     board.post("rank 0: of its own")
     board.close()
     assert time.monotonic() < begin + 5
+    assert [each.message for each in caplog.records if each.name == failure_board.__name__] == [
+        "the log of this host will not have the errors of other hosts' ranks: the job's store: Connection reset by peer"
+    ]
 
 
 def test_what_a_rank_posts() -> None:

@@ -126,14 +126,23 @@ def test_any_parts_here_and_elsewhere(tmp_path: Path, kernels, monkeypatch, type
     whole = partitioned(data, tmp_path, 3, weights=weights)
     config, requests, found = batches(whole, typed, disjoint)
     assert found == batches(single, typed, disjoint)[2]
+    _, here, remote = same_with_owners(whole, config, requests)
+    assert {said[0] for said in remote.asked} == {"walk", "gather"}
+    same_on_a_device((whole, here, remote), config, requests, kernels, monkeypatch)
+
+
+def same_with_owners(whole, config, requests):
+    """A sampler with one part, which asks owners for the others, drafts what one of the whole graph does.
+
+    Returns the sampler of the whole graph, the part, the owners.
+    """
     here, remote = split_up(whole, [[1], [0], [2]])
     local, routed = KHopSampler(whole, config), KHopSampler(here, config, remote=remote)
     for request in requests:
         mine, theirs = (sampler.draft(request).values() for sampler in (local, routed))
         assert list(mine) == list(theirs)
         assert all(np.array_equal(mine[name], theirs[name]) for name in mine)
-    assert {said[0] for said in remote.asked} == {"walk", "gather"}
-    same_on_a_device((whole, here, remote), config, requests, kernels, monkeypatch)
+    return local, here, remote
 
 
 def same_on_a_device(graph, config, requests, kernels, monkeypatch) -> None:
@@ -264,12 +273,7 @@ def test_links_over_any_parts_here_and_elsewhere(
     config, requests, found = link_batches(whole, typed, disjoint, "reverse")
     once = link_batches(single, typed, disjoint, "reverse")[2]
     assert [contents(batch) for batch in found] == [contents(batch) for batch in once]
-    here, remote = split_up(whole, [[1], [0], [2]])
-    local, routed = KHopSampler(whole, config), KHopSampler(here, config, remote=remote)
-    for request in requests:
-        mine, theirs = (sampler.draft(request).values() for sampler in (local, routed))
-        assert list(mine) == list(theirs)
-        assert all(np.array_equal(mine[name], theirs[name]) for name in mine)
+    local, here, remote = same_with_owners(whole, config, requests)
     assert {said[0] for said in remote.asked} == {"walk", "gather", "has_edges", "induce"}
     same_on_a_device((whole, here, remote), config, requests, kernels, monkeypatch)
     if disjoint or not typed:

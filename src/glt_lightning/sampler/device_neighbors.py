@@ -154,6 +154,9 @@ class DeviceNeighbors(DeviceEdges):
     def row_numbers(self, name: str, found: DeviceSubgraph, node_type: int) -> Field:
         return self._field(name, found.gid[node_type] - self._manifest.offsets[node_type])
 
+    def visits(self, found: DeviceSubgraph, edge_type: int) -> list[Field]:
+        return [self._field(name, values) for name, values in self.visit_columns(found, edge_type)]
+
     def rows(self, name: str, table: RowTable, public: str, on_disk: OnDisk) -> Field:
         if public == "n_id":
             return self._field(name, self._n_id[table.type])

@@ -16,7 +16,7 @@ from glt_lightning.ops.cuda.merge import Piece
 from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
 from glt_lightning.ops.cuda.walks import DeviceWalks, Visited, device_streams, most_visited
 from glt_lightning.ops.excluded import ExcludedEntries
-from glt_lightning.sampler.sample import EDGE_WEIGHT, VISITS, Field, edge_key
+from glt_lightning.sampler.sample import EDGE_WEIGHT, VISITS, edge_key
 from glt_lightning.sampler.table import MappedTables
 from glt_lightning.sampler.walks import ExcludedShares, RoutedWalks, Visiting
 
@@ -98,14 +98,11 @@ class DeviceVisits(MappedTables):
             walks.take(left, away)
             walks.advance(self._walked, frontier.error, ways.excluded)
 
-    def visits(self, found: DeviceSubgraph, edge_type: int) -> list[Field]:
+    def visit_columns(self, found: DeviceSubgraph, edge_type: int) -> list[tuple[str, torch.Tensor]]:
+        """By name: int64 [E], how often each neighbour was visited, and float32 [E], its share of the visits of its node's."""
         visits, dst = found.edge_row[edge_type], found.dst[edge_type]
         assert visits is not None
         nodes = int(found.nodes_per_hop[self.view.dst_types[edge_type]].sum())
         total = visits.new_zeros(nodes).index_add(0, dst, visits)
         shares = (visits.to(torch.float64) / total[dst].to(torch.float64)).to(torch.float32)
-        pairs = ((VISITS, visits), (EDGE_WEIGHT, shares))
-        return [self._field(edge_key(edge_type, name), values) for name, values in pairs]
-
-    def _field(self, name: str, value: torch.Tensor) -> Field:
-        raise NotImplementedError
+        return [(edge_key(edge_type, VISITS), visits), (edge_key(edge_type, EDGE_WEIGHT), shares)]

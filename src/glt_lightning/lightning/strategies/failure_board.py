@@ -5,11 +5,14 @@ Without that, the ranks of other hosts would only have the error of the collecti
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
+
+_log = logging.getLogger(__name__)
 
 _LOOK_S = 0.5  # between two looks at the store
 _READ_S = 3.0  # for the others to read what was posted: the store may end with the process of this rank
@@ -60,8 +63,15 @@ class FailureBoard:
 
     def _run(self) -> None:
         try:
+            store = self._open_store()
+        except RuntimeError as error:
+            if not self._closed.is_set():
+                _log.warning(
+                    "the log of this host will not have the errors of other hosts' ranks: the job's store: %s", error
+                )
+        else:
             with suppress(RuntimeError):  # of a store whose process has ended
-                self._look(self._open_store())
+                self._look(store)
         finally:
             self._done.set()
 
