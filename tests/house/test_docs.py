@@ -52,20 +52,6 @@ def test_the_glossary_names_code() -> None:
         assert not missing, f"{module} does not name {missing}"
 
 
-def test_the_guide_stays_short() -> None:
-    """README in five minutes, the guide in half an hour: words outside of code, at 250 a minute."""
-    guide = re.findall(r"^\| \d\. \[.+?\]\((.+?)\)", (ROOT / "docs/README.md").read_text(), re.M)
-    assert len(guide) == 7
-    assert words_of(ROOT / "README.md") < 800
-    assert sum(words_of(ROOT / "docs" / page) for page in guide) < 7500
-
-
-def words_of(page: Path) -> int:
-    return len(
-        re.findall(r"[A-Za-z][\w'-]*", re.sub(r"```.*?```|`[^`\n]*`|\]\([^)]*\)", " ", page.read_text(), flags=re.S))
-    )
-
-
 def test_every_page_is_listed() -> None:
     listed = (ROOT / "docs/README.md").read_text()
     pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
