@@ -48,8 +48,6 @@ UPWARDS = {f"{package}/__init__.py": "glt_lightning.glt." for package in _WITH_G
 DOORS = {
     "ctypes": ("ops/",),
     "torch": (
-        "ops/assign_reference.py",
-        "ops/reference.py",
         "ops/cuda/",
         "sampler/device_",
         "store/device_store.py",
@@ -190,7 +188,7 @@ def test_planted_violation_is_found(tmp_path: Path, path: str, code: str, compla
         ("partition/writer.py", "from glt_lightning import __version__"),
         ("errors.py", "import glt_lightning.types"),
         ("ops/native.py", "import ctypes"),
-        ("ops/reference.py", "import torch"),
+        ("ops/cuda/gather.py", "import torch"),
         ("loader/collate.py", "import torch, torch_geometric"),
         ("lightning/cli/command_line.py", "import lightning\nfrom glt_lightning import GraphSAGE"),
         ("partition/sources/ogb/source.py", "import ogb\nimport torch"),

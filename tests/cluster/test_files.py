@@ -30,9 +30,9 @@ from glt_lightning.options import SecurityOptions
 from glt_lightning.partition.copies import PullOptions, pull_partition
 from glt_lightning.transport.base import Caller, Service
 from glt_lightning.transport.certs import run_certs
-from glt_lightning.transport.inproc import InProcessNetwork
 from glt_lightning.transport.message import Message
 from glt_lightning.transport.peer import Peer
+from tests.helpers.in_process import InProcessNetwork
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.proxy import Proxy
 from tests.helpers.servers import Farm, cluster, open_farm

@@ -15,10 +15,10 @@ from glt_lightning.cluster.owner import Owner
 from glt_lightning.data import LocalPartition
 from glt_lightning.errors import PeerError, RemoteError
 from glt_lightning.transport.base import Service
-from glt_lightning.transport.inproc import InProcessNetwork
 from glt_lightning.transport.message import DTYPES, pack, unpack
 from glt_lightning.transport.peer import Peer
 from glt_lightning.types import MAX_FANOUT
+from tests.helpers.in_process import InProcessNetwork
 from tests.helpers.partitions import partitioned, small_hetero
 from tests.helpers.servers import Farm
 

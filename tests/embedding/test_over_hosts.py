@@ -19,8 +19,8 @@ from glt_lightning.producer.ranks import Ranks
 from glt_lightning.tensors import scratch
 from glt_lightning.tensors.remote_home import Reach
 from glt_lightning.tensors.saved import write_rows
-from glt_lightning.transport.inproc import InProcessNetwork
 from tests.helpers.homes import link_of
+from tests.helpers.in_process import InProcessNetwork
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.ranks import run_ranks
 

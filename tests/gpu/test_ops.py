@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops import reference
 from glt_lightning.ops.cuda import relabel as cuda_relabel
 from glt_lightning.ops.cuda.native import SPARE_FANOUT
 from tests.helpers import device_cases as cases
+from tests.reference import ops as reference
 
 pytestmark = pytest.mark.gpu
 

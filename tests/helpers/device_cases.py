@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from glt_lightning.errors import DataError, NativeError, PartitionError
-from glt_lightning.ops import reference
 from glt_lightning.ops.assign import NeighborRows, NeighborSums
 from glt_lightning.ops.cuda import relabel as cuda_relabel
 from glt_lightning.ops.cuda.excluded import DeviceExcluded
@@ -41,6 +40,7 @@ from glt_lightning.options import DrawOptions
 from tests.helpers.cuda_ranked_set import CudaRankedSet
 from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, cut, excluded_edges, random_excluded, random_seeds
 from tests.helpers.rows import sample_rows
+from tests.reference import ops as reference
 
 ROOT = Path(__file__).parents[2]
 WAYS = [MODEST_ROOM, 0]  # max_picks of the op: as one native call where that can be, and always hop by hop

@@ -10,8 +10,8 @@ from torch_geometric.data import HeteroData
 
 from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.graph import EdgeTypeArrays, GraphView, LaborIds
-from glt_lightning.ops.reference import ReferenceEdgeType
 from glt_lightning.types import EdgeType, GraphSchema, edge_type_key, node_type_key
+from tests.reference.ops import ReferenceEdgeType
 
 HETERO = (("a", "likes", "b"), ("b", "by", "a"), ("b", "near", "b"))
 SINGLE = (("node", "to", "node"),)

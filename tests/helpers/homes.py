@@ -14,7 +14,7 @@ from glt_lightning.tensors.reader import GraphReader
 from glt_lightning.tensors.remote_home import LazyHomes, Reach
 from glt_lightning.tensors.space import Homes
 from glt_lightning.tensors.tables import SharedTables
-from glt_lightning.transport.inproc import InProcessNetwork
+from tests.helpers.in_process import InProcessNetwork
 
 QUICK = {"deadlines": DeadlineOptions(call_s=10, reconnect_s=10), "retry": RetryOptions(first_s=0.001, most_s=0.01)}
 

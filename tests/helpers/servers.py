@@ -22,9 +22,9 @@ from glt_lightning.server.server import GraphServer
 from glt_lightning.transport.base import Transport
 from glt_lightning.transport.credentials import Credentials
 from glt_lightning.transport.flight_transport import FlightTransport
-from glt_lightning.transport.inproc import InProcessNetwork
 from glt_lightning.transport.peer import Peer
 from tests.helpers.contents import Contents, contents
+from tests.helpers.in_process import InProcessNetwork
 
 # Short, so that a failing test fails soon; nothing waits for them when all is well.
 DEADLINES = DeadlineOptions(connect_s=5, call_s=10, reconnect_s=20, lease_s=10, start_s=30)

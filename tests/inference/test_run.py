@@ -25,8 +25,8 @@ from glt_lightning.inference.protocol import DegreeSpec, LayerwiseLayers
 from glt_lightning.inference.run import LayerwiseRun
 from glt_lightning.producer.ranks import Ranks
 from glt_lightning.tensors.remote_home import Reach, RemoteHome
-from glt_lightning.transport.inproc import InProcessNetwork
 from tests.helpers.homes import link_of
+from tests.helpers.in_process import InProcessNetwork
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.ranks import run_ranks
 

@@ -14,9 +14,9 @@ from torch_geometric.transforms import NormalizeFeatures
 
 from glt_lightning import SamplingOptions
 from glt_lightning.loader.edge_index import BatchEdges
-from glt_lightning.ops import reference
 from tests.helpers import run_cli
 from tests.lightning.tiny import SHAPE, Noting
+from tests.reference import ops as reference
 
 FORMATS = ["tensor", "edge_index", "edge_index_csr"]
 

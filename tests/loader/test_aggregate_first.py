@@ -13,7 +13,6 @@ from torch_geometric.data import Data
 
 from glt_lightning.errors import DataError, OptionError, RemoteError
 from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.ops import reference
 from glt_lightning.options import CacheOptions, SamplingOptions
 from glt_lightning.producer.request_codec import read_config, write_config
 from glt_lightning.sampler.khop import KHopSampler
@@ -24,6 +23,7 @@ from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 from tests.helpers.servers import contents_of, inline, open_farm
 from tests.producer.test_caches import open_rank as open_cached
+from tests.reference import ops as reference
 
 TRAIN = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=8, shuffle=True)
 ALL = LoaderSpec(name="all", num_neighbors=[3, -1], batch_size=64, exact=True)

@@ -11,7 +11,6 @@ from glt_lightning.errors import DataError, OptionError
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.loader.collate import Collate
 from glt_lightning.loader.edge_index import BatchEdges, plain
-from glt_lightning.ops import reference
 from glt_lightning.options import SamplingOptions
 from glt_lightning.sampler.assemble import assemble
 from glt_lightning.sampler.hops import k_hop
@@ -21,6 +20,7 @@ from glt_lightning.sampler.sample import Sample
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.servers import contents_of, inline, open_farm
+from tests.reference import ops as reference
 
 TENSOR = LoaderSpec(name="train", split="train", num_neighbors=[4, 3, 2], batch_size=16, shuffle=True)
 SPEC = replace(TENSOR, edge_format="edge_index_csr")

@@ -18,9 +18,9 @@ from torch_geometric.utils import trim_to_layer
 
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.loader.edge_index import BatchEdges, first_edges, plain
-from glt_lightning.ops import reference
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
+from tests.reference import ops as reference
 
 
 def first_batch(folder, data):

@@ -16,7 +16,6 @@ from torch_geometric.nn import GraphConv
 from glt_lightning import GLTDataModule, LinkSpec, LoaderContext, LoaderSpec, LocalPartition, SamplingOptions
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.ops.mix import hop_key
-from glt_lightning.ops.walk_reference import most_visited, random_walk, walk_stream
 from glt_lightning.ops.walks import WalkRule
 from glt_lightning.options import GpuBudgets
 from glt_lightning.producer.subprocess import SubprocessProducer
@@ -34,6 +33,7 @@ from tests.helpers.device_parts import COUNTED, assert_same, sampled, written
 from tests.helpers.owners import split_up
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.servers import open_farm
+from tests.reference.walks import most_visited, random_walk, walk_stream
 
 RELATED = {"walks": 8, "length": 2, "restart": 0.4}
 RATES, RATED = "user__rates__item", "item__rated_by__user"

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from glt_lightning.errors import DataError, NativeError
-from glt_lightning.ops import assign_reference
 from glt_lightning.ops.assign import Labels, NeighborRows, PairTable, _heaviest, spread_rows
+from tests.reference import assign as assign_reference
 
 
 def random_rows(rng: np.random.Generator, num_nodes: int, dtype: type = np.int32, mean: float = 4) -> NeighborRows:

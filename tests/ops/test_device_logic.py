@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from glt_lightning.errors import DataError, NativeError
-from glt_lightning.ops import reference
 from glt_lightning.ops.assign import NeighborRows
 from glt_lightning.ops.cuda import kernels as cuda, relabel as cuda_relabel
 from glt_lightning.ops.cuda.graph import DeviceGraph
@@ -18,6 +17,7 @@ from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.ops.cuda.sums import CudaNeighborSums
 from tests.helpers import device_cases as cases
 from tests.helpers.graphs import HETERO, TypedGraph, cut
+from tests.reference import ops as reference
 
 SCHEDULES = [(1, 0), (1, 3), (1, 60), (4, 0)]  # threads, bodies nested in one
 

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops import reference
 from glt_lightning.ops.edge_order import by_source, column_pointers, split_by_source
+from tests.reference import ops as reference
 
 
 def check(src, dst, sources, destinations, threads):

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops import embedding, embedding_reference as reference
+from glt_lightning.ops import embedding
 from glt_lightning.ops.embedding import Adjust, RowSums, merge_rows
+from tests.reference import embedding as reference
 
 WIDTHS = [1, 3, 64, 130]
 

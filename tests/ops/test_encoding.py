@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from glt_lightning.errors import DataError, NativeError
-from glt_lightning.ops import reference
 from glt_lightning.ops.encoding import BFLOAT16, ENCODINGS, from_bfloat16, to_bfloat16
 from glt_lightning.ops.gather import Shards
+from tests.reference import ops as reference
 
 NAMES = sorted(ENCODINGS)
 

@@ -6,10 +6,10 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from glt_lightning.errors import DataError, PartitionError
-from glt_lightning.ops import reference
 from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
 from glt_lightning.ops.has_edges import has_edges
 from tests.helpers.graphs import HETERO, TypedGraph, cut
+from tests.reference import ops as reference
 
 
 @settings(max_examples=40, deadline=None)

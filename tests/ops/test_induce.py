@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from glt_lightning.errors import DataError, PartitionError
-from glt_lightning.ops import reference
 from glt_lightning.ops.induce import Among, induce, induce_all
 from tests.helpers.graphs import HETERO, TypedGraph, cut
 from tests.ops.test_has_edges import one_type
+from tests.reference import ops as reference
 
 
 @settings(max_examples=60, deadline=None)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from glt_lightning.errors import DataError, PartitionError
-from glt_lightning.ops import khop, reference
+from glt_lightning.ops import khop
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.options import DrawOptions
 from tests.helpers.graphs import (
@@ -19,6 +19,7 @@ from tests.helpers.graphs import (
     random_excluded,
     random_seeds,
 )
+from tests.reference import ops as reference
 
 KEYS = st.integers(0, 2**64 - 1)
 FANOUT = st.sampled_from([-1, 1, 2, 3, 7, 100])

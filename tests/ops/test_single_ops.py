@@ -6,11 +6,11 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops import reference
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.relabel import relabel
 from tests.helpers.graphs import HETERO, TypedGraph, cut
 from tests.helpers.rows import sample_rows
+from tests.reference import ops as reference
 
 
 @settings(max_examples=100, deadline=None)

@@ -12,11 +12,11 @@ from scipy.stats import chisquare
 from glt_lightning.errors import DataError, PartitionError
 from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.mix import hop_key
-from glt_lightning.ops.reference import row_weights
-from glt_lightning.ops.walk_reference import most_visited, random_walk, walk_stream
 from glt_lightning.ops.walks import WalkRule, Walks, count_visits, user_ids, walk_streams
 from tests.helpers.graphs import HETERO, TypedGraph, cut
 from tests.ops.test_has_edges import one_type
+from tests.reference.ops import row_weights
+from tests.reference.walks import most_visited, random_walk, walk_stream
 
 METAPATHS = [(0, 1), (1, 0), (2,), (1, 0, 1), (2, 2, 0, 1)]  # over HETERO: a likes b, b by a, b near b
 

@@ -12,9 +12,9 @@ from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.loader.hosts import HostsGraph
 from glt_lightning.options import DeadlineOptions, RetryOptions, SamplingOptions
 from glt_lightning.transport.base import Transport
-from glt_lightning.transport.faults import Faults
-from glt_lightning.transport.inproc import InProcessNetwork
 from tests.helpers.contents import contents
+from tests.helpers.in_process import InProcessNetwork
+from tests.helpers.network_faults import Faults
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 

@@ -18,7 +18,6 @@ from torch_geometric.data import Data
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec, on_gpu
-from glt_lightning.ops import reference
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.options import DrawOptions, GpuBudgets, SamplingOptions
 from glt_lightning.sampler.hops import k_hop
@@ -29,6 +28,7 @@ from glt_lightning.store.placement import BatchArrays
 from glt_lightning.types import NODE, node_type_key
 from tests.helpers.contents import contents
 from tests.helpers.partitions import gids_of, partitioned, small_hetero
+from tests.reference import ops as reference
 
 
 def copies(

@@ -19,7 +19,6 @@ from glt_lightning.data.row_draws import probed, row_draws
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.mix import row_streams
-from glt_lightning.ops.reference import pick_positions
 from glt_lightning.ops.trees import Trees
 from glt_lightning.options import CacheOptions, DrawOptions, PickerSpec, SamplingOptions
 from glt_lightning.producer.request_codec import read_config, write_config
@@ -32,6 +31,7 @@ from tests.helpers.owners import make_cache, split_up
 from tests.helpers.partitions import gids_of, partitioned, small_graph, small_hetero
 from tests.helpers.pickers import Counting, Crowd, Failing, Given, Heaviest, OfTheProcess, Uniform
 from tests.helpers.servers import open_farm
+from tests.reference.ops import pick_positions
 
 
 def config_of(whole, picker, fanouts=(4, 3), **changes):

@@ -15,7 +15,6 @@ from glt_lightning.cluster.owner import Owner
 from glt_lightning.cluster.remote_rows import PeerRows
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError
-from glt_lightning.ops import reference
 from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.trees import Trees
 from glt_lightning.options import CacheOptions, SamplingOptions
@@ -28,6 +27,7 @@ from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, excluded_edges, ran
 from tests.helpers.owners import DirectRows, make_cache, split_up
 from tests.helpers.partitions import gids_of, partitioned, small_hetero
 from tests.helpers.servers import Farm, open_farm
+from tests.reference import ops as reference
 
 
 def request_of(

@@ -20,7 +20,6 @@ from glt_lightning.cluster.owner import Owner
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.ops import reference
 from glt_lightning.options import DrawOptions, SamplingOptions
 from glt_lightning.producer.request_codec import read_config, write_config
 from glt_lightning.sampler.hops import k_hop
@@ -30,6 +29,7 @@ from glt_lightning.sampler.weights import ignored_weights, weights_of
 from glt_lightning.server.question import Question, read_question
 from glt_lightning.transport.message import Message, pack
 from tests.helpers.partitions import gids_of, partitioned, small_hetero
+from tests.reference import ops as reference
 
 ROWS = 20_000
 

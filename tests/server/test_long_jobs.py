@@ -23,10 +23,10 @@ from glt_lightning.server.plan import ServerPlan
 from glt_lightning.server.process import ServerProcess
 from glt_lightning.server.question import Question
 from glt_lightning.transport.base import Caller, Service
-from glt_lightning.transport.inproc import InProcessNetwork
 from glt_lightning.transport.message import Message
 from glt_lightning.transport.peer import Peer
 from tests.helpers.clock import Clock
+from tests.helpers.in_process import InProcessNetwork
 from tests.helpers.servers import DEADLINES, RETRY, cluster, until
 
 CONFIG = SamplerConfig(0, ((1,),))

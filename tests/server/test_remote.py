@@ -17,10 +17,10 @@ from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.options import SamplingOptions
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.server.question import Question, read_question
-from glt_lightning.transport.faults import Faults
-from glt_lightning.transport.inproc import InProcessNetwork
 from glt_lightning.transport.message import Message
 from tests.helpers.contents import Contents, contents
+from tests.helpers.in_process import InProcessNetwork
+from tests.helpers.network_faults import Faults
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.servers import Farm, contents_of, inline, open_farm, until
 

@@ -13,10 +13,10 @@ from glt_lightning.errors import DataError, PeerError, PeerLostError, RefusedErr
 from glt_lightning.options import DeadlineOptions, LimitOptions
 from glt_lightning.tensors.space import row_spaces
 from glt_lightning.tensors.tables import SharedTables, TableSpec
-from glt_lightning.transport.faults import Faults
-from glt_lightning.transport.inproc import InProcessNetwork
 from glt_lightning.transport.message import pack
 from tests.helpers.homes import link_of, open_tables
+from tests.helpers.in_process import InProcessNetwork
+from tests.helpers.network_faults import Faults
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.ranks import run_ranks
 

@@ -14,8 +14,8 @@ from glt_lightning.tensors.space import RowSpace, row_spaces
 from glt_lightning.tensors.table import SharedTable
 from glt_lightning.tensors.tables import TableSpec
 from glt_lightning.tensors.values import ValueType
-from glt_lightning.transport.inproc import InProcessNetwork
 from tests.helpers.homes import open_tables
+from tests.helpers.in_process import InProcessNetwork
 from tests.helpers.partitions import partitioned, small_hetero
 from tests.helpers.ranks import run_ranks
 

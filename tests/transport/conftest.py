@@ -8,7 +8,7 @@ import pytest
 
 from glt_lightning.transport.credentials import Credentials
 from glt_lightning.transport.flight_transport import FlightTransport
-from glt_lightning.transport.inproc import InProcessNetwork
+from tests.helpers.in_process import InProcessNetwork
 from tests.helpers.places import DEADLINES, Desk, Place
 
 

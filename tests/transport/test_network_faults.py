@@ -13,9 +13,9 @@ import pytest
 from glt_lightning.errors import OptionError, PeerLostError
 from glt_lightning.options import DeadlineOptions
 from glt_lightning.transport.base import Caller
-from glt_lightning.transport.faults import Clock, Faults
-from glt_lightning.transport.inproc import InProcessNetwork
 from glt_lightning.transport.message import Message
+from tests.helpers.in_process import InProcessNetwork
+from tests.helpers.network_faults import Clock, Faults
 from tests.helpers.places import Desk, Place, pattern
 
 pytestmark = pytest.mark.timeout(60)

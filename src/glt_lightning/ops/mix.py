@@ -1,4 +1,4 @@
-"""The hash behind all keyed draws, over numpy arrays; the native twin is ``cuda/random.h``, the plain one `ops.reference`."""
+"""The hash behind all keyed draws, over arrays; its native twin is ``cuda/random.h``, its plain one in `tests/reference`."""
 
 from __future__ import annotations
 

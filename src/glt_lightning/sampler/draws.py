@@ -1,4 +1,4 @@
-"""Keyed random numbers over arrays; the native twin is ``cuda/random.h``, the plain one `ops.reference`."""
+"""Keyed random numbers over arrays; their native twin is ``cuda/random.h``, their plain one in `tests/reference`."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ from glt_lightning.errors import OptionError, PeerError, PeerLostError
 from glt_lightning.options import parse_address
 from glt_lightning.transport import dispatch
 from glt_lightning.transport.base import Caller, CallHandler, Service
-from glt_lightning.transport.faults import Clock, Faults
 from glt_lightning.transport.message import EMPTY, Message, as_body, decode_header, encode_header
 from glt_lightning.transport.pending import Waiting, again, received
+from tests.helpers.network_faults import Clock, Faults
 
 _THREADS = 4  # per lane of a server
 _MOST_IN_FLIGHT = 64  # calls of a lane without a reply; the same bound as of Flight

@@ -1,4 +1,4 @@
-"""Each native op of assignment in plain torch, as `ops.reference`."""
+"""Each native op of assignment in plain torch, as `tests.reference.ops`."""
 
 from __future__ import annotations
 
