@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import glt_lightning
-from tests.helpers import run_cli, started
+from tests.helpers import started
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {"torch", "lightning", "torch_geometric", "pandas", "scipy"}
@@ -80,27 +80,38 @@ def test_other_programs_do_not_import_us(tmp_path: Path) -> None:
     assert ours == set()
 
 
+SCRIPT = Path(sys.executable).with_name("glt-lightning")
+
+
 @pytest.mark.usefixtures("_installed")
-@pytest.mark.parametrize(
-    "program",
-    [
-        ("-m", "lightning"),
-        pytest.param(("-m", "lightning.__main__"), marks=pytest.mark.slow),
-        pytest.param(("-m", "glt_lightning"), marks=pytest.mark.slow),
-    ],
-)
-def test_help_is_ours(tmp_path: Path, program: tuple[str, ...]) -> None:
-    output = _output([sys.executable, *program, "--help"], tmp_path)
-    assert "usage: python -m lightning" in output
-    for subcommand in ("fit", "validate", "test", "predict"):
-        assert subcommand in output
+@pytest.mark.parametrize("word", ["--version", "--help", "-h"])
+@pytest.mark.parametrize("program", [("-m", "lightning"), ("-m", "glt_lightning"), (SCRIPT,)])
+def test_versions_and_help_do_not_pay_for_torch(tmp_path: Path, program: tuple[str | Path, ...], word: str) -> None:
+    output = _output([sys.executable, "-Ximporttime", *program, word], tmp_path)
+    assert ("glt_lightning 0." if word == "--version" else "usage: python -m lightning") in output
+    imported = {line.rpartition("|")[2].strip() for line in output.splitlines() if line.startswith("import time:")}
+    assert "glt_lightning.program" in imported
+    assert not imported & {"torch", "numpy", "lightning.pytorch"}
+
+
+@pytest.mark.usefixtures("_installed")
+@pytest.mark.parametrize("words", [("-m", "lightning", "fit", "--help"), ("other.py", "-m", "lightning", "--version")])
+def test_other_command_lines_import_the_real_lightning(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Also where another program's words end as ours do."""
+    code = f"import sys; sys.orig_argv = ['python', *{words}]; import _glt_lightning_boot as boot; boot.install(); "
+    names = "print([each.__name__ for each in sys.meta_path if hasattr(each, '__name__')])"
+    output = _output([sys.executable, "-c", code + names], tmp_path)
+    assert "LightningMainFinder" in output
+    assert "LightningShellFinder" not in output
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_installed")
-def test_script_is_the_same_program(tmp_path: Path) -> None:
-    script = Path(sys.executable).with_name("glt-lightning")
-    assert _output([script, "--help"], tmp_path) == run_cli("--help", cwd=tmp_path).stdout
+@pytest.mark.parametrize(
+    "program", [("-m", "lightning"), ("-m", "lightning.__main__"), ("-m", "glt_lightning"), (SCRIPT,)]
+)
+def test_program_has_several_names(tmp_path: Path, program: tuple[str | Path, ...]) -> None:
+    assert "usage: python -m lightning [options] fit" in _output([sys.executable, *program, "fit", "--help"], tmp_path)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "glt_lightning"
 
 # A layer imports itself and what stands before it; layers on one line may import each other, but for `BESIDE`.
 LAYERS = [
-    {"types", "options", "errors", "progress", "lazy"},
+    {"types", "options", "errors", "progress", "program", "lazy"},
     {"page"},
     {"ops"},
     {"data"},

@@ -1,10 +1,12 @@
-"""Gives ``python -m lightning`` a program as long as Lightning has none of its own.
+"""Gives ``python -m lightning`` a program as long as Lightning has none of its own (docs/configuration.md has its costs).
 
 Python runs this file at start-up, before anything else: through ``glt_lightning_main.pth``, from Python 3.15 on through
 ``glt_lightning_main.start`` (PEP 829). So it imports nothing but `sys`, and no failure of it may reach the user.
 """
 
 import sys
+
+_LIGHT = ("--version", "--help", "-h")  # what `glt_lightning.program` answers
 
 
 class LightningMainFinder:
@@ -24,10 +26,34 @@ class LightningMainFinder:
         return spec_from_file_location(fullname, ours.origin) if ours and ours.origin else None
 
 
+class LightningShellFinder:
+    """Finds ``lightning`` as a package whose code is not run, as that imports torch. Asked first, in a process that only prints
+    the versions or the program's page; finds nothing where Lightning has a program of its own."""
+
+    @staticmethod
+    def find_spec(fullname, path=None, target=None):
+        if fullname != "lightning":
+            return None
+        from importlib.machinery import ModuleSpec, PathFinder
+
+        real = PathFinder.find_spec(fullname)
+        folders = real and real.submodule_search_locations
+        if not folders or PathFinder.find_spec("lightning.__main__", folders) is not None:
+            return None
+        shell = ModuleSpec(fullname, None, is_package=True)
+        shell.submodule_search_locations = folders
+        return shell
+
+
 def install():
-    """Adds the finder, once, when the command line names Lightning (a ``.start`` file cannot ask that beforehand)."""
-    if "lightning" in " ".join(sys.orig_argv[1:]) and LightningMainFinder not in sys.meta_path:
-        sys.meta_path.append(LightningMainFinder)
+    """Adds the finders, once, when the command line names Lightning (a ``.start`` file cannot ask that beforehand)."""
+    words = sys.orig_argv[1:]
+    if "lightning" not in " ".join(words) or LightningMainFinder in sys.meta_path:
+        return
+    sys.meta_path.append(LightningMainFinder)
+    of_python = all(word.startswith("-") for word in words[:-3])  # such as -u
+    if of_python and words[-3:-1] == ["-m", "lightning"] and words[-1] in _LIGHT:
+        sys.meta_path.insert(0, LightningShellFinder)
 
 
 install()

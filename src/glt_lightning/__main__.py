@@ -2,9 +2,20 @@
 
 import sys
 
-if __name__ == "__main__":
+from glt_lightning.program import quick_answer
+
+
+def main() -> None:
+    """Runs the program with the words of this process, importing torch only for what needs it."""
+    if (answer := quick_answer(sys.argv[1:])) is not None:
+        print(answer)
+        return
     if sys.argv[1:] == ["agent"]:  # starts on every host of a launched job, and must not wait for torch
-        from glt_lightning.launch.agent import main
+        from glt_lightning.launch.agent import main as run
     else:
-        from glt_lightning.lightning.cli.command_line import main
+        from glt_lightning.lightning.cli.command_line import main as run
+    run()
+
+
+if __name__ == "__main__":
     main()

@@ -15,7 +15,6 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_only
 
-from glt_lightning import __version__
 from glt_lightning.errors import GLTError, OptionError
 from glt_lightning.lightning.cli.default_callbacks import default_callbacks
 from glt_lightning.lightning.cli.embed import EmbeddingTrainer
@@ -31,10 +30,8 @@ from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.strategies.peers import NAMED_RANK, OtherHostError, RankError
 from glt_lightning.lightning.strategies.sigterm import unwound_by_sigterm
 from glt_lightning.options import ClusterOptions
+from glt_lightning.program import DESCRIPTION, EPILOG, PROG, quick_answer, versions
 
-PROG = "python -m lightning"
-_DESCRIPTION = "Trains graph neural networks on partitioned graphs."
-_EPILOG = f"Each subcommand has its own options: {PROG} fit --help. A wrong option is an error of one line."
 _CLUSTER = ClusterOptions()
 _PAST_RUN = ("best", "last")
 _CHECKPOINT_WORDS = (*_PAST_RUN, "hpc", "registry")
@@ -75,7 +72,7 @@ class GLTCLI(LightningCLI):
             self._first_word
         )  # with the parsers of all five, 0.3 s of 0.8 s of CPU time went into the other four
         super().setup_parser(add_subcommands, main_kwargs, subparser_kwargs)
-        self.parser.add_argument("--version", action="version", version=_versions(), help="Print versions and exit.")
+        self.parser.add_argument("--version", action="version", version=versions(), help="Print versions and exit.")
         if add_subcommands:
             list_tools(self.parser)
 
@@ -201,7 +198,9 @@ def main(args: ArgsType = None) -> None:
 
 def _run(argv: list[str], args: ArgsType) -> None:
     group = asked_for_classes(argv)
-    if group is not None:
+    if (answer := quick_answer(argv)) is not None:
+        print(answer)
+    elif group is not None:
         print(ready_classes(group, f"{PROG} {argv[0]}"))
     elif argv and argv[0] in TOOLS:
         TOOLS[argv[0]].run(argv[1:], f"{PROG} {argv[0]}")
@@ -221,14 +220,9 @@ def run_trainer(args: ArgsType = None) -> None:
         subclass_mode_data=True,
         save_config_kwargs={"overwrite": True},
         parser_class=OneLineParser,
-        parser_kwargs={"prog": PROG, "description": _DESCRIPTION, "epilog": _EPILOG},
+        parser_kwargs={"prog": PROG, "description": DESCRIPTION, "epilog": EPILOG},
         args=args,
     )
-
-
-def _versions() -> str:
-    libraries = ", ".join(f"{name} {version(name)}" for name in ("lightning", "torch", "torch_geometric"))
-    return f"glt_lightning {__version__} ({libraries}, Python {sys.version.split()[0]})"
 
 
 def _is_logged(error: BaseException) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from lightning.pytorch.cli import LightningArgumentParser
 
+from glt_lightning import program
 from glt_lightning.lightning.cli.messages import OneLineParser
 
 
@@ -72,28 +73,18 @@ def _completion(argv: Sequence[str], prog: str) -> None:
     run_completion(argv, prog)
 
 
-TOOLS: Mapping[str, Tool] = {
-    "partition": Tool("Makes the partition of a configuration and reports on it, or verifies one.", _partition),
-    "pull": Tool("Copies a partition, or the parts that a host needs, and checks each piece.", _pull),
-    "share": Tool("Serves the files of a partition folder to hosts that copy them.", _share),
-    "report": Tool("Shows the contents of a partition and the expected traffic of training on it.", _report),
-    "serve": Tool(
-        "Runs a graph server for trainers with strategy glt_server_client, or shows the status of one.", _serve
-    ),
-    "launch": Tool("Runs a job on several hosts by ssh, and shows one log.", _launch),
-    "neighbours": Tool("Prints the nodes whose embeddings are nearest to those of a node.", _neighbours),
-    "certs": Tool("Makes the certificates and the secret of a job.", _certs),
-    "completion": Tool("Prints a script for completion in bash or zsh.", _completion),
+_RUN: Mapping[str, Callable[[Sequence[str], str], None]] = {
+    "partition": _partition,
+    "pull": _pull,
+    "share": _share,
+    "report": _report,
+    "serve": _serve,
+    "launch": _launch,
+    "neighbours": _neighbours,
+    "certs": _certs,
+    "completion": _completion,
 }
-
-
-_OF_TRAINER = {  # Lightning's are the first line of a docstring, cut where that ends
-    "fit": "Trains a model, with validation if the data has a validation split.",
-    "validate": "Evaluates a model on the validation split.",
-    "test": "Evaluates a model on the test split.",
-    "predict": "Writes a model's predictions for nodes.",
-    "embed": "Writes a model's outputs for all nodes, computed exactly, layer by layer.",
-}
+TOOLS = {name: Tool(help, _RUN[name]) for name, help in program.TOOLS.items()}
 
 
 def list_tools(parser: LightningArgumentParser) -> None:
@@ -101,6 +92,6 @@ def list_tools(parser: LightningArgumentParser) -> None:
     action = parser._subcommands_action
     assert action is not None
     for each in action._choices_actions:
-        each.help = _OF_TRAINER.get(each.dest, each.help)
+        each.help = program.TRAINER_COMMANDS.get(each.dest, each.help)  # Lightning cuts the first line of a docstring
     for name, tool in TOOLS.items():
         action.add_subcommand(name, OneLineParser(description=tool.help), help=tool.help)
