@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -301,6 +302,18 @@ def test_wrong_jobs_of_kubernetes(given: dict[str, Any], message: str) -> None:
     Path("large").write_text(" " * 1_000_000)
     with pytest.raises(OptionError, match=message):
         job_objects(LaunchConfig(**KUBERNETES | given))
+
+
+def test_files_of_one_key_in_a_config_map_stay_apart() -> None:
+    texts = {"a/b.yaml": "1", "a_b.yaml": "2", "a b.yaml": "3", "..c": "4", "d" * 250 + "/" + "d" * 50: "5"}
+    for name, text in texts.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(text)
+    files, job_set = job_objects(LaunchConfig(**KUBERNETES | {"files": list(texts)}))
+    pod = job_set["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    mounted = {each["mountPath"]: each["subPath"] for each in pod["containers"][0]["volumeMounts"] if "subPath" in each}
+    assert {name: files["data"][mounted[f"/glt-run/{name}"]] for name in texts} == texts
+    assert all(re.fullmatch(r"(?!\.\.)[-._a-zA-Z0-9]{1,253}", key) for key in files["data"])
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +152,110 @@ def test_files_and_certificates() -> None:
     for wrong, message in (("../x", "not below the current folder"), ("none", "cannot read none")):
         with pytest.raises(OptionError, match=message):
             files_for_all(job(files=[wrong]))
+
+
+def test_keys_and_the_secret_do_not_travel_with_files() -> None:
+    config = job(files=["."], security={"dir": "certs"})
+    make_certificates(config)
+    Path("data.txt").write_text("x")
+    assert [each.target for each in files_for_all(config)] == ["run.yaml", "data.txt"]
+
+
+def _copied(path: str) -> None:
+    Path(path).write_bytes(Path("certs/ca.key").read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: Path("link.txt").symlink_to("certs/ca.key"), "link.txt"),
+        (lambda: Path("hard.txt").hardlink_to("certs/n0.key"), "hard.txt"),
+        (lambda: _copied("old/ca.key.bak"), "old/ca.key.bak"),
+        (lambda: Path("old/secret").write_bytes(Path("certs/token").read_bytes()), "old/secret"),
+        (
+            lambda: Path("old/both").write_bytes(Path("certs/n0.pem").read_bytes() + Path("certs/n0.key").read_bytes()),
+            "old/both",
+        ),
+        (lambda: Path("old/linked").symlink_to("../certs"), None),
+    ],
+    ids=["link", "hard link", "copy", "copy of the secret", "key behind a certificate", "link to the folder"],
+)
+@pytest.mark.parametrize("folder", ["certs", "../outside"])
+def test_a_key_by_another_name_is_refused(
+    folder: str, make: Callable[[], Any], named: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("job/old").mkdir(parents=True)
+    Path("run.yaml").rename("job/run.yaml")
+    monkeypatch.chdir("job")
+    config = job(files=["."], security={"dir": folder})
+    make_certificates(config)
+    if folder != "certs":
+        Path("certs").symlink_to(folder)
+    make()
+    if named is None:
+        assert [each.target for each in files_for_all(config)] == ["run.yaml"]
+        return
+    with pytest.raises(OptionError, match=f"files: {named} .*each host gets its own"):
+        files_for_all(config)
+
+
+@pytest.mark.parametrize("given", ["certs", "certs/ca.key", "certs/token", "linked", "linked/n0.key"])
+def test_the_folder_of_keys_is_not_in_files(given: str) -> None:
+    config = job(files=[given], security={"dir": "certs"})
+    make_certificates(config)
+    Path("linked").symlink_to("certs")
+    with pytest.raises(OptionError, match=f"files: {given} .*each host gets its own"):
+        files_for_all(config)
+
+
+def test_a_key_is_refused_without_a_folder_of_keys() -> None:
+    make_certificates(job(security={"dir": "certs"}))
+    with pytest.raises(OptionError, match=r"files: certs/10.0.0.2.key is a private key"):
+        files_for_all(job(files=["."]))
+
+
+def test_files_are_regular_and_keep_their_modes() -> None:
+    os.mkfifo("fifo")
+    with pytest.raises(OptionError, match="files: cannot read fifo: it is not a regular file"):
+        files_for_all(job(files=["fifo"]))
+    Path("mine").write_text("x")
+    Path("mine").chmod(0o600)
+    Path("run.sh").write_text("x")
+    Path("run.sh").chmod(0o755)
+    assert [each.mode for each in files_for_all(job(files=["mine", "run.sh"]))[1:]] == [0o600, 0o755]
+
+
+def test_two_files_do_not_go_to_one_place(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/run.yaml").write_text("trainer: {max_epochs: 2}\n")
+    with pytest.raises(
+        OptionError, match=r"files: run.yaml and .*elsewhere/run.yaml would both be run.yaml on each host"
+    ):
+        files_for_all(job(run_config=str(tmp_path / "elsewhere/run.yaml"), files=["run.yaml"]))
+
+
+@pytest.mark.parametrize("host", ["ca", "token", {"host": "n1", "address": "ca"}])
+def test_a_host_is_not_called_like_the_authority(host: Any) -> None:
+    config = job(hosts=["n0", host], security={"dir": "certs"})
+    with pytest.raises(OptionError, match=r"hosts: the files of '(ca|token)' would replace those of the authority"):
+        make_certificates(config)
+    assert not Path("certs").exists()
+    with pytest.raises(OptionError, match="hosts: the files of"):
+        files_for(config, config.trainers[1])
+
+
+def test_hosts_of_a_file_may_be_names(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("job.yaml").write_text("command: fit\nconfig: run.yaml\nhosts: [n0, {host: n1}]\nservers: [g0]\n")
+    run_launch(["--config", "job.yaml", "--dry_run"], "launch")
+    shown = capsys.readouterr().out
+    assert all(f"{name}:\n" in shown for name in ("n0", "n1", "g0:server0"))
+    run_launch(["--config", "job.yaml", "--hosts", "[n2, n3]", "--servers=[g1]", "--dry_run"], "launch")
+    shown = capsys.readouterr().out
+    assert [name for name in ("n0", "n1", "n2", "n3", "g0:server0", "g1:server0") if f"{name}:\n" in shown] == [
+        "n2",
+        "n3",
+        "g1:server0",
+    ]
 
 
 def test_names_of_the_file(tmp_path: Path) -> None:

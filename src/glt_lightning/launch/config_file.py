@@ -53,14 +53,20 @@ def _addresses(text: str) -> list[dict[str, Any]] | None:
 
 
 def _renamed(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Names of the file that are no names of Python: ``config`` (an option of the command line), ``partition: from``."""
+    """The file as Python is given it: ``config`` (an option of the command line) and ``partition: from`` have other names, and
+    a host that is a text has this name."""
     given = dict(raw)
     if "config" in given:
         given["run_config"] = given.pop("config")
     if isinstance(given.get("partition"), Mapping) and "from" in given["partition"]:
         partition = dict(given["partition"])
         given["partition"] = {"source": partition.pop("from"), **partition}
-    return given
+    return {key: named_hosts(value) if key in ("hosts", "servers") else value for key, value in given.items()}
+
+
+def named_hosts(given: Any) -> Any:
+    """A list of hosts with a mapping in place of each text, which is the name of a host; anything else as it is."""
+    return [{"host": each} if isinstance(each, str) else each for each in given] if isinstance(given, list) else given
 
 
 def _of_glt(path: str, raw: Mapping[str, Any]) -> tuple[dict[str, Any], str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from glt_lightning.data.regular_file import open_regular
 from glt_lightning.errors import OptionError
 from glt_lightning.launch.machine import Machine
 from glt_lightning.launch.options import LaunchConfig
@@ -14,6 +16,7 @@ from glt_lightning.transport.certs import CA, CA_KEY, TOKEN, make_authority, mak
 
 _MOST_BYTES = 100_000_000  # of all files: they pass through the launcher, to each host
 _SECRET, _OPEN = 0o600, 0o644
+_PRIVATE_KEY = re.compile(rb"^-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,11 @@ class FileCopy:
 
 
 def files_for_all(config: LaunchConfig) -> list[FileCopy]:
-    """The configuration, the script, and ``files``. Raises `OptionError` for what cannot be copied."""
+    """The configuration, the script, and ``files``, without the files of ``security.dir``, of which each host gets its own.
+
+    Raises `OptionError` for what cannot be copied, also for a private key and the secret, whatever their files are called.
+    """
+    folder = None if config.security.dir is None else Path(config.security.dir)
     found = [] if config.run_config is None else [FileCopy(Path(config.run_config), target_of(config.run_config))]
     given = list(config.files)
     if config.is_script and not PurePosixPath(config.command).is_absolute():
@@ -37,13 +44,25 @@ def files_for_all(config: LaunchConfig) -> list[FileCopy]:
             raise OptionError(
                 f"files: {text} is not below the current folder. Start the launch from a folder above it."
             )
-        found += _below(Path(text))
+        if folder is not None and (
+            Path(text).resolve() == folder.resolve() != Path.cwd() or _is_of(folder, Path(text))
+        ):
+            raise OptionError(
+                f"files: {text} is security.dir or of it. Drop it: each host gets its own certificate and key."
+            )
+        found += [each for each in _below(Path(text)) if folder is None or not _is_of(folder, each.source)]
     total = sum(_size(each.source) for each in found)
     if total > _MOST_BYTES:
         raise OptionError(
             f"files: {total:,} bytes in all; at most {_MOST_BYTES:,} are sent to each host. Copy large data by `partition` of "
             "the launch file, or by rsync."
         )
+    secret = _contents(folder / TOKEN) if folder is not None and (folder / TOKEN).exists() else None
+    sources: dict[str, Path] = {}
+    for each in found:
+        if (other := sources.setdefault(each.target, each.source)) != each.source:
+            raise OptionError(f"files: {each.source} and {other} would both be {each.target} on each host. Rename one.")
+        _refuse_secrets(each.source, secret)
     return list(dict.fromkeys(found))
 
 
@@ -51,7 +70,31 @@ def _below(path: Path) -> Iterator[FileCopy]:
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     for each in files:
         if (path == each or each.is_file()) and "__pycache__" not in each.parts:
-            yield FileCopy(each, each.as_posix(), _OPEN | (each.stat().st_mode & 0o111 if each.exists() else 0))
+            # Not readable by others there if it is not here.
+            yield FileCopy(each, each.as_posix(), _SECRET | (each.stat().st_mode & 0o755 if each.exists() else 0))
+
+
+def _is_of(folder: Path, path: Path) -> bool:
+    """Whether a file is one that `make_certificates` makes in ``folder``, or `glt-lightning certs`."""
+    return path.parent.resolve() == folder.resolve() and (path.suffix in (".pem", ".key") or path.name == TOKEN)
+
+
+def _refuse_secrets(path: Path, secret: bytes | None) -> None:
+    contents = _contents(path)
+    kind = "a private key" if _PRIVATE_KEY.search(contents) else "the secret of the job" if contents == secret else None
+    if kind is not None:
+        raise OptionError(
+            f"files: {path} is {kind}, and would go to every host. Move it out of files: with security.dir each host gets its "
+            "own."
+        )
+
+
+def _contents(path: Path) -> bytes:
+    try:
+        with open_regular(path) as stream:
+            return stream.read()
+    except OSError as error:
+        raise OptionError(f"files: cannot read {path}: {error.strerror}.") from None
 
 
 def _size(path: Path) -> int:
@@ -65,6 +108,7 @@ def make_certificates(config: LaunchConfig) -> list[str]:
     """Makes what is missing in ``security.dir``. Returns the names of the files that were made."""
     if config.security.dir is None:
         return []
+    certs = {security_files(machine)["cert"]: machine for machine in config.machines}
     folder, made = Path(config.security.dir), []
     if not (folder / CA).exists():
         make_authority(folder)
@@ -72,8 +116,7 @@ def make_certificates(config: LaunchConfig) -> list[str]:
     if not (folder / TOKEN).exists():
         make_token(folder)
         made.append(TOKEN)
-    for machine in config.machines:
-        cert = security_files(machine)["cert"]
+    for cert, machine in certs.items():
         if not (folder / cert).exists():
             names = list(dict.fromkeys([machine.address, machine.host]))
             make_certificate(folder, cert.removesuffix(".pem"), names)

@@ -34,6 +34,7 @@ from glt_lightning.launch.shell import shell_json, shell_lines
 _GRAPH, _TRAINER = "graph", "trainer"
 _DIR = "/glt-run"
 _MOST_BYTES = 1_000_000  # of a ConfigMap
+_LONGEST_KEY = 253  # characters; two dots do not begin a key
 _PROBE_S, _PROBE_LIMIT_S = 15, 30  # a probe starts an interpreter
 _LONGEST_POD = 57  # characters: with five more at random and '-', which every pod gets, a label of DNS
 _RESTART = "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"
@@ -133,7 +134,7 @@ def _secret(config: LaunchConfig) -> str:
 
 def _contents(files: Sequence[FileCopy]) -> dict[str, str]:
     found, total = {}, 0
-    for each in files:
+    for key, each in _by_key(files).items():
         try:
             text = each.source.read_text()
         except UnicodeDecodeError:
@@ -141,7 +142,7 @@ def _contents(files: Sequence[FileCopy]) -> dict[str, str]:
                 f"files: {each.source} is not text, which a ConfigMap holds. Build it into the image."
             ) from None
         total += len(text.encode())
-        found[_key(each)] = text
+        found[key] = text
     if total > _MOST_BYTES:
         raise OptionError(
             f"files: {total:,} bytes in all, and a ConfigMap holds {_MOST_BYTES:,}. Build them into the image."
@@ -149,8 +150,17 @@ def _contents(files: Sequence[FileCopy]) -> dict[str, str]:
     return found
 
 
-def _key(file: FileCopy) -> str:
-    return re.sub(r"[^-._a-zA-Z0-9]", "_", file.target)
+def _by_key(files: Sequence[FileCopy]) -> dict[str, FileCopy]:
+    """Each file by its key in the ConfigMap, which cannot be a path: two paths may look alike there, and get numbers."""
+    found: dict[str, FileCopy] = {}
+    for each in files:
+        wanted = key = re.sub(r"[^-._a-zA-Z0-9]", "_", each.target)
+        number = 1
+        while key in found or key.startswith("..") or len(key) > _LONGEST_KEY:
+            number += 1
+            key = f"{number}-{wanted[-_LONGEST_KEY // 2 :]}"
+        found[key] = each
+    return found
 
 
 def _replicated(role: str, job: LaunchConfig, group: LaunchKubernetes, files: Sequence[FileCopy]) -> dict[str, Any]:
@@ -174,8 +184,8 @@ def _pod_spec(role: str, job: LaunchConfig, group: LaunchKubernetes, files: Sequ
     for name, path in _scratch(job, group):
         mounts.append({"name": name, "mountPath": path})
         volumes.append({"name": name, "emptyDir": {}})
-    for each in files:
-        mounts.append({"name": "files", "mountPath": str(PurePosixPath(folder, each.target)), "subPath": _key(each)})
+    for key, each in _by_key(files).items():
+        mounts.append({"name": "files", "mountPath": str(PurePosixPath(folder, each.target)), "subPath": key})
     volumes.append({"name": "files", "configMap": {"name": f"{job.name}-files"}})
     if job.security.dir is not None:
         mounts.append({"name": "certs", "mountPath": str(PurePosixPath(folder, CERTIFICATES)), "readOnly": True})

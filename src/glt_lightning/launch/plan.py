@@ -14,6 +14,7 @@ from glt_lightning.errors import OptionError
 from glt_lightning.launch.environment import script_environment
 from glt_lightning.launch.machine import Machine
 from glt_lightning.launch.options import LaunchConfig
+from glt_lightning.transport.certs import CA, TOKEN, certificate_name
 
 FAILURE_VARIABLE = "GLT_LAUNCH_FAILURE"
 CERTIFICATES = "certs"  # the folder on each host
@@ -166,9 +167,12 @@ def _servers(config: LaunchConfig) -> list[str]:
 
 
 def security_files(machine: Machine) -> dict[str, str]:
-    """Options of ``cluster.security`` -> files below `CERTIFICATES`. Named after the host: hosts may share the folder."""
-    name = machine.address.replace(":", "-")
-    return {"ca": "ca.pem", "cert": f"{name}.pem", "key": f"{name}.key", "token_file": "token"}
+    """Options of ``cluster.security`` -> files below `CERTIFICATES`. Named after the host: hosts may share the folder.
+
+    Raises `OptionError` for a host whose files would be those of the authority.
+    """
+    name = certificate_name("servers" if machine.is_server else "hosts", machine.address)
+    return {"ca": CA, "cert": f"{name}.pem", "key": f"{name}.key", "token_file": TOKEN}
 
 
 def security_of(config: LaunchConfig, machine: Machine) -> dict[str, Any]:

@@ -122,6 +122,16 @@ def describe_certificate(files: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
+def certificate_name(option: str, host: str) -> str:
+    """What the files of a host's certificate and key are called. Raises `OptionError`, which names ``option``."""
+    name = host.replace(":", "-")
+    if name in (Path(CA).stem, TOKEN):
+        raise OptionError(
+            f"{option}: the files of {host!r} would replace those of the authority or the secret; use the host's address."
+        )
+    return name
+
+
 def run_certs(argv: Sequence[str]) -> None:
     """``glt-lightning certs``."""
     parser = argparse.ArgumentParser(
@@ -147,7 +157,7 @@ def run_certs(argv: Sequence[str]) -> None:
     groups = [[host.strip() for host in group.split("+")] for group in args.hosts.split(",")]
     for host in (host for group in groups for host in group):
         _host(host)
-    names = [_file_name(group[0]) for group in groups]
+    names = [certificate_name("--hosts", group[0]) for group in groups]
     if len(set(names)) != len(names):
         raise OptionError(f"--hosts: {args.hosts} names a host twice. List each host once; join its names by +.")
     files = [args.dir / f"{name}.{end}" for name in names for end in ("pem", "key")]
@@ -179,15 +189,6 @@ def _host(text: str) -> x509.GeneralName:
     if not text or not all(c.isascii() and (c.isalnum() or c in "-._") for c in text):
         raise OptionError(f"--hosts: expected names or addresses such as node1 or 10.0.0.5, got {text!r}.")
     return x509.DNSName(text)
-
-
-def _file_name(host: str) -> str:
-    name = host.replace(":", "-")
-    if name in ("ca", TOKEN):
-        raise OptionError(
-            f"--hosts: the files of {host!r} would replace those of the authority or the secret; use the host's address."
-        )
-    return name
 
 
 def _builder(

@@ -8,13 +8,14 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
+import yaml  # type: ignore[import-untyped]
 from jsonargparse import Namespace
 
 from glt_lightning.errors import OptionError
-from glt_lightning.launch.config_file import read_launch_file
+from glt_lightning.launch.config_file import named_hosts, read_launch_file
 from glt_lightning.launch.files import files_for, files_for_all, make_certificates
 from glt_lightning.launch.job import LaunchedJob, here
 from glt_lightning.launch.merged_log import MergedLog
@@ -62,7 +63,7 @@ def run_launch(argv: Sequence[str], prog: str) -> None:
 
 
 def _with_files(argv: Sequence[str]) -> list[str]:
-    """The arguments, with the contents of launch files in place of their paths."""
+    """The arguments, with the contents of launch files in place of their paths, and with hosts that are mere names."""
     given, out = iter(argv), []
     for arg in given:
         name, equals, value = arg.partition("=")
@@ -74,6 +75,10 @@ def _with_files(argv: Sequence[str]) -> list[str]:
             if note:
                 print(note, file=sys.stderr)
             arg = f"--config={json.dumps(options)}"
+        elif name in ("--hosts", "--servers") and (value := value if equals else next(given, "")):
+            with suppress(yaml.YAMLError):  # the parser names what is wrong
+                value = json.dumps(named_hosts(yaml.safe_load(value)))
+            arg = f"{name}={value}"
         out.append(arg)
     return out
 
