@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from torch_geometric.data import Data
 
 from glt_lightning.data import LocalPartition
 from glt_lightning.data.manifest import node_path
@@ -89,6 +90,44 @@ def test_counters(tmp_path, workers):
     assert some.disk_bytes % 4096 == 0
     assert mapped.local_bytes > some.local_bytes > nothing.local_bytes
     assert min(some.disk_s, some.gather_s) > 0
+
+
+def test_rows_that_are_summed_and_given_are_counted_once(tmp_path):
+    """The rows of inner hops are read for their neighbours' sums and for themselves."""
+    graph = partitioned(Data(**{name: small_graph()[name] for name in ("x", "edge_index", "train_mask")}), tmp_path)
+    totals = []
+    for memory in (None, 1):
+        options = SamplingOptions(num_workers=1, aggregate_first="mean")
+        with LoaderContext(graph, options, seed=7, cache=CacheOptions(memory=memory)) as context:
+            loader = context.make_loader(TRAIN)
+            assert all(True for _ in loader)
+            totals.append(loader.stats().counters)
+    mapped, stored = totals
+    assert stored.disk_rows == mapped.local_rows > 0
+    assert stored.local_rows == 0
+    assert stored.local_bytes >= 0
+
+
+@pytest.mark.parametrize("memory", [1, 500])
+def test_rows_of_several_trees_are_counted_once(tmp_path, memory):
+    """Where parts are remote, a row that several trees have is routed once."""
+    whole = partitioned(small_graph(), tmp_path, 2)
+    part = LocalPartition.open(whole.directory, parts=[0])
+    tier = HostTier.create(part, memory)
+    part = LocalPartition.open(whole.directory, parts=[0], memory=tier)
+    remote = DirectRows(2, [LocalPartition.open(whole.directory, parts=[1])])
+    config = SamplerConfig(0, ((4,), (3,)), with_edge=True, disjoint=True)
+    request = BatchRequest(0, 99, np.ascontiguousarray(whole.split("train").gids[:16]), np.arange(16))
+    found = []
+    for partition in (LocalPartition.open(whole.directory, parts=[0]), part):
+        draft = KHopSampler(partition, config, remote=remote).draft(request)
+        draft.write(np.empty(draft.nbytes, np.uint8))
+        found.append(draft.counters)
+    mapped, stored = found
+    assert stored.disk_rows > 0
+    assert stored.local_rows + stored.disk_rows == mapped.local_rows
+    assert min(stored.to_list()) >= 0
+    tier.close()
 
 
 def test_more_memory_than_there_is(tmp_path, monkeypatch):

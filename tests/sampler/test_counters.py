@@ -30,8 +30,17 @@ def test_through_a_message() -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1, -0.5, 1 << 63, True, "1", None])
 @pytest.mark.parametrize("place", [0, 14, 16])
-def test_no_counter(bad: object, place: int) -> None:
+def test_a_count_that_cannot_be_true_is_0_and_said_once(bad: object, place: int, monkeypatch, caplog) -> None:
+    monkeypatch.setattr("glt_lightning.sampler.counters._warned", False)
     values: list = SOME.to_list()
     values[place] = bad
-    with pytest.raises(ValueError, match="counters: expected 17 counts and seconds"):
-        Counters.from_list(values)
+    expected = SOME.to_list()
+    expected[place] = 0
+    assert Counters.from_list(values).to_list() == Counters.from_list(values).to_list() == expected
+    assert len(caplog.messages) == 1
+    assert "Batches are not affected" in caplog.text
+
+
+@pytest.mark.parametrize("bad", [None, 7, {}, [], [0] * 18])
+def test_no_counts_at_all(bad: object) -> None:
+    assert Counters.from_list(bad) == Counters()

@@ -120,7 +120,8 @@ class ReadSlots:
 class DiskRead:
     """Counters of what one gather read from disk.
 
-    rows, row_bytes: Number of rows read, and bytes of each.  page_bytes: Bytes of the pages read.  seconds: Time of the reads,
+    rows, row_bytes: Number of rows read, each once, and bytes of each.  places: How many rows of the gather these are, where it
+    names a row several times.  page_bytes: Bytes of the pages read.  seconds: Time of the reads,
     including waits for slots.
     """
 
@@ -128,6 +129,7 @@ class DiskRead:
     row_bytes: int
     page_bytes: int
     seconds: float
+    places: int = 0
 
 
 class DiskRows:

@@ -50,6 +50,6 @@ class TieredShards(Shards):
             return self, ids
         stored, took = self._disk.read(wanted)
         if on_disk is not None:
-            on_disk(replace(took, rows=count))
+            on_disk(replace(took, places=count))
         rows = stored.view(self.stored_dtype).reshape(len(wanted), *self.stored_row_shape)
         return super().extended([(end, rows)], end + len(rows)), places

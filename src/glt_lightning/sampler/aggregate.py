@@ -10,8 +10,8 @@ import numpy as np
 from glt_lightning.data.manifest import Manifest, attr_key, node_path
 from glt_lightning.errors import OptionError
 from glt_lightning.ops.encoding import ENCODINGS
-from glt_lightning.ops.gather import OnDisk
 from glt_lightning.ops.khop import Subgraph
+from glt_lightning.sampler.counters import DiskUse
 from glt_lightning.sampler.neighbors import NeighborSource
 from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.sampler.sample import AGGREGATED, Field, aggregate_key
@@ -39,7 +39,7 @@ def require_aggregable(manifest: Manifest, config: SamplerConfig) -> None:
         raise OptionError(f"{name}: num_neighbors has no hop to aggregate. {_WITHOUT}")
 
 
-def aggregate_neighbors(source: NeighborSource, found: Subgraph, on_disk: OnDisk) -> tuple[Field, Subgraph]:
+def aggregate_neighbors(source: NeighborSource, found: Subgraph, disk_use: DiskUse) -> tuple[Field, Subgraph]:
     """The aggregate of ``x``, and what is left of the batch; the tables of ``source`` lose the rows of the last hop, too."""
     config, table = source.config, source.nodes[0]
     assert config.aggregate is not None
@@ -55,7 +55,7 @@ def aggregate_neighbors(source: NeighborSource, found: Subgraph, on_disk: OnDisk
         found.dst[0],
         mean=config.aggregate == "mean",
         threads=config.threads,
-        on_disk=on_disk,
+        on_disk=disk_use.of("x"),
     )
     table.keep(nodes)
     source.edges[0].keep(len(left.src[0]))

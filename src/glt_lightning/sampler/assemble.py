@@ -49,9 +49,11 @@ def assemble(
     local = source.local
     begin, counters = time.perf_counter(), local.counters
     counters.frontier_rows = int(found.nodes_per_hop[:, :-1].sum())
+    tables = (*source.nodes, *source.edges)
+    on_disk = {(table.kind, table.type): DiskUse(counters, once=table.once) for table in tables}
     aggregated: list[Field] = []
     if source.config.aggregate is not None:
-        field, found = aggregate_neighbors(source, found, DiskUse(counters))
+        field, found = aggregate_neighbors(source, found, on_disk["node", 0])
         aggregated.append(field)
     fields = [
         *aggregated,
@@ -63,7 +65,7 @@ def assemble(
     task = source.config.subgraph
     if task is None or task.kind != INDUCED:  # edges that are induced belong to no hop
         fields.append(copied("num_sampled_edges", found.edges_per_hop))
-    for table in (*source.nodes, *source.edges):
+    for table in tables:
         key = node_key if table.kind == "node" else edge_key
         if table.kind == "edge":
             fields.append(local.edge_index(edge_key(table.type, "edge_index"), found, table.type))
@@ -82,8 +84,8 @@ def assemble(
         if table.on_device is not None:
             fields.append(copied(key(table.type, "device_rows"), table.all_ranks))
         table.count(counters)
-        on_disk = DiskUse(counters)
-        fields += [local.rows(key(table.type, public), table, public, on_disk) for public in table.names]
+        disk_use = on_disk[table.kind, table.type]
+        fields += [local.rows(key(table.type, p), table, p, disk_use.of(p)) for p in table.names]
     draft = Draft(fields, counters)
     source.config.require_room(draft.nbytes)
     counters.gather_s += time.perf_counter() - begin

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 from glt_lightning.ops.disk import DiskRead
+
+_log = logging.getLogger(__name__)
+_warned = False  # of counts that cannot be true
 
 
 @dataclass
@@ -71,34 +77,51 @@ class Counters:
 
     @classmethod
     def from_list(cls, values: Any) -> Counters:
-        """What `to_list` gave. Raises ValueError for anything else."""
-        kinds = _KINDS.values()
-        ok = isinstance(values, (list, tuple)) and len(values) == len(kinds)
-        if not ok or not all(map(_is_total, values, kinds)):
-            raise ValueError(f"counters: expected {len(kinds)} counts and seconds, got {values!r:.100}")
-        return cls(*(kind(v) for kind, v in zip(kinds, values, strict=True)))
+        """What `to_list` gave. Counts are of no consequence for a batch, so one that cannot be true ends no run: it counts as
+        0, and the first of the process is warned of."""
+        global _warned
+        given = values if isinstance(values, (list, tuple)) and len(values) == len(_KINDS) else [None] * len(_KINDS)
+        possible = [_is_total(value, kind) for value, kind in zip(given, _KINDS.values(), strict=True)]
+        if not all(possible) and not _warned:
+            _warned = True
+            _log.warning(
+                "counters: expected %d counts and seconds, got %.200r: those that cannot be true count as 0 in metrics and "
+                "reports. Batches are not affected.",
+                len(_KINDS),
+                values,
+            )
+        totals = zip(_KINDS.values(), given, possible, strict=True)
+        return cls(*(kind(value) if is_possible else kind() for kind, value, is_possible in totals))
 
 
 _KINDS: dict[str, type] = {f.name: type(f.default) for f in fields(Counters)}
 
 
 class DiskUse:
-    """Notes in a batch's counters what the gathers of one node or edge type read from disk: call it with each read.
+    """Notes in a batch's counters what the gathers of one node or edge type read from disk.
 
     A row of which some attribute is on disk counts as one on disk. Rows are kept in an order and from the first on, so
-    that the rows on disk of the attribute with the most include those of every other attribute.
+    that the rows on disk of the attribute with the most include those of every other attribute. once: the counters have a
+    row that the batch names several times once, not as often as it is named.
     """
 
-    def __init__(self, counters: Counters) -> None:
-        self._counters, self._rows = counters, 0
+    def __init__(self, counters: Counters, *, once: bool = False) -> None:
+        self._counters, self._once, self._rows = counters, once, 0
+        self._by_attribute: dict[str, int] = {}
 
-    def __call__(self, read: DiskRead) -> None:
-        counters, more = self._counters, max(0, read.rows - self._rows)
+    def of(self, attribute: str) -> Callable[[DiskRead], None]:
+        """Notes each read of an attribute. What is read of it twice, for sums and as it is, has been counted once."""
+        return partial(self._note, attribute)
+
+    def _note(self, attribute: str, read: DiskRead) -> None:
+        counters, rows = self._counters, read.rows if self._once else read.places
+        more, before = max(0, rows - self._rows), self._by_attribute.get(attribute, 0)
         self._rows += more
+        self._by_attribute[attribute] = max(rows, before)
         counters.disk_rows += more
         counters.local_rows -= more
         counters.disk_bytes += read.page_bytes
-        counters.local_bytes -= read.rows * read.row_bytes
+        counters.local_bytes -= max(0, rows - before) * read.row_bytes
         counters.disk_s += read.seconds
         counters.gather_s -= read.seconds  # is within the time of the gather
 

@@ -58,6 +58,9 @@ class RowTable:
 
     names: name in a batch -> name in the partition.  local: the attributes in the mapped parts, by name in the partition.
     on_device: nodes whose attributes the trainer's device has, so that they are left out.
+
+    Attributes:
+        once: A row that a batch names several times is routed, and counted, once.
     """
 
     kind: str
@@ -74,7 +77,7 @@ class RowTable:
         self.dynamic: DynamicCache | None = None
         # first id behind those of the graph; cached rows are placed from there on, answers of owners behind those
         self.end = self._first_answer = 0
-        self._repeats = False
+        self.once = False
         self._found: list[list[np.ndarray]] = []  # memory for rows of `dynamic`, for each step of the batch
         self.clear()
 
@@ -100,7 +103,7 @@ class RowTable:
     ) -> None:
         """Rows will be routed to their owners, unless they are cached. repeats: a batch may name a row several times; it is
         routed once."""
-        self.router, self.cached, self.dynamic, self._repeats = router, cached, dynamic, repeats
+        self.router, self.cached, self.dynamic, self.once = router, cached, dynamic, repeats
         self.end = self._first_answer = end = int(router.bounds[-1])
         self._owners = np.arange(router.num_owners, dtype=np.int64)
         if cached is not None:
@@ -127,7 +130,7 @@ class RowTable:
         if self.on_device is not None:
             self.ranks.append(self.on_device.find(ids))
             ids = ids[self.ranks[-1] < 0]
-        if self._repeats:
+        if self.once:
             before = len(self._distinct)
             self._distinct, copies = relabel(ids, self._distinct)
             self._copies.append(copies)

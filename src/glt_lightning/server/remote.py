@@ -18,7 +18,7 @@ from glt_lightning.sampler.sample import Sample
 from glt_lightning.server.client_session import ClientSession
 from glt_lightning.server.handover import BorrowedMessage
 from glt_lightning.server.question import Question
-from glt_lightning.transport.message import Message, WireError, unpack
+from glt_lightning.transport.message import Message, unpack
 from glt_lightning.transport.peer import Peer
 
 _SLOTS = 3  # of pinned memory: the batch in use, the one before, which the loop may still reference, and one to write
@@ -103,11 +103,7 @@ class RemoteProducer(LookAhead[int, _Answered]):
                 "is slower. Drop references to batches that are no longer needed.",
                 stacklevel=2,
             )
-        try:
-            counters = Counters.from_list(message.header.get("counters"))
-        except ValueError as error:
-            raise WireError(f"{self._client_session.server}: batch {number}: {error}.") from None
-        return Sample(number, unpack(message), counters)
+        return Sample(number, unpack(message), Counters.from_list(message.header.get("counters")))
 
     def _pinned(self, slots: SlotPool, body: np.ndarray) -> np.ndarray:
         memory = slots.lend_room(slots.take() or slots.take_fresh(), body.nbytes)
