@@ -283,6 +283,18 @@ def test_refusals(make_data: MakeData, make_model: Any, make_trainer: Any, tmp_p
         predict_layerwise(make_trainer(), make_model(), make_data(), tmp_path / "emb", options={"batch_size": 0})
 
 
+def test_files_of_the_user_refuse_before_the_graph_is_partitioned(
+    make_data: MakeData, make_model: Any, make_trainer: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "emb").mkdir()
+    (tmp_path / "emb" / "data.csv").write_text("of the user")
+    with pytest.raises(OptionError, match=r"emb: has data\.csv, which no manifest of predictions lists"):
+        predict_layerwise(make_trainer(), make_model(), make_data(), tmp_path / "emb")
+    assert [path.name for path in tmp_path.rglob("*")] == ["emb", "data.csv"]
+    predict_layerwise(make_trainer(), make_model(), make_data(), tmp_path / "new")
+    assert f"embeddings: {tmp_path / 'new'}" in caplog.messages
+
+
 def test_an_object_store_has_all_or_what_it_had(make_data: MakeData, make_model: Any, make_trainer: Any) -> None:
     url, data, store = "memory://bucket/emb", make_data(), fsspec.filesystem("memory")
     for module in (make_model(hidden_channels=4), make_model()):

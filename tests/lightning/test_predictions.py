@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from glt_lightning import GraphSAGE, PredictionWriter, SamplingOptions
-from glt_lightning.errors import DataError, PeerError, WriteError
+from glt_lightning.errors import DataError, OptionError, PeerError, WriteError
 from glt_lightning.lightning import read_predictions
 from glt_lightning.lightning.callbacks import prediction_rows
 from glt_lightning.lightning.callbacks.prediction_files import MANIFEST, PredictionFile, file_name, manifest_text
@@ -53,10 +53,128 @@ def test_order_of_the_user_is_not_the_order_on_disk(make_data, make_model, make_
 
 def test_second_run_replaces_the_first(make_data, make_model, make_trainer, tmp_path: Path) -> None:
     make_trainer(callbacks=[PredictionWriter()]).predict(make_model(), make_data())
-    (tmp_path / "predictions" / "rank7.parquet").write_bytes(b"left by more ranks")
+    (tmp_path / "predictions" / "rank7-0123456789ab.parquet").write_bytes(b"of a run that was killed as it completed")
     make_trainer(callbacks=[PredictionWriter()]).predict(make_model(), make_data(predict_split="val"))
     assert len(read_predictions(tmp_path / "predictions")["n_id"]) == 50
+    assert len(pq.read_table(tmp_path / "predictions")) == 50  # what reads all files of the folder finds these alone
+    assert len(list((tmp_path / "predictions").iterdir())) == 2
     assert sorted(p.name for p in tmp_path.iterdir()) == ["predictions", "root"]
+
+
+class NeverPredicts(Noting):
+    def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        raise AssertionError("nothing may be computed")
+
+
+def _everything(folder: Path) -> dict[str, bytes | None]:
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside-predictions"])
+def test_files_of_the_user_refuse_before_anything_is_predicted(
+    make_data, make_model, make_trainer, tmp_path: Path, beside: bool
+) -> None:
+    folder = tmp_path / "mine"
+    if beside:
+        make_trainer(callbacks=[PredictionWriter(str(folder))]).predict(make_model(), make_data())
+    (folder / "thesis").mkdir(parents=True)
+    (folder / "thesis" / "years.tex").write_text("work of years")
+    (folder / "rank_list.parquet").write_text("of the user, too")
+    before = _everything(folder)
+    data = make_data()
+    with pytest.raises(OptionError, match=r"mine: has rank_list\.parquet and 1 more, which no manifest .* new folder"):
+        make_trainer(callbacks=[PredictionWriter(str(folder))]).predict(make_model(NeverPredicts), data)
+    assert _everything(folder) == before
+
+
+@pytest.mark.parametrize("given", [".", "..", "link", "dangling", "file", "link/"])
+def test_a_place_that_is_no_folder_of_predictions_is_refused(
+    make_data, make_model, make_trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    (tmp_path / "here" / "empty").mkdir(parents=True)
+    (tmp_path / "here" / "file").write_text("of the user")
+    (tmp_path / "here" / "link").symlink_to("empty")
+    (tmp_path / "here" / "dangling").symlink_to("nowhere")
+    monkeypatch.chdir(tmp_path / "here")
+    before = _everything(tmp_path / "here")
+    with pytest.raises(OptionError) as raised:
+        make_trainer(callbacks=[PredictionWriter(given)]).predict(make_model(NeverPredicts), make_data())
+    assert str(raised.value).endswith("or one of earlier predictions alone; nothing was changed.")
+    assert "\n" not in str(raised.value)
+    assert _everything(tmp_path / "here") == before
+
+
+def test_a_file_that_comes_while_it_predicts_stays(make_data, make_model, make_trainer, tmp_path: Path) -> None:
+    class Slow(Noting):
+        def predict_step(self, batch: Any, batch_idx: int) -> Any:
+            (tmp_path / "out").mkdir(exist_ok=True)
+            (tmp_path / "out" / "notes.txt").write_text("of the user")
+            return super().predict_step(batch, batch_idx)
+
+    make_trainer(callbacks=[PredictionWriter(str(tmp_path / "out"))]).predict(make_model(Slow), make_data())
+    assert (tmp_path / "out" / "notes.txt").read_text() == "of the user"
+    assert read_predictions(tmp_path / "out")["n_id"].tolist() == list(range(NODES))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "root"]
+
+
+def test_at_a_url_nothing_but_earlier_predictions_is_removed(
+    make_data, make_model, make_trainer, tmp_path: Path
+) -> None:
+    folder = tmp_path / "store"
+    folder.mkdir()
+    (folder / "rank_list.parquet").write_text("of the user")
+    for split in ("test", "val"):
+        make_trainer(callbacks=[PredictionWriter(f"file://{folder}")]).predict(
+            make_model(), make_data(predict_split=split)
+        )
+    assert len(read_predictions(folder)["n_id"]) == 50
+    assert sorted(p.name.partition("-")[0] for p in folder.iterdir()) == [
+        "_manifest.json",
+        "rank0",
+        "rank_list.parquet",
+    ]
+    (folder / MANIFEST).write_text('{"of": "the user"}')
+    before = _everything(folder)
+    with pytest.raises(
+        OptionError, match=r"store: has a _manifest.json that is not of predictions .* nothing was changed"
+    ):
+        make_trainer(callbacks=[PredictionWriter(f"file://{folder}")]).predict(make_model(NeverPredicts), make_data())
+    assert _everything(folder) == before
+
+
+def test_a_mount_point_is_written_into(make_data, make_model, make_trainer, tmp_path: Path) -> None:
+    """Its folder cannot be renamed. Where this user may not mount, it is a folder that is there already."""
+    folder = tmp_path / "mounted"
+    with full_soon(folder, 8 << 20):
+        (folder / "lost+found").mkdir()
+        for split in ("test", "all"):
+            writer = PredictionWriter(str(folder))
+            make_trainer(callbacks=[writer]).predict(make_model(), make_data(predict_split=split))
+        assert read_predictions(folder)["n_id"].tolist() == list(range(NODES))
+        assert sorted(p.name.partition("-")[0] for p in folder.iterdir()) == ["_manifest.json", "lost+found", "rank0"]
+
+
+def test_an_end_in_the_middle_of_replacing_leaves_one_of_both(
+    make_data, make_model, make_trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_trainer(callbacks=[PredictionWriter()]).predict(make_model(), make_data(predict_split="val"))
+    for name in ("replace", "unlink"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"glt_lightning.lightning.callbacks.prediction_places.os.{name}", _dies)
+            with pytest.raises(Killed):
+                make_trainer(callbacks=[PredictionWriter()]).predict(make_model(), make_data())
+        rows = len(read_predictions(tmp_path / "predictions")["n_id"])
+        assert rows == (50 if name == "replace" else NODES)
+    make_trainer(callbacks=[PredictionWriter()]).predict(make_model(), make_data(predict_split="val"))
+    assert len(pq.read_table(tmp_path / "predictions")) == 50
+
+
+class Killed(BaseException):
+    pass
+
+
+def _dies(*paths: Any) -> None:
+    raise Killed
 
 
 def test_run_that_fails_leaves_the_earlier_predictions(make_data, make_model, make_trainer, tmp_path: Path) -> None:
@@ -97,8 +215,8 @@ def test_full_disk_leaves_the_earlier_predictions(make_data, make_model, make_tr
 def test_failure_of_another_rank_ends_this_one_too(
     make_data, make_model, make_trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    token = f"1234 {tmp_path / 'out'}"
-    answers = iter([[token], ["", ""], ["", ""], ["", ""], ["", "out: the disk is full"]])
+    path = str(tmp_path / "out")
+    answers = iter([[path], ["", ""], [f"1234 0 {path}"], ["", ""], ["", ""], ["", ""], ["", "out: the disk is full"]])
     monkeypatch.setattr(
         "glt_lightning.lightning.callbacks.predictions.gather_text_of", lambda trainer, text: next(answers)
     )

@@ -22,7 +22,7 @@ from glt_lightning.errors import DataError, GLTError
 
 KEY = "n_id"
 MANIFEST = "_manifest.json"  # pyarrow, pandas and Spark skip such names when they read a folder of Parquet files
-_OLD_MANIFEST = "manifest.json"  # of earlier releases
+OLD_MANIFEST = "manifest.json"  # of earlier releases
 _FORMAT, _VERSION = "glt_lightning.predictions", 1
 ROW_GROUP = 65_536
 _SHAPE = b"shape"  # of a row with more than one dimension
@@ -136,6 +136,17 @@ def manifest_text(files: Mapping[str, int], facts: Mapping[str, Any]) -> bytes:
     return (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode()
 
 
+def listed_files(text: bytes) -> dict[str, int]:
+    """The inverse of `manifest_text`: name -> number of rows. Raises ValueError for a text that is no such manifest."""
+    try:
+        about: Any = parse_json(text)
+        if about["format"] != _FORMAT or about["version"] != _VERSION:
+            raise ValueError(f"format {about['format']!r}, version {about['version']!r}")
+        return {str(name): int(count) for name, count in about["files"].items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(str(error)) from None
+
+
 def read_predictions(path: str | Path) -> dict[str, np.ndarray]:
     """Reads the folder that `PredictionWriter` wrote: arrays with one row per node, in the order of ``n_id``.
 
@@ -168,7 +179,7 @@ _Open = Callable[[str], Any]  # a file of the folder, by its name
 
 
 def _read_folder(folder: Path) -> list[dict[str, np.ndarray]]:
-    manifest = next((name for name in (MANIFEST, _OLD_MANIFEST) if (folder / name).exists()), None)
+    manifest = next((name for name in (MANIFEST, OLD_MANIFEST) if (folder / name).exists()), None)
     return (
         _read_npz(folder)
         if manifest is None
@@ -193,11 +204,8 @@ def _read_store(url: str) -> list[dict[str, np.ndarray]]:
 def _read_parquet(folder: str, manifest: str, opened: _Open) -> list[dict[str, np.ndarray]]:
     try:
         with opened(manifest) as stream:
-            about: Any = parse_json(stream.read())
-        if about["format"] != _FORMAT or about["version"] != _VERSION:
-            raise ValueError(f"format {about['format']!r}, version {about['version']!r}")
-        listed = {str(name): int(count) for name, count in about["files"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            listed = listed_files(stream.read())
+    except (OSError, ValueError) as error:
         raise DataError(f"{folder}/{manifest}: not a valid predictions manifest ({error}). Predict again.") from None
     return [_read_file(folder, Path(name).name, count, opened) for name, count in sorted(listed.items())]
 

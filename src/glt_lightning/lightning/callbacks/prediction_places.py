@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,16 +12,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from glt_lightning.data.regular_file import open_regular, parse_json
 from glt_lightning.errors import OptionError, WriteError
 from glt_lightning.lightning.callbacks.prediction_files import (
     MANIFEST,
+    OLD_MANIFEST,
     PredictionFile,
     file_name,
+    listed_files,
     manifest_text,
     open_store,
 )
 
 _COPY_BYTES = 16 << 20
+# Names in a folder that was there before. No manifest lists them where a run was killed as it completed.
+_OUR_FILE = re.compile(r"rank\d+-[0-9a-f]{12}\.parquet")
+_REPLACES = "replaces"  # files of earlier predictions, which were removed after the manifest was there
+_OUR_PART = re.compile(r"\.part-[0-9a-f]{12}")
 
 
 class Place(Protocol):
@@ -54,31 +62,76 @@ class Place(Protocol):
         """Takes away what was published, when the run has failed. No rank writes any more."""
 
 
-def place_of(path: str, token: str) -> Place:
-    """The place that a path or a URL of fsspec names. token: of this run, the same on all ranks."""
-    return StorePlace(path, token) if "://" in path else FolderPlace(Path(path))
+def place_of(path: str, token: str, inside: bool = False) -> Place:
+    """The place that a path or a URL of fsspec names. token: of this run, the same on all ranks, 12 hexadecimal digits.
+    inside: whether a folder is there already, the same on all ranks."""
+    return StorePlace(path, token) if "://" in path else FolderPlace(Path(path), token, inside)
+
+
+def folder_of(path: str) -> Path:
+    """The absolute path of a folder; if it is a link itself, that of the link."""
+    given = Path(path)
+    return given.resolve() if given.name in ("", "..") else given.parent.resolve() / given.name
+
+
+def require_ours(folder: Path) -> None:
+    """Raises `OptionError` unless predictions may be written to this folder: it is absent, empty, or has earlier ones alone."""
+    advice = "Choose a new folder, an empty one, or one of earlier predictions alone"
+    if folder.is_symlink():
+        raise OptionError(f"{folder}: a link; expected a folder. {advice}; nothing was changed.")
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise OptionError(f"{folder}: a file; expected a folder. {advice}; nothing was changed.")
+    listed = _listed_in(folder)
+    other = sorted(each.name for each in os.scandir(folder) if not _is_ours(each, listed))
+    if other:
+        more = f" and {len(other) - 1:,} more" if len(other) > 1 else ""
+        raise OptionError(
+            f"{folder}: has {other[0]}{more}, which no manifest of predictions lists. {advice}; nothing was changed."
+        )
+
+
+def _listed_in(folder: Path) -> set[str]:
+    """The names of the files of earlier predictions, and of their manifest; none where there is no manifest of ours."""
+    for name in (MANIFEST, OLD_MANIFEST):
+        with contextlib.suppress(OSError, ValueError), open_regular(folder / name) as stream:
+            text = stream.read()
+            return {name, *listed_files(text), *parse_json(text).get(_REPLACES, ())}
+    return set()
+
+
+def _is_ours(entry: os.DirEntry[str], listed: set[str]) -> bool:
+    if entry.is_dir(follow_symlinks=False):
+        return entry.name == "lost+found" or _OUR_PART.fullmatch(entry.name) is not None
+    return entry.is_file(follow_symlinks=False) and (
+        entry.name in listed or _OUR_FILE.fullmatch(entry.name) is not None
+    )
 
 
 class FolderPlace:
-    """A folder, which is renamed when it is complete."""
+    """A folder. A new one is renamed when it is complete. In one that is there, which may be a mount point, files get names of
+    their own run, then the manifest is replaced, then the files go that the earlier one listed: nothing else is removed.
 
-    def __init__(self, folder: Path) -> None:
-        self.name, self._folder, self.scratch = str(folder), folder, folder.parent
-        self._part = folder.with_name(f".{folder.name}.part")
+    token, inside: as of `place_of`.
+    """
+
+    def __init__(self, folder: Path, token: str, inside: bool) -> None:
+        self.name, self._folder, self._token = str(folder), folder, token
+        self.scratch = folder if inside else folder.parent
+        self._part = folder / f".part-{token}" if inside else folder.with_name(f".{folder.name}.part-{token}")
 
     @property
     def remedy(self) -> str:
         free = shutil.disk_usage(self.scratch).free
-        return (
-            f"{free:,} bytes are free there. Free some space or give PredictionWriter another path, then predict again"
-        )
+        return f"{free:,} bytes are free there. Free some space or choose another folder, then run it again"
 
     def open(self) -> None:
+        require_ours(self._folder)
         with self._named():
             self.scratch.mkdir(parents=True, exist_ok=True)
 
     def prepare(self) -> None:
-        shutil.rmtree(self._part, ignore_errors=True)
         with self._named():
             self._part.mkdir(parents=True, exist_ok=True)  # another host may share the file system
 
@@ -86,21 +139,38 @@ class FolderPlace:
         file.publish(self._part / file_name(rank))
 
     def complete(self, counts: Sequence[int], facts: Mapping[str, Any]) -> None:
-        files = {file_name(rank): count for rank, count in enumerate(counts)}
-        here = {name: count for name, count in files.items() if (self._part / name).exists()}  # not of other hosts
+        here = {
+            rank: count
+            for rank, count in enumerate(counts)
+            if (self._part / file_name(rank)).exists()  # not of other hosts
+        }
+        fresh = not self._folder.exists()
+        names = {rank: file_name(rank if fresh else f"{rank}-{self._token}") for rank in here}
         try:
-            (self._part / MANIFEST).write_bytes(manifest_text(here, facts))
+            earlier = set() if fresh else _listed_in(self._folder)
+            replaces = {_REPLACES: sorted(earlier - {MANIFEST})} if earlier else {}
+            text = manifest_text({names[rank]: count for rank, count in here.items()}, {**facts, **replaces})
+            (self._part / MANIFEST).write_bytes(text)
+            if fresh:
+                os.rename(self._part, self._folder)
+            else:
+                self._fill(names, earlier)
         except OSError as error:
             raise WriteError(
-                f"{self.name}: cannot write the predictions manifest ({error.strerror}). Free some space, then predict "
+                f"{self.name}: cannot be completed ({error.strerror}). Free some space or choose another folder, then run it "
                 "again; earlier predictions in that folder are untouched."
             ) from error
-        old = self._folder.with_name(f".{self._folder.name}.old")
-        shutil.rmtree(old, ignore_errors=True)
-        if self._folder.exists():
-            os.rename(self._folder, old)
-        os.rename(self._part, self._folder)
-        shutil.rmtree(old, ignore_errors=True)
+
+    def _fill(self, names: Mapping[int, str], earlier: set[str]) -> None:
+        """Moves the files into the folder. An end in the middle leaves the earlier predictions or these, and files of ours."""
+        for rank, name in names.items():
+            os.rename(self._part / file_name(rank), self._folder / name)
+        os.replace(self._part / MANIFEST, self._folder / MANIFEST)
+        left = [each for each in os.scandir(self._folder) if _is_ours(each, earlier) and not each.is_dir()]
+        for each in left:
+            if each.name not in (MANIFEST, *names.values()):
+                os.unlink(each)
+        self._part.rmdir()
 
     def complete_host(self, counts: Sequence[int], facts: Mapping[str, Any]) -> None:
         if self._part.exists():  # on a file system that hosts share, rank 0 has published the files of all of them
@@ -116,7 +186,7 @@ class FolderPlace:
             yield
         except OSError as error:
             raise WriteError(
-                f"{self.name}: cannot create this folder for predictions ({error.strerror}). Give PredictionWriter another path."
+                f"{self.name}: this folder cannot be created ({error.strerror}). Choose another folder."
             ) from error
 
 
@@ -142,7 +212,22 @@ class StorePlace:
                 self._store.pipe_file(probe, b"")
                 self._store.rm_file(probe)
         except OSError as error:
-            raise WriteError(f"{self.name}: predictions cannot be written there ({error}); {self.remedy}.") from error
+            raise WriteError(f"{self.name}: it cannot be written there ({error}); {self.remedy}.") from error
+        self._earlier()
+
+    def _earlier(self) -> set[str]:
+        """The names of the files of earlier predictions. Raises `OptionError` for a manifest that is not ours."""
+        with _as_os_error():
+            self._store.invalidate_cache()
+            if not self._store.exists(path := f"{self._folder}/{MANIFEST}"):
+                return set()
+            text = self._store.cat_file(path)
+        try:
+            return set(listed_files(text))
+        except ValueError as error:
+            raise OptionError(
+                f"{self.name}: has a {MANIFEST} that is not of predictions ({error}). Choose another folder; nothing was changed."
+            ) from None
 
     def prepare(self) -> None:
         """Nothing lies in the way of files with names of their own."""
@@ -155,6 +240,7 @@ class StorePlace:
 
     def complete(self, counts: Sequence[int], facts: Mapping[str, Any]) -> None:
         files = {self._file(rank): count for rank, count in enumerate(counts)}
+        earlier = self._earlier()
         with _as_os_error():
             self._store.pipe_file(f"{self._folder}/{MANIFEST}", manifest_text(files, facts))
         with contextlib.suppress(
@@ -163,7 +249,7 @@ class StorePlace:
             self._store.invalidate_cache()
             for path in self._store.ls(self._folder, detail=False):
                 name = str(path).rsplit("/", 1)[-1]
-                if name.startswith("rank") and name.endswith(".parquet") and name not in files:
+                if name not in files and (name in earlier or _OUR_FILE.fullmatch(name)):
                     self._store.rm_file(f"{self._folder}/{name}")
 
     def complete_host(self, counts: Sequence[int], facts: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 import glt_lightning
 from glt_lightning.errors import PeerError, WriteError
 from glt_lightning.lightning.callbacks.prediction_files import PredictionFile, read_predictions
-from glt_lightning.lightning.callbacks.prediction_places import place_of
+from glt_lightning.lightning.callbacks.prediction_places import folder_of, place_of, require_ours
 from glt_lightning.lightning.callbacks.prediction_rows import Naming, RowGroup
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.strategies.collectives import gather_text_of
@@ -30,15 +30,18 @@ class PredictionWriter(Callback):
     ``predict_step`` returns a dictionary of tensors with one row per seed, among them ``n_id``. Beside these columns there are
     ``id``, what the user's table calls the node, where the graph comes from tables with ids; and, where ``pred`` holds
     classes that have names, ``class`` (for several labels of a node ``classes``). Rows are written while others are predicted,
-    in row groups of at most 65,536. The folder appears when it is complete and replaces an older one; a run that fails leaves
-    nothing of it. Read it with `read_predictions`, or with whatever reads Parquet.
+    in row groups of at most 65,536. A new folder appears when it is complete; in one that is there, the new files replace
+    earlier predictions when all are complete. A run that fails leaves nothing of its own. Read the folder with
+    `read_predictions`, or with whatever reads Parquet.
 
     Args:
-        path: The folder, or a URL of fsspec (``s3://bucket/predictions``), to which the manifest is written last: until then
-            readers find earlier predictions. ``None``: ``predictions`` in the folder of the Trainer's logs.
+        path: The folder: a new one, an empty one, or one that has earlier predictions alone. Or a URL of
+            fsspec (``s3://bucket/predictions``), to which the manifest is written last: until then readers find earlier
+            predictions. ``None``: ``predictions`` in the folder of the Trainer's logs.
         keys: Which entries to write besides ``n_id`` and ``id``. ``None``: all.
 
     Raises:
+        OptionError: For a folder with other files, a file, and a link; before anything is predicted.
         DataError: For results of ``predict_step`` without ``n_id``, or whose rows do not fit it.
         WriteError: If a file cannot be written; all ranks raise then.
 
@@ -49,6 +52,8 @@ class PredictionWriter(Callback):
         dict_keys(['n_id', 'pred'])
     """
 
+    _noun = "predictions"
+
     def __init__(self, path: str | None = None, keys: list[str] | None = None) -> None:
         self.path, self.keys = path, keys
         self._place: Any = None
@@ -57,12 +62,17 @@ class PredictionWriter(Callback):
         self._naming: Any = None
         self._group = RowGroup(keys)
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "predict":
+            path = gather_text_of(trainer, self._path(trainer))[0]
+            _on_all_ranks(trainer, lambda: None if "://" in path else require_ours(Path(path)))
+
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._close()
-        path = str(self.path or Path(trainer.log_dir or trainer.default_root_dir) / "predictions")
-        path = path if "://" in path else str(Path(path).resolve())
-        token, _, path = gather_text_of(trainer, f"{secrets.token_hex(6)} {path}")[0].partition(" ")
-        self._place, self._facts = place_of(path, token), _facts(trainer)
+        path = self._path(trainer)
+        inside = "://" not in path and os.path.isdir(path)  # as rank 0 sees it; hosts of one NFS may differ for seconds
+        token, there, path = gather_text_of(trainer, f"{secrets.token_hex(6)} {inside:d} {path}")[0].split(" ", 2)
+        self._place, self._facts = place_of(path, token, there == "1"), _facts(trainer)
         _on_all_ranks(trainer, lambda: self._place.open() if trainer.local_rank == 0 else None)
         with self._said_of(trainer.global_rank, 0):
             self._file = PredictionFile(self._place.scratch, self._facts)
@@ -96,7 +106,11 @@ class PredictionWriter(Callback):
             raise
         finally:
             self._close()
-        rank_zero_info(f"predictions: {place.name}")
+        rank_zero_info(f"{self._noun}: {place.name}")
+
+    def _path(self, trainer: Trainer) -> str:
+        path = str(self.path or Path(trainer.log_dir or trainer.default_root_dir) / "predictions")
+        return path if "://" in path else str(folder_of(path))
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._close()
@@ -121,8 +135,8 @@ class PredictionWriter(Callback):
             yield
         except OSError as error:
             raise WriteError(
-                f"{self._place.name}: the predictions of rank {rank} cannot be written ({error.strerror or error}) after "
-                f"{rows:,} rows; {self._place.remedy}; earlier predictions there are untouched."
+                f"{self._place.name}: the {self._noun} of rank {rank} cannot be written ({error.strerror or error}) after "
+                f"{rows:,} rows; {self._place.remedy}; earlier {self._noun} there are untouched."
             ) from error
 
     def _close(self) -> None:

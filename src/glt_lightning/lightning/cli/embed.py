@@ -28,8 +28,8 @@ class EmbeddingTrainer(Trainer):
         Args:
             model: The model.
             datamodule: Its data.
-            out: The folder for the Parquet files, or a URL of fsspec (s3://bucket/emb). It appears when it is complete, and
-                replaces an older one.
+            out: The folder for the Parquet files, or a URL of fsspec (s3://bucket/emb): a new one, an empty one, or one that
+                has earlier embeddings alone, which these replace when they are complete.
             ckpt_path: The checkpoint to read: a path, or ``best`` or ``last`` for that of the latest fit. Without it the model is
                 not trained.
             layerwise: How the layers are computed.

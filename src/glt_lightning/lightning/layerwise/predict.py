@@ -9,6 +9,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 
 from glt_lightning.errors import OptionError
+from glt_lightning.lightning.callbacks.prediction_places import folder_of, require_ours
 from glt_lightning.lightning.callbacks.predictions import PredictionWriter
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.layerwise.module import LayerwiseModule
@@ -40,7 +41,8 @@ def predict_layerwise(
         options: Fields of `LayerwiseOptions`.
 
     Raises:
-        OptionError: For a module whose layers cannot be computed so, and options that do not fit.
+        OptionError: For a module whose layers cannot be computed so, options that do not fit, and an ``out`` that is a file, a
+            link, or a folder with anything but earlier predictions; before anything is computed.
         DataError: If the self-check finds that the module's own forward pass gives something else.
         PeerError: If another rank fails; no folder is written.
 
@@ -52,7 +54,9 @@ def predict_layerwise(
     if not isinstance(datamodule, GLTDataModule):
         raise OptionError(f"predict_layerwise: datamodule: expected a GLTDataModule, got {type(datamodule).__name__}.")
     chosen = as_options(LayerwiseOptions, "layerwise", {} if options is None else options)
-    beside = Path(tempfile.gettempdir()) if "://" in str(out) else Path(out).resolve().parent
+    if "://" not in str(out):
+        require_ours(folder_of(str(out)))
+    beside = Path(tempfile.gettempdir()) if "://" in str(out) else folder_of(str(out)).parent
     scratch = beside if chosen.scratch is None else Path(chosen.scratch)
     callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
     others = [

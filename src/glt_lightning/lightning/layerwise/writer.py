@@ -18,6 +18,8 @@ EMBEDDING = "embedding"
 class EmbeddingWriter(PredictionWriter):
     """A `PredictionWriter` for batches of which only those of the last layer have rows."""
 
+    _noun = "embeddings"
+
     def on_predict_batch_end(
         self,
         trainer: Trainer,
