@@ -30,6 +30,7 @@ MODULE = '''
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.loggers import CSVLogger
 import torch
+from glt_lightning import GraphSAGE
 
 class Plain(LightningModule):
     """Knows nothing of graphs."""
@@ -49,6 +50,9 @@ class Trained(LightningModule):
         pass
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
+
+class OtherSage(GraphSAGE):
+    """The same weights, and another class."""
 
 class Wide(LightningModule):
     def __init__(self, in_channels: int, num_nodes: int):
@@ -174,7 +178,7 @@ def test_our_callbacks_are_added_unless_the_user_has_chosen(config: str, built: 
     assert not names() & {"ModelCheckpoint", "BestCheckpoint"}
     main(["fit", "--config", config, "--trainer.barebones", "true"])
     assert not names() & {"SamplingMonitor", "BestCheckpoint"}
-    main(["predict", "--config", config])
+    main(["predict", "--config", config, "--ckpt_path", "none"])
     assert "PredictionWriter" in names()
 
 
@@ -346,6 +350,68 @@ def test_checkpoint_that_does_not_fit_the_model_is_one_line(config: str, capsys:
         in said
     )
     assert "config.yaml in the folder of its run" in said
+
+
+def test_checkpoint_of_another_model_is_refused(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its hyperparameters would take the place of the given class."""
+    main(["fit", "--config", config])
+    path = "lightning_logs/version_0/checkpoints/best.ckpt"
+    plain = torch.load(path, weights_only=True)
+    torch.save({name: part for name, part in plain.items() if name != "glt_run"}, "earlier.ckpt")
+    for given in (path, "earlier.ckpt"):
+        for command in ("fit", "test"):
+            said = refused(capsys, command, "--config", config, "--model", "usermodule.OtherSage", "--ckpt_path", given)
+            assert f"ckpt_path: {given} has model glt_lightning.GraphSAGE, and --model is usermodule.OtherSage." in said
+    assert not Path("lightning_logs/version_1").exists()
+
+
+def test_options_of_a_given_checkpoint_that_differ_are_said(config: str, caplog: pytest.LogCaptureFixture) -> None:
+    main(["fit", "--config", config])
+    path = "lightning_logs/version_0/checkpoints/best.ckpt"
+    main(["test", "--config", config, "--ckpt_path", path])
+    assert "ckpt_path: " not in caplog.text
+    main(["test", "--config", config, "--ckpt_path", path, "--model.hidden_channels", "8", "--model.lr", "0.5"])
+    assert f"ckpt_path: {path}, whose model has hidden_channels 16 (here 8); lr 0.003 (here 0.5)" in caplog.messages
+
+
+@pytest.mark.parametrize("own_class", [False, True])
+def test_checkpoint_of_a_script_gives_its_hyperparameters(config: str, built: list[GLTCLI], own_class: bool) -> None:
+    """It does not say which class it is of, and one of the command line says so to a program with a class of its own."""
+    model = glt_lightning.GraphSAGE(in_channels=WIDTH, out_channels=CLASSES, hidden_channels=24, num_layers=2)
+    known = {"_class_path": "glt_lightning.GraphSAGE"} if own_class else {}
+    torch.save({"hyper_parameters": {**model.hparams, **known}, "state_dict": model.state_dict()}, "script.ckpt")
+    given = ["test", "--ckpt_path", "script.ckpt"]
+    if own_class:
+        data = yaml.safe_load(Path(config).read_text())["data"]["init_args"]
+        words = [f"--data.{name}={value}" for name, value in data.items()]
+        GLTCLI(glt_lightning.GraphSAGE, glt_lightning.GLTDataModule, args=[*given, *words])
+    else:
+        main([*given, "--config", config])
+    assert built.pop().model.hparams["hidden_channels"] == 24
+
+
+@pytest.mark.parametrize("command", ["validate", "test", "predict", "embed"])
+def test_random_weights_are_refused(config: str, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    for more in ([], ["--ckpt_path", "null"]):
+        said = refused(capsys, command, "--config", config, *more)
+        assert said.startswith(f"error: {command}: no checkpoint is given, and the model would have random weights.")
+        assert "Give --ckpt_path best" in said
+
+
+def test_modules_with_weights_of_their_own_say_none(config: str) -> None:
+    main(["validate", "--config", config, "--ckpt_path", "none"])
+    kept = Path("lightning_logs/version_0/config.yaml")
+    assert yaml.safe_load(kept.read_text())["ckpt_path"] == "none"
+    main(["validate", "--config", str(kept)])  # so that it repeats the command
+    main(["fit", "--config", config, "--ckpt_path", "none"])
+    assert Path("lightning_logs/version_2/checkpoints/best.ckpt").exists()
+
+
+def test_unreadable_checkpoint_is_named(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("cut.ckpt").write_bytes(b"PK\3\4 and no more")
+    assert "ckpt_path: cut.ckpt: torch cannot read this checkpoint: " in refused(
+        capsys, "test", "--config", config, "--ckpt_path", "cut.ckpt"
+    )
 
 
 def test_last_resumes_the_run_of_the_configuration(config: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -395,7 +395,7 @@ def test_nodes_without_labels_are_predicted(
     assert read_predictions(written)["n_id"].tolist() == list(range(NODES))
     if model == "NodePredictor":
         with pytest.raises(SystemExit):
-            main(["predict", *run, "--data.dataset=new.npz"])
+            main(["predict", *run, "--data.dataset=new.npz", "--ckpt_path=none"])
         assert "To predict for nodes without labels, give the --ckpt_path of a model" in capsys.readouterr().err
 
 

@@ -191,7 +191,7 @@ def test_a_host_whose_rows_are_used_is_killed(tmp_path, four_hosts, whole, how):
 def test_all_nodes_layer_by_layer_over_two_hosts(tmp_path, four_hosts, whole, strategy):
     (tmp_path / "alone").mkdir()
     alone = make_folders(tmp_path / "alone", 1, four_hosts, whole, {0: (0, 1)})
-    with fitting(four_hosts, alone, [0], "auto", "--out", "emb", command="embed") as runs:
+    with fitting(four_hosts, alone, [0], "auto", "--ckpt_path", "none", "--out", "emb", command="embed") as runs:
         end_well(runs)
     expected = read_embeddings(alone[0] / "emb")
     if strategy == "glt_worker":
@@ -199,7 +199,10 @@ def test_all_nodes_layer_by_layer_over_two_hosts(tmp_path, four_hosts, whole, st
     else:
         folders = make_folders(tmp_path, 4, four_hosts, whole, _OWN, servers=addresses(four_hosts))
         numbers, servers = [2, 3], two_servers(four_hosts, folders)
-    with servers, fitting(four_hosts, folders, numbers, strategy, "--out", "emb", command="embed") as runs:
+    with (
+        servers,
+        fitting(four_hosts, folders, numbers, strategy, "--ckpt_path", "none", "--out", "emb", command="embed") as runs,
+    ):
         end_well(runs)
     found = read_embeddings(folders[numbers[0]] / "emb")  # these hosts share a file system
     assert found.keys() == expected.keys()

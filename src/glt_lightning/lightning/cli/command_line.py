@@ -20,7 +20,14 @@ from glt_lightning.lightning.cli.default_callbacks import default_callbacks
 from glt_lightning.lightning.cli.embed import EmbeddingTrainer
 from glt_lightning.lightning.cli.links import give_taken_links, link_graph
 from glt_lightning.lightning.cli.messages import OneLineParser, misfit
-from glt_lightning.lightning.cli.past_runs import RunConfig, checkpoints_below, find_past_run, nothing_left
+from glt_lightning.lightning.cli.past_runs import (
+    RunConfig,
+    checkpoints_below,
+    find_past_run,
+    hyperparameters_of,
+    nothing_left,
+    past_run_at,
+)
 from glt_lightning.lightning.cli.quiet import without_noise
 from glt_lightning.lightning.cli.ready_classes import asked_for_classes, ready_classes
 from glt_lightning.lightning.cli.run_line import INTERRUPTED, end_said, run_line
@@ -34,7 +41,8 @@ from glt_lightning.program import DESCRIPTION, EPILOG, PROG, quick_answer, versi
 
 _CLUSTER = ClusterOptions()
 _PAST_RUN = ("best", "last")
-_CHECKPOINT_WORDS = (*_PAST_RUN, "hpc", "registry")
+_NO_CHECKPOINT = "none"
+_CHECKPOINT_WORDS = (*_PAST_RUN, _NO_CHECKPOINT, "hpc", "registry")
 _NO_GPU = (
     f"accelerator is gpu, and torch {version('torch')} finds no GPU that it can use. Choose --trainer.accelerator cpu, or "
     "install a torch that is built for this machine's GPU and driver."
@@ -104,22 +112,45 @@ class GLTCLI(LightningCLI):
         check_strategy(config.trainer.strategy)
         _check_checkpoint(config.get("ckpt_path"))
         _trust_no_url(config)
-        if name is not None and config.get("ckpt_path") in _PAST_RUN:
-            self._take_past_run(name, config)
+        if name is not None:
+            self._take_checkpoint(name, config)
 
-    def _take_past_run(self, name: str, config: Any) -> None:
-        """``best`` and ``last`` are Lightning's words for checkpoints of the same process; here they outlive the process."""
-        word, root = config["ckpt_path"], config.trainer.default_root_dir or os.getcwd()
+    def _take_checkpoint(self, name: str, config: Any) -> None:
+        """``best`` and ``last`` are Lightning's words for checkpoints of the same process; here they outlive the process. What
+        the checkpoint's model has otherwise than this configuration is refused or said."""
+        word, root = config.get("ckpt_path"), config.trainer.default_root_dir or os.getcwd()
+        if word is None and name != "fit":
+            raise OptionError(
+                f"{name}: no checkpoint is given, and the model would have random weights. Give --ckpt_path best, last or the "
+                f"path of a checkpoint; --ckpt_path {_NO_CHECKPOINT} is for a module that loads weights of its own."
+            )
         if name == "fit" and word == "last" and not checkpoints_below(root, word):
             return  # Lightning's: a job that is started again and again resumes where there is something
-        past = find_past_run(word, root, yaml.safe_load(self._parser(name).dump(config, skip_none=False)))
+        if word not in _PAST_RUN and not os.path.isfile(str(word)):
+            return
+        now = yaml.safe_load(self._parser(name).dump(config, skip_none=False))
+        past = find_past_run(word, root, now) if word in _PAST_RUN else past_run_at(word, now)
         config["ckpt_path"] = str(past.path)
-        other = f", whose model has {'; '.join(past.differences)}" if past.differences else ""
-        rank_zero_info(f"ckpt_path {word}: {past.path}{other}")
+        if word in _PAST_RUN or past.differences:
+            other = f", whose model has {'; '.join(past.differences)}" if past.differences else ""
+            rank_zero_info(f"ckpt_path{f' {word}' if word in _PAST_RUN else ''}: {past.path}{other}")
+
+    def _parse_ckpt_path(self) -> None:
+        """Lightning's own takes also the model's class from the checkpoint, which `_take_checkpoint` has found to be the same,
+        and refuses checkpoints that a script or a program of a fixed class has saved."""
+        name = self.config.get("subcommand")
+        path = None if name is None else self.config[name].get("ckpt_path")
+        known = hyperparameters_of(path) if path is not None and os.path.isfile(path) else {}
+        if known:
+            if self.subclass_mode_model:
+                known = {"class_path": self.config[name].model.class_path, "dict_kwargs": known}
+            self.config = self.parser.parse_object({name: {"model": known}}, self.config)
 
     def instantiate_classes(self) -> None:
         give_taken_links(self, self._get(self.config, "model"))
         super().instantiate_classes()
+        if self.subcommand and self.config_init[self.subcommand].get("ckpt_path") == _NO_CHECKPOINT:
+            self.config_init[self.subcommand]["ckpt_path"] = None  # config.yaml keeps the word
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         config = self.config_init.get(str(self.subcommand), self.config_init)

@@ -30,8 +30,8 @@ class EmbeddingTrainer(Trainer):
             datamodule: Its data.
             out: The folder for the Parquet files, or a URL of fsspec (s3://bucket/emb): a new one, an empty one, or one that
                 has earlier embeddings alone, which these replace when they are complete.
-            ckpt_path: The checkpoint to read: a path, or ``best`` or ``last`` for that of the latest fit. Without it the model is
-                not trained.
+            ckpt_path: The checkpoint to read: a path, or ``best`` or ``last`` for that of the latest fit. None: the weights in
+                memory; the command line takes ``none`` for it, for a module that loads weights of its own.
             layerwise: How the layers are computed.
         """
         if not isinstance(datamodule, GLTDataModule):

@@ -73,6 +73,38 @@ def find_past_run(word: str, root: str | Path, config: Mapping[str, Any]) -> Pas
     )
 
 
+def past_run_at(path: str, config: Mapping[str, Any]) -> PastRun:
+    """The checkpoint of a path that a user gives. Its graph may be another one, as when a model predicts for new nodes. Raises
+    `OptionError` if it is of another model, whose options and weights would take the place of the given one's."""
+    found, now = _read(Path(path)), _model(config)
+    if not isinstance(found, Mapping):
+        return PastRun(Path(path))
+    recorded = found.get(_KEY) or {}
+    if isinstance(recorded.get("model"), Mapping):
+        past = _model(recorded)
+    else:  # saved by a script, or by a release that did not record the run
+        given = dict(found.get("hyper_parameters") or {})
+        past = {"class_path": given.get("_class_path"), **given}
+    if past["class_path"] is not None and now["class_path"] not in (None, past["class_path"]):
+        raise OptionError(
+            f"ckpt_path: {path} has model {past['class_path']}, and --model is {now['class_path']}. Give the model of the "
+            "checkpoint, or a checkpoint of this model."
+        )
+    past["class_path"] = now["class_path"]
+    return PastRun(Path(path), tuple(_differences(past, now)))
+
+
+def hyperparameters_of(path: str) -> dict[str, Any]:
+    """The arguments of the checkpoint's model, as far as the module has kept them (`save_hyperparameters`)."""
+    try:
+        found = torch.load(path, weights_only=True, map_location="cpu")
+    except Exception as error:  # any of a dozen
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise OptionError(f"ckpt_path: {path}: torch cannot read this checkpoint: {reason}") from error
+    known = found.get("hyper_parameters") if isinstance(found, Mapping) else None
+    return {name: value for name, value in (known or {}).items() if name not in ("_class_path", "_instantiator")}
+
+
 def checkpoints_below(root: str | Path, word: str) -> list[Path]:
     """Each run's, newest first."""
     root = Path(root)
