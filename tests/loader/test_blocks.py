@@ -128,6 +128,10 @@ def test_batches_without_hops_are_refused(loader) -> None:
     del batch.num_sampled_edges
     with pytest.raises(DataError, match=r"no num_sampled_nodes and num_sampled_edges.*subgraph_type: directional"):
         layers(batch)
+    shuffled = next(iter(loader(small_graph())))
+    shuffled.edge_index = shuffled.edge_index.flip(1)
+    with pytest.raises(DataError, match="a transform has added, removed or moved some"):
+        layers(shuffled)
     batch.x_neighbors = batch.x
     with pytest.raises(DataError, match=r"as sums \(sampling.aggregate_first\)"):
         layers(batch)

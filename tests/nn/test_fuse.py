@@ -168,3 +168,17 @@ def test_a_layer_of_the_user() -> None:
     x = torch.randn(SOURCES, WIDTH)
     assert torch.equal(Cubes("mean")(x, edges()).isnan(), torch.zeros(SOURCES, WIDTH).bool())
     torch.testing.assert_close(fuse_layers(Cubes("mean"))(x, edges()), Cubes("mean")(x, edges()))
+
+
+def test_edges_that_are_not_contiguous() -> None:
+    torch.manual_seed(0)
+    x, cut, stock = torch.randn(SOURCES, WIDTH), edges()[:, ::2], SAGEConv(WIDTH, WIDTH)
+    torch.testing.assert_close(
+        fuse_layers(deepcopy(stock))((x, x[:DESTINATIONS]), cut), stock((x, x[:DESTINATIONS]), cut)
+    )
+
+
+def test_a_destination_that_has_no_row_is_an_error_and_not_written_past_the_end() -> None:
+    x, layer = torch.randn(SOURCES, WIDTH), fuse_layers(SAGEConv(WIDTH, WIDTH))
+    with pytest.raises(ValueError, match="invalid 'dim_size'"):
+        layer((x, x[: DESTINATIONS - 5]), edges())

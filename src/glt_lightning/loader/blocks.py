@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from glt_lightning.errors import DataError, OptionError
-from glt_lightning.loader.edge_index import plain
+from glt_lightning.loader.edge_index import believed, hops_of, in_order, plain
 from glt_lightning.sampler.sample import AGGREGATED
 
 Batch: TypeAlias = Data | HeteroData
@@ -111,7 +111,8 @@ def layers(batch: Batch) -> list[Layer]:
         One layer per hop: the destinations of the last are the seeds.
 
     Raises:
-        DataError: For a batch without the numbers of nodes and edges of each hop, and one of ``sampling.aggregate_first``.
+        DataError: For a batch without the numbers of nodes and edges of each hop, one whose edges were changed, and one of
+            ``sampling.aggregate_first``.
 
     Example:
         >>> with LoaderContext(LocalPartition.open("parts")) as context:
@@ -123,16 +124,23 @@ def layers(batch: Batch) -> list[Layer]:
     typed = isinstance(batch, HeteroData)
     nodes: dict[str, Any] = dict(batch.node_items()) if typed else {"": batch}
     edges: dict[Any, Any] = dict(batch.edge_items()) if typed else {("", "", ""): batch}
+    index = {r: store.edge_index for r, store in edges.items()}
+    hops_found = hops_of(nodes, edges, index, {t: int(store.num_nodes) for t, store in nodes.items()})
+    if hops_found is None or not (believed(index.values()) or in_order(index, hops_found)):
+        raise DataError(
+            "layers: the edges of the batch are not those of the hops that num_sampled_edges tells: a transform has added, "
+            "removed or moved some. Take the batches of a loader as they come."
+        )
     found = {t: list(accumulate(store.num_sampled_nodes)) for t, store in nodes.items()}
     drawn = {r: list(accumulate(store.num_sampled_edges)) for r, store in edges.items()}
     hops = len(next(iter(found.values()))) - 1
     made = []
     for hop in range(hops, 0, -1):
         src, dst = ({t: _first(nodes[t], counts[h], "n_id") for t, counts in found.items()} for h in (hop, hop - 1))
-        index = {r: plain(store.edge_index)[:, : drawn[r][hop - 1]] for r, store in edges.items()}
+        within = {r: plain(each)[:, : drawn[r][hop - 1]] for r, each in index.items()}
         size = {r: (found[r[0]][hop], found[r[2]][hop - 1]) for r in edges}
         data = {r: _first(store, drawn[r][hop - 1], "e_id") for r, store in edges.items()}
-        parts: list[Any] = [index, size, src, dst, data]
+        parts: list[Any] = [within, size, src, dst, data]
         made.append(Layer(*(parts if typed else (next(iter(part.values())) for part in parts))))
     return made
 

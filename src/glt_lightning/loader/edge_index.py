@@ -1,8 +1,10 @@
-"""Edges of a batch as PyG's `EdgeIndex`, with the pointers and the order by source that the sampler made."""
+"""Edges of a batch as PyG's `EdgeIndex`, with the pointers and the order by source that the sampler made; and whether they still
+have the order that loaders give them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, cast
 
 import torch
@@ -12,6 +14,7 @@ from torch_geometric import EdgeIndex
 from glt_lightning.ops.edge_order import split_by_source
 
 Csr = tuple[tuple[Tensor, Tensor], Tensor | None]  # (pointers, ends), positions
+Hops = tuple[dict[Any, Sequence[int]], dict[Any, Sequence[int]]]  # numbers per hop, by node type and by edge type
 _SLICE, _CAT = torch.ops.aten.slice.Tensor, torch.ops.aten.cat.default
 
 
@@ -132,3 +135,73 @@ def traceable(edges: Tensor) -> Tensor:
 def plain(edges: Tensor) -> Tensor:
     """Edges as a plain tensor, for arithmetic that has no meaning for an `EdgeIndex`."""
     return edges.as_tensor() if isinstance(edges, EdgeIndex) else edges
+
+
+def hops_of(
+    nodes: Mapping[Any, Any], edges: Mapping[Any, Any], found: Mapping[Any, Tensor], rows: Mapping[Any, int]
+) -> Hops | None:
+    """Nodes and edges of each hop as the batch says, if it has as many."""
+    if not all("num_sampled_edges" in store and "is_flipped" not in store for store in edges.values()):
+        return None
+    if not all("num_sampled_nodes" in store for store in nodes.values()):
+        return None
+    of_nodes = {t: store.num_sampled_nodes for t, store in nodes.items()}
+    of_edges = {e: store.num_sampled_edges for e, store in edges.items()}
+    if len({*map(len, of_nodes.values()), *(len(counts) + 1 for counts in of_edges.values())}) > 1:
+        return None
+    if any(sum(of_nodes[t]) != count for t, count in rows.items()):
+        return None
+    if any(sum(of_edges[e]) != each.size(1) for e, each in found.items()):
+        return None
+    return of_nodes, of_edges
+
+
+def believed(edges: Iterable[Tensor]) -> bool:
+    return all(isinstance(each, EdgeIndex) and each.is_sorted_by_col for each in edges)
+
+
+def in_order(edges: Mapping[Any, Tensor], hops: Hops | None) -> bool:
+    """Whether edges of each type are ascending in their destinations, and lie in the hops that they are said to be of: the first
+    h lead from nodes of the first h + 1 to nodes of the first h. One answer of all types, as a GPU is waited for at each."""
+    ends = [plain(each) for each in edges.values() if each.size(1)]
+    if not ends:
+        return True
+    starts = list(accumulate((each.size(1) for each in ends), initial=0))
+    col = _joined([each[1] for each in ends])
+    falls = col[1:] < col[:-1]
+    if len(ends) > 1:
+        falls[torch.tensor(starts[1:-1], device=col.device) - 1] = False
+    wrong = falls.any()
+    if hops is None:
+        return not bool(wrong)
+    at, least, most = [], [], []  # the first and the last edge of each hop, and the nodes that it leads to
+    sources, counts, bounds = [], [], []
+    for start, each, edge_type in zip(starts, ends, (e for e in edges if edges[e].size(1)), strict=False):
+        to, of = (list(accumulate(hops[0][edge_type[side]], initial=0)) for side in (2, 0))
+        last = 0
+        for h, count in enumerate(hops[1][edge_type]):
+            if count:
+                at += [start + last, start + last + count - 1]
+                least += [to[h]] * 2
+                most += [to[h + 1]] * 2
+                if of[h + 2] < of[-1]:
+                    sources.append(each[0, last : last + count])
+                    counts.append(count)
+                    bounds.append(of[h + 2])
+            last += count
+    where, low, high = torch.tensor([at, least, most], device=col.device)
+    wrong = wrong | ((col[where] < low) | (col[where] >= high)).any()
+    if sources:
+        number, bound = torch.tensor([counts, bounds], device=col.device)
+        wrong = wrong | (_joined(sources) >= torch.repeat_interleave(bound, number, output_size=sum(counts))).any()
+    return not bool(wrong)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+def is_ascending(edges: Tensor) -> Tensor:
+    """Whether edges [2, E] are ascending in their destinations: bool []."""
+    col = plain(edges)[1]
+    return (col[1:] >= col[:-1]).all()

@@ -37,8 +37,9 @@ from glt_lightning.lightning.models.loops import (
     with_self_loops,
 )
 from glt_lightning.lightning.models.rgcn import EdgeKindConv, RGCNLayer
-from glt_lightning.lightning.models.trim import Form, layer_size, ordered_edges, per_hop, run_layer
+from glt_lightning.lightning.models.trim import Form, layer_size, layout_of, run_layer
 from glt_lightning.nn import fuse_layers, relu_dropout
+from glt_lightning.types import EDGE, NODE
 
 _TYPED = ("HGT", "RGCN")
 _FOR_TWO_TYPES = ("EdgeCNN", "GAT", "GIN", "GraphSAGE")
@@ -199,19 +200,20 @@ class ConvStack(nn.Module):
     def forward(self, batch: Data) -> Tensor:
         take_aggregate(batch, (), len(self.convs))
         x = self.encoder("node", batch)
-        (edge_index, order), values = ordered_edges(batch), []
+        layout = layout_of({NODE: batch}, {EDGE: batch}, {NODE: len(x)})
+        edge_index, values = layout.edges[EDGE], []
         if self.with_type:
             if "edge_type" not in batch:
                 raise DataError(
                     "encoder: RGCN: the edges have no attribute edge_type, from which RGCN reads their kinds."
                 )
-            values = [batch.edge_type.long() if order is None else batch.edge_type.long()[order]]
+            values = [layout.take(batch.edge_type.long(), EDGE)]
         elif self.gcn_loops is not None:
             edge_index, weights = gcn_weights(edge_index, len(x), x.dtype, loops=self.gcn_loops)
             values = [weights]
         elif self.loops and self.forms is None:
             edge_index = with_self_loops(edge_index, len(x))
-        hops = per_hop(batch, x, batch.edge_index)
+        hops = layout.nodes_per_hop[NODE], layout.edges_per_hop[EDGE]
         for i, conv in enumerate(self.convs):
             if self.forms is None:
                 x = conv(x, edge_index, *values)

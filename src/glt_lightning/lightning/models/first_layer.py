@@ -30,10 +30,12 @@ def run_aggregated(conv: Any, x: Tensor, aggregated: Tensor) -> Tensor:
     return functional.normalize(out, p=2.0, dim=-1) if conv.normalize else out
 
 
-def take_aggregate(batch: Data, takes: Sequence[str], layers: int) -> Tensor | None:
+def take_aggregate(batch: Data, takes: Sequence[str], layers: int, *, has_hops: bool = True) -> Tensor | None:
     """What samplers have aggregated, float32 [N, D]; None where the batch has all rows.
 
-    Raises `DataError` for an aggregate that the model does not take, or of too few hops for its layers.
+    has_hops: whether the edges are still those of their hops.
+
+    Raises `DataError` for an aggregate that the model does not take, of too few hops for its layers, or of other edges.
     """
     if "x_neighbors_aggr" not in batch:
         return None
@@ -47,5 +49,10 @@ def take_aggregate(batch: Data, takes: Sequence[str], layers: int) -> Tensor | N
         raise DataError(
             f"sampling.aggregate_first: {hops} fan-outs for {layers} layers, but nodes of the last hop have no own rows. "
             f"Give {layers} fan-outs (data.num_neighbors, data.eval_num_neighbors), or the model num_layers {hops}."
+        )
+    if not has_hops:
+        raise DataError(
+            "sampling.aggregate_first: a transform has added or removed edges or nodes, and the aggregates of the neighbours are "
+            "of those that were sampled. Remove sampling.aggregate_first or the transform."
         )
     return batch.x_neighbors

@@ -30,15 +30,13 @@ from glt_lightning.lightning.models.trim import (
     Form,
     LayerSize,
     find_form,
-    has_hops,
     layer_size,
-    ordered_edges,
-    per_hop,
+    layout_of,
     run_layer,
 )
 from glt_lightning.loader.edge_index import first_edges
 from glt_lightning.nn import fuse_layers, relu_dropout
-from glt_lightning.types import EdgeType, NodeType
+from glt_lightning.types import EDGE, NODE, EdgeType, NodeType
 
 Metadata = tuple[list[NodeType], list[EdgeType]]
 
@@ -91,6 +89,10 @@ def num_seeds(store: Any) -> int:
             "ptr: the seeds of these batches are at root_n_id, and the built-in modules take the first nodes. Remove "
             "data.ptr, or use a module of your own."
         )
+    if "batch_size" not in store and "num_sampled_nodes" not in store:
+        raise DataError(
+            "the batch has no batch_size, the number of its seeds, which are its first nodes. Set it: batch.batch_size = n."
+        )
     return int(store.batch_size if "batch_size" in store else store.num_sampled_nodes[0])
 
 
@@ -134,8 +136,10 @@ class HomogeneousGNN(nn.Module):
 
     def forward(self, batch: Data) -> Tensor:
         """Logits [S, C] of the S seeds."""
-        x, (edge_index, _) = self.encoder("node", batch), ordered_edges(batch)
-        aggregated = take_aggregate(batch, self.takes_aggregates, len(self.gnn.convs))
+        x = self.encoder("node", batch)
+        layout = layout_of({NODE: batch}, {EDGE: batch}, {NODE: len(x)})
+        edge_index = layout.edges[EDGE]
+        aggregated = take_aggregate(batch, self.takes_aggregates, len(self.gnn.convs), has_hops=layout.has_hops)
         weights: dict[str, Tensor] = {}
         if self.gcn_loops is not None:
             edge_index, weights["edge_weight"] = gcn_weights(edge_index, len(x), x.dtype, loops=self.gcn_loops)
@@ -144,7 +148,7 @@ class HomogeneousGNN(nn.Module):
         if self.forms is None:
             return self.gnn(x, edge_index, **weights)[: num_seeds(batch)]
         last = len(self.gnn.convs) - 1
-        hops = per_hop(batch, x, batch.edge_index)
+        hops = layout.nodes_per_hop[NODE], layout.edges_per_hop[EDGE]
         for i, (conv, form) in enumerate(zip(self.gnn.convs, self.forms, strict=True)):
             size = layer_size(last - i, *hops)
             if i == 0 and aggregated is not None:
@@ -225,10 +229,10 @@ class HeterogeneousEncoder(nn.Module):
     def embed(self, batch: HeteroData) -> dict[NodeType, Tensor]:
         """Embeddings [S, hidden_channels] of the seeds of each target type."""
         x = {t: encoder(t, batch[t]) for t, encoder in self.encoders.items()}
-        edges = {e: ordered_edges(batch[e])[0] for e in self.edge_types}
-        hops = has_hops(batch[e] for e in edges)
-        nodes_per_hop = {t: batch[t].num_sampled_nodes if hops else [len(rows)] for t, rows in x.items()}
-        edges_per_hop = {e: batch[e].num_sampled_edges if hops else [each.size(1)] for e, each in edges.items()}
+        layout = layout_of(
+            {t: batch[t] for t in x}, {e: batch[e] for e in self.edge_types}, {t: len(rows) for t, rows in x.items()}
+        )
+        edges, nodes_per_hop, edges_per_hop = layout.edges, layout.nodes_per_hop, layout.edges_per_hop
         for i, module in enumerate(self.layers):
             layer: Any = module
             after = len(self.layers) - 1 - i
