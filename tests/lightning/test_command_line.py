@@ -110,6 +110,67 @@ def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     return lines[0]
 
 
+TABLES = {
+    "nodes": {"movie": {"path": "m.csv", "id": "id", "encode": "auto", "features": "*"}, "user": {"path": "u.csv"}},
+    "edges": {"user__rates__movie": {"path": "r.csv", "source": "user", "destination": "movie"}},
+}
+
+
+@pytest.fixture
+def of_tables(config: str) -> str:
+    run = yaml.safe_load(Path(config).read_text())
+    run["data"]["init_args"]["dataset"] = TABLES
+    Path("tables.yaml").write_text(yaml.safe_dump(run))
+    return "tables.yaml"
+
+
+def test_leaves_of_a_mapping_are_overridden_one_by_one(of_tables: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given = {
+        "--data.dataset.nodes.movie.path": "other.csv",
+        "--data.dataset.nodes.movie.features": "[year, 'a,b']",
+        "--data.init_args.dataset.edges.user__rates__movie.path": "*.csv",
+        "--data.dataset.edges.user__rates__movie.attrs.stars": "rating",  # below what is not there yet
+        "--data.dataset.nodes.studio.path": "s.csv",
+        "--data.dataset.name": "films",
+    }
+    words = [word for pair in given.items() for word in pair]
+    found = printed(capsys, "fit", "--config", of_tables, *words)["data"]["init_args"]["dataset"]
+    nodes, edges = TABLES["nodes"], TABLES["edges"]["user__rates__movie"]
+    assert found == {
+        "nodes": {
+            "movie": {**nodes["movie"], "path": "other.csv", "features": ["year", "a,b"]},
+            "user": nodes["user"],
+            "studio": {"path": "s.csv"},
+        },
+        "edges": {"user__rates__movie": {**edges, "path": "*.csv", "attrs": {"stars": "rating"}}},
+        "name": "films",
+    }
+
+
+def test_overridden_leaves_are_in_the_configuration_of_the_run(of_tables: str, built: list[GLTCLI]) -> None:
+    for name in ("m", "u", "r"):
+        Path(f"{name}.csv").write_text("id,user,movie\n1,1,1\n")
+    Path("other.csv").write_text("id,user,movie\n1,1,1\n")
+    edges = ["--data.dataset.edges.user__rates__movie.path", "other.csv", "--data.dataset.nodes.user.id", "user"]
+    main(["fit", "--config", of_tables, *edges, "--model", "usermodule.Plain"])
+    said = yaml.safe_load(built[0].parser.dump(built[0].config, skip_none=False))["fit"]["data"]["init_args"]
+    assert said["dataset"]["edges"]["user__rates__movie"]["path"] == "other.csv"
+    assert said["dataset"]["nodes"]["user"] == {"path": "u.csv", "id": "user"}
+    assert built[0].datamodule.dataset == said["dataset"]
+
+
+@pytest.mark.parametrize(
+    ("leaf", "said"),
+    [
+        ("nodes.movie.pth", "nodes: movie: unknown key 'pth'; allowed: path, id"),
+        ("nodes.movie.encode.year", "encode is 'auto', which has no 'year' below it. Give all of it as a mapping."),
+        ("nodez.movie.path", "unknown key 'nodez'"),
+    ],
+)
+def test_a_wrong_leaf_is_refused(of_tables: str, capsys: pytest.CaptureFixture[str], leaf: str, said: str) -> None:
+    assert said in refused(capsys, "fit", "--config", of_tables, f"--data.dataset.{leaf}", "x.csv")
+
+
 def test_nested_options(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     nested = ["--data.sampling.num_workers", "2", "--data.partition.num_parts", "4", "--cluster.peer_timeout_s", "7"]
     run = printed(

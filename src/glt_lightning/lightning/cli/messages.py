@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
+import yaml  # type: ignore[import-untyped]
+from jsonargparse._typehints import ActionTypeHint
 from lightning.pytorch.cli import LightningArgumentParser
 
 _KEY = re.compile(r'Parser key "([^"]+)":?')
@@ -39,6 +42,12 @@ class OneLineParser(LightningArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})
 
+    def _parse_known_args(self, *args: Any, **kwargs: Any) -> Any:  # of argparse: all words pass here
+        for action in self._actions:
+            if type(action) is ActionTypeHint:
+                action.__class__ = _LeafOverrides
+        return super()._parse_known_args(*args, **kwargs)
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         if not self.exit_on_error:
             super().error(message, ex)
@@ -48,6 +57,48 @@ class OneLineParser(LightningArgumentParser):
         reason = wrong_subcommand(message, _subcommands(parser)) or f"{one_line(message)}{did_you_mean(message, known)}"
         sys.stderr.write(f"error: {reason} Options: {prog} {_help(message)}\n")
         self.exit(2)
+
+
+class _LeafOverrides(ActionTypeHint):
+    """An option whose value may be a mapping of mappings: ``--data.dataset.nodes.movie.path X`` changes this one leaf of it.
+    jsonargparse itself replaces everything below ``nodes``."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if args:
+            parser, config, value, option = args
+            base = next((each for each in self.option_strings if str(option).startswith(f"{each}.")), None)
+            present = config.get(self.dest) if base else None
+            if base and isinstance(present, dict):
+                first, *below = _keys_of(option[len(base) + 1 :], present)
+                if below:
+                    changed = _with_leaf(present.get(first), below, value, f"{option}: {self.dest}.{first}")
+                    args = (parser, config, json.dumps(changed), f"{base}.{first}")
+        return super().__call__(*args, **kwargs)
+
+
+def _with_leaf(present: Any, keys: list[str], value: str, where: str) -> dict[str, Any]:
+    """A copy of a mapping with one leaf set. Raises TypeError where something else than a mapping is in the way."""
+    if present is None:
+        present = {}
+    if not isinstance(present, dict):
+        raise TypeError(f"{where} is {present!r}, which has no {keys[0]!r} below it. Give all of it as a mapping.")
+    first, *below = _keys_of(".".join(keys), present)
+    leaf = _with_leaf(present.get(first), below, value, f"{where}.{first}") if below else _value(value)
+    return {**present, first: leaf}
+
+
+def _value(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:  # such as the glob *.csv
+        return text
+
+
+def _keys_of(dotted: str, present: dict[str, Any]) -> list[str]:
+    """The keys of a dotted path; a key of the mapping may have dots itself."""
+    known = [str(key) for key in present if f"{dotted}.".startswith(f"{key}.")]
+    first = max(known, key=len, default=dotted.partition(".")[0])
+    return [first, *filter(None, dotted[len(first) + 1 :].split("."))]
 
 
 def one_line(message: str) -> str:
