@@ -253,8 +253,76 @@ def test_an_encoding_is_applied_to_other_tables(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "texts", "values"),
+    [
+        ({"thousands": ","}, ["1,234", "26,167.5", "-12", " 1,00,000 ", "1e3", None], [1234, 26167.5, -12, 1e5, 1e3]),
+        ({"thousands": ".", "decimal": ","}, ["1.234,5", "7", ",5", "NA"], [1234.5, 7, 0.5]),
+        ({"decimal": ","}, ["1,5", "-2,25e2"], [1.5, -225]),
+        ({"thousands": " "}, ["1 234", "5"], [1234, 5]),
+        ({"thousands": "'"}, ["1'234'567.25"], [1234567.25]),
+    ],
+)
+def test_numbers_in_other_characters(tmp_path: Path, options: dict, texts: list, values: list) -> None:
+    """At fitting, for rows that come later as text or as numbers, and from the folder that a partition is made of."""
+    column = [texts[i % len(texts)] for i in range(ROWS)]
+    encode = {"*": "auto", "pages": {"as": "number", "scale": "none", "fill": -1, "indicator": False, **options}}
+    source = opened(graph(tmp_path, columns=papers() | {"pages": column}, features="pages", encode=encode), tmp_path)
+    expected = np.array([*values, -1] if len(values) < len(texts) else values, np.float32)
+    x = source.node_attrs(NODE)["x"][:][:, 0]
+    np.testing.assert_array_equal(x, expected[np.arange(ROWS) % len(texts)])
+    np.testing.assert_array_equal(encode_rows(source.folder, {"pages": texts})["x"][:, 0], expected)
+    np.testing.assert_array_equal(encode_rows(source.folder, {"pages": [1234.5]})["x"], [[1234.5]])
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong", "said"),
+    [
+        ({"thousands": ","}, "1,5", "'1,5' is not a number with thousands ',' and decimal '.'"),
+        ({"decimal": ","}, "1.5", "'1.5' is not a number with decimal ','; correct the value or these options"),
+        (
+            {},
+            "26,167",
+            r"'26,167' is not a number; .* set encode: {'\*': auto, pages: {as: number, thousands: ','}}\.$",
+        ),
+        ({}, "1.234,5", "pages: {as: number, thousands: '.', decimal: ','}}"),
+        ({}, "1,5", "pages: {as: number, decimal: ','}}"),
+        ({}, "?", r"set missing: \['\?'\]"),
+    ],
+)
+def test_numbers_that_are_written_otherwise(tmp_path: Path, options: dict, wrong: str, said: str) -> None:
+    columns = papers() | {"pages": ["3"] * 100 + [wrong] * (ROWS - 100)}
+    encode = {"pages": {"as": "number", **options}}
+    with pytest.raises(DataError, match=f"column 'pages': .*{said}") as error:
+        _ = opened(graph(tmp_path, columns=columns, features="pages", encode=encode), tmp_path).num_nodes
+    assert "26,167]" not in str(error.value)  # two words in YAML
+
+
+def test_auto_says_how_to_read_such_numbers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    way = "set encode: {'*': auto, pages: {as: number, thousands: ','}}"
+    few = papers() | {"pages": [("12", "1,234", "26,167")[i % 3] for i in range(ROWS)]}
+    assert opened(graph(tmp_path / "few", columns=few), tmp_path).num_nodes
+    assert way in caplog.text
+    assert "missing:" not in caplog.text
+    many = papers() | {"pages": [f"{1000 + 7 * i:,}" for i in range(ROWS)]}
+    with pytest.raises(DataError, match="different values in 240 rows") as error:
+        _ = opened(graph(tmp_path / "many", columns=many), tmp_path).num_nodes
+    assert way in str(error.value)
+    plain = graph(tmp_path / "plain", columns=few, features="pages", encode=None)
+    with pytest.raises(DataError, match="'1,234' is not a valid float") as error:
+        _ = opened(plain, tmp_path).num_nodes
+    assert way in str(error.value)
+
+
+@pytest.mark.parametrize(
     ("nodes", "said"),
     [
+        (
+            {"encode": {"pages": {"as": "number", "thousands": "."}}},
+            r"encode: pages: thousands: expected one character .* other than decimal \('.'\); got '.'",
+        ),
+        ({"encode": {"pages": {"as": "number", "thousands": 3}}}, "thousands: expected one character"),
+        ({"encode": {"pages": {"as": "number", "decimal": ";"}}}, "decimal: expected '.' or ','; got ';'"),
+        ({"encode": {"pages": {"as": "auto", "thousands": ","}}}, "auto has no option 'thousands'"),
         ({"encode": "auto", "features": None}, "nodes: encode needs features"),
         ({"encode": None, "missing": "?"}, "nodes: missing needs encode"),
         ({"encode": {"venu": "category"}}, "encode: 'venu' is not among the features .*Did you mean venue"),

@@ -14,7 +14,7 @@ AUTO = "auto"
 # Which options each kind has, the words for kinds among them.
 _OPTIONS: dict[str, tuple[str, ...]] = {
     AUTO: ("max_one_hot", "max_categories", "fill", "indicator", "scale"),
-    "number": ("fill", "indicator", "scale"),
+    "number": ("fill", "indicator", "scale", "thousands", "decimal"),
     "category": ("max_one_hot", "max_categories", "indicator"),
     "one_hot": ("max_categories", "indicator"),
     "code": ("max_categories",),
@@ -41,6 +41,8 @@ class ColumnEncoding:
         max_categories: Only so many of the most frequent categories are known; the others count as unknown. None: all.
         cyclic: Parts of a date that become a sine and a cosine: year (day of the year), month, day, weekday, hour.
         format: How dates are written, as for strptime (``%d/%m/%Y``). None: ISO 8601.
+        thousands: The character that groups digits of numbers in text, as in 1,234 or 1.234. None: there is none.
+        decimal: The character before the fraction of numbers in text: a point or a comma.
     """
 
     kind: str = AUTO
@@ -51,6 +53,8 @@ class ColumnEncoding:
     max_categories: int | None = None
     cyclic: tuple[str, ...] = ()
     format: str | None = None
+    thousands: str | None = None
+    decimal: str = "."
 
     def __post_init__(self) -> None:
         _require(self.kind in _OPTIONS, "as", f"one of {', '.join(_OPTIONS)}", self.kind, _OPTIONS)
@@ -69,6 +73,11 @@ class ColumnEncoding:
         for part in self.cyclic:
             _require(part in CYCLES, "cyclic", f"some of {', '.join(CYCLES)}", part, CYCLES)
         _require(self.format is None or _is_text(self.format), "format", "text such as '%d/%m/%Y'", self.format)
+        _require(self.decimal in (".", ","), "decimal", "'.' or ','", self.decimal)
+        group = self.thousands
+        character = _is_text(group) and len(group) == 1 and not group.isalnum() and group not in "+-"  # type: ignore[arg-type]
+        good = group is None or (character and group != self.decimal)
+        _require(good, "thousands", f"one character such as ',' other than decimal ({self.decimal!r})", group)
 
 
 Choices = tuple[tuple[str, ColumnEncoding], ...]

@@ -72,6 +72,7 @@ class NumberEncoder(Encoder):
     """(value - shift) * scale, and perhaps 1 where there is no value.
 
     fill: stands for a missing value, before it is scaled; None: that is an error.
+    thousands, decimal: as of `ColumnEncoding`.
     """
 
     kind: ClassVar[str] = "number"
@@ -79,13 +80,22 @@ class NumberEncoder(Encoder):
     indicator: bool
     shift: float
     scale: float
+    thousands: str | None = None
+    decimal: str = "."
 
     @property
     def names(self) -> list[str]:
         return [self.column, f"{self.column} missing"] if self.indicator else [self.column]
 
     def encode(self, rows: Columns) -> np.ndarray:
-        return self._scaled(rows, numbers(rows, self.column, self.missing))
+        return self._scaled(rows, numbers(rows, self.column, self.missing, self.thousands, self.decimal))
+
+    def to_json(self) -> dict[str, Any]:
+        """Without the options at their default, which earlier releases do not know."""
+        raw = super().to_json()
+        return {
+            name: value for name, value in raw.items() if (name, value) not in (("thousands", None), ("decimal", "."))
+        }
 
     def _scaled(self, rows: Columns, values: np.ndarray) -> np.ndarray:
         gaps = np.isnan(values)

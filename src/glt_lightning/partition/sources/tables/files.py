@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from glt_lightning.errors import DataError
-from glt_lightning.partition.sources.tables.text import infer_types, text_batches, text_columns
+from glt_lightning.partition.sources.tables.text import infer_types, number_advice, text_batches, text_columns
 
 PARQUET = (".parquet", ".pq")
 TEXT = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
@@ -200,13 +200,13 @@ def _cast(piece: TablePiece, name: str, array: pa.Array, kind: pa.DataType) -> p
         return pc.cast(array, kind, safe=not pa.types.is_timestamp(kind))
     except pa.ArrowException:
         row = first_failure(array, kind)
-        advice = ""
+        value, advice = array[row].as_py(), ""
         if pa.types.is_float32(kind):  # of text files, only features are read as these
-            advice = f", or set encode: {{{name}: category}} for categories, {{{name}: number}} for numbers with "
-            advice += "missing values, auto to choose by the values of each column"
-        raise piece.error(
-            name, row, f"{array[row].as_py()!r} is not a valid {kind}; correct the value{advice}."
-        ) from None
+            encode = (
+                f"set encode: {{{name}: category}} for categories, {{{name}: number}} for numbers with missing values, "
+            )
+            advice = f", or {number_advice(name, [value]) or f'{encode}auto to choose by the values of each column'}"
+        raise piece.error(name, row, f"{value!r} is not a valid {kind}; correct the value{advice}.") from None
 
 
 def first_failure(array: pa.Array, kind: pa.DataType) -> int:

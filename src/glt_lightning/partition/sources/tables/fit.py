@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from glt_lightning.partition.sources.tables.raw_values import (
     is_time,
     numbers,
 )
+from glt_lightning.partition.sources.tables.text import number_advice
 from glt_lightning.progress import Progress
 
 _log = logging.getLogger(__name__)
@@ -130,7 +132,7 @@ class _NumberFit:
         self._held: list[np.ndarray] = []
 
     def _values(self, piece: TablePiece) -> np.ndarray:
-        return numbers(piece, self._name, self._missing)
+        return numbers(piece, self._name, self._missing, self._how.thousands, self._how.decimal)
 
     def add(self, piece: TablePiece, counted: np.ndarray | None) -> None:
         values = self._values(piece)
@@ -150,7 +152,7 @@ class _NumberFit:
         self._least, self._most = min(self._least, float(values.min())), max(self._most, float(values.max()))
 
     def finish(self, table: TableFiles) -> Encoder:
-        return NumberEncoder(**self._fitted(table))
+        return NumberEncoder(**self._fitted(table), thousands=self._how.thousands, decimal=self._how.decimal)
 
     def _fitted(self, table: TableFiles) -> dict[str, Any]:
         how = self._how
@@ -239,32 +241,41 @@ class _CategoryFit:
         return CodeEncoder(column=self._name, missing=self._missing, categories=tuple(known))
 
     def _warn_of_numbers(self, table: TableFiles, known: list[str]) -> None:
-        """One word among numbers makes them categories, of which a model learns no order."""
-        found = pa.array(known, pa.large_string())
-        no_numbers = found.filter(pc.invert(pc.match_substring_regex(found, NUMBER_OR_DATE))).to_pylist()
-        if 2 * len(no_numbers) < len(known):
-            words = ", ".join(no_numbers[:3])
+        """One word among numbers makes them categories, of which a model learns no order; so does the comma of 1,234."""
+        others, place = self._no_numbers(known), f"{table.paths[0]}: column {self._name!r} is treated as categories:"
+        category = f"if the column does hold categories, encode: {{{self._name}: category}}"
+        if advice := number_advice(self._name, others):
+            _log.warning("%s %r is not a plain number; %s; %s.", place, others[0], advice, category)
+        elif 2 * len(others) < len(known):
             _log.warning(
-                "%s: column %r is treated as categories: most of its %s different values are numbers or dates, "
-                "but not %s. If these stand for missing values, set missing: [%s]; if the column does hold "
-                "categories, encode: {%s: category}.",
-                *(
-                    table.paths[0],
-                    self._name,
-                    f"{len(known):,}",
-                    ", ".join(map(repr, no_numbers[:3])),
-                    words,
-                    self._name,
-                ),
+                "%s most of its %s different values are numbers or dates, but not %s. If these stand for missing values, set "
+                "missing: [%s]; %s.",
+                place,
+                f"{len(known):,}",
+                ", ".join(map(repr, others[:3])),
+                ", ".join(map(_yaml_word, others[:3])),
+                category,
             )
+
+    @staticmethod
+    def _no_numbers(known: list[str]) -> list[str]:
+        found = pa.array(known, pa.large_string())
+        return found.filter(pc.invert(pc.match_substring_regex(found, NUMBER_OR_DATE))).to_pylist()
 
     def _require_repeated(self, table: TableFiles) -> None:
         """Raises `DataError` for what is different in most rows: a model would learn the rows by heart."""
         rows, different = self._found.total(), len(self._found)
         if 2 * different > rows:
+            advice = number_advice(self._name, self._no_numbers(sorted(self._found)))
             raise DataError(
                 f"{table.paths[0]}: column {self._name!r} (dataset: {table.what}) has {different:,} different values in "
                 f"{rows:,} rows, such as {min(self._found)!r}: an id or free text rather than a category. Leave it out of "
                 f"features, or set encode: {{{self._name}: code}} or {{{self._name}: {{as: category, max_categories: 1000}}}}; "
-                f"of dates, how they are written: {{{self._name}: {{as: date, format: '%d.%m.%Y'}}}}."
+                + (advice or f"of dates, how they are written: {{{self._name}: {{as: date, format: '%d.%m.%Y'}}}}")
+                + "."
             )
+
+
+def _yaml_word(value: str) -> str:
+    """The value as an item of a list in YAML, with quotes where a comma in it would make two of one."""
+    return value if re.fullmatch(r"[A-Za-z][\w./-]*", value) else repr(value)

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from glt_lightning.errors import DataError
 from glt_lightning.partition.sources.tables.files import first_failure
+from glt_lightning.partition.sources.tables.text import number_advice, number_pattern
 
 _US_OF_DAY = 86400e6
 
@@ -40,11 +41,19 @@ def is_time(kind: pa.DataType) -> bool:
     return pa.types.is_timestamp(kind) or pa.types.is_date(kind)
 
 
-def numbers(rows: Columns, column: str, missing: tuple[str, ...]) -> np.ndarray:
-    """float64 [N], NaN where there is none."""
+def numbers(
+    rows: Columns, column: str, missing: tuple[str, ...], thousands: str | None = None, decimal: str = "."
+) -> np.ndarray:
+    """float64 [N], NaN where there is none.
+
+    thousands, decimal: the characters that group digits and begin the fraction of numbers in text.
+    """
     array = _plain(rows.column(column))
     if is_text(array.type):
-        array = _parsed_numbers(rows, column, _without(array, missing))
+        array = _without(array, missing)
+        if (thousands, decimal) != (None, "."):
+            array = _in_plain_digits(rows, column, array, thousands, decimal)
+        array = _parsed_numbers(rows, column, array)
     elif pa.types.is_boolean(array.type):
         array = pc.cast(array, pa.int8())
     elif not (is_number(array.type) or pa.types.is_decimal(array.type) or pa.types.is_null(array.type)):
@@ -65,12 +74,23 @@ def _parsed_numbers(rows: Columns, column: str, array: pa.Array) -> pa.Array:
             continue
     row = first_failure(array, pa.float64())
     value = array[row].as_py()
-    raise rows.error(
-        column,
-        row,
-        f"{value!r} is not a number; {_other_kinds(column)}, and if it stands for a missing value, set missing: "
-        f"[{value}].",
-    )
+    advice = number_advice(column, [value]) or f"if it stands for a missing value, set missing: [{value!r}]"
+    raise rows.error(column, row, f"{value!r} is not a number; {_other_kinds(column)}, and {advice}.")
+
+
+def _in_plain_digits(rows: Columns, column: str, array: pa.Array, thousands: str | None, decimal: str) -> pa.Array:
+    """Numbers such as 1.234,5 as 1234.5. Raises `DataError` for any other text: in it a point may mean either."""
+    good = pc.fill_null(pc.match_substring_regex(array, number_pattern(thousands, decimal)), True)
+    if (row := good.index(False).as_py()) >= 0:
+        grouped = "" if thousands is None else f"thousands {thousands!r} and "
+        raise rows.error(
+            column,
+            row,
+            f"{array[row].as_py()!r} is not a number with {grouped}decimal {decimal!r}; correct the value or these options.",
+        )
+    if thousands is not None:
+        array = pc.replace_substring(array, thousands, "")
+    return pc.replace_substring(array, decimal, ".")
 
 
 def _other_kinds(column: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from pyarrow import csv
 _BLOCK = 16 << 20  # the longest row
 # From narrow to wide.
 _TYPES = (pa.int64(), pa.float64(), pa.bool_(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
+
+# (thousands, decimal), the likeliest first
+_WAYS_TO_WRITE = ((",", "."), (None, ","), (".", ","), *((space, end) for space in " \u00a0\u202f'_" for end in ".,"))
 
 
 def text_columns(path: Path) -> list[str]:
@@ -75,3 +79,21 @@ def _open(path: Path, columns: list[str] | None) -> csv.CSVStreamingReader:
 
 def _parsing(tabs: bool) -> csv.ParseOptions:
     return csv.ParseOptions(delimiter="\t" if tabs else ",", newlines_in_values=True)
+
+
+def number_pattern(thousands: str | None, decimal: str) -> str:
+    """The pattern of numbers that are written with these characters. In 1,5 a comma does not group digits."""
+    point, group = re.escape(decimal), re.escape(thousands or "")
+    grouped = f"|[0-9]{{1,3}}({group}[0-9]{{2,3}})*{group}[0-9]{{3}}" if thousands else ""
+    return f"^[+-]?(([0-9]+{grouped})({point}[0-9]*)?|{point}[0-9]+)([eE][+-]?[0-9]+)?$"
+
+
+def number_advice(column: str, values: Sequence[str]) -> str:
+    """How to read all of these as numbers, where other characters than a point are in them; empty if they are not numbers."""
+    for thousands, decimal in _WAYS_TO_WRITE:
+        pattern = re.compile(number_pattern(thousands, decimal))
+        if values and all(pattern.match(each) for each in values):
+            named = {"thousands": thousands, "decimal": "," if decimal == "," else None}
+            options = ", ".join(f"{name}: {character!r}" for name, character in named.items() if character)
+            return f"for numbers that are written so, set encode: {{'*': auto, {column}: {{as: number, {options}}}}}"
+    return ""
