@@ -73,7 +73,7 @@ class _LeafOverrides(ActionTypeHint):
                 if below:
                     changed = _with_leaf(present.get(first), below, value, f"{option}: {self.dest}.{first}")
                     args = (parser, config, json.dumps(changed), f"{base}.{first}")
-        return super().__call__(*args, **kwargs)
+        return super().__call__(*args, **kwargs)  # type: ignore[no-untyped-call]
 
 
 def _with_leaf(present: Any, keys: list[str], value: str, where: str) -> dict[str, Any]:

@@ -74,8 +74,8 @@ class ColumnEncoding:
             _require(part in CYCLES, "cyclic", f"some of {', '.join(CYCLES)}", part, CYCLES)
         _require(self.format is None or _is_text(self.format), "format", "text such as '%d/%m/%Y'", self.format)
         _require(self.decimal in (".", ","), "decimal", "'.' or ','", self.decimal)
-        group = self.thousands
-        character = _is_text(group) and len(group) == 1 and not group.isalnum() and group not in "+-"  # type: ignore[arg-type]
+        group: Any = self.thousands
+        character = _is_text(group) and len(group) == 1 and not group.isalnum() and group not in "+-"
         good = group is None or (character and group != self.decimal)
         _require(good, "thousands", f"one character such as ',' other than decimal ({self.decimal!r})", group)
 
