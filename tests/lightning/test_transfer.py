@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from glt_lightning import SamplingOptions
+from glt_lightning import GLTDataModule, GraphSAGE, SamplingOptions
 from glt_lightning.errors import OptionError
 from glt_lightning.lightning.strategies.contexts import wants_pinned
 from glt_lightning.loader.transfer import CopiesInFlight
@@ -61,3 +63,40 @@ def test_trains_on_a_gpu(make_data, make_model, make_trainer, strategy: str) -> 
     trainer.fit(model, data)
     (result,) = trainer.test(model, data, verbose=False)
     assert result["test_acc"] > 0.7
+
+
+class Moving(GraphSAGE):
+    """A module that moves batches itself."""
+
+    moved = 0
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        type(self).moved += 1
+        batch.by_module = True
+        return super().transfer_batch_to_device(batch, device, dataloader_idx)
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        assert batch.by_module
+        return super().training_step(batch, batch_idx)
+
+
+class OwnData(GLTDataModule):
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        batch = super().transfer_batch_to_device(batch, device, dataloader_idx)
+        batch.by_module = "by_data"
+        return batch
+
+
+@pytest.mark.parametrize("strategy", ["auto", "glt_worker"])
+def test_a_module_that_moves_batches_itself_is_asked(make_data, make_model, make_trainer, strategy: str) -> None:
+    model, Moving.moved = make_model(Moving), 0
+    trainer = make_trainer(strategy=strategy, max_epochs=1, num_sanity_val_steps=0, limit_val_batches=0)
+    trainer.fit(model, make_data())
+    assert Moving.moved == trainer.global_step > 0
+
+
+def test_a_data_module_of_the_user_comes_before_the_module(graph_npz, tmp_path, make_model, make_trainer) -> None:
+    model, Moving.moved = make_model(Moving), 0
+    data = OwnData(str(graph_npz), root=str(tmp_path), num_neighbors=[3], batch_size=20)
+    make_trainer(max_epochs=1, num_sanity_val_steps=0, limit_val_batches=0).fit(model, data)
+    assert Moving.moved == 0

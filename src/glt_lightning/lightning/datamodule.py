@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch_geometric.data import Data, HeteroData
 
@@ -296,6 +298,10 @@ class GLTDataModule(SeedDataModule):
         return self._make_loader("predict", None if self.predict_split == "all" else self.predict_split)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        if (module := self._moving_module()) is not None:
+            with self._in_flight.held(batch, device):
+                moved = module.transfer_batch_to_device(batch, device, dataloader_idx)
+            return self._host().complete(moved) if isinstance(moved, (Data, HeteroData)) else moved
         if not isinstance(batch, (Data, HeteroData)):
             return super().transfer_batch_to_device(batch, device, dataloader_idx)
         if device.type == "cuda":
@@ -303,6 +309,14 @@ class GLTDataModule(SeedDataModule):
         else:
             moved = super().transfer_batch_to_device(batch, device, dataloader_idx)
         return self._host().complete(moved)
+
+    def _moving_module(self) -> LightningModule | None:
+        """The module, if it moves batches itself. Lightning asks it where the data module has no such hook, and ours is none of
+        the user's; one of a subclass comes first."""
+        module = None if self.trainer is None else self.trainer.lightning_module
+        if module is None or type(self).transfer_batch_to_device is not GLTDataModule.transfer_batch_to_device:
+            return None
+        return module if is_overridden("transfer_batch_to_device", module) else None
 
     def teardown(self, stage: str | None = None) -> None:
         self._close()

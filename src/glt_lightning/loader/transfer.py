@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -18,7 +21,7 @@ class CopiesInFlight:
     """
 
     def __init__(self) -> None:
-        self._held: deque[tuple[torch.cuda.Event, Batch]] = deque()
+        self._held: deque[tuple[torch.cuda.Event, Any]] = deque()
 
     def copy(self, batch: Batch, device: torch.device) -> Batch:
         """Starts copying ``batch`` to the CUDA ``device`` on its current stream; returns the copy. A batch that the device
@@ -26,11 +29,21 @@ class CopiesInFlight:
         self.release()
         if _is_on(batch, device):
             return batch
-        moved = copy.copy(batch).to(device, non_blocking=True)  # PyG moves in place, and the original is what we hold
+        with self.held(batch, device):
+            return copy.copy(batch).to(device, non_blocking=True)
+
+    @contextmanager
+    def held(self, batch: Any, device: torch.device) -> Iterator[None]:
+        """Keeps the memory of a batch that is copied to ``device`` in here, on its current stream."""
+        if device.type != "cuda":
+            yield
+            return
+        self.release()
+        kept = copy.copy(batch)  # PyG moves in place
+        yield
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(device))
-        self._held.append((event, batch))
-        return moved
+        self._held.append((event, kept))
 
     def release(self) -> None:
         """Forgets the batches whose copies are done. Never waits."""
