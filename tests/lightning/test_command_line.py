@@ -369,7 +369,7 @@ def test_fit_then_test_then_predict(
         caplog.clear()
         return lines[-1]
 
-    assert "there is no checkpoints/best.ckpt of an earlier fit" in refused(
+    assert "there is no best checkpoint of an earlier fit" in refused(
         capsys, "test", "--config", config, "--ckpt_path", "best"
     )
     main(["fit", "--config", config, "--trainer.max_epochs", "3"])
@@ -473,6 +473,15 @@ def test_unreadable_checkpoint_is_named(config: str, capsys: pytest.CaptureFixtu
     assert "ckpt_path: cut.ckpt: torch cannot read this checkpoint: " in refused(
         capsys, "test", "--config", config, "--ckpt_path", "cut.ckpt"
     )
+
+
+def test_best_of_a_checkpoint_callback_of_the_users(config: str, caplog: pytest.LogCaptureFixture) -> None:
+    own = ["--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.filename", "mybest"]
+    own += ["--trainer.callbacks.monitor", "val_acc", "--trainer.callbacks.mode", "max"]
+    main(["fit", "--config", config, "--trainer.callbacks+=ModelCheckpoint", *own])
+    assert "run: lightning_logs/version_0: best val_acc" in caplog.text
+    main(["test", "--config", config, "--ckpt_path", "best"])
+    assert caplog.messages[-1].endswith("; from lightning_logs/version_0/checkpoints/mybest.ckpt")
 
 
 def test_last_resumes_the_run_of_the_configuration(config: str, caplog: pytest.LogCaptureFixture) -> None:

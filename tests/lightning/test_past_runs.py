@@ -100,7 +100,7 @@ def test_others_are_refused(runs: Runs, past: dict[str, Any] | None, now: dict[s
 
 
 def test_nothing_there(runs: Runs) -> None:
-    with pytest.raises(OptionError, match=r"there is no checkpoints/last\.ckpt of an earlier fit"):
+    with pytest.raises(OptionError, match=r"there is no last checkpoint of an earlier fit"):
         find_past_run("last", runs.root, config())
 
 
@@ -127,3 +127,46 @@ def test_checkpoints_have_the_configuration_which_is_made_once() -> None:
         keeps.on_save_checkpoint(None, None, checkpoint)
     assert saved == [{"glt_run": {"model": {"a": 1}, "data": None, "cluster": None}}] * 2
     assert Parser.dumps == 1
+
+
+def state(folder: Path, best: str, *, score: float | None = None, last: str = "") -> dict[str, Any]:
+    """What a `ModelCheckpoint` of Lightning writes into each checkpoint."""
+    paths = {"best_model_path": str(folder / best), "last_model_path": str(folder / last) if last else ""}
+    return {"dirpath": str(folder), "best_model_score": score, **paths}
+
+
+def save(path: Path, when: int, **states: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save({"glt_run": config(), "callbacks": states}, path)
+    os.utime(path, (when, when))
+    return path
+
+
+def test_best_is_what_the_run_recorded_whatever_its_name(tmp_path: Path) -> None:
+    folder = tmp_path / "lightning_logs/version_0/checkpoints"
+    mine = save(folder / "mine/val=0.5.ckpt", 1, A=state(folder, "mine/val=0.5.ckpt", score=0.5))
+    end = save(folder / "end.ckpt", 2, A=state(folder, "mine/val=0.5.ckpt", score=0.5, last="end.ckpt"))
+    assert find_past_run("best", tmp_path, config()).path == mine
+    assert find_past_run("last", tmp_path, config()).path == end
+    # in a folder that was moved since
+    folder.parent.rename(folder.parent.with_name("copy"))
+    assert find_past_run("best", tmp_path, config()).path == folder.parent.with_name("copy") / mine.relative_to(
+        folder.parent
+    )
+
+
+def test_best_of_several_is_of_the_callback_that_compares(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    best = save(folder / "accuracy.ckpt", 1)
+    save(folder / "best.ckpt", 2)  # of an earlier release in the same folder
+    steps = {"Steps": state(folder, "step=9.ckpt"), "Best": state(folder, "accuracy.ckpt", score=0.9)}
+    save(folder / "step=9.ckpt", 3, **steps)
+    assert find_past_run("best", tmp_path, config()).path == best
+
+
+def test_checkpoints_in_a_folder_of_the_users_are_found(tmp_path: Path) -> None:
+    own = tmp_path / "elsewhere"
+    best = save(own / "best-v1.ckpt", 2, A=state(own, "best-v1.ckpt", score=0.5))
+    save(own / "best.ckpt", 1, A=state(own, "best.ckpt", score=0.9))  # of an earlier run
+    now = config() | {"trainer": {"callbacks": [{"class_path": "M", "init_args": {"dirpath": str(own)}}]}}
+    assert find_past_run("best", tmp_path / "logs", now).path == best

@@ -22,11 +22,11 @@ from glt_lightning.lightning.cli.links import give_taken_links, link_graph
 from glt_lightning.lightning.cli.messages import OneLineParser, misfit
 from glt_lightning.lightning.cli.past_runs import (
     RunConfig,
-    checkpoints_below,
     find_past_run,
     hyperparameters_of,
     nothing_left,
     past_run_at,
+    recorded_checkpoints,
 )
 from glt_lightning.lightning.cli.quiet import without_noise
 from glt_lightning.lightning.cli.ready_classes import asked_for_classes, ready_classes
@@ -124,11 +124,11 @@ class GLTCLI(LightningCLI):
                 f"{name}: no checkpoint is given, and the model would have random weights. Give --ckpt_path best, last or the "
                 f"path of a checkpoint; --ckpt_path {_NO_CHECKPOINT} is for a module that loads weights of its own."
             )
-        if name == "fit" and word == "last" and not checkpoints_below(root, word):
-            return  # Lightning's: a job that is started again and again resumes where there is something
         if word not in _PAST_RUN and not os.path.isfile(str(word)):
             return
         now = yaml.safe_load(self._parser(name).dump(config, skip_none=False))
+        if name == "fit" and word == "last" and not any(recorded_checkpoints(word, root, now)):
+            return  # Lightning's: a job that is started again and again resumes where there is something
         past = find_past_run(word, root, now) if word in _PAST_RUN else past_run_at(word, now)
         config["ckpt_path"] = str(past.path)
         if word in _PAST_RUN or past.differences:

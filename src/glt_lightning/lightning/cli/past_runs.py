@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -46,16 +46,12 @@ class PastRun:
 
 
 def find_past_run(word: str, root: str | Path, config: Mapping[str, Any]) -> PastRun:
-    """The newest ``best.ckpt`` (or ``last.ckpt``: word) below a ``default_root_dir`` that is of this configuration, else
-    the newest whose model has other options. Raises `OptionError` if each is of another graph or another model."""
-    found = checkpoints_below(root, word)
-    if not found:
-        raise OptionError(
-            f"ckpt_path: {word}: there is no checkpoints/{word}.ckpt of an earlier fit below {Path(root).resolve()}. "
-            "Run fit first, or give the path of a checkpoint."
-        )
+    """The ``best`` (or ``last``: word) checkpoint of the newest run of this configuration below a ``default_root_dir``, else
+    of the newest whose model has other options. Raises `OptionError` if each is of another graph or another model."""
     different: list[PastRun] = []
-    for path in found:
+    newest: Path | None = None
+    for path in recorded_checkpoints(word, root, config):
+        newest = newest or path
         past = _config_of(path)
         if past is None or _of_another(past, config):
             continue
@@ -65,11 +61,16 @@ def find_past_run(word: str, root: str | Path, config: Mapping[str, Any]) -> Pas
         different.append(PastRun(path, tuple(differences)))
     if different:
         return different[0]
-    past = _config_of(found[0])
+    if newest is None:
+        raise OptionError(
+            f"ckpt_path: {word}: there is no {word} checkpoint of an earlier fit below {Path(root).resolve()}. "
+            "Run fit first, or give the path of a checkpoint."
+        )
+    past = _config_of(newest)
     why = "does not record its configuration" if past is None else f"has {_of_another(past, config)}"
     raise OptionError(
-        f"ckpt_path: {word}: no {word}.ckpt below {Path(root).resolve()} was saved for this graph and model. The "
-        f"newest, {found[0]}, {why}. Run fit first, or give the path of a checkpoint."
+        f"ckpt_path: {word}: no {word} checkpoint below {Path(root).resolve()} was saved for this graph and model. The "
+        f"newest, {newest}, {why}. Run fit first, or give the path of a checkpoint."
     )
 
 
@@ -105,11 +106,53 @@ def hyperparameters_of(path: str) -> dict[str, Any]:
     return {name: value for name, value in (known or {}).items() if name not in ("_class_path", "_instantiator")}
 
 
-def checkpoints_below(root: str | Path, word: str) -> list[Path]:
-    """Each run's, newest first."""
+def recorded_checkpoints(word: str, root: str | Path, config: Mapping[str, Any]) -> Iterator[Path]:
+    """What the runs below a ``default_root_dir`` call their ``best`` or ``last`` checkpoint, newest run first: a
+    `ModelCheckpoint` names its files as the user likes, and each checkpoint has what they were when it was saved.
+
+    config: its callbacks may keep checkpoints in other folders (``dirpath``).
+    """
     root = Path(root)
-    found = [*root.glob(f"*/*/checkpoints/{word}.ckpt"), *root.glob(f"checkpoints/{word}.ckpt")]
-    return sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    folders = {*root.glob("*/*/checkpoints"), root / "checkpoints", *_folders_of_callbacks(config)}
+    files = {path: path.stat().st_mtime_ns for folder in folders for path in folder.rglob("*.ckpt") if path.exists()}
+    seen: set[Path] = set()
+    for path in sorted(files, key=lambda path: files[path], reverse=True):
+        found = _recorded(word, path)
+        if found is not None and found not in seen:
+            seen.add(found)
+            yield found
+
+
+def _folders_of_callbacks(config: Mapping[str, Any]) -> list[Path]:
+    callbacks = (config.get("trainer") or {}).get("callbacks") or []
+    given = [each.get("init_args") or {} for each in (callbacks if isinstance(callbacks, list) else [callbacks])]
+    return [Path(each["dirpath"]) for each in given if isinstance(each.get("dirpath"), str)]
+
+
+def _recorded(word: str, checkpoint: Path) -> Path | None:
+    """The best or last checkpoint of a run as one of its checkpoints knows it; one that knows nothing of it goes by its name."""
+    read = _read(checkpoint)
+    states = read.get("callbacks") if isinstance(read, Mapping) else None
+    state = chosen_state(word, states.values() if isinstance(states, Mapping) else [])
+    if state is None:
+        return checkpoint if checkpoint.stem == word else None
+    path, folder = Path(state[f"{word}_model_path"]), Path(state.get("dirpath") or "")
+    if path.is_relative_to(folder):
+        # the run's folder may have been moved since: the checkpoint is where this one is
+        inside = path.relative_to(folder)
+        for parent in checkpoint.parents:
+            if (parent / inside).exists():
+                return parent / inside
+            if parent.name == folder.name:
+                break
+    return path if path.exists() else None
+
+
+def chosen_state(word: str, states: Iterable[Any]) -> Mapping[str, Any] | None:
+    """That of the `ModelCheckpoint` whose best (or last) counts: the first that compares a metric, else the first."""
+    key = f"{word}_model_path"
+    found = [each for each in states if isinstance(each, Mapping) and each.get(key)]
+    return next((each for each in found if each.get("best_model_score") is not None), found[0] if found else None)
 
 
 def nothing_left(path: Any, trainer: Trainer) -> str:

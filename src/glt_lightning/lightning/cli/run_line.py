@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
+from glt_lightning.lightning.cli.past_runs import chosen_state
 from glt_lightning.lightning.strategies.sigterm import end_other_ranks
 
 _FILES = ("metrics.csv", "predictions", "report.html", "config.yaml")
@@ -62,11 +64,16 @@ def _say_end(trainer: Trainer, subcommand: str, cause: str, checkpoint: str | No
 
 
 def _way_on(trainer: Trainer) -> str:
-    checkpoints = trainer.checkpoint_callback
-    path = Path(getattr(checkpoints, "last_model_path", "") or getattr(checkpoints, "best_model_path", ""))
-    if not path.is_file():
-        return "there is no checkpoint to continue from."
-    return f"--ckpt_path {'last' if path.name == 'last.ckpt' else _shown(path)} continues it."
+    for word in ("last", "best"):
+        state = _chosen(word, trainer)
+        if state is not None and (path := Path(state[f"{word}_model_path"])).is_file():
+            return f"--ckpt_path {word if word == 'last' else _shown(path)} continues it."
+    return "there is no checkpoint to continue from."
+
+
+def _chosen(word: str, trainer: Trainer) -> Mapping[str, Any] | None:
+    callbacks = trainer.checkpoint_callbacks
+    return chosen_state(word, [each.state_dict() for each in callbacks if isinstance(each, ModelCheckpoint)])
 
 
 def run_folder(trainer: Trainer) -> Path:
@@ -78,13 +85,13 @@ def run_folder(trainer: Trainer) -> Path:
 
 def _best(trainer: Trainer, folder: Path) -> tuple[list[str], list[str]]:
     """(the best metric, the checkpoint that has it)."""
-    checkpoint = trainer.checkpoint_callback
-    if not isinstance(checkpoint, ModelCheckpoint) or not checkpoint.best_model_path:
+    checkpoint = _chosen("best", trainer)
+    if checkpoint is None:
         return [], []
-    score, path = checkpoint.best_model_score, Path(checkpoint.best_model_path)
+    score, path = checkpoint["best_model_score"], Path(checkpoint["best_model_path"])
     inside = path.absolute().is_relative_to(folder.absolute())
     shown = str(path.absolute().relative_to(folder.absolute())) if inside else _shown(path)
-    return ([] if score is None else [f"best {checkpoint.monitor} {score:.4f}"]), [shown]
+    return ([] if score is None else [f"best {checkpoint['monitor']} {score:.4f}"]), [shown]
 
 
 def _shown(path: Path) -> str:
