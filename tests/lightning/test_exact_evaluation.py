@@ -164,8 +164,9 @@ def test_links_are_ranked_among_all_destinations(
     expected = rank_links(*ends, test, known=train, metrics=["hits@5", "mrr@10"], score=score)
     assert {name: found[f"test_rank_{name}"] for name in expected} == pytest.approx(expected)
     assert 0 < found["test_rank_mrr@10"] < 1
-    with pytest.raises(OptionError, match=r"model.ranking: ranks among the embeddings of all nodes"):
-        make_trainer().test(module, make_data(dataset=learnable_hetero(), **SHOP))
+    for command in ("fit", "validate", "test"):  # not after the training
+        with pytest.raises(OptionError, match=r"model.ranking: ranks among the embeddings of all nodes"):
+            getattr(make_trainer(), command)(module, datamodule=make_data(dataset=learnable_hetero(), **SHOP))
 
 
 def test_a_step_that_calls_something_else_is_refused(make_data: MakeData, make_trainer: Any) -> None:
@@ -196,3 +197,6 @@ def test_a_step_that_calls_something_else_is_refused(make_data: MakeData, make_t
         OptionError, match=r"data.exclude_target_edges: val: reverse: each batch would pass other messages"
     ):
         make_trainer().validate(module, links)
+    hidden = make_data(dataset=learnable_hetero(), exclude_target_edges={"test": "reverse"}, **SHOP, **EXACT)
+    with pytest.raises(OptionError, match=r"data.exclude_target_edges: test: reverse"):  # not after the training
+        make_trainer().fit(module, hidden)

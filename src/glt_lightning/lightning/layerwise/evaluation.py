@@ -49,6 +49,11 @@ class ExactEvaluation(Callback):
 
     # Lightning's hooks
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if trainer.datamodule is self.data:  # type: ignore[attr-defined]
+            for split in {"fit": ("val", "test"), "validate": ("val",), "test": ("test",)}.get(stage, ()):
+                self._refuse_exclusion(split)  # before training, also for the test that follows it
+
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._begin(trainer, pl_module, "val")
 
@@ -96,7 +101,6 @@ class ExactEvaluation(Callback):
             return
         if self._run is None or self._split != split:
             self._close()
-            self._refuse_exclusion(split)
             folder = Path(self.data.layerwise.scratch or tempfile.gettempdir())
             self._run = start_run(
                 module,

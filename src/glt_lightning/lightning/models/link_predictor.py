@@ -182,10 +182,10 @@ class LinkPredictor(LightningModule):
     def setup(self, stage: str) -> None:
         require_same_inputs(self.trainer, self.in_channels, self.num_categories)
         data = getattr(self.trainer, "datamodule", None)
-        if stage == "test" and len(self.test_ranking) and getattr(data, "eval", None) != "layerwise":
+        if stage != "predict" and len(self.test_ranking) and getattr(data, "eval", None) != "layerwise":
             raise OptionError(
                 "model.ranking: ranks among the embeddings of all nodes, which sampled evaluation does not have. Set "
-                "data.eval: layerwise, or remove it."
+                "data.eval: layerwise, or leave out model.ranking."
             )
 
     def training_step(self, batch: Data | HeteroData, batch_idx: int) -> Tensor:
