@@ -308,3 +308,50 @@ def test_what_is_never_offered_is_refused_by_name(package: str, name: str, inste
     for data in (glt.data.Dataset(), glt.distributed.DistDataset()):
         with pytest.raises(OptionError, match="vineyard is not read"):
             data.load_vineyard("socket")
+
+
+KEPT = ["int64", "int32", "int16", "uint8", "bool"]
+LARGE = 2**24 + 1  # the first integer that float32 lacks
+
+
+@pytest.mark.parametrize("kind", [*KEPT, "float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("as_they_are", [False, True])
+def test_features_keep_their_dtype(kind: str, as_they_are: bool, tmp_path: Path) -> None:
+    """Without a dtype floating-point numbers become float32, as in GLT; with None nothing changes."""
+    dtype = getattr(torch, kind)
+    first = LARGE if kind in ("int64", "int32") else 0
+    rows = (torch.arange(NODES)[:, None] + first).to(dtype)
+    expected = rows if as_they_are or kind in KEPT else rows.float()
+    data, chosen = glt.data.Dataset(), {"dtype": None} if as_they_are else {}
+    data.init_graph(ring_edges(), graph_mode="CPU")
+    data.init_node_features(rows, **chosen)
+    data.init_edge_features(rows.repeat(2, 1), **chosen)
+    assert torch.equal(data.node_features[IDS], expected)
+    batch = next(iter(glt.loader.NeighborLoader(data, [2], IDS, batch_size=NODES, with_edge=True)))
+    assert batch.x.dtype == batch.edge_attr.dtype == expected.dtype
+    assert torch.equal(batch.x, expected[batch.node])
+    folder = tmp_path / "parts"
+    chosen = {"node_feat_dtype": None, "edge_feat_dtype": None} if as_they_are else {}
+    glt.partition.RandomPartitioner(
+        folder, 2, NODES, ring_edges(), rows, edge_feat=rows.repeat(2, 1), **chosen
+    ).partition()
+    with glt.LoaderContext(glt.LocalPartition.open(folder)) as context:
+        spec = glt.LoaderSpec(name="all", split=None, num_neighbors=[2], batch_size=NODES)
+        batch = next(iter(context.make_loader(spec)))
+        assert batch.x.dtype == batch.edge_attr.dtype == expected.dtype
+        assert torch.equal(batch.x, expected[batch.n_id])
+
+
+def test_integers_that_a_dtype_cannot_hold_are_refused(tmp_path: Path) -> None:
+    rows = torch.arange(NODES)[:, None] + LARGE
+    assert glt.data.Feature(rows, dtype=torch.float64).feature_tensor.dtype == torch.float64
+    with pytest.raises(
+        DataError, match="feature_tensor: expected integers that float32 can hold, got int64 from 16777217"
+    ):
+        glt.data.Feature(rows, dtype=torch.float32)
+    with pytest.raises(DataError, match="node_feat: expected integers that float16 can hold"):
+        glt.partition.RandomPartitioner(
+            tmp_path / "p", 1, NODES, ring_edges(), rows, node_feat_dtype=torch.float16
+        ).partition()
+    with pytest.raises((DataError, OptionError), match="complex64"):
+        glt.partition.RandomPartitioner(tmp_path / "p", 1, NODES, ring_edges(), rows.to(torch.complex64)).partition()

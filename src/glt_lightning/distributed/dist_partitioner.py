@@ -16,6 +16,7 @@ from glt_lightning.distributed.session import current, required
 from glt_lightning.distributed.worker import init_worker_group
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.glt.partitioners import RandomPartitioner
+from glt_lightning.partition.sources.tensors import FLOATS
 
 _HOMOGENEOUS = ""  # the type of a graph without types
 
@@ -63,8 +64,8 @@ class DistRandomPartitioner:
         edge_feat_ids: Any = None,
         num_parts: int | None = None,
         current_partition_idx: int | None = None,
-        node_feat_dtype: Any = torch.float32,
-        edge_feat_dtype: Any = torch.float32,
+        node_feat_dtype: Any = FLOATS,
+        edge_feat_dtype: Any = FLOATS,
         edge_assign_strategy: str = "by_src",
         chunk_size: int = 10000,
         master_addr: str | None = None,

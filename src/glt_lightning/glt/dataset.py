@@ -15,7 +15,7 @@ from glt_lightning.glt.fields import GLTFields
 from glt_lightning.glt.given import read_labels
 from glt_lightning.glt.graph import Graph, Topology
 from glt_lightning.glt.temporary import open_in_memory
-from glt_lightning.partition.sources.tensors import TensorGraph
+from glt_lightning.partition.sources.tensors import FLOATS, TensorGraph
 from glt_lightning.types import EDGE, NODE, EdgeType, NodeType
 
 _LAYOUT = {"out": "CSR", "in": "CSC"}
@@ -79,7 +79,7 @@ class Dataset:
         device_group_list: Any = None,
         device: Any = None,
         with_gpu: bool = True,
-        dtype: torch.dtype | None = torch.float32,
+        dtype: Any = FLOATS,
     ) -> None:
         """node_feature_data: [N, ...].  id2idx: the row of each id.  sort_func: such as `sort_by_in_degree`, asked where
         ``split_ratio`` is above 0.  The others are those of `Feature`."""
@@ -102,7 +102,7 @@ class Dataset:
         device_group_list: Any = None,
         device: Any = None,
         with_gpu: bool = True,
-        dtype: torch.dtype | None = torch.float32,
+        dtype: Any = FLOATS,
     ) -> None:
         """edge_feature_data: [E, ...], by the ids of edges.  id2idx: the row of each id.  The others are those of `Feature`."""
 

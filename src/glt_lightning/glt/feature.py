@@ -9,6 +9,8 @@ from torch import Tensor
 
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.glt.graph import Topology
+from glt_lightning.partition.sources.tensors import FLOATS, cast_rows, dtype_of
+from glt_lightning.partition.sources.torch_arrays import array_of, tensor_of
 
 
 class DeviceGroup:
@@ -25,7 +27,8 @@ class DeviceGroup:
 class Feature:
     """Rows that are looked up by id.
 
-    feature_tensor: [N, ...].  id2index: int64 [ids]: the row of each id.  dtype: of the rows; None: as they are.  split_ratio,
+    feature_tensor: [N, ...].  id2index: int64 [ids]: the row of each id.  dtype: of the rows; None: as they are; without
+    it floating-point numbers become float32, as in GLT, and others stay what they are.  split_ratio,
     device_group_list, device and with_gpu say what GPUs hold in GLT; the rows are in the host's memory here, and a GPU reads
     them where it samples.
     """
@@ -38,12 +41,13 @@ class Feature:
         device_group_list: Any = None,
         device: Any = None,
         with_gpu: bool = True,
-        dtype: torch.dtype | None = torch.float32,
+        dtype: Any = FLOATS,
     ) -> None:
         if not 0 <= split_ratio <= 1:
             raise OptionError(f"Feature: split_ratio: expected 0 to 1, got {split_ratio!r}.")
-        rows = torch.as_tensor(feature_tensor)
-        self.feature_tensor = rows if dtype is None else rows.to(dtype)
+        rows, wanted = torch.as_tensor(feature_tensor), dtype_of("Feature: dtype", dtype)
+        made = cast_rows("Feature: feature_tensor", array_of(rows), wanted)
+        self.feature_tensor = rows if made.dtype == array_of(rows[:0]).dtype else tensor_of(made)
         self.id2index = None if id2index is None else torch.as_tensor(id2index).long()
 
     def __getitem__(self, ids: Any) -> Tensor:

@@ -17,6 +17,7 @@ from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.partition.hotness.rank import Hotness
 from glt_lightning.partition.sources.arrays import host_array
 from glt_lightning.partition.sources.fingerprint import array_fingerprint
+from glt_lightning.partition.sources.tensors import FLOATS
 from glt_lightning.types import NODE, NodeType
 
 _log = logging.getLogger(__name__)
@@ -55,9 +56,9 @@ class FrequencyPartitioner(PartitionerBase, FrequencyAssigner):
         edge_index: Any = None,
         probs: Any = None,
         node_feat: Any = None,
-        node_feat_dtype: Any = "float32",
+        node_feat_dtype: Any = FLOATS,
         edge_feat: Any = None,
-        edge_feat_dtype: Any = "float32",
+        edge_feat_dtype: Any = FLOATS,
         edge_weights: Any = None,
         edge_assign_strategy: str = "by_src",
         cache_memory_budget: Any = None,

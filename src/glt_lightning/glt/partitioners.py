@@ -17,7 +17,7 @@ from glt_lightning.partition.assign.metis import MetisAssigner
 from glt_lightning.partition.assign.random import RandomAssigner
 from glt_lightning.partition.assign.streaming import StreamingAssigner
 from glt_lightning.partition.sources.arrays import host_array
-from glt_lightning.partition.sources.tensors import TensorGraph, fingerprint
+from glt_lightning.partition.sources.tensors import FLOATS, TensorGraph, fingerprint
 from glt_lightning.partition.writer import partition_graph
 
 _OPTIONS = PartitionOptions()
@@ -37,9 +37,9 @@ class PartitionerBase(Assigner):
         num_nodes: Number of nodes.
         edge_index: Integers [2, E], row 0 the sources.
         node_feat: [N, D], stored as ``x``.
-        node_feat_dtype: dtype to store it in; None: as it is.
+        node_feat_dtype: dtype to store it in; None: as it is; without it floating-point numbers as float32, others as they are.
         edge_feat: [E, D], stored as ``edge_attr``.
-        edge_feat_dtype: dtype to store it in; None: as it is.
+        edge_feat_dtype: dtype to store it in; None: as it is; without it floating-point numbers as float32, others as they are.
         edge_weights: [E], stored as ``edge_weight``, float32, and added to ``options.weights``: neighbours can be drawn by them.
         edge_assign_strategy: ``by_dst``: edges lie with their destination and batches hold in-neighbours, as in PyG.
             ``by_src``: they lie with their source and batches hold out-neighbours, with edges turned round.
@@ -73,9 +73,9 @@ class PartitionerBase(Assigner):
         num_nodes: Any = None,
         edge_index: Any = None,
         node_feat: Any = None,
-        node_feat_dtype: Any = "float32",
+        node_feat_dtype: Any = FLOATS,
         edge_feat: Any = None,
-        edge_feat_dtype: Any = "float32",
+        edge_feat_dtype: Any = FLOATS,
         edge_weights: Any = None,
         edge_assign_strategy: str = "by_src",
         chunk_size: int = 10000,

@@ -15,6 +15,8 @@ from glt_lightning.partition.sources.base import ArraySource, classes_of, pick_t
 from glt_lightning.partition.sources.fingerprint import array_fingerprint
 from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType, edge_type_str
 
+FLOATS = "floats"  # GLT's default is float32 for all, in which ids above 2^24 become others
+
 
 @dataclass(frozen=True, kw_only=True)
 class TensorGraph:
@@ -24,7 +26,8 @@ class TensorGraph:
         num_nodes: int.
         edge_index: Integers [2, E], row 0 the sources.
         node_feat, edge_feat: [N, D], [E, D].
-        node_feat_dtype, edge_feat_dtype: What they are stored as, as torch or numpy spells it; None: as they are.
+        node_feat_dtype, edge_feat_dtype: What they are stored as, as torch or numpy spells it; `FLOATS`: floats as float32,
+            others as they are; None: all as they are.
         edge_weights: Numbers [E].
         node_label: [N] or [N, C].
         by_src: Store each edge with its source: sources and destinations change places.
@@ -48,10 +51,10 @@ class TensorGraph:
         """The graph without its fingerprint. Raises `DataError` or `OptionError` where it contradicts itself."""
         counts = {t: _count(n) for t, n in self.by_type("num_nodes", self.num_nodes, NODE).items()}
         ends = self._edges(counts)
-        dtype = _dtype("node_feat_dtype", self.node_feat_dtype)
+        dtype = dtype_of("node_feat_dtype", self.node_feat_dtype)
         node: dict[NodeType, dict[str, np.ndarray]] = {t: {} for t in counts}
         for t, array in self._arrays("node_feat", self.node_feat, counts, NODE).items():
-            node[t]["x"] = _cast(array, dtype)
+            node[t]["x"] = cast_rows("node_feat", array, dtype)
         for t, array in self._arrays("node_label", self.node_label, counts, NODE).items():
             node[t]["y"] = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
         labelled = [t for t in counts if "y" in node[t]]
@@ -94,10 +97,10 @@ class TensorGraph:
 
     def _edge_attrs(self, ends: Mapping[EdgeType, np.ndarray]) -> dict[EdgeType, dict[str, np.ndarray]]:
         counts = {e: index.shape[1] for e, index in ends.items()}
-        dtype = _dtype("edge_feat_dtype", self.edge_feat_dtype)
+        dtype = dtype_of("edge_feat_dtype", self.edge_feat_dtype)
         attrs: dict[EdgeType, dict[str, np.ndarray]] = {e: {} for e in ends}
         for e, array in self._arrays("edge_feat", self.edge_feat, counts, EDGE).items():
-            attrs[e]["edge_attr"] = _cast(array, dtype)
+            attrs[e]["edge_attr"] = cast_rows("edge_feat", array, dtype)
         for e, array in self._arrays("edge_weights", self.edge_weights, counts, EDGE).items():
             attrs[e]["edge_weight"] = _cast(array, np.dtype(np.float32))
         return attrs
@@ -150,17 +153,33 @@ def _as_given(label: str, given: Any) -> np.ndarray:
     return host_array(label, given)
 
 
-def _cast(array: np.ndarray, dtype: np.dtype | None) -> np.ndarray:
+def cast_rows(name: str, array: np.ndarray, dtype: np.dtype | str | None) -> np.ndarray:
+    """The rows in a dtype of `dtype_of`. Raises `DataError` for integers that it cannot hold."""
+    if dtype == FLOATS:
+        dtype = np.dtype(np.float32) if array.dtype.kind == "f" or array.dtype == BFLOAT16 else None
     if dtype is None or array.dtype == dtype:
         return array
+    assert isinstance(dtype, np.dtype)
+    made = _cast(array, dtype)
+    if array.dtype.kind in "iu" and not np.array_equal(_cast(made, array.dtype), array):
+        raise DataError(
+            f"{name}: expected integers that {'bfloat16' if dtype == BFLOAT16 else dtype} can hold, got {array.dtype} "
+            f"from {array.min()} to {array.max()}. Leave its dtype out: integers then stay what they are."
+        )
+    return made
+
+
+def _cast(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     if array.dtype == BFLOAT16:
         array = from_bfloat16(array.view("<u2"))
-    return to_bfloat16(array).view(BFLOAT16) if dtype == BFLOAT16 else array.astype(dtype, copy=False)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return to_bfloat16(array).view(BFLOAT16) if dtype == BFLOAT16 else array.astype(dtype, copy=False)
 
 
-def _dtype(name: str, given: Any) -> np.dtype | None:
-    if given is None:
-        return None
+def dtype_of(name: str, given: Any) -> np.dtype | str | None:
+    """numpy's dtype for one of torch or numpy, or its name; None and `FLOATS` as they are."""
+    if given is None or given is FLOATS:
+        return given
     if str(given).removeprefix("torch.") == "bfloat16":
         return BFLOAT16
     try:

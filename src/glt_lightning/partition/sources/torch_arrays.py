@@ -15,3 +15,12 @@ def array_of(tensor: torch.Tensor) -> np.ndarray:
     if tensor.dtype != torch.bfloat16:
         return tensor.numpy()
     return tensor.contiguous().view(torch.int16).numpy().view(BFLOAT16)
+
+
+def tensor_of(array: np.ndarray) -> torch.Tensor:
+    """The other way round, of the same memory."""
+    return (
+        torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        if array.dtype == BFLOAT16
+        else torch.from_numpy(array)
+    )
