@@ -13,6 +13,7 @@ from torch import nn
 
 from glt_lightning import DistEmbedding, DistGraph, Optimizers, SparseAdagrad, SparseAdam, SparseSGD
 from glt_lightning.errors import DataError, OptionError
+from tests.helpers.leaks import count_memfds
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 NODES, WIDTH = 300, 4
@@ -218,3 +219,15 @@ def test_refusals(graph, tmp_path):
         embedding.attach(g)
     with pytest.raises(DataError, match="this state dict has no rows"):
         embedding.load_state_dict(embedding.state_dict())
+
+
+def test_a_table_ends_with_its_embedding(graph):
+    gc.collect()
+    gc.disable()
+    try:
+        before = count_memfds()
+        for _ in range(2):
+            twins(graph)
+        assert count_memfds() == before
+    finally:
+        gc.enable()

@@ -60,7 +60,7 @@ def leak_police(_family_mark: None, request: pytest.FixtureRequest) -> Iterator[
     env, interrupt = dict(os.environ), signal.getsignal(signal.SIGINT)
     pids = set(psutil.pids())
     before = {kind: set(found()) for kind, found in _KINDS.items()}
-    memfds = _count_memfds()
+    memfds = count_memfds()
     yield
     _end_process_group()
     # Lightning leaves SIGINT ignored after a fit that was interrupted, and every child would inherit that.
@@ -72,10 +72,10 @@ def leak_police(_family_mark: None, request: pytest.FixtureRequest) -> Iterator[
     processes = [leak for leak in leaks if isinstance(leak, psutil.Process)]
     said = [_say(leak) for leak in leaks]
     end(processes)
-    if _count_memfds() > memfds:
+    if count_memfds() > memfds:
         gc.collect()  # a batch in a reference cycle still holds its slot
-        if settle(lambda: [True] if _count_memfds() > memfds else [], GRACE_S):
-            said.append(f"memfds: {memfds} before, {_count_memfds()} after")
+        if settle(lambda: [True] if count_memfds() > memfds else [], GRACE_S):
+            said.append(f"memfds: {memfds} before, {count_memfds()} after")
     # The traceback of a failed test keeps its locals alive, and its own error is the one to read.
     if said and not request.node.stash.get(_failed, False):
         pytest.fail("left behind: " + "; ".join(said), pytrace=False)
@@ -132,7 +132,7 @@ def _mapped_by_others(path: Path) -> bool:
 _KINDS = {"threads": _threads, "shared memory": shared_memory}
 
 
-def _count_memfds() -> int:
+def count_memfds() -> int:
     links = []
     for fd in os.listdir("/proc/self/fd"):
         try:

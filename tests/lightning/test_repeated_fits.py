@@ -6,11 +6,15 @@ import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from lightning.pytorch import LightningModule
 
-from glt_lightning import CacheOptions, GraphSAGE, SamplingOptions
+from glt_lightning import CacheOptions, DistEmbedding, GraphSAGE, SamplingOptions, SparseAdagrad
 from glt_lightning.options import PartitionOptions
+from tests.helpers.leaks import count_memfds
 
 
 @pytest.fixture
@@ -57,6 +61,36 @@ def test_nothing_is_kept(fit, tmp_path: Path, no_collection: None, strategy: str
     for _ in range(2):
         fit(strategy, **options)
     assert held(tmp_path) == before
+
+
+class Embedded(LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = DistEmbedding(4)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.embedding(batch).sum()
+
+    def configure_optimizers(self) -> Any:
+        return SparseAdagrad([self.embedding], lr=0.1)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_tables_of_modules_that_were_dropped_go(make_data, make_trainer, no_collection: None, workers: int) -> None:
+    """Their Trainer refers to them, and they to it."""
+
+    def fit() -> None:
+        module, data = Embedded(), make_data(sampling=SamplingOptions(num_workers=workers))
+        for _ in range(2):
+            make_trainer(fast_dev_run=1).fit(module, data)
+        rows = torch.arange(3)
+        assert torch.equal(module.embedding(rows), module.embedding(rows))  # they are read after the run, too
+
+    counts = []
+    for _ in range(4):
+        fit()
+        counts.append(count_memfds())
+    assert counts[1:] == counts[:1] * 3
 
 
 def test_nothing_is_kept_after_an_error(make_data, make_model, make_trainer, tmp_path: Path, no_collection) -> None:

@@ -110,6 +110,11 @@ class DistEmbedding(nn.Module):
             )
         return self._rows
 
+    @property
+    def is_attached(self) -> bool:
+        """Whether there is a table."""
+        return self._rows is not None
+
     def attach(self, graph: DistGraph, name: str = "embedding") -> None:
         """Makes the table, or keeps the one that all ranks have already. All ranks call it at the same time. The table stays when
         the graph is closed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 from collections.abc import Callable
 
@@ -47,6 +48,10 @@ def attach_embeddings(trainer: Trainer, graph: Callable[[], DistGraph]) -> None:
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
     if not any(isinstance(callback, TrainRows) for callback in callbacks):
         callbacks.insert(0, TrainRows())  # checkpoints stay last
+    if not all(embedding.is_attached for embedding in found.values()):
+        # Trainer, strategy and module refer to each other, so the tables of an earlier fit whose module was dropped are there
+        # until a collection. These need the memory now.
+        gc.collect()
     for name, embedding in found.items():
         embedding.attach(graph(), name)
 

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakMethod, WeakSet
 
 import numpy as np
 
@@ -294,6 +294,7 @@ class SharedTables:
         return memory
 
     def _table(self, plan: _Plan, id_: str, memory: SharedArrays) -> SharedTable:
+        forget = WeakMethod(self._forget)  # a table ends with its last user, not at the next collection
         return SharedTable(
             name=plan.name,
             space=plan.spec.space,
@@ -305,7 +306,7 @@ class SharedTables:
             epoch=self._epoch,
             id=id_,
             remote=self._remote_homes(),
-            on_close=self._forget,
+            on_close=lambda name: None if (known := forget()) is None else known(name),
         )
 
     def barrier(self) -> None:
