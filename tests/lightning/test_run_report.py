@@ -111,7 +111,7 @@ def test_a_fit_that_does_not_begin_leaves_the_page_of_the_one_before(
     monkeypatch.setattr(model, "setup", lambda stage: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         trainer.fit(model, data)
-    assert "finished after 1 epochs" in page_of(tmp_path)
+    assert "finished after 1 epoch " in page_of(tmp_path)
 
 
 def test_a_page_that_cannot_be_written_is_one_line(make_data, make_model, make_trainer, tmp_path, caplog) -> None:

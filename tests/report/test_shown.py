@@ -118,7 +118,7 @@ def test_weights_are_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("splits", "why"), [((), "has no split 'train'"), (("train",), "split 'train' has 1 seeds for 2 ranks")]
+    ("splits", "why"), [((), "has no split 'train'"), (("train",), "split 'train' has 1 seed for 2 ranks")]
 )
 def test_without_seeds_the_rest_is_shown(tmp_path: Path, splits: tuple[str, ...], why: str) -> None:
     data = small_graph()

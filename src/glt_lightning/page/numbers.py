@@ -14,8 +14,9 @@ def count(value: float) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """``1, "node"`` -> ``1 node``; ``2000, "node"`` -> ``2,000 nodes``."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+    """``1, "node"`` -> ``1 node``; ``2000, "node"`` -> ``2,000 nodes``; ``2, "batch"`` -> ``2 batches``."""
+    ending = "es" if thing.endswith("tch") else "s"
+    return f"{number:,} {thing}{'' if number == 1 else ending}"
 
 
 def rate(per_second: float) -> str:

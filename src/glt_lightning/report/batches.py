@@ -15,6 +15,7 @@ from glt_lightning.loader.plans import make_plan, sampler_config
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.typed_plan import for_each_type, has_types
 from glt_lightning.options import SeedPlacement
+from glt_lightning.page.numbers import counted
 from glt_lightning.producer.ranks import Ranks
 from glt_lightning.report.options import TrafficOptions
 from glt_lightning.sampler.plan import EpochPlan
@@ -35,8 +36,8 @@ def why_no_batches(partition: LocalPartition, options: TrafficOptions) -> str | 
     keys = [edge_split_key(r, _SPLIT) for r in edges]
     count = sum(manifest.edge_splits[key].count for key in keys) if seeds is None or edges else seeds.count
     if count < manifest.num_parts:
-        what = "edges" if edges else "seeds"
-        return f"split {_SPLIT!r} has {count} {what} for {manifest.num_parts} ranks, one for each part"
+        what = counted(count, "edge" if edges else "seed")
+        return f"split {_SPLIT!r} has {what} for {counted(manifest.num_parts, 'rank')}, one for each part"
     if options.time_attr is None:
         return None
     if edges:

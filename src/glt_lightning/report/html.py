@@ -25,7 +25,9 @@ def report_html(report: Report) -> str:
     body = [facts_html(facts(report)), _contents_plots(contents), *map(table_html, contents_tables(contents))]
     for traffic in report.traffic:
         body += [table_html(traffic_table(traffic)), _traffic_plots(traffic), *map(table_html, cache_tables(traffic))]
-    return whole_page(f"{contents.made_by.get('source', 'partition')}: {contents.num_parts} parts", body)
+    return whole_page(
+        f"{contents.made_by.get('source', 'partition')}: {numbers.counted(contents.num_parts, 'part')}", body
+    )
 
 
 def _contents_plots(contents: Contents) -> str:

@@ -90,7 +90,8 @@ _TRAFFIC = ("part", "nodes", "remote nodes", "share", "remote rows", "", "reques
 
 def traffic_table(traffic: ExpectedTraffic) -> Table:
     rows = [(str(part.part), *_cells(part)) for part in traffic.parts]
-    note = f"{traffic.steps} batches per rank and epoch; remote rows: node and edge attributes that are asked for"
+    batches = numbers.counted(traffic.steps, "batch")
+    note = f"{batches} per rank and epoch; remote rows: node and edge attributes that are asked for"
     return Table(_PLACEMENTS[traffic.placement], _TRAFFIC, (*rows, ("mean", *_mean_cells(traffic))), note)
 
 

@@ -14,6 +14,7 @@ from glt_lightning.launch.options import LaunchConfig
 from glt_lightning.launch.plan import Process, folder_of, group_of, security_of, slots_of
 from glt_lightning.launch.preflight.verdict import Finding, HostFacts, findings
 from glt_lightning.launch.remote import LaunchError, Remote
+from glt_lightning.page.numbers import counted
 
 _REACH = "Check names and firewalls."
 _GPUS = ("gpu", "cuda")
@@ -48,7 +49,7 @@ class Preflight:
             raise LaunchError(
                 f"{faults} of the checks failed, and nothing was started. They are listed above.", status=2
             )
-        self._log.info(f"checked {len({remote.machine.host for remote in remotes})} hosts")
+        self._log.info(f"checked {counted(len({remote.machine.host for remote in remotes}), 'host')}")
 
     async def _facts(self, remote: Remote, answered: set[str]) -> HostFacts:
         process = _process(remote.machine, "facts")

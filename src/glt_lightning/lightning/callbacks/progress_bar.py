@@ -276,9 +276,11 @@ class SeedProgressBar(TQDMProgressBar):
     ) -> None:
         if self.has_dataloader_changed(dataloader_idx):
             total = self.total_predict_batches_current_dataloader
-            self._begin_part(
-                self.predict_progress_bar, self.predict_description, trainer.predict_dataloaders, dataloader_idx, total
-            )
+            loaders = trainer.predict_dataloaders
+            if (title_of := getattr(pl_module, "title_of_loader", None)) is None:
+                self._begin_part(self.predict_progress_bar, self.predict_description, loaders, dataloader_idx, total)
+            else:  # layer by layer
+                self._begin(self.predict_progress_bar, title_of(dataloader_idx), None, total, 0)
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: Any, o: Any, b: Any, batch_idx: int, d: int = 0

@@ -92,7 +92,8 @@ class RunReport(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         steps = trainer.global_step
         self._in_fit = False
-        self._write(trainer, f"finished after {trainer.current_epoch} epochs and {steps:,} steps of the optimizer")
+        epochs = numbers.counted(trainer.current_epoch, "epoch")
+        self._write(trainer, f"finished after {epochs} and {numbers.counted(steps, 'step')} of the optimizer")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         began, self._in_fit = self._in_fit, False
@@ -171,7 +172,7 @@ def _new_record(trainer: Trainer, pl_module: LightningModule, folder: Path) -> R
     facts = [
         ("folder", str(folder.absolute())),
         ("began", f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %z}"),
-        ("model", f"{type(pl_module).__name__}, {parameters:,} parameters"),
+        ("model", f"{type(pl_module).__name__}, {numbers.counted(parameters, 'parameter')}"),
         ("ranks", f"{ranks} on {hosts} host{'s' if hosts > 1 else ''} ({strategy}, {device})"),
         ("versions", f"{packages}, Python {platform.python_version()}"),
     ]

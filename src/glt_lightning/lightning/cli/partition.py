@@ -115,8 +115,9 @@ def _verify(folder: Path, parts: str | None) -> None:
         good = verify_partition(folder, Progress(None), numbers)
     what = "good" if numbers is None else f"what a host with the parts {parts} needs is good"
     print(
-        f"{folder}: {what}. Checked: size, dtype, shape and checksum of {good.files:,} files ({size(good.bytes)}); "
-        f"{good.nodes:,} user ids, each once; rows and sources of {good.edges:,} edges; {good.seeds:,} seeds; "
+        f"{folder}: {what}. Checked: size, dtype, shape and checksum of {counted(good.files, 'file')} ({size(good.bytes)}); "
+        f"{counted(good.nodes, 'user id')}, each once; rows and sources of {counted(good.edges, 'edge')}; "
+        f"{counted(good.seeds, 'seed')}; "
         f"{good.hot:,} entries of rankings of remote rows; the bounds of the parts.",
         flush=True,
     )

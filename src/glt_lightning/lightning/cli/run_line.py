@@ -15,6 +15,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from glt_lightning.lightning.cli.past_runs import chosen_state
 from glt_lightning.lightning.strategies.sigterm import end_other_ranks
+from glt_lightning.page.numbers import counted
 
 _FILES = ("metrics.csv", "predictions", "report.html", "config.yaml")
 _MOST_METRICS = 4
@@ -55,7 +56,7 @@ def end_said(trainer: Trainer, subcommand: str, checkpoint: str | None) -> Itera
 
 def _say_end(trainer: Trainer, subcommand: str, cause: str, checkpoint: str | None) -> None:
     if subcommand == "fit":
-        done = f"after {trainer.current_epoch:,} epochs and {trainer.global_step:,} steps"
+        done = f"after {counted(trainer.current_epoch, 'epoch')} and {counted(trainer.global_step, 'step')}"
         rank_zero_info(f"fit: ended by {cause} {done}; {_way_on(trainer)}")
     else:
         rank_zero_info(f"{subcommand}: ended by {cause} before it was complete.")

@@ -23,6 +23,7 @@ from glt_lightning.lightning.cli.messages import OneLineParser
 from glt_lightning.lightning.cli.status_table import status_table
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.options import ClusterOptions, parse_address
+from glt_lightning.page.numbers import counted
 from glt_lightning.server.hosted import HostedServer
 from glt_lightning.server.plan import ServerPlan, server_gpus
 
@@ -151,8 +152,9 @@ def _announcement(plan: ServerPlan, server: HostedServer) -> str:
     nodes, edges = sum(manifest.num_nodes), sum(manifest.num_edges)
     name = manifest.made_by.get("source", partition.directory.name)
     return (
-        f"server {plan.rank} of {plan.num_servers}: parts {list(partition.parts)} of {name} ({manifest.num_parts} parts, "
-        f"{nodes:,} nodes, {edges:,} edges), listening at {server.address}"
+        f"server {plan.rank} of {plan.num_servers}: parts {list(partition.parts)} of {name} "
+        f"({counted(manifest.num_parts, 'part')}, {counted(nodes, 'node')}, {counted(edges, 'edge')}), "
+        f"listening at {server.address}"
     )
 
 
