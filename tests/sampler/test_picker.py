@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import sys
 import types
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -304,3 +306,15 @@ def test_a_gpu_that_samples_refuses(tmp_path: Path) -> None:
     whole = partitioned(small_graph(), tmp_path, 1)
     with pytest.raises(OptionError, match=r"sampling\.picker: runs on CPUs, and here a GPU samples"):
         neighbor_source(whole, config_of(whole, Uniform()), store=object())
+
+
+def test_the_source_is_read_once_however_many_threads_ask(monkeypatch):
+    """CPython 3.11 cannot parse sources in several threads at once."""
+    read, kind = [], type("Own", (Uniform,), {"__module__": __name__, "__qualname__": "Own"})
+    monkeypatch.setitem(globals(), "Own", kind)
+    monkeypatch.setattr(inspect, "getsource", lambda of: read.append(of) or "source")
+    options = SamplingOptions(picker={"class_path": f"{__name__}.Own"})
+    with ThreadPoolExecutor(8) as pool:
+        draws = list(pool.map(lambda _: options.draw, range(64)))
+    assert read == [kind]
+    assert len(set(draws)) == 1

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import threading
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from glt_lightning.errors import DataError, OptionError
@@ -16,6 +17,9 @@ from glt_lightning.options.class_spec import ClassSpec
 
 _OPTION = "sampling.picker"
 _MOST = 1 << 16  # characters of the arguments in a message
+_reading = (
+    threading.Lock()
+)  # CPython 3.11 cannot parse sources in two threads at once (`inspect.getsource` parses them)
 
 
 def as_class(option: str, given: Any) -> dict[str, Any] | None:
@@ -131,8 +135,13 @@ class PickerSpec:
 
 def _version(kind: type) -> str:
     """What the class says, and a hash of its source: who forgets to count up is noticed, too."""
+    with _reading:
+        return f"{getattr(kind, 'version', 0)}/{_source_hash(kind)}"
+
+
+@cache
+def _source_hash(kind: type) -> str:
     try:
-        source = hashlib.blake2b(inspect.getsource(kind).encode(), digest_size=4).hexdigest()
+        return hashlib.blake2b(inspect.getsource(kind).encode(), digest_size=4).hexdigest()
     except (OSError, TypeError):  # a class without a file
-        source = "unknown"
-    return f"{getattr(kind, 'version', 0)}/{source}"
+        return "unknown"
