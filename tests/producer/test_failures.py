@@ -3,13 +3,16 @@
 import os
 import signal
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from torch_geometric.data import Data
 
-from glt_lightning.errors import SamplerError
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.errors import GLTError, SamplerError
+from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec
 from glt_lightning.options import SamplingOptions
 from glt_lightning.producer import subprocess
 from glt_lightning.producer.process import SamplerProcess
@@ -19,6 +22,7 @@ from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from tests.helpers.clock import Clock
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph
+from tests.helpers.servers import open_farm
 
 SPEC = LoaderSpec(name="train", split="train", num_neighbors=[3, 2], batch_size=4, shuffle=True)
 
@@ -112,7 +116,48 @@ def test_a_sampler_that_raises_hands_over_its_traceback(partition):
         assert "failed at batch 17: DataError" in message
         assert f"id {seeds[0]} at position 0" in message
         assert "in draft" in message  # the original traceback
-        assert producer.restarts == 1
+        assert producer.restarts == 2  # the second process is there for other loaders
+    finally:
+        producer.close()
+
+
+@pytest.mark.parametrize("who", ["this process", "sampler processes", "server"])
+def test_a_batch_that_cannot_be_made_ends_its_own_loader_alone(tmp_path, who):
+    """Before its turn the batches before it are there; other loaders go on, and so does a new one."""
+    complete = torch.tensor([(u, v) for u in range(4) for v in range(4) if u != v]).T.contiguous()
+    graph = partitioned(Data(edge_index=complete, num_nodes=4, train_mask=torch.ones(4, dtype=torch.bool)), tmp_path)
+    links = LinkSpec(name="l", edge_label_index=complete.numpy(), num_neighbors=[1], batch_size=4)
+    bad = replace(links, name="b", neg_sampling="binary", exclude_target_edges="self")
+    with ExitStack() as stack:
+        if who == "server":
+            farm = stack.enter_context(open_farm("in process"))
+            context = farm.context(farm.serve(graph).address)
+        else:
+            workers = 0 if who == "this process" else 1
+            context = stack.enter_context(LoaderContext(graph, {"num_workers": workers, "max_restarts": 1}, seed=3))
+        other = iter(context.make_link_loader(links))
+        next(other)
+        for _ in range(3):  # each time anew
+            with pytest.raises(GLTError, match="loader 'b'"):
+                list(context.make_link_loader(bad))
+        assert len(list(other)) == 2
+        assert len(list(context.make_link_loader(links))) == 3
+
+
+def test_batches_before_one_that_cannot_be_made_are_delivered(partition):
+    producer = SubprocessProducer(partition, SamplingOptions(num_workers=2, concurrency=2, max_restarts=0))
+
+    def asked(bad):
+        for n in range(6):
+            yield BatchRequest(n, n, np.arange(4) + (partition.manifest.total_nodes if n == bad else 0), np.arange(4))
+
+    try:
+        seen = []
+        with pytest.raises(SamplerError, match="failed at batch 3: DataError"):
+            for sample in producer.stream(CONFIG, asked(3)):
+                seen.append(sample.number)
+        assert seen == [0, 1, 2]
+        assert [sample.number for sample in producer.stream(CONFIG, asked(None))] == list(range(6))
     finally:
         producer.close()
 

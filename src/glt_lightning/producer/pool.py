@@ -254,8 +254,10 @@ class SamplerPool:
         if final and not self.processes:  # no process is left to make the waiting tasks
             tasks += self._waiting
             self._waiting.clear()
+        if offending is not None:  # it works, and a batch does not
+            self._in_vain[index] = 0
         self._due_s[index] = time.monotonic() + self._pause_s(index)
-        self._in_vain[index] += 1
+        self._in_vain[index] += offending is None
         message, in_vain = f"{process.name} {reason}", self._in_vain[index]
         again = list(self._on_failure(Failure(message, traceback, tasks, offending, kind, final, in_vain)))
         self.restarts += 1

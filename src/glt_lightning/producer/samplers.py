@@ -147,7 +147,7 @@ class Samplers:
     @property
     def _partition(self) -> LocalPartition:
         if self._opened is None:
-            raise SamplerError("the loader's context is closed; make a new loader.")
+            raise SamplerError("the loader's context is closed; open a new one.")
         return self._opened
 
     @property

@@ -26,6 +26,8 @@ from glt_lightning.sampler.request import BatchRequest
 from glt_lightning.sampler.sample import Sample
 from glt_lightning.transport.message import own_layout
 
+_FAILED = "failed"  # in the reply of a batch that cannot be made: the error
+
 
 class _SamplerPatience:
     """The deadline of a wait for samplers. It begins again after this process itself was stopped."""
@@ -44,9 +46,10 @@ class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
     """Makes batches in ``num_workers`` sampler processes, shared by all loaders of a rank.
 
     The trainer alone schedules: it chooses the batch, the process and the slot. A process that dies or raises is replaced
-    and its batches are requested again, which gives the same batches. A batch that fails in more than ``max_restarts``
-    processes is an error at the trainer, and so are more than that many processes in a row that make no batch. There is no
-    thread here: replies are read while the trainer waits for a batch, and by `tend`.
+    and its batches are requested again, which gives the same batches. A batch that raises in more than ``max_restarts``
+    processes is an error of its loader. One that ends more than that many is an error of all loaders, and so are more than
+    that many processes in a row that make no batch. There is no thread here: replies are read while the trainer waits for a
+    batch, and by `tend`.
     """
 
     def __init__(
@@ -154,6 +157,8 @@ class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
         patience = _SamplerPatience(self._options.timeout_s)
         while task.reply is None:
             self._read_replies(patience, task)
+        if isinstance(failed := task.reply.get(_FAILED), SamplerError):
+            raise failed
         return task
 
     def _read_replies(self, patience: _SamplerPatience, task: BatchTask | None = None) -> None:
@@ -181,20 +186,30 @@ class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
         self._slots.give_back(task.slot)
 
     def on_failure(self, failure: Failure) -> list[BatchTask]:
-        """The tasks of a failed process that are to be made again. Raises `SamplerError` after too many failures."""
+        """The tasks of a failed process that are to be made again.
+
+        A batch that raises too often is an error of its own loader, when that comes to it; other loaders go on, as they do where
+        the trainer samples. Raises `SamplerError`, for all loaders, where processes fail and not batches.
+        """
         # Counted per batch, and per row of processes that make no batch, and not in total: a job of a week survives a death
         # a day.
         for task in failure.tasks if failure.offending is None else [failure.offending]:
             task.failures += 1
+        most = self._options.max_restarts
         failures = max([failure.in_vain, *(task.failures for task in failure.tasks)])
-        if failure.final or failures > self._options.max_restarts:
+        if failure.final or (failure.offending is None and failures > most):
+            self._failure = _error(failure, None if failure.final else failures)
             self.close()
-            limit = "" if failure.final else f" after {failures - 1} restarts (sampling.max_restarts)"
-            raise SamplerError(str(replace(failure, message=failure.message + limit)))
+            raise self._failure
+        again = []
         for task in failure.tasks:
             if task.run not in self._runs:
                 self._forget(task)
-        return [task for task in failure.tasks if task.run in self._runs]
+            elif task is failure.offending and task.failures > most:
+                task.reply = {"nbytes": 0, _FAILED: _error(failure, task.failures)}
+            else:
+                again.append(task)
+        return again
 
     def _nbytes(self, made: BatchTask) -> int:
         return int(_reply(made)["nbytes"])
@@ -220,7 +235,13 @@ class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
         if self._failure is not None:
             raise self._failure
         if self._closed:
-            raise SamplerError("the loader's context is closed; make a new loader.")
+            raise SamplerError("the loader's context is closed; open a new one.")
+
+
+def _error(failure: Failure, failures: int | None) -> SamplerError:
+    """failures: after which no more processes are started for it; None: it is not a matter of their number."""
+    limit = "" if failures is None else f" after {failures - 1} restarts (sampling.max_restarts)"
+    return SamplerError(str(replace(failure, message=failure.message + limit)))
 
 
 def _reply(task: BatchTask) -> dict[str, Any]:

@@ -175,7 +175,7 @@ class ClientSession:
         if self._error is not None:
             raise type(self._error)(*self._error.args)
         if self._closed:
-            raise SamplerError("the loader's context is closed; make a new loader.")
+            raise SamplerError("the loader's context is closed; open a new one.")
 
     @property
     def _over(self) -> bool:

@@ -112,4 +112,4 @@ class RemoteProducer(LookAhead[int, _Answered]):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise SamplerError("the loader's context is closed; make a new loader.")
+            raise SamplerError("the loader's context is closed; open a new one.")
