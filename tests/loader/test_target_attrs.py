@@ -10,7 +10,7 @@ from glt_lightning.errors import GLTError
 from glt_lightning.loader import LinkSpec, LoaderContext
 from glt_lightning.options import SamplingOptions
 from tests.helpers.contents import contents
-from tests.helpers.partitions import partitioned, small_hetero
+from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 from tests.producer.test_group import open_rank
 
@@ -102,6 +102,36 @@ def test_they_are_those_of_the_edges(tmp_path, kind, feature_dtype):
                 assert batch[CITES].edge_label_id.tolist() == [firsts[tuple(p)] for p in cited[:, at].T.tolist()]
                 assert "edge_label_attr" not in batch[CITES]
         assert missing == len(FREE)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_stored_edges_of_weight_0_have_their_ids_and_attributes(tmp_path, world_size):
+    """They are in no batch, and yet they are stored."""
+    data = small_graph()
+    data.edge_index = torch.unique(data.edge_index, dim=1)
+    data.edge_attr = (torch.arange(data.edge_index.shape[1]) % 3).float()
+    graph = partitioned(data, tmp_path, 2, weights=["edge_attr"])
+    edges = data.edge_index[:, :90]
+    wanted = LinkSpec(name="l", edge_label_index=edges, num_neighbors=[2], batch_size=30, with_target_attrs=True)
+
+    def made(context):
+        return [(b.input_id, b.edge_label_id, b.edge_label_attr) for b in context.make_link_loader(wanted)]
+
+    def found(rank, exchange):
+        with open_rank(graph, rank, 2, exchange, SamplingOptions(weight_attr="edge_attr")) as context:
+            batches = made(context)
+            exchange("all done")
+            return batches
+
+    if world_size == 1:
+        with LoaderContext(graph, SamplingOptions(weight_attr="edge_attr"), seed=3) as context:
+            batches = made(context)
+    else:
+        batches = [each for of_rank in run_ranks(2, found) for each in of_rank]
+    assert sum(len(input_id) for input_id, _, _ in batches) == 90
+    for input_id, ids, attrs in batches:
+        assert torch.equal(ids, input_id)
+        assert torch.equal(attrs, data.edge_attr[input_id])
 
 
 def test_edges_of_every_rank(graph):

@@ -9,6 +9,7 @@ import numpy as np
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.row_draws import row_draws
+from glt_lightning.errors import DataError
 from glt_lightning.ops.edge_order import by_source, column_pointers
 from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.gather import OnDisk
@@ -99,13 +100,20 @@ class HostSource(MappedTables):
         return [route.of(0).astype(np.int64, copy=False) for route in routes]
 
     def settle(self, found: Subgraph) -> None:
-        """Places the rows of a graph that is all local; in other graphs, `route` has placed them."""
+        """Places the rows of a graph that is all local; in other graphs, `route` has placed them. Raises `DataError` for edges
+        whose rows nobody named."""
         for t, table in enumerate(self.nodes):
             if table.router is None:
                 table.place(found.gid[t], {"n_id": found.uid[t]} if found.uid else {})
         for r, table in enumerate(self.edges):
+            ids, rows = found.e_id[r] if found.e_id else None, found.edge_row[r]
+            missing = rows is None and ids is None if table.router is None else table.num_routed != len(found.src[r])
+            if table.names and len(found.src[r]) and missing:
+                raise DataError(
+                    f"the batch has {len(found.src[r])} edges of edge type {r} with ids and attributes, and their edge rows are "
+                    "not known. Give them as edge_row, and to source.reached_edges."
+                )
             if table.router is None and table.names:
-                ids, rows = found.e_id[r] if found.e_id else None, found.edge_row[r]
                 table.place(rows if rows is not None else found.src[r], {} if ids is None else {"e_id": ids})
 
     def complete(self, found: Subgraph, excluded: ExcludedEdges | None, owners: EdgeOwners | None = None) -> None:

@@ -101,9 +101,8 @@ class LinkSampler:
         (rows, at_row), (members, at_member) = (np.unique(ids, return_inverse=True) for ids in (dst, src))
         if not len(rows):
             return _EMPTY
-        (picks,) = self._source.induce(
-            [Among.of(self._source.local.stored_view, self.task.edge_type, rows, members, None)]
-        )
+        among = Among.of(self._source.local.stored_view, self.task.edge_type, rows, members, None)
+        (picks,) = self._source.induce([among], weighted=False)  # one of weight 0 is in no batch, and yet is stored
         assert picks.edge_rows is not None
         pairs = np.repeat(np.arange(len(rows)), picks.counts) * len(members) + picks.neighbors
         known, first = np.unique(pairs, return_index=True)

@@ -67,9 +67,9 @@ class NeighborSource(Expands, Protocol):
         `DataError` for an edge type or ids that the graph does not have.
         """
 
-    def induce(self, asked: Sequence[Among]) -> Sequence[Picks]:
-        """The edges of each entry, in the order of its rows: neighbours are positions in its members. Edges of weight 0 are left
-        out. Owners of remote rows are asked once for each. Raises `DataError` for a row beyond `Among.limit`."""
+    def induce(self, asked: Sequence[Among], *, weighted: bool = True) -> Sequence[Picks]:
+        """The edges of each entry, in the order of its rows: neighbours are positions in its members. weighted: edges of weight 0
+        are left out. Owners of remote rows are asked once for each. Raises `DataError` for a row beyond `Among.limit`."""
 
     def walk(self, start: WalkStart) -> Walks:
         """Walks to their ends, along the stored edges and by the weights of the config. Owners are asked for those that come to

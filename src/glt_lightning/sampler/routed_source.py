@@ -192,15 +192,15 @@ class RoutedSource:
                 found[mine[owner]] = answer()
         return found
 
-    def induce(self, asked: Sequence[Among]) -> list[Picks]:
-        return [answer() for answer in self.ask_edges(asked)]
+    def induce(self, asked: Sequence[Among], *, weighted: bool = True) -> list[Picks]:
+        return [answer() for answer in self.ask_edges(asked, weighted=weighted)]
 
     def ask_edges(self, asked: Sequence[Among], *, weighted: bool = True) -> list[Induced]:
-        return [self._ask_among(among, self.config.weights if weighted else ()) for among in asked]
+        return [self._ask_among(among, weighted) for among in asked]
 
-    def _ask_among(self, among: Among, weights: tuple[str | None, ...]) -> Induced:
+    def _ask_among(self, among: Among, weighted: bool) -> Induced:
         """Asks the owners of the rows at once; the local rows are read when the answer is waited for."""
-        owners = self._remote.num_owners
+        owners, weights = self._remote.num_owners, self.config.weights if weighted else ()
         route = self._route_lists(int(self._stored.dst_types[among.edge_type]), among.rows)
         shares = [replace(among, rows=route.of(owner)) for owner in range(len(route.begin) - 1)]
         asked = {o: self._remote.induce(o, shares[o], weights) for o in self._others if len(shares[o].rows)}
@@ -208,7 +208,7 @@ class RoutedSource:
 
         def answer() -> Picks:
             mine = replace(shares[0], rows=shares[0].rows.astype(np.int64))
-            picks = self.local.induce([mine]) if len(mine.rows) else [none]
+            picks = self.local.induce([mine], weighted=weighted) if len(mine.rows) else [none]
             with self._waiting():
                 picks = [*picks, *(asked[o]() if o in asked else none for o in self._others)]
             if len(shares) > owners:

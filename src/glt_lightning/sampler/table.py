@@ -175,6 +175,11 @@ class RowTable:
         self.at_hand = {name: values[:count] for name, values in self.at_hand.items()}
 
     @property
+    def num_routed(self) -> int:
+        """Number of the edges that were routed."""
+        return sum(map(len, self.routed))
+
+    @property
     def all_ranks(self) -> np.ndarray:
         """int32 [n]: of all nodes of the batch, the row on the device, or -1."""
         return np.concatenate(self.ranks)
@@ -302,9 +307,10 @@ class MappedTables(LocalWalks):
         view = self._edges_view if weighted else self._unweighted
         return has_edges(view, edge_type, dst, src, threads=self.config.threads)
 
-    def induce(self, asked: Sequence[Among]) -> list[Picks]:
+    def induce(self, asked: Sequence[Among], *, weighted: bool = True) -> list[Picks]:
         threads, require_room = self.config.threads, self.config.require_room
-        return [induce_all(self._edges_view, among, threads=threads, require_room=require_room) for among in asked]
+        view = self._edges_view if weighted else self._unweighted
+        return [induce_all(view, among, threads=threads, require_room=require_room) for among in asked]
 
     def begin(self) -> None:
         """Forgets the batch before."""
