@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from glt_lightning.cluster.link import Link
 from glt_lightning.data.local_partition import LocalPartition
@@ -106,6 +110,62 @@ def test_a_function_makes_whole_batches(tmp_path: Path) -> None:
             OptionError, match="cannot resume: batch_sampler: 'newest_first' in the checkpoint, None now"
         ):
             plain.load_state_dict(state)
+
+
+@pytest.mark.parametrize("with_edge", [False, True])
+@pytest.mark.parametrize("make", ["finds the edges", "leaves them to the loader"])
+def test_induced_batches_of_a_batch_sampler_have_the_same_edge_ids_in_parts(tmp_path, with_edge, make) -> None:
+    def with_edges(request, source):
+        return assemble(source, request, k_hop(source, request.typed_seeds(0), request.key))
+
+    sampler = _documented("induced") if make == "finds the edges" else with_edges
+    whole = partitioned(small_graph(), tmp_path, 2)
+    spec, sampling = replace(SPEC, subgraph_type="induced"), SamplingOptions(batch_sampler=sampler, with_edge=with_edge)
+
+    def made(context):
+        return [contents(batch) for batch in context.make_loader(spec)]
+
+    def of_rank(rank, exchange):
+        link = Link(job="test", role="worker", name=f"rank {rank}", token="a-secret-of-this-test")
+        graph = HostsGraph(LocalPartition.open(whole.directory, parts=[rank]), link, "127.0.0.1")
+        with LoaderContext(graph, sampling, seed=3, rank=rank, world_size=2, exchange=exchange) as context:
+            found = made(context)
+            exchange("done")
+            return found
+
+    ranks = run_ranks(2, of_rank)
+    for rank, found in enumerate(ranks):
+        plain = SamplingOptions(with_edge=with_edge)
+        with (
+            LoaderContext(whole, sampling, seed=3, rank=rank, world_size=2) as context,
+            LoaderContext(whole, plain, seed=3, rank=rank, world_size=2) as built_in,
+        ):
+            assert found == made(context)
+            if make == "leaves them to the loader":
+                assert found == made(built_in)
+        with LoaderContext(whole, sampling, seed=3, rank=rank, world_size=2) as context:
+            for batch in context.make_loader(spec):
+                assert torch.equal(batch.n_id[batch.edge_index], small_graph().edge_index[:, batch.e_id])
+
+
+def test_edges_of_a_batch_sampler_without_their_rows_are_refused(tmp_path: Path) -> None:
+    def without(request, source):
+        found = k_hop(source, request.typed_seeds(0), request.key)
+        return assemble(source, request, replace(found, edge_row=[None], e_id=[]))
+
+    whole = partitioned(small_graph(), tmp_path, 1)
+    sampling = SamplingOptions(batch_sampler=without, with_edge=True)
+    with LoaderContext(whole, sampling, seed=3) as context, pytest.raises(DataError, match="Give them as edge_row"):
+        batches(context)
+
+
+def _documented(name: str) -> Any:
+    """A sampler of docs/own-samplers.md."""
+    text = (Path(__file__).parents[2] / "docs" / "own-samplers.md").read_text()
+    (code,) = (b for b in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if f"def {name}(" in b)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    return names[name]
 
 
 def test_mistakes_of_a_batch_sampler_are_named(tmp_path: Path) -> None:

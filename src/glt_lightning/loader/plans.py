@@ -67,6 +67,10 @@ def sampler_config(
         ).values,
     )
     config = config if walks is None else config.by_walks(walks)
+    if (
+        task is not None and config.own_batches is not None
+    ):  # it may find the edges itself, whose rows batches have ids by
+        config = replace(config, with_edge=True)
     require_aggregable(manifest, config)
     for t, node_type in enumerate(manifest.schema.node_types):
         if spec.with_row and "row" in manifest.node_attrs(t):

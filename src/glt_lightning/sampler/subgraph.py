@@ -88,6 +88,8 @@ def complete_edges(source: NeighborSource, found: Found, excluded: ExcludedEdges
     pairs = {} if excluded is None else excluded.pairs
     if task.kind == INDUCED:
         edges = _induced(source, nodes, pairs)
+        for table in source.edges:  # forgets those of the hops
+            table.clear()
         source.reached_edges({r: each.row for r, each in enumerate(edges)})
         return _having(found, edges)
     stored, copies = _reverse(source, found, nodes, pairs)
