@@ -418,6 +418,10 @@ def test_resume_in_mid_epoch(made) -> None:
         ({"time_attr": "t", "time_window": 1.5}, r"sampling.time_window: expected an integer >= 0"),
         ({"time_attr": ""}, r"sampling.time_attr: expected the name of an attribute"),
         (
+            {"time_attr": "t", "temporal_strategy": "last", "replace": True},
+            r"sampling.replace: temporal_strategy 'last' takes the latest edges and draws none",
+        ),
+        (
             {"time_attr": "t", "temporal_strategy": "last", "weight_attr": "w"},
             r"sampling.temporal_strategy: 'last' takes the latest edges, whatever their weights. Remove sampling.weight_attr",
         ),
@@ -463,6 +467,11 @@ LINK = {"name": "t", "edge_label_index": PAIR, "num_neighbors": [1], "batch_size
             None,
             r"'t': edge_label_time: has no effect without sampling.time",
         ),
+        (
+            lambda: LinkSpec(**LINK, edge_label_time=[1], disjoint=True, tree="example"),
+            {},
+            r"'t': tree: example and sampling.time_attr: time exclude each other.* Set tree: end",
+        ),
         (lambda: LinkSpec(**LINK, edge_label_time=[[1]]), {}, r"'t': edge_label_time: expected integers \[S\]"),
         (
             lambda: LinkSpec(**LINK, edge_label_time=[1], neg_sampling={"mode": "triplet", "sharing": "in_batch"}),
@@ -500,8 +509,8 @@ def test_a_partition_without_times(tmp_path: Path) -> None:
 
 def test_times_that_are_not_asked_for_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     graph = timed_graph(tmp_path, [(0, 1)], 2, times=[1])
-    with caplog.at_level("INFO"), LoaderContext(graph, SamplingOptions(), seed=3):
-        pass
+    with caplog.at_level("INFO"), LoaderContext(graph, SamplingOptions(), seed=3) as context:
+        context.make_loader(LoaderSpec(name="one", num_neighbors=[-1], batch_size=2))
     assert "neighbours of any time are drawn" in caplog.text
 
 

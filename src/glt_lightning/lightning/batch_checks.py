@@ -25,7 +25,8 @@ def check_batches(data: Any) -> None:
         _check_walks(data)
     check_subgraph("", data)
     check_ptr("", data)
-    check_tree("", data.tree, data.disjoint, None if data.links is None else data.links.neg_sampling)
+    negatives = None if data.links is None else data.links.neg_sampling
+    check_tree("", data.tree, data.disjoint, negatives, data.sampling.time_attr)
     if data.tree == "example" and data.links is None:
         raise OptionError("tree: example: is about the two ends of an edge. Set task: link, or remove it.")
     _check_sizes(data)

@@ -257,9 +257,16 @@ class LinkSpec:
         return known_type(self, "edge_type", self.edge_type, schema)
 
 
-def check_tree(where: str, tree: str, disjoint: bool, options: NegativeSampling | None) -> None:
+def check_tree(
+    where: str, tree: str, disjoint: bool, options: NegativeSampling | None, time_attr: str | None = None
+) -> None:
     """Raises `OptionError` for trees that edges with these negatives cannot have. where: begins the errors."""
     one_of(f"{where}tree", tree, TREES)
+    if tree == "example" and time_attr is not None:
+        raise OptionError(
+            f"{where}tree: example and sampling.time_attr: {time_attr} exclude each other: a tree with both ends of an edge has "
+            "no bounds in time. Set tree: end, or remove sampling.time_attr."
+        )
     if tree == "example" and not disjoint:
         raise OptionError(f"{where}tree: example needs disjoint: true, without which a batch has no trees.")
     if tree == "example" and options is not None and options.mode == "triplet":

@@ -8,7 +8,7 @@ from glt_lightning.data.graph import AnyGraph, Seeds
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import OptionError
 from glt_lightning.loader.link_plan import LinkEdges, LinkPlan
-from glt_lightning.loader.link_spec import LinkSpec
+from glt_lightning.loader.link_spec import LinkSpec, check_tree
 from glt_lightning.loader.plans import sampler_config, share_out
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.time_bounds import with_bounds
@@ -34,6 +34,8 @@ class PlannedLinks:
 def plan_links(spec: LinkSpec, graph: AnyGraph, sampling: SamplingOptions, seed: int, ranks: Ranks) -> PlannedLinks:
     """Raises `OptionError` or `DataError` for a spec that does not fit the graph."""
     manifest, schema = graph.manifest, graph.schema
+    for each in spec.by_type:
+        check_tree(f"loader {spec.name!r}: ", each.tree, each.disjoint, each.neg_sampling, sampling.time_attr)
     tasks = [_with_time(each, each.task(schema), manifest, sampling) for each in spec.by_type]
     edges = [LinkEdges.of(each, task, graph) for each, task in zip(spec.by_type, tasks, strict=True)]
     nodes = [each.as_nodes() for each in spec.by_type]

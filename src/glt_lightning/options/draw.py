@@ -26,7 +26,7 @@ class DrawOptions:
     last: the latest of them.  labor: nodes have one random number in a hop each, and rows pick the smallest.  picker: picks in
     place of all this.
 
-    Raises `DataError` for less than one thread, and for ``labor`` with ``replace`` or ``last``.
+    Raises `DataError` for less than one thread, and for ``labor`` with ``replace`` or ``last``, and for both of these.
 
     Example:
         >>> SamplingOptions(with_edge=True, num_threads=2).draw
@@ -46,6 +46,10 @@ class DrawOptions:
     def __post_init__(self) -> None:
         if self.threads < 1:
             raise DataError(f"threads: expected at least 1, got {self.threads}.")
+        if self.last and self.replace:
+            raise DataError(
+                "last: expected draws without replacement: the latest entries of a row are taken, none drawn."
+            )
         if self.labor and (self.replace or self.last):
             raise DataError(
                 "labor: expected draws without replacement from all entries of a row; got replace or last with it."

@@ -219,6 +219,11 @@ class SamplingOptions(WorkerOptions):
             raise OptionError(
                 f"sampling.{name}: {getattr(self, name)!r} has no effect without times. Set sampling.time_attr, or remove it."
             )
+        if self.replace and self.temporal_strategy == "last":
+            raise OptionError(
+                "sampling.replace: temporal_strategy 'last' takes the latest edges and draws none, so nothing is drawn with "
+                "replacement. Remove sampling.replace, or set temporal_strategy to uniform."
+            )
         if self.weight_attr is not None and self.temporal_strategy == "last":
             raise OptionError(
                 "sampling.temporal_strategy: 'last' takes the latest edges, whatever their weights. Remove "
