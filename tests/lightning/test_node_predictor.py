@@ -264,6 +264,18 @@ def test_model_of_other_columns(make_data, make_trainer) -> None:
         make_trainer().validate(model, data)  # each number was compared with the only label
 
 
+def test_a_sanity_check_of_one_class_warns_of_nothing(make_data, make_trainer, recwarn) -> None:
+    """The first batches of validation are all positive, and all of them are not."""
+    y = (COMMUNITY == 0).astype(np.int64)
+    valid = learnable_graph()["valid_idx"]
+    ordered = np.concatenate([valid[y[valid] == each][:12] for each in (1, 0)])
+    data = make_data(dataset=graph_with(y), splits={"val": ordered}, eval_batch_size=4)
+    trainer = make_trainer(num_sanity_val_steps=2, max_epochs=1)
+    trainer.fit(predictor(data, metrics=["auc"]), data)
+    assert 0 <= trainer.callback_metrics["val_auc"] <= 1
+    assert not [w for w in recwarn if "No negative samples" in str(w.message)]
+
+
 def test_r2_of_too_few_rows() -> None:
     model = NodePredictor(4, FACTS | {"kind": "float", "num_classes": None})
     metric = model.val_metrics["r2"]

@@ -21,7 +21,7 @@ from glt_lightning.lightning.models.gnn import Metadata, num_seeds
 from glt_lightning.lightning.models.link_decoders import make_decoder
 from glt_lightning.lightning.models.link_metrics import OGBMRR, HitsAtK
 from glt_lightning.lightning.models.link_scores import LOSSES, LinkScores, edge_ends, mean_loss, score_links, types_in
-from glt_lightning.lightning.models.metrics import monitor_of, update_metric
+from glt_lightning.lightning.models.metrics import monitor_of, only_checks, update_metric
 from glt_lightning.lightning.models.row_embeddings import adam_of, check_node_embedding
 from glt_lightning.options.checks import one_of
 from glt_lightning.types import EdgeType, edge_type_str
@@ -243,7 +243,9 @@ class LinkPredictor(LightningModule):
             own = [each for t, each in scores.items() if edge_type in ("", t)]
             for each in own:
                 _update(metric, kind, each)
-            if own:  # a split may lack a type, on all ranks
+            if only_checks(self):
+                metric.reset()
+            elif own:  # a split may lack a type, on all ranks
                 self.log(f"{stage}_{name}", metric, prog_bar=not edge_type, batch_size=max(1, _count(scores)))
 
 

@@ -76,6 +76,12 @@ def update_metric(metric: Any, scores: Tensor, targets: Tensor) -> None:
         metric.target.append(targets)
 
 
+def only_checks(module: Any) -> bool:
+    """Whether the Trainer checks a few batches before training: these may be of one class, of which torchmetrics warns, so
+    metrics are updated and not computed."""
+    return bool(getattr(module._trainer, "sanity_checking", False))
+
+
 def _make(task: str, out_channels: int, name: str) -> nn.Module:
     if name == "r2":
         return _R2()

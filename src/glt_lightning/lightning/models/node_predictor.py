@@ -16,7 +16,7 @@ from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.models.encoders import EncoderShape, make_encoder
 from glt_lightning.lightning.models.fits import one_type, require_same_inputs
 from glt_lightning.lightning.models.gnn import Metadata
-from glt_lightning.lightning.models.metrics import make_metrics, metric_names, monitor_of, update_metric
+from glt_lightning.lightning.models.metrics import make_metrics, metric_names, monitor_of, only_checks, update_metric
 from glt_lightning.lightning.models.row_embeddings import adam_of, check_node_embedding
 from glt_lightning.lightning.models.tasks import make_task
 
@@ -187,7 +187,10 @@ class NodePredictor(LightningModule):
         for name, module in metrics.items():
             metric: Any = module
             update_metric(metric, scores, targets)
-            self.log(f"{stage}_{name}", metric, prog_bar=True, batch_size=len(y))
+            if only_checks(self):
+                metric.reset()
+            else:
+                self.log(f"{stage}_{name}", metric, prog_bar=True, batch_size=len(y))
 
     def _seed_store(self, batch: Batch) -> Any:
         return batch if self.target_type is None else batch[self.target_type]
