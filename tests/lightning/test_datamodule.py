@@ -130,6 +130,27 @@ def test_evaluation_looks_at_more_neighbours_unless_told(make_data, monkeypatch,
     data.teardown()
 
 
+def test_a_line_about_fan_outs_of_evaluation_is_only_for_others_than_those_of_training(make_data, caplog) -> None:
+    data = opened(make_data(num_neighbors=[-1, -1]))
+    with caplog.at_level(logging.INFO):
+        data.val_dataloader()
+    assert "eval_num_neighbors" not in caplog.text
+    data.teardown()
+
+
+def test_a_loader_that_was_made_again_says_why_the_first_is_closed(make_data) -> None:
+    data = opened(make_data())
+    first, second = data.val_dataloader(), data.val_dataloader()
+    with pytest.raises(
+        OptionError, match=r"'val' is closed: val_dataloader\(\) was called again.* Iterate the new one"
+    ):
+        next(iter(first))
+    assert next(iter(second)).batch_size
+    data.teardown()
+    with pytest.raises(OptionError, match=r"'val' is closed: so is its LoaderContext. Open a new"):
+        next(iter(second))
+
+
 def test_nested_options_may_be_mappings() -> None:
     options = ClusterOptions(deadlines={"call_s": 3.0}, retry={"first_s": 0.5}, security={"insecure": True})
     assert options == ClusterOptions(

@@ -214,10 +214,17 @@ def test_what_other_processes_ask_for_is_checked(tmp_path: Path) -> None:
 def test_weights_that_are_ignored_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     whole = repeated(tmp_path, [1.0, 2.0], 3)
     with caplog.at_level(logging.INFO, "glt_lightning"):
-        LoaderContext(whole).close()
+        with LoaderContext(whole) as context:
+            context.make_loader(LoaderSpec(name="all", num_neighbors=[-1], batch_size=2))
+            context.make_loader(LoaderSpec(name="alone", num_neighbors=[], batch_size=2))
+            assert "weight_attr" not in caplog.text  # their batches do not depend on weights
+            for name in ("one", "two"):
+                context.make_loader(LoaderSpec(name=name, num_neighbors=[2], batch_size=2))
         assert [r.message for r in caplog.records if "weight_attr" in r.message] == [
             ignored_weights(whole.manifest, None)
         ]
         caplog.clear()
-        LoaderContext(whole, sampling={"weight_attr": "edge_weight"}).close()
+        for sampling in ({"weight_attr": "edge_weight"}, {"picker": "tests.helpers.pickers.Uniform"}):
+            with LoaderContext(whole, sampling=sampling) as context:
+                context.make_loader(LoaderSpec(name="one", num_neighbors=[2], batch_size=2))
     assert "weight_attr" not in caplog.text

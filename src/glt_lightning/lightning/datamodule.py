@@ -347,7 +347,9 @@ class GLTDataModule(SeedDataModule):
     def _make_loader(self, name: str, split: str | None, *, shuffle: bool = False) -> DistNeighborLoader:
         """A loader over a split, or over all nodes; the one it replaces is closed."""
         if (old := self._loaders.pop(name, None)) is not None:
-            old.close()
+            old.close(
+                f"{name}_dataloader() was called again, and its new loader replaces this one. Iterate the new one."
+            )
         host, spec = self._open_host(), self._loader_spec(name, split, shuffle=shuffle)
         if name == "train" and self.seed_weights is not None and isinstance(spec, LoaderSpec):
             spec = replace(spec, seed_weights=self._seed_weights(host, spec))

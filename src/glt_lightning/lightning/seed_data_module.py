@@ -220,7 +220,8 @@ class SeedDataModule(GraphDataModule):
         ):  # most visited nodes of as many visits, whatever the graph's size
             return self.num_neighbors
         fanouts, why = eval_fanouts(self.num_neighbors, sum(self._opened().manifest.num_edges))
-        rank_zero_info(f"eval_num_neighbors: {fanouts}, {why}. Set data.eval_num_neighbors to choose it.")
+        if fanouts != self.num_neighbors:
+            rank_zero_info(f"eval_num_neighbors: {fanouts}, {why}. Set data.eval_num_neighbors to choose it.")
         return fanouts
 
     def _has_seeds(self, split: str) -> bool:

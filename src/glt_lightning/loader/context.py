@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol, TypedDict, TypeVar, Unpack
@@ -20,12 +21,14 @@ from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.pinning import cuda_pin
 from glt_lightning.loader.plans import attribute_reading, batch_manifest, make_plan, plan_identity, sampler_config
 from glt_lightning.loader.spec import LoaderSpec
-from glt_lightning.loader.stored import log_ignored, log_stored_dtypes
+from glt_lightning.loader.stored import ignored, log_stored_dtypes
 from glt_lightning.loader.subgraph_loader import DistSubGraphLoader, SubgraphCollate, check_subgraphs
 from glt_lightning.loader.transfer import CopiesInFlight
 from glt_lightning.options import CacheOptions, SamplingOptions, as_options
 from glt_lightning.producer.base import OpenedProducer, ProducedElsewhere, Producer, ProducerSetup, SampledGraph
 from glt_lightning.producer.ranks import Exchange, GatherCounts, Ranks, alone
+
+_log = logging.getLogger(__name__)
 
 _Loader = TypeVar("_Loader", bound=DistNeighborLoader)
 
@@ -119,8 +122,7 @@ class LoaderContext:
         )
         self._opened: OpenedProducer | None = sampled.open_producer(setup)
         self._producer, self.device_rows = self._opened.producer, self._opened.device_rows
-        if self._ranks.rank == 0:
-            log_ignored(graph.manifest, self.sampling)
+        self._noted: set[str] = set()  # lines that were logged
 
     @property
     def rank(self) -> int:
@@ -146,7 +148,7 @@ class LoaderContext:
         self._require_possible(spec, collate)
         identity = plan_identity(spec.by_type, plan, seeds, manifest, ranks)
         loader = make(plan, config, self._producer, collate, identity, spec.transform)
-        self._loaders.add(loader)
+        self._add(loader)
         return loader
 
     def make_subgraph_loader(self, spec: LoaderSpec) -> DistSubGraphLoader:
@@ -167,8 +169,15 @@ class LoaderContext:
         self._check_open()
         loader, collate = make_link_loader(spec, self.graph, self.sampling, self.seed, self._ranks, self._producer)
         self._require_possible(spec, collate)
-        self._loaders.add(loader)
+        self._add(loader)
         return loader
+
+    def _add(self, loader: DistNeighborLoader) -> None:
+        self._loaders.add(loader)
+        for line in ignored(self.graph.manifest, self.sampling, loader.config) if self.rank == 0 else ():
+            if line not in self._noted:
+                self._noted.add(line)
+                _log.info("%s", line)
 
     def read_seeds(self, spec: LoaderSpec, name: str) -> np.ndarray:
         """A node attribute [S, ...] of all seeds of ``spec``, in their order, on every rank: wherever their rows are, batches of
@@ -223,7 +232,7 @@ class LoaderContext:
     def close(self) -> None:
         """Closes its loaders and stops its sampler processes. Safe to call twice."""
         for loader in self._loaders:
-            loader.close()
+            loader.close("so is its LoaderContext. Open a new context, and make a loader of it.")
         self._loaders.clear()
         self._in_flight.clear()  # page-locked memory waits for the device before it goes (pinning.py)
         opened, self._opened = self._opened, None

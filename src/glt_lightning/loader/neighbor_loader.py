@@ -10,7 +10,7 @@ from typing import Any
 from glt_lightning.errors import OptionError
 from glt_lightning.loader.batch_transform import BatchTransform
 from glt_lightning.loader.collate import Batch, Collate
-from glt_lightning.loader.resume import read_state
+from glt_lightning.loader.resume import as_json, read_state
 from glt_lightning.producer.base import Producer
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.plan import EpochPlan
@@ -94,18 +94,21 @@ class DistNeighborLoader:
     ) -> None:
         self._plan, self._config, self._producer, self._collate = plan, config, producer, collate
         self._transform = transform
-        self._identity = identity | {
-            "seed": plan.seed,
-            "batch_size": plan.batch_size,
-            "shuffle": plan.shuffle,
-            "placement": "global" if plan.owner is None else "owner",
-            "fanouts": [list(hop) for hop in config.fanouts],
-            **config.identity,
-        }
+        self._identity: dict[str, Any] = as_json(
+            identity
+            | {
+                "seed": plan.seed,
+                "batch_size": plan.batch_size,
+                "shuffle": plan.shuffle,
+                "placement": "global" if plan.owner is None else "owner",
+                "fanouts": [list(hop) for hop in config.fanouts],
+                **config.identity,
+            }
+        )
         self._epoch, self._start, self._delivered = 0, 0, 0
         self._used = False  # an iteration of the current epoch has begun
         self._stats = LoaderStats()
-        self._closed = False
+        self._closed: str | None = None  # why
         # Lightning looks for these: it calls sampler.set_epoch, and reads batch_sampler wherever there is a sampler
         self.sampler = self
         self.batch_sampler = None
@@ -114,6 +117,10 @@ class DistNeighborLoader:
     def batch_size(self) -> int:
         """Seeds per batch and rank."""
         return self._plan.batch_size
+
+    @property
+    def config(self) -> SamplerConfig:
+        return self._config
 
     @property
     def plan(self) -> EpochPlan:
@@ -190,9 +197,9 @@ class DistNeighborLoader:
         self._used = False
 
     def _check_open(self) -> None:
-        if self._closed:
-            raise OptionError(f"loader {self._plan.loader!r} is closed.")
+        if self._closed is not None:
+            raise OptionError(f"loader {self._plan.loader!r} is closed: {self._closed}")
 
-    def close(self) -> None:
-        """Ends its iterations. Safe to call twice."""
-        self._closed = True
+    def close(self, why: str = "it was closed by the program. Make a new one.") -> None:
+        """Ends its iterations. Safe to call twice. why: what a later use is told, and what to do."""
+        self._closed = self._closed or why

@@ -70,6 +70,7 @@ def read_state(state: object, plan: EpochPlan, identity: Mapping[str, Any]) -> t
     where = f"loader {plan.loader!r} cannot resume:"
     if not isinstance(state, Mapping) or not isinstance(theirs := state.get("plan"), Mapping):
         raise _damaged(where, "plan", "an object", state.get("plan") if isinstance(state, Mapping) else state)
+    theirs = as_json(theirs)  # checkpoints of earlier releases have tuples
     mine = _as_before(identity, plan) if _CRC in theirs and _HASH in identity else dict(identity)
     if _HASH in theirs and _CRC in identity:
         raise OptionError(
@@ -85,6 +86,13 @@ def read_state(state: object, plan: EpochPlan, identity: Mapping[str, Any]) -> t
         if type(count) is not int or count < 0 or (most is not None and count > most):
             raise _damaged(where, name, f"a count{'' if most is None else f' up to {most}'}", count)
     return state["epoch"], state["delivered"]
+
+
+def as_json(value: Any) -> Any:
+    """The value as it comes back from JSON: tuples as lists, names as text. A state may be kept as either."""
+    if isinstance(value, Mapping):
+        return {str(name): as_json(each) for name, each in value.items()}
+    return [as_json(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def _as_before(identity: Mapping[str, Any], plan: EpochPlan) -> dict[str, Any]:

@@ -6,17 +6,23 @@ import logging
 
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.options import SamplingOptions
+from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.sampler.times import ignored_times
 from glt_lightning.sampler.weights import ignored_weights
 
 _log = logging.getLogger(__name__)
 
 
-def log_ignored(manifest: Manifest, sampling: SamplingOptions) -> None:
-    """Says so where edges have weights or times that sampling ignores."""
-    for line in (ignored_weights(manifest, sampling.weight_attr), ignored_times(manifest, sampling.time_attr)):
-        if line is not None:
-            _log.info("%s", line)
+def ignored(manifest: Manifest, sampling: SamplingOptions, config: SamplerConfig) -> list[str]:
+    """Lines for the log where a loader ignores times or weights that edges have and its batches could depend on: those of seeds
+    alone do not, those of all neighbours not on weights, and those of a picker, which reads them itself, on neither."""
+    fanouts = {k for hop in config.fanouts for k in hop if k}
+    if not fanouts or config.picker is not None:
+        return []
+    found = [ignored_times(manifest, sampling.time_attr)]
+    if fanouts != {-1} and not config.last:
+        found.append(ignored_weights(manifest, sampling.weight_attr))
+    return [line for line in found if line is not None]
 
 
 def log_stored_dtypes(manifest: Manifest) -> None:

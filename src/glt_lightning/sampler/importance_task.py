@@ -65,7 +65,7 @@ class ImportanceTask:
     @property
     def identity(self) -> list[Any]:
         """What a checkpoint in mid-epoch is compared with."""
-        return [list(value) if isinstance(value, tuple) else value for value in asdict(self).values()]
+        return list(self.to_wire().values())
 
     def to_wire(self) -> dict[str, Any]:
         types = {"edge_types": list(map(list, self.edge_types)), "metapaths": list(map(list, self.metapaths))}
