@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from torch_geometric.data import Data, HeteroData, InMemoryDataset
 
@@ -151,6 +152,16 @@ def test_id_tensors_are_splits(tmp_path: Path) -> None:
     ("change", "said"),
     [
         ({"x": torch.eye(6).to_sparse()}, "x is a sparse tensor"),
+        (
+            {"x": scipy.sparse.eye(6).tocsr()},
+            r"x is a scipy\.sparse\S+; expected a dense tensor or an array of numbers. Convert",
+        ),
+        ({"x": ["a"] * 6}, "x is a list of str; expected a dense tensor"),
+        ({"x": [[1.0], [1.0, 2.0]] * 3}, "x is a list of list; expected a dense tensor"),
+        ({"y": np.array(["cat"] * 6)}, "y is an array of <U3; expected"),
+        ({"edge_weight": "one"}, "edge_weight is a str; expected"),
+        ({"train_mask": np.array([None] * 6)}, "train_mask is an array of object; expected"),
+        ({"x": np.zeros((6, 2), np.complex64)}, "x is an array of complex64; expected"),
         ({"edge_index": None}, "has no edge_index"),
         ({"edge_index": torch.zeros(2, 2)}, "expected integers"),
         (
@@ -172,3 +183,49 @@ def test_splits_of_two_types_are_not_guessed(tmp_path: Path) -> None:
     graph["author"].train_mask = torch.tensor([True, False, False])
     with pytest.raises(DataError, match=r"node types \['author', 'paper'\] all have splits"):
         _ = open_source(graph, tmp_path).num_classes
+
+
+def in_numpy(given: Data | HeteroData, folder: Path) -> Data | HeteroData:
+    """The same with arrays, mapped files and lists in place of tensors."""
+    graph = given.clone()
+    for at, store in enumerate(graph.stores):
+        for key, value in list(store.items()):
+            if not isinstance(value, torch.Tensor):
+                continue
+            np.save(folder / f"{at}{key}.npy", value.numpy())
+            store[key] = (
+                np.load(folder / f"{at}{key}.npy", mmap_mode="r") if key in ("x", "edge_attr") else value.numpy()
+            )
+            if key in ("age", "order"):
+                store[key] = value.tolist()
+            if key == "edge_weight":
+                store[key] = value.numpy().astype(">f4")
+    return graph
+
+
+@pytest.mark.parametrize("graph", [data(), hetero()], ids=["Data", "HeteroData"])
+def test_arrays_mapped_files_and_lists_are_taken_as_tensors_are(tmp_path: Path, graph: Data | HeteroData) -> None:
+    if isinstance(graph, Data):
+        graph.num_nodes = 6
+    whole = open_source(graph, tmp_path)
+    partition_graph(whole, tmp_path / "tensors", PartitionOptions(num_parts=2), progress=False)
+    same = open_source(in_numpy(graph, tmp_path), tmp_path)
+    partition_graph(same, tmp_path / "arrays", PartitionOptions(num_parts=2), progress=False)
+    found = [
+        {p.relative_to(tmp_path / f): p.read_bytes() for p in (tmp_path / f).rglob("*.npy")}
+        for f in ("tensors", "arrays")
+    ]
+    assert found[0] == found[1]
+    assert whole.splits.keys() == same.splits.keys()
+
+
+def test_an_attribute_that_is_left_out_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    graph = data()
+    graph.raw_text = ["a text"] * 6
+    source = open_source(graph, tmp_path)
+    assert "raw_text" not in source.node_attrs(NODE)
+    assert (
+        "dataset: raw_text is a list of str; expected a dense tensor or an array of numbers, so it is left out."
+        in caplog.text
+    )
+    assert "title" not in caplog.text  # of the graph

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
@@ -15,6 +16,7 @@ from torch_geometric.data.storage import BaseStorage, EdgeStorage, NodeStorage
 
 from glt_lightning.data.regular_file import open_regular
 from glt_lightning.errors import DataError
+from glt_lightning.ops.encoding import BFLOAT16
 from glt_lightning.partition.sources.base import ArraySource, DelegatingSource, classes_of, pick_target
 from glt_lightning.partition.sources.fingerprint import array_fingerprint, file_fingerprint, folder_name
 from glt_lightning.partition.sources.saved import load_saved
@@ -24,6 +26,8 @@ from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType, edg
 
 # Of another length they are mistakes; other tensors are then left out.
 _EDGE_ATTRS = ("edge_attr", "edge_weight", "edge_time")
+_NODE_ATTRS = ("x", "y", "time")
+_log = logging.getLogger(__name__)
 
 
 def is_pyg(dataset: object) -> bool:
@@ -119,26 +123,26 @@ def _num_nodes(store: Any, node_type: NodeType) -> int:
 
 
 def _edge_index(store: Any, edge_type: EdgeType) -> np.ndarray:
-    edge_index = store.get("edge_index")
-    if not isinstance(edge_index, torch.Tensor) or edge_index.layout != torch.strided:
+    given = store.get("edge_index")
+    if not isinstance(given, (torch.Tensor, np.ndarray)) or _is_sparse(given):
         raise DataError(
             f"dataset: edge type {edge_type_str(edge_type)} has no edge_index [2, E], the only layout that is read. Convert it "
             "with torch_geometric.utils.to_edge_index."
         )
-    return to_numpy(edge_index.as_subclass(torch.Tensor), "edge_index")
+    return as_array(given, "edge_index")
 
 
 def _node_attrs(store: Any, num_nodes: int) -> dict[str, np.ndarray]:
     attrs = {}
     for key, value in store.items():
-        if key in SPLIT_KEYS or key in MASK_KEYS or not isinstance(value, torch.Tensor) or value.dim() == 0:
+        if key in SPLIT_KEYS or key in MASK_KEYS or not _has_rows(value, key in _NODE_ATTRS):
             continue
         if not isinstance(store, EdgeStorage):  # that of a Data is for nodes and for edges
-            wanted = key in ("x", "y", "time") or value.size(0) == num_nodes
+            wanted = key in _NODE_ATTRS or _length(value) == num_nodes
         else:
-            wanted = key in ("x", "y") or (store.is_node_attr(key) and not key.startswith("edge_"))
-        if wanted:
-            attrs[key] = to_numpy(value, key)
+            wanted = key in ("x", "y") or (_is_node_attr(store, key) and not key.startswith("edge_"))
+        if wanted and (array := _read(value, key, key in _NODE_ATTRS)) is not None:
+            attrs[key] = array
     if "y" in attrs and attrs["y"].ndim == 2 and attrs["y"].shape[1] == 1 and attrs["y"].dtype.kind in "iub":
         attrs["y"] = attrs["y"][:, 0]
     return attrs
@@ -147,31 +151,100 @@ def _node_attrs(store: Any, num_nodes: int) -> dict[str, np.ndarray]:
 def _edge_attrs(store: Any, num_edges: int) -> dict[str, np.ndarray]:
     attrs = {}
     for key, value in store.items():
-        if key == "edge_index" or not isinstance(value, torch.Tensor) or value.dim() == 0:
+        if key == "edge_index" or not _has_rows(value, key in _EDGE_ATTRS):
             continue
         if isinstance(store, EdgeStorage) and not isinstance(store, NodeStorage):
-            wanted = key in (*_EDGE_ATTRS, "time") or value.size(0) == num_edges
+            wanted = key in (*_EDGE_ATTRS, "time") or _length(value) == num_edges
         else:
-            wanted = key in _EDGE_ATTRS or (store.is_edge_attr(key) and not store.is_node_attr(key))
-        if wanted:
-            attrs[key] = to_numpy(value, key)
+            wanted = key in _EDGE_ATTRS or (_is_edge_attr(store, key) and not _is_node_attr(store, key))
+        if wanted and (array := _read(value, key, key in (*_EDGE_ATTRS, "time"))) is not None:
+            attrs[key] = array
     return attrs
 
 
+def _has_rows(value: Any, required: bool) -> bool:
+    """Whether it may be an attribute of nodes or edges: a number, a text and the like are of the graph, unless they have a name
+    with a meaning."""
+    if isinstance(value, (list, tuple)):
+        return bool(value)
+    if required and value is not None and not isinstance(value, torch.Tensor):
+        return True
+    return not isinstance(value, (str, bytes, dict)) and len(getattr(value, "shape", ())) > 0
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, (list, tuple)) else int(value.shape[0])
+
+
+def _is_node_attr(store: Any, key: str) -> bool:
+    return bool(store.is_node_attr(key)) if _known_to_pyg(store[key]) else _length(store[key]) == store.num_nodes
+
+
+def _is_edge_attr(store: Any, key: str) -> bool:
+    return bool(store.is_edge_attr(key)) if _known_to_pyg(store[key]) else False  # what PyG does not know has no edges
+
+
+def _known_to_pyg(value: Any) -> bool:
+    return isinstance(value, (torch.Tensor, np.ndarray, list, tuple))
+
+
+def _read(value: Any, name: str, required: bool) -> np.ndarray | None:
+    """Rows of numbers; None, with a line in the log, for an attribute of another kind.
+
+    required: it has a name with a meaning; raises `DataError` then."""
+    if isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and _are_numbers(value)):
+        return as_array(value, name)
+    kind = f"a {type(value).__module__}.{type(value).__name__}".replace(" builtins.", " ")
+    if isinstance(value, (list, tuple)):
+        try:
+            array = np.asarray(value)
+        except ValueError:  # rows of several lengths
+            array = np.asarray(None)
+        if array.ndim and _are_numbers(array):
+            return array
+        kind += f" of {type(value[0]).__name__}"
+    elif isinstance(value, np.ndarray):
+        kind = f"an array of {value.dtype}"
+    said = f"dataset: {name} is {kind}; expected a dense tensor or an array of numbers"
+    if required:
+        raise DataError(f"{said}. Convert it, for example with torch.as_tensor, toarray() or to_dense().")
+    _log.warning("%s, so it is left out.", said)
+    return None
+
+
+def _are_numbers(array: np.ndarray) -> bool:
+    return array.dtype == BFLOAT16 or (array.dtype.kind in "biuf" and array.dtype.itemsize <= 8)
+
+
 def _splits(store: Any, num_nodes: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Masks [N] or [N, S] (the first of S splits) and id tensors."""
-    tensors = {key: value for key, value in store.items() if isinstance(value, torch.Tensor)}
-    for name, keys in split_keys(tensors).items():
-        yield name, split_ids("dataset: ", keys, lambda key: to_numpy(tensors[key], key), num_nodes)
+    """Masks [N] or [N, S] (the first of S splits) and ids."""
+    given = {key: value for key, value in store.items() if key in SPLIT_KEYS or key in MASK_KEYS}
+    given = {key: value for key, value in given.items() if value is not None}
+
+    def read(key: str) -> np.ndarray:
+        if isinstance(given[key], (list, tuple)) and not given[key]:
+            return np.zeros(0, np.int64)
+        found = _read(given[key], key, required=True)
+        assert found is not None
+        return found
+
+    for name, keys in split_keys(given).items():
+        yield name, split_ids("dataset: ", keys, read, num_nodes)
 
 
-def to_numpy(tensor: torch.Tensor, name: str) -> np.ndarray:
-    """The tensor as an array; bfloat16 as `ops.encoding.BFLOAT16`."""
-    if tensor.layout != torch.strided:
+def as_array(value: torch.Tensor | np.ndarray, name: str) -> np.ndarray:
+    """A tensor or an array, of the same memory where it can be; bfloat16 as `ops.encoding.BFLOAT16`."""
+    if isinstance(value, np.ndarray):
+        return value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))
+    if _is_sparse(value):
         raise DataError(
             f"dataset: {name} is a sparse tensor, which cannot be stored as rows. Make it dense with to_dense()."
         )
-    return array_of(tensor)
+    return array_of(value.as_subclass(torch.Tensor))
+
+
+def _is_sparse(value: torch.Tensor | np.ndarray) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout != torch.strided
 
 
 def _named_arrays(graph: ArraySource) -> Iterator[tuple[str, np.ndarray]]:
