@@ -30,7 +30,7 @@ from glt_lightning.lightning.cli.past_runs import (
 )
 from glt_lightning.lightning.cli.quiet import without_noise
 from glt_lightning.lightning.cli.ready_classes import asked_for_classes, ready_classes
-from glt_lightning.lightning.cli.run_line import INTERRUPTED, end_said, run_line
+from glt_lightning.lightning.cli.run_line import INTERRUPTED, end_said, reserved_folders, run_line
 from glt_lightning.lightning.cli.strategy_options import check_strategy, cluster_of_data, meet_other_hosts, with_cluster
 from glt_lightning.lightning.cli.subcommands import TOOLS, list_tools
 from glt_lightning.lightning.datamodule import GLTDataModule
@@ -177,7 +177,7 @@ class GLTCLI(LightningCLI):
             rank_zero_info(why)  # no error: a job that is started until it succeeds ends here
             return
         try:
-            with end_said(self.trainer, subcommand, path):
+            with reserved_folders(self.trainer), end_said(self.trainer, subcommand, path):
                 met = meet_other_hosts(self.trainer, self.config_init[subcommand].cluster)
                 super()._run_subcommand(subcommand)
             del met  # torch's group has it

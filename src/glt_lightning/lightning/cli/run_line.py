@@ -1,18 +1,20 @@
-"""The last lines of a command: where its outputs are, and what they are; after SIGTERM and Ctrl-C, how to continue."""
+"""The folder of a run, and the last lines of a command: where its outputs are, and what they are; how to continue."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
+from glt_lightning.errors import WriteError
 from glt_lightning.lightning.cli.past_runs import chosen_state
 from glt_lightning.lightning.strategies.sigterm import end_other_ranks
 from glt_lightning.page.numbers import counted
@@ -37,6 +39,47 @@ def run_line(trainer: Trainer, subcommand: str, checkpoint: str | None = None) -
     outputs = "; ".join(", ".join(part) for part in (results, files) if part)
     source = "" if checkpoint is None else f"; from {_shown(Path(checkpoint))}"
     return f"run: {_shown(folder)}: {outputs or 'no files'}{source}"
+
+
+@contextmanager
+def reserved_folders(trainer: Trainer) -> Iterator[None]:
+    """The folders that the loggers of a run number themselves, made on rank 0 before the run begins. Lightning takes the next
+    free number, and makes the folder once the data is prepared: runs that begin meanwhile would share it. One that is empty
+    at the end is removed.
+
+    Raises `WriteError` if a folder cannot be made.
+    """
+    numbering = [
+        each
+        for each in trainer.loggers
+        if isinstance(each, (CSVLogger, TensorBoardLogger)) and each._version is None and "://" not in each.root_dir
+    ]
+    made = [_reserve(each) for each in numbering] if trainer.is_global_zero else []
+    try:
+        yield
+    finally:
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def _reserve(logger: CSVLogger | TensorBoardLogger) -> Path:
+    root = Path(os.path.expanduser(os.path.expandvars(logger.root_dir)))
+    number = int(logger.version)
+    while True:
+        folder = root / f"version_{number}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise WriteError(
+                f"{folder}: the folder of this run cannot be made ({error.strerror}). Choose another place with "
+                "--trainer.default_root_dir or with save_dir of the logger, or --trainer.logger false."
+            ) from error
+        else:
+            logger._version = number
+            return folder
 
 
 @contextmanager
