@@ -9,8 +9,8 @@ import os
 import shutil
 import threading
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from glt_lightning.data.chunk_hashes import ChunkHasher
 from glt_lightning.data.manifest import ArrayEntry
-from glt_lightning.data.regular_file import open_regular
+from glt_lightning.data.regular_file import open_below, open_regular
 from glt_lightning.errors import PartitionError
 from glt_lightning.ops.file_map import map_file, map_limit
 
@@ -57,10 +57,10 @@ def verify_array(folder: str | Path, path: str, entry: ArrayEntry) -> None:
         _check_sum(file, stream, _check_header(file, stream, entry), entry)
 
 
-def check_header(folder: str | Path, path: str, entry: ArrayEntry) -> None:
-    """Raises `PartitionError` unless ``folder/path`` has the size and the header of its manifest entry."""
+def check_header(folder: str | Path, path: str, entry: ArrayEntry, *, links: bool = True) -> None:
+    """Raises `PartitionError` unless ``folder/path`` has the size and the header of its manifest entry. links: are followed."""
     file = Path(folder) / path
-    with _opened(file) as stream:
+    with _opened(file) if links else _speaks(file, lambda: io.BufferedReader(open_below(folder, path))) as stream:
         _check_header(file, stream, entry)
 
 
@@ -72,11 +72,15 @@ def hash_array(folder: str | Path, path: str, entry: ArrayEntry) -> tuple[str, .
     return hasher.digests()
 
 
+def _opened(file: Path) -> AbstractContextManager[io.BufferedReader]:
+    return _speaks(file, lambda: open_regular(file))
+
+
 @contextmanager
-def _opened(file: Path) -> Iterator[io.BufferedReader]:
-    """Turns an OSError of the block into a `PartitionError` that names the file."""
+def _speaks(file: Path, opens: Callable[[], io.BufferedReader]) -> Iterator[io.BufferedReader]:
+    """Opens a file, and turns an OSError of that and of the block into a `PartitionError` that names it."""
     try:
-        with open_regular(file) as stream:
+        with opens() as stream:
             yield stream
     except FileNotFoundError:
         raise PartitionError(f"{file}: not found. Copy this part here or partition again.") from None

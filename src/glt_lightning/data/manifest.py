@@ -362,7 +362,9 @@ class Manifest:
         """Writes ``folder/manifest.json`` in one step: a reader sees the old file, the new one, or none."""
         path = Path(folder) / MANIFEST
         temporary = path.with_suffix(f".tmp-{os.getpid()}")
-        temporary.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+        temporary.unlink(missing_ok=True)
+        with temporary.open("x", encoding="utf-8") as stream:  # not through a link that somebody else has put there
+            stream.write(json.dumps(self.to_json(), indent=1) + "\n")
         os.replace(temporary, path)
 
     @classmethod

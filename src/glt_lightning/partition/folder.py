@@ -43,7 +43,7 @@ def _name(target: Path, part: int | None) -> str:
 def _locked(path: Path, target: Path, timeout_s: float) -> int:
     deadline = time.monotonic() + timeout_s
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_same(fd, path):  # the previous owner of the lock may have removed the file that was waited for

@@ -37,6 +37,7 @@ from glt_lightning.partition.copies import (
     open_copy_source,
     pull_partition,
 )
+from glt_lightning.partition.copies.ledger import LEDGER
 from glt_lightning.partition.copies.rate import Rate
 from glt_lightning.partition.verify import verify_partition
 from glt_lightning.progress import Progress
@@ -240,6 +241,80 @@ def test_damage_in_an_interrupted_copy_is_found(parts: Path, tmp_path: Path, dam
     assert source.bytes == pulled.fetched == total - interrupted.bytes + lost
     assert pulled.damaged[0] == f"{path} (from byte {begin if damage == 'a bit' else 0:,})"
     assert len(pulled.damaged) == pieces
+
+
+_PLANTED = "part0/nodes/0/x.npy"
+
+
+def _plant(kind: str, copy: Path, partial: Path, outside: Path) -> None:
+    """Puts what somebody else may have put where a copy is to be."""
+    (outside / "mine").mkdir(parents=True)
+    (outside / "mine.npy").write_bytes(b"mine")
+    place = partial / _PLANTED
+    if kind == "the folder":
+        partial.symlink_to(outside)
+        return
+    place.parent.parent.mkdir(parents=True)
+    if kind == "a folder below":
+        place.parent.symlink_to(outside / "mine")
+        return
+    place.parent.mkdir()
+    if kind == "a file":
+        place.symlink_to(outside / "mine.npy")
+    elif kind == "a file that is not there":
+        place.symlink_to(outside / "none.npy")
+    elif kind == "a hard link":
+        place.hardlink_to(outside / "mine.npy")
+    elif kind == "a FIFO":
+        os.mkfifo(place)
+    elif kind == "the ledger":
+        (partial / LEDGER).symlink_to(outside / "mine.npy")
+    elif kind == "a FIFO as ledger":
+        os.mkfifo(partial / LEDGER)
+    elif kind == "a folder as file":
+        place.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [
+        ("the folder", ""),
+        ("a folder below", "part0/nodes/0/.*.npy"),
+        ("a file", _PLANTED),
+        ("a file that is not there", _PLANTED),
+        ("a hard link", _PLANTED),
+        ("a FIFO", _PLANTED),
+        ("the ledger", LEDGER),
+        ("a FIFO as ledger", LEDGER),
+        ("a folder as file", _PLANTED),
+    ],
+)
+def test_what_was_planted_in_a_copy_is_neither_followed_nor_waited_for(
+    parts: Path, tmp_path: Path, kind: str, named: str
+) -> None:
+    copy, partial, outside = tmp_path / "copy", tmp_path / "copy.partial", tmp_path / "outside"
+    _plant(kind, copy, partial, outside)
+    with pytest.raises(PartitionError, match=f"{partial / named}: .*Delete it"):
+        pull_partition(FolderCopySource(parts), copy, progress=False)
+    assert sorted(path.name for path in outside.rglob("*")) == ["mine", "mine.npy"]
+    assert (outside / "mine.npy").read_bytes() == b"mine"
+
+
+def test_a_link_in_a_copy_that_gets_more_parts_is_not_followed(parts: Path, tmp_path: Path) -> None:
+    copy, outside = tmp_path / "copy", tmp_path / "outside"
+    pull_partition(FolderCopySource(parts), copy, PullOptions(parts=[1]), progress=False)
+    outside.mkdir()
+    (copy / "part0").symlink_to(outside)
+    with pytest.raises(PartitionError, match=f"{copy}/part0/.*: .*Delete it"):
+        pull_partition(FolderCopySource(parts), copy, PullOptions(parts=[0]), progress=False)
+    assert not [*outside.iterdir()]
+
+
+def test_a_lock_is_not_made_behind_a_link(parts: Path, tmp_path: Path) -> None:
+    (tmp_path / ".copy.lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PartitionError, match="symbolic link"):
+        pull_partition(FolderCopySource(parts), tmp_path / "copy", progress=False)
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_another_partition_is_refused(parts: Path, tmp_path: Path) -> None:

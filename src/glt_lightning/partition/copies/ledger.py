@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from glt_lightning.data.chunk_hashes import CHUNK_BYTES
 from glt_lightning.data.manifest import ArrayEntry
+from glt_lightning.data.regular_file import NOT_OURS, open_below
 from glt_lightning.errors import PartitionError
 
 LEDGER = "pulled.chunks"
+
+
+@contextmanager
+def not_ours_speaks(file: Path) -> Iterator[None]:
+    """Turns the error of `open_below` for what somebody else has put there into a `PartitionError`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != NOT_OURS:
+            raise
+        raise PartitionError(
+            f"{file}: {error.strerror}, and a copy writes nowhere else. Delete it, and start again."
+        ) from None
+
+
+@contextmanager
+def opened_below(folder: Path, path: str, flags: int) -> Iterator[io.FileIO]:
+    """As `open_below`. Raises `PartitionError` for what somebody else has put there."""
+    with not_ours_speaks(folder / path):
+        stream = open_below(folder, path, flags)
+    with stream:
+        yield stream
 
 
 @dataclass(frozen=True)
@@ -51,10 +76,9 @@ class Ledger:
     """
 
     def __init__(self, folder: Path, manifest_hash: str, chunks: int) -> None:
-        self._path, head = folder / LEDGER, manifest_hash.encode()
-        if not self._path.exists():
-            self._path.write_bytes(head + bytes(chunks))
-        self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        head = manifest_hash.encode()
+        with opened_below(folder, LEDGER, os.O_RDWR | os.O_CREAT) as file:
+            self._file = os.dup(file.fileno())
         there = os.pread(self._file, len(head) + chunks + 1, 0)
         if len(there) < len(head) + chunks and head.startswith(there[: len(head)]):  # it was cut while it was made
             there = head + bytes(chunks)

@@ -9,15 +9,16 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from glt_lightning.data.arrays import check_header, disk_full_speaks
 from glt_lightning.data.chunk_hashes import chunk_digest
 from glt_lightning.data.manifest import MANIFEST, ArrayEntry, Manifest
+from glt_lightning.data.regular_file import open_below, open_folder_below
 from glt_lightning.errors import OptionError, PartitionError
-from glt_lightning.partition.copies.ledger import LEDGER, Chunk, Ledger, chunks_of
+from glt_lightning.partition.copies.ledger import LEDGER, Chunk, Ledger, chunks_of, not_ours_speaks, opened_below
 from glt_lightning.partition.copies.rate import Rate
 from glt_lightning.partition.copies.source import CopySource
 from glt_lightning.partition.folder import exclusive
@@ -184,7 +185,7 @@ def _partial_of(target: Path) -> Path:
 
 def _remove_emptied(partial: Path) -> None:
     """Of a copy that was killed after it had moved its last file."""
-    if partial.exists() and not any(partial.rglob("*.npy")):
+    if partial.is_dir() and not partial.is_symlink() and not any(partial.rglob("*.npy")):
         shutil.rmtree(partial)
 
 
@@ -214,18 +215,21 @@ class _Copy:
 
     def run(self, target: Path, there: bool, progress: Progress) -> None:
         partial = _partial_of(target)
-        partial.mkdir(exist_ok=True)
+        with suppress(FileExistsError):
+            partial.mkdir()
+        with not_ours_speaks(partial):
+            os.close(open_folder_below(partial, (), make=False))
         chunks = chunks_of(self._manifest.arrays)
         ledger = Ledger(partial, manifest_hash(self._manifest), sum(map(len, chunks.values())))
         try:
             self._recheck(partial, [chunk for path in self._missing for chunk in chunks[path]], ledger, progress)
             left = [chunk for path in self._missing for chunk in chunks[path] if not ledger.has(chunk)]
             self._require_room(partial, sum(chunk.length for chunk in left))
-            with self._files(partial) as files, progress.phase("copying", sum(c.length for c in left), "B") as done:
+            with self._files(partial), progress.phase("copying", sum(c.length for c in left), "B") as done:
 
                 def fetch(chunk: Chunk) -> None:
                     if not self._stop.is_set():
-                        self._fetch(chunk, files[chunk.path])
+                        self._fetch(chunk, partial)
                         ledger.add(chunk)
                         done(chunk.length)
 
@@ -259,19 +263,16 @@ class _Copy:
             )
 
     @contextmanager
-    def _files(self, partial: Path) -> Iterator[dict[str, Path]]:
+    def _files(self, partial: Path) -> Iterator[None]:
         """The files in their full size, without contents where nothing was copied yet."""
-        files = {}
         for path, entry in self._missing.items():
-            file = files[path] = partial / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with open(file, "ab") as stream:
-                if stream.tell() != entry.bytes:
+            with opened_below(partial, path, os.O_RDWR | os.O_CREAT) as stream:
+                if os.fstat(stream.fileno()).st_size != entry.bytes:
                     os.truncate(stream.fileno(), entry.bytes)
         with disk_full_speaks(
             partial, self._pulled.bytes, "copy elsewhere; the same command goes on from what is here"
         ):
-            yield files
+            yield
 
     def _all(self, work: Callable[[Chunk], None], chunks: list[Chunk]) -> None:
         """Fetches or checks all pieces; the first error ends the others."""
@@ -286,7 +287,7 @@ class _Copy:
                     future.cancel()
                 raise
 
-    def _fetch(self, chunk: Chunk, file: Path) -> None:
+    def _fetch(self, chunk: Chunk, partial: Path) -> None:
         for attempt in range(_ATTEMPTS):
             self._rate.take(chunk.length)
             data, found = self._read(chunk)
@@ -294,7 +295,7 @@ class _Copy:
                 self._pulled.fetched += len(data)
                 self._pulled.again += attempt > 0
             if len(data) == chunk.length and found == chunk.digest:
-                with open(file, "r+b", buffering=0) as stream:
+                with opened_below(partial, chunk.path, os.O_RDWR) as stream:
                     _write(stream.fileno(), data, chunk.begin)
                     os.fdatasync(stream.fileno())
                 return
@@ -317,7 +318,7 @@ class _Copy:
     def _check(self, partial: Path, path: str, entry: ArrayEntry, first: Chunk, ledger: Ledger) -> None:
         """The header, which no digest covers; its piece is fetched again by the next call if it is damaged."""
         try:
-            check_header(partial, path, entry)
+            check_header(partial, path, entry, links=False)
         except PartitionError:
             ledger.remove(first)
             raise
@@ -333,8 +334,17 @@ class _Copy:
             _forget(target)
             return
         for path in self._missing:
-            (target / path).parent.mkdir(parents=True, exist_ok=True)
-            os.rename(partial / path, target / path)
+            *above, name = PurePath(path).parts
+            with not_ours_speaks(target / path):
+                source = open_folder_below(partial, above, make=False)
+                try:
+                    into = open_folder_below(target, above, make=True)
+                    try:
+                        os.rename(name, name, src_dir_fd=source, dst_dir_fd=into)
+                    finally:
+                        os.close(into)
+                finally:
+                    os.close(source)
         shutil.rmtree(partial)
 
 
@@ -342,8 +352,8 @@ def _is_whole(partial: Path, chunk: Chunk, entry: ArrayEntry) -> bool:
     """Whether a piece on disk is what its digest, and the header before the first piece, say."""
     try:
         if chunk.skip:
-            check_header(partial, chunk.path, entry)
-        with open(partial / chunk.path, "rb", buffering=0) as stream:
+            check_header(partial, chunk.path, entry, links=False)
+        with open_below(partial, chunk.path) as stream:
             data = _read_all(stream.fileno(), chunk)
     except (OSError, PartitionError):
         return False
