@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from glt_lightning import options
+from glt_lightning.data.regular_file import open_regular
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.partition.sources.arrays import host_array
 from glt_lightning.types import NODE, GraphSchema, NodeType
@@ -74,9 +75,10 @@ def read_tensor(path: str | Path) -> Any:
     """A tensor, or a dictionary of tensors, that ``torch.save`` or ``numpy.save`` wrote; nothing else is unpickled."""
     path = Path(path)
     try:
-        if path.suffix == ".npy":
-            return torch.from_numpy(np.load(path, allow_pickle=False))
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with open_regular(path) as stream:
+            if path.suffix == ".npy":
+                return torch.from_numpy(np.load(stream, allow_pickle=False))
+            return torch.load(stream, map_location="cpu", weights_only=True)
     except Exception as error:  # of torch and its pickles: many kinds
         raise DataError(f"{path}: cannot be read as a tensor ({error}).") from None
 

@@ -89,7 +89,8 @@ def _read_file(option: str, path: Path, what: str) -> np.ndarray:
 def _read_tensor(option: str, path: Path, what: str) -> np.ndarray:
     """A tensor that ``torch.save`` wrote; nothing else in such a file is loaded, let alone run."""
     try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        with open_regular(path) as stream:
+            loaded = torch.load(stream, map_location="cpu", weights_only=True)
     except Exception as error:  # numpy and torch do not document what a damaged file raises
         reason = [type(error).__name__, *str(error).strip().splitlines()][:2]
         raise DataError(f"{option}: {path}: cannot be read as a tensor ({': '.join(reason)}).") from None

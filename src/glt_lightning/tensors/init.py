@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from glt_lightning.data.regular_file import open_regular
 from glt_lightning.errors import DataError
 from glt_lightning.sampler.draws import GOLDEN, mix64, role_key, streams
 from glt_lightning.tensors.normal import standard_normal
@@ -106,6 +107,7 @@ def _random(where: str, given: Any, name: str, seed: int, kind: ValueType, row_s
 
 def _open(where: str, path: Path) -> np.ndarray:
     try:
+        open_regular(path).close()  # a FIFO would be waited for
         array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
         return array
     except (OSError, ValueError) as error:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,6 +136,144 @@ def test_damage_is_named(tmp_path: Path) -> None:
     assert not out.exists()
     with pytest.raises(OptionError, match="cannot run"):
         convert_partition("dgl", _dgl_config(tmp_path), out, python=str(tmp_path / "no-python"))
+
+
+def _fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _saved(change: Callable[[Any], Any]) -> Callable[[Path], None]:
+    return lambda path: torch.save(change(torch.load(path)), path)
+
+
+def _meta(**values: Any) -> Callable[[Path], None]:
+    return lambda path: _written(json.dumps(json.loads(path.read_text()) | values).encode())(path)
+
+
+def _written(data: bytes) -> Callable[[Path], None]:
+    return lambda path: (path.unlink(missing_ok=True), path.write_bytes(data))[0]
+
+
+_WRONG: list[tuple[str, str, Callable[[Path], None]]] = [
+    ("pyg", "META.json", _fifo),
+    ("pyg", "META.json", _written(b"[" * 100_000)),
+    ("pyg", "META.json", _written(b"[]")),
+    ("pyg", "META.json", _written(b"\xff{}")),
+    ("pyg", "META.json", _meta(node_types=7)),
+    ("pyg", "META.json", _meta(node_types=["../paper"])),
+    ("pyg", "META.json", _meta(node_types=[["paper"]])),
+    ("pyg", "META.json", _meta(edge_types={"a": 1})),
+    ("pyg", "META.json", _meta(edge_types=[["paper", "to"]])),
+    ("pyg", "part_0/graph.pt", _fifo),
+    ("pyg", "part_0/graph.pt", _saved(lambda graph: [graph])),
+    ("pyg", "part_0/graph.pt", _saved(lambda graph: {e: [each] for e, each in graph.items()})),
+    ("pyg", "part_0/graph.pt", _saved(lambda graph: {e: dict(each) | {"row": 3} for e, each in graph.items()})),
+    ("pyg", "part_0/graph.pt", _saved(lambda graph: {e: {"row": each["row"]} for e, each in graph.items()})),
+    (
+        "pyg",
+        "part_0/graph.pt",
+        _saved(lambda graph: {e: dict(each) | {"col": each["col"][:1]} for e, each in graph.items()}),
+    ),
+    (
+        "pyg",
+        "part_0/graph.pt",
+        _saved(lambda graph: {e: dict(each) | {"row": each["row"].float()} for e, each in graph.items()}),
+    ),
+    ("pyg", "part_0/node_feats.pt", _saved(lambda values: [values])),
+    ("pyg", "part_0/node_feats.pt", _saved(lambda values: {t: [each] for t, each in values.items()})),
+    (
+        "pyg",
+        "part_0/node_feats.pt",
+        _saved(lambda values: {t: dict(each) | {"feats": [1]} for t, each in values.items()}),
+    ),
+    ("pyg", "part_0/node_feats.pt", _saved(lambda values: {t: {"feats": each["feats"]} for t, each in values.items()})),
+    ("glt", "node_pb/paper.pt", _fifo),
+    (
+        "glt",
+        "part0/node_feat/paper/feats.pkl",
+        _written(b"\x80\x04\x95" + b"\xff" * 7 + b"\x0f."),
+    ),  # a frame of exabytes
+    ("glt", "part0/node_feat/paper/feats.pkl", _written(b"\x80\x04\x8e" + b"\xff" * 6 + b"\x0f\x00.")),  # bytes as long
+    ("glt", "part0/node_feat/paper/feats.pkl", _written(b"\x80\x04Nr\xff\xff\xff\x7f.")),  # a memo of 2 billion
+    ("glt", "part0/node_feat/paper/feats.pkl", _written(b"ctorch._utils\n_rebuild_tensor_v2\n}S'planted'\nI1\nsb.")),
+    ("glt", "part0/node_feat/paper/feats.pkl", _written(b"ccollections\nOrderedDict\n}S'planted'\nI1\nsb.")),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "change"), _WRONG, ids=[f"{n} {file}" for n, (_, file, _) in enumerate(_WRONG)]
+)
+def test_a_wrong_file_is_named(kind: str, file: str, change: Callable[[Path], None], tmp_path: Path) -> None:
+    from torch import _utils
+
+    WRITERS[kind](small_hetero(), tmp_path / "theirs", 2)
+    change(tmp_path / "theirs" / file)
+    with pytest.raises(DataError, match=f"{file.rpartition('/')[2]}: |expected META") as found:
+        convert_partition(kind, tmp_path / "theirs", tmp_path / "ours", progress=False)
+    assert len(str(found.value).splitlines()) == 1
+    assert not hasattr(_utils._rebuild_tensor_v2, "planted")
+    assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("part0/graph/eids.pt", lambda ids: ids + (1 << 40), "there are other ids"),
+        ("part0/graph/eids.pt", lambda ids: ids - (1 << 40), "there are other ids"),
+        ("node_pb.pt", lambda parts: parts.float(), "expected the number of a part for each node, found float32"),
+        ("node_pb.pt", lambda parts: parts[0], "expected the number of a part for each node"),
+        ("part0/graph/rows.pt", lambda rows: rows[:, None], "expected rows and columns of edges"),
+        ("part0/node_feat/ids.pkl", None, "expected tensors"),
+    ],
+)
+def test_wrong_ids_are_refused_before_memory_is_taken_for_them(
+    file: str, change: Callable[[Any], Any] | None, message: str, tmp_path: Path
+) -> None:
+    write_glt(small_graph(), tmp_path / "theirs", 2)
+    path = tmp_path / "theirs" / file
+    if change is None:
+        path.write_bytes(pickle.dumps(3)[:-1])
+    else:
+        torch.save(change(torch.load(path)), path)
+    with pytest.raises(DataError, match=message):
+        convert_partition("glt", tmp_path / "theirs", tmp_path / "ours", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("meta", "parts"),
+    [
+        (None, None),
+        ("[]", None),
+        ("[" * 100_000, None),
+        ('{"num_parts": "2"}', None),
+        ('{"num_parts": 0, "name": "x"}', None),
+        ('{"num_parts": 1, "name": "x"}', None),
+        ('{"num_parts": 1, "name": "x"}', {}),
+        ('{"num_parts": 1, "name": "x"}', {"node/_N/other": [1]}),
+        ('{"num_parts": 1, "name": "x"}', {"node/_N/id": [1 << 40], "edge/a/id": [0]}),
+    ],
+)
+def test_a_stranger_in_place_of_dgl(meta: str | None, parts: dict[str, Any] | None, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    lines = ["#!/bin/sh", 'out="$4"']
+    if meta is not None:
+        (tmp_path / "meta").write_text(meta)
+        lines.append(f'cp {tmp_path}/meta "$out/meta.json"')
+    if parts is not None:
+        np.savez(tmp_path / "part.npz", **{name: np.array(each) for name, each in parts.items()})
+        lines.append(f'cp {tmp_path}/part.npz "$out/part0.npz"')
+    python.write_text("\n".join(lines) + "\n")
+    python.chmod(0o755)
+    with pytest.raises(DataError, match=r"graph\.json: .*has written no such parts as expected") as found:
+        convert_partition("dgl", _dgl_config(tmp_path), tmp_path / "out", python=str(python))
+    assert len(str(found.value).splitlines()) == 1
+
+
+def test_a_partition_of_dgl_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "graph.json")
+    with pytest.raises(DataError, match=r"graph\.json: cannot be read \(it is not a regular file"):
+        convert_partition("dgl", tmp_path, tmp_path / "out", python="python")
 
 
 def _dgl_config(tmp_path: Path) -> Path:

@@ -14,7 +14,6 @@ import torch
 from torch_geometric.data import Data, Dataset, HeteroData
 from torch_geometric.data.storage import BaseStorage, EdgeStorage, NodeStorage
 
-from glt_lightning.data.regular_file import open_regular
 from glt_lightning.errors import DataError
 from glt_lightning.ops.encoding import BFLOAT16
 from glt_lightning.partition.sources.base import ArraySource, DelegatingSource, classes_of, pick_target
@@ -65,7 +64,6 @@ class PygFileSource(PygSource):
 
 
 def _load_saved(path: Path) -> Data | HeteroData:
-    open_regular(path).close()  # a FIFO would be waited for
     loaded = load_saved(path, "a Data or HeteroData of PyG that torch.save wrote")
     if not isinstance(loaded, (Data, HeteroData)):
         raise DataError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from glt_lightning.data.regular_file import open_regular
 from glt_lightning.errors import DataError
 
 UNREADABLE = (
@@ -21,6 +23,11 @@ UNREADABLE = (
     RuntimeError,
     AssertionError,
     LookupError,
+    MemoryError,
+    OverflowError,
+    TypeError,
+    AttributeError,
+    struct.error,
     zlib.error,
     pickle.UnpicklingError,
 )
@@ -32,8 +39,8 @@ def load_saved(path: Path, expected: str) -> Any:
     import torch
 
     try:
-        with known_classes():
-            return torch.load(path, map_location="cpu", weights_only=True)
+        with known_classes(), open_regular(path) as stream:
+            return torch.load(stream, map_location="cpu", weights_only=True)
     except UNREADABLE as error:
         raise DataError(f"{path}: expected {expected} ({_reason(error)}).") from None
 

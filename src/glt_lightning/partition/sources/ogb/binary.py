@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from glt_lightning.data.arrays import disk_full_speaks
+from glt_lightning.data.regular_file import open_regular
 from glt_lightning.errors import DataError
 from glt_lightning.partition.folder import exclusive, whole_file
 from glt_lightning.partition.sources.base import EdgeList, Rows, Splits
@@ -78,7 +79,7 @@ class OgbBinary:
     def _labels(self) -> np.ndarray:
         path = self.folder / "raw" / "node-label.npz"
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with open_regular(path) as stream, np.load(stream, allow_pickle=False) as file:
                 y = file["node_label"]
         except (OSError, ValueError, LookupError, zipfile.BadZipFile) as error:
             raise DataError(f"{path}: expected an array node_label ({error}).") from None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import tempfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
 
+from glt_lightning.data.regular_file import open_regular, parse_json
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.partition.sources.others.pieces import ENDS, ForeignPartition, PartRows
 from glt_lightning.types import EDGE, NODE, EdgeType
@@ -38,27 +39,47 @@ def read_dgl(folder: Path, python: str | None, timeout_s: float) -> ForeignParti
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
             raise DataError(f"{config}: {python} cannot read it ({reason}).")
-        return _read(Path(out))
+        try:
+            return _read(Path(out))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, MemoryError, zipfile.BadZipFile) as error:
+            raise DataError(
+                f"{config}: {python} has written no such parts as expected ({type(error).__name__}: {error}). Is its package dgl "
+                "DGL's own?"
+            ) from None
 
 
 def _config_of(folder: Path) -> Path:
     if folder.is_file():
         return folder.resolve()
-    found = [path for path in sorted(folder.glob("*.json")) if '"part-0"' in path.read_text()]
+    found = [path for path in sorted(folder.glob("*.json")) if _names_parts(path)]
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "none"
         raise DataError(f"{folder}: expected one JSON file of a partition of DGL, found {names}. Give its path.")
     return found[0].resolve()
 
 
+def _names_parts(path: Path) -> bool:
+    try:
+        with open_regular(path) as stream:
+            return b'"part-0"' in stream.read()
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}). Give the path of the partition's JSON file."
+        ) from None
+
+
 def _read(out: Path) -> ForeignPartition:
-    meta = json.loads((out / "meta.json").read_text())
+    meta = parse_json((out / "meta.json").read_bytes())
+    if not meta["num_parts"]:
+        raise ValueError("num_parts is 0")
     files = []
     for part in range(meta["num_parts"]):
         with np.load(out / f"part{part}.npz", allow_pickle=False) as file:
             files.append({name: file[name] for name in file.files})
     nodes = sorted({name.split("/")[1] for name in files[0] if name.startswith("node/")})
     edges = sorted({name.split("/")[1] for name in files[0] if name.startswith("edge/")})
+    if not nodes or not edges:
+        raise ValueError("there are no nodes, or no edges")
     homogeneous = nodes == [_ALONE[0]] and len(edges) == 1
     found = ForeignPartition(meta["name"], meta["num_parts"], homogeneous)
     ids = {t: _ids(files, f"node/{t}/") for t in nodes}

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from glt_lightning.data.regular_file import open_regular
 from glt_lightning.errors import DataError
 from glt_lightning.partition.sources.others.pieces import ENDS, ForeignPartition, PartRows
-from glt_lightning.partition.sources.others.pt_files import as_array, edge_type_of, part_folders, read_tensor
+from glt_lightning.partition.sources.others.pt_files import as_array, edge_type_of, ends_of, part_folders, read_tensor
 from glt_lightning.partition.sources.saved import UNREADABLE
 from glt_lightning.types import EDGE, NODE
 
@@ -34,7 +35,7 @@ def read_glt(folder: Path) -> ForeignPartition:
             if not (graph / "rows.pt").is_file():
                 continue
             rows, cols, ids = (read_tensor(graph / f"{name}.pt") for name in ("rows", "cols", "eids"))
-            arrays = {ENDS: np.stack([rows, cols], axis=1)}
+            arrays = {ENDS: ends_of(f"{graph}", rows, cols)}
             if (graph / "weights.pt").is_file():
                 arrays["edge_weight"] = read_tensor(graph / "weights.pt")
             found.edges.setdefault(e, []).append(PartRows(ids, arrays))
@@ -58,12 +59,15 @@ def read_appended(path: Path) -> np.ndarray:
     class or function that a file may name is looked up."""
     tensors: list[Any] = []
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             while file.peek(1):
                 tensors.append(_TensorsAlone(file).load())
     except UNREADABLE as error:
         raise DataError(f"{path}: expected tensors ({error}).") from None
-    return np.concatenate([as_array(f"{path}", each) for each in tensors]) if tensors else np.empty(0)
+    arrays = [as_array(f"{path}", each) for each in tensors]
+    if len({each.shape[1:] for each in arrays}) > 1 or any(each.ndim == 0 for each in arrays):
+        raise DataError(f"{path}: expected tensors of one width, found {[list(each.shape) for each in arrays]!s:.80}.")
+    return np.concatenate(arrays) if arrays else np.empty(0)
 
 
 class _TensorsAlone(pickle.Unpickler):
@@ -72,7 +76,8 @@ class _TensorsAlone(pickle.Unpickler):
         from torch._utils import _rebuild_tensor_v2
 
         known: dict[Sequence[str], Any] = {
-            ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor_v2,
+            # A function of its own each time: a file may give attributes to what it has got here.
+            ("torch._utils", "_rebuild_tensor_v2"): lambda *given: _rebuild_tensor_v2(*given),
             ("torch.storage", "_load_from_bytes"): lambda data: torch.load(io.BytesIO(data), weights_only=True),
             ("collections", "OrderedDict"): dict,
         }

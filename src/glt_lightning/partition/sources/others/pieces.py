@@ -25,9 +25,10 @@ class PartRows:
 
     def __post_init__(self) -> None:
         for name, array in self.arrays.items():
-            if self.ids.ndim != 1 or self.ids.dtype.kind not in "iu" or len(array) != len(self.ids):
+            rows = len(array) if array.ndim else -1
+            if self.ids.ndim != 1 or self.ids.dtype.kind not in "iu" or rows != len(self.ids):
                 raise DataError(
-                    f"{name}: expected an id for each of {len(array)} rows, got {self.ids.dtype} {list(self.ids.shape)}."
+                    f"{name}: expected an id for each of {max(0, rows)} rows, got {self.ids.dtype} {list(self.ids.shape)}."
                 )
 
 
@@ -50,6 +51,12 @@ class ForeignPartition:
     def source(self, labels: Mapping[NodeType, np.ndarray], *, turned: bool = False) -> ArraySource:
         """The whole graph. labels: by node type, in place of its own.  turned: sources and destinations change places, and the
         relation is called ``rev_``.... Raises `DataError` where ids are missing or twice."""
+        for t, parts in self.parts.items():
+            if parts.ndim != 1 or parts.dtype.kind not in "iu":
+                raise DataError(
+                    f"{self.name}: nodes of {t!r}: expected the number of a part for each node, found {parts.dtype} "
+                    f"{list(parts.shape)}."
+                )
         counts = {t: len(parts) for t, parts in self.parts.items()}
         node = {t: _whole(self.nodes.get(t, []), count, f"{self.name}: nodes of {t!r}") for t, count in counts.items()}
         for t, values in labels.items():
@@ -89,8 +96,9 @@ def _whole(pieces: Sequence[PartRows], count: int, where: str, every: bool = Fal
     """Arrays [count, ...] of all ids. every: also without any array, each id has to be there once."""
     if not pieces or not (every or any(piece.arrays for piece in pieces)):
         return {}
-    ids = np.concatenate([piece.ids for piece in pieces])
-    times = np.bincount(ids, minlength=count) if ids.min(initial=0) >= 0 else np.zeros(0)
+    ids = np.concatenate([piece.ids.astype(np.int64, copy=False) for piece in pieces])
+    fits = ids.min(initial=0) >= 0 and ids.max(initial=0) < max(1, count)
+    times = np.bincount(ids, minlength=count) if fits else np.zeros(0)
     if len(times) != count or (times != 1).any():
         wrong = np.flatnonzero(times != 1)
         which = f"id {wrong[0]} is there {int(times[wrong[0]])} times" if len(wrong) else "there are other ids"

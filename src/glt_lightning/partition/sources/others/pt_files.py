@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from glt_lightning.data.regular_file import open_regular
 from glt_lightning.errors import DataError
 from glt_lightning.partition.sources.arrays import host_array
-from glt_lightning.partition.sources.saved import load_saved
+from glt_lightning.partition.sources.saved import UNREADABLE, load_saved
 from glt_lightning.types import EdgeType
 
 
@@ -17,8 +19,9 @@ def read_tensor(path: Path) -> np.ndarray:
     """A tensor or array of a ``.pt`` or ``.npy`` file. Raises `DataError` for anything else."""
     if path.suffix == ".npy":
         try:
-            found: np.ndarray = np.load(path, allow_pickle=False)
-        except (OSError, ValueError) as error:
+            with open_regular(path) as stream:
+                found: np.ndarray = np.load(stream, allow_pickle=False)
+        except UNREADABLE as error:
             raise DataError(f"{path}: expected an .npy file ({error}).") from None
         return found
     return as_array(f"{path}", load_saved(path, "a tensor"))
@@ -28,6 +31,22 @@ def as_array(where: str, given: Any) -> np.ndarray:
     if not (hasattr(given, "detach") or isinstance(given, np.ndarray)):
         raise DataError(f"{where}: expected a tensor, found {type(given).__name__}.")
     return host_array(where, given)
+
+
+def ends_of(where: str, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
+    """The ends of edges, [n, 2]. Raises `DataError` unless both are integers [n]."""
+    if rows.ndim != 1 or rows.shape != cols.shape or rows.dtype.kind not in "iu" or cols.dtype.kind not in "iu":
+        found = f"{rows.dtype} {list(rows.shape)} and {cols.dtype} {list(cols.shape)}"
+        raise DataError(f"{where}: expected rows and columns of edges, as many integers of each; found {found}.")
+    return np.stack([rows.astype(np.int64), cols.astype(np.int64)], axis=1)
+
+
+def entry_of(where: str, given: Any, key: Any) -> Any:
+    """What a dictionary has for a key. Raises `DataError` if it has nothing, or is none."""
+    if not isinstance(given, Mapping) or key not in given:
+        has = f"keys {', '.join(map(str, given))}" if isinstance(given, Mapping) else type(given).__name__
+        raise DataError(f"{where}: expected a dictionary with {key!r}, found {has:.80}.")
+    return given[key]
 
 
 def part_folders(folder: Path, pattern: str) -> list[Path]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from glt_lightning.data.regular_file import open_regular
 from glt_lightning.errors import DataError
 from glt_lightning.partition.sources.tables.text import infer_types, number_advice, text_batches, text_columns
 
@@ -153,6 +154,8 @@ def list_files(what: str, path: tuple[str, ...]) -> list[Path]:
     for file in found:
         if not file.name.endswith(PARQUET + TEXT):
             raise DataError(f"dataset: {what}: path: {file}: its extension is not one of {', '.join(PARQUET + TEXT)}.")
+        with reading(file):
+            open_regular(file).close()  # a FIFO would be waited for
     return found
 
 
