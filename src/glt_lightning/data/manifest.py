@@ -154,7 +154,7 @@ def entries_from_json(raw: Mapping[str, Any]) -> dict[str, ArrayEntry]:
 
 
 def _chunks(entry: Mapping[str, Any]) -> tuple[str, ...] | None:
-    return tuple(entry["chunks"]) if "chunks" in entry else None
+    return None if entry.get("chunks") is None else tuple(entry["chunks"])
 
 
 @dataclass(frozen=True)

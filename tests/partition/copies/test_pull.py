@@ -354,11 +354,29 @@ def test_a_lying_source_is_refused(parts: Path, tmp_path: Path) -> None:
             "chunks of part0/.* are damaged",
         ),
         ({"arrays": raw["arrays"] | {path: raw["arrays"][path] | {"shape": [2**62, 3]}}}, "its shape .* needs more"),
+        ({"arrays": raw["arrays"] | {path: raw["arrays"][path] | {"chunks": None}}}, "has no hashes of part0"),
+        (
+            {"arrays": raw["arrays"] | {path: raw["arrays"][path] | {"bytes": 40_000_000_000}}},
+            "x.npy: the manifest gives it a header of 39,999,9.* bytes",
+        ),
     ):
         source.said = raw | said
         with pytest.raises(PartitionError, match=why):
             pull_partition(source, tmp_path / "copy", progress=False)
     assert not (tmp_path / "copy.partial").exists()
+
+
+@pytest.mark.parametrize("wrong", [KeyError("x"), MemoryError(), RuntimeError("two\nlines"), None, 7, "text"])
+def test_a_source_that_fails_in_its_own_way_is_named(parts: Path, tmp_path: Path, wrong: Any) -> None:
+    class Odd(FolderCopySource):
+        def read(self, path: str, offset: int, length: int) -> Any:
+            if isinstance(wrong, Exception):
+                raise wrong
+            return wrong
+
+    with pytest.raises(PartitionError, match=r"source/\S+\.npy: it cannot be read") as found:
+        pull_partition(Odd(parts), tmp_path / "copy", progress=False)
+    assert len(str(found.value).splitlines()) == 1
 
 
 def test_a_partition_without_hashes(parts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,7 @@ from glt_lightning.progress import Progress
 
 _ATTEMPTS = 3  # of a piece that comes broken: more would hide a source that is damaged
 _PART = "part"
+_MOST_HEADER = 1 << 20  # bytes; our files have 4096, a piece has the header, too, and is read at once
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,12 @@ def pull_partition(
             f"{source.name}: its manifest has no hashes of {unhashed}, so a copy cannot be checked: an earlier release made it. "
             "Run there: python -m lightning partition --hash FOLDER."
         )
+    for path, entry in wanted.items():
+        if entry.offset > _MOST_HEADER:
+            raise PartitionError(
+                f"{source.name}/{path}: the manifest gives it a header of {entry.offset:,} bytes; at most {_MOST_HEADER:,} are "
+                "read. Run partition --verify at the source."
+            )
     with exclusive(target, timeout_s):
         there = _require_same(manifest, source, target)
         _forget(target)
@@ -308,12 +315,15 @@ class _Copy:
     def _read(self, chunk: Chunk) -> tuple[bytes | memoryview, str | None]:
         try:
             data = self._source.read(chunk.path, chunk.begin, chunk.length)
-        except OSError as error:
+            return data, None if chunk.digest is None else chunk_digest(memoryview(data)[chunk.skip :])
+        except PartitionError:
+            raise
+        except Exception as error:  # of a source of one's own, too, and of what it gave
+            reason = error.strerror or error if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
             raise PartitionError(
-                f"{self._source.name}/{chunk.path}: it cannot be read ({error.strerror or error}). What was copied stays; "
+                f"{self._source.name}/{chunk.path}: it cannot be read ({' '.join(str(reason).split())}). What was copied stays; "
                 "the same command goes on from there."
             ) from error
-        return data, None if chunk.digest is None else chunk_digest(memoryview(data)[chunk.skip :])
 
     def _check(self, partial: Path, path: str, entry: ArrayEntry, first: Chunk, ledger: Ledger) -> None:
         """The header, which no digest covers; its piece is fetched again by the next call if it is damaged."""
