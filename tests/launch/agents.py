@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from glt_lightning.launch.children import descendants
-from glt_lightning.launch.messages import PROTOCOL, decode, encode
+from glt_lightning.launch.messages import FROM_AGENT, PROTOCOL, decode, encode
 
 
 class TalkingTo:
@@ -40,7 +40,7 @@ class TalkingTo:
         """The next such message; output that comes before it is kept."""
         assert self.popen.stdout is not None
         for line in self.popen.stdout:
-            message = decode(line)
+            message = decode(line, FROM_AGENT)
             if message["op"] == "lines":
                 self._pieces.setdefault(message["id"], []).append(message["text"])
             if message["op"] == op and fields.items() <= message.items():

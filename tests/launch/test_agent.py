@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from glt_lightning.launch.children import descendants
-from glt_lightning.launch.messages import MOST_BYTES, PROTOCOL, MessageError, decode, encode
+from glt_lightning.launch.messages import FROM_AGENT, MOST_BYTES, PROTOCOL, MessageError, decode, encode
 from tests.helpers.family import settle
 from tests.launch.agents import talking_to
 
@@ -86,7 +86,7 @@ def test_the_launcher_ends_at_any_message(tmp_path):
             [sys.executable, "-m", "glt_lightning", "agent"], input=given, capture_output=True, timeout=30
         )
         assert (done.returncode, done.stderr) == (0, b""), given
-        said = [decode(line) for line in done.stdout.splitlines()]
+        said = [decode(line, FROM_AGENT) for line in done.stdout.splitlines()]
         begun, ended = ([each.get("pid") for each in said if each["op"] == op] for op in ("started", "exited"))
         assert len(begun) == len(ended)
         assert alive(begun) == []
@@ -146,6 +146,29 @@ def test_lines_that_are_no_messages_are_refused():
     draw = random.Random(3)
     lines = [b"{", b"[]", b"nonsense", b"\xff\xfe", b'{"op": 3}', b'{"op": "what"}', b'{"op":"start"}', b"[" * 100_000]
     lines += [b'{"op":"start","id":"x","argv":["a\\u0000"],"cwd":"/","env":{}}', b'{"op":"write","path":1}']
+    start = {"op": "start", "id": "x", "argv": ["true"], "cwd": "/", "env": {}}
+    write = {"op": "write", "path": "x", "data": "", "mode": 0, "more": False}
+    begin = {"op": "begin", "protocol": PROTOCOL, "stop_s": 5, "silence_s": 60}
+    long = [0, -1, True, "5", None, float("nan"), float("inf"), 1e308, 10**400, 10**30]
+    envs = [{"A=B": "1"}, {"": "1"}, {"A": "\0"}, {"A": "\udfff"}, {"A": 1}, [["A", "1"]]]
+    for message, field, wrongs in [
+        (start, "id", ["a\0", "\ud800", None, 3]),
+        (start, "cwd", ["a\0", "\ud800", "~nosuchuser", {}]),
+        (start, "argv", [[], [""], "true", ["\ud800"], ["~nosuchuser/x"], [["true"]]]),
+        (start, "env", envs),
+        (start, "input", ["\ud800", 3]),
+        (start, "failure", ["a\0", "\ud800", 3]),
+        (write, "path", ["a\0", "\ud800", "~nosuchuser", "~nosuchuser/x", None]),
+        (write, "mode", [10**40, "7", 1.5, True, None]),
+        (write, "data", ["?", "\ud800", None]),
+        ({"op": "end"}, "id", [None, [], {}]),
+        ({"op": "beat"}, "sent", ["1", 10**400, float("nan"), float("inf"), {}]),
+        (begin, "stop_s", long),
+        (begin, "silence_s", long),
+        (begin, "protocol", [10**400, None, "1"]),
+    ]:
+        lines += [json.dumps(message | {field: wrong}).encode() for wrong in wrongs]
+    lines.append(b'{"op":"beat","sent":1e999}')
     lines += [bytes(draw.randrange(11, 256) for _ in range(40)) for _ in range(20)]
     with talking_to() as agent:
         for line in lines:
@@ -156,7 +179,28 @@ def test_lines_that_are_no_messages_are_refused():
         agent.send("beat", sent=2.5)
         assert agent.until("beat")["sent"] == 2.5
     with pytest.raises(MessageError, match="at most"):
-        decode(b" " * (MOST_BYTES + 1))
+        decode(b" " * (MOST_BYTES + 1), FROM_AGENT)
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        ("ln -s /dev/zero f", None),
+        ("mkfifo f", None),
+        ("mkdir f", None),
+        ("ln -s /dev/tty f", None),
+        ("printf '[%.0s' $(seq 60000) > f", None),
+        ("""echo '{"rank": {}, "reason": "x"}' > f""", None),
+        ("""echo '{"rank": NaN}' > f""", None),
+        ("echo '[1]' > f", None),
+        ("""echo '{"rank": 3, "reason": "x", "more": [1]}' > f""", {"rank": 3, "reason": "x"}),
+    ],
+)
+def test_what_a_rank_writes_about_its_failure_is_not_waited_for(make, told, tmp_path):
+    with talking_to() as agent:
+        agent.start("train", "sh", "-c", f"{make}; exit 7", cwd=str(tmp_path), failure="f")
+        ended = agent.until("exited")
+        assert (ended["status"], ended["failure"]) == (7, told)
 
 
 def test_an_agent_imports_little():

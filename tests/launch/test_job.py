@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +21,7 @@ import pytest
 from glt_lightning.launch import LaunchConfig
 from glt_lightning.launch.job import LaunchedJob, here
 from glt_lightning.launch.merged_log import MergedLog
+from glt_lightning.launch.preflight.check import Preflight
 from glt_lightning.launch.remote import LaunchError, Remote
 
 _PYTHON = """#!/bin/sh
@@ -199,6 +202,110 @@ def test_an_agent_that_does_not_start() -> None:
     assert (
         "its answer is no message of an agent" in ended("", engine="ssh", ssh_command=["/bin/sh", "-c", noise])[1][-1]
     )
+
+
+_LIAR = """
+import json, sys
+answers = json.loads(sys.argv[1])
+def say(text):
+    print(text, flush=True)
+say(json.dumps({"op": "hello", "protocol": 1}))
+for line in sys.stdin:
+    message = json.loads(line)
+    if message["op"] == "stop":
+        sys.exit()
+    if message["op"] in answers:
+        say(answers[message["op"]])
+    elif message["op"] == "write" and not message["more"]:
+        say(json.dumps({"op": "written", "path": message["path"]}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("op", "answer", "named"),
+    [
+        ("start", '{"op": "lines", "id": "trainer"}', "lines: text is None"),
+        ("start", '{"op": "lines", "text": "x"}', "lines: id is None"),
+        ("start", r'{"op": "lines", "id": "trainer", "text": "\ud800"}', "lines: text is"),
+        ("start", '{"op": "exited", "id": "trainer"}', "exited: status is None"),
+        ("start", '{"op": "exited", "id": [], "status": 0}', r"exited: id is \[\]"),
+        ("start", '{"op": "exited", "id": "trainer", "status": "0"}', "exited: status is '0'"),
+        ("start", '{"op": "exited", "id": "trainer", "status": 1e400}', "exited: status is inf"),
+        ("start", '{"op": "exited", "id": "trainer", "status": 1, "failure": [1]}', "exited: failure is"),
+        ("start", '{"op": "exited", "id": "other", "status": 0}', "exited: 'other' was not started"),
+        ("start", '{"op": "refused"}', "refused: reason is None"),
+        ("start", '{"op": "silent", "reason": {}}', r"silent: reason is \{\}"),
+        ("start", '{"op": "what"}', "unknown op 'what'"),
+        ("beat", '{"op": "beat", "wall": NaN}', "NaN is no number"),
+        ("beat", '{"op": "beat", "wall": 1, "memory_bytes": "much"}', "beat: memory_bytes is 'much'"),
+        ("write", '{"op": "written"}', "written: path is None"),
+        ("write", '{"op": "written", "path": "/etc/passwd"}', "written: '/etc/passwd' was not sent"),
+    ],
+)
+def test_a_host_that_lies_is_named_with_its_answer(op: str, answer: str, named: str) -> None:
+    """Before it would be taken for silent, and before a deadline ends the job."""
+    ssh = [sys.executable, "-c", _LIAR, json.dumps({op: answer})]
+    limits = {"stop_s": 1, "heartbeat_s": 1000, "start_s": 1000}
+    status, lines = ended("", engine="ssh", ssh_command=ssh, limits=limits)
+    assert status == 1
+    assert re.match(f"launch\\| error: localhost: its answer is no message of an agent: .*{named}", lines[-1]), lines
+
+
+_FACTS = {
+    "versions": {"Python": "3", "glt_lightning": "1", "torch": "2", "lightning": "2", "wire protocol": "3"},
+    "missing_modules": [],
+    "missing_script": False,
+    "partition": None,
+    "certificate": None,
+    "now": 1.0,
+    "free_bytes": 1 << 40,
+    "memory_bytes": 1 << 40,
+    "open_files": 65536,
+    "interfaces": [],
+    "gpus": None,
+}
+_LISTENS = {"listeners": [{"address": None, "port": 1, "tls": False}]}
+_ODD = "gave no such answer as expected: "
+
+
+@pytest.mark.parametrize(
+    ("facts", "listens", "greets", "named"),
+    [
+        ("{}", None, None, f"facts {_ODD}it: versions is None"),
+        ("null", None, None, f"facts {_ODD}it is None"),
+        ("{" * 9, None, None, f"facts {_ODD}no JSON"),
+        ("", None, None, f"facts {_ODD}no JSON"),
+        ("NaN", None, None, "NaN is no number"),
+        (_FACTS | {"versions": []}, None, None, r"it: versions is \[\]"),
+        (_FACTS | {"free_bytes": "much"}, None, None, "it: free_bytes is 'much'"),
+        (_FACTS | {"gpus": [[0]]}, None, None, r"it: gpus is \[0\]"),
+        (_FACTS | {"partition": {}}, None, None, "it: partition: options_hash is None"),
+        (_FACTS | {"certificate": {"names": "n0"}}, None, None, "it: certificate: names is 'n0'"),
+        (_FACTS | {"now": 10**400}, None, None, "it: now is 1000"),
+        (_FACTS, "{}", None, f"ports {_ODD}it: listeners is None"),
+        (_FACTS, '{"listeners": [3]}', None, "it: listeners is 3"),
+        (_FACTS, "{nonsense", None, f"ports {_ODD}no JSON"),
+        (_FACTS, _LISTENS, "{}", f"ports {_ODD}it: errors is None"),
+        (_FACTS, _LISTENS, '{"errors": [null], "marked": null}', "it was to greet 0 ports, and answers for 1"),
+    ],
+)
+def test_an_answer_to_the_checks_that_is_none_is_named(facts: Any, listens: Any, greets: Any, named: str) -> None:
+    for name, answer in (("facts", facts), ("listens", listens), ("greets", greets)):
+        Path(name).write_text(answer if isinstance(answer, str) else json.dumps(answer))
+    Path("python").write_text(_ANSWERS)
+    log = io.StringIO()
+    given = job("", log)
+    given._check = Preflight(given._config, given._log).check
+    assert asyncio.run(given.run()) == 1
+    assert re.match(f"launch\\| error: localhost: .*{named}", log.getvalue().splitlines()[-1]), log.getvalue()
+
+
+_ANSWERS = """#!/bin/sh
+case "$*" in
+  *facts) cat facts; echo;;
+  *ports) case "$(cat)" in *listen\\"*) cat listens; echo; exec sleep 60;; *) cat greets; echo;; esac;;
+esac
+"""
 
 
 def test_engine_here_starts_what_is_here() -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import os
 import platform
 import resource
 import selectors
 import signal
 import socket
+import stat
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,12 +24,23 @@ from typing import Any
 from glt_lightning import __version__
 from glt_lightning.launch.children import Child, kill_all, reap
 from glt_lightning.launch.memory import available_memory
-from glt_lightning.launch.messages import MOST_BYTES, PROTOCOL, MessageError, decode, encode, field, texts, variables
+from glt_lightning.launch.messages import (
+    FAILURE,
+    MOST_BYTES,
+    PROTOCOL,
+    TO_AGENT,
+    MessageError,
+    decode,
+    encode,
+    parse,
+    require,
+)
 from glt_lightning.ops.child import adopt_orphans
 
 _READ = 1 << 16
 _OPEN_FILES = 1 << 16  # that processes may have, where the host allows it: the default of sshd is 1024
 _MOST_WAITING = 1 << 20  # bytes of output that the launcher has not taken; then the processes wait
+_MOST_FAILURE = 1 << 16  # bytes of what a rank writes about its end
 _STEP_S = 0.1  # between two looks at what has not ended
 _NOT_FOUND, _NOT_STARTED = 127, 126  # as in shells
 
@@ -147,69 +158,61 @@ class Agent:
 
     def _take(self, line: bytes) -> None:
         try:
-            message = decode(line)
-            op = self._ops.get(message["op"])
-            if op is None:
-                raise MessageError(f"unknown op {message['op']!r:.40}")
-            op(message)
-        except (MessageError, OSError) as error:
+            message = decode(line, TO_AGENT)
+            self._ops[message["op"]](message)
+        except (ValueError, OSError) as error:
             self._send("refused", reason=str(error))
 
     def _begin(self, message: Mapping[str, Any]) -> None:
-        if message.get("protocol") != PROTOCOL:
-            raise MessageError(f"the launcher has protocol {message.get('protocol')!r:.20}, this agent has {PROTOCOL}")
-        stop_s, silence_s = (float(field(message, name, (int, float))) for name in ("stop_s", "silence_s"))
-        if not (stop_s > 0 and silence_s > 0):
-            raise MessageError(f"begin: stop_s is {stop_s}, silence_s is {silence_s}")
-        self._stop_s, self._silence_s = stop_s, silence_s
+        if message["protocol"] != PROTOCOL:
+            raise MessageError(f"the launcher has protocol {message['protocol']}, this agent has {PROTOCOL}")
+        self._stop_s, self._silence_s = float(message["stop_s"]), float(message["silence_s"])
 
     def _beat(self, message: Mapping[str, Any]) -> None:
         self._send("beat", sent=message.get("sent"), wall=self._wall(), memory_bytes=available_memory())
 
     def _write(self, message: Mapping[str, Any]) -> None:
         """A piece of a file. It appears whole: under another name until the last piece."""
-        path, mode = Path(field(message, "path", str)).expanduser(), field(message, "mode", int)
+        path = Path(_expanded(message["path"]))
         temporary = path.with_name(f".{path.name}.{self._mark}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode & 0o777)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_APPEND, message["mode"] & 0o777)
         self._incomplete.add(temporary)
         with os.fdopen(fd, "wb") as file:
             try:
-                file.write(base64.b64decode(field(message, "data", str), validate=True))
+                file.write(base64.b64decode(message["data"], validate=True))
             except ValueError:
                 raise MessageError("write: data is no base64") from None
-        if not field(message, "more", bool):
+        if not message["more"]:
             os.replace(temporary, path)
             self._incomplete.discard(temporary)
-            self._send("written", path=field(message, "path", str))
+            self._send("written", path=message["path"])
 
     def _start(self, message: Mapping[str, Any]) -> None:
-        name = field(message, "id", str)
+        name = message["id"]
         if name in self._children and self._children[name].status is None:
             raise MessageError(f"start: {name} is running")
         if self._stopping is not None:
             raise MessageError(f"start: {name}: the agent is stopping")
-        argv, cwd = texts(message, "argv"), os.path.expanduser(field(message, "cwd", str))
-        argv[0] = os.path.expanduser(argv[0])
-        env = {**os.environ, **variables(message, "env")}
-        given = None if message.get("input") is None else field(message, "input", str)
+        argv, cwd = [_expanded(message["argv"][0]), *message["argv"][1:]], _expanded(message["cwd"])
+        env = {**os.environ, **message["env"]}
         try:
             os.makedirs(cwd, exist_ok=True)
-            child = Child(name, argv, env, cwd, given)
+            child = Child(name, argv, env, cwd, message.get("input"))
         except OSError as error:
             status = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_STARTED
             self._send(
                 "exited", id=name, status=status, reason=f"{error.filename or argv[0]}: {error.strerror}", failure=None
             )
             return
-        if isinstance(failure := message.get("failure"), str):
+        if (failure := message.get("failure")) is not None:
             self._failures[name] = os.path.join(cwd, failure)
         self._children[name] = child
         self._selector.register(child.pipe, selectors.EVENT_READ, lambda: self._forward(child))
         self._send("started", id=name, pid=child.pid)
 
     def _end(self, message: Mapping[str, Any]) -> None:
-        child = self._children.get(field(message, "id", str))
+        child = self._children.get(message["id"])
         if child is not None:
             child.terminate()
 
@@ -257,9 +260,15 @@ class Agent:
             self._selector.unregister(child.pipe)
 
     def _failure_of(self, name: str) -> Any:
-        """What the process wrote about its failure."""
+        """What the process wrote about its failure. A user's own code may have written anything there."""
         with contextlib.suppress(OSError, ValueError, KeyError):
-            return json.loads(Path(self._failures.pop(name)).read_bytes()[:MOST_BYTES])
+            # At once also where it is a FIFO; `data.regular_file` would import numpy.
+            fd = os.open(self._failures.pop(name), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+            with open(fd, "rb") as file:
+                if stat.S_ISREG(os.fstat(fd).st_mode):
+                    found = parse(file.read(_MOST_FAILURE))
+                    require(found, FAILURE, "failure")
+                    return {key: found[key] for key in ("rank", "reason") if key in found}
         return None
 
     def _send(self, op: str, **fields: Any) -> None:
@@ -291,6 +300,14 @@ class Agent:
         with contextlib.suppress(BlockingIOError):
             while self._wake.recv(_READ):
                 pass
+
+
+def _expanded(path: str) -> str:
+    """A path with the home of a user in place of ~. Raises `MessageError` for a user that there is not."""
+    found = os.path.expanduser(path)
+    if found.startswith("~"):
+        raise MessageError(f"{path}: there is no such user")
+    return found
 
 
 def main() -> None:

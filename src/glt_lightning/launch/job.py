@@ -246,9 +246,10 @@ class LaunchedJob:
         if ended.status == 0:
             return
         failure: Any = ended.failure or {}
-        who = str(failure.get("rank", ""))
+        who = "" if failure.get("rank") is None else str(failure["rank"])
+        reason = " ".join((failure.get("reason") or "").split()) or _how(ended)
         raise LaunchError(
-            f"{machine.name}{f' rank {who}' if who else ''}: {failure.get('reason') or _how(ended)}{_memory(remote, ended)}.",
+            f"{machine.name}{f' rank {who}' if who else ''}: {reason}{_memory(remote, ended)}.",
             status=ended.status,
             host=machine.name,
             who=who,

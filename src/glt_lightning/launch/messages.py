@@ -1,62 +1,163 @@
 """Messages between the launcher and its agents: one JSON object a line.
 
-To an agent: ``begin`` (protocol, stop_s, silence_s), ``write`` (path, data, mode, more), ``start`` (id, argv, env, cwd, input,
-failure), ``end`` (id), ``beat`` (sent), ``stop``, ``kill``. From an agent: ``hello`` (protocol, version, python, pid),
-``written`` (path), ``started`` (id, pid), ``lines`` (id, text), ``exited`` (id, status, reason, failure), ``beat`` (sent,
-wall), ``refused`` (reason), ``silent`` (reason).
+`TO_AGENT` and `FROM_AGENT` say which there are, and what their fields may be. Neither side trusts the other: a message that does
+not fit is refused in one line.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 PROTOCOL = 1
 MOST_BYTES = 1 << 20  # of a line
 PIECE_BYTES = 1 << 18  # of a file in one message: base64 makes it a third longer
+_LONGEST_S = 1e9  # of a deadline: three decades
+_MOST = 1 << 63
+
+# What a value may be: None, a type, a function that says so, a list [of one shape], a dictionary of fields (more are allowed, and
+# those that may be None may be missing), or a tuple of such shapes.
+Shape = None | type | Callable[[Any], bool] | list[Any] | dict[str, Any] | tuple[Any, ...]
 
 
 class MessageError(ValueError):
     """A line that is no message."""
 
 
+def word(given: Any) -> bool:
+    """A name, a path or an argument: a text without NUL."""
+    return isinstance(given, str) and "\0" not in given and _is_text(given)
+
+
+def words(given: Any) -> bool:
+    """At least one word, of which the first is not empty: a command."""
+    return isinstance(given, list) and bool(given) and all(map(word, given)) and given[0] != ""
+
+
+def variables(given: Any) -> bool:
+    """Environment variables."""
+    return isinstance(given, dict) and all(
+        word(key) and word(value) and key and "=" not in key for key, value in given.items()
+    )
+
+
+def seconds(given: Any) -> bool:
+    return number(given) and 0 < given <= _LONGEST_S
+
+
+def number(given: Any) -> bool:
+    return isinstance(given, (int, float)) and not isinstance(given, bool) and abs(given) < _MOST
+
+
+def status(given: Any) -> bool:
+    """An exit status, as of a shell."""
+    return isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= 255
+
+
+FAILURE: Shape = {"rank": (int, word, None), "reason": (str, None)}  # what a rank writes about its end
+TO_AGENT: Mapping[str, Shape] = {
+    "begin": {"protocol": int, "stop_s": seconds, "silence_s": seconds},
+    "write": {"path": word, "data": str, "mode": int, "more": bool},
+    "start": {
+        "id": word,
+        "argv": words,
+        "env": variables,
+        "cwd": word,
+        "input": (str, None),
+        "failure": (word, None),
+    },
+    "end": {"id": word},
+    "beat": {"sent": (number, None)},
+    "stop": {},
+    "kill": {},
+}
+FROM_AGENT: Mapping[str, Shape] = {
+    "hello": {"protocol": int},
+    "written": {"path": str},
+    "started": {"id": str},
+    "lines": {"id": str, "text": str},
+    "exited": {"id": str, "status": status, "reason": (str, None), "failure": (FAILURE, None)},
+    "beat": {"sent": (number, None), "wall": number, "memory_bytes": (int, None)},
+    "refused": {"reason": str},
+    "silent": {"reason": str},
+}
+
+
 def encode(op: str, **fields: Any) -> bytes:
     return json.dumps({"op": op, **fields}, separators=(",", ":")).encode() + b"\n"
 
 
-def decode(line: bytes) -> dict[str, Any]:
-    """The message of a line. Raises `MessageError`."""
+def decode(line: bytes, known: Mapping[str, Shape]) -> dict[str, Any]:
+    """The message of a line. known: `TO_AGENT` or `FROM_AGENT`.  Raises `MessageError`."""
     if len(line) > MOST_BYTES:
         raise MessageError(f"a line of {len(line):,} bytes; at most {MOST_BYTES:,} are allowed")
-    try:
-        message = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise MessageError(f"no JSON: {error}: {line[:80]!r}") from None
+    message = parse(line)
     if not isinstance(message, dict) or not isinstance(message.get("op"), str):
         raise MessageError(f"no object with an op: {line[:80]!r}")
+    op = message["op"]
+    if op not in known:
+        raise MessageError(f"unknown op {op!r:.40}")
+    require(message, known[op], op)
     return message
 
 
-def field(message: Mapping[str, Any], name: str, kind: type | tuple[type, ...]) -> Any:
-    """A field of a message. Raises `MessageError` if it is missing or of another type."""
-    value = message.get(name)
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise MessageError(f"{message.get('op')}: {name} is {value!r:.80}")
-    return value
+def parse(text: bytes | str) -> Any:
+    """The value of a JSON text, in which NaN and infinity are no numbers. Raises `MessageError`."""
+    try:
+        return json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise MessageError(f"no JSON: {error}: {text[:80]!r}") from None
 
 
-def texts(message: Mapping[str, Any], name: str) -> list[str]:
-    """A field that is a list of at least one text."""
-    value = field(message, name, list)
-    if not value or not all(isinstance(each, str) and "\0" not in each for each in value):
-        raise MessageError(f"{message['op']}: {name} is {value!r:.80}")
-    return list(value)
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number")
 
 
-def variables(message: Mapping[str, Any], name: str) -> dict[str, str]:
-    """A field that maps texts to texts."""
-    value = field(message, name, dict)
-    if not all(isinstance(each, str) and "\0" not in each for pair in value.items() for each in pair):
-        raise MessageError(f"{message['op']}: {name} is {value!r:.80}")
-    return dict(value)
+def require(given: Any, shape: Shape, where: str) -> None:
+    """Raises `MessageError` with the place and the value of what does not fit."""
+    if isinstance(shape, dict):
+        if not isinstance(given, Mapping):
+            raise MessageError(f"{where} is {given!r:.80}, expected an object")
+        for name, field in shape.items():
+            require(given.get(name), field, f"{where}: {name}")
+    elif isinstance(shape, list):
+        if not isinstance(given, list):
+            raise MessageError(f"{where} is {given!r:.80}, expected a list")
+        for each in given:
+            require(each, shape[0], where)
+    elif isinstance(shape, tuple):
+        errors = [error for each in shape if (error := _misfit(given, each, where)) is not None]
+        if len(errors) == len(shape):
+            raise errors[0]
+    elif not _is_a(given, shape):
+        raise MessageError(f"{where} is {given!r:.80}")
+
+
+def _misfit(given: Any, shape: Shape, where: str) -> MessageError | None:
+    try:
+        require(given, shape, where)
+    except MessageError as error:
+        return error
+    return None
+
+
+def _is_a(given: Any, shape: type | Callable[[Any], bool] | None) -> bool:
+    if shape is None:
+        return given is None
+    if not isinstance(shape, type):
+        return shape(given)
+    if not isinstance(given, shape) or (isinstance(given, bool) and shape is not bool):
+        return False
+    return _is_text(given) if isinstance(given, str) else not isinstance(given, (int, float)) or abs(given) < _MOST
+
+
+def _is_text(given: str) -> bool:
+    """Whether it can be written anywhere: JSON may escape halves of characters."""
+    if given.isascii():
+        return True
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

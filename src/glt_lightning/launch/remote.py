@@ -16,13 +16,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from glt_lightning.data.regular_file import open_regular
 from glt_lightning.errors import GLTError
 from glt_lightning.launch.machine import Machine
-from glt_lightning.launch.messages import MOST_BYTES, PIECE_BYTES, PROTOCOL, MessageError, decode, encode
+from glt_lightning.launch.messages import (
+    FROM_AGENT,
+    MOST_BYTES,
+    PIECE_BYTES,
+    PROTOCOL,
+    MessageError,
+    Shape,
+    decode,
+    encode,
+    parse,
+    require,
+)
 from glt_lightning.launch.options import LaunchConfig
 from glt_lightning.launch.plan import Process
 
 _STDERR_LINES = 20  # of ssh, that are kept for the error
+_LONGEST_REASON = 2000  # characters
 _ANSWER_S = 3.0  # how long an agent may take to kill all that it started
 _KILLED_S = 2.0  # how long it may take to be gone after SIGKILL
 _END_S = 10.0  # how long the client may take to end after its agent
@@ -82,7 +95,6 @@ class Remote:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.machine, self._config, self._output, self._clock = machine, config, output, clock
-        self.hello: dict[str, Any] = {}
         self.offset_s: float | None = None  # of the host's clock, after the quickest heartbeat
         self.memory_bytes: int | None = None  # that were available at the last heartbeat
         self._quickest = float("inf")
@@ -138,8 +150,8 @@ class Remote:
         ended: Ended = await self._or_lost(future)
         return ended
 
-    async def ask(self, process: Process, question: Any) -> Any:
-        """Runs a process that answers a question, both in JSON. Raises `LaunchError` if it fails."""
+    async def ask(self, process: Process, question: Any, shape: Shape) -> Any:
+        """Runs a process that answers a question, both in JSON. Raises `LaunchError` if it fails, or answers anything else."""
         self._captured[process.name] = []
         try:
             ended = await self.run(process, json.dumps(question))
@@ -147,12 +159,22 @@ class Remote:
         finally:
             self._captured.pop(process.name, None)
         answer = output.splitlines()[-1] if output else ""
-        if ended.status != 0 or not answer.startswith("{"):
-            reason = ended.reason or f"status {ended.status}: {answer}"
+        if ended.status != 0:
+            reason = _line(ended.reason or f"status {ended.status}: {answer}")
             raise LaunchError(f"{self.machine.name}: {shlex.join(process.argv)} failed: {reason}.")
-        return json.loads(answer)
+        return self._answer(process, answer, shape)
 
-    async def first_line(self, process: Process, question: Any) -> tuple[Any, asyncio.Task[Ended]]:
+    def _answer(self, process: Process, text: str, shape: Shape) -> Any:
+        try:
+            found = parse(text)
+            require(found, shape, "it")
+        except MessageError as error:
+            raise LaunchError(
+                f"{self.machine.name}: {shlex.join(process.argv)} gave no such answer as expected: {error}."
+            ) from None
+        return found
+
+    async def first_line(self, process: Process, question: Any, shape: Shape) -> tuple[Any, asyncio.Task[Ended]]:
         """Starts a process that answers a question and goes on. Returns the answer, in JSON, and the task that ends with it."""
         self._captured[process.name] = []
         going = asyncio.create_task(self.run(process, json.dumps(question)))
@@ -164,10 +186,14 @@ class Remote:
         finally:
             waiting.cancel()
         output = "".join(self._captured[process.name]).strip()
-        if not output.startswith("{"):
+        try:
+            if not output.startswith("{"):
+                reason = _line(output.splitlines()[-1]) if output else "it gave no answer"
+                raise LaunchError(f"{self.machine.name}: {shlex.join(process.argv)} failed: {reason}.")
+            return self._answer(process, output.splitlines()[0], shape), going
+        except LaunchError:
             self.end(process.name)
-            raise LaunchError(f"{self.machine.name}: {shlex.join(process.argv)} failed: {output.splitlines()[-1:]}.")
-        return json.loads(output.splitlines()[0]), going
+            raise
 
     async def write(self, source: Path, target: str, mode: int = 0o644) -> None:
         """Copies a file to ``target``, below the folder of the host. Raises `LaunchError`."""
@@ -242,7 +268,7 @@ class Remote:
                     line = await self._process.stdout.readline()
                 if not line:
                     break
-                await self._take(decode(line))
+                await self._take(decode(line, FROM_AGENT))
         except TimeoutError:
             reason = f"no message for {silence_s:g} s (3 x limits.heartbeat_s)"
         except OSError as error:
@@ -272,19 +298,24 @@ class Remote:
             self._compare_clocks(message)
             self.memory_bytes = message.get("memory_bytes")
         elif op == "hello":
-            if message.get("protocol") != PROTOCOL:
-                raise MessageError(f"it has protocol {message.get('protocol')!r}, the launcher has {PROTOCOL}")
-            self.hello = message
+            if message["protocol"] != PROTOCOL:
+                raise MessageError(f"it has protocol {message['protocol']}, the launcher has {PROTOCOL}")
             if not self._greeted.done():
                 self._greeted.set_result(None)
-        elif op == "exited" and (future := self._ended.pop(message["id"], None)) is not None:
+        elif op == "exited":
+            future = self._ended.pop(message["id"], None)
+            if future is None:
+                raise MessageError(f"exited: {message['id']!r:.80} was not started")
             if not future.done():
                 future.set_result(Ended(message["status"], message.get("reason"), message.get("failure")))
-        elif op == "written" and (waiting := self._written.pop(message["path"], None)) is not None:
+        elif op == "written":
+            waiting = self._written.pop(message["path"], None)
+            if waiting is None:
+                raise MessageError(f"written: {message['path']!r:.80} was not sent")
             if not waiting.done():
                 waiting.set_result(None)
         elif op in ("refused", "silent"):
-            error = LaunchError(f"{self.machine.name}: {message['reason']}.")
+            error = LaunchError(f"{self.machine.name}: {_line(message['reason'])}.")
             waited: list[asyncio.Future[Any]] = [*self._written.values(), *self._ended.values()]
             for each in waited:
                 if not each.done():
@@ -292,7 +323,7 @@ class Remote:
 
     def _compare_clocks(self, message: dict[str, Any]) -> None:
         """Four timestamps, of which the host's two are one: it answers at once."""
-        if isinstance(message.get("sent"), float) and isinstance(message.get("wall"), float):
+        if message.get("sent") is not None:
             now = time.time()
             trip = now - message["sent"]
             if 0 <= trip < self._quickest:
@@ -325,9 +356,14 @@ class Remote:
         raise AgentLostError(f"{self.machine.name}: the agent ended.")
 
 
+def _line(text: str) -> str:
+    """What a host says, as one line."""
+    return " ".join(text.split())[:_LONGEST_REASON].rstrip(".")
+
+
 def _pieces(source: Path) -> Iterator[tuple[bytes, bool]]:
     """(bytes, whether more follow) of a file; an empty file is one empty piece."""
-    with source.open("rb") as file:
+    with open_regular(source) as file:
         data = file.read(PIECE_BYTES)
         while True:
             following = file.read(PIECE_BYTES)

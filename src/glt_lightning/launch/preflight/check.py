@@ -10,13 +10,16 @@ from typing import Any
 
 from glt_lightning.launch.machine import Machine
 from glt_lightning.launch.merged_log import MergedLog
+from glt_lightning.launch.messages import Shape
 from glt_lightning.launch.options import LaunchConfig
 from glt_lightning.launch.plan import Process, folder_of, group_of, security_of, slots_of
-from glt_lightning.launch.preflight.verdict import Finding, HostFacts, findings
+from glt_lightning.launch.preflight.verdict import FACTS, Finding, HostFacts, findings
 from glt_lightning.launch.remote import LaunchError, Remote
 from glt_lightning.page.numbers import counted
 
 _REACH = "Check names and firewalls."
+_LISTENING: Shape = {"listeners": [{"address": (str, None), "port": int, "tls": bool, "error": (str, None)}]}
+_GREETED: Shape = {"errors": [(str, None)], "marked": (bool, None)}
 _GPUS = ("gpu", "cuda")
 _WORDS_OF_ROOT = "--trainer.default_root_dir"
 
@@ -53,7 +56,7 @@ class Preflight:
 
     async def _facts(self, remote: Remote, answered: set[str]) -> HostFacts:
         process = _process(remote.machine, "facts")
-        found = await remote.ask(process, question(self._config, remote.machine, verify=self._verify))
+        found = await remote.ask(process, question(self._config, remote.machine, verify=self._verify), FACTS)
         answered.add(remote.machine.name)
         return HostFacts(remote.machine, found, remote.offset_s or 0.0)
 
@@ -71,7 +74,7 @@ class Preflight:
                 )
                 for name, listeners in answers.items()
                 for listener in listeners
-                if "error" in listener
+                if listener.get("error") is not None
             ]
             for each in await asyncio.gather(*(self._greet(remote, answers) for remote in remotes)):
                 found += each
@@ -89,7 +92,7 @@ class Preflight:
         }
         first = remote.machine.number == 0 and not remote.machine.is_server and len(self._config.hosts) > 1
         asked["marker"] = self._marked if first else None
-        answer, going = await remote.first_line(_process(remote.machine, "ports", "listen"), asked)
+        answer, going = await remote.first_line(_process(remote.machine, "ports", "listen"), asked, _LISTENING)
         return answer["listeners"], going
 
     async def _greet(self, remote: Remote, answers: dict[str, list[dict[str, Any]]]) -> list[Finding]:
@@ -97,14 +100,18 @@ class Preflight:
         machines = {
             each.name: each for each in self._config.machines if each.name in answers and each.host != mine.host
         }
-        names = [(name, listener) for name in machines for listener in answers[name] if "error" not in listener]
+        names = [(name, listener) for name in machines for listener in answers[name] if listener.get("error") is None]
         asked = {
             "kind": "greet",
             "listeners": [{**listener, "address": machines[name].address} for name, listener in names],
             "security": self._security(remote),
             "marker": None if mine.is_server else self._marked,
         }
-        answer = await remote.ask(_process(mine, "ports", "greet"), asked)
+        answer = await remote.ask(_process(mine, "ports", "greet"), asked, _GREETED)
+        if len(answer["errors"]) != len(names):
+            raise LaunchError(
+                f"{mine.name}: it was to greet {len(names)} ports, and answers for {len(answer['errors'])}."
+            )
         found = [
             Finding(
                 mine.name,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glt_lightning.launch.machine import Machine
+from glt_lightning.launch.messages import Shape, number as finite
 from glt_lightning.launch.options import LaunchConfig
 from glt_lightning.launch.plan import security_of
 from glt_lightning.page.numbers import size
@@ -15,6 +16,42 @@ _OPEN_FILES = 4096
 _SCRATCH = 1 << 30  # bytes for logs and a checkpoint of the model
 _CLOCK_S = 2.0
 _BUSY_GPU = 1 << 30  # bytes in use by others
+
+
+def _pair(given: Any) -> bool:
+    return isinstance(given, list) and len(given) == 2 and all(isinstance(n, int) and finite(n) for n in given)
+
+
+# What `preflight.facts` answers.
+FACTS: Shape = {
+    "versions": dict.fromkeys(("Python", "glt_lightning", "torch", "lightning", "wire protocol"), str),
+    "missing_modules": [str],
+    "missing_script": bool,
+    "partition": (
+        {
+            "options_hash": str,
+            "hashes": str,
+            "parts": [int],
+            "absent": [str],
+            "absent_parts": [str],
+            "absent_bytes": int,
+            "bytes": int,
+        },
+        {"error": str},
+        None,
+    ),
+    "certificate": (
+        {"names": [str], "begin": finite, "end": finite, "signed": bool, "has_key": bool},
+        {"error": str},
+        None,
+    ),
+    "now": finite,
+    "free_bytes": int,
+    "memory_bytes": int,
+    "open_files": int,
+    "interfaces": [str],
+    "gpus": ([_pair], str, None),
+}
 
 
 @dataclass(frozen=True)
@@ -53,7 +90,7 @@ _Findings = Iterator[tuple[str, bool]]  # text, whether it is a warning
 def _software(config: LaunchConfig, host: HostFacts, hosts: Sequence[HostFacts]) -> _Findings:
     first = hosts[0]
     for name, here in host.found["versions"].items():
-        there = first.found["versions"][name]
+        there = first.found["versions"].get(name, "none")
         if here == "none":
             yield f"{name} is not installed for {host.machine.python}. Install it, or set python of the host.", False
         elif here != there:
@@ -75,10 +112,10 @@ def _partition(config: LaunchConfig, host: HostFacts, hosts: Sequence[HostFacts]
     here = host.found["partition"]
     if here is None:
         return
-    if "error" in here:
+    if here.get("error") is not None:
         yield f"{here['error'].removesuffix('.')}. Copy it: set partition: from, and add --copy.", False
         return
-    first = next(each for each in hosts if each.found["partition"] and "error" not in each.found["partition"])
+    first = next(each for each in hosts if each.found["partition"] and each.found["partition"].get("error") is None)
     there = first.found["partition"]
     for key, name in (("options_hash", "another partition (options_hash)"), ("hashes", "other files (hashes)")):
         if here[key] != there[key]:
@@ -103,7 +140,7 @@ def _certificate(config: LaunchConfig, host: HostFacts, hosts: Sequence[HostFact
                 False,
             )
         return
-    if "error" in found:
+    if found.get("error") is not None:
         yield f"its certificate cannot be read: {found['error']}. Make it again: set security: dir.", False
         return
     address, now = host.machine.address, host.found["now"]
