@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
 
 from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
+from glt_lightning.lightning.callbacks.resume import ExactResume
 from glt_lightning.lightning.callbacks.row_checkpoints import save_tensors_of
 from glt_lightning.lightning.callbacks.run_report import RunReport
 from glt_lightning.lightning.embeddings import attach_embeddings
@@ -23,10 +24,11 @@ _ADDED: tuple[type[Callback], ...] = (SamplingMonitor, RunReport)
 
 
 def add_callbacks(trainer: Trainer, data: GLTDataModule) -> None:
-    """Has SIGTERM end the run in order. Adds to a fit a `SamplingMonitor` and a `RunReport`, unless the user has one, or
-    wants nothing that takes time; what trains the module's embeddings, which it attaches to the graph; and what evaluates
-    layer by layer, where ``data`` says so."""
+    """Has SIGTERM end the run in order, and a fit go on exactly where its checkpoint stands. Adds to a fit a
+    `SamplingMonitor` and a `RunReport`, unless the user has one, or wants nothing that takes time; what trains the module's
+    embeddings, which it attaches to the graph; and what evaluates layer by layer, where ``data`` says so."""
     end_by_sigterm(trainer)
+    _resume_exactly(trainer)
     _add_reports(trainer)
     attach_embeddings(trainer, lambda: data.dist_graph)
     if data.eval == "layerwise":
@@ -40,6 +42,12 @@ def add_callbacks(trainer: Trainer, data: GLTDataModule) -> None:
 def save_with_checkpoints(trainer: Trainer, graph: DistGraph) -> None:
     """Checkpoints get the persistent tensors of ``graph``, once it has some."""
     graph.tables.when_persistent = partial(save_tensors_of, trainer, graph)
+
+
+def _resume_exactly(trainer: Trainer) -> None:
+    callbacks = trainer.callbacks  # type: ignore[attr-defined]
+    if trainer.state.fn == TrainerFn.FITTING and not any(isinstance(each, ExactResume) for each in callbacks):
+        callbacks.insert(0, ExactResume())  # checkpoints stay last
 
 
 def _add_reports(trainer: Trainer) -> None:

@@ -14,6 +14,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import SaveConfigCallback
 
 from glt_lightning.errors import OptionError
+from glt_lightning.lightning.callbacks.resume import set_position
 
 _KEY = "glt_run"  # in a checkpoint: the configuration of its run
 _GRAPH = ("dataset", "transforms", "undirected", "normalize")  # what says which graph it is
@@ -160,6 +161,7 @@ def nothing_left(path: Any, trainer: Trainer) -> str:
     file does not say."""
     found = _read(Path(str(path)))
     try:
+        set_position(found["loops"]["fit_loop"])  # an epoch that max_steps ended early is not over
         epochs = int(found["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
         steps = int(found["global_step"])
     except (TypeError, KeyError, ValueError):
