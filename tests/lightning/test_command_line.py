@@ -16,6 +16,7 @@ import torch
 import yaml
 
 import glt_lightning
+from glt_lightning.lightning.cli import command_line
 from glt_lightning.lightning.cli.command_line import GLTCLI, main
 from glt_lightning.lightning.cli.quiet import without_noise
 from glt_lightning.lightning.cli.strategy_options import cluster_of_data
@@ -169,6 +170,51 @@ def test_overridden_leaves_are_in_the_configuration_of_the_run(of_tables: str, b
 )
 def test_a_wrong_leaf_is_refused(of_tables: str, capsys: pytest.CaptureFixture[str], leaf: str, said: str) -> None:
     assert said in refused(capsys, "fit", "--config", of_tables, f"--data.dataset.{leaf}", "x.csv")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("model: {class_path: X\ndata: [1\n", "bad.yaml, line 2: is not YAML: expected ',' or '}', but got ':'"),
+        ("data:\n  class_path: X\n  class_path: Y\n", "bad.yaml, line 3: class_path is given twice, first in line 2."),
+        ("trainer:\n  devices: 1\n  max_epochs: two\n", "bad.yaml, line 3: trainer.max_epochs: expected int; got two."),
+        ("data:\n  class_path: GLTDataModule\n  init_args:\n    batchsize: 3\n", "bad.yaml, line 4: data: Option"),
+        ("model: usermodule.Plain\ntrianer: {max_epochs: 1}\n", "bad.yaml, line 2: Subcommand 'fit' does not accept"),
+    ],
+)
+def test_an_error_in_a_file_names_it_and_the_line(
+    config: str, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    Path("conf").mkdir()
+    Path("conf/bad.yaml").write_text(text)
+    assert f"conf/{said}" in refused(capsys, "fit", "--config", config, "--config", "conf/bad.yaml")
+    if "trianer" not in text:
+        assert "bad.yaml" not in refused(capsys, "fit", "--config", config, "--trainer.max_epochs", "two")
+
+
+@pytest.mark.parametrize("command", ["partition", "launch"])
+def test_files_of_other_subcommands_are_read_alike(
+    config: str, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    Path("bad.yaml").write_text("data: 1\ndata: 2\n")
+    assert "bad.yaml, line 2: data is given twice" in refused(capsys, command, "--config", "bad.yaml")
+
+
+@pytest.mark.parametrize(("given", "interval"), [([], 3), (["--trainer.log_every_n_steps", "7"], 7)])
+def test_steps_of_short_epochs_are_logged(config: str, given: list[str], interval: int) -> None:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        words = ["--trainer.enable_checkpointing", "false", *given]
+        assert _fitted_interval(["fit", "--config", config, "--trainer.limit_train_batches", "3", *words]) == interval
+    assert any("logging interval" in str(each.message) for each in seen) == bool(given)
+
+
+def _fitted_interval(words: list[str]) -> int:
+    trainers = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command_line, "run_line", lambda trainer, *_: trainers.append(trainer) or "run:")
+        main(words)
+    return trainers[0].log_every_n_steps
 
 
 def test_nested_options(config: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
-
 from glt_lightning.errors import OptionError
+from glt_lightning.options.parse import read_yaml
 
 _OF_GLT = {  # key of GLT's file -> option of a host here
     "nodes": "host",
@@ -34,10 +33,7 @@ def read_launch_file(path: str) -> tuple[dict[str, Any], str]:
         raise OptionError(f"--config: cannot read {path}: {getattr(error, 'strerror', None) or error}.") from None
     if (hosts := _addresses(text)) is not None:
         return {"hosts": hosts}, f"{path}: {len(hosts)} hosts of DGL's ip_config; ports in it are not used"
-    try:
-        raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise OptionError(f"--config: {path} is not YAML: {' '.join(str(error).split())}.") from None
+    raw = read_yaml(path, text)
     if not isinstance(raw, Mapping):
         raise OptionError(f"--config: {path} contains no options.")
     if "nodes" in raw and "hosts" not in raw:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
-
-import yaml  # type: ignore[import-untyped]
 
 from glt_lightning.errors import OptionError
 from glt_lightning.launch.environment import script_environment
 from glt_lightning.launch.machine import Machine
 from glt_lightning.launch.options import LaunchConfig
+from glt_lightning.options import parse
 from glt_lightning.transport.certs import CA, TOKEN, certificate_name
 
 FAILURE_VARIABLE = "GLT_LAUNCH_FAILURE"
@@ -120,12 +119,7 @@ def group_of(config: LaunchConfig, *names: str) -> Mapping[str, Any]:
 
 def read_yaml(path: str) -> Mapping[str, Any]:
     """A file of options. Raises `OptionError`."""
-    try:
-        raw = yaml.safe_load(Path(path).read_text())
-    except OSError as error:
-        raise OptionError(f"config: cannot read {path}: {error.strerror or error}.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise OptionError(f"config: {path} is not YAML: {' '.join(str(error).split())}.") from None
+    raw = parse.read_yaml(path)
     if not isinstance(raw, Mapping):
         raise OptionError(f"config: {path} contains no options.")
     return raw

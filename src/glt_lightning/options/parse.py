@@ -1,6 +1,10 @@
-"""Sizes, addresses and fan-outs, as they are written in YAML."""
+"""Files in YAML; sizes, addresses and fan-outs, as they are written there."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from glt_lightning.errors import OptionError
 from glt_lightning.types import MAX_FANOUT
@@ -101,3 +105,68 @@ def parse_fanouts(num_neighbors: list[int], name: str = "num_neighbors", least: 
             f"{name}: expected one integer per hop, each -1 (all) or {least} to {MAX_FANOUT}; got {num_neighbors!r}.{hint}"
         )
     return tuple(num_neighbors)
+
+
+def read_yaml(path: str, text: str | None = None) -> Any:
+    """The contents of a YAML file; text: they were read already.
+
+    Raises:
+        OptionError: With the file, and the line where there is one: for a file that cannot be read or is not YAML, and for a key
+            that is given twice, of which YAML's readers keep the last without a word.
+    """
+    import yaml  # type: ignore[import-untyped]  # a process that samples does not need it
+
+    try:
+        text = Path(path).read_text() if text is None else text
+        _refuse_double_keys(path, yaml.compose(text, Loader=yaml.SafeLoader))
+        return yaml.safe_load(text)
+    except OSError as error:
+        raise OptionError(f"--config: cannot read {path}: {error.strerror or error}.") from None
+    except UnicodeDecodeError as error:
+        raise OptionError(f"--config: {path} is not YAML: {error}.") from None
+    except yaml.YAMLError as error:
+        mark: Any = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f", line {mark.line + 1}"
+        reason = " ".join(str(getattr(error, "problem", None) or error).split())
+        begun: Any = getattr(error, "context_mark", None)
+        since = (
+            ""
+            if begun is None or begun.line == mark.line
+            else f" ({error.context}, which begins in line {begun.line + 1})"
+        )
+        raise OptionError(f"--config: {path}{line}: is not YAML: {reason}{since}. Correct this line.") from None
+
+
+def _refuse_double_keys(path: str, node: Any) -> None:
+    pairs = node.value if node is not None and node.id == "mapping" else []
+    lines: dict[str, int] = {}
+    for key, _ in pairs:
+        line = key.start_mark.line + 1
+        if key.id == "scalar" and key.value != "<<" and lines.setdefault(key.value, line) != line:
+            raise OptionError(
+                f"--config: {path}, line {line}: {key.value} is given twice, first in line {lines[key.value]}. Keep one of them."
+            )
+    for child in [value for _, value in pairs] or (node.value if node is not None and node.id == "sequence" else []):
+        _refuse_double_keys(path, child)
+
+
+def line_of(text: str, keys: Sequence[str]) -> int | None:
+    """The line of a YAML text where a value is, or the deepest of the keys to it that is there; None where none is.
+
+    ``init_args`` and the subcommand may stand between keys.
+    """
+    import yaml
+
+    node, line = yaml.compose(text, Loader=yaml.SafeLoader), None
+    for wanted in keys:
+        while node is not None and node.id == "mapping":
+            found = {key.value: (key.start_mark.line + 1, value) for key, value in node.value if key.id == "scalar"}
+            if wanted in found or "init_args" not in found:
+                break
+            node = found["init_args"][1]
+        else:
+            break
+        if wanted not in found:
+            break
+        line, node = found[wanted]
+    return line

@@ -161,9 +161,12 @@ class GLTCLI(LightningCLI):
         if not chosen.barebones:
             given += default_callbacks(self.subcommand, given + self._callbacks_of_program(), chosen)
         try:
-            return super().instantiate_trainer(**{"callbacks": given, **kwargs})
+            trainer = super().instantiate_trainer(**{"callbacks": given, **kwargs})
         except (TypeError, ValueError, MisconfigurationException) as error:  # how Lightning's Trainer refuses options
             raise OptionError(f"trainer: {_NO_GPU if 'No supported gpu backend' in str(error) else error}") from error
+        if isinstance(trainer, EmbeddingTrainer):
+            trainer.shortens_log_interval = chosen.log_every_n_steps is None
+        return trainer
 
     def _callbacks_of_program(self) -> list[Callback]:
         """Those that Lightning appends: of ``add_lightning_class_args`` and of ``trainer_defaults``."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
-
 from glt_lightning.errors import OptionError
+from glt_lightning.options.parse import read_yaml
 
 
 def keep_groups(argv: Sequence[str], groups: Collection[str]) -> list[str]:
@@ -28,12 +26,7 @@ def keep_groups(argv: Sequence[str], groups: Collection[str]) -> list[str]:
 
 
 def _read(path: str, groups: Collection[str]) -> dict[str, Any]:
-    try:
-        raw = yaml.safe_load(Path(path).read_text())
-    except OSError as error:
-        raise OptionError(f"--config: cannot read {path}: {error.strerror or error}.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise OptionError(f"--config: {path} is not YAML: {' '.join(str(error).split())}.") from None
+    raw = read_yaml(path)
     if not isinstance(raw, dict):
         raise OptionError(f"--config: {path} contains no configuration.")
     return {key: raw[key] for key in groups if raw.get(key) is not None}

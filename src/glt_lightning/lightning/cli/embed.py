@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
 from glt_lightning.errors import OptionError
@@ -14,6 +16,20 @@ _LAYERWISE = LayerwiseOptions()
 
 class EmbeddingTrainer(Trainer):
     """Lightning's Trainer with the subcommand ``embed``."""
+
+    shortens_log_interval = False  # whether the user left it to the Trainer
+    _log_interval = 50
+
+    @property
+    def log_every_n_steps(self) -> int:
+        """At most the batches of an epoch where the user did not choose: Lightning's 50 would log no step of a shorter epoch, and
+        warn of it."""
+        batches = self.fit_loop.max_batches if self.shortens_log_interval else math.inf
+        return int(max(1, min(self._log_interval, batches)))
+
+    @log_every_n_steps.setter
+    def log_every_n_steps(self, value: int) -> None:
+        self._log_interval = value
 
     def embed(
         self,

@@ -9,11 +9,14 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml  # type: ignore[import-untyped]
 from jsonargparse._typehints import ActionTypeHint
 from lightning.pytorch.cli import LightningArgumentParser
+
+from glt_lightning.options.parse import line_of, read_yaml
 
 _KEY = re.compile(r'Parser key "([^"]+)":?')
 _CLASS = re.compile(r"Problem with given class_path '([\w.]+)'")
@@ -31,6 +34,8 @@ _WORDING = (
     (r"Expected an? ([\w.]+)\. Got value:", r"expected \1; got"),
     (r"init_args\.", ""),
 )
+_OF_REASON = re.compile(r"^([\w.-]+):")
+_STRAY = re.compile(r"[Oo]ption '([\w.-]+)'")  # not accepted
 _NO_SUBCOMMAND = 'expected "subcommand" to be one of'
 _OTHER_WORDS = {"train": "fit", "eval": "validate", "evaluate": "validate", "status": "serve --status host:port"}
 
@@ -39,8 +44,37 @@ class OneLineParser(LightningArgumentParser):
     """Says what is wrong in one line, without the usage of two hundred options. Takes no abbreviated options: one that is new in
     another release would change what they mean."""
 
+    _file = ""  # the configuration that is being read
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})
+        self._read: dict[
+            str, str
+        ] = {}  # all configurations: path -> text; jsonargparse changes the folder while it reads one
+
+    def _place(self, reason: str) -> str:
+        """``run.yaml, line 3: `` for an error in a configuration; empty for one in the words of the command."""
+        parsers = [] if self._subcommands_action is None else [*self._subcommands_action.choices.values()]
+        stray = _STRAY.search(reason)  # is found when all files were read
+        files: dict[str, str] = {}
+        for each in [self] if self._file else parsers if stray else []:
+            files |= each._read
+        key = _OF_REASON.search(reason)
+        keys = [*(key[1].split(".") if key else []), *(stray[1].split(".") if stray else [])]
+        for file, text in files.items():
+            if self._file in ("", file) and (line := line_of(text, keys)) is not None:
+                return f"{file}, line {line}: "
+        return f"{self._file}: " if self._file else ""
+
+    def parse_path(self, path: Any, *args: Any, **kwargs: Any) -> Any:
+        """As jsonargparse's, with the file and the line in errors."""
+        self._file = str(path)
+        read_yaml(self._file)
+        self._read[self._file] = Path(path).read_text()
+        try:
+            return super().parse_path(path, *args, **kwargs)
+        finally:
+            self._file = ""
 
     def _parse_known_args(self, *args: Any, **kwargs: Any) -> Any:  # of argparse: all words pass here
         for action in self._actions:
@@ -55,6 +89,7 @@ class OneLineParser(LightningArgumentParser):
         prog = parser.prog.replace(" [options]", "")
         known = [option for action in parser._actions for option in action.option_strings]
         reason = wrong_subcommand(message, _subcommands(parser)) or f"{one_line(message)}{did_you_mean(message, known)}"
+        reason = f"{self._place(reason)}{reason}"
         sys.stderr.write(f"error: {reason} Options: {prog} {_help(message)}\n")
         self.exit(2)
 
@@ -109,6 +144,8 @@ def one_line(message: str) -> str:
     text = f"{'.'.join(keys)}: {reason}" if keys else reason or message.splitlines()[0]
     for pattern, replacement in _WORDING:
         text = re.sub(pattern, replacement, text)
+    if given := re.search(r"Given value: (.*)", message):  # of a type that has several alternatives
+        text = re.sub(r"Expected an? ([\w.]+)$", lambda m: f"expected {m[1]}; got {given[1]}", text)
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
