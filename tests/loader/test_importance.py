@@ -356,6 +356,11 @@ def test_options_that_no_walk_has(sampling: dict, message: str) -> None:
             {"subgraph_type": "induced"},
             "subgraph_type: induced and sampling.importance_neighbors",
         ),
+        (
+            {"metapath": [RATES, RATED]},
+            {"subgraph_type": "induced", "num_neighbors": []},
+            "subgraph_type: induced and sampling.importance_neighbors",
+        ),
     ],
 )
 def test_loaders_that_find_no_neighbours(tmp_path: Path, given: dict, spec: dict, message: str) -> None:

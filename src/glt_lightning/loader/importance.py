@@ -102,6 +102,11 @@ def fanouts_of(
     schema: GraphSchema,
 ) -> tuple[tuple[int, ...], ...]:
     """[H][edge types of the batches]. Raises `OptionError` for fan-outs that do not fit the graph, or the walks."""
+    if walks is not None and task is not None:
+        raise OptionError(
+            f"loader {spec.name!r}: subgraph_type: {spec.subgraph_type} and {_OPTION} exclude each other: its edges "
+            "are not stored, so there are none of the other direction, or among the nodes. Remove one of them."
+        )
     if not len(spec.num_neighbors) and (task is None or task.kind == INDUCED):
         return seeds_alone(_schema_of(walks, schema)) if task is None else ()  # a task finds the edges among them
     fanouts = fanout_table(spec.num_neighbors, _schema_of(walks, schema))
@@ -123,11 +128,6 @@ def check_importance(
 ) -> None:
     """Raises `OptionError` for a loader that finds no such neighbours. fanouts: [H][edge types of the task]."""
     where = f"loader {spec.name!r}:"
-    if spec.subgraph_type != "directional":
-        raise OptionError(
-            f"{where} subgraph_type: {spec.subgraph_type} and {_OPTION} exclude each other: its edges "
-            "are not stored, so there are none of the other direction, or among the nodes. Remove one of them."
-        )
     most = task.walks * task.length
     if bad := [k for hop in fanouts for k in hop if k > most]:
         raise OptionError(
