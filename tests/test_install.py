@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import os
 import subprocess
@@ -60,6 +61,36 @@ def test_a_loader_does_not_pay_for_partitioning(tmp_path: Path) -> None:
 def test_public_name_resolves(name: str) -> None:
     assert getattr(glt_lightning, name) is not None
     assert name in dir(glt_lightning)
+
+
+@pytest.mark.parametrize(
+    ("package", "some"),
+    [
+        ("channel", {"MpChannel", "ShmChannel"}),
+        ("data", {"Dataset", "Feature", "Graph"}),
+        ("dgl", {"sampling", "to_block"}),
+        ("distributed", {"DistDataset"}),
+        ("launch", set()),
+        ("loader", {"NeighborLoader", "LinkLoader", "to_data", "LoaderSpec"}),
+        ("partition", {"RandomPartitioner", "load_partition"}),
+        ("sampler", {"NeighborSampler", "NodeSamplerInput", "NegativeSampling"}),
+    ],
+)
+def test_a_star_and_dir_give_the_names_that_are_looked_up_late(package: str, some: set[str]) -> None:
+    found: dict[str, object] = {}
+    exec(f"from glt_lightning.{package} import *", found)
+    module = importlib.import_module(f"glt_lightning.{package}")
+    tree = ast.parse(Path(str(module.__file__)).read_text())
+    late = {
+        alias.asname or alias.name
+        for node in tree.body
+        if isinstance(node, ast.If)
+        for each in node.body
+        if isinstance(each, ast.ImportFrom)
+        for alias in each.names
+    }
+    assert some | late <= found.keys()
+    assert some | late | set(module.__all__) <= set(dir(module))
 
 
 def test_unknown_name_is_refused() -> None:

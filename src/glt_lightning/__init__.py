@@ -124,13 +124,9 @@ _TYPES = (
     "reverse_edge_type",
 )
 
-__all__ = [*_HOMES, *_LAYERS, "__version__"]
+__all__ = [*_HOMES, *_LAYERS, *_TYPES, "__version__"]  # a script has a module `typing` of its own
 
-__getattr__ = lazy_names(
+__getattr__, __dir__ = lazy_names(
     __name__,
     _HOMES | {name: f"{__name__}.{name}" for name in (*_LAYERS, *_TOOLS)} | dict.fromkeys(_TYPES, f"{__name__}.typing"),
 )
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 
 def lazy_names(
     package: str, homes: Mapping[str, str], refused: Mapping[str, str] | None = None
-) -> Callable[[str], Any]:
-    """The package's ``__getattr__``.  homes: name -> the module that defines it.  refused: name -> why there is none, and what to
-    use instead.
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The package's ``__getattr__`` and ``__dir__``.  homes: name -> the module that defines it.  refused: name -> why there is
+    none, and what to use instead.
 
     A name equal to the last part of its module is the module itself. Raises `OptionError` for a refused name.
     """
@@ -26,4 +27,7 @@ def lazy_names(
         module = import_module(homes[name])
         return module if homes[name].endswith(f".{name}") else getattr(module, name)
 
-    return __getattr__
+    def __dir__() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return __getattr__, __dir__

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
         ShmChannel as ShmChannel,
     )
 
-__all__ = ["PinMemory", "SharedSlot", "Slot", "SlotPool", "SlotWriter"]
-
 # GLT's channels, for data of a script's own
 _GLT = ("ChannelBase", "MpChannel", "QueueTimeoutError", "SampleMessage", "ShmChannel")
-__getattr__ = lazy_names(
+
+__all__ = ["PinMemory", "SharedSlot", "Slot", "SlotPool", "SlotWriter", *_GLT]
+
+__getattr__, __dir__ = lazy_names(
     __name__,
     dict.fromkeys(_GLT, "glt_lightning.glt.channels"),
     {

@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     )
     from glt_lightning.glt.graph import Graph, Topology
 
-__all__ = ["Graph", "LocalPartition", "Manifest", "Seeds", "Topology"]
+_IN_MEMORY = ("Dataset", "DeviceGroup", "Feature", "sort_by_in_degree")
+
+__all__ = ["Graph", "LocalPartition", "Manifest", "Seeds", "Topology", *_IN_MEMORY]
 
 _NEVER = "{name}: memory of GPUs is not shared by handles. Options of loaders say what a GPU holds: docs/gpu.md."
 _ODPS = "{name}: tables of ODPS and vineyard are not read. Export them, and give tensors or files: docs/data.md."
-__getattr__ = lazy_names(
+__getattr__, __dir__ = lazy_names(
     __name__,
     dict.fromkeys(("Graph", "Topology"), "glt_lightning.glt.graph")
     | dict.fromkeys(("DeviceGroup", "Feature", "sort_by_in_degree"), "glt_lightning.glt.feature")

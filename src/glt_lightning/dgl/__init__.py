@@ -18,4 +18,4 @@ _HOMES = {module: f"{__name__}.{module}" for module in _MODULES} | {"to_block": 
 
 __all__ = ["EID", "ETYPE", "NID", "NTYPE", "data", "dataloading", "distributed", "nn", "sampling", "seed", "to_block"]
 
-__getattr__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -54,4 +54,4 @@ __all__ = [
     "negative_sampler",
 ]
 
-__getattr__ = lazy_names(__name__, {}, _REFUSED)
+__getattr__, __dir__ = lazy_names(__name__, {}, _REFUSED)

@@ -180,4 +180,4 @@ __all__ = [
     "sample_neighbors",
 ]
 
-__getattr__ = lazy_names(__name__, {}, _REFUSED)
+__getattr__, __dir__ = lazy_names(__name__, {}, _REFUSED)

@@ -109,4 +109,4 @@ _HOMES = {
 
 __all__ = [*_HOMES]
 
-__getattr__ = lazy_names(__name__, _HOMES, _REFUSED)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, _REFUSED)

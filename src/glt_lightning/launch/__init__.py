@@ -38,4 +38,4 @@ _HOMES = {
 }
 __all__ = [*_HOMES]
 
-__getattr__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -22,6 +22,17 @@ if TYPE_CHECKING:
     )
     from glt_lightning.glt.transform import to_data as to_data, to_hetero_data as to_hetero_data
 
+# GLT's loaders of one machine
+_LOADERS = (
+    "LinkLoader",
+    "LinkNeighborLoader",
+    "NeighborLoader",
+    "NodeLoader",
+    "SubGraphLoader",
+    "get_edge_label_index",
+)
+_TRANSFORMS = ("to_data", "to_hetero_data")
+
 __all__ = [
     "DistLinkNeighborLoader",
     "DistNeighborLoader",
@@ -33,19 +44,11 @@ __all__ = [
     "LoaderStats",
     "as_blocks",
     "layers",
+    *_LOADERS,
+    *_TRANSFORMS,
 ]
 
-# GLT's loaders of one machine
-_LOADERS = (
-    "LinkLoader",
-    "LinkNeighborLoader",
-    "NeighborLoader",
-    "NodeLoader",
-    "SubGraphLoader",
-    "get_edge_label_index",
-)
-__getattr__ = lazy_names(
+__getattr__, __dir__ = lazy_names(
     __name__,
-    dict.fromkeys(_LOADERS, "glt_lightning.glt.loaders")
-    | dict.fromkeys(("to_data", "to_hetero_data"), "glt_lightning.glt.transform"),
+    dict.fromkeys(_LOADERS, "glt_lightning.glt.loaders") | dict.fromkeys(_TRANSFORMS, "glt_lightning.glt.transform"),
 )

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
         StreamingPartitioner,
     )
 
+_FOLDERS = ("FeaturePartitionData", "GLTPartitionBook", "GraphPartitionData", "PartitionBook", "RangePartitionBook")
+_READERS = ("cat_feature_cache", "load_partition")
+
 __all__ = [
     "FrequencyPartitioner",
     "GraphSource",
@@ -46,19 +49,20 @@ __all__ = [
     "partition_graph",
     "partition_parts",
     "random_link_split",
+    *_FOLDERS,
+    *_READERS,
 ]
 
 _PARTITIONERS = ("MetisPartitioner", "PartitionerBase", "RandomPartitioner", "StreamingPartitioner")
-_FOLDERS = ("FeaturePartitionData", "GLTPartitionBook", "GraphPartitionData", "PartitionBook", "RangePartitionBook")
 _STAGES = (
     "{name}: a part is written once, with its features. Give them to a partitioner, or to partition_parts, which writes the "
     "parts that a host needs."
 )
 _WRITERS = ("build_partition_feature", "save_edge_pb", "save_feature_partition", "save_graph_partition", "save_node_pb")
-__getattr__ = lazy_names(
+__getattr__, __dir__ = lazy_names(
     __name__,
     dict.fromkeys(_PARTITIONERS, "glt_lightning.glt.partitioners")
-    | dict.fromkeys((*_FOLDERS, "cat_feature_cache", "load_partition"), "glt_lightning.glt.folders")
+    | dict.fromkeys((*_FOLDERS, *_READERS), "glt_lightning.glt.folders")
     | {"FrequencyPartitioner": "glt_lightning.glt.frequency"},
     dict.fromkeys(_WRITERS, _STAGES),
 )

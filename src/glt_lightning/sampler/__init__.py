@@ -24,6 +24,9 @@ if TYPE_CHECKING:
         SamplerOutput as SamplerOutput,
     )
 
+_SAMPLED = ("EdgeSamplerInput", "HeteroSamplerOutput", "NeighborOutput", "NodeSamplerInput", "SamplerOutput")
+_NEGATIVES = ("NegativeSampling", "RandomNegativeSampler")
+
 __all__ = [
     "BatchRequest",
     "BatchSampler",
@@ -35,11 +38,12 @@ __all__ = [
     "Sample",
     "SamplerConfig",
     "pick_uniform",
+    *_NEGATIVES,
+    *_SAMPLED,
 ]
 
 _SEEDS = "{name}: loaders of clients take ids, paths of tensors or a Split as input_nodes."
-_SAMPLED = ("EdgeSamplerInput", "HeteroSamplerOutput", "NeighborOutput", "NodeSamplerInput", "SamplerOutput")
-__getattr__ = lazy_names(
+__getattr__, __dir__ = lazy_names(
     __name__,
     {
         "NegativeSampling": "glt_lightning.glt.given",
