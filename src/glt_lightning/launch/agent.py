@@ -40,7 +40,8 @@ from glt_lightning.ops.child import adopt_orphans
 _READ = 1 << 16
 _OPEN_FILES = 1 << 16  # that processes may have, where the host allows it: the default of sshd is 1024
 _MOST_WAITING = 1 << 20  # bytes of output that the launcher has not taken; then the processes wait
-_MOST_FAILURE = 1 << 16  # bytes of what a rank writes about its end
+_MOST_FAILURE = 1 << 18  # bytes of what a rank writes about its end
+_LONGEST_REASON = 10_000  # characters of it that are passed on
 _STEP_S = 0.1  # between two looks at what has not ended
 _NOT_FOUND, _NOT_STARTED = 127, 126  # as in shells
 
@@ -261,14 +262,15 @@ class Agent:
 
     def _failure_of(self, name: str) -> Any:
         """What the process wrote about its failure. A user's own code may have written anything there."""
-        with contextlib.suppress(OSError, ValueError, KeyError):
+        with contextlib.suppress(OSError, ValueError, KeyError), contextlib.ExitStack() as stack:
             # At once also where it is a FIFO; `data.regular_file` would import numpy.
             fd = os.open(self._failures.pop(name), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
-            with open(fd, "rb") as file:
-                if stat.S_ISREG(os.fstat(fd).st_mode):
-                    found = parse(file.read(_MOST_FAILURE))
-                    require(found, FAILURE, "failure")
-                    return {key: found[key] for key in ("rank", "reason") if key in found}
+            stack.callback(os.close, fd)
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                found = parse(os.read(fd, _MOST_FAILURE))
+                require(found, FAILURE, "failure")
+                cut = {"reason": found["reason"][:_LONGEST_REASON]} if found.get("reason") else {}
+                return {key: found[key] for key in ("rank", "reason") if key in found} | cut
         return None
 
     def _send(self, op: str, **fields: Any) -> None:
