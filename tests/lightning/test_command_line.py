@@ -368,13 +368,16 @@ def test_wrong_commands_get_one_line(
 
 
 def test_help_names_every_subcommand(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--help"])
+    with pytest.raises(SystemExit):
+        main(["--help"])
     shown = capsys.readouterr().out
     assert re.findall(r"^    (\w+)  ", shown, re.MULTILINE) == SUBCOMMANDS.split(", ")
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--version"])
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
     said = " ".join(capsys.readouterr().out.split())
     assert said.startswith(f"glt_lightning {glt_lightning.__version__} (lightning {lightning.__version__}, torch ")
 

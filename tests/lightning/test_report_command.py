@@ -91,16 +91,6 @@ def test_a_part_is_not_here(folder: str, capsys: pytest.CaptureFixture[str]) -> 
     assert "part1/" in capsys.readouterr().err
 
 
-def test_help_of_the_program_names_it(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    shown = " ".join(capsys.readouterr().out.split())
-    assert (
-        "{fit,validate,test,predict,embed,partition,pull,share,report,serve,launch,neighbours,certs,completion}"
-        in shown
-    )
-
-
 def test_edges_to_predict(make_data: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Batches of edges are predicted, those of a configuration with its negatives."""
     splits, negatives = {"num_val": 0.1, "num_test": 0.1}, {"mode": "triplet", "amount": 3}

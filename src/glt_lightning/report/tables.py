@@ -29,6 +29,11 @@ def facts(report: Report) -> list[tuple[str, str]]:
     """(name, value) of the options of the partition and the assumptions of the prediction."""
     contents, made = report.contents, dict(report.contents.made_by)
     assigned: dict[str, object] = {key: made.pop(key) for key in ("algorithm", "seed") if key in made}
+    if (
+        assigned.get("algorithm") != "frequency"
+    ):  # the line of hotness has the batches for which rows were ranked, if any
+        made.pop("num_neighbors", None)
+        made.pop("batch_size", None)
     rows = [
         ("partition", contents.folder),
         ("data set", str(made.pop("source", "unknown"))),

@@ -234,6 +234,7 @@ def _run(argv: list[str], args: ArgsType) -> None:
     group = asked_for_classes(argv)
     if (answer := quick_answer(argv)) is not None:
         print(answer)
+        sys.exit(0)  # as argparse does
     elif group is not None:
         print(ready_classes(group, f"{PROG} {argv[0]}"))
     elif argv and argv[0] in TOOLS:
