@@ -139,13 +139,10 @@ def _recorded(word: str, checkpoint: Path) -> Path | None:
         return checkpoint if checkpoint.stem == word else None
     path, folder = Path(state[f"{word}_model_path"]), Path(state.get("dirpath") or "")
     if path.is_relative_to(folder):
-        # the run's folder may have been moved since: the checkpoint is where this one is
-        inside = path.relative_to(folder)
-        for parent in checkpoint.parents:
-            if (parent / inside).exists():
-                return parent / inside
-            if parent.name == folder.name:
-                break
+        # The run's folder may have been moved since: the other one is beside this one.
+        own = next((each for each in checkpoint.parents if each.name == folder.name), checkpoint.parent)
+        if (own / path.relative_to(folder)).exists():
+            return own / path.relative_to(folder)
     return path if path.exists() else None
 
 
