@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from glt_lightning.data.manifest import (
 from glt_lightning.data.row_order import TIMES
 from glt_lightning.data.same_partition import partition_id
 from glt_lightning.data.user_ids import check_user_ids, gids_by_user_id
-from glt_lightning.errors import PartitionError
+from glt_lightning.errors import PartitionError, SamplerError
 from glt_lightning.ops.encoding import Encoding
 from glt_lightning.ops.file_map import forget_losses, guarded
 from glt_lightning.ops.gather import Shards
@@ -126,6 +126,15 @@ class LocalPartition:
             if count * np.dtype(manifest.id_dtype).itemsize <= VERIFY_BYTES:
                 check_user_ids(manifest, t, partition.mapped_user_ids(t), directory)
         return partition
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Of a pickle, which names the folder: whoever loads it maps the files again."""
+        if self.memory is not None:
+            raise SamplerError(
+                f"{self.directory}: a partition with a host tier cannot be pickled. Pickle the partition without it, and open "
+                "the tier in the other process."
+            )
+        return {**self.__dict__, "directory": self.directory.absolute()}
 
     def with_memory(self, memory: MemoryRows) -> LocalPartition:
         """The same parts with a `HostTier`."""
@@ -356,6 +365,10 @@ class _Maps:
         self._arrays: dict[str, np.ndarray] = {}
         self.views: dict[tuple[tuple[str | None, ...], bool, bool], GraphView] = {}
         self.user_ids: dict[int, np.ndarray] = {}
+
+    def __reduce__(self) -> tuple[type[_Maps], tuple[Path, Manifest]]:
+        """Pickles the path, not the bytes: another process of the host maps the same files."""
+        return _Maps, (self._directory.absolute(), self._manifest)
 
     def open(self, path: str) -> np.ndarray:
         array = self._arrays.get(path)

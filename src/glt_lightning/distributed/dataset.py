@@ -143,6 +143,11 @@ class DistDataset(Dataset):
             self._mapped[parts] = LocalPartition.open(self.folder, parts=parts)
         return self._mapped[parts]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Of a pickle, such as that of `torch.multiprocessing.spawn`: the folder, which the other process maps for itself."""
+        folder = None if self._folder is None else self._folder.absolute()
+        return {**super().__getstate__(), "_folder": folder, "_mapped": {}}
+
     def close(self) -> None:
         """Releases the maps. Safe to call twice."""
         for each in self._mapped.values():

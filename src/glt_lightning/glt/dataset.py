@@ -163,6 +163,9 @@ class Dataset:
 
     # What loaders read
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}  # its files go with this process
+
     def open(self) -> LocalPartition:
         """The graph as a partition of one part, made at the first call."""
         if self._opened is None:
