@@ -114,6 +114,16 @@ def test_test_with_a_checkpoint_that_was_moved(graph, saved, tmp_path):
     assert np.array_equal(other.table(), module.table())
 
 
+def test_a_copy_of_the_rows_by_another_name_stays(graph, tmp_path):
+    trainer = fit(Twin(rule="adam", real=True), data_of(graph, tmp_path), max_epochs=1)
+    (tmp_path / "one.ckpt.rows-of-my-own").mkdir()
+    (tmp_path / "one.ckpt.rows-of-my-own" / "notes.txt").write_text("of the user")
+    for _ in range(2):
+        trainer.save_checkpoint(tmp_path / "one.ckpt")
+    assert len(rows_beside(tmp_path / "one.ckpt")) == 2
+    assert (tmp_path / "one.ckpt.rows-of-my-own" / "notes.txt").read_text() == "of the user"
+
+
 def test_rows_come_and_go_with_checkpoints(graph, tmp_path):
     """The best of several, the last one as a link, weights alone."""
     module = Twin(rule="adagrad", real=True)

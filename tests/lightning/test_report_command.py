@@ -37,6 +37,7 @@ def test_tables_page_and_numbers(folder: str, tmp_path: Path, capsys: pytest.Cap
     assert "2 sampled batches" in text
     assert "25 %" in text
     assert "25 %" in page.read_text()
+    said(capsys, folder, *batches, "--html", str(page))  # replaces an earlier one
     report = json.loads(said(capsys, folder, *batches, "--json"))
     assert report["contents"]["folder"] == folder
     assert [len(traffic["parts"]) for traffic in report["traffic"]] == [2, 2]
@@ -62,6 +63,7 @@ def test_fan_outs_by_edge_type(folder: str, capsys: pytest.CaptureFixture[str]) 
         (["FOLDER", "--cache", "[2]"], 2, "cache: expected shares of all nodes"),
         (["FOLDER", "--html", "FOLDER/report.html"], 2, "--html: FOLDER/report.html is inside the partition folder"),
         (["FOLDER", "--html", "."], 2, "--html: . is a folder"),
+        (["FOLDER", "--html", "mine.txt"], 2, "--html: mine.txt exists and is no page of ours. Choose another name."),
         (["FOLDER", "--bathces", "3"], 2, "unrecognized arguments: --bathces 3. Did you mean --batches?"),
     ],
 )
@@ -75,12 +77,14 @@ def test_wrong_options_get_one_line(
     line: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.txt").write_text("of the user")
     capsys.readouterr()
     with pytest.raises(SystemExit) as end:
         main(["report", *(arg.replace("FOLDER", folder) for arg in args)])
     (text,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("error: ")]
     assert end.value.code == status
     assert text.startswith(f"error: {line.replace('FOLDER', folder)}")
+    assert (tmp_path / "mine.txt").read_text() == "of the user"
 
 
 def test_a_part_is_not_here(folder: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,6 +80,14 @@ def test_a_run_that_ends_well(make_data, make_model, make_trainer, tmp_path: Pat
     assert "batch_size: 20" in configuration
 
 
+def test_a_file_of_the_user_stays(make_data, make_model, make_trainer, tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text("<html>of the user</html>")
+    callbacks = [ModelCheckpoint(dirpath=tmp_path), RunReport()]
+    trainer = make_trainer(callbacks=callbacks, max_epochs=1, enable_checkpointing=True)
+    trainer.fit(make_model(), make_data())
+    assert page_of(tmp_path) == "<html>of the user</html>"
+
+
 @pytest.mark.parametrize(
     ("error", "raised", "outcome"),
     [

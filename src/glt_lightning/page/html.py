@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from html import escape
+from pathlib import Path
 
 from glt_lightning.page.table import Table
 
@@ -32,11 +34,22 @@ svg { width: 100%; height: auto; } svg text { font-size: 11px; fill: var(--soft)
 """ + "".join(f".s{n} {{ fill: var(--s{n}); stroke: var(--s{n}); background: var(--s{n}); }}\n" for n in range(6))
 
 
+_HEAD = '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>'
+
+
+def may_be_replaced(path: Path) -> bool:
+    """Whether nothing is there, or a page of `whole_page`. Raises OSError."""
+    if not os.path.lexists(path):
+        return True
+    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as stream:  # of a pipe: no wait
+        return stream.read(len(_HEAD)) == _HEAD.encode()
+
+
 def whole_page(title: str, body: Iterable[str]) -> str:
     """A whole HTML page. body: pieces that the functions below made."""
     name = escape(title)
     return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
+        f"{_HEAD}{name}</title>"
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<style>{_STYLE}</style></head><body>\n<h1>{name}</h1>\n" + "\n".join(body) + "\n</body></html>\n"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import glob
 import os
 import shutil
 import time
@@ -87,7 +88,7 @@ def folder_beside(target: Path, part: int | None = None) -> Iterator[Path]:
 
 def remove_part_folders(target: Path) -> None:
     """Removes temporary folders of parts that killed runs left. Call it once all parts exist: none is being written then."""
-    for left in target.parent.glob(f".{target.name}.part*.tmp-*"):
+    for left in target.parent.glob(f".{glob.escape(target.name)}.part*.tmp-*"):
         _remove(left)
 
 
@@ -101,7 +102,7 @@ def whole_file(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _temporary(target: Path) -> Iterator[Path]:
-    for left in target.parent.glob(f".{target.name}.tmp-*"):
+    for left in target.parent.glob(f".{glob.escape(target.name)}.tmp-*"):
         if _abandoned(left):
             _remove(left)
     temporary = target.parent / f".{target.name}.tmp-{os.getpid()}"

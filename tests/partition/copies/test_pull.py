@@ -89,6 +89,17 @@ def array_files(folder: Path) -> dict[str, bytes]:
     return {path: data for path, data in contents(folder).items() if path.endswith(".npy")}
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_files_of_the_user_beside_the_folder_stay(parts: Path, tmp_path: Path, there: bool) -> None:
+    if there:
+        pull_partition(FolderCopySource(parts), tmp_path / "copy", progress=False)
+    (tmp_path / "copy.partial" / "drafts").mkdir(parents=True)
+    (tmp_path / "copy.partial" / "drafts" / "thesis.tex").write_text("work of years")
+    with pytest.raises(PartitionError, match=r"thesis\.tex: not of a copy that was begun\. Move it"):
+        pull_partition(FolderCopySource(parts), tmp_path / "copy", progress=False)
+    assert (tmp_path / "copy.partial" / "drafts" / "thesis.tex").read_text() == "work of years"
+
+
 @pytest.mark.parametrize("streams", [1, 4])
 def test_a_copy_is_the_source_byte_for_byte(parts: Path, tmp_path: Path, streams: int) -> None:
     source = Counted(parts)

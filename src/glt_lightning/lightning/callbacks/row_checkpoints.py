@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,8 @@ from glt_lightning.errors import DataError, OptionError
 from glt_lightning.tensors.dist_graph import DistGraph
 from glt_lightning.tensors.dist_snapshot import load_persistent, persistent_rows
 from glt_lightning.tensors.saved import RowsToSave, open_saved, write_rows
+
+_NONCE = re.compile("[0-9a-f]{16}")
 
 
 class RowCheckpointIO(CheckpointIO):
@@ -132,7 +135,7 @@ def _folder(checkpoint: Path, nonce: str) -> Path:
 def _remove(checkpoint: Path, but: Path | None = None) -> None:
     """The rows of checkpoints of this name."""
     for each in checkpoint.parent.glob(f"{glob.escape(checkpoint.name)}.rows-*"):
-        if each != but:
+        if each != but and _NONCE.fullmatch(each.name.rpartition("-")[2]):  # a copy of the user's has another name
             shutil.rmtree(each, ignore_errors=True)
 
 

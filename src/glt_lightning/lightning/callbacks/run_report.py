@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import platform
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
 from glt_lightning.lightning.report import EpochRecord, RunRecord, run_html
 from glt_lightning.lightning.report.configuration import configuration
 from glt_lightning.page import numbers
+from glt_lightning.page.html import may_be_replaced
 from glt_lightning.partition.folder import whole_file
 
 NAME = "report.html"
@@ -145,6 +147,8 @@ class RunReport(Callback):
         try:
             page = run_html(_with_best(trainer, self.record))
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            if not may_be_replaced(self.path):
+                raise FileExistsError(errno.EEXIST, "a file that is no page of ours is there")
             with whole_file(self.path) as temporary:
                 temporary.write_text(page, encoding="utf-8")
         except Exception as error:

@@ -14,6 +14,7 @@ from glt_lightning.errors import OptionError
 from glt_lightning.lightning.cli.messages import OneLineParser
 from glt_lightning.lightning.own_splits import read_array
 from glt_lightning.options import Fanouts, WeightAttr
+from glt_lightning.page.html import may_be_replaced
 from glt_lightning.partition.folder import whole_file
 from glt_lightning.progress import Progress
 from glt_lightning.report import TrafficOptions, make_report
@@ -113,6 +114,14 @@ def page_path(given: str | None, folder: Path) -> Path | None:
         raise OptionError(f"--html: there is no folder {page.absolute().parent}.")
     if page.is_dir():
         raise OptionError(f"--html: {given} is a folder; expected a file such as report.html.")
+    try:
+        replaced = may_be_replaced(page)
+    except OSError as error:
+        raise OptionError(
+            f"--html: {given} cannot be replaced ({error.strerror or error}). Choose another name."
+        ) from None
+    if not replaced:
+        raise OptionError(f"--html: {given} exists and is no page of ours. Choose another name.")
     return page
 
 

@@ -135,6 +135,7 @@ def pull_partition(
     with exclusive(target, timeout_s):
         there = _require_same(manifest, source, target)
         _forget(target)
+        _require_ours(_partial_of(target), manifest)
         pulled = Pulled(target, len(wanted), sum(entry.bytes for entry in wanted.values()))
         missing = {path: entry for path, entry in wanted.items() if not _is_there(target, path, entry)}
         if missing or not there:
@@ -188,6 +189,15 @@ def _forget(target: Path) -> None:
 
 def _partial_of(target: Path) -> Path:
     return target.with_name(f"{target.name}.partial")
+
+
+def _require_ours(partial: Path, manifest: Manifest) -> None:
+    """Raises `PartitionError` for a folder of the user's by this name, which would go with the copy."""
+    if partial.is_symlink() or (partial / LEDGER).exists():
+        return
+    for path in partial.rglob("*"):
+        if not path.is_dir() and str(path.relative_to(partial)) not in manifest.arrays:
+            raise PartitionError(f"{path}: not of a copy that was begun. Move it, or choose another folder to copy to.")
 
 
 def _remove_emptied(partial: Path) -> None:
