@@ -25,51 +25,53 @@ struct Members {
   int32_t rank(uint64_t at) const { return find_rank(blocks, at, CountBits()); }
 };
 
-// What a thread found in some rows.
+// What a thread found in some rows. Their entries are no more than the caller's memory has room for, unless it is one row.
 struct Piece {
   std::vector<int64_t> counts, edge_rows;
   std::vector<int32_t> members;
-  int32_t status = GLT_OK;
-  int64_t detail[4] = {0, 0, 0, 0};
 };
 
+// The edges of a row that are wanted. keep: as many as there is memory for; the others are counted.
 template <class Id>
-void scan_row(const Row& r, const Members& members, Piece& out) {
+void scan_row(const Row& r, const Members& members, int64_t keep, Piece& out) {
   constexpr int64_t kAhead = 16;
   const Id* row = static_cast<const Id*>(r.first);
   const auto place = [&](int64_t k) { return uint64_t(int64_t(row[k]) - members.first); };
   const uint64_t range = uint64_t(members.num_ids);
-  const size_t before = out.members.size();
+  int64_t found = 0;
   for (int64_t k = 0; k < r.degree; ++k) {
     if (k + kAhead < r.degree && place(k + kAhead) < range) prefetch(members.line(place(k + kAhead)));
     const uint64_t at = place(k);
     if (at >= range || !members.has(at)) continue;
     if (r.sums && r.sums[k] == (k ? r.sums[k - 1] : 0)) continue;  // of weight 0: never in a batch
+    if (found++ >= keep) continue;
     out.members.push_back(members.rank(at));
     out.edge_rows.push_back(r.edge_row + k);
   }
-  out.counts.push_back(int64_t(out.members.size() - before));
+  out.counts.push_back(found);
 }
 
+struct Failure {
+  int32_t status = GLT_OK;
+  int64_t detail[4] = {0, 0, 0, 0};
+};
+
+// Where rows [begin, end) are. Returns a glt_status.
 template <class Id>
-int32_t scan_rows(const RowRequest& q, const int64_t* gids, int64_t begin, int64_t end, const Members& members,
-                  int64_t most_degree, Piece& out) {
+int32_t open_rows(const RowRequest& q, const int64_t* gids, int64_t begin, int64_t end, int64_t most_degree, Row* rows,
+                  int64_t* detail) {
   const TypeRange range(*q.graph, q.graph->dst_type[q.edge_type]);
   const std::vector<int64_t> no_ids(kBlock, 0);  // nothing is drawn
-  Row rows[kBlock];
   for (int64_t i = begin; i < end; i += kBlock) {
     const int64_t n = std::min<int64_t>(kBlock, end - i);
     for (int64_t k = i; k < i + n; ++k)
-      if (!range.has(gids[k])) return fail(out.detail, GLT_BAD_ID, k, gids[k]);
-    if (const int32_t status = find_rows<Id>(q, gids + i, no_ids.data(), nullptr, n, rows, out.detail)) {
-      if (status == GLT_BAD_ID) out.detail[0] += i;
+      if (!range.has(gids[k])) return fail(detail, GLT_BAD_ID, k, gids[k]);
+    if (const int32_t status = find_rows<Id>(q, gids + i, no_ids.data(), nullptr, n, rows + i, detail)) {
+      if (status == GLT_BAD_ID) detail[0] += i;
       return status;
     }
-    for (int64_t k = 0; k < n; ++k) {
-      if (rows[k].degree > most_degree) return fail(out.detail, GLT_BAD_ARG, i + k, gids[i + k], rows[k].degree);
-      prefetch(rows[k].first);
-    }
-    for (int64_t k = 0; k < n; ++k) scan_row<Id>(rows[k], members, out);
+    for (int64_t k = i; k < i + n; ++k)
+      if (rows[k].degree > most_degree) return fail(detail, GLT_BAD_ARG, k, gids[k], rows[k].degree);
   }
   return GLT_OK;
 }
@@ -80,11 +82,13 @@ struct Found {
   int32_t* members;
   int64_t *edge_rows, rows, entries;
 
+  int64_t left() const { return cap - entries; }
+
   // False where the next row of a piece does not fit; detail then says how many entries that row has.
   bool take(const Piece& piece, int64_t* detail) {
     size_t at = 0;
     for (const int64_t n : piece.counts) {
-      if (entries + n > cap) return fail(detail, GLT_GROW, 0, 0, n) == GLT_OK;
+      if (n > left()) return fail(detail, GLT_GROW, 0, 0, n) == GLT_OK;
       std::copy_n(piece.members.data() + at, n, members + entries);
       std::copy_n(piece.edge_rows.data() + at, n, edge_rows + entries);
       counts[rows++] = n;
@@ -95,22 +99,35 @@ struct Found {
   }
 };
 
+// Rows are scanned a few at a time: those whose entries, if all were wanted, fit into what is left of the caller's memory, and at
+// least one. So this takes no more memory than the caller has given, whatever is asked.
 template <class Id>
 int32_t induce(const RowRequest& q, const int64_t* gids, int64_t n, const Members& members, int64_t most_degree,
                int32_t threads, Found& found, int64_t* detail) {
   const int64_t step = kRowsAtOnce * std::max(1, threads);
+  std::vector<Row> rows(size_t(std::min(step, n)));
   for (int64_t first = 0; first < n; first += step) {
-    std::vector<Piece> pieces(std::max(1, threads));
-    parallel(std::min(step, n - first), threads, 256, [&](int64_t begin, int64_t end, int index) {
-      Piece& mine = pieces[index];
-      mine.status = scan_rows<Id>(q, gids, first + begin, first + end, members, most_degree, mine);
+    const int64_t m = std::min(step, n - first);
+    std::vector<Failure> failed(std::max(1, threads));
+    parallel(m, threads, 256, [&](int64_t begin, int64_t end, int index) {
+      Failure& mine = failed[index];
+      mine.status = open_rows<Id>(q, gids + first, begin, end, most_degree, rows.data(), mine.detail);
     });
-    for (const Piece& piece : pieces) {
-      const int64_t* d = piece.detail;
-      if (piece.status) return fail(detail, piece.status, d[0], d[1], d[2], d[3]);
+    for (const Failure& f : failed)
+      if (f.status) return fail(detail, f.status, f.detail[0], f.detail[1], f.detail[2], f.detail[3]);
+    for (int64_t at = 0, to = 0; at < m; at = to) {
+      const int64_t keep = found.left();
+      for (int64_t entries = 0; to < m && (to == at || entries + rows[to].degree <= keep); ++to) entries += rows[to].degree;
+      std::vector<Piece> pieces(std::max(1, threads));
+      parallel(to - at, threads, 256, [&](int64_t begin, int64_t end, int index) {
+        for (int64_t k = at + begin; k < at + end; ++k) {
+          if (k + 1 < at + end) prefetch(rows[k + 1].first);
+          scan_row<Id>(rows[k], members, keep, pieces[index]);
+        }
+      });
+      for (const Piece& piece : pieces)
+        if (!found.take(piece, detail)) return found.rows ? GLT_OK : GLT_GROW;
     }
-    for (const Piece& piece : pieces)
-      if (!found.take(piece, detail)) return found.rows ? GLT_OK : GLT_GROW;
   }
   return GLT_OK;
 }

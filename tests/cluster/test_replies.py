@@ -23,7 +23,7 @@ from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.source import AskedRows, Expand
 from glt_lightning.transport.message import Message, pack, unpack
 from glt_lightning.types import MAX_FANOUT
-from tests.helpers.owners import split_up
+from tests.helpers.owners import CALLER, split_up
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.rows import sample_rows
 
@@ -40,7 +40,7 @@ class Near:
     def ask(self, op, header, body, *, bulk=False):
         answer = Future()
         self.requests.append(Message(header, body))
-        self.replies.append(self._calls[op](Message(header, body), None))
+        self.replies.append(self._calls[op](Message(header, body), CALLER))
         answer.set_result(self.replies[-1])
         return answer
 
@@ -149,6 +149,7 @@ from glt_lightning.cluster.owner import Owner
 from glt_lightning.data import LocalPartition
 from glt_lightning.errors import DataError
 from glt_lightning.options import LimitOptions
+from glt_lightning.transport.dispatch import caller_is
 from glt_lightning.transport.message import Message, pack, unpack
 
 def peak():
@@ -161,7 +162,7 @@ arrays, body = pack({"0": np.array([hub], dtype=np.int32)})
 
 def expand(fanout, replace=False):
     header = {"key": 1, "hop": 0, "fanouts": [fanout], "replace": replace, "with_edge": False, "arrays": arrays}
-    return owner.calls["expand"](Message(header, body), None)
+    return owner.calls["expand"](Message(header, body), caller_is({}, lambda: False))
 
 _ = np.asarray(partition.view.arrays(0, 0).indices).sum()  # its pages are the file's
 expand(5)

@@ -18,6 +18,7 @@ from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.options import SamplingOptions
 from glt_lightning.transport.message import Message, pack
 from tests.helpers.contents import contents
+from tests.helpers.owners import CALLER
 from tests.helpers.partitions import partitioned, small_graph
 
 NODES = 6000
@@ -87,10 +88,10 @@ def test_rows_served_to_others(partition: LocalPartition) -> None:
     owner = Owner(partition, 1 << 20)
     arrays, body = pack({"0": np.arange(NODES)})
     ask = Message({"tables": [["node", 0, ["x"]]], "arrays": arrays}, body)
-    owner.calls["gather"](ask, None)
+    owner.calls["gather"](ask, CALLER)
     cut_off(partition, X)
     with pytest.raises(PartitionError, match=f"{X}: damaged: it was truncated"):
-        owner.calls["gather"](ask, None)
+        owner.calls["gather"](ask, CALLER)
     owner.close()
     partition.close()
 

@@ -137,7 +137,7 @@ class _Server:
     def __init__(self, network: InProcessNetwork, address: str, service: Service) -> None:
         self.address, self.service = address, service
         self._network = network
-        self._lanes = [dispatch.Workers(f"glt-inproc-{lane}", _THREADS) for lane in ("calls", "bulk")]
+        self._lanes = [dispatch.Workers(f"glt-inproc-{lane}", _THREADS) for lane in ("calls", "bulk", "prompt")]
         self._lock = threading.Lock()
         self._connections: set[_Connection] = set()
         self._closed = False
@@ -195,6 +195,7 @@ class _Connection:
 
     def call(self, op: str, header: Mapping[str, Any], body: Any = EMPTY, *, bulk: bool = False) -> Waiting:
         lane, waiting, id_ = int(bulk), Waiting(op), next(self._ids)
+        thread = 2 if op in self._server.service.prompt else lane
         request, copy = encode_header({"op": op, "header": header}), as_body(body).copy()
         with self._state:
             ready = self._state.wait_for(
@@ -213,7 +214,7 @@ class _Connection:
                     self._server.address, "reply", op, lambda: self._take(lane, id_, failed, reply, found)
                 )
 
-        self._network.carry(self._server.address, "request", op, lambda: self._server.run(lane, work))
+        self._network.carry(self._server.address, "request", op, lambda: self._server.run(thread, work))
         return waiting
 
     def _take(self, lane: int, id_: int, failed: bool, header: bytes, body: np.ndarray) -> None:

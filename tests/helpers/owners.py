@@ -12,6 +12,9 @@ from glt_lightning.ops.induce import induce_all
 from glt_lightning.ops.merge import Picks
 from glt_lightning.options import CacheOptions
 from glt_lightning.store.remote_cache import RemoteCache
+from glt_lightning.transport.dispatch import caller_is
+
+CALLER = caller_is({}, lambda: False)  # for calls of handlers without a transport
 
 
 class DirectRows:

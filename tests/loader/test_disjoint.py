@@ -22,7 +22,7 @@ from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.server.question import Question, read_question
 from glt_lightning.transport.message import Message, pack
 from tests.helpers.contents import contents
-from tests.helpers.owners import split_up
+from tests.helpers.owners import CALLER, split_up
 from tests.helpers.partitions import gids_of, partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 from tests.helpers.servers import open_farm
@@ -305,7 +305,7 @@ def test_what_other_processes_ask_for_is_checked(tmp_path):
         arrays, body = pack({"0": np.arange(3)} | further)
         ask = {"fanouts": [2], "key": 1, "hop": 0, "arrays": arrays, "replace": False, "with_edge": False}
         with closing(Owner(whole, 1 << 12)) as owner, pytest.raises(DataError, match=said):
-            owner.calls["expand"](Message(ask, body), None)
+            owner.calls["expand"](Message(ask, body), CALLER)
 
 
 def test_a_checkpoint_knows_whether_batches_were_disjoint(tmp_path):

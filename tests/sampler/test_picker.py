@@ -29,7 +29,7 @@ from glt_lightning.sampler.hops import k_hop
 from glt_lightning.sampler.khop import KHopSampler, neighbor_source
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig, drawn_from
 from glt_lightning.transport.base import Service
-from tests.helpers.owners import make_cache, split_up
+from tests.helpers.owners import CALLER, make_cache, split_up
 from tests.helpers.partitions import gids_of, partitioned, small_graph, small_hetero
 from tests.helpers.pickers import Counting, Crowd, Failing, Given, Heaviest, OfTheProcess, Uniform
 from tests.helpers.servers import open_farm
@@ -222,7 +222,7 @@ def test_an_owner_answers_for_its_own_picker_alone(tmp_path: Path) -> None:
     for own, spec, said in cases:
         ask = {"fanouts": [2], "key": 1, "hop": 0, "arrays": [], **DrawOptions(picker=spec).to_wire()}
         with closing(Owner(whole, 1 << 12, picker=PickerSpec.of(own))) as owner, pytest.raises(DataError, match=said):
-            owner.calls["expand"](_message(ask), None)
+            owner.calls["expand"](_message(ask), CALLER)
 
 
 def _message(header):
@@ -237,7 +237,7 @@ def test_nothing_is_imported_for_another_process(tmp_path: Path) -> None:
     spec = PickerSpec("os.system", '{"command": "touch x"}', "0", "0")
     ask = {"fanouts": [2], "key": 1, "hop": 0, "arrays": [], **DrawOptions(picker=spec).to_wire()}
     with closing(Owner(whole, 1 << 12)) as owner, pytest.raises(DataError, match="started without a picker"):
-        owner.calls["expand"](_message(ask), None)
+        owner.calls["expand"](_message(ask), CALLER)
     for bad in ("os.system", {"class_path": "os.system"}, {**spec.to_wire(), "version": 3}):
         with pytest.raises(DataError, match="picker: expected arguments, class_path, probe, version, all text"):
             DrawOptions.from_wire(ask | {"picker": bad})

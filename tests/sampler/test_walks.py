@@ -21,7 +21,7 @@ from glt_lightning.sampler.walk_question import WalkQuestion
 from glt_lightning.sampler.walks import WalkStart
 from glt_lightning.transport.base import Service
 from glt_lightning.transport.message import Message, pack
-from tests.helpers.owners import split_up
+from tests.helpers.owners import CALLER, split_up
 from tests.helpers.partitions import gids_of, partitioned, small_hetero
 from tests.helpers.servers import open_farm
 
@@ -212,4 +212,4 @@ def test_questions_of_strangers(tmp_path, header, arrays, message):
     whole = partitioned(written(), tmp_path, 1)
     with closing(Owner(whole, 1 << 20)) as owner, pytest.raises(DataError, match=message):
         entries, body = pack(arrays)
-        owner.calls["walk"](Message(HEADER | header | {"arrays": entries}, body), None)
+        owner.calls["walk"](Message(HEADER | header | {"arrays": entries}, body), CALLER)

@@ -28,6 +28,7 @@ from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.weights import ignored_weights, weights_of
 from glt_lightning.server.question import Question, read_question
 from glt_lightning.transport.message import Message, pack
+from tests.helpers.owners import CALLER
 from tests.helpers.partitions import gids_of, partitioned, small_hetero
 from tests.reference import ops as reference
 
@@ -208,7 +209,7 @@ def test_what_other_processes_ask_for_is_checked(tmp_path: Path) -> None:
     arrays, body = pack({"1": np.array([80])})
     ask = {"fanouts": [2, 2], "key": 1, "hop": 0, "arrays": arrays, **wrong.to_wire()}
     with closing(Owner(whole, 1 << 12)) as owner, pytest.raises(DataError, match="have no prefix sums of 'seen'"):
-        owner.calls["expand"](Message(ask, body), None)
+        owner.calls["expand"](Message(ask, body), CALLER)
 
 
 def test_weights_that_are_ignored_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

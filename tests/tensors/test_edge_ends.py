@@ -17,6 +17,7 @@ from glt_lightning.errors import DataError
 from glt_lightning.tensors.reader import GraphReader
 from glt_lightning.tensors.space import row_spaces
 from glt_lightning.transport.message import Message
+from tests.helpers.owners import CALLER
 from tests.helpers.partitions import partitioned, small_hetero
 
 REPLY_BYTES = 400  # an answer takes several
@@ -31,7 +32,7 @@ class OwnerBeside:
 
     def ask(self, op: str, header: dict, body: np.ndarray, **_: object) -> SimpleNamespace:
         self.asked.append(op)
-        reply = self._calls[op](Message(header, body), None)
+        reply = self._calls[op](Message(header, body), CALLER)
         reply = Message(reply.header, reply.body.copy())  # whose memory the owner uses again
         return SimpleNamespace(result=lambda: reply)
 

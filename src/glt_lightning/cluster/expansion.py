@@ -2,6 +2,10 @@
 
 A reply has as many picks as fit, and their total number; the caller requests the rest. So a node of ten million neighbours
 costs an owner the memory of one reply at a time, and the caller the memory of the result.
+
+What a request takes is known from the degrees of its rows before the work begins: the memory is reserved (`Caller.working`), rows
+beyond `MOST_SCANNED` entries are left for the next request, and between pieces of that many the owner looks whether its caller is
+still there.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import numpy as np
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.row_draws import RowDraws
-from glt_lightning.errors import DataError
+from glt_lightning.errors import DataError, PeerLostError
 from glt_lightning.ops.excluded import ExcludedEdges, is_excluded
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.induce import Among, induce
@@ -22,9 +26,19 @@ from glt_lightning.ops.sample import RowDraw
 from glt_lightning.ops.trees import Trees, is_tree
 from glt_lightning.options import DrawOptions
 from glt_lightning.sampler.source import MOST_PAIRS
-from glt_lightning.sampler.walk_question import MOST_WALKS, WalkQuestion
+from glt_lightning.sampler.walk_question import MOST_WALKS, STEP_BYTES, STEPS_AT_ONCE, WalkQuestion
+from glt_lightning.transport.base import Caller
 from glt_lightning.transport.message import Message, lay_out, layout_entries, pack, unpack
 
+MOST_SCANNED = (
+    1 << 27
+)  # entries that are read one after the other between two looks at the caller: a fraction of a second
+_MOST_REPLIES = 8  # in whose memory a picker sees the rows of a request
+_EDGES_AT_ONCE = 1 << 20  # of an answer of `induce`, unless a row has more
+_EDGE_BYTES = 32  # of memory for each on the way: as found by the op, twice, and of the wire's dtype
+_PICKER_BYTES = (
+    64  # of memory for each entry of a row that a picker sees: positions, edge rows, times, what it may return
+)
 _AT_ONCE = 1 << 18  # picks between the op's int64 and the wire's int32: 2 MiB, which stay in the cache
 
 
@@ -41,8 +55,9 @@ class Expansion:
     excluded: ExcludedEdges | None = None
     trees: Trees | None = None
 
-    def answer(self, rows: RowDraws, wire: np.dtype, most_bytes: int) -> Message:
-        """The reply, at most ``most_bytes``. Raises `DataError` if the counts alone take more, and as `RowDraw.picks`."""
+    def answer(self, rows: RowDraws, wire: np.dtype, most_bytes: int, caller: Caller) -> Message:
+        """The reply, at most ``most_bytes``. Raises `DataError` if the counts alone take more, or a picker would see more than
+        `_MOST_REPLIES` such replies, `PeerLostError` if the caller leaves meanwhile, and as `RowDraw.picks`."""
         view, columns = rows.view, rows.draw.columns
         asked = [
             (r, fanout, self.rows[t])
@@ -50,11 +65,30 @@ class Expansion:
             if fanout and t in self.rows
         ]
         num_counts = sum(len(gids) for _, _, gids in asked)
-        if num_counts * 8 > most_bytes:
+        require_counts(num_counts, most_bytes)
+        scanned = {r: view.degrees(r, gids) for r, _, gids in asked} if _reads_rows(rows) else {}
+        seen = sum(int(each.sum()) for each in scanned.values()) * _PICKER_BYTES if rows.pickable is not None else 0
+        if seen > _MOST_REPLIES * most_bytes:
             raise DataError(
-                f"expand: the counts of {num_counts} rows take {num_counts * 8} bytes, more than a reply of this process may "
-                f"have ({most_bytes}). Use a smaller batch_size, or raise cluster.limits.reply_size here."
+                f"expand: the rows have entries that take a picker about {seen} bytes, more than {_MOST_REPLIES} replies of this "
+                f"process ({most_bytes} bytes each). Use a smaller batch_size, or raise cluster.limits.reply_size here."
             )
+        fanouts = max((view.num_nodes if fanout < 0 else fanout for _, fanout, _ in asked), default=0)
+        picks = min(most_bytes, num_counts * fanouts * wire.itemsize * len(columns))
+        with caller.working(seen + 24 * num_counts + picks):
+            return self._answer(rows, asked, scanned, num_counts, wire, most_bytes, caller)
+
+    def _answer(
+        self,
+        rows: RowDraws,
+        asked: Sequence[tuple[int, int, np.ndarray]],
+        scanned: Mapping[int, np.ndarray],
+        num_counts: int,
+        wire: np.dtype,
+        most_bytes: int,
+        caller: Caller,
+    ) -> Message:
+        view, columns = rows.view, rows.draw.columns
         without = {} if self.excluded is None else self.excluded.find(view)
         draws = [rows.of(r, gids, fanout, self.key, self.hop, without.get(r), self.trees) for r, fanout, gids in asked]
         counts = [draw.count() for draw in draws]
@@ -80,8 +114,20 @@ class Expansion:
         for draw, count, begin in zip(draws, counts, begins.tolist(), strict=True):
             if not self.first:
                 arrays[f"{draw.edge_type}/counts"][...] = count
-            _fill(draw, count, begin, arrays[f"{draw.edge_type}/neighbors"], arrays.get(f"{draw.edge_type}/edge_rows"))
+            ends_of = _ends_of_work(count, scanned.get(draw.edge_type))
+            neighbors, edge_rows = (arrays.get(f"{draw.edge_type}/{name}") for name in ("neighbors", "edge_rows"))
+            assert neighbors is not None
+            _fill(draw, count, begin, neighbors, edge_rows, ends_of, caller)
         return Message({"arrays": layout_entries(layout), "total": total}, body)
+
+
+def require_counts(num_rows: int, most_bytes: int) -> None:
+    """Raises `DataError` for more rows than a reply has counts for."""
+    if num_rows * 8 > most_bytes:
+        raise DataError(
+            f"expand: the counts of {num_rows} rows take {num_rows * 8} bytes, more than a reply of this process may "
+            f"have ({most_bytes}). Use a smaller batch_size, or raise cluster.limits.reply_size here."
+        )
 
 
 def read_arrays(
@@ -101,39 +147,108 @@ def _require_few(what: str, excluded: ExcludedEdges | None) -> None:
         )
 
 
+def as_ids(array: np.ndarray | None) -> np.ndarray:
+    """int64 [n]. Raises `DataError` unless they are int32 or int64 [n]."""
+    return require_ids(array).astype(np.int64)
+
+
+def require_ids(array: np.ndarray | None) -> np.ndarray:
+    """As `as_ids`, as they are."""
+    if array is None or array.ndim != 1 or array.dtype not in (np.int32, np.int64):
+        got = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
+        raise DataError(f"ids: expected int32 or int64 [n], got {got}.")
+    return array
+
+
+def within_work(view: GraphView, edge_type: int, gids: np.ndarray) -> np.ndarray:
+    """int64 [n]: the degrees of the first rows, as many as have `MOST_SCANNED` entries together, and at least one."""
+    found = view.degrees(edge_type, gids)
+    return found[: max(1, int(np.searchsorted(np.cumsum(found), MOST_SCANNED, side="right")))]
+
+
+def _reads_rows(rows: RowDraws) -> bool:
+    """Whether draws read rows from end to end."""
+    return rows.pickable is not None or rows.draw.labor
+
+
+def _ends_of_work(counts: np.ndarray, scanned: np.ndarray | None) -> np.ndarray:
+    """int64 [n]: numbers of picks after which an owner looks at its caller, since drawing them reads so many entries."""
+    if scanned is None or not len(scanned):
+        return np.zeros(0, np.int64)
+    piece = np.cumsum(scanned) // MOST_SCANNED
+    last = np.flatnonzero(piece[1:] != piece[:-1])
+    found: np.ndarray = np.cumsum(counts)[last]
+    return found
+
+
 def _fill(
-    draw: RowDraw | PickerDraw, counts: np.ndarray, first: int, neighbors: np.ndarray, edge_rows: np.ndarray | None
+    draw: RowDraw | PickerDraw,
+    counts: np.ndarray,
+    first: int,
+    neighbors: np.ndarray,
+    edge_rows: np.ndarray | None,
+    ends: np.ndarray,
+    caller: Caller,
 ) -> None:
-    """Writes the picks from ``first`` on into arrays of the wire's dtype."""
+    """Writes the picks from ``first`` on into arrays of the wire's dtype. ends: as of `_ends_of_work`."""
     chunk = np.empty(min(_AT_ONCE, len(neighbors)), dtype=np.int64)
     rows = None if edge_rows is None else np.empty_like(chunk)
-    for at in range(0, len(neighbors), _AT_ONCE):
-        n = min(_AT_ONCE, len(neighbors) - at)
+    at = 0
+    while at < len(neighbors):
+        require_caller(caller)
+        following = int(np.searchsorted(ends, first + at, side="right"))
+        end = len(neighbors) if following == len(ends) else int(ends[following]) - first
+        n = min(_AT_ONCE, len(neighbors) - at, end - at)
         draw.pick(counts, first + at, chunk[:n], None if rows is None else rows[:n])
         neighbors[at : at + n] = chunk[:n]
         if edge_rows is not None and rows is not None:
             edge_rows[at : at + n] = rows[:n]
+        at += n
+
+
+def require_caller(caller: Caller) -> None:
+    """Raises `PeerLostError` if nobody waits for the answer any more."""
+    if caller.is_gone():
+        raise PeerLostError("the caller has left")
 
 
 def answer_among(
     view: GraphView,
     edge_type: int,
-    arrays: Mapping[str, np.ndarray],
+    arrays: dict[str, np.ndarray],
     limit: int | None,
     wire: np.dtype,
     most_bytes: int,
     most_rows: int,
+    caller: Caller,
 ) -> Message:
-    """The reply to a request for the edges among some nodes: of its first rows, as many as fit, and at least one."""
-    among, size = Among.from_arrays(view, edge_type, arrays, limit), wire.itemsize
-    rows = among.rows[: max(1, min(most_rows, most_bytes // (2 * size)))]
-    found = induce(view, replace(among, rows=rows), most=max(1, (most_bytes - size * len(rows)) // (2 * size)))
-    columns = {"counts": found.counts, "members": found.neighbors, "edge_rows": found.edge_rows}
-    entries, body = pack({name: array.astype(wire) for name, array in columns.items() if array is not None})
-    return Message({"arrays": entries}, body)
+    """The reply to a request for the edges among some nodes: of its first rows, as many as fit, and at least one. Raises
+    `DataError` for a row that does not fit, and as `induce`."""
+    size, rows = wire.itemsize, arrays.get("rows", np.empty(0, wire))
+    arrays = arrays | {"rows": rows[: max(1, min(most_rows, most_bytes // (2 * size)))]} if rows.ndim == 1 else arrays
+    scanned = within_work(view, edge_type, as_ids(arrays.get("rows")))
+    fit = max(1, (most_bytes - size * len(scanned)) // (2 * size))
+    most = max(1, min(int(scanned.sum()), max(_EDGES_AT_ONCE, int(scanned[:1].sum())), fit))
+
+    def refuse(nbytes: int) -> None:
+        raise DataError(
+            f"induce: node {arrays['rows'][0]} (its number in the partition) has edges among these nodes that take about "
+            f"{nbytes} bytes, more than a reply of this process may have ({most_bytes}). Set induced_limit, use a smaller "
+            "batch_size, or raise cluster.limits.reply_size here."
+        )
+
+    with caller.working(most * _EDGE_BYTES + Among.bytes_of(view, edge_type, arrays)):
+        among = Among.from_arrays(view, edge_type, arrays, limit)
+        among = replace(among, rows=among.rows[: len(scanned)])
+        found = induce(view, among, most=most, require_room=refuse)
+        columns = {"counts": found.counts, "members": found.neighbors, "edge_rows": found.edge_rows}
+        entries, body = pack({name: array.astype(wire) for name, array in columns.items() if array is not None})
+        return Message({"arrays": entries}, body)
 
 
-def answer_walks(message: Message, partition: LocalPartition, wire: np.dtype, most_bytes: int) -> Message:
+def answer_walks(
+    message: Message, partition: LocalPartition, wire: np.dtype, most_bytes: int, caller: Caller
+) -> Message:
     """The reply to a request for walks: of the first ones, or of the first roots, as many as fit. Raises `DataError` for what is
     no such request, and where one root does not fit."""
     view = partition.weighted(weights := DrawOptions.from_wire(message.header).weights)
@@ -147,7 +262,10 @@ def answer_walks(message: Message, partition: LocalPartition, wire: np.dtype, mo
             f"walk: {question.walks} walks of {rule.length} steps take {each} bytes, more than a reply of this process may have "
             f"({most_bytes}). Use fewer or shorter walks, or raise cluster.limits.reply_size here."
         )
-    found = question.piece(0, max(1, min(most_bytes // each, MOST_WALKS // question.walks))).answer(view)
-    columns = {"counts": found.counts, "nodes": found.nodes, "user_ids": found.user_ids}
-    entries, body = pack({name: array.astype(wire) for name, array in columns.items() if array is not None})
-    return Message({"arrays": entries}, body)
+    steps = question.walks * rule.length
+    most = max(1, min(most_bytes // each, MOST_WALKS // question.walks, STEPS_AT_ONCE // steps, len(question)))
+    with caller.working(most * steps * STEP_BYTES):
+        found = question.piece(0, most).answer(view)
+        columns = {"counts": found.counts, "nodes": found.nodes, "user_ids": found.user_ids}
+        entries, body = pack({name: array.astype(wire) for name, array in columns.items() if array is not None})
+        return Message({"arrays": entries}, body)

@@ -51,15 +51,15 @@ class FileService:
     def calls(self) -> Mapping[str, CallHandler]:
         return {"file": self._file}
 
-    def _file(self, message: Message, _caller: Caller) -> Message:
+    def _file(self, message: Message, caller: Caller) -> Message:
         path = self._paths[_number("number", message, len(self._paths) - 1)]
         size = self._partition.manifest.arrays[path].bytes
         begin, count = _number("begin", message, size), _number("bytes", message, _MOST_BYTES)
-        file = self._partition.directory / path
+        file, count = self._partition.directory / path, min(count, size - begin)
         try:
-            with open_regular(file) as stream:
+            with caller.working(count), open_regular(file) as stream:
                 stream.seek(begin)
-                body = np.fromfile(stream, dtype=np.uint8, count=min(count, size - begin))
+                body = np.fromfile(stream, dtype=np.uint8, count=count)
         except FileNotFoundError:
             raise DataError(
                 f"{path}: it is not on this host, which has the parts {list(self._partition.parts)}."

@@ -9,7 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.cluster.expansion import Expansion, answer_among, answer_walks, read_arrays
+from glt_lightning.cluster.expansion import (
+    Expansion,
+    answer_among,
+    answer_walks,
+    as_ids,
+    read_arrays,
+    require_counts,
+    require_ids,
+    within_work,
+)
 from glt_lightning.cluster.silence import is_stopped
 from glt_lightning.data.edge_ends import ENDS, stored_rows
 from glt_lightning.data.local_partition import LocalPartition
@@ -76,20 +85,21 @@ class Owner:
         return Message({"stopped": pid} if pid is not None and is_stopped(pid) else {})
 
     @guarded()  # a truncated file becomes an error to the caller, and this process goes on
-    def _expand(self, message: Message, _caller: Caller) -> Message:
+    def _expand(self, message: Message, caller: Caller) -> Message:
         ask, draw = message.header, DrawOptions.from_wire(message.header)
         draws = self._draws.of(draw)
         view = draws.view
         fanouts = _integers(ask, "fanouts", view.num_edge_types, -1, MAX_FANOUT)
         key, hop = read_integer(ask, "key", 0, 2**64 - 1), read_integer(ask, "hop", 0, 15)
         named, excluded, trees = read_arrays(unpack(message))
-        rows = {_index(name, view.num_types): _ids(ids) for name, ids in named.items()}
+        require_counts(sum(ids.size for ids in named.values()), self._reply_bytes)
+        rows = {_index(name, view.num_types): as_ids(ids) for name, ids in named.items()}
         first = read_integer({"first": 0} | dict(ask), "first", 0, 2**62)
         question = Expansion(key, hop, fanouts, rows, first, excluded, trees)
-        return question.answer(draws, self._wire, self._reply_bytes)
+        return question.answer(draws, self._wire, self._reply_bytes, caller)
 
     @guarded()
-    def _gather(self, message: Message, _caller: Caller) -> Message:
+    def _gather(self, message: Message, caller: Caller) -> Message:
         """Rows of several tables, written straight into the body of the reply: the first ones, as many as fit."""
         tables, ids = message.header.get("tables"), unpack(message)
         if not isinstance(tables, list) or len(tables) != len(ids):
@@ -97,47 +107,53 @@ class Owner:
         fields, left, whole, given = [], self._reply_bytes, True, 0
         for number, table in enumerate(tables):
             kind, index, names = _table(table, self._manifest)
-            rows = _ids(ids.get(str(number)))
+            rows = require_ids(ids.get(str(number)))
             found = {name: self._shards(kind, index, name) for name in names}
             row_bytes = sum(shards.row_bytes for shards in found.values())
             # at least one row in a reply, or the caller would ask for the rest for ever
             fit = max(left // max(1, row_bytes), 0 if given else 1) if whole else 0
+            fit = min(fit, max(1, self._reply_bytes // 8))  # the ids of narrow rows take more memory than the rows
             whole = fit >= len(rows)
-            rows = rows[:fit]
+            rows = rows[:fit].astype(np.int64)
             given += len(rows)
             left -= len(rows) * row_bytes
             for name, shards in found.items():
                 gather = partial(shards.gather, rows)
                 fields.append(Field(f"{number}/{name}", shards.dtype, (len(rows), *shards.row_shape), gather))
         draft = Draft(fields)
-        memory = self._memory.take(draft.nbytes)  # comes back when the transport has sent it
-        draft.write(memory)
-        return Message({"arrays": layout_entries(draft.layout)}, memory)
+        with caller.working(draft.nbytes):
+            memory = self._memory.take(draft.nbytes)  # comes back when the transport has sent it
+            draft.write(memory)
+            return Message({"arrays": layout_entries(draft.layout)}, memory)
 
     @guarded()
     def _has_edges(self, message: Message, _caller: Caller) -> Message:
-        """Answers the first pairs: as many as fit, and no more than `MOST_PAIRS`, since each may scan the longest row."""
+        """Answers the first pairs: as many as fit, no more than `MOST_PAIRS`, and no more entries than `within_work`."""
         view, arrays = self._partition.weighted(DrawOptions.from_wire(message.header).weights), unpack(message)
         edge_type = read_integer(message.header, "edge_type", 0, view.num_edge_types - 1)
-        dst, src = _ids(arrays.get("dst")), _ids(arrays.get("src"))
-        require_pairs(view, edge_type, dst, src)
         most = max(1, min(self._reply_bytes, MOST_PAIRS))
+        dst, src = (require_ids(arrays.get(name)) for name in ("dst", "src"))
+        if len(dst) != len(src):
+            raise DataError(f"has_edges: expected as many dst as src, got {len(dst)} and {len(src)}.")
+        dst, src = dst[:most].astype(np.int64), src[:most].astype(np.int64)
+        require_pairs(view, edge_type, dst, src)
+        most = len(within_work(view, edge_type, dst))
         found = has_edges(view, edge_type, dst[:most], src[:most])
         entries, body = pack({"found": found.view(np.uint8)})
         return Message({"arrays": entries}, body)
 
     @guarded()
-    def _induce(self, message: Message, _caller: Caller) -> Message:
-        """Answers the first rows: no more than `MOST_PAIRS`, since each may be the longest one."""
+    def _induce(self, message: Message, caller: Caller) -> Message:
+        """Answers the first rows: no more than `MOST_PAIRS`, and no more entries than `within_work`."""
         header, view = message.header, self._partition.weighted(DrawOptions.from_wire(message.header).weights)
         edge_type = read_integer(header, "edge_type", 0, view.num_edge_types - 1)
         limit = read_integer(header, "limit", 0, 2**62) if "limit" in header else None
-        return answer_among(view, edge_type, unpack(message), limit, self._wire, self._reply_bytes, MOST_PAIRS)
+        return answer_among(view, edge_type, unpack(message), limit, self._wire, self._reply_bytes, MOST_PAIRS, caller)
 
     @guarded()
-    def _walk(self, message: Message, _caller: Caller) -> Message:
+    def _walk(self, message: Message, caller: Caller) -> Message:
         """Answers the first walks, as many as fit."""
-        return answer_walks(message, self._partition, self._wire, self._reply_bytes)
+        return answer_walks(message, self._partition, self._wire, self._reply_bytes, caller)
 
 
 def _table(given: Any, manifest: Manifest) -> tuple[str, int, list[str]]:
@@ -151,13 +167,6 @@ def _table(given: Any, manifest: Manifest) -> tuple[str, int, list[str]]:
             if all(name in known for name in names):
                 return kind, index, names
     raise DataError(f"gather: the graph has no table {json.dumps(given)[:200]}.")
-
-
-def _ids(array: np.ndarray | None) -> np.ndarray:
-    if array is None or array.ndim != 1 or array.dtype not in (np.int32, np.int64):
-        got = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
-        raise DataError(f"ids: expected int32 or int64 [n], got {got}.")
-    return array.astype(np.int64)
 
 
 def _index(name: str, count: int) -> int:

@@ -78,7 +78,9 @@ class OwnerServer:
         self._partition, self._link = partition, link
         self._owner = Owner(partition, link.limits.reply_bytes, works_for, picker)
         self._transport = link.open_transport()
-        self._server: Server = self._transport.serve(address, Service(link.greet, self._owner.calls, {}))
+        self._server: Server = self._transport.serve(
+            address, Service(link.greet, self._owner.calls, {}, frozenset({"here"}))
+        )
         self.rows: PeerRows | None = None
 
     @property

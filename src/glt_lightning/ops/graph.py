@@ -119,6 +119,20 @@ class GraphView:
     def arrays(self, edge_type: int, part: int) -> EdgeTypeArrays | None:
         return self._keep[0][edge_type * self.num_parts + part]
 
+    def degrees(self, edge_type: int, gids: np.ndarray) -> np.ndarray:
+        """int64 [n]: the number of entries of the rows of mapped parts, 0 of others: unchecked, to estimate work."""
+        found = np.zeros(len(gids), dtype=np.int64)
+        first = int(self.dst_types[edge_type]) * self.num_parts
+        for part in range(self.num_parts):
+            arrays = self.arrays(edge_type, part)
+            if arrays is None:
+                continue
+            begin, end = self.bounds[first + part], self.bounds[first + part + 1]
+            mine = np.flatnonzero((gids >= begin) & (gids < end))
+            rows = gids[mine] - begin
+            found[mine] = np.maximum(0, arrays.indptr[rows + 1] - arrays.indptr[rows])
+        return found
+
     def user_ids(self, node_type: int, part: int) -> np.ndarray | None:
         return self._keep[1][node_type * self.num_parts + part]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NoReturn
 
 import numpy as np
@@ -21,6 +22,7 @@ _library = bind(_SIGNATURES)
 
 NO_LIMIT = 2**62
 _ENTRY_BYTES = 12  # of an edge that is found, in memory
+_BITS_AT_ONCE = 1 << 20
 _ROOM = 1 << 20  # edges for which memory is taken at once
 
 
@@ -54,6 +56,16 @@ class Among:
         return {"rows": self.rows, "bitmap": np.packbits(bits)}
 
     @classmethod
+    def bytes_of(cls, graph: GraphView, edge_type: int, arrays: Mapping[str, np.ndarray]) -> int:
+        """Bytes of memory that `from_arrays` takes, and `induce` for the members."""
+        none = np.empty(0, dtype=np.int64)
+        count = cls.of(graph, edge_type, none, none, None).count
+        bitmap = arrays.get("bitmap", none)
+        fits = bitmap.dtype == np.uint8 and bitmap.shape == (-(-count // 8),)
+        members = _count_bits(bitmap, count) if fits else arrays.get("members", none).size
+        return 8 * (members + arrays.get("rows", none).size) + count // 6
+
+    @classmethod
     def from_arrays(
         cls, graph: GraphView, edge_type: int, arrays: Mapping[str, np.ndarray], limit: int | None
     ) -> Among:
@@ -70,11 +82,30 @@ class Among:
                     f"induce: bitmap: expected uint8 [{nbytes}], a bit for each node of the source type; got {bitmap.dtype} "
                     f"{list(bitmap.shape)}."
                 )
-            members = among.first + np.flatnonzero(np.unpackbits(bitmap, count=among.count))
+            members = _members_of(bitmap, among.first, among.count)
         for name, ids in (("rows", among.rows), ("members", members)):
             if ids.dtype not in (np.int32, np.int64) or ids.ndim != 1:
                 raise DataError(f"induce: {name}: expected int32 or int64 [n], got {ids.dtype} {list(ids.shape)}.")
         return replace(among, rows=among.rows.astype(np.int64), members=members.astype(np.int64))
+
+
+def _members_of(bitmap: np.ndarray, first: int, count: int) -> np.ndarray:
+    """int64 [M]: the gids of `Among.to_arrays`, with no more memory than these take."""
+    members, end = np.empty(_count_bits(bitmap, count), dtype=np.int64), 0
+    for start in range(0, len(bitmap), _BITS_AT_ONCE // 8):
+        some = first + 8 * start + np.flatnonzero(_some_bits(bitmap, start, count))
+        members[end : end + len(some)] = some
+        end += len(some)
+    return members
+
+
+def _count_bits(bitmap: np.ndarray, count: int) -> int:
+    starts = range(0, len(bitmap), _BITS_AT_ONCE // 8)
+    return sum(int(_some_bits(bitmap, start, count).sum(dtype=np.int64)) for start in starts)
+
+
+def _some_bits(bitmap: np.ndarray, start: int, count: int) -> np.ndarray:
+    return np.unpackbits(bitmap[start : start + _BITS_AT_ONCE // 8], count=min(_BITS_AT_ONCE, count - 8 * start))
 
 
 def induce(
@@ -83,8 +114,12 @@ def induce(
     *,
     threads: int = 1,
     most: int = _ROOM,
+    require_room: Callable[[int], None] = lambda nbytes: None,
 ) -> Picks:
     """The wanted edges of the first rows: as many rows as have at most ``most`` edges, and at least one.
+
+    require_room: is asked, with the bytes of the edges, before the memory of a first row of more than ``most`` is taken; it may
+    raise. What is found takes up to twice as much on the way.
 
     Returns, of these rows, the number of edges of each, and of each edge, in the order of rows and positions: the position of its
     source in ``among.members`` as ``neighbors`` (int32), and its edge row (int64). Edges of weight 0 are left out.
@@ -102,6 +137,8 @@ def induce(
         asked, room = (graph.address, among.edge_type, rows, len(rows), *members.arguments, limit), (threads, most)
         status, detail = call(_library().glt_induce, *asked, *room, counts, ranks, edge_rows, done)
         most = int(detail[2])
+        if status == GROW:
+            require_room(most * _ENTRY_BYTES)
     if status == BAD_ARG:
         refuse_row(int(detail[1]), int(detail[2]), among.edge_type, limit)
     check(status, detail, "induce")
@@ -125,10 +162,15 @@ def induce_all(
     done = found = 0
     while not pieces or done < len(among.rows):
         rest, most = replace(among, rows=among.rows[done:]), max(_ROOM, found)
-        require_room((found + most) * _ENTRY_BYTES)
-        pieces.append(induce(graph, rest, threads=threads, most=most))
+        require_more = partial(_require_more, require_room, found * _ENTRY_BYTES)
+        require_more(most * _ENTRY_BYTES)
+        pieces.append(induce(graph, rest, threads=threads, most=most, require_room=require_more))
         done, found = done + len(pieces[-1].counts), found + len(pieces[-1].neighbors)
     return joined(pieces)
+
+
+def _require_more(require_room: Callable[[int], None], before: int, nbytes: int) -> None:
+    require_room(before + nbytes)
 
 
 def joined(pieces: Sequence[Picks]) -> Picks:

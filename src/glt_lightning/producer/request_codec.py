@@ -101,6 +101,9 @@ def read_request(message: Message) -> BatchRequest:
         further = {f"{_SEEDS}<node type>", f"{_EXTRA}<name>", f"{_LINK}<name>", "excluded/<edge type>"}
         further |= {"tree/<node type>", "until", "since"}
         raise wrong_fields("arrays", {"seeds", "input_id"}, arrays, optional=further)
+    for name, array in arrays.items():
+        if array.ndim == 0:
+            raise DataError(f"{name}: expected an array of at least one dimension, got {array.dtype} [].")
     seeds, input_id = (_read_ids(name, arrays[name]) for name in ("seeds", "input_id"))
     if len(seeds) != len(input_id):
         raise DataError(f"make: {len(seeds)} seeds, but {len(input_id)} positions in input_id.")

@@ -13,7 +13,9 @@ from glt_lightning.ops.excluded import ExcludedEdges, is_excluded
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.walks import MOST_STEPS, WalkRule, Walks, user_ids, walk_streams
 
-MOST_WALKS = 1 << 16  # of one question: 1.25 MiB, and a bound of what a peer can have walked at once
+MOST_WALKS = 1 << 16  # of one question: 1.25 MiB
+STEPS_AT_ONCE = 1 << 22  # that an owner takes before it answers: a second's work at most
+STEP_BYTES = 40  # of memory on the way: the trace, which of it was visited, and twice the nodes of the reply
 
 
 @dataclass(frozen=True)
@@ -29,10 +31,12 @@ class Stepped:
     def of(cls, walks: Walks, uids: np.ndarray | None = None) -> Stepped:
         """Of walks of which the trace has what was asked for alone."""
         ended = walks.at < 0
-        counts = np.count_nonzero(walks.trace >= 0, axis=1) + ended
-        first = np.argmax(walks.trace >= 0, axis=1)[:, None]
-        place = np.arange(walks.trace.shape[1]) - first
-        return cls(counts, walks.trace[(place >= 0) & (place < counts[:, None])], uids)
+        visited = walks.trace >= 0
+        counts = np.count_nonzero(visited, axis=1) + ended
+        first, place = np.argmax(visited, axis=1), np.arange(walks.trace.shape[1])
+        np.greater_equal(place, first[:, None], out=visited)
+        visited &= place < (first + counts)[:, None]
+        return cls(counts, walks.trace[visited], uids)
 
 
 @dataclass(frozen=True, kw_only=True)

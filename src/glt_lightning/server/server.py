@@ -24,6 +24,7 @@ from glt_lightning.transport.message import Message, read_integer
 
 _PAUSE_S = 0.5  # between checks whether the reader of a stream is still connected
 _MOST_FAILURES = 10  # samplers that one batch may end: bounds the ``max_restarts`` of a client
+_PROMPT = frozenset({"here", "open", "drop", "renew", "close", "status"})
 _MOST_ID = 100  # characters of a session id
 _MOST_SHOWN = 100  # clients in a status, so that it fits into a header
 
@@ -84,7 +85,7 @@ class GraphServer:
             self._handover = HandoverServer(
                 scheduler.begin_stream, scheduler.taken, scheduler.retire, options.deadlines.call_s
             )
-            self._server = transport.serve(address, Service(greet, calls, {"batches": self._batches}))
+            self._server = transport.serve(address, Service(greet, calls, {"batches": self._batches}, _PROMPT))
         except BaseException:
             self._end()
             raise

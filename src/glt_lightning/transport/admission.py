@@ -1,4 +1,5 @@
-"""Admission of clients to a server: bounds on open streams, and on the memory of replies that were not read yet.
+"""Admission of clients to a server: bounds on open streams, on the memory of calls at work, and on that of replies that were not
+read yet.
 
 A client is one TCP connection. It may choose its name but not its address, so streams are counted by address first.
 """
@@ -7,11 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from glt_lightning.errors import FullError
+from glt_lightning.errors import FullError, PeerLostError
 from glt_lightning.options import LimitOptions
 from glt_lightning.transport.message import Message
 
@@ -24,14 +26,15 @@ _USUAL_STREAMS = 8  # a healthy client has two lanes, and a few streams
 @dataclass(eq=False)
 class ClientConnection:
     """streams: number of open streams.  busy: number of streams and calls that wait for an answer.
-    held: bytes of replies that are made, or about to be, and not read yet.  active_s: when it last sent a message or got an
-    answer.  lanes: the usage of each of its lanes."""
+    held: bytes of replies that are made, or about to be, and not read yet.  working: bytes that its calls at work take.
+    active_s: when it last sent a message or got an answer.  lanes: the usage of each of its lanes."""
 
     peer: str
     active_s: float
     streams: int = 0
     busy: int = 0
     held: int = 0
+    working: int = 0
     ending: bool = False
     lanes: list[LaneUsage] = field(default_factory=list)
 
@@ -50,12 +53,16 @@ class Admission:
         self, limits: LimitOptions, sever: Callable[[str], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._limits, self._sever, self._clock = limits, sever, clock
-        # Guards _clients, _held and the counters of each client and lane (active_s and read_s are single stores and go
-        # without). Never held during ``sever``: that walks all descriptors of the process, and the threads of the
+        # Guards _clients, _held, _working, _queue and the counters of each client and lane (active_s and read_s are single
+        # stores and go without). Never held during ``sever``: that walks all descriptors of the process, and the threads of the
         # connection that it ends need the lock to leave.
         self._state = threading.Condition()
         self._clients: dict[str, ClientConnection] = {}
         self._held = 0
+        self._working = 0
+        self._queue: deque[object] = (
+            deque()
+        )  # calls that wait for memory of the server, in the order in which they get it
 
     @contextmanager
     def stream(self, peer: str) -> Iterator[ClientConnection]:
@@ -120,6 +127,40 @@ class Admission:
             usage.unread += nbytes
             usage.client.held += nbytes - guessed
             self._held += nbytes - guessed
+
+    @contextmanager
+    def working(self, client: ClientConnection, nbytes: int, is_gone: Callable[[], bool]) -> Iterator[None]:
+        """Reserves the working memory of one call. The calls of a client take at most ``unread_size``, those of all clients
+        ``unread_total_size``; a larger one waits until the client, and the server, have no other at work. Raises `PeerLostError`
+        if the client leaves meanwhile."""
+        ticket = object()
+        with self._state:
+            try:
+                while not self._may_work(client, nbytes, ticket):
+                    self._state.wait(_POLL_S)
+                    if is_gone():
+                        raise PeerLostError("the caller has left")
+            finally:
+                if ticket in self._queue:
+                    self._queue.remove(ticket)
+                    self._state.notify_all()
+            client.working += nbytes
+            self._working += nbytes
+        try:
+            yield
+        finally:
+            with self._state:
+                client.working -= nbytes
+                self._working -= nbytes
+                self._state.notify_all()
+
+    def _may_work(self, client: ClientConnection, nbytes: int, ticket: object) -> bool:
+        if client.working and client.working + nbytes > self._limits.unread_bytes:
+            return False
+        if ticket not in self._queue:
+            self._queue.append(ticket)
+        fits = not self._working or self._working + nbytes <= self._limits.unread_total_bytes
+        return fits and self._queue[0] is ticket
 
     def has_read(self, usage: LaneUsage) -> None:
         """Notes that a piece of a reply was read on a lane."""
@@ -220,6 +261,11 @@ class LaneUsage:
     def has_read(self) -> None:
         """Notes that the client has read a piece of a reply on this lane."""
         self._admission.has_read(self)
+
+    def answer_promptly(self, make: Callable[[], Message], send: Callable[[Message], None]) -> None:
+        """Makes a small reply and sends it, however much is unread."""
+        with self._admission.busy(self.client):
+            send(make())
 
     def answer(self, make: Callable[[], Message], send: Callable[[Message], None], is_gone: Callable[[], bool]) -> None:
         """Makes a reply as soon as the limits allow it, and sends it."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,7 +21,12 @@ class Caller(Protocol):
     hello: Mapping[str, Any]
 
     def is_gone(self) -> bool:
-        """Whether its connection has ended. A stream handler checks this at least once a second while it waits."""
+        """Whether its connection has ended. A stream handler checks this at least once a second while it waits, and a call
+        handler between pieces of work that take long."""
+
+    def working(self, nbytes: int) -> AbstractContextManager[None]:
+        """Reserves memory that a call takes until its reply is made; waits for that, as `cluster.limits` say. A call does this
+        once at a time, before it takes the memory. Raises `PeerLostError` if the caller leaves meanwhile."""
 
 
 CallHandler = Callable[[Message, Caller], Message]
@@ -34,11 +40,14 @@ class Service:
     greet: takes a peer's greeting (`hello`), returns the answer to it or raises `RefusedError` with the reason.
     calls: operations with one reply. They run on pool threads, several at once.
     streams: operations with any number of replies; they end by themselves or when the caller leaves.
+    prompt: the calls that take no time and little memory. They have a thread of their own, so that they are answered while a
+    peer's other calls are at work.
     """
 
     greet: Callable[[Mapping[str, Any]], dict[str, Any]]
     calls: Mapping[str, CallHandler]
     streams: Mapping[str, StreamHandler]
+    prompt: Set[str] = frozenset()
 
 
 class Pending(Protocol):

@@ -6,6 +6,7 @@ import queue
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from glt_lightning.errors import GLTError, RefusedError, RemoteError
@@ -25,6 +26,12 @@ def find_stream(service: Service, op: Any) -> StreamHandler:
     """The handler of a stream. Raises `WireError` for an operation that the service does not have."""
     handler: StreamHandler = _find(service.streams, op)
     return handler
+
+
+def is_prompt(service: Service, request: Any) -> bool:
+    """Whether a request, which a peer sent, is for one of `Service.prompt`."""
+    op = request.get("op") if isinstance(request, dict) else None
+    return isinstance(op, str) and op in service.prompt
 
 
 def _find(table: Mapping[str, Any], op: Any) -> Any:
@@ -120,12 +127,27 @@ class Workers:
                 thread.join(timeout_s)
 
 
-def caller_is(hello: Mapping[str, Any], is_gone: Callable[[], bool], host: str = "") -> Caller:
+def _unbounded(_nbytes: int) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def caller_is(
+    hello: Mapping[str, Any],
+    is_gone: Callable[[], bool],
+    host: str = "",
+    working: Callable[[int], AbstractContextManager[None]] = _unbounded,
+) -> Caller:
     """A `Caller` for a greeted peer."""
-    return _Greeted(hello, is_gone, host)
+    return _Greeted(hello, is_gone, host, working)
 
 
 class _Greeted:
-    def __init__(self, hello: Mapping[str, Any], is_gone: Callable[[], bool], host: str) -> None:
-        self.host = host
+    def __init__(
+        self,
+        hello: Mapping[str, Any],
+        is_gone: Callable[[], bool],
+        host: str,
+        working: Callable[[int], AbstractContextManager[None]],
+    ) -> None:
+        self.host, self.working = host, working
         self.hello, self.name, self.is_gone = hello, caller_name(hello), is_gone

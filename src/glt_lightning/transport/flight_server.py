@@ -6,7 +6,7 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import numpy as np
@@ -164,30 +164,43 @@ class _Flight(flight.FlightServerBase):
             lane = opening.get("lane")
             if lane not in LANES:
                 raise RefusedError(f"the opening names no lane: expected one of {', '.join(LANES)}, got {lane!r:.60}.")
-            caller = self._greet(opening, presence, replies, client.host)
+            caller = self._greet(opening, presence, replies, client)
         except RefusedError as refusal:
             replies.refuse(refusal)
             _wait_to_leave(reader)
             return
-        workers = dispatch.Workers(f"glt-{lane}", _THREADS)
+        workers, prompt = dispatch.Workers(f"glt-{lane}", _THREADS), dispatch.Workers(f"glt-{lane}-prompt", 1)
         usage = LaneUsage(self._admission, client)
         replies.on_read = usage.has_read
         try:
-            self._serve_calls(reader, replies, caller, workers, usage)
+            self._serve_calls(reader, replies, caller, workers, prompt, usage)
         finally:
             replies.end()
             client.lanes.remove(usage)
+            prompt.close(_CLOSE_S)
             workers.close(_CLOSE_S)
             pa.default_memory_pool().release_unused()  # without this, 1.4 GB stayed after a body that Arrow had decompressed
 
-    def _greet(self, opening: dict[str, Any], presence: _Presence, replies: _Replies, host: str) -> Caller:
+    def _greet(
+        self, opening: dict[str, Any], presence: _Presence, replies: _Replies, client: ClientConnection
+    ) -> Caller:
         hello: Any = opening.get("hello")
         welcome = dispatch.greet(self._service, hello) | proof_for(opening, self._credentials)
         replies.send(Kind.WELCOME, 0, Message(welcome))
-        return dispatch.caller_is(hello, presence.is_gone, host)
+
+        def working(nbytes: int) -> AbstractContextManager[None]:
+            return self._admission.working(client, nbytes, presence.is_gone)
+
+        return dispatch.caller_is(hello, presence.is_gone, client.host, working)
 
     def _serve_calls(
-        self, reader: Any, replies: _Replies, caller: Caller, workers: dispatch.Workers, usage: LaneUsage
+        self,
+        reader: Any,
+        replies: _Replies,
+        caller: Caller,
+        workers: dispatch.Workers,
+        prompt: dispatch.Workers,
+        usage: LaneUsage,
     ) -> None:
         """Reads requests until the peer leaves; at most as many ahead of their replies as `_InFlight` allows."""
         in_flight = _InFlight()
@@ -215,7 +228,9 @@ class _Flight(flight.FlightServerBase):
                 replies.send(Kind.PONG, frame.id, Message({}))
             elif frame.kind == Kind.REQUEST:
                 in_flight.enter(body.nbytes)
-                workers.submit(_Call(self._service, frame, body, caller, replies, in_flight, usage))
+                call = _Call(self._service, frame, body, caller, replies, in_flight, usage)
+                (prompt if call.is_prompt else workers).submit(call)
+                del call
             else:
                 return
             del frame, body
@@ -350,10 +365,20 @@ class _Call:
     ) -> None:
         self._service, self._frame, self._body, self._caller = service, frame, body, caller
         self._replies, self._in_flight, self._usage = replies, in_flight, usage
+        self._request: dict[str, Any] | WireError
+        try:
+            self._request = frame.decode()
+        except WireError as error:  # to be reported by a handler's thread, as all errors are
+            self._request = error
+        self.is_prompt = dispatch.is_prompt(service, self._request)
 
     def __call__(self) -> None:
         try:
-            if not self._caller.is_gone():
+            if self._caller.is_gone():
+                return
+            if self.is_prompt:
+                self._usage.answer_promptly(self._run, self._send)
+            else:
                 self._usage.answer(self._run, self._send, self._caller.is_gone)
         except BaseException as error:
             self._replies.send(Kind.FAULT, self._frame.id, Message(dispatch.fault(error)))
@@ -364,7 +389,9 @@ class _Call:
         self._replies.send(Kind.REPLY, self._frame.id, reply)
 
     def _run(self) -> Message:
-        request = self._frame.decode()
+        request = self._request
+        if isinstance(request, WireError):
+            raise request
         handler = dispatch.find_call(self._service, request.get("op"))
         header = request.get("header")
         if not isinstance(header, dict):
