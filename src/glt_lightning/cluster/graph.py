@@ -23,6 +23,7 @@ from glt_lightning.transport.peer import Peer
 from glt_lightning.types import GraphSchema
 
 _CHUNK = 1 << 20  # user ids per request
+_SEED_BYTES = 24  # of memory for each node or id on the way to seeds: as an id, checked, and as sent
 
 
 class ClusterGraph:
@@ -78,17 +79,23 @@ class GraphService:
     def _info(self, _message: Message, _caller: Caller) -> Message:
         return manifest_message(self._graph.manifest, self._parts)
 
-    def _split(self, message: Message, _caller: Caller) -> Message:
-        return _seeds_message(self._graph.split(str(message.header.get("name"))))
+    def _split(self, message: Message, caller: Caller) -> Message:
+        seeds = self._graph.split(str(message.header.get("name")))
+        with caller.working(seeds.gids.nbytes):
+            return _seeds_message(seeds)
 
-    def _edge_split(self, message: Message, _caller: Caller) -> Message:
+    def _edge_split(self, message: Message, caller: Caller) -> Message:
         edge_type = _index("edge_type", message, len(self._graph.schema.edge_types))
-        arrays, body = pack(self._graph.edge_split(edge_type, str(message.header.get("name"))).arrays)
-        return Message({"arrays": arrays}, body)
+        found = self._graph.edge_split(edge_type, str(message.header.get("name"))).arrays
+        with caller.working(sum(array.nbytes for array in found.values())):
+            arrays, body = pack(found)
+            return Message({"arrays": arrays}, body)
 
-    def _seeds(self, message: Message, _caller: Caller) -> Message:
+    def _seeds(self, message: Message, caller: Caller) -> Message:
         node_type = _index("node_type", message, len(self._graph.schema.node_types))
-        return _seeds_message(self._graph.seeds(node_type, unpack(message).get("ids")))
+        ids, nodes = unpack(message).get("ids"), self._graph.manifest.num_nodes[node_type]
+        with caller.working(_SEED_BYTES * ((nodes if ids is None else ids.size) + nodes)):
+            return _seeds_message(self._graph.seeds(node_type, ids))
 
 
 def _index(name: str, message: Message, count: int) -> int:

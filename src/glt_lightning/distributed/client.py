@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from glt_lightning.distributed.context import DistContext, DistRole
 from glt_lightning.distributed.meeting import ask_round
 from glt_lightning.distributed.options import RemoteDistSamplingWorkerOptions
-from glt_lightning.distributed.requests import from_message, name_of, to_message
+from glt_lightning.distributed.requests import BY_INDEX, from_message, name_of, to_message
 from glt_lightning.distributed.session import Session, required, start, stop
 from glt_lightning.errors import DataError, OptionError, PeerError, RemoteError
 from glt_lightning.glt.fields import Lookup
@@ -108,13 +109,19 @@ def _say_left(session: Session, addresses: list[str]) -> None:
 class PendingRequest:
     """The answer to `async_request_server`."""
 
-    def __init__(self, answer: PendingAnswer) -> None:
-        self._answer = answer
+    def __init__(self, answer: PendingAnswer, rest: Callable[[Any], PendingAnswer | None] = lambda found: None) -> None:
+        self._answer, self._rest = answer, rest
 
     def wait(self) -> Any:
         """Waits for the answer. Raises `DataError` for a call that the server refuses, `PeerError` for a lost server."""
+        found = [self._value(self._answer)]
+        while (answer := self._rest(found)) is not None:
+            found.append(self._value(answer))
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def _value(self, answer: PendingAnswer) -> Any:
         try:
-            return from_message(self._answer.result()).get("value")
+            return from_message(answer.result()).get("value")
         except RemoteError as error:
             if error.kind in ("DataError", "OptionError"):
                 raise DataError(str(error)) from None
@@ -139,8 +146,29 @@ def async_request_server(server_rank: int, func: Callable[..., Any] | str, *args
     session = required("request_server")
     if not 0 <= server_rank < len(session.peers):
         raise OptionError(f"server_rank: expected 0 to {len(session.peers) - 1}, got {server_rank}.")
-    message = to_message({"func": name_of(func), "args": list(args), "kwargs": kwargs})
-    return PendingRequest(session.peers[server_rank].ask("call", message.header, message.body))
+    name, peer = name_of(func), session.peers[server_rank]
+
+    def ask(args: Sequence[Any], kwargs: Mapping[str, Any]) -> PendingAnswer:
+        message = to_message({"func": name, "args": list(args), "kwargs": kwargs})
+        answer: PendingAnswer = peer.ask("call", message.header, message.body)
+        return answer
+
+    if name.removeprefix("DistServer.") not in BY_INDEX:
+        return PendingRequest(ask(args, kwargs))
+    given = dict(zip(("node_type", "index"), args, strict=False)) | kwargs
+    index = given.get("index")
+
+    def rest(found: list[Any]) -> PendingAnswer | None:
+        if not isinstance(index, (Tensor, np.ndarray)) or not all(isinstance(each, Tensor) for each in found):
+            return None
+        done = sum(map(len, found))
+        if done >= len(index):
+            return None
+        if not len(found[-1]):
+            raise PeerError(f"{peer.name}: its answer to {name} has no rows after {done} of {len(index)}.")
+        return ask((), given | {"index": index[done:]})
+
+    return PendingRequest(ask(args, kwargs), rest)
 
 
 def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any:

@@ -14,6 +14,8 @@ from glt_lightning.transport.base import Caller
 from glt_lightning.transport.message import Message, pack, unpack
 
 _TENSOR = "tensor"
+# About the nodes of ``index``: a server answers the first ones, as many as fit into a reply; the client asks for the others.
+BY_INDEX = ("get_node_feature", "get_node_label", "get_node_partition_id")
 
 
 def name_of(func: Callable[..., Any] | str) -> str:
@@ -34,8 +36,9 @@ def to_message(values: Mapping[str, Any]) -> Message:
 
 def from_message(message: Message) -> dict[str, Any]:
     """The inverse of `to_message`."""
-    arrays = unpack(message)
-    return {name: _in(value, arrays) for name, value in message.header.items() if name != "arrays"}
+    # copied once each, however often the header names one
+    tensors = {name: torch.from_numpy(array.copy()) for name, array in unpack(message).items()}
+    return {name: _in(value, tensors) for name, value in message.header.items() if name != "arrays"}
 
 
 def _out(value: Any, arrays: dict[str, np.ndarray]) -> Any:
@@ -54,21 +57,24 @@ def _out(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     )
 
 
-def _in(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+def _in(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     if isinstance(value, dict):
-        if set(value) == {_TENSOR} and isinstance(value[_TENSOR], str) and value[_TENSOR] in arrays:
-            return torch.from_numpy(arrays[value[_TENSOR]].copy())
-        return {key: _in(each, arrays) for key, each in value.items()}
-    return [_in(each, arrays) for each in value] if isinstance(value, list) else value
+        if set(value) == {_TENSOR} and isinstance(value[_TENSOR], str) and value[_TENSOR] in tensors:
+            return tensors[value[_TENSOR]]
+        return {key: _in(each, tensors) for key, each in value.items()}
+    return [_in(each, tensors) for each in value] if isinstance(value, list) else value
 
 
 class CallTable:
-    """What `request_server` may call: name -> callable."""
+    """What `request_server` may call: name -> callable. working: of some, the bytes of memory that a call with these arguments
+    takes, to be reserved before it."""
 
-    def __init__(self, table: Mapping[str, Callable[..., Any]]) -> None:
-        self._table = table
+    def __init__(
+        self, table: Mapping[str, Callable[..., Any]], working: Mapping[str, Callable[..., int]] | None = None
+    ) -> None:
+        self._table, self._working = table, working or {}
 
-    def __call__(self, message: Message, _caller: Caller) -> Message:
+    def __call__(self, message: Message, caller: Caller) -> Message:
         given = from_message(message)
         name, args, kwargs = str(given.get("func"))[:200], given.get("args", []), given.get("kwargs", {})
         if name not in self._table:
@@ -79,7 +85,8 @@ class CallTable:
         if not isinstance(args, list) or not isinstance(kwargs, dict):
             raise DataError(f"request_server: {name}: its arguments cannot be read.")
         try:
-            found = self._table[name](*args, **kwargs)
+            nbytes = self._working[name](*args, **kwargs) if name in self._working else 0
+            with caller.working(nbytes):
+                return to_message({"value": self._table[name](*args, **kwargs)})
         except TypeError as error:
             raise DataError(f"request_server: {name}: {error}.") from None
-        return to_message({"value": found})

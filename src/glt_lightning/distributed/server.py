@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +20,7 @@ from torch import Tensor
 from glt_lightning.distributed.context import DistContext, DistRole
 from glt_lightning.distributed.dataset import DistDataset
 from glt_lightning.distributed.meeting import Group, ask_round
-from glt_lightning.distributed.requests import CallTable
+from glt_lightning.distributed.requests import BY_INDEX, CallTable
 from glt_lightning.distributed.session import Session, required, start, stop
 from glt_lightning.errors import DataError, OptionError, PeerError
 from glt_lightning.glt.folders import load_graphs
@@ -28,7 +31,7 @@ from glt_lightning.server.plan import ServerPlan
 from glt_lightning.tensors.reader import GraphReader
 from glt_lightning.tensors.space import row_spaces
 from glt_lightning.transport.base import Caller, CallHandler
-from glt_lightning.transport.message import Message, read_integer
+from glt_lightning.transport.message import MOST_BODY, Message, read_integer
 from glt_lightning.types import EdgeType
 
 _log = logging.getLogger(__name__)
@@ -36,6 +39,10 @@ _GROUP = "_default_server"
 _LOOK_S = 1.0  # how often a server looks whether it is still needed
 _PORTS = range(15000, 30000)  # below those that systems give out: a server that is started again finds its own free
 _TRIES = 100
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_EDGE_BYTES = (
+    96  # of memory for each edge on the way to an answer: its ends as stored, as ids, sorted twice, and as sent
+)
 SPLITS = ("train", "val", "test")
 _CALLABLE = (
     "get_dataset_meta",
@@ -82,7 +89,13 @@ class DistServer:
         )
         table = {f"DistServer.{name}": getattr(self, name) for name in _CALLABLE}
         table["torch.cuda.device_count"] = torch.cuda.device_count
-        calls: dict[str, CallHandler] = {"call": CallTable(table), "left": self._client_left}
+        table |= {f"DistServer.{name}": partial(self._first_rows, name) for name in BY_INDEX}
+        working: dict[str, Callable[..., int]] = {
+            f"DistServer.{name}": partial(self._row_bytes, name) for name in BY_INDEX
+        }
+        working |= {"DistServer.get_edge_index": self._edge_bytes, "DistServer.get_node_split": self._split_bytes}
+        self._reply_bytes = options.limits.reply_bytes
+        calls: dict[str, CallHandler] = {"call": CallTable(table, working), "left": self._client_left}
         self._hosted = HostedServer(plan, calls)
         self._reader = GraphReader.of(self._hosted.graph)
         self._stored = StoredEdges.of(self._hosted.graph.manifest)
@@ -175,6 +188,52 @@ class DistServer:
         if name not in self._reader.names(space):
             raise DataError(f"nodes of type {node_type!r} have no {name}.")
         return torch.from_numpy(self._reader.open(space, name).read(self._reader.rows_of(space, index.numpy())))
+
+    # How much of it a call may take
+
+    def _first_rows(self, name: str, node_type: str | None, index: Tensor) -> Tensor:
+        """What a call of `BY_INDEX` answers: of the first nodes, as many as fit into a reply, and at least one."""
+        found: Tensor = getattr(self, name)(node_type, index[: self._fit(name, node_type)[0]].long())
+        return found
+
+    def _row_bytes(self, name: str, node_type: str | None, index: Tensor) -> int:
+        """Bytes of memory that `_first_rows` takes. Raises `DataError` for an index that names no nodes."""
+        if not isinstance(index, Tensor) or index.ndim != 1 or index.dtype not in _INTEGERS:
+            got = f"{index.dtype} {list(index.shape)}" if isinstance(index, Tensor) else f"{index!r:.100}"
+            raise DataError(f"{name}: index: expected a tensor of integers [n], got {got}.")
+        fit, row_bytes = self._fit(name, node_type)
+        return min(fit, len(index)) * (
+            3 * row_bytes + 32
+        )  # the rows as stored, as given and as sent, and their numbers
+
+    def _fit(self, name: str, node_type: str | None) -> tuple[int, int]:
+        """(number of rows that fit into a reply, bytes of each)"""
+        kind = self._node_type(node_type)
+        row_bytes = 8
+        if name == "get_node_label" and kind in self._dataset.labels_beside:
+            own = self._dataset.labels_beside[kind]
+            row_bytes = own[:1].numel() * own.element_size()
+        elif name != "get_node_partition_id":
+            space, attr = self._spaces[kind], "x" if name == "get_node_feature" else "y"
+            if attr in self._reader.names(space):
+                row_bytes = 8 * math.prod(self._reader.open(space, attr).row_shape)
+        return max(1, self._reply_bytes // max(8, row_bytes)), max(8, row_bytes)
+
+    def _edge_bytes(self, edge_type: Any = None, layout: str = "coo") -> int:
+        """Bytes of memory that `get_edge_index` takes. Raises `DataError` where the answer is too large for a message."""
+        graph = self._hosted.graph
+        bounds = graph.partition.view.edge_bounds[graph.schema.edge_types.index(self._edge_type(edge_type)[1])]
+        edges = sum(int(bounds[part + 1] - bounds[part]) for part in self._dataset.parts)
+        if 2 * 8 * edges > MOST_BODY:
+            raise DataError(
+                f"get_edge_index: the {edges} edges of this server's parts take {16 * edges} bytes; one message carries at most "
+                f"{MOST_BODY}. Serve fewer parts with each server, or read the partition folder."
+            )
+        return _EDGE_BYTES * edges + 16 * sum(graph.manifest.num_nodes)
+
+    def _split_bytes(self, name: str) -> int:
+        given = self._dataset.node_split
+        return 0 if given is None or name not in SPLITS else 16 * len(given[SPLITS.index(name)])
 
     # The end
 
