@@ -12,15 +12,21 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from glt_lightning.cluster import expansion
 from glt_lightning.cluster.owner import Owner
 from glt_lightning.cluster.remote_rows import PeerRows
 from glt_lightning.data import LocalPartition
-from glt_lightning.errors import DataError, OptionError, PeerError
+from glt_lightning.errors import DataError, OptionError, PeerError, PeerLostError
+from glt_lightning.ops.has_edges import has_edges
+from glt_lightning.ops.induce import Among, induce_all
+from glt_lightning.ops.walks import WalkRule
 from glt_lightning.options import DrawOptions, LimitOptions, PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
 from glt_lightning.sampler import BatchRequest, SamplerConfig
 from glt_lightning.sampler.khop import KHopSampler
 from glt_lightning.sampler.source import AskedRows, Expand
+from glt_lightning.sampler.walk_question import WalkQuestion
+from glt_lightning.transport.dispatch import caller_is
 from glt_lightning.transport.message import Message, pack, unpack
 from glt_lightning.types import MAX_FANOUT
 from tests.helpers.owners import CALLER, split_up
@@ -104,6 +110,70 @@ def test_rows_in_pieces_are_the_same(partition, reply_bytes) -> None:
             assert np.array_equal(
                 each[name], partition.node_shards(rows.type, name).raw.gather(rows.ids.astype(np.int64))
             )
+
+
+@pytest.fixture
+def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expansion, "MOST_SCANNED", 40)
+    monkeypatch.setattr(expansion, "STEPS_AT_ONCE", 40)
+
+
+def test_an_owner_answers_as_much_as_a_little_work_finds(partition, little_work) -> None:
+    """Pairs, edges among nodes and walks are the same, in more replies."""
+    view = partition.view
+    for r in range(view.num_edge_types):
+        t, s = int(view.dst_types[r]), int(view.src_types[r])
+        rows = np.arange(view.type_offsets[t], view.type_offsets[t + 1])
+        members = np.arange(view.type_offsets[s], view.type_offsets[s + 1])
+        near, owner = asked(partition, 1 << 20)
+        among = Among.of(view, r, rows, members, None)
+        found, want = owner.induce(1, among, ())(), induce_all(view, among)
+        assert len(near.replies) > 1
+        for name in ("counts", "neighbors", "edge_rows"):
+            assert np.array_equal(getattr(found, name), getattr(want, name))
+        dst, src = rows.repeat(3), np.resize(members, 3 * len(rows))
+        near.replies.clear()
+        assert np.array_equal(owner.has_edges(1, r, dst, src)(), has_edges(view, r, dst, src))
+        assert len(near.replies) > 1
+        if s == t:
+            rule = WalkRule(edge_types=(r,), length=7)
+            question = WalkQuestion(rule=rule, roots=rows.astype(np.int32), key=5, walks=2)
+            near.replies.clear()
+            walked, whole = owner.walk(1, question)(), question.answer(view)
+            assert len(near.replies) > 1
+            for name in ("counts", "nodes", "user_ids"):
+                assert np.array_equal(getattr(walked, name), getattr(whole, name))
+
+
+@pytest.mark.parametrize("fanout", [-1, 3])
+def test_work_ends_when_its_caller_has_left(partition, little_work, fanout) -> None:
+    view, t = partition.view, int(partition.view.dst_types[0])
+    rows = np.arange(view.type_offsets[t], view.type_offsets[t + 1], dtype=np.int32)
+    arrays, body = pack({str(t): rows})
+    ask = {"key": 1, "hop": 0, "fanouts": [fanout] * view.num_edge_types, "replace": False, "with_edge": False}
+    looks: list[bool] = []
+
+    def is_gone() -> bool:
+        looks.append(True)
+        return len(looks) > 2
+
+    message = Message(ask | {"labor": True, "arrays": arrays}, body)
+    with pytest.raises(PeerLostError, match="the caller has left"):
+        Owner(partition, 1 << 20).calls["expand"](message, caller_is({}, is_gone))
+    pieces = unpack(Owner(partition, 1 << 20).calls["expand"](message, CALLER))
+    expansion.MOST_SCANNED = 1 << 26
+    whole = unpack(Owner(partition, 1 << 20).calls["expand"](message, CALLER))
+    assert all(np.array_equal(whole[name], pieces[name]) for name in whole)
+
+
+def test_a_row_that_no_reply_holds_is_refused_by_its_size(partition) -> None:
+    view = partition.view
+    t, s = int(view.dst_types[0]), int(view.src_types[0])
+    rows = np.arange(view.type_offsets[t], view.type_offsets[t + 1])
+    members = np.arange(view.type_offsets[s], view.type_offsets[s + 1])
+    _, owner = asked(partition, 20)
+    with pytest.raises(DataError, match=r"more than a reply of this process may have \(20\). Set induced_limit"):
+        owner.induce(1, Among.of(view, 0, rows[view.degrees(0, rows) > 3], members, None), ())()
 
 
 def test_an_owner_that_sends_nothing_more_is_an_error(partition) -> None:

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from glt_lightning.errors import DataError, PartitionError
+from glt_lightning.ops.excluded import ExcludedEntries
 from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
 from glt_lightning.ops.has_edges import has_edges
 from tests.helpers.graphs import HETERO, TypedGraph, cut
@@ -89,3 +90,18 @@ def test_rows_that_are_not_here_or_damaged(threads):
         has_edges(gone, 0, dst, np.zeros_like(dst), threads=threads)
     with pytest.raises(PartitionError, match="edge type 0 node 1 points to 1:9, outside its array"):
         has_edges(one_type([0, 1, 9], [0, 1]), 0, np.array([0, 1]), np.array([0, 0]), threads=threads)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("count", [1, 16, 17, 90])
+def test_excluded_edges_of_one_row_are_found_few_or_many(dtype, count):
+    """Many are looked for in one pass; copies of an edge are all found, and rows beside it are as they were."""
+    rng = np.random.default_rng(count)
+    row, beside = rng.integers(0, 100, 300), rng.integers(0, 100, 20)
+    graph = one_type([0, 300, 320, *[320] * 98], [*row, *beside], dtype)
+    src = np.sort(rng.permutation(100)[:count])
+    found = ExcludedEntries.find(graph, 0, np.append(np.zeros(count, int), 1), np.append(src, beside[3]))
+    first = np.flatnonzero(np.isin(row, src)).tolist()
+    wanted = first + np.flatnonzero(beside == beside[3]).tolist()
+    assert found.positions.tolist() == wanted
+    assert found.gids.tolist() == ([0, 1] if first else [1])

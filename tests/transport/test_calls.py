@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -62,6 +63,18 @@ def test_bulk_calls_do_not_stop_small_ones(place: Place, desk: Desk) -> None:
     assert desk.entered.acquire(timeout=10)
     for number in range(50):
         assert connection.call("echo", {"number": number}).result(10).header == {"number": number}
+    desk.release.set()
+    assert [pending.result(10).header["number"] for pending in slow] == list(range(20))
+
+
+@pytest.mark.parametrize("bulk", [False, True])
+def test_prompt_calls_are_answered_while_all_threads_work(place: Place, desk: Desk, bulk: bool) -> None:
+    service = replace(desk.service(), prompt=frozenset({"echo"}))
+    connection = place.connect(place.serve(service).address)
+    slow = [connection.call("wait", {"number": n}, bulk=bulk) for n in range(20)]
+    assert desk.entered.acquire(timeout=10)
+    for number in range(50):
+        assert connection.call("echo", {"number": number}, bulk=bulk).result(10).header == {"number": number}
     desk.release.set()
     assert [pending.result(10).header["number"] for pending in slow] == list(range(20))
 

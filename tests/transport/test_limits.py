@@ -267,3 +267,46 @@ def test_a_lane_that_is_not_read_is_one_whatever_else_its_client_reads() -> None
         newcomer.answer(lambda: Message({"room": True}), sent.append, lambda: False)
         assert len(sent) == 1
         assert admission._held == greedy.held == other.held == stuck.unread == 0
+
+
+def test_calls_at_work_take_what_the_limits_give() -> None:
+    """Of one client, and of all in the order in which they come; one that is larger than the limit works alone."""
+    admission = Admission(LimitOptions(unread_size=100, unread_total_size=150), lambda peer: None)
+    with ExitStack() as stack:
+        one, other = (stack.enter_context(admission.stream(peer)) for peer in ("a:1", "b:1"))
+
+        def refused(client, nbytes: int) -> None:
+            with pytest.raises(PeerLostError), admission.working(client, nbytes, lambda: True):
+                pytest.fail("there is no memory for it")
+
+        with admission.working(one, 80, lambda: True):
+            refused(one, 21)
+            refused(other, 71)
+            with admission.working(one, 20, lambda: True), admission.working(other, 50, lambda: True):
+                refused(other, 1)
+            refused(other, 1000)
+        with admission.working(other, 1000, lambda: True):
+            refused(one, 1)
+        assert admission._working == one.working == other.working == 0
+        assert not admission._queue
+
+
+def test_a_large_call_has_its_turn_before_later_ones() -> None:
+    admission, order = Admission(LimitOptions(unread_size=100, unread_total_size=150), lambda peer: None), []
+
+    def work(client, nbytes: int) -> None:
+        with admission.working(client, nbytes, lambda: False):
+            order.append(nbytes)
+
+    with ExitStack() as stack:
+        clients = [stack.enter_context(admission.stream(f"{n}:1")) for n in range(3)]
+        with admission.working(clients[0], 100, lambda: True):
+            threads = []
+            for client, nbytes in ((clients[1], 150), (clients[2], 10)):
+                threads.append(threading.Thread(target=work, args=(client, nbytes)))
+                threads[-1].start()
+                while len(admission._queue) < len(threads):
+                    threads[-1].join(0.01)
+        for thread in threads:
+            thread.join()
+    assert order == [150, 10]

@@ -22,8 +22,10 @@ class LimitOptions:
         streams_per_host: Number of open streams from one address.
         sessions: Number of client sessions of a graph server. When all are in use, an idle one of the address with the most
             sessions is ended.
-        unread_size: Bytes of replies that wait unread on one connection, such as ``"256MB"``. One reply may always wait.
-        unread_total_size: Bytes of replies that wait unread on all connections. At the limit, the connection with the most is
+        unread_size: Bytes of replies that wait unread on one connection, such as ``"256MB"``, and of memory that its calls at
+            work take. One reply may always wait, and one call may always work.
+        unread_total_size: Bytes of replies that wait unread on all connections, and of memory that all calls at work take; a
+            call that alone takes more waits until no other is at work. At the limit of replies, the connection with the most is
             closed if it has read nothing for 2 s.
         reply_size: Bytes of one reply of a process that owns parts, 64KiB to 2047MiB. A larger answer (all neighbours of a node
             that has millions) comes in pieces.

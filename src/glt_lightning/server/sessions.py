@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.channel.slots import SharedSlot
-from glt_lightning.errors import DataError, PeerError
+from glt_lightning.errors import DataError, FullError, PeerError
 from glt_lightning.producer.in_flight import LEAST
 from glt_lightning.producer.process import BatchTask
 from glt_lightning.server.question import Question
@@ -21,6 +21,7 @@ from glt_lightning.transport.message import EMPTY
 
 _MOST_WAITING = 4096  # questions of a session; the second number bounds their seeds: what a hostile client can claim
 _MOST_WAITING_BYTES = 256 << 20
+_MOST_BYTES_OF_ALL = 2 << 30  # of the questions of all sessions that wait
 _MOST_SHOWN = 80  # characters of a name in a status
 _RATE_S = 10.0  # window over which rates are measured
 _STILL_S = 2.0  # `silent` is called every half second; a longer gap means that this process itself was stopped
@@ -139,7 +140,7 @@ class Session:
         self.runs: dict[int, int] = {}  # number of a run at the client -> at the samplers
         self.served = 0
         self.largest = self.held = self.batches = self.nbytes = 0
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
         self._recent: deque[float] = deque()
         self.ended = False
 
@@ -151,9 +152,9 @@ class Session:
         """Takes a question; False if it is known already (a client asks again after its stream broke)."""
         if question.key in self.waiting or question.key in self.making or question.key in self.stream:
             return False
-        self._waiting_bytes += question.nbytes
-        if len(self.waiting) >= _MOST_WAITING or self._waiting_bytes > _MOST_WAITING_BYTES:
-            self._waiting_bytes -= question.nbytes
+        self.waiting_bytes += question.nbytes
+        if len(self.waiting) >= _MOST_WAITING or self.waiting_bytes > _MOST_WAITING_BYTES:
+            self.waiting_bytes -= question.nbytes
             raise DataError(
                 f"{len(self.waiting)} batches are asked for and not made yet; at most {_MOST_WAITING}, with "
                 f"{_MOST_WAITING_BYTES >> 20} MiB of seeds, may wait. Lower cluster.prefetch of this client."
@@ -171,13 +172,13 @@ class Session:
     def pop(self) -> Question:
         """Takes the oldest waiting question."""
         _, question = self.waiting.popitem(last=False)
-        self._waiting_bytes -= question.nbytes
+        self.waiting_bytes -= question.nbytes
         return question
 
     def forget_run(self, run: int) -> list[Job]:
         """Drops a run; returns its jobs that are in flight at samplers."""
         for key in [key for key in self.waiting if key[0] == run]:
-            self._waiting_bytes -= self.waiting.pop(key).nbytes
+            self.waiting_bytes -= self.waiting.pop(key).nbytes
         self.stream.drop(run)
         self.runs.pop(run, None)
         jobs = [job for key, job in self.making.items() if key[0] == run]
@@ -229,10 +230,19 @@ class Sessions:
     that an idle client does not save up a claim with which it would then block other clients.
 
     buffer_bytes: limit of finished batches of each client.  shared: of all clients together, divided evenly; each may then
-    have two batches, however large they are.  clock: the monotonic clock, or that of a test.
+    have two batches, however large they are.  clock: the monotonic clock, or that of a test.  most_waiting: bytes of the
+    questions of all clients together.
     """
 
-    def __init__(self, buffer_bytes: int, *, shared: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        buffer_bytes: int,
+        *,
+        shared: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        most_waiting: int = _MOST_BYTES_OF_ALL,
+    ) -> None:
+        self._most_waiting = most_waiting
         self._buffer_bytes, self._shared = buffer_bytes, shared
         self._clock, self._looked_s = clock, clock()
         self._by_id: dict[str, Session] = {}
@@ -277,6 +287,12 @@ class Sessions:
 
     def ask(self, session: Session, question: Question) -> None:
         """Takes a question. One that is known already is not made twice."""
+        waiting = sum(each.waiting_bytes for each in self._by_id.values())
+        if waiting and waiting + question.nbytes > self._most_waiting:
+            raise FullError(
+                f"the batches that all sessions wait for have {waiting} bytes of seeds, of at most {self._most_waiting}. Lower "
+                "cluster.prefetch of the clients"
+            )
         idle = not session.waiting
         if session.ask(question) and idle:
             session.served = max(session.served, self._level)
