@@ -33,7 +33,7 @@ from glt_lightning.transport.message import Message, lay_out, layout_entries, pa
 MOST_SCANNED = (
     1 << 27
 )  # entries that are read one after the other between two looks at the caller: a fraction of a second
-_MOST_REPLIES = 8  # in whose memory a picker sees the rows of a request
+_MOST_SEEN = 2 << 30  # bytes in which a picker sees the rows of a request
 _EDGES_AT_ONCE = 1 << 20  # of an answer of `induce`, unless a row has more
 _EDGE_BYTES = 32  # of memory for each on the way: as found by the op, twice, and of the wire's dtype
 _PICKER_BYTES = (
@@ -57,7 +57,7 @@ class Expansion:
 
     def answer(self, rows: RowDraws, wire: np.dtype, most_bytes: int, caller: Caller) -> Message:
         """The reply, at most ``most_bytes``. Raises `DataError` if the counts alone take more, or a picker would see more than
-        `_MOST_REPLIES` such replies, `PeerLostError` if the caller leaves meanwhile, and as `RowDraw.picks`."""
+        `_MOST_SEEN` bytes, `PeerLostError` if the caller leaves meanwhile, and as `RowDraw.picks`."""
         view, columns = rows.view, rows.draw.columns
         asked = [
             (r, fanout, self.rows[t])
@@ -68,10 +68,10 @@ class Expansion:
         require_counts(num_counts, most_bytes)
         scanned = {r: view.degrees(r, gids) for r, _, gids in asked} if _reads_rows(rows) else {}
         seen = sum(int(each.sum()) for each in scanned.values()) * _PICKER_BYTES if rows.pickable is not None else 0
-        if seen > _MOST_REPLIES * most_bytes:
+        if seen > _MOST_SEEN:
             raise DataError(
-                f"expand: the rows have entries that take a picker about {seen} bytes, more than {_MOST_REPLIES} replies of this "
-                f"process ({most_bytes} bytes each). Use a smaller batch_size, or raise cluster.limits.reply_size here."
+                f"expand: a picker would see entries of {seen} bytes at once, at most {_MOST_SEEN} are allowed. Use a smaller "
+                "batch_size or fan-outs."
             )
         fanouts = max((view.num_nodes if fanout < 0 else fanout for _, fanout, _ in asked), default=0)
         picks = min(most_bytes, num_counts * fanouts * wire.itemsize * len(columns))
