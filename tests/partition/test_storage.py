@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from glt_lightning.data.manifest import EncodingEntry, Manifest
 from glt_lightning.errors import DataError, OptionError
@@ -128,6 +128,47 @@ def test_parts_of_several_runs(tmp_path: Path) -> None:
     assert partition_parts(made[2], tmp_path / "b", options, [0], progress=False) == expected
 
 
+TYPED: dict[str, str | dict[str, str]] = {
+    "x": "bfloat16",
+    "author": {"x": "int8"},
+    "author__writes__paper": {"edge_attr": "float16"},
+}
+
+
+def test_a_type_by_itself_comes_before_all_types(tmp_path: Path) -> None:
+    data = HeteroData()
+    for t in ("author", "paper", "venue"):
+        data[t].x = torch.randn(6, 4)
+    for e in (("author", "writes", "paper"), ("paper", "in", "venue")):
+        data[e].edge_index, data[e].edge_attr = torch.arange(6).repeat(2, 1), torch.randn(6, 2)
+    source = open_source(data, tmp_path)
+    manifest = partition_graph(source, tmp_path / "p", PartitionOptions(storage=TYPED), progress=False)
+    nodes = {t: manifest.encodings.get(f"nodes/{i}/x") for i, t in enumerate(manifest.schema.node_types)}
+    assert {t: entry and entry.stored for t, entry in nodes.items()} == {
+        "author": "int8",
+        "paper": "bfloat16",
+        "venue": "bfloat16",
+    }
+    writes = manifest.schema.edge_types.index(("author", "writes", "paper"))
+    assert {k: e.stored for k, e in manifest.encodings.items() if k.startswith("edges")} == {
+        f"edges/{writes}/edge_attr": "float16"
+    }
+    assert manifest.made_by["storage"] == TYPED
+    assert [*manifest.made_by["storage"]] == sorted(TYPED)
+    for wrong, said in (
+        ({"papr": {"x": "int8"}}, "no node or edge type 'papr'; its types: author, .* Did you mean paper?"),
+        ({"paper": {"y": "int8"}}, "partition.storage: paper has no attribute 'y'; its attributes: x"),
+    ):
+        with pytest.raises(OptionError, match=said):
+            partition_graph(source, tmp_path / "q", PartitionOptions(storage=wrong), progress=False)
+    with pytest.raises(OptionError, match=r"partition.storage.paper.x: expected .*; got 'half'"):
+        PartitionOptions(storage={"paper": {"x": "half"}})
+    with pytest.raises(
+        OptionError, match=r"partition.storage.paper: expected attributes such as \{x: float16\}, got \{\}"
+    ):
+        PartitionOptions(storage={"paper": {}})
+
+
 def test_other_storage_is_another_folder(tmp_path: Path) -> None:
     source = graph(x=np.ones((60, 2), np.float32))
     choices: list[dict[str, str]] = [{}, {"x": "int8"}, {"x": "float16"}, {"x": "int8", "edge_attr": "int8"}]
@@ -232,3 +273,8 @@ def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert raw["made_by"]["storage"] == {"x": "int8"}
     assert raw["arrays"]["part0/nodes/0/x.npy"]["shape"] == [60, 9]
     assert "storage" in capsys.readouterr().out
+    Path("run.yaml").write_text(
+        "data: {class_path: GLTDataModule, init_args: {dataset: graph.npz, partition: {dir: q, storage: {node: {x: bfloat16}}}}}"
+    )
+    main(["partition", "--config", "run.yaml"])
+    assert json.loads(Path("q/manifest.json").read_text())["made_by"]["storage"] == {"node": {"x": "bfloat16"}}

@@ -48,7 +48,8 @@ class PartitionOptions:
             partition that exists keeps its own.
         batch_size: Batch size that they assume. ``None``: as ``data.batch_size``; a partition that exists keeps its own.
         storage: Floating-point attributes of nodes and edges to store, cache and send in fewer bytes, ``{x: float16}``:
-            ``float16``, ``bfloat16``, or ``int8`` with a scale per row. Batches have them as float32.
+            ``float16``, ``bfloat16``, or ``int8`` with a scale per row. Batches have them as float32. Of one type alone:
+            ``{paper: {x: float16}, author__writes__paper: {edge_attr: int8}}``, which comes before what is said of all types.
         weights: Edge attributes by which edges may be sampled: numbers >= 0, one for each edge, or boolean masks. Their prefix
             sums are stored, 4 bytes an edge; an edge of weight 0 is never sampled.
         time_attr: Attribute of nodes or of edges with times, integers (columns of dates in tables become microseconds since
@@ -85,7 +86,7 @@ class PartitionOptions:
     hotness: Hotness = "auto"
     num_neighbors: Fanouts | None = None
     batch_size: int | None = None
-    storage: dict[str, str] = field(default_factory=dict)
+    storage: dict[str, str | dict[str, str]] = field(default_factory=dict)
     weights: list[str] = field(default_factory=list)
     time_attr: str | None = None
     device: str = "cpu"
@@ -100,8 +101,7 @@ class PartitionOptions:
         for name in self.balance:
             one_of("partition.balance", name, BALANCE)
         one_of("partition.hotness", self.hotness, HOTNESS)
-        for name, kind in self.storage.items():
-            one_of(f"partition.storage.{name}", kind, STORAGE)
+        self._check_storage()
         weights: Any = self.weights
         if isinstance(weights, str) or not all(isinstance(name, str) and name for name in weights):
             raise OptionError(
@@ -122,6 +122,18 @@ class PartitionOptions:
         fanouts = self.assumed_num_neighbors
         for key, given in fanouts.items() if isinstance(fanouts, dict) else [(None, fanouts)]:
             parse_fanouts(given, "partition.num_neighbors" if key is None else f"partition.num_neighbors[{key}]")
+
+    def _check_storage(self) -> None:
+        if not isinstance(self.storage, dict):
+            raise OptionError(f"partition.storage: expected a mapping such as {{x: float16}}, got {self.storage!r}.")
+        for name, kind in self.storage.items():
+            of_type = kind if isinstance(kind, dict) else {}
+            if kind == {}:
+                raise OptionError(f"partition.storage.{name}: expected attributes such as {{x: float16}}, got {{}}.")
+            for attribute, own in of_type.items():
+                one_of(f"partition.storage.{name}.{attribute}", own, STORAGE)
+            if not of_type:
+                one_of(f"partition.storage.{name}", kind, STORAGE)
 
     def _check_algorithm(self) -> None:
         given = self.algorithm

@@ -53,7 +53,7 @@ def made_by(
         "batch_size": options.assumed_batch_size,
         "wide_ids": wide_ids,
         **({"transforms": transforms} if (transforms := getattr(source, "transforms", None)) else {}),
-        **({"storage": dict(sorted(options.storage.items()))} if options.storage else {}),
+        **({"storage": _sorted(options.storage)} if options.storage else {}),
         **({"weights": sorted(set(options.weights))} if options.weights else {}),
         **({} if options.time_attr is None else {"time_attr": options.time_attr}),
         **({"edge_splits": source.edge_splits_hash} if isinstance(source, LinkSource) else {}),
@@ -221,3 +221,7 @@ def partition_parts(
 
 def _is_empty_folder(path: Path) -> bool:
     return path.is_dir() and not any(path.iterdir())
+
+
+def _sorted(given: Any) -> Any:
+    return {name: _sorted(given[name]) for name in sorted(given)} if isinstance(given, dict) else given

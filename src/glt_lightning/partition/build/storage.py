@@ -103,28 +103,35 @@ class Storage:
 
     def __init__(self, source: GraphSource, options: PartitionOptions) -> None:
         self._wanted, self._allow = dict(options.storage), options.allow
-        self.nodes = {t: self._all(source.node_attrs(t), f"node type {t!r}") for t in source.schema.node_types}
+        self.nodes = {t: self._all(source.node_attrs(t), t, f"node type {t!r}") for t in source.schema.node_types}
         self.edges = {
-            e: self._all(source.edge_attrs(e), f"edge type {edge_type_str(e)}") for e in source.schema.edge_types
+            e: self._all(source.edge_attrs(e), edge_type_str(e), f"edge type {edge_type_str(e)}")
+            for e in source.schema.edge_types
         }
         self.weights = weights_by_type(source, options.weights)
         self.time_attr = None if options.time_attr is None else TimeAttr(source, options.time_attr)
-        known = sorted({name for attrs in (*self.nodes.values(), *self.edges.values()) for name in attrs})
-        for name in self._wanted:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f" Did you mean {near[0]}?" if near else ""
-                raise OptionError(
-                    f"partition.storage: the graph has no attribute {name!r}; its attributes: {', '.join(known) or 'none'}."
-                    f"{hint}"
-                )
+        attrs = {t: set(found) for t, found in self.nodes.items()}
+        attrs |= {edge_type_str(e): set(found) for e, found in self.edges.items()}
+        for name, kind in self._wanted.items():
+            if isinstance(kind, str):
+                _require("the graph has no attribute", name, set().union(*attrs.values()), "its attributes")
+                continue
+            _require("the graph has no node or edge type", name, set(attrs), "its types")
+            for own in kind:
+                _require(f"{name} has no attribute", own, attrs[name], "its attributes")
 
-    def _all(self, attrs: Mapping[str, Rows], owner: str) -> dict[str, StoredAs]:
-        return {name: self._one(name, rows, f"{name} of {owner}") for name, rows in attrs.items()}
+    def _all(self, attrs: Mapping[str, Rows], of: str, owner: str) -> dict[str, StoredAs]:
+        of_type = self._wanted.get(of)
+        own = of_type if isinstance(of_type, dict) else {}
+        made = {}
+        for name, rows in attrs.items():
+            kind, at = (own[name], f"{of}.{name}") if name in own else (self._wanted.get(name), name)
+            made[name] = self._one(name, rows, f"{name} of {owner}", kind if isinstance(kind, str) else None, at)
+        return made
 
-    def _one(self, name: str, rows: Rows, what: str) -> StoredAs:
+    def _one(self, name: str, rows: Rows, what: str, kind: str | None, option: str) -> StoredAs:
+        """kind: the encoding; None: as it is.  option: that says so, in ``partition.storage``."""
         row_shape = tuple(rows.shape[1:])
-        kind = self._wanted.get(name)
         nonfinite: str | None = "nonfinite_labels" if name == "y" else "nonfinite_features"
         if nonfinite in self._allow or not (rows.dtype.kind == "f" or rows.dtype == BFLOAT16):
             nonfinite = None
@@ -136,12 +143,22 @@ class Storage:
         encoding = ENCODINGS[kind]
         if rows.dtype.kind != "f" and rows.dtype != BFLOAT16:
             raise OptionError(
-                f"partition.storage.{name}: {kind} encodes floats, but {what} is {rows.dtype}. Drop this option: {name} is "
+                f"partition.storage.{option}: {kind} encodes floats, but {what} is {rows.dtype}. Drop this option: {name} is "
                 "then stored unchanged."
             )
         if not encoding.fits(row_shape):
             raise OptionError(
-                f"partition.storage.{name}: {kind} needs an attribute of shape [N, D], but {what} is {list(rows.shape)}. Use "
+                f"partition.storage.{option}: {kind} needs an attribute of shape [N, D], but {what} is {list(rows.shape)}. Use "
                 "float16 or bfloat16."
             )
         return StoredAs(what, encoding.dtype, encoding.stored_shape(row_shape), EncodingEntry(kind, "float32"))
+
+
+def _require(missing: str, name: str, known: set[str], called: str) -> None:
+    """Raises `OptionError` unless the name is known."""
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise OptionError(
+            f"partition.storage: {missing} {name!r}; {called}: {', '.join(sorted(known)) or 'none'}.{hint}"
+        )
