@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +254,45 @@ def test_what_the_pods_are() -> None:
     (pull,) = graph["template"]["spec"]["template"]["spec"]["initContainers"]
     assert '"of": 2' in pull["command"][-1]
     assert "initContainers" not in trainer["template"]["spec"]["template"]["spec"]
+
+
+def seen(pod: dict[str, Any], container: dict[str, Any], secret: set[str], index: int) -> set[str]:
+    """Paths of a Secret's keys in a container of the pod with an index, as the kubelet mounts them."""
+    found = set()
+    volumes = {each["name"]: each["secret"] for each in pod["volumes"] if "secret" in each}
+    for mount in container["volumeMounts"]:
+        if mount["name"] not in volumes:
+            continue
+        whole = [{"key": key, "path": key} for key in secret]
+        below = mount.get("subPathExpr", "").replace("$(JOB_COMPLETION_INDEX)", str(index))
+        for item in volumes[mount["name"]].get("items", whole):
+            assert item["key"] in secret
+            if Path(item["path"]).is_relative_to(below):
+                found.add(str(Path(mount["mountPath"], Path(item["path"]).relative_to(below))))
+    return found
+
+
+def test_a_container_sees_the_key_of_its_own_host_alone() -> None:
+    """Also if the Secret was made of the whole folder. The number of one pod of eleven begins like that of another."""
+    for count in (2, 11):
+        config = full_kubernetes()
+        config = replace(config, kubernetes=replace(config.kubernetes, nodes=count, servers=count))
+        machines = on_pods(config).machines
+        files = {
+            Path(word.partition("=")[2]).name for word in secret_command(config) if word.startswith("--from-file=")
+        }
+        assert files == {"ca.pem", "token"} | {f"{each.address}.{end}" for each in machines for end in ("pem", "key")}
+        _, job_set = job_objects(config)
+        containers = []
+        for each in job_set["spec"]["replicatedJobs"]:
+            pod = each["template"]["spec"]["template"]["spec"]
+            for container in [*pod.get("initContainers", ()), *pod["containers"]]:
+                containers.append(container["name"])
+                for index in range(count):
+                    host = f"products-{each['name']}-0-{index}.products"
+                    own = {f"/data/run/certs/{name}" for name in ("ca.pem", "token", f"{host}.pem", f"{host}.key")}
+                    assert seen(pod, container, files | {"ca.key", "other.key"}, index) == own
+        assert containers == ["pull", "serve", "train"]
 
 
 @pytest.mark.parametrize(

@@ -188,8 +188,9 @@ def _pod_spec(role: str, job: LaunchConfig, group: LaunchKubernetes, files: Sequ
         mounts.append({"name": "files", "mountPath": str(PurePosixPath(folder, each.target)), "subPath": key})
     volumes.append({"name": "files", "configMap": {"name": f"{job.name}-files"}})
     if job.security.dir is not None:
-        mounts.append({"name": "certs", "mountPath": str(PurePosixPath(folder, CERTIFICATES)), "readOnly": True})
-        volumes.append({"name": "certs", "secret": {"secretName": _secret(job)}})
+        own = {"mountPath": str(PurePosixPath(folder, CERTIFICATES)), "subPathExpr": f"$({_POD[_INDEX]})"}
+        mounts.append({"name": "certs", **own, "readOnly": True})
+        volumes.append({"name": "certs", "secret": {"secretName": _secret(job), "items": _per_pod(role, job)}})
     if role == _TRAINER:  # NCCL's and gloo's shared memory; the default is 64 MB
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
@@ -203,6 +204,13 @@ def _pod_spec(role: str, job: LaunchConfig, group: LaunchKubernetes, files: Sequ
     spec["containers"] = [{"name": "serve" if role == _GRAPH else "train", **base, **container}]
     spec["volumes"] = volumes
     return spec
+
+
+def _per_pod(role: str, job: LaunchConfig) -> list[dict[str, str]]:
+    """What of the Secret lies in which folder of its volume: a folder for each pod of a role, of which the pod mounts its own."""
+    machines = job.graph_servers if role == _GRAPH else job.trainers
+    named = ((index, name) for index, machine in enumerate(machines) for name in security_files(machine).values())
+    return [{"key": name, "path": f"{index}/{name}"} for index, name in named]
 
 
 def _folder(job: LaunchConfig) -> str:
