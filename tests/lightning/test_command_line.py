@@ -21,6 +21,7 @@ from glt_lightning.lightning.cli.command_line import GLTCLI, main
 from glt_lightning.lightning.cli.quiet import without_noise
 from glt_lightning.lightning.cli.strategy_options import cluster_of_data
 from glt_lightning.options import PartitionOptions
+from tests.helpers.disks import full_soon
 from tests.lightning.tiny import CLASSES, NODES, WIDTH
 
 SUBCOMMANDS = (
@@ -515,6 +516,26 @@ def test_modules_with_weights_of_their_own_say_none(config: str) -> None:
     main(["validate", "--config", str(kept)])  # so that it repeats the command
     main(["fit", "--config", config, "--ckpt_path", "none"])
     assert Path("lightning_logs/version_2/checkpoints/best.ckpt").exists()
+
+
+@pytest.mark.parametrize(
+    ("kib", "said"), [(4, "config.yaml: the configuration of this run cannot"), (8, "a file of this run: ")]
+)
+def test_full_disk_is_one_line_whoever_writes(
+    config: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, kib: int, said: str
+) -> None:
+    with full_soon(tmp_path / "disk", kib << 10):
+        line = refused(capsys, "fit", "--config", config, "--trainer.default_root_dir", str(tmp_path / "disk"))
+        assert said in line
+        assert "Free some space, or choose another folder" in line
+        assert kib > 4 or not list((tmp_path / "disk").rglob("config.yaml"))
+
+
+def test_folder_that_cannot_be_made_is_named(config: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    options = ["--trainer.logger", "false", "--trainer.default_root_dir", str(tmp_path / "file/sub")]
+    line = refused(capsys, "fit", "--config", config, *options)
+    assert "file/sub/config.yaml: the configuration of this run cannot be written (Not a directory)" in line
 
 
 def test_unreadable_checkpoint_is_named(config: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
 
+from glt_lightning.lightning.callbacks.checkpoint_io import write_whole
 from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
 from glt_lightning.lightning.callbacks.resume import ExactResume
 from glt_lightning.lightning.callbacks.row_checkpoints import save_tensors_of
@@ -24,10 +25,12 @@ _ADDED: tuple[type[Callback], ...] = (SamplingMonitor, RunReport)
 
 
 def add_callbacks(trainer: Trainer, data: GLTDataModule) -> None:
-    """Has SIGTERM end the run in order, and a fit go on exactly where its checkpoint stands. Adds to a fit a
+    """Has SIGTERM end the run in order, checkpoints be whole or not there, and a fit go on exactly where its
+    checkpoint stands. Adds to a fit a
     `SamplingMonitor` and a `RunReport`, unless the user has one, or wants nothing that takes time; what trains the module's
     embeddings, which it attaches to the graph; and what evaluates layer by layer, where ``data`` says so."""
     end_by_sigterm(trainer)
+    write_whole(trainer.strategy)
     _resume_exactly(trainer)
     _add_reports(trainer)
     attach_embeddings(trainer, lambda: data.dist_graph)

@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import shutil
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,8 +14,10 @@ from typing import Any, BinaryIO
 
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning.pytorch.plugins.io.wrapper import _WrappingCheckpointIO
+from lightning.pytorch.strategies import Strategy
 
-from glt_lightning.errors import WriteError
+from glt_lightning.errors import DataError, WriteError
 
 _NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)  # of file systems without O_TMPFILE
 
@@ -28,6 +31,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
 
     Raises:
         WriteError: If a checkpoint cannot be written; the earlier file of this name is still there.
+        DataError: If a file is truncated, damaged or no checkpoint.
 
     Example:
         >>> io = WholeCheckpointIO()
@@ -45,6 +49,42 @@ class WholeCheckpointIO(TorchCheckpointIO):
         data = io.BytesIO()
         torch.save(checkpoint, data)
         _write(Path(path), data.getbuffer())
+
+    def load_checkpoint(self, path: str | Path, *args: Any, **options: Any) -> dict[str, Any]:
+        """Raises `DataError` that names a file which torch cannot read."""
+        if "://" in str(path) or not os.path.exists(path):  # Lightning names a missing one
+            return super().load_checkpoint(path, *args, **options)
+        if not os.path.isfile(path):  # a named pipe would be waited for
+            raise DataError(f"{path}: this is no file. A checkpoint of a single file is expected here.")
+        try:
+            found = super().load_checkpoint(path, *args, **options)
+        except Exception as error:  # of a file that is cut, any of a dozen
+            if zipfile.is_zipfile(path) and "PytorchStreamReader" not in str(error):
+                raise  # it is whole; classes are missing, say
+            raise _unreadable(path, (str(error).strip().splitlines() or [type(error).__name__])[0]) from error
+        if not isinstance(found, dict):
+            raise _unreadable(path, f"it holds a {type(found).__name__}")
+        return found
+
+
+def write_whole(strategy: Strategy) -> None:
+    """Has a strategy of Lightning's write checkpoints by `WholeCheckpointIO`, unless the user gave it another or it has one of
+    its own."""
+    if type(strategy).checkpoint_io is not Strategy.checkpoint_io:
+        return
+    given = strategy._checkpoint_io
+    if given is None:
+        strategy.checkpoint_io = WholeCheckpointIO()
+    elif isinstance(given, _WrappingCheckpointIO):
+        given.checkpoint_io = WholeCheckpointIO()  # no effect where it wraps another already
+
+
+def _unreadable(path: str | Path, why: str) -> DataError:
+    size = os.path.getsize(path)
+    return DataError(
+        f"{path}: this checkpoint cannot be read ({why:.200}): it is truncated, damaged or no checkpoint ({size:,} bytes). Use "
+        "another one."
+    )
 
 
 def _write(path: Path, data: memoryview) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_only
 
-from glt_lightning.errors import GLTError, OptionError
+from glt_lightning.errors import GLTError, OptionError, WriteError
 from glt_lightning.lightning.cli.default_callbacks import default_callbacks
 from glt_lightning.lightning.cli.embed import EmbeddingTrainer
 from glt_lightning.lightning.cli.links import give_taken_links, link_graph
@@ -47,6 +48,8 @@ _NO_GPU = (
     f"accelerator is gpu, and torch {version('torch')} finds no GPU that it can use. Choose --trainer.accelerator cpu, or "
     "install a torch that is built for this machine's GPU and driver."
 )
+_DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_FOLDER = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST)
 _MISFIT = "Error(s) in loading state_dict for"  # torch's
 
 
@@ -270,7 +273,7 @@ def _known(error: BaseException) -> BaseException | None:
     """The error that a user understands: that another rank failed, if it is for that, else the first of ours."""
     causes = [each for each in _causes(error) if isinstance(each, (GLTError, MisconfigurationException))]
     if not causes:
-        return _missing_package(error)
+        return _missing_package(error) or _unwritable(error)
     return next((each for each in causes if isinstance(each, (RankError, OtherHostError))), causes[0])
 
 
@@ -280,6 +283,18 @@ def _missing_package(error: BaseException) -> OptionError | None:
     for each in _causes(error):
         if isinstance(each, ModuleNotFoundError) and each.name is None and each is not error:
             return OptionError(f"{str(each).splitlines()[0]} Or choose another class.")
+    return None
+
+
+def _unwritable(error: BaseException) -> WriteError | None:
+    """That a logger, or Lightning, found the disk full or could not make a folder of the run."""
+    for each in _causes(error):
+        if isinstance(each, OSError) and each.errno in _DISK_IS_FULL + _NO_FOLDER:
+            where = "a file of this run" if each.filename is None else each.filename
+            return WriteError(
+                f"{where}: {each.strerror}. Free some space, or choose another folder with --trainer.default_root_dir or with "
+                "save_dir of the logger. GLT_TRACEBACK=1 shows where."
+            )
     return None
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 import yaml  # type: ignore[import-untyped]
+from jsonargparse._paths import PathError
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import SaveConfigCallback
 
-from glt_lightning.errors import OptionError
+from glt_lightning.errors import OptionError, WriteError
 from glt_lightning.lightning.callbacks.resume import set_position
 
 _KEY = "glt_run"  # in a checkpoint: the configuration of its run
@@ -33,6 +34,20 @@ class RunConfig(SaveConfigCallback):
     def _of_run(self) -> dict[str, Any]:
         config = yaml.safe_load(self.text)
         return {name: config.get(name) for name in ("model", "data", "cluster")}
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Raises `WriteError` if the file cannot be written, and leaves no truncated one."""
+        try:
+            super().setup(trainer, pl_module, stage)
+        except (OSError, PathError) as error:
+            path = Path(trainer.log_dir or "") / self.config_filename
+            if isinstance(error, OSError) and error.filename is None:  # it was opened, and the disk is full
+                path.unlink(missing_ok=True)
+            why = error.strerror if isinstance(error, OSError) else "the folder is not writable"
+            raise WriteError(
+                f"{path}: the configuration of this run cannot be written ({why}). Free some space, or choose another folder "
+                "with --trainer.default_root_dir or with save_dir of the logger."
+            ) from error
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint[_KEY] = self._of_run
@@ -161,7 +176,7 @@ def nothing_left(path: Any, trainer: Trainer) -> str:
         set_position(found["loops"]["fit_loop"])  # an epoch that max_steps ended early is not over
         epochs = int(found["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
         steps = int(found["global_step"])
-    except (TypeError, KeyError, ValueError):
+    except (AttributeError, TypeError, KeyError, ValueError):
         return ""
     for name, done in (("max_epochs", epochs), ("max_steps", steps)):
         limit = getattr(trainer, name)
@@ -175,6 +190,8 @@ def nothing_left(path: Any, trainer: Trainer) -> str:
 
 
 def _read(checkpoint: Path) -> Any:
+    if not checkpoint.is_file():  # a named pipe would be waited for
+        return None
     try:
         return torch.load(checkpoint, weights_only=True, mmap=True, map_location="cpu")
     except Exception:  # a file that torch cannot read, or with classes that it does not know: any of a dozen errors
