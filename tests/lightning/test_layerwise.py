@@ -191,6 +191,22 @@ def test_typed_graph(make_data: MakeData, make_trainer: Any, embed: Any, pieces:
     assert found["n_id"].tolist() == list(range(60))
 
 
+def test_graph_that_names_its_only_type(make_data: MakeData, make_trainer: Any, embed: Any) -> None:
+    """Such as tables with one table of nodes, ``nodes: {paper: ...}``: batches are `HeteroData`."""
+    plain, named = learnable_graph(), HeteroData()
+    named["paper"].x, named["paper"].y = torch.as_tensor(plain["x"]), torch.as_tensor(plain["y"])
+    named["paper"].train_mask = torch.arange(NODES) < 100
+    named["paper", "cites", "paper"].edge_index = torch.as_tensor(plain["edge_index"])
+    data = make_data(dataset=named, eval_num_neighbors=[-1, -1])
+    data.prepare_data()
+    data.setup("predict")
+    described = {"metadata": data.metadata, "num_nodes": data.num_nodes, "target_type": data.target_type}
+    module = NodePredictor(data.num_features, data.label_facts, hidden_channels=8, num_layers=2, **described)
+    found = embed(module, data, batch_size=25)
+    expected = torch.cat([row["embedding"] for row in make_trainer().predict(module, data)]).numpy()
+    np.testing.assert_allclose(found["embedding"], expected, rtol=1e-5, atol=1e-6)
+
+
 def test_both_ends_of_edges_to_predict(make_data: MakeData, embed: Any, tmp_path: Path) -> None:
     splits = {"num_val": 0.1, "num_test": 0.1}
     data = make_data(

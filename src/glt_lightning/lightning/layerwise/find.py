@@ -20,13 +20,13 @@ from glt_lightning.lightning.models.sage import GraphSAGE
 
 
 def find_layers(
-    module: nn.Module, node_types: Sequence[str], edge_names: Mapping[Any, Sequence[str]]
+    module: nn.Module, node_types: Sequence[str], edge_names: Mapping[Any, Sequence[str]], typed: bool
 ) -> LayerwiseLayers:
-    """The layers of a module, with its weights as they are now. edge_names: attributes of edges, by edge type.
+    """The layers of a module, with its weights as they are now. edge_names: attributes of edges, by edge type.  typed: the graph
+    names its types, also where it has one.
 
     Raises `OptionError` for a module that offers none, or whose layers cannot be computed one after the other.
     """
-    typed = len(node_types) > 1 or len(edge_names) > 1
     names = [] if typed else list(next(iter(edge_names.values()), ()))
     return LayerwiseLayers(_offered(module, names, typed), node_types, typed)
 
@@ -41,8 +41,8 @@ def _offered(module: Any, edge_names: Sequence[str], typed: bool) -> Any:
         if isinstance(given, BasicGNN):
             if typed:
                 raise OptionError(
-                    f"layer-wise inference: {type(given).__name__} is for graphs of one node type and one edge type; this one "
-                    "has several. Give the module num_layers, embed(batch), layer(k, h, batch) and head(hs, node_type)."
+                    f"layer-wise inference: {type(given).__name__} is for graphs without names of node and edge types; this one "
+                    "has them. Give the module num_layers, embed(batch), layer(k, h, batch) and head(hs, node_type)."
                 )
             return FamilyLayers(given, edge_names)
     raise OptionError(

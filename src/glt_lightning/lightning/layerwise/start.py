@@ -75,7 +75,7 @@ def start_run(
 
 def layers_of(module: LightningModule, graph: DistGraph) -> LayerwiseLayers:
     """The layers of a module, with its weights as they are now. Raises as `find_layers`."""
-    return find_layers(module, graph.node_types, _edge_names(graph))
+    return find_layers(module, graph.node_types, _edge_names(graph), not graph.schema.homogeneous)
 
 
 def _edge_names(graph: DistGraph) -> Mapping[Any, Sequence[str]]:
