@@ -201,7 +201,9 @@ def test_graph_that_names_its_only_type(make_data: MakeData, make_trainer: Any, 
     data.prepare_data()
     data.setup("predict")
     described = {"metadata": data.metadata, "num_nodes": data.num_nodes, "target_type": data.target_type}
-    module = NodePredictor(data.num_features, data.label_facts, hidden_channels=8, num_layers=2, **described)
+    module = NodePredictor(
+        data.num_features, data.label_facts, hidden_channels=8, num_layers=2, embeddings=True, **described
+    )
     found = embed(module, data, batch_size=25)
     expected = torch.cat([row["embedding"] for row in make_trainer().predict(module, data)]).numpy()
     np.testing.assert_allclose(found["embedding"], expected, rtol=1e-5, atol=1e-6)
