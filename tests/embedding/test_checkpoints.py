@@ -18,6 +18,8 @@ from torch import nn
 
 from glt_lightning import DistTensor
 from glt_lightning.errors import DataError, OptionError
+from glt_lightning.lightning.callbacks.row_checkpoints import _markers
+from glt_lightning.tensors.saved import SavedRows, hash_of
 from tests.embedding.twins import NODES, QUIET, WIDTH, Twin, data_of, fit
 from tests.helpers import run_script
 from tests.helpers.partitions import small_graph
@@ -73,6 +75,22 @@ def test_resumed_run_equals_the_uninterrupted_one(graph, tmp_path, rule):
         fit(module, data_of(graph, tmp_path, parts), ckpt_path=tmp_path / "kept" / f"step={step}.ckpt", **options)
         assert module.steps == 21 - step
         assert_same(module, whole)
+
+
+def test_resumed_twice(graph, tmp_path):
+    """From the last batch of an epoch, then from the middle of the next one."""
+    options: dict[str, Any] = {"max_epochs": 3, "enable_checkpointing": True}
+
+    def keep(name: str, every: int) -> list[ModelCheckpoint]:
+        return [ModelCheckpoint(tmp_path / name, filename="{step}", every_n_train_steps=every, save_top_k=-1)]
+
+    whole, once, twice = (Twin(rule="adam", real=True) for _ in range(3))
+    fit(whole, data_of(graph, tmp_path), callbacks=keep("first", 7), **options)
+    fit(once, data_of(graph, tmp_path), ckpt_path=tmp_path / "first/step=7.ckpt", callbacks=keep("again", 5), **options)
+    fit(twice, data_of(graph, tmp_path), ckpt_path=tmp_path / "again/step=10.ckpt", **options)
+    assert (once.steps, twice.steps) == (14, 11)
+    assert_same(once, whole)
+    assert_same(twice, whole)
 
 
 def test_resumed_with_the_seed_of_the_checkpoint(graph, tmp_path):
@@ -252,6 +270,74 @@ def test_persistent_tensors(graph, tmp_path):
     with pytest.raises(DataError, match="tensor 'memory' is persistent and ended with the run"):
         trainer.save_checkpoint(tmp_path / "late.ckpt")
     assert not (tmp_path / "late.ckpt").exists()
+
+
+def _index(change) -> Any:
+    def write(folder: Path) -> None:
+        index = json.loads((folder / "index.json").read_text())
+        weight = index["tables"][0]["arrays"]["weight"]
+        found = change(index, weight)
+        (folder / "index.json").write_text(found if isinstance(found, str) else json.dumps(index))
+
+    return write
+
+
+def _pipe(folder: Path) -> None:
+    (folder / "0-weight.npy").unlink()
+    os.mkfifo(folder / "0-weight.npy")
+
+
+def _pipe_as_index(folder: Path) -> None:
+    (folder / "index.json").unlink()
+    os.mkfifo(folder / "index.json")
+
+
+def _other_width(folder: Path) -> None:
+    np.save(folder / "0-weight.npy", np.zeros((NODES, WIDTH + 1), np.float32))
+    digest = hash_of([(folder / "0-weight.npy").read_bytes()])
+    _index(lambda index, weight: weight.update(blake2b=digest))(folder)
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (_index(lambda index, weight: "null"), r"index\.json: version None"),
+        (_index(lambda index, weight: "[1]"), r"index\.json: version None"),
+        (_index(lambda index, weight: "[" * 100_000), r"index\.json: damaged: it is no JSON"),
+        (_index(lambda index, weight: index.update(tables={})), r"index\.json: damaged: tables: expected a list"),
+        (
+            _index(lambda index, weight: index["tables"][0].__delitem__("of")),
+            r"index\.json: damaged: tables\[0\]: expected",
+        ),
+        (_index(lambda index, weight: weight.update(file="../other.npy")), r"index\.json: damaged: .*weight.*beside"),
+        (_index(lambda index, weight: weight.update(file="/etc/passwd")), r"index\.json: damaged: .*weight.*beside"),
+        (_index(lambda index, weight: weight.update(shape=None)), r"index\.json: damaged: .*weight"),
+        (_other_width, r"0-weight\.npy: damaged: an array \["),
+        (_pipe, r"0-weight\.npy: cannot be read"),
+        (_pipe_as_index, r"rows-\w+: the rows of this checkpoint cannot be read"),
+    ],
+)
+def test_harmed_rows_are_one_line_that_names_the_file(saved, tmp_path, harm, said):
+    (folder,) = rows_beside(copied(saved[0], tmp_path))
+    harm(folder)
+    with pytest.raises(DataError, match=said) as error:
+        SavedRows(folder, None).open("emb", "weight", (WIDTH,), np.dtype(np.float32))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("nonce", ["../elsewhere", "a/b", "a\0b", "", 7, None])
+def test_harmed_name_of_rows_is_one_line(graph, saved, tmp_path, nonce):
+    path = copied(saved[0], tmp_path)
+    checkpoint = torch.load(path, weights_only=False)
+    for marker in _markers(checkpoint):
+        marker["nonce"] = nonce
+    torch.save(checkpoint, path)
+    with pytest.raises(DataError, match=r"one\.ckpt: damaged: its rows are in a folder named by"):
+        fit(Twin(rule="adam", real=True), data_of(graph, tmp_path), ckpt_path=path, max_epochs=2)
+    with pytest.raises(DataError, match=r"rows of embeddings: expected a folder that ends in"):
+        loaded = Twin.load_from_checkpoint(path, rule="adam", real=True)
+        loaded.test_step = lambda batch, batch_idx: None
+        Trainer(**QUIET).test(loaded, data_of(graph, tmp_path), verbose=False)
 
 
 # Saves twice under one name; the second save is killed before its k-th operation on files, for every k.

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from glt_lightning.data.regular_file import open_regular, parse_json
 from glt_lightning.errors import DataError, WriteError
 from glt_lightning.progress import long_work
 
@@ -148,22 +149,24 @@ class SavedRows:
     def __init__(self, folder: Path, digest: str | None) -> None:
         self.folder = folder
         try:
-            text = (folder / INDEX).read_bytes()
+            with open_regular(folder / INDEX) as file:
+                text = file.read()
         except OSError as error:
             raise DataError(
-                f"{folder}: the rows of this checkpoint cannot be read ({error.strerror}). A checkpoint with embeddings is a "
-                "file and the folder beside it; copy both."
+                f"{folder}: the rows of this checkpoint cannot be read ({error.strerror or error}). A checkpoint with "
+                "embeddings is a file and the folder beside it; copy both."
             ) from None
         if digest is not None and hash_of([text]) != digest:
             raise DataError(f"{folder / INDEX}: damaged, or of another checkpoint. Use another checkpoint.")
         try:
-            index = json.loads(text)
+            index = parse_json(text)
         except ValueError as error:
             raise DataError(f"{folder / INDEX}: damaged: it is no JSON ({error}).") from None
-        if index.get("version") != VERSION:
-            raise DataError(
-                f"{folder / INDEX}: version {index.get('version')!r}; this release reads version {VERSION}."
-            )
+        version = index.get("version") if isinstance(index, dict) else None
+        if version != VERSION:
+            raise DataError(f"{folder / INDEX}: version {version!r:.80}; this release reads version {VERSION}.")
+        if (odd := _odd(index)) is not None:
+            raise DataError(f"{folder / INDEX}: damaged: {odd}. Use another checkpoint.")
         self.tables: dict[str, dict[str, Any]] = {table["name"]: table for table in index["tables"]}
 
     def table(self, name: str) -> dict[str, Any]:
@@ -189,14 +192,51 @@ class SavedRows:
             )
         path = self.folder / found["file"]
         try:
-            with path.open("rb") as file, long_work(_log, f"{path.name}: checked", found["shape"][0]) as advance:
+            with open_regular(path) as file, long_work(_log, f"{path.name}: checked", found["shape"][0]) as advance:
                 whole = hash_of(_read(file, found, advance))
             values: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError) as error:
             raise DataError(f"{path}: cannot be read ({error}). Use another checkpoint.") from None
         if whole != found["blake2b"]:
             raise DataError(f"{path}: damaged: its hash differs from that of {INDEX}. Use another checkpoint.")
+        if values.shape != tuple(found["shape"]) or values.dtype != dtype:
+            raise DataError(
+                f"{path}: damaged: an array {list(values.shape)} of {values.dtype.str}, and {INDEX} says {found['shape']} of "
+                f"{found['dtype']}. Use another checkpoint."
+            )
         return values
+
+
+def _odd(index: Mapping[str, Any]) -> str | None:
+    """What is wrong with the tables of an index; None where they are as `write_rows` describes them."""
+    tables = index.get("tables")
+    if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
+        return "tables: expected a list of objects"
+    for number, table in enumerate(tables):
+        arrays = table.get("arrays")
+        if set(table) != _FIELDS or not (isinstance(table["name"], str) and isinstance(table["of"], str)):
+            return f"tables[{number}]: expected {', '.join(sorted(_FIELDS))}"
+        if not (table["optimizer"] is None or isinstance(table["optimizer"], str)) or not isinstance(arrays, dict):
+            return f"tables[{number}]: expected a name as optimizer, and an object as arrays"
+        for name, each in arrays.items():
+            if not isinstance(each, dict) or not _is_array(each):
+                where = f"tables[{number}].arrays[{name!r:.40}]"
+                return f"{where}: expected the name of a file beside {INDEX}, its dtype, shape, bytes and hash"
+    return None
+
+
+def _is_array(found: Mapping[str, Any]) -> bool:
+    shape, file = found.get("shape"), found.get("file")
+    return (
+        set(found) == _ARRAY_FIELDS
+        and all(isinstance(found[each], str) for each in ("dtype", "blake2b"))
+        and isinstance(file, str)
+        and file not in ("", ".", "..")
+        and not {"/", "\0"}.intersection(file)
+        and isinstance(shape, list)
+        and len(shape) > 0
+        and all(type(each) is int and each >= 0 for each in [found["bytes"], *shape])
+    )
 
 
 def _read(file: Any, found: Mapping[str, Any], advance: Callable[[int], object]) -> Iterator[bytes]:
@@ -212,4 +252,16 @@ def _read(file: Any, found: Mapping[str, Any], advance: Callable[[int], object])
 
 def open_saved(found: Mapping[str, Any]) -> SavedRows:
     """The folder that a loaded checkpoint names. Raises `DataError`."""
-    return SavedRows(Path(found["folder"]), found["index"])
+    folder, digest, nonce = found.get("folder"), found.get("index"), found.get("nonce")
+    named = is_nonce(nonce) and isinstance(folder, str) and folder.endswith(f".rows-{nonce}") and "\0" not in folder
+    if not named or not isinstance(digest, str):
+        raise DataError(
+            f"rows of embeddings: expected a folder that ends in .rows-{{nonce}} and the hash of its index; the checkpoint has "
+            f"{folder!r:.200}, {digest!r:.80}. It is damaged; use another one."
+        )
+    return SavedRows(Path(str(folder)), digest)
+
+
+def is_nonce(found: object) -> bool:
+    """Whether this may be the end of the name of a folder of rows."""
+    return isinstance(found, str) and found.isalnum() and len(found) <= 64

@@ -20,7 +20,7 @@ from glt_lightning.embedding.dist_embedding import MARKER
 from glt_lightning.errors import DataError, OptionError
 from glt_lightning.tensors.dist_graph import DistGraph
 from glt_lightning.tensors.dist_snapshot import load_persistent, persistent_rows
-from glt_lightning.tensors.saved import RowsToSave, open_saved, write_rows
+from glt_lightning.tensors.saved import RowsToSave, is_nonce, open_saved, write_rows
 
 _NONCE = re.compile("[0-9a-f]{16}")
 
@@ -82,9 +82,15 @@ class RowCheckpointIO(CheckpointIO):
         module = self._trainer.lightning_module
         lenient = module is not None and not module.strict_loading
         for marker in _markers(checkpoint):
-            if "nonce" in marker:  # where it lies now: checkpoints are moved
-                folder = _folder(Path(os.path.realpath(path)), str(marker["nonce"]))
-                marker.update(folder=str(folder), lenient=lenient)
+            if "nonce" not in marker:
+                marker.pop("folder", None)  # nothing of ours wrote that
+            elif not is_nonce(marker["nonce"]):
+                raise DataError(
+                    f"{path}: damaged: its rows are in a folder named by {marker['nonce']!r:.80}, expected letters and "
+                    "digits. Use another checkpoint."
+                )
+            else:  # where it lies now: checkpoints are moved
+                marker.update(folder=str(_folder(Path(os.path.realpath(path)), marker["nonce"])), lenient=lenient)
         if self.graph is not None:
             self._load_tensors(checkpoint.get(MARKER), str(path), lenient)
         return checkpoint
@@ -92,7 +98,10 @@ class RowCheckpointIO(CheckpointIO):
     def _load_tensors(self, found: Any, path: str, lenient: bool) -> None:
         assert self.graph is not None
         if found is not None:
-            load_persistent(self.graph, open_saved(found), found["names"], strict=not lenient)
+            names = found.get("names") if isinstance(found, Mapping) else None
+            if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+                raise DataError(f"{path}: damaged: persistent tensors are named {names!r:.80}. Use another checkpoint.")
+            load_persistent(self.graph, open_saved(found), names, strict=not lenient)
         elif not lenient:
             raise DataError(
                 f"{path}: it has no persistent tensors. With strict_loading=False they are left as they are."
