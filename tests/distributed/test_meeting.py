@@ -8,13 +8,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from glt_lightning import distributed
 from glt_lightning.cluster.link import Link
+from glt_lightning.distributed.client import PendingRequest
 from glt_lightning.distributed.meeting import Group, MeetingPoint, ask_round, say_gone
 from glt_lightning.distributed.requests import CallTable, from_message, name_of, to_message
 from glt_lightning.distributed.server import free_address
@@ -22,6 +25,7 @@ from glt_lightning.errors import OptionError, PeerError, RemoteError
 from glt_lightning.options import DeadlineOptions
 from glt_lightning.transport.message import Message
 from glt_lightning.transport.peer import Peer
+from tests.helpers.owners import CALLER
 
 DEADLINES = DeadlineOptions(connect_s=2, call_s=5, reconnect_s=0.1)
 
@@ -136,7 +140,7 @@ def test_requests_know_a_fixed_table() -> None:
     table = CallTable({"f": lambda a, b=2: a + b})
 
     def call(func: str, *args: Any, **kwargs: Any) -> Any:
-        return from_message(table(to_message({"func": func, "args": args, "kwargs": kwargs}), None))["value"]
+        return from_message(table(to_message({"func": func, "args": args, "kwargs": kwargs}), CALLER))["value"]
 
     assert (call("f", 1), call("f", 1, b=5)) == (3, 6)
     assert torch.equal(call("f", torch.arange(2)), torch.arange(2) + 2)
@@ -155,3 +159,19 @@ def test_a_server_finds_its_address_again() -> None:
         assert free_address("127.0.0.1", "a:1/0") != taken
     with pytest.raises(OptionError, match="is an address of this host"):
         free_address("192.0.2.1", "a:1/0")
+
+
+def test_rows_that_come_in_pieces_are_whole() -> None:
+    """A server answers the first nodes of a call; the client asks for the others, and says where a server sends nothing."""
+    asked: list[int] = []
+
+    def answer(index: Tensor, most: int) -> SimpleNamespace:
+        asked.append(len(index))
+        return SimpleNamespace(result=lambda: to_message({"value": index[:most, None] * 2}))
+
+    index = torch.arange(10)
+    whole = PendingRequest(answer(index, 4), index, lambda rest: answer(rest, 4)).wait()
+    assert whole.tolist() == [[2 * i] for i in range(10)]
+    assert asked == [10, 6, 2]
+    with pytest.raises(PeerError, match="its answer has 4 rows of 10, and no more"):
+        PendingRequest(answer(index, 4), index, lambda rest: answer(rest, 0)).wait()

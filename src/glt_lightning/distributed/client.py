@@ -107,17 +107,26 @@ def _say_left(session: Session, addresses: list[str]) -> None:
 
 
 class PendingRequest:
-    """The answer to `async_request_server`."""
+    """The answer to `async_request_server`. ask: asks for the rest of ``index``, of whose nodes the answer may have the first
+    ones alone; None: it is whole."""
 
-    def __init__(self, answer: PendingAnswer, rest: Callable[[Any], PendingAnswer | None] = lambda found: None) -> None:
-        self._answer, self._rest = answer, rest
+    def __init__(
+        self, answer: PendingAnswer, index: Any = None, ask: Callable[[Any], PendingAnswer] | None = None
+    ) -> None:
+        self._answer, self._index, self._ask = answer, index, ask
 
     def wait(self) -> Any:
         """Waits for the answer. Raises `DataError` for a call that the server refuses, `PeerError` for a lost server."""
-        found = [self._value(self._answer)]
-        while (answer := self._rest(found)) is not None:
-            found.append(self._value(answer))
-        return found[0] if len(found) == 1 else torch.cat(found)
+        first = self._value(self._answer)
+        if self._ask is None or not isinstance(first, Tensor) or len(first) == len(self._index):
+            return first
+        found, done = [first], len(first)
+        while done < len(self._index):
+            if not len(found[-1]):
+                raise PeerError(f"its answer has {done} rows of {len(self._index)}, and no more.")
+            found.append(self._value(self._ask(self._index[done:])))
+            done += len(found[-1])
+        return torch.cat(found)
 
     def _value(self, answer: PendingAnswer) -> Any:
         try:
@@ -156,19 +165,9 @@ def async_request_server(server_rank: int, func: Callable[..., Any] | str, *args
     if name.removeprefix("DistServer.") not in BY_INDEX:
         return PendingRequest(ask(args, kwargs))
     given = dict(zip(("node_type", "index"), args, strict=False)) | kwargs
-    index = given.get("index")
-
-    def rest(found: list[Any]) -> PendingAnswer | None:
-        if not isinstance(index, (Tensor, np.ndarray)) or not all(isinstance(each, Tensor) for each in found):
-            return None
-        done = sum(map(len, found))
-        if done >= len(index):
-            return None
-        if not len(found[-1]):
-            raise PeerError(f"{peer.name}: its answer to {name} has no rows after {done} of {len(index)}.")
-        return ask((), given | {"index": index[done:]})
-
-    return PendingRequest(ask(args, kwargs), rest)
+    if not isinstance(index := given.get("index"), (Tensor, np.ndarray)):
+        return PendingRequest(ask(args, kwargs))
+    return PendingRequest(ask(args, kwargs), index, lambda rest: ask((), given | {"index": rest}))
 
 
 def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any:

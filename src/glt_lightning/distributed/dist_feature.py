@@ -61,6 +61,7 @@ class DistFeature:
         self.local_feature, self.feature_pb = local_feature, as_books(feature_pb)
         self._device, self._offer = torch.device("cpu" if device is None else device), None
         session = current()
+        self._reply_bytes = 0 if session is None else session.cluster.limits.reply_bytes
         if local_only or session is None or session.context.world_size == 1:
             if num_partitions > 1 and not local_only:
                 raise OptionError(
@@ -104,7 +105,12 @@ class DistFeature:
         return feature[ids].to(self._device)
 
     def _answer(self, ids: Tensor, kind: Any) -> Tensor:
-        return self.local_get(ids, tuple(kind) if isinstance(kind, list) else kind)
+        """The rows of the first ids, as many as fit into a reply, and at least one."""
+        if not isinstance(ids, Tensor) or ids.ndim != 1:
+            raise OptionError(f"DistFeature: ids: expected a tensor of integers [n], got {ids!r:.100}.")
+        of = tuple(kind) if isinstance(kind, list) else kind
+        row = self.local_get(ids[:1], of)
+        return self.local_get(ids[: max(1, self._reply_bytes // max(1, row.nbytes))], of)
 
 
 def _of(given: Any, kind: Any) -> Any:

@@ -120,7 +120,8 @@ class DistRandomPartitioner:
 
     def _answer(self, of: str, kind: str, first: int, end: int) -> list[Tensor]:
         values, ids = next(pair for t, pair in self._pieces[of].items() if str(t) == kind)
-        return [values[first:end], ids[first:end]]
+        rows = slice(first, min(end, first + self._chunk_size))
+        return [values[rows], ids[rows]]
 
     def _whole(self, of: str, offer: Offer | None, num_nodes: Any = None) -> dict[Any, Tensor]:
         """The rows of all workers in the order of their ids, by type."""

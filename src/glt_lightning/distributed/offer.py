@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from glt_lightning.distributed.client import PendingRequest
@@ -11,6 +11,7 @@ from glt_lightning.distributed.requests import CallTable, to_message
 from glt_lightning.distributed.session import required
 from glt_lightning.errors import OptionError
 from glt_lightning.transport.base import Service
+from glt_lightning.transport.peer import PendingAnswer
 
 _OP = "call"
 _FUNC = "answer"
@@ -45,6 +46,12 @@ class Offer:
             session.ends.callback(peer.close)
 
     def ask(self, rank: int, **question: Any) -> PendingRequest:
-        """Asks worker ``rank``."""
-        message = to_message({"func": _FUNC, "args": [], "kwargs": question})
-        return PendingRequest(self._peers[rank].ask(_OP, message.header, message.body))
+        """Asks worker ``rank``. With ``ids`` it may answer the first ones; the others are then asked for, too."""
+
+        def ask(question: Mapping[str, Any]) -> PendingAnswer:
+            message = to_message({"func": _FUNC, "args": [], "kwargs": question})
+            return self._peers[rank].ask(_OP, message.header, message.body)
+
+        if "ids" not in question:
+            return PendingRequest(ask(question))
+        return PendingRequest(ask(question), question["ids"], lambda rest: ask(question | {"ids": rest}))
