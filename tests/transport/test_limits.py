@@ -310,3 +310,25 @@ def test_a_large_call_has_its_turn_before_later_ones() -> None:
         for thread in threads:
             thread.join()
     assert order == [150, 10]
+
+
+def test_a_client_at_its_limit_keeps_nobody_waiting() -> None:
+    admission = Admission(LimitOptions(unread_size=100, unread_total_size=100), lambda peer: None)
+
+    def work(client, nbytes: int, until: threading.Event) -> None:
+        with admission.working(client, nbytes, lambda: False):
+            assert until.wait(30)
+
+    with ExitStack() as stack:
+        first, greedy, other = (stack.enter_context(admission.stream(f"{n}:1")) for n in range(3))
+        never = threading.Event()
+        with admission.working(first, 100, lambda: True):
+            threads = [threading.Thread(target=work, args=(greedy, 60, never)) for _ in range(2)]
+            for number, thread in enumerate(threads, 1):
+                thread.start()
+                while len(admission._queue) < number:
+                    thread.join(0.01)
+        with admission.working(other, 40, lambda: False):  # beside one of the two, before the other
+            never.set()
+        for thread in threads:
+            thread.join()

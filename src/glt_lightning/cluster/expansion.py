@@ -30,15 +30,12 @@ from glt_lightning.sampler.walk_question import MOST_WALKS, STEP_BYTES, STEPS_AT
 from glt_lightning.transport.base import Caller
 from glt_lightning.transport.message import Message, lay_out, layout_entries, pack, unpack
 
-MOST_SCANNED = (
-    1 << 27
-)  # entries that are read one after the other between two looks at the caller: a fraction of a second
+# Entries that are read one after the other between two looks at the caller: about a second's work by LABOR, less by others.
+MOST_SCANNED = 1 << 26
 _MOST_SEEN = 2 << 30  # bytes in which a picker sees the rows of a request
 _EDGES_AT_ONCE = 1 << 20  # of an answer of `induce`, unless a row has more
 _EDGE_BYTES = 32  # of memory for each on the way: as found by the op, twice, and of the wire's dtype
-_PICKER_BYTES = (
-    64  # of memory for each entry of a row that a picker sees: positions, edge rows, times, what it may return
-)
+_PICKER_BYTES = 64  # of memory for each entry that a picker sees: positions, edge rows, times, what it may return
 _AT_ONCE = 1 << 18  # picks between the op's int64 and the wire's int32: 2 MiB, which stay in the cache
 
 

@@ -88,5 +88,5 @@ class CallTable:
             nbytes = self._working[name](*args, **kwargs) if name in self._working else 0
             with caller.working(nbytes):
                 return to_message({"value": self._table[name](*args, **kwargs)})
-        except TypeError as error:
+        except (TypeError, IndexError) as error:
             raise DataError(f"request_server: {name}: {error}.") from None

@@ -40,9 +40,7 @@ _LOOK_S = 1.0  # how often a server looks whether it is still needed
 _PORTS = range(15000, 30000)  # below those that systems give out: a server that is started again finds its own free
 _TRIES = 100
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-_EDGE_BYTES = (
-    96  # of memory for each edge on the way to an answer: its ends as stored, as ids, sorted twice, and as sent
-)
+_EDGE_BYTES = 96  # of memory for each edge on the way to an answer: ends as stored, as ids, sorted twice, as sent
 SPLITS = ("train", "val", "test")
 _CALLABLE = (
     "get_dataset_meta",
@@ -202,9 +200,8 @@ class DistServer:
             got = f"{index.dtype} {list(index.shape)}" if isinstance(index, Tensor) else f"{index!r:.100}"
             raise DataError(f"{name}: index: expected a tensor of integers [n], got {got}.")
         fit, row_bytes = self._fit(name, node_type)
-        return min(fit, len(index)) * (
-            3 * row_bytes + 32
-        )  # the rows as stored, as given and as sent, and their numbers
+        # the rows as stored, as given and as sent, and their numbers
+        return min(fit, len(index)) * (3 * row_bytes + 32)
 
     def _fit(self, name: str, node_type: str | None) -> tuple[int, int]:
         """(number of rows that fit into a reply, bytes of each)"""

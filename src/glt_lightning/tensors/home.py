@@ -65,8 +65,9 @@ class RowsHome:
         row_bytes = math.prod(table.row_shape) * table.dtype.itemsize
         fit = max(1, self._link.limits.reply_bytes // row_bytes)
         table.position(rows)  # raises for rows of another host
-        entries, body = pack({"values": table.read(rows[:fit])})
-        return Message({"arrays": entries}, body)
+        with caller.working(2 * min(fit, len(rows)) * row_bytes):
+            entries, body = pack({"values": table.read(rows[:fit])})
+            return Message({"arrays": entries}, body)
 
     def _put(self, message: Message, caller: Caller) -> Message:
         table, arrays, header = self._table(message, caller), unpack(message), message.header

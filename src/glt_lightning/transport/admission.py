@@ -60,9 +60,8 @@ class Admission:
         self._clients: dict[str, ClientConnection] = {}
         self._held = 0
         self._working = 0
-        self._queue: deque[object] = (
-            deque()
-        )  # calls that wait for memory of the server, in the order in which they get it
+        # calls that wait for memory of the server, in the order in which they get it
+        self._queue: deque[object] = deque()
 
     @contextmanager
     def stream(self, peer: str) -> Iterator[ClientConnection]:
@@ -133,6 +132,9 @@ class Admission:
         """Reserves the working memory of one call. The calls of a client take at most ``unread_size``, those of all clients
         ``unread_total_size``; a larger one waits until the client, and the server, have no other at work. Raises `PeerLostError`
         if the client leaves meanwhile."""
+        if not nbytes:
+            yield
+            return
         ticket = object()
         with self._state:
             try:
@@ -156,6 +158,9 @@ class Admission:
 
     def _may_work(self, client: ClientConnection, nbytes: int, ticket: object) -> bool:
         if client.working and client.working + nbytes > self._limits.unread_bytes:
+            if ticket in self._queue:  # another call of the client came first: those of others do not wait for it
+                self._queue.remove(ticket)
+                self._state.notify_all()
             return False
         if ticket not in self._queue:
             self._queue.append(ticket)
