@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from lightning.pytorch import Callback
 
 from glt_lightning import GraphSAGE, PredictionWriter, SamplingOptions
 from glt_lightning.errors import DataError, OptionError, PeerError, WriteError
@@ -64,6 +65,31 @@ def test_second_run_replaces_the_first(make_data, make_model, make_trainer, tmp_
 class NeverPredicts(Noting):
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         raise AssertionError("nothing may be computed")
+
+
+def test_names_of_files_that_were_replaced_are_the_users(make_data, make_model, make_trainer, tmp_path: Path) -> None:
+    for _ in range(2):
+        make_trainer(callbacks=[PredictionWriter(tmp_path / "out")]).predict(
+            make_model(), make_data(), return_predictions=False
+        )
+    (tmp_path / "out" / "rank0.parquet").write_text("mine")
+    with pytest.raises(OptionError, match=r"has rank0\.parquet, which no manifest of predictions lists"):
+        make_trainer(callbacks=[PredictionWriter(tmp_path / "out")]).predict(
+            make_model(), make_data(), return_predictions=False
+        )
+    assert (tmp_path / "out" / "rank0.parquet").read_text() == "mine"
+
+
+def test_a_manifest_that_comes_while_it_predicts_stays(make_data, make_model, make_trainer, tmp_path: Path) -> None:
+    class Comes(Callback):
+        def on_predict_epoch_start(self, *_: Any) -> None:
+            (tmp_path / "out" / MANIFEST).write_text("{}")
+
+    (tmp_path / "out").mkdir()
+    writer = PredictionWriter(tmp_path / "out")
+    with pytest.raises(WriteError, match="came while predictions were made"):
+        make_trainer(callbacks=[writer, Comes()]).predict(make_model(), make_data(), return_predictions=False)
+    assert (tmp_path / "out" / MANIFEST).read_text() == "{}"
 
 
 def _everything(folder: Path) -> dict[str, bytes | None]:

@@ -104,7 +104,18 @@ def test_the_users_version_and_other_ranks_make_no_folder(tmp_path: Path, monkey
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "lightning_logs").touch()
     with (
-        pytest.raises(WriteError, match=r"lightning_logs/version_0: the folder of this run cannot be made \(Not a dir"),
+        pytest.raises(
+            WriteError, match=r"lightning_logs: the folder of this run cannot be made in it \((Not a dir|File exists)"
+        ),
+        reserved_folders(trainer(CSVLogger(tmp_path))),
+    ):
+        pass
+
+
+def test_a_log_folder_behind_a_dangling_link_is_named(tmp_path: Path) -> None:
+    (tmp_path / "lightning_logs").symlink_to(tmp_path / "purged" / "logs")
+    with (
+        pytest.raises(WriteError, match="lightning_logs: the folder of this run cannot be made in it"),
         reserved_folders(trainer(CSVLogger(tmp_path))),
     ):
         pass

@@ -58,6 +58,8 @@ class WholeCheckpointIO(TorchCheckpointIO):
             raise DataError(f"{path}: this is no file. A checkpoint of a single file is expected here.")
         try:
             found = super().load_checkpoint(path, *args, **options)
+        except PermissionError as error:
+            raise DataError(f"{path}: this checkpoint cannot be read ({error.strerror}).") from error
         except Exception as error:  # of a file that is cut, any of a dozen
             if zipfile.is_zipfile(path) and "PytorchStreamReader" not in str(error):
                 raise  # it is whole; classes are missing, say

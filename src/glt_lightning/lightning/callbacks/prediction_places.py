@@ -146,23 +146,36 @@ class FolderPlace:
         }
         fresh = not self._folder.exists()
         names = {rank: file_name(rank if fresh else f"{rank}-{self._token}") for rank in here}
+        earlier = set() if fresh else _listed_in(self._folder)
+        if not fresh:
+            self._require_own_manifest(earlier)
         try:
-            earlier = set() if fresh else _listed_in(self._folder)
             replaces = {_REPLACES: sorted(earlier - {MANIFEST})} if earlier else {}
-            text = manifest_text({names[rank]: count for rank, count in here.items()}, {**facts, **replaces})
-            (self._part / MANIFEST).write_bytes(text)
+            files = {names[rank]: count for rank, count in here.items()}
+            (self._part / MANIFEST).write_bytes(manifest_text(files, {**facts, **replaces}))
             if fresh:
                 os.rename(self._part, self._folder)
             else:
-                self._fill(names, earlier)
+                self._fill(names, earlier, manifest_text(files, facts))
         except OSError as error:
             raise WriteError(
                 f"{self.name}: cannot be completed ({error.strerror}). Free some space or choose another folder, then run it "
                 "again; earlier predictions in that folder are untouched."
             ) from error
 
-    def _fill(self, names: Mapping[int, str], earlier: set[str]) -> None:
-        """Moves the files into the folder. An end in the middle leaves the earlier predictions or these, and files of ours."""
+    def _require_own_manifest(self, earlier: set[str]) -> None:
+        """Raises `WriteError` where a manifest of something else has come since `open` looked."""
+        if os.path.lexists(self._folder / MANIFEST) and MANIFEST not in earlier:
+            raise WriteError(
+                f"{self.name}: {MANIFEST} came while predictions were made, and is none of ours. Move it, or choose another "
+                "folder, then run it again; nothing was changed."
+            )
+
+    def _fill(self, names: Mapping[int, str], earlier: set[str], settled: bytes) -> None:
+        """Moves the files into the folder. An end in the middle leaves the earlier predictions or these, and files of ours.
+
+        settled: the manifest when the earlier files are gone: from then on their names are the user's.
+        """
         for rank, name in names.items():
             os.rename(self._part / file_name(rank), self._folder / name)
         os.replace(self._part / MANIFEST, self._folder / MANIFEST)
@@ -170,6 +183,8 @@ class FolderPlace:
         for each in left:
             if each.name not in (MANIFEST, *names.values()):
                 os.unlink(each)
+        (self._part / MANIFEST).write_bytes(settled)
+        os.replace(self._part / MANIFEST, self._folder / MANIFEST)
         self._part.rmdir()
 
     def complete_host(self, counts: Sequence[int], facts: Mapping[str, Any]) -> None:

@@ -121,6 +121,8 @@ class GLTCLI(LightningCLI):
     def _take_checkpoint(self, name: str, config: Any) -> None:
         """``best`` and ``last`` are Lightning's words for checkpoints of the same process; here they outlive the process. What
         the checkpoint's model has otherwise than this configuration is refused or said."""
+        if "ckpt_path" not in config:  # a program's own subcommand may have no such option
+            return
         word, root = config.get("ckpt_path"), config.trainer.default_root_dir or os.getcwd()
         if word is None and name != "fit":
             raise OptionError(
@@ -289,11 +291,18 @@ def _missing_package(error: BaseException) -> OptionError | None:
 def _unwritable(error: BaseException) -> WriteError | None:
     """That a logger, or Lightning, found the disk full or could not make a folder of the run."""
     for each in _causes(error):
-        if isinstance(each, OSError) and each.errno in _DISK_IS_FULL + _NO_FOLDER:
+        if not isinstance(each, OSError):
+            continue
+        if each.errno in _DISK_IS_FULL:
             where = "a file of this run" if each.filename is None else each.filename
             return WriteError(
                 f"{where}: {each.strerror}. Free some space, or choose another folder with --trainer.default_root_dir or with "
                 "save_dir of the logger. GLT_TRACEBACK=1 shows where."
+            )
+        if each.errno in _NO_FOLDER and each.filename is not None:
+            return WriteError(
+                f"{each.filename}: {each.strerror}. If it is of the logs or checkpoints of this run, choose another folder with "
+                "--trainer.default_root_dir or with save_dir of the logger. GLT_TRACEBACK=1 shows where."
             )
     return None
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
 from glt_lightning.errors import OptionError
@@ -24,8 +22,9 @@ class EmbeddingTrainer(Trainer):
     def log_every_n_steps(self) -> int:
         """At most the batches of an epoch where the user did not choose: Lightning's 50 would log no step of a shorter epoch, and
         warn of it."""
-        batches = self.fit_loop.max_batches if self.shortens_log_interval else math.inf
-        return int(max(1, min(self._log_interval, batches)))
+        if not self.shortens_log_interval or not self._log_interval:  # 0: never
+            return self._log_interval
+        return int(max(1, min(self._log_interval, self.fit_loop.max_batches)))
 
     @log_every_n_steps.setter
     def log_every_n_steps(self, value: int) -> None:

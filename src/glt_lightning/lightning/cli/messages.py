@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -68,6 +69,8 @@ class OneLineParser(LightningArgumentParser):
 
     def parse_path(self, path: Any, *args: Any, **kwargs: Any) -> Any:
         """As jsonargparse's, with the file and the line in errors."""
+        if not os.path.isfile(path):  # a pipe can be read once
+            return super().parse_path(path, *args, **kwargs)
         self._file = str(path)
         read_yaml(self._file)
         self._read[self._file] = Path(path).read_text()
@@ -107,7 +110,7 @@ class _LeafOverrides(ActionTypeHint):
                 first, *below = _keys_of(option[len(base) + 1 :], present)
                 if below:
                     changed = _with_leaf(present.get(first), below, value, f"{option}: {self.dest}.{first}")
-                    args = (parser, config, json.dumps(changed), f"{base}.{first}")
+                    args = (parser, config, json.dumps(changed, default=str), f"{base}.{first}")
         return super().__call__(*args, **kwargs)  # type: ignore[no-untyped-call]
 
 

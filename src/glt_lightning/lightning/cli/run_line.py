@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -65,21 +66,20 @@ def reserved_folders(trainer: Trainer) -> Iterator[None]:
 
 def _reserve(logger: CSVLogger | TensorBoardLogger) -> Path:
     root = Path(os.path.expanduser(os.path.expandvars(logger.root_dir)))
-    number = int(logger.version)
-    while True:
-        folder = root / f"version_{number}"
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            number += 1
-        except OSError as error:
-            raise WriteError(
-                f"{folder}: the folder of this run cannot be made ({error.strerror}). Choose another place with "
-                "--trainer.default_root_dir or with save_dir of the logger, or --trainer.logger false."
-            ) from error
-        else:
-            logger._version = number
-            return folder
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(int(logger.version)):
+            folder = root / f"version_{number}"
+            with suppress(FileExistsError):
+                folder.mkdir()
+                logger._version = number
+                return folder
+    except OSError as error:
+        raise WriteError(
+            f"{root}: the folder of this run cannot be made in it ({error.strerror}). Choose another place with "
+            "--trainer.default_root_dir or with save_dir of the logger, or --trainer.logger false."
+        ) from error
+    raise AssertionError("numbers do not end")
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def predict_layerwise(
     if not isinstance(datamodule, GLTDataModule):
         raise OptionError(f"predict_layerwise: datamodule: expected a GLTDataModule, got {type(datamodule).__name__}.")
     chosen = as_options(LayerwiseOptions, "layerwise", {} if options is None else options)
-    if "://" not in str(out):
+    if "://" not in str(out) and trainer.world_size == 1:  # several ranks look together, when all are there
         require_ours(folder_of(str(out)))
     beside = Path(tempfile.gettempdir()) if "://" in str(out) else folder_of(str(out)).parent
     scratch = beside if chosen.scratch is None else Path(chosen.scratch)
