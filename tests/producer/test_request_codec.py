@@ -28,7 +28,7 @@ FULL = replace(
         "label": np.array([[1.5, 0.0]], dtype=np.float32),
         "time": np.array([7, 8, 9]),
         "flags": np.array([True]),
-        "half": np.array(1, dtype=np.float16),
+        "half": np.ones(1, dtype=np.float16),
     },
     link={"dst": np.arange(3), "rejected": np.array([65])},
     trees=Trees({2: np.array([3], np.int32)}, until=np.arange(4), since=np.arange(4) - 9),

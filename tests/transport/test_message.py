@@ -176,6 +176,7 @@ GOOD = ["a", "<i4", [2], 0]
         ([["a", "<i4", [2.0], 0]], "counts"),
         ([["a", "<i4", [1] * 9, 0]], "counts"),
         ([["a", "<i4", [17], 0]], "exceed the body of 64"),
+        ([["a", "<i4", [16], 0], ["b", "<i4", [1], 0]], "68 bytes in a body of 64; entries may not overlap"),
         ([["a", "<i4", [2**62, 4], 0]], "too large"),
         ([["a", "<i4", [2**40, 2**40, 0], 0]], "too large"),
         ([["a", "|i1", [2**63], 0]], "too large"),

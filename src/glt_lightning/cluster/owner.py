@@ -109,10 +109,10 @@ class Owner:
             kind, index, names = _table(table, self._manifest)
             rows = require_ids(ids.get(str(number)))
             found = {name: self._shards(kind, index, name) for name in names}
-            row_bytes = sum(shards.row_bytes for shards in found.values())
+            # the ids of narrow rows take more memory than the rows
+            row_bytes = max(8, sum(shards.row_bytes for shards in found.values()))
             # at least one row in a reply, or the caller would ask for the rest for ever
-            fit = max(left // max(1, row_bytes), 0 if given else 1) if whole else 0
-            fit = min(fit, max(1, self._reply_bytes // 8))  # the ids of narrow rows take more memory than the rows
+            fit = max(left // row_bytes, 0 if given else 1) if whole else 0
             whole = fit >= len(rows)
             rows = rows[:fit].astype(np.int64)
             given += len(rows)

@@ -191,6 +191,9 @@ def parse_layout(entries: Any, nbytes: int) -> list[Placed]:
     layout = [_placed(entry, nbytes) for entry in entries]
     if len({place.name for place in layout}) != len(layout):
         raise WireError("arrays: the same name is given twice.")
+    # Whoever copies each array takes no more memory than the body has.
+    if (total := sum(math.prod(place.shape) * _DTYPES[place.dtype].itemsize for place in layout)) > nbytes:
+        raise WireError(f"arrays: {total} bytes in a body of {nbytes}; entries may not overlap.")
     return layout
 
 
