@@ -181,6 +181,7 @@ def test_goes_on_over_the_next_graph(partition, expected):
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 2)])
 def test_checkpoints_of_other_hosts(partition, expected, tmp_path, before, after):
     """Rank 0 writes all rows; each host reads its own."""
+    saved = tmp_path / "c.ckpt.rows-ab12"
 
     def first(job: Job, rank: int) -> Any:
         embedding = DistEmbedding(WIDTH)
@@ -188,11 +189,11 @@ def test_checkpoints_of_other_hosts(partition, expected, tmp_path, before, after
             embedding.attach(graph, "emb")
             optimizer = job.optimizer(embedding)
             train(embedding, optimizer, rank, range(3))
-            digest = write_rows(tmp_path / "rows", [embedding.rows.to_save(optimizer.kind)], "") if not rank else None
+            digest = write_rows(saved, [embedding.rows.to_save(optimizer.kind)], "ab12") if not rank else None
             return digest, optimizer.state_dict()
 
     digest, state = Job(partition, before).run(first)[0]
-    named = {"folder": str(tmp_path / "rows"), "index": digest}
+    named = {"folder": str(saved), "index": digest, "nonce": "ab12"}
 
     def second(job: Job, rank: int) -> dict[str, np.ndarray]:
         embedding = DistEmbedding(WIDTH, init="zeros")

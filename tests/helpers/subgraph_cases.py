@@ -191,6 +191,7 @@ def check_far_further_edges(kernels: Kernels, first: int) -> None:
         source = SimpleNamespace(
             config=config,
             view=view,
+            edges=[],
             complete=lambda found, excluded: None,
             induce=lambda asked: [induce_all(view, among) for among in asked],
             reached_edges=lambda edges: None,

@@ -145,7 +145,7 @@ def test_a_file_is_cut_off(tmp_path, workers, error):
         batches = iter(loader)
         next(batches)
         os.truncate(graph.directory / node_path(0, 0, "x"), 50_000)
-        with pytest.raises(error, match=r"nodes/0/x\.npy: damaged: it was truncated to 50,000 bytes while in use"):
+        with pytest.raises(error, match=r"nodes/0/x\.npy: damaged: it (was truncated to 50,000 bytes|has 50000 b)"):
             list(batches)
 
 

@@ -95,7 +95,7 @@ def test_what_was_read_is_told(tmp_path: Path) -> None:
     assert not told
     shards.gather(np.array([12, 3, 12, 39]), on_disk=told.append)
     (read,) = told
-    assert (read.rows, read.row_bytes, read.page_bytes) == (3, PAGE, 2 * PAGE)
+    assert (read.rows, read.places, read.row_bytes, read.page_bytes) == (2, 3, PAGE, 2 * PAGE)
     assert read.seconds > 0
 
 

@@ -82,7 +82,7 @@ def test_cached_neighbour_lists_are_not_asked_for(tmp_path, make, lists):
 
 
 @pytest.mark.parametrize("kind", ["in process", "flight"])
-@pytest.mark.parametrize("reply_bytes", [1 << 16, 64])
+@pytest.mark.parametrize("reply_bytes", [1 << 16, 256])
 def test_owners_over_the_wire(tmp_path, kind, reply_bytes):
     """Also in pieces, where a reply has room for a few edges; a row beyond the limit is an error of its owner."""
     data = small_hetero()
@@ -99,7 +99,7 @@ def test_owners_over_the_wire(tmp_path, kind, reply_bytes):
         source = neighbor_source(here, CONFIG, remote=remote)
         asked, truth = questions(data, whole)
         check(source, whole, asked, truth)
-        assert remote.traffic.round_trips > 2 * len(asked) or reply_bytes > 64
+        assert remote.traffic.round_trips > 2 * len(asked) or reply_bytes > 256
         with pytest.raises(DataError, match=r"induced_limit: node .* more than 1. Raise induced_limit"):
             source.induce(questions(data, whole, limit=1)[0])
 

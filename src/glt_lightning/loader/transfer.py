@@ -35,7 +35,7 @@ class CopiesInFlight:
     @contextmanager
     def held(self, batch: Any, device: torch.device) -> Iterator[None]:
         """Keeps the memory of a batch that is copied to ``device`` in here, on its current stream."""
-        if device.type != "cuda":
+        if device.type == "cpu":
             yield
             return
         self.release()
