@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch import seed_everything
 
 from glt_lightning import GraphSAGE
 from glt_lightning.errors import DataError, OptionError
@@ -41,6 +42,7 @@ def coded_graph(**changes: Any) -> ArraySource:
 
 
 def test_codes_are_learned_from(make_data, make_trainer) -> None:
+    seed_everything(0, verbose=False)
     data = make_data(dataset=coded_graph())
     assert data.num_categories == COUNTS  # before there is a partition
     trainer = make_trainer(max_epochs=5)

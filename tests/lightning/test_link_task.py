@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from lightning.pytorch import LightningDataModule
+from lightning.pytorch import LightningDataModule, seed_everything
 
 from glt_lightning import GLTDataModule, LinkPredictor
 from glt_lightning.data import LocalPartition
@@ -85,7 +84,7 @@ def spec_of(graph: LocalPartition, split: str, name: str | None = None, **option
 
 
 def test_it_learns_and_predicts(make_links: Any, make_trainer: Any, tmp_path: Path) -> None:
-    torch.manual_seed(0)
+    seed_everything(3, verbose=False)  # of the data module, too
     data = make_links()
     trainer = make_trainer(max_epochs=20)
     model = model_of(data, metrics=["auc", "hits@10"])
@@ -202,6 +201,7 @@ def test_parts_of_several_hosts_have_the_edges(make_links: Any, tmp_path: Path) 
 
 
 def test_a_homogeneous_graph_needs_no_input_type(graph_npz: Path, tmp_path: Path, make_trainer: Any) -> None:
+    seed_everything(0, verbose=False)
     data = GLTDataModule(
         str(graph_npz),
         str(tmp_path),

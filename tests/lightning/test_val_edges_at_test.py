@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from lightning.pytorch import seed_everything
 
 from glt_lightning import GLTDataModule, LinkPredictor
 from glt_lightning.errors import GLTError
@@ -108,9 +108,9 @@ def test_a_partition_keeps_them_out_where_nobody_asks(tmp_path: Path) -> None:
 
 
 def test_it_fits_and_tests(tmp_path: Path, make_trainer: Any) -> None:
+    seed_everything(0, verbose=False)  # of the data module, too
     data = links(tmp_path, val_edges_at_test=True, edge_splits={"num_val": 0.2, "num_test": 0.2}, num_neighbors=[4, 2])
     described = {"metadata": data.metadata, "num_nodes": data.num_nodes, "edge_type": data.link_type}
-    torch.manual_seed(0)
     model = LinkPredictor(data.num_features, hidden_channels=16, lr=0.02, **described)
     trainer = make_trainer(max_epochs=15)
     trainer.fit(model, data)
