@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tracemalloc
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from glt_lightning.cluster.owner import Owner
 from glt_lightning.cluster.remote_rows import PeerRows
 from glt_lightning.data import LocalPartition
 from glt_lightning.errors import DataError, OptionError, PeerError, PeerLostError
+from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.has_edges import has_edges
 from glt_lightning.ops.induce import Among, induce_all
 from glt_lightning.ops.walks import WalkRule
@@ -164,6 +166,99 @@ def test_work_ends_when_its_caller_has_left(partition, little_work, fanout) -> N
     expansion.MOST_SCANNED = 1 << 26
     whole = unpack(Owner(partition, 1 << 20).calls["expand"](message, CALLER))
     assert all(np.array_equal(whole[name], pieces[name]) for name in whole)
+
+
+def test_questions_end_when_their_caller_has_left(partition, little_work) -> None:
+    """Also while the excluded edges of a request are found, between pieces of them; they are the same as in one piece."""
+    view, owner = partition.view, Owner(partition, 1 << 20)
+    t, s = int(view.dst_types[0]), int(view.src_types[0])
+    rows = np.arange(view.type_offsets[t], view.type_offsets[t + 1], dtype=np.int32)
+    sources = np.arange(view.type_offsets[s], view.type_offsets[s + 1], dtype=np.int32)
+    arrays, body = pack({"dst": rows, "src": np.resize(sources, len(rows))})
+    with pytest.raises(PeerLostError, match="the caller has left"):
+        owner.calls["has_edges"](Message({"edge_type": 0, "arrays": arrays}, body), caller_is({}, lambda: True))
+
+    sources = sources[:100]
+    excluded = ExcludedEdges.of({0: (rows.repeat(len(sources)), np.tile(sources, len(rows)))})
+    looks: list[bool] = []
+    pieces = excluded.find(view, 40, lambda: looks.append(True))[0]
+    whole = excluded.find(view)[0]
+    assert len(looks) > 2
+    for name in ("gids", "begin", "positions"):
+        assert np.array_equal(getattr(pieces, name), getattr(whole, name))
+
+    ask = {"key": 1, "hop": 0, "fanouts": [2] * view.num_edge_types, "replace": False, "with_edge": False}
+    walk = {"edge_types": [0], "length": 1, "restart": 0, "ends": False, "key": 5, "walks": 1}
+    questions = [("expand", ask, {str(t): rows})] + ([("walk", walk, {"roots": rows})] if s == t else [])
+    for op, header, ids in questions:
+        arrays, body = pack(ids | excluded.to_arrays())
+        left = iter([False, True])
+        with pytest.raises(PeerLostError, match="the caller has left"):
+            owner.calls[op](Message(header | {"arrays": arrays}, body), caller_is({}, lambda left=left: next(left)))
+
+
+class Reserving:
+    """A caller that notes what is reserved for it, and gives none of it: a question that took memory before would show."""
+
+    name, host, hello = "caller", "", {}
+
+    def is_gone(self) -> bool:
+        return False
+
+    def working(self, nbytes: int):
+        self.nbytes = nbytes
+        raise PeerLostError("reserved")
+
+    def reserved(self, owner: Owner, op: str, header, ids) -> int:
+        arrays, body = pack(ids)
+        with pytest.raises(PeerLostError, match="reserved"):
+            owner.calls[op](Message(header | {"arrays": arrays}, body), self)
+        return self.nbytes
+
+
+@pytest.mark.parametrize(("fanout", "replace"), [(-1, False), (MAX_FANOUT, False), (3, False), (3, True)])
+def test_a_request_reserves_what_its_rows_have(partition, fanout, replace) -> None:
+    """A few rows do not take the memory of a whole reply, whatever their fan-out: questions at once would wait for each other."""
+    view, owner = partition.view, Owner(partition, 1 << 20)
+    rows = {
+        str(t): np.arange(view.type_offsets[t], view.type_offsets[t + 1], dtype=np.int32) for t in range(view.num_types)
+    }
+    ask = {"key": 1, "hop": 0, "fanouts": [fanout] * view.num_edge_types, "replace": replace, "with_edge": True}
+    reserved = Reserving().reserved(owner, "expand", ask, rows)
+    arrays, body = pack(rows)
+    reply = owner.calls["expand"](Message(ask | {"arrays": arrays}, body), CALLER)
+    counts = sum(len(array) for name, array in unpack(reply).items() if name.endswith("counts"))
+    assert 8 * reply.header["total"] <= reserved <= 8 * reply.header["total"] + 48 * counts
+    assert Reserving().reserved(Owner(partition, 8 * counts), "expand", ask, rows) <= 56 * counts  # at most a reply
+
+
+@pytest.mark.parametrize("op", ["expand", "gather", "has_edges"])
+def test_ids_are_copied_after_their_memory_is_reserved(partition, op) -> None:
+    view, n = partition.view, 1 << 20
+    t = int(view.dst_types[0])
+    ids = np.full(n, view.type_offsets[t], dtype=np.int32)
+    header, arrays = {
+        "expand": ({"key": 1, "hop": 0, "fanouts": [1] * view.num_edge_types}, {str(t): ids}),
+        "gather": ({"tables": [["node", t, ["n_id"]]]}, {"0": ids}),
+        "has_edges": ({"edge_type": 0}, {"dst": ids, "src": ids}),
+    }[op]
+    header |= {"replace": False, "with_edge": False} if op == "expand" else {}
+    owner = Owner(partition, 64 << 20)
+    Reserving().reserved(owner, op, header, arrays)  # what is made once is made
+    entries, body = pack(arrays)
+    message = Message(header | {"arrays": entries}, body)
+    tracemalloc.start()
+    try:
+        with pytest.raises(PeerLostError, match="reserved"):
+            owner.calls[op](message, Reserving())
+        taken = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert taken < 8 * n
+
+
+def test_a_reply_of_the_default_size_fits_into_what_one_connection_may_leave_unread() -> None:
+    assert LimitOptions().reply_bytes <= LimitOptions().unread_bytes
 
 
 def test_a_row_that_no_reply_holds_is_refused_by_its_size(partition) -> None:

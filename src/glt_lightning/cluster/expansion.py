@@ -5,20 +5,21 @@ costs an owner the memory of one reply at a time, and the caller the memory of t
 
 What a request takes is known from the degrees of its rows before the work begins: the memory is reserved (`Caller.working`), rows
 beyond `MOST_SCANNED` entries are left for the next request, and between pieces of that many the owner looks whether its caller is
-still there.
+still there. Until then a request is its body alone: ids are copied and counted after that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.row_draws import RowDraws
 from glt_lightning.errors import DataError, PeerLostError
-from glt_lightning.ops.excluded import ExcludedEdges, is_excluded
+from glt_lightning.ops.excluded import ExcludedEdges, ExcludedEntries, is_excluded
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.induce import Among, induce
 from glt_lightning.ops.picker_draw import PickerDraw
@@ -36,13 +37,15 @@ _MOST_SEEN = 2 << 30  # bytes in which a picker sees the rows of a request
 _EDGES_AT_ONCE = 1 << 20  # of an answer of `induce`, unless a row has more
 _EDGE_BYTES = 32  # of memory for each on the way: as found by the op, twice, and of the wire's dtype
 _PICKER_BYTES = 64  # of memory for each entry that a picker sees: positions, edge rows, times, what it may return
+_COUNT_BYTES = 48  # of memory for each row: its id, its count and its degree, and their running sums
+_ROWS_AT_ONCE = 1 << 16  # whose degrees are read before memory is reserved: 3 MiB
 _AT_ONCE = 1 << 18  # picks between the op's int64 and the wire's int32: 2 MiB, which stay in the cache
 
 
 @dataclass(frozen=True)
 class Expansion:
-    """A checked request. fanouts: [R].  rows: node type -> int64 [F].  first: number of picks that the caller has already.
-    excluded: edges that are not there.  trees: of the rows, in a disjoint batch."""
+    """A checked request. fanouts: [R].  rows: node type -> int32 or int64 [F].  first: number of picks that the caller has
+    already.  excluded: edges that are not there.  trees: of the rows, in a disjoint batch."""
 
     key: int
     hop: int
@@ -61,32 +64,32 @@ class Expansion:
             for r, (fanout, t) in enumerate(zip(self.fanouts, view.dst_types.tolist(), strict=True))
             if fanout and t in self.rows
         ]
-        num_counts = sum(len(gids) for _, _, gids in asked)
+        num_counts = sum(len(ids) for _, _, ids in asked)
         require_counts(num_counts, most_bytes)
-        scanned = {r: view.degrees(r, gids) for r, _, gids in asked} if _reads_rows(rows) else {}
-        seen = sum(int(each.sum()) for each in scanned.values()) * _PICKER_BYTES if rows.pickable is not None else 0
+        entries, picks = _most_picks(view, asked, rows.draw.replace)
+        seen = entries * _PICKER_BYTES if rows.pickable is not None else 0
         if seen > _MOST_SEEN:
             raise DataError(
                 f"expand: a picker would see entries of {seen} bytes at once, at most {_MOST_SEEN} are allowed. Use a smaller "
                 "batch_size or fan-outs."
             )
-        fanouts = max((view.num_nodes if fanout < 0 else fanout for _, fanout, _ in asked), default=0)
-        picks = min(most_bytes, num_counts * fanouts * wire.itemsize * len(columns))
-        with caller.working(seen + 24 * num_counts + picks):
-            return self._answer(rows, asked, scanned, num_counts, wire, most_bytes, caller)
+        reply = min(most_bytes, picks * wire.itemsize * len(columns))
+        with caller.working(seen + _COUNT_BYTES * num_counts + reply):
+            return self._answer(rows, asked, num_counts, wire, most_bytes, caller)
 
     def _answer(
         self,
         rows: RowDraws,
         asked: Sequence[tuple[int, int, np.ndarray]],
-        scanned: Mapping[int, np.ndarray],
         num_counts: int,
         wire: np.dtype,
         most_bytes: int,
         caller: Caller,
     ) -> Message:
         view, columns = rows.view, rows.draw.columns
-        without = {} if self.excluded is None else self.excluded.find(view)
+        asked = [(r, fanout, ids.astype(np.int64)) for r, fanout, ids in asked]
+        scanned = {r: view.degrees(r, gids) for r, _, gids in asked} if _reads_rows(rows) else {}
+        without = _find(self.excluded, view, caller) or {}
         draws = [rows.of(r, gids, fanout, self.key, self.hop, without.get(r), self.trees) for r, fanout, gids in asked]
         counts = [draw.count() for draw in draws]
         ends = np.cumsum([0, *(c.sum() for c in counts)])
@@ -116,6 +119,20 @@ class Expansion:
             assert neighbors is not None
             _fill(draw, count, begin, neighbors, edge_rows, ends_of, caller)
         return Message({"arrays": layout_entries(layout), "total": total}, body)
+
+
+def _most_picks(view: GraphView, asked: Sequence[tuple[int, int, np.ndarray]], replace: bool) -> tuple[int, int]:
+    """(number of entries of all rows, most picks of them) by the degrees of the rows. asked: (edge type, fan-out, ids)."""
+    entries = picks = 0
+    for r, fanout, ids in asked:
+        for at in range(0, len(ids), _ROWS_AT_ONCE):
+            degrees = view.degrees(r, ids[at : at + _ROWS_AT_ONCE])
+            entries += (some := int(degrees.sum()))
+            if fanout < 0:
+                picks += some
+            else:
+                picks += fanout * int(np.count_nonzero(degrees)) if replace else int(np.minimum(degrees, fanout).sum())
+    return entries, picks
 
 
 def require_counts(num_rows: int, most_bytes: int) -> None:
@@ -209,6 +226,11 @@ def require_caller(caller: Caller) -> None:
         raise PeerLostError("the caller has left")
 
 
+def _find(excluded: ExcludedEdges | None, view: GraphView, caller: Caller) -> Mapping[int, ExcludedEntries] | None:
+    """As `ExcludedEdges.find`. Raises `PeerLostError` if the caller leaves meanwhile."""
+    return None if excluded is None else excluded.find(view, MOST_SCANNED, partial(require_caller, caller))
+
+
 def answer_among(
     view: GraphView,
     edge_type: int,
@@ -262,7 +284,7 @@ def answer_walks(
     steps = question.walks * rule.length
     most = max(1, min(most_bytes // each, MOST_WALKS // question.walks, STEPS_AT_ONCE // steps, len(question)))
     with caller.working(most * steps * STEP_BYTES):
-        found = question.piece(0, most).answer(view)
+        found = question.piece(0, most).answer(view, excluded=_find(question.excluded, view, caller))
         columns = {"counts": found.counts, "nodes": found.nodes, "user_ids": found.user_ids}
         entries, body = pack({name: array.astype(wire) for name, array in columns.items() if array is not None})
         return Message({"arrays": entries}, body)

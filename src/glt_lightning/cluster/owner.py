@@ -13,19 +13,19 @@ from glt_lightning.cluster.expansion import (
     Expansion,
     answer_among,
     answer_walks,
-    as_ids,
     read_arrays,
-    require_counts,
+    require_caller,
     require_ids,
     within_work,
 )
 from glt_lightning.cluster.silence import is_stopped
-from glt_lightning.data.edge_ends import ENDS, stored_rows
+from glt_lightning.data.edge_ends import ENDS, EdgeEnds, stored_rows
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.data.row_draws import OwnerDraws
 from glt_lightning.errors import DataError
 from glt_lightning.ops.file_map import guarded
+from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.has_edges import has_edges, require_pairs
 from glt_lightning.options import DrawOptions, PickerSpec
 from glt_lightning.sampler.sample import Draft, Field
@@ -35,6 +35,7 @@ from glt_lightning.transport.memory import Recycler
 from glt_lightning.transport.message import Message, layout_entries, pack, read_integer, unpack
 from glt_lightning.types import MAX_FANOUT
 
+_PAIR_BYTES = 48  # of memory for each pair of a question: its ids, its degree, and what is found
 _SLOTS = 16  # replies in flight that are gathered into recycled memory
 
 
@@ -92,8 +93,7 @@ class Owner:
         fanouts = _integers(ask, "fanouts", view.num_edge_types, -1, MAX_FANOUT)
         key, hop = read_integer(ask, "key", 0, 2**64 - 1), read_integer(ask, "hop", 0, 15)
         named, excluded, trees = read_arrays(unpack(message))
-        require_counts(sum(ids.size for ids in named.values()), self._reply_bytes)
-        rows = {_index(name, view.num_types): as_ids(ids) for name, ids in named.items()}
+        rows = {_index(name, view.num_types): require_ids(ids) for name, ids in named.items()}
         first = read_integer({"first": 0} | dict(ask), "first", 0, 2**62)
         question = Expansion(key, hop, fanouts, rows, first, excluded, trees)
         return question.answer(draws, self._wire, self._reply_bytes, caller)
@@ -104,7 +104,8 @@ class Owner:
         tables, ids = message.header.get("tables"), unpack(message)
         if not isinstance(tables, list) or len(tables) != len(ids):
             raise DataError(f"gather: expected one array of ids per table, got {len(ids)} for {tables!r:.200}.")
-        fields, left, whole, given = [], self._reply_bytes, True, 0
+        given: list[tuple[np.ndarray, dict[str, Shards | EdgeEnds]]] = []
+        left, whole = self._reply_bytes, True
         for number, table in enumerate(tables):
             kind, index, names = _table(table, self._manifest)
             rows = require_ids(ids.get(str(number)))
@@ -112,22 +113,24 @@ class Owner:
             # the ids of narrow rows take more memory than the rows
             row_bytes = max(8, sum(shards.row_bytes for shards in found.values()))
             # at least one row in a reply, or the caller would ask for the rest for ever
-            fit = max(left // row_bytes, 0 if given else 1) if whole else 0
+            fit = max(left // row_bytes, 0 if any(len(each) for each, _ in given) else 1) if whole else 0
             whole = fit >= len(rows)
-            rows = rows[:fit].astype(np.int64)
-            given += len(rows)
-            left -= len(rows) * row_bytes
-            for name, shards in found.items():
-                gather = partial(shards.gather, rows)
-                fields.append(Field(f"{number}/{name}", shards.dtype, (len(rows), *shards.row_shape), gather))
-        draft = Draft(fields)
-        with caller.working(draft.nbytes):
+            given.append((rows[:fit], found))
+            left -= len(rows[:fit]) * row_bytes
+        with caller.working(self._reply_bytes - left + 8 * sum(len(rows) for rows, _ in given)):
+            fields = []
+            for number, (rows, found) in enumerate(given):
+                gids, shape = rows.astype(np.int64), (len(rows),)
+                for name, shards in found.items():
+                    gather = partial(shards.gather, gids)
+                    fields.append(Field(f"{number}/{name}", shards.dtype, shape + shards.row_shape, gather))
+            draft = Draft(fields)
             memory = self._memory.take(draft.nbytes)  # comes back when the transport has sent it
             draft.write(memory)
             return Message({"arrays": layout_entries(draft.layout)}, memory)
 
     @guarded()
-    def _has_edges(self, message: Message, _caller: Caller) -> Message:
+    def _has_edges(self, message: Message, caller: Caller) -> Message:
         """Answers the first pairs: as many as fit, no more than `MOST_PAIRS`, and no more entries than `within_work`."""
         view, arrays = self._partition.weighted(DrawOptions.from_wire(message.header).weights), unpack(message)
         edge_type = read_integer(message.header, "edge_type", 0, view.num_edge_types - 1)
@@ -135,12 +138,14 @@ class Owner:
         dst, src = (require_ids(arrays.get(name)) for name in ("dst", "src"))
         if len(dst) != len(src):
             raise DataError(f"has_edges: expected as many dst as src, got {len(dst)} and {len(src)}.")
-        dst, src = dst[:most].astype(np.int64), src[:most].astype(np.int64)
-        require_pairs(view, edge_type, dst, src)
-        most = len(within_work(view, edge_type, dst))
-        found = has_edges(view, edge_type, dst[:most], src[:most])
-        entries, body = pack({"found": found.view(np.uint8)})
-        return Message({"arrays": entries}, body)
+        dst, src = dst[:most], src[:most]
+        with caller.working(_PAIR_BYTES * len(dst)):
+            require_caller(caller)
+            require_pairs(view, edge_type, dst, src)
+            most = len(within_work(view, edge_type, dst))
+            found = has_edges(view, edge_type, dst[:most], src[:most])
+            entries, body = pack({"found": found.view(np.uint8)})
+            return Message({"arrays": entries}, body)
 
     @guarded()
     def _induce(self, message: Message, caller: Caller) -> Message:

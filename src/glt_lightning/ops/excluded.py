@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from ctypes import c_int64, c_void_p
 from dataclasses import dataclass
 
@@ -22,6 +22,7 @@ _library = bind(_SIGNATURES)
 
 Pairs = tuple[np.ndarray, np.ndarray]
 _EXCLUDED = "excluded/"
+_ALL = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,22 @@ class ExcludedEdges:
         kept = {r: pair for r, pair in self.pairs.items() if r in edge_types and len(pair[0])}
         return ExcludedEdges(kept) if kept else None
 
-    def find(self, graph: GraphView) -> dict[int, ExcludedEntries]:
-        """Where the rows have them, by edge type. All dst are local. Raises as `ExcludedEntries.find`."""
-        return {r: ExcludedEntries.find(graph, r, dst, src) for r, (dst, src) in self.pairs.items() if len(dst)}
+    def find(
+        self, graph: GraphView, most: int = _ALL, look: Callable[[], None] = lambda: None
+    ) -> dict[int, ExcludedEntries]:
+        """Where the rows have them, by edge type. All dst are local. Raises as `ExcludedEntries.find`.
+
+        look: called before each piece of about ``most`` entries that are compared; it may raise to end the work.
+        """
+        found = {}
+        for r, (dst, src) in self.pairs.items():
+            if len(dst):
+                pieces = []
+                for begin, end in _pieces(graph, r, dst, most):
+                    look()
+                    pieces.append(ExcludedEntries.find(graph, r, dst[begin:end], src[begin:end]))
+                found[r] = ExcludedEntries.joined(pieces)
+        return found
 
 
 def is_excluded(name: str) -> bool:
@@ -146,6 +160,15 @@ class ExcludedEntries:
         rows = int(num_rows[0])
         return cls(gids[:rows], begin[: rows + 1], positions[: begin[rows]])
 
+    @classmethod
+    def joined(cls, pieces: Sequence[ExcludedEntries]) -> ExcludedEntries:
+        """Those of several pieces, of ascending and different rows."""
+        if len(pieces) == 1:
+            return pieces[0]
+        counts = np.concatenate([np.diff(each.begin) for each in pieces])
+        gids, positions = (np.concatenate([getattr(each, name) for each in pieces]) for name in ("gids", "positions"))
+        return cls(gids, np.append(np.int64(0), np.cumsum(counts)), positions)
+
     @property
     def struct(self) -> ExcludedStruct:
         """It is valid as long as this object."""
@@ -162,6 +185,17 @@ def excluded_structs(
     for r, entries in excluded.items():
         table[r] = entries.struct
     return table
+
+
+def _pieces(graph: GraphView, edge_type: int, dst: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
+    """(begin, end) of pairs in ascending order whose rows have about ``most`` entries; the pairs of a row stay together."""
+    if most == _ALL or not 0 <= edge_type < graph.num_edge_types:  # the latter will be refused
+        yield 0, len(dst)
+        return
+    firsts = np.append(0, np.flatnonzero(dst[1:] != dst[:-1]) + 1)
+    piece = np.cumsum(graph.degrees(edge_type, dst))[firsts] // most
+    cuts = firsts[1:][piece[1:] != piece[:-1]].tolist()
+    yield from zip([0, *cuts], [*cuts, len(dst)], strict=True)
 
 
 def _ascend(dst: np.ndarray, src: np.ndarray) -> bool:

@@ -45,7 +45,7 @@ class LimitOptions:
     sessions: int = 1024
     unread_size: int | str = "256MB"
     unread_total_size: int | str = "2GB"
-    reply_size: int | str = "256MiB"
+    reply_size: int | str = "256MB"
     batch_size: int | str = "8GiB"
 
     def __post_init__(self) -> None:

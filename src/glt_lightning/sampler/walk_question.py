@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.errors import DataError
-from glt_lightning.ops.excluded import ExcludedEdges, is_excluded
+from glt_lightning.ops.excluded import ExcludedEdges, ExcludedEntries, is_excluded
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.walks import MOST_STEPS, WalkRule, Walks, user_ids, walk_streams
 
@@ -76,8 +76,12 @@ class WalkQuestion:
         pieces: dict[str, Any] = {name: array[begin:end] for name, array in self._of_walks.items()}
         return replace(self, **pieces)
 
-    def answer(self, view: GraphView, threads: int = 1) -> Stepped:
-        """view: of the mapped parts, by these weights. Raises `DataError` for nodes that are not there, and as `advance`."""
+    def answer(
+        self, view: GraphView, threads: int = 1, excluded: Mapping[int, ExcludedEntries] | None = None
+    ) -> Stepped:
+        """view: of the mapped parts, by these weights.  excluded: where its rows have the excluded edges, if that is known.
+
+        Raises `DataError` for nodes that are not there, and as `advance`."""
         roots, uids = self.roots.astype(np.int64), None
         if self.key is None:
             assert self.at is not None
@@ -88,7 +92,9 @@ class WalkQuestion:
             uids = user_ids(view, int(view.dst_types[self.rule.edge_types[0]]), roots)
             streams = walk_streams(uids, self.walks, self.key, self.trees)
             walks = Walks.begin(self.rule, np.repeat(roots, self.walks), streams)
-        walks.advance(view, threads=threads, excluded=None if self.excluded is None else self.excluded.find(view))
+        if excluded is None and self.excluded is not None:
+            excluded = self.excluded.find(view)
+        walks.advance(view, threads=threads, excluded=excluded)
         return Stepped.of(walks, uids)
 
     def to_header(self) -> dict[str, Any]:
