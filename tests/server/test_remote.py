@@ -314,6 +314,13 @@ def test_a_server_has_limits_of_its_own(whole):
     assert (read.config.threads, read.config.most_bytes) == (2, 123)
 
 
+def test_a_question_is_charged_by_the_body_that_its_arrays_keep(whole):
+    message = Question(1, SamplerConfig(0, ((3,),)), BatchRequest(0, 0, np.arange(2), np.arange(2))).to_message("s", 1)
+    body = np.append(message.body, np.zeros(1000, np.uint8))
+    sent = Message(json.loads(json.dumps(message.header)), body)
+    assert read_question(sent, whole.manifest, most_threads=2).nbytes == len(body)
+
+
 @pytest.mark.parametrize(
     ("edge_type", "dst", "src", "reason"),
     [

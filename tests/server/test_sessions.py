@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from glt_lightning.errors import DataError
+from glt_lightning.errors import DataError, FullError
 from glt_lightning.producer.pool import Failure
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.server import sessions as sessions_module
@@ -179,6 +180,30 @@ def test_too_many_questions_are_refused():
     for _ in range(10):
         session.pop()
     sessions.ask(session, question(9999))
+
+
+def test_one_clients_backlog_refuses_neither_others_nor_what_is_known():
+    each = question(0).nbytes
+    sessions = Sessions(GB, most_waiting=40 * each)
+    greedy, other = (sessions.add(Session(name, name, "job", 60.0, 60.0, 3)) for name in ("greedy", "other"))
+    with pytest.raises(FullError, match="more than its share of"):
+        for number in range(1000):
+            sessions.ask(greedy, question(number))
+    assert len(greedy.waiting) == 20
+    sessions.ask(greedy, question(7))  # known: asked again over a new stream
+    for number in range(10):
+        sessions.ask(other, question(number))
+    with pytest.raises(FullError, match="more than its share of"):
+        sessions.ask(other, question(10))
+    assert greedy.waiting_bytes + other.waiting_bytes <= 40 * each
+
+
+def test_the_bodies_of_questions_count_as_waiting():
+    session = Session("c", "c", "job", 60.0, 60.0, 3)
+    session.ask(replace(question(0), body_bytes=100 << 20))
+    session.ask(replace(question(1), body_bytes=100 << 20))
+    with pytest.raises(DataError, match="with 256 MiB of memory, may wait"):
+        session.ask(replace(question(2), body_bytes=100 << 20))
 
 
 def test_a_dropped_run_leaves_the_others():

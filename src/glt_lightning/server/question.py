@@ -26,11 +26,13 @@ _MOST_SEEDS = 1 << 22  # per batch: bounds the memory that one message can claim
 
 @dataclass(frozen=True)
 class Question:
-    """The request for one batch of a client's run. The client numbers its runs."""
+    """The request for one batch of a client's run. The client numbers its runs. body_bytes: of the message that its arrays are
+    views of, which stays in memory with them."""
 
     run: int
     config: SamplerConfig
     request: BatchRequest
+    body_bytes: int = 0
 
     @property
     def key(self) -> tuple[int, int]:
@@ -39,7 +41,7 @@ class Question:
     @property
     def nbytes(self) -> int:
         """Bytes of memory that it takes while it waits."""
-        return self.request.nbytes
+        return max(self.request.nbytes, self.body_bytes)
 
     def to_message(self, session: str, stream: int) -> Message:
         """The question of a client's session. stream: see `server.sessions.Session`."""
@@ -89,7 +91,7 @@ def read_question(
         types = schema.destination_types()[edge_type], schema.source_types()[edge_type]
         for ids, node_type in zip(ends, types, strict=True):
             _check_ids("excluded", ids, node_type, manifest)
-    return Question(read_integer(header, "run", 0, 2**62), config, request)
+    return Question(read_integer(header, "run", 0, 2**62), config, request, message.body.nbytes)
 
 
 def _check_links(config: SamplerConfig, request: BatchRequest, manifest: Manifest) -> None:

@@ -19,7 +19,7 @@ from glt_lightning.producer.process import BatchTask
 from glt_lightning.server.question import Question
 from glt_lightning.transport.message import EMPTY
 
-_MOST_WAITING = 4096  # questions of a session; the second number bounds their seeds: what a hostile client can claim
+_MOST_WAITING = 4096  # questions of a session; the second number bounds their memory: what a hostile client can claim
 _MOST_WAITING_BYTES = 256 << 20
 _MOST_BYTES_OF_ALL = 2 << 30  # of the questions of all sessions that wait
 _MOST_SHOWN = 80  # characters of a name in a status
@@ -148,16 +148,20 @@ class Session:
         """Renews the lease. From any thread: it is one store."""
         self.heard_s = time.monotonic()
 
+    def knows(self, key: Key) -> bool:
+        """Whether its batch waits, is being made, or is ready: a client asks again after its stream broke."""
+        return key in self.waiting or key in self.making or key in self.stream
+
     def ask(self, question: Question) -> bool:
-        """Takes a question; False if it is known already (a client asks again after its stream broke)."""
-        if question.key in self.waiting or question.key in self.making or question.key in self.stream:
+        """Takes a question; False if it is known already."""
+        if self.knows(question.key):
             return False
         self.waiting_bytes += question.nbytes
         if len(self.waiting) >= _MOST_WAITING or self.waiting_bytes > _MOST_WAITING_BYTES:
             self.waiting_bytes -= question.nbytes
             raise DataError(
                 f"{len(self.waiting)} batches are asked for and not made yet; at most {_MOST_WAITING}, with "
-                f"{_MOST_WAITING_BYTES >> 20} MiB of seeds, may wait. Lower cluster.prefetch of this client."
+                f"{_MOST_WAITING_BYTES >> 20} MiB of memory, may wait. Lower cluster.prefetch of this client."
             )
         self.waiting[question.key] = question
         return True
@@ -231,7 +235,7 @@ class Sessions:
 
     buffer_bytes: limit of finished batches of each client.  shared: of all clients together, divided evenly; each may then
     have two batches, however large they are.  clock: the monotonic clock, or that of a test.  most_waiting: bytes of the
-    questions of all clients together.
+    questions of all clients together. Half of them are divided evenly, so that no client's questions keep those of others out.
     """
 
     def __init__(
@@ -286,12 +290,15 @@ class Sessions:
         return session
 
     def ask(self, session: Session, question: Question) -> None:
-        """Takes a question. One that is known already is not made twice."""
-        waiting = sum(each.waiting_bytes for each in self._by_id.values())
-        if waiting and waiting + question.nbytes > self._most_waiting:
+        """Takes a question. One that is known already is not made twice, and is never refused."""
+        if session.knows(question.key):
+            return
+        waiting, half = sum(each.waiting_bytes for each in self._by_id.values()), self._most_waiting // 2
+        mine, share = session.waiting_bytes + question.nbytes, half // len(self._by_id)
+        if mine > share and waiting + question.nbytes > half:
             raise FullError(
-                f"the batches that all sessions wait for have {waiting} bytes of seeds, of at most {self._most_waiting}. Lower "
-                "cluster.prefetch of the clients"
+                f"the batches that this session waits for take {mine} bytes here, more than its share of {share}, and those of "
+                f"all sessions more than {half}. Lower cluster.prefetch of the clients"
             )
         idle = not session.waiting
         if session.ask(question) and idle:
