@@ -144,9 +144,14 @@ def test_requests_know_a_fixed_table() -> None:
 
     assert (call("f", 1), call("f", 1, b=5)) == (3, 6)
     assert torch.equal(call("f", torch.arange(2)), torch.arange(2) + 2)
-    for func, args, wrong in (("os.system", ("true",), "calls no 'os.system'"), ("f", (), "missing 1 required")):
+    for func, args, wrong in (
+        ("os.system", ("true",), "calls no 'os.system'"),
+        ("f", (), "f: missing a required argument: 'a'."),
+    ):
         with pytest.raises(ValueError, match=re.escape(wrong)):
             call(func, *args)
+    with pytest.raises(TypeError, match="can only concatenate str"):  # of the function itself, not of how it is called
+        call("f", "x")
 
 
 def test_a_server_finds_its_address_again() -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 import glt_lightning as glt
 from glt_lightning.distributed import client, session
+from glt_lightning.distributed.requests import CallTable, to_message
 from glt_lightning.errors import DataError, OptionError, PeerError
 from glt_lightning.options import ClusterOptions, DeadlineOptions
+from glt_lightning.transport.dispatch import caller_is
 from tests.helpers.rings import I2I, NODES, U2I, dataset, ring_edges, ring_folder, typed_ring_folder
 from tests.helpers.run import run_script
 
@@ -83,6 +88,59 @@ def test_pieces_that_make_no_graph_are_refused(tmp_path: Path) -> None:
         dist.shutdown_rpc()
     with pytest.raises(OptionError, match="give num_parts and current_partition_idx"):
         dist.DistRandomPartitioner(tmp_path, 3, [[0], [1]], torch.tensor([0]))
+
+
+def test_pieces_of_workers_with_another_chunk_size_are_whole(tmp_path: Path) -> None:
+    given = {"num_parts": 1, "current_partition_idx": 0}
+    edges = torch.arange(40).reshape(2, 20)
+    try:
+        mine, other = (
+            dist.DistRandomPartitioner(tmp_path, 40, half, ids, chunk_size=size, **given)
+            for half, ids, size in ((edges[:, :10], torch.arange(10), 4), (edges[:, 10:], torch.arange(10, 20), 3))
+        )
+        offer = SimpleNamespace(rank=0, abouts=[{"edges": {"": 10}}] * 2, asked=[])
+
+        def ask(_rank: int, **question: Any) -> SimpleNamespace:
+            offer.asked.append(question["first"])
+            return SimpleNamespace(wait=lambda: other._answer(**question))
+
+        offer.ask = ask
+        assert torch.equal(mine._whole("edges", offer)[""], edges.T)
+        assert offer.asked == [0, 3, 6, 9]
+        offer.ask = lambda _rank, **question: SimpleNamespace(wait=lambda: [edges.T[:0], torch.arange(0)])
+        with pytest.raises(PeerError, match="worker 1: its answer has 0 edges; expected 1 to 10"):
+            mine._whole("edges", offer)
+    finally:
+        dist.shutdown_rpc()
+
+
+def test_what_workers_answer_is_reserved_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the rows that fit into a reply, of `DistFeature` as of `DistRandomPartitioner`."""
+    made = []
+
+    class Offered:
+        def __init__(self, who: str, answer: Any, working: Any, about: Any) -> None:
+            self.abouts = [0, 1]
+            made.append(CallTable({"answer": answer}, {"answer": working}))
+
+    monkeypatch.setattr("glt_lightning.distributed.dist_feature.Offer", Offered)
+    monkeypatch.setattr(
+        "glt_lightning.distributed.dist_feature.current",
+        lambda: SimpleNamespace(
+            cluster=ClusterOptions(limits={"reply_size": "64KiB"}), context=SimpleNamespace(world_size=2)
+        ),
+    )
+    dist.DistFeature(2, 0, glt.data.Feature(torch.ones(20000, 4)), torch.zeros(20000, dtype=torch.int64))
+    reserved: list[int] = []
+
+    def working(nbytes: int) -> Any:
+        reserved.append(nbytes)
+        return nullcontext()
+
+    caller = caller_is({}, lambda: False, working=working)
+    question = {"ids": torch.arange(20000), "kind": None}
+    reply = made[0](to_message({"func": "answer", "args": [], "kwargs": question}), caller)
+    assert len(reply.body) <= 64 << 10 < reserved[0] < 6 * (64 << 10)
 
 
 def test_a_server_names_edges_as_its_users_do(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ class DistFeature:
                     f"DistFeature: {num_partitions} parts and one worker. Call init_worker_group and init_rpc on each, first."
                 )
             return
-        self._offer = Offer("DistFeature", self._answer, partition_idx)
+        self._offer = Offer("DistFeature", self._answer, self._answer_bytes, partition_idx)
         owners = {part: rank for rank, part in reversed(list(enumerate(self._offer.abouts)))}
         if missing := [part for part in range(num_partitions) if part not in owners]:
             raise OptionError(f"DistFeature: no worker has part {missing[0]} of {num_partitions}.")
@@ -106,11 +106,24 @@ class DistFeature:
 
     def _answer(self, ids: Tensor, kind: Any) -> Tensor:
         """The rows of the first ids, as many as fit into a reply, and at least one."""
+        return self.local_get(ids[: self._fit(ids, kind)[0]], _as_type(kind))
+
+    def _answer_bytes(self, ids: Tensor, kind: Any) -> int:
+        """Bytes of memory that `_answer` takes."""
+        fit, row_bytes = self._fit(ids, kind)
+        return fit * (3 * row_bytes + 32)  # the rows as read, as given and as sent, and their numbers
+
+    def _fit(self, ids: Tensor, kind: Any) -> tuple[int, int]:
+        """(number of rows that an answer has, bytes of each)"""
         if not isinstance(ids, Tensor) or ids.ndim != 1:
             raise OptionError(f"DistFeature: ids: expected a tensor of integers [n], got {ids!r:.100}.")
-        of = tuple(kind) if isinstance(kind, list) else kind
-        row = self.local_get(ids[:1], of)
-        return self.local_get(ids[: max(1, self._reply_bytes // max(1, row.nbytes))], of)
+        row_bytes = max(1, self.local_get(ids[:1], _as_type(kind)).nbytes)
+        return min(len(ids), max(1, self._reply_bytes // row_bytes)), row_bytes
+
+
+def _as_type(kind: Any) -> Any:
+    """A type as the message of a question has it: an edge type is a list there."""
+    return tuple(kind) if isinstance(kind, list) else kind
 
 
 def _of(given: Any, kind: Any) -> Any:

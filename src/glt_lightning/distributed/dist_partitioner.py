@@ -14,7 +14,7 @@ from glt_lightning.distributed.offer import Offer
 from glt_lightning.distributed.options import CollocatedDistSamplingWorkerOptions
 from glt_lightning.distributed.session import current, required
 from glt_lightning.distributed.worker import init_worker_group
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.errors import DataError, OptionError, PeerError
 from glt_lightning.glt.partitioners import RandomPartitioner
 from glt_lightning.partition.sources.tensors import FLOATS
 
@@ -100,7 +100,7 @@ class DistRandomPartitioner:
             if session.group is None:
                 session.join_workers(*self._address.address())
             counts = {of: {str(t): len(ids) for t, (_, ids) in piece.items()} for of, piece in self._pieces.items()}
-            offer = Offer("DistRandomPartitioner", self._answer, counts)
+            offer = Offer("DistRandomPartitioner", self._answer, self._answer_bytes, counts)
         nodes = self._whole("nodes", offer, self._num_nodes)
         edges = {t: rows.T.contiguous() for t, rows in self._whole("edges", offer).items()}
         partitioner = RandomPartitioner(
@@ -123,6 +123,10 @@ class DistRandomPartitioner:
         rows = slice(first, min(end, first + self._chunk_size))
         return [values[rows], ids[rows]]
 
+    def _answer_bytes(self, of: str, kind: str, first: int, end: int) -> int:
+        """Bytes of memory that `_answer` takes when it is sent."""
+        return sum(rows.nbytes for rows in self._answer(of, kind, first, end))  # views, until then
+
     def _whole(self, of: str, offer: Offer | None, num_nodes: Any = None) -> dict[Any, Tensor]:
         """The rows of all workers in the order of their ids, by type."""
         found = {}
@@ -131,8 +135,12 @@ class DistRandomPartitioner:
             total = sum(counts) if num_nodes is None else num_nodes[t] if t != _HOMOGENEOUS else num_nodes
             whole, seen = mine.new_empty(total, *mine.shape[1:]), torch.zeros(total, dtype=torch.int64)
             for rank, count in enumerate(counts):
-                for first in range(0, count, self._chunk_size):
+                first = 0
+                while first < count:
                     values, at = self._ask(offer, rank, of, str(t), first)
+                    if not 0 < len(at) <= count - first:
+                        raise PeerError(f"worker {rank}: its answer has {len(at)} {of}; expected 1 to {count - first}.")
+                    first += len(at)  # it may have another chunk_size
                     inside = (at >= 0) & (at < total)
                     whole[at[inside]] = values[inside]
                     seen += torch.bincount(at[inside], minlength=total)

@@ -20,13 +20,14 @@ _FUNC = "answer"
 class Offer:
     """Made by all workers at once: a collective call. It ends with the context of the process.
 
-    who: the class whose offer it is, for errors.  answer: called with the keywords of a question, on any thread.  about: a value
-    of this process that JSON can represent.
+    who: the class whose offer it is, for errors.  answer: called with the keywords of a question, on any thread.  working: the
+    bytes of memory that an answer to these keywords takes, to be reserved before it.  about: a value of this process that JSON
+    can represent.
 
     abouts: those of all workers, by rank.
     """
 
-    def __init__(self, who: str, answer: Callable[..., Any], about: Any) -> None:
+    def __init__(self, who: str, answer: Callable[..., Any], working: Callable[..., int], about: Any) -> None:
         session = required(who)
         group = session.group
         if group is None:
@@ -35,13 +36,13 @@ class Offer:
             )
         link, host = session.link("worker"), session.own_host()
         transport = link.open_transport()
-        service = Service(link.greet, {_OP: CallTable({_FUNC: answer})}, {})
+        service = Service(link.greet, {_OP: CallTable({_FUNC: answer}, {_FUNC: working})}, {})
         server = transport.serve(f"[{host}]:0" if ":" in host else f"{host}:0", service)
         session.ends.callback(server.close)
         self.group, self.rank = group, group.rank
-        told = [json.loads(text) for text in group.exchange(json.dumps([server.address, about]))]
-        self.abouts = [each for _, each in told]
-        self._peers = [link.peer(f"worker {rank}", [address], transport) for rank, (address, _) in enumerate(told)]
+        answers = [json.loads(text) for text in group.exchange(json.dumps([server.address, about]))]
+        self.abouts = [each for _, each in answers]
+        self._peers = [link.peer(f"worker {rank}", [address], transport) for rank, (address, _) in enumerate(answers)]
         for peer in self._peers:
             session.ends.callback(peer.close)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -85,8 +86,9 @@ class CallTable:
         if not isinstance(args, list) or not isinstance(kwargs, dict):
             raise DataError(f"request_server: {name}: its arguments cannot be read.")
         try:
-            nbytes = self._working[name](*args, **kwargs) if name in self._working else 0
-            with caller.working(nbytes):
-                return to_message({"value": self._table[name](*args, **kwargs)})
-        except (TypeError, IndexError) as error:
+            inspect.signature(self._table[name]).bind(*args, **kwargs)
+        except TypeError as error:
             raise DataError(f"request_server: {name}: {error}.") from None
+        nbytes = self._working[name](*args, **kwargs) if name in self._working else 0
+        with caller.working(nbytes):
+            return to_message({"value": self._table[name](*args, **kwargs)})

@@ -120,7 +120,13 @@ class DistServer:
     def get_node_label(self, node_type: str | None, index: Tensor) -> Tensor:
         own = self._dataset.labels_beside
         kind = self._node_type(node_type)
-        return own[kind][index] if kind in own else self._attribute(kind, "y", index)
+        if kind not in own:
+            return self._attribute(kind, "y", index)
+        if (bad := (index < 0) | (index >= len(own[kind]))).any():
+            raise DataError(
+                f"get_node_label: node {int(index[bad][0])} of type {kind!r} has no label; ids are 0 to {len(own[kind]) - 1}."
+            )
+        return own[kind][index]
 
     def get_node_feature(self, node_type: str | None, index: Tensor) -> Tensor:
         return self._attribute(self._node_type(node_type), "x", index)
@@ -165,7 +171,7 @@ class DistServer:
         types = self._hosted.graph.schema.edge_types
         if given is None and len(types) == 1:
             return self._stored.given(types[0]), types[0]
-        if given is None or len(given) != 3:
+        if not isinstance(given, (list, tuple)) or len(given) != 3 or not all(isinstance(each, str) for each in given):
             raise DataError(f"edge_type: expected (source, relation, destination), got {given!r:.100}.")
         return tuple(given), self._stored.stored(tuple(given))
 
