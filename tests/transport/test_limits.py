@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,12 +15,15 @@ import pytest
 
 from glt_lightning.errors import FullError, OptionError, PeerLostError
 from glt_lightning.options import DeadlineOptions, LimitOptions
-from glt_lightning.transport.admission import Admission, LaneUsage
+from glt_lightning.transport.admission import Admission, ClientConnection, LaneUsage
+from glt_lightning.transport.base import Service
 from glt_lightning.transport.credentials import Credentials
+from glt_lightning.transport.dispatch import caller_is
 from glt_lightning.transport.flight_common import SCHEMA, flight, to_json
+from glt_lightning.transport.flight_server import _Call
 from glt_lightning.transport.flight_transport import FlightTransport
 from glt_lightning.transport.frame import Kind, encode
-from glt_lightning.transport.message import Message
+from glt_lightning.transport.message import EMPTY, Message
 from tests.helpers.clock import Clock
 from tests.helpers.places import DEADLINES, Desk, Place
 from tests.helpers.servers import until
@@ -332,3 +337,31 @@ def test_a_client_at_its_limit_keeps_nobody_waiting() -> None:
             never.set()
         for thread in threads:
             thread.join()
+
+
+def test_a_call_that_waits_keeps_its_header_as_text() -> None:
+    """The values of a header take many times the memory of its text, and 64 calls of a lane may wait."""
+
+    class Values(dict):
+        """A dictionary that can be referred to weakly."""
+
+    made: list[weakref.ref] = []
+
+    def decode() -> Values:
+        values = Values(op="echo", header={"a": 1})
+        made.append(weakref.ref(values))
+        return values
+
+    sent: list[Message] = []
+    frame = SimpleNamespace(id=1, decode=decode)
+    service = Service(lambda hello: {}, {"echo": lambda message, caller: message}, {})
+    client = ClientConnection("a:1", 0.0)
+    usage = LaneUsage(Admission(LimitOptions(), lambda peer: None), client)
+    replies = SimpleNamespace(send=lambda kind, id_, message: sent.append(message))
+    in_flight = SimpleNamespace(leave=lambda nbytes: None)
+    call = _Call(service, frame, EMPTY, caller_is({}, lambda: False), replies, in_flight, usage)
+    assert made
+    assert all(values() is None for values in made)
+    call()
+    assert [message.header for message in sent] == [{"a": 1}]
+    assert all(values() is None for values in made)

@@ -135,16 +135,16 @@ class Admission:
         if not nbytes:
             yield
             return
-        ticket = object()
+        call = object()
         with self._state:
             try:
-                while not self._may_work(client, nbytes, ticket):
+                while not self._may_work(client, nbytes, call):
                     self._state.wait(_POLL_S)
                     if is_gone():
                         raise PeerLostError("the caller has left")
             finally:
-                if ticket in self._queue:
-                    self._queue.remove(ticket)
+                if call in self._queue:
+                    self._queue.remove(call)
                     self._state.notify_all()
             client.working += nbytes
             self._working += nbytes
@@ -156,16 +156,16 @@ class Admission:
                 self._working -= nbytes
                 self._state.notify_all()
 
-    def _may_work(self, client: ClientConnection, nbytes: int, ticket: object) -> bool:
+    def _may_work(self, client: ClientConnection, nbytes: int, call: object) -> bool:
         if client.working and client.working + nbytes > self._limits.unread_bytes:
-            if ticket in self._queue:  # another call of the client came first: those of others do not wait for it
-                self._queue.remove(ticket)
+            if call in self._queue:  # another call of the client came first: those of others do not wait for it
+                self._queue.remove(call)
                 self._state.notify_all()
             return False
-        if ticket not in self._queue:
-            self._queue.append(ticket)
+        if call not in self._queue:
+            self._queue.append(call)
         fits = not self._working or self._working + nbytes <= self._limits.unread_total_bytes
-        return fits and self._queue[0] is ticket
+        return fits and self._queue[0] is call
 
     def has_read(self, usage: LaneUsage) -> None:
         """Notes that a piece of a reply was read on a lane."""

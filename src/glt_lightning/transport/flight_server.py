@@ -165,6 +165,7 @@ class _Flight(flight.FlightServerBase):
             if lane not in LANES:
                 raise RefusedError(f"the opening names no lane: expected one of {', '.join(LANES)}, got {lane!r:.60}.")
             caller = self._greet(opening, presence, replies, client)
+            del opening
         except RefusedError as refusal:
             replies.refuse(refusal)
             _wait_to_leave(reader)
@@ -262,6 +263,7 @@ class _Flight(flight.FlightServerBase):
             if not isinstance(header, dict):
                 raise WireError("the ticket of a stream has no header: expected an object `header`.")
             replies = iter(handler(Message(header), dispatch.caller_is(hello, presence.is_gone)))
+            del opening, header
             try:
                 # `next` inside `yield from`: a local variable would keep a reply in memory while the handler makes another
                 while not presence.is_gone():
@@ -365,12 +367,10 @@ class _Call:
     ) -> None:
         self._service, self._frame, self._body, self._caller = service, frame, body, caller
         self._replies, self._in_flight, self._usage = replies, in_flight, usage
-        self._request: dict[str, Any] | WireError
         try:
-            self._request = frame.decode()
-        except WireError as error:  # to be reported by a handler's thread, as all errors are
-            self._request = error
-        self.is_prompt = dispatch.is_prompt(service, self._request)
+            self.is_prompt = dispatch.is_prompt(service, frame.decode())
+        except WireError:  # to be reported by a handler's thread, as all errors are
+            self.is_prompt = False
 
     def __call__(self) -> None:
         try:
@@ -389,9 +389,7 @@ class _Call:
         self._replies.send(Kind.REPLY, self._frame.id, reply)
 
     def _run(self) -> Message:
-        request = self._request
-        if isinstance(request, WireError):
-            raise request
+        request = self._frame.decode()  # again: values take many times the memory of their text while a call waits
         handler = dispatch.find_call(self._service, request.get("op"))
         header = request.get("header")
         if not isinstance(header, dict):
