@@ -150,6 +150,9 @@ def test_requests_know_a_fixed_table() -> None:
     ):
         with pytest.raises(ValueError, match=re.escape(wrong)):
             call(func, *args)
+    sent = to_message({"func": "g", "args": [torch.arange(2)], "kwargs": {}})
+    found = from_message(CallTable({"g": lambda a: a.data_ptr()})(sent, CALLER))["value"]
+    assert found == sent.body.ctypes.data  # not copied before memory is reserved
     with pytest.raises(TypeError, match="can only concatenate str"):  # of the function itself, not of how it is called
         call("f", "x")
 

@@ -35,10 +35,10 @@ def to_message(values: Mapping[str, Any]) -> Message:
     return Message(header | {"arrays": entries}, body)
 
 
-def from_message(message: Message) -> dict[str, Any]:
-    """The inverse of `to_message`."""
+def from_message(message: Message, *, copy: bool = True) -> dict[str, Any]:
+    """The inverse of `to_message`. copy: False: tensors are views of the body, which has to be writable."""
     # copied once each, however often the header names one
-    tensors = {name: torch.from_numpy(array.copy()) for name, array in unpack(message).items()}
+    tensors = {name: torch.from_numpy(array.copy() if copy else array) for name, array in unpack(message).items()}
     return {name: _in(value, tensors) for name, value in message.header.items() if name != "arrays"}
 
 
@@ -76,7 +76,7 @@ class CallTable:
         self._table, self._working = table, working or {}
 
     def __call__(self, message: Message, caller: Caller) -> Message:
-        given = from_message(message)
+        given = from_message(message, copy=False)  # no memory is reserved yet
         name, args, kwargs = str(given.get("func"))[:200], given.get("args", []), given.get("kwargs", {})
         if name not in self._table:
             raise DataError(
