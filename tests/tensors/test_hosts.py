@@ -13,7 +13,8 @@ from glt_lightning.errors import DataError, PeerError, PeerLostError, RefusedErr
 from glt_lightning.options import DeadlineOptions, LimitOptions
 from glt_lightning.tensors.space import row_spaces
 from glt_lightning.tensors.tables import SharedTables, TableSpec
-from glt_lightning.transport.message import pack
+from glt_lightning.transport.dispatch import caller_is
+from glt_lightning.transport.message import Message, pack
 from tests.helpers.homes import link_of, open_tables
 from tests.helpers.in_process import InProcessNetwork
 from tests.helpers.network_faults import Faults
@@ -241,6 +242,25 @@ def test_strangers_and_nonsense_are_refused(
         assert table.count_nonzero() == 0  # nothing was written, and the homes answer
         tables.barrier()
         table.add(ONE, VALUES)
+
+    on_two_hosts(partition, network, run)
+
+
+def test_rows_are_looked_for_after_their_memory_is_reserved(
+    partition: LocalPartition, network: InProcessNetwork
+) -> None:
+    def working(nbytes: int) -> Any:
+        raise PeerError(f"{nbytes} bytes for it")
+
+    def run(tables: SharedTables, rank: int) -> None:
+        table = tables.create(described(partition))
+        if rank == 1:
+            home = tables._remote.open().served
+            caller = caller_is({"role": "worker", "job": home._link.job}, lambda: False, working=working)
+            arrays, body = pack({"rows": np.array([150, 3])})  # the second lies on another host
+            with pytest.raises(PeerError, match=r"^160 bytes for it$"):
+                home._rows(Message({"tensor": table.id, "arrays": arrays}, body), caller)
+        tables.barrier()
 
     on_two_hosts(partition, network, run)
 

@@ -18,6 +18,7 @@ from glt_lightning.transport.message import Message, pack, read_integer, unpack
 if TYPE_CHECKING:
     from glt_lightning.tensors.table import SharedTable
 
+_POSITION_BYTES = 48  # of memory for each row that is looked for: its part, where that begins, its place
 _MOST_WRITERS = 1 << 16
 _LEAST_WRITER, _MOST_WRITER = 16, 100  # characters of a writer's name
 HOWS = ("set", "add", "fill")
@@ -62,11 +63,11 @@ class RowsHome:
     def _rows(self, message: Message, caller: Caller) -> Message:
         """The first rows, as many as fit into a reply; the caller asks again for the rest."""
         table, rows = self._table(message, caller), _ids(unpack(message).get("rows"))
-        row_bytes = math.prod(table.row_shape) * table.dtype.itemsize
-        fit = max(1, self._link.limits.reply_bytes // row_bytes)
-        table.position(rows)  # raises for rows of another host
-        with caller.working(2 * min(fit, len(rows)) * row_bytes):
-            entries, body = pack({"values": table.read(rows[:fit])})
+        row_bytes = max(8, math.prod(table.row_shape) * table.dtype.itemsize)  # of narrow rows, the numbers take more
+        rows = rows[: max(1, self._link.limits.reply_bytes // row_bytes)]
+        with caller.working(len(rows) * (2 * row_bytes + _POSITION_BYTES)):
+            table.position(rows)  # raises for rows of another host
+            entries, body = pack({"values": table.read(rows)})
             return Message({"arrays": entries}, body)
 
     def _put(self, message: Message, caller: Caller) -> Message:
