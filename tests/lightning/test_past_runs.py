@@ -170,3 +170,29 @@ def test_checkpoints_in_a_folder_of_the_users_are_found(tmp_path: Path) -> None:
     save(own / "best.ckpt", 1, A=state(own, "best.ckpt", score=0.9))  # of an earlier run
     now = config() | {"trainer": {"callbacks": [{"class_path": "M", "init_args": {"dirpath": str(own)}}]}}
     assert find_past_run("best", tmp_path / "logs", now).path == best
+
+
+def test_trees_below_the_folders_of_checkpoints_are_not_searched(tmp_path: Path) -> None:
+    """A ``dirpath`` may be a home folder. A name of a checkpoint may have folders."""
+    named = save(tmp_path / "a/b/c/best.ckpt", 1)
+    save(tmp_path / "a/b/c/other/best.ckpt", 2)
+    save(tmp_path / "a/b/checkpoints/x/y/z/w/best.ckpt", 3)
+    callback = {"class_path": "M", "init_args": {"dirpath": str(tmp_path), "filename": "{val/a/b/acc}"}}
+    assert find_past_run("best", tmp_path, config() | {"trainer": {"callbacks": [callback]}}).path == named
+    with pytest.raises(OptionError, match="there is no best checkpoint"):
+        find_past_run("best", tmp_path, config())
+
+
+def test_files_that_vanish_meanwhile_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "lightning_logs/version_0/checkpoints"
+    stays, goes, whole = save(folder / "best.ckpt", 1), save(folder / "sub/best.ckpt", 2), Path.stat
+
+    def stat(path: Path, **options: Any) -> os.stat_result:
+        found = whole(path, **options)
+        if path == goes:
+            os.unlink(path)
+        return found
+
+    monkeypatch.setattr(Path, "stat", stat)
+    assert find_past_run("best", tmp_path, config()).path == stays
+    assert not os.path.exists(goes)

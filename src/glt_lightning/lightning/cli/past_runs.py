@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -128,21 +130,39 @@ def recorded_checkpoints(word: str, root: str | Path, config: Mapping[str, Any])
 
     config: its callbacks may keep checkpoints in other folders (``dirpath``).
     """
-    root = Path(root)
-    folders = {*root.glob("*/*/checkpoints"), root / "checkpoints", *_folders_of_callbacks(config)}
-    files = {path: path.stat().st_mtime_ns for folder in folders for path in folder.rglob("*.ckpt") if path.exists()}
+    folders = [Path(root) / "checkpoints", *(Path(each) for each in _found_in(root, "*/*/checkpoints"))]
+    given = _checkpoint_callbacks(config)
+    folders += [Path(each["dirpath"]) for each in given if isinstance(each.get("dirpath"), str)]
+    # A name may have folders, as of a metric val/acc. No tree is searched: dirpath may be a home folder.
+    deep = max([1, *(str(each.get("filename")).count("/") for each in given)])
+    names = [f"{'*/' * depth}*.ckpt" for depth in range(deep + 1)]
+    paths = {Path(each) for folder in folders for name in names for each in _found_in(folder, name)}
+    times = {path: when for path in paths if (when := _mtime(path)) is not None}
     seen: set[Path] = set()
-    for path in sorted(files, key=lambda path: files[path], reverse=True):
+    for path in sorted(times, key=lambda path: times[path], reverse=True):
         found = _recorded(word, path)
         if found is not None and found not in seen:
             seen.add(found)
             yield found
 
 
-def _folders_of_callbacks(config: Mapping[str, Any]) -> list[Path]:
+def _found_in(folder: str | Path, pattern: str) -> list[str]:
+    """The paths of a pattern below a folder. Folders that are gone meanwhile, or closed to this user, have none."""
+    return glob.glob(os.path.join(glob.escape(str(folder)), pattern), include_hidden=True)
+
+
+def _mtime(path: Path) -> int | None:
+    """None for a file that is gone: other runs replace and remove their checkpoints."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def _checkpoint_callbacks(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The arguments of the callbacks of a configuration, among which are those of its `ModelCheckpoint`."""
     callbacks = (config.get("trainer") or {}).get("callbacks") or []
-    given = [each.get("init_args") or {} for each in (callbacks if isinstance(callbacks, list) else [callbacks])]
-    return [Path(each["dirpath"]) for each in given if isinstance(each.get("dirpath"), str)]
+    return [each.get("init_args") or {} for each in (callbacks if isinstance(callbacks, list) else [callbacks])]
 
 
 def _recorded(word: str, checkpoint: Path) -> Path | None:
@@ -156,9 +176,9 @@ def _recorded(word: str, checkpoint: Path) -> Path | None:
     if path.is_relative_to(folder):
         # The run's folder may have been moved since: the other one is beside this one.
         own = next((each for each in checkpoint.parents if each.name == folder.name), checkpoint.parent)
-        if (own / path.relative_to(folder)).exists():
+        if os.path.exists(own / path.relative_to(folder)):
             return own / path.relative_to(folder)
-    return path if path.exists() else None
+    return path if os.path.exists(path) else None
 
 
 def chosen_state(word: str, states: Iterable[Any]) -> Mapping[str, Any] | None:
@@ -190,7 +210,7 @@ def nothing_left(path: Any, trainer: Trainer) -> str:
 
 
 def _read(checkpoint: Path) -> Any:
-    if not checkpoint.is_file():  # a named pipe would be waited for
+    if not os.path.isfile(checkpoint):  # a named pipe would be waited for
         return None
     try:
         return torch.load(checkpoint, weights_only=True, mmap=True, map_location="cpu")
