@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -20,6 +21,7 @@ import yaml
 import glt_lightning
 from glt_lightning.lightning.cli import command_line
 from glt_lightning.lightning.cli.command_line import GLTCLI, main
+from glt_lightning.lightning.cli.messages import OneLineParser
 from glt_lightning.lightning.cli.quiet import without_noise
 from glt_lightning.lightning.cli.strategy_options import cluster_of_data
 from glt_lightning.options import PartitionOptions
@@ -149,6 +151,50 @@ def test_leaves_of_a_mapping_are_overridden_one_by_one(of_tables: str, capsys: p
         "edges": {"user__rates__movie": {**edges, "path": "*.csv", "attrs": {"stars": "rating"}}},
         "name": "films",
     }
+
+
+@pytest.mark.parametrize(
+    ("leaf", "typed", "value"),
+    [
+        ("nodes.movie.id", "007", "007"),
+        ("nodes.movie.id", "null", None),
+        ("nodes.movie.features", "[007, on]", ["007", "on"]),
+        ("nodes.studio.label", "on", "on"),
+        ("edges.user__rates__movie.attrs.stars", "1_000", "1_000"),
+        ("nodes.movie.encode.year.size", "8", 8),
+    ],
+)
+def test_names_in_tables_stay_as_they_are_typed(leaf: str, typed: str, value: Any) -> None:
+    parser = OneLineParser(exit_on_error=False)
+    parser.add_argument("--dataset", type=str | dict[str, Any] | Any)
+    nodes = {"movie": {"path": "m.csv", "id": "id"}}
+    found = parser.parse_args(
+        ["--dataset", json.dumps({"nodes": nodes, "edges": {}}), f"--dataset.{leaf}", typed]
+    ).dataset
+    for key in leaf.split("."):
+        found = found[key]
+    assert found == value
+
+
+def test_leaves_of_a_typed_mapping_stay_text_as_they_are_typed() -> None:
+    parser = OneLineParser(exit_on_error=False)
+    parser.add_argument("--text", type=dict[str, dict[str, str]] | None)
+    parser.add_argument("--any", type=dict[str, dict[str, Any]])
+    words = [
+        "--text",
+        "{a: {b: x}}",
+        "--text.a.b",
+        "007",
+        "--text.a.c",
+        "on",
+        "--any",
+        "{a: {b: x}}",
+        "--any.a.b",
+        "007",
+    ]
+    found = parser.parse_args(words)
+    assert found.text == {"a": {"b": "007", "c": "on"}}
+    assert found.any == {"a": {"b": 7}}
 
 
 def test_overridden_leaves_are_in_the_configuration_of_the_run(of_tables: str, built: list[GLTCLI]) -> None:

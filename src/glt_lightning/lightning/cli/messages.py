@@ -8,16 +8,18 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from types import UnionType
+from typing import Any, NoReturn, Union, get_args, get_origin
 
 import yaml  # type: ignore[import-untyped]
 from jsonargparse._typehints import ActionTypeHint
 from lightning.pytorch.cli import LightningArgumentParser
 
 from glt_lightning.options.parse import line_of, read_yaml
+from glt_lightning.partition.sources.tables.mapping import is_text
 
 _KEY = re.compile(r'Parser key "([^"]+)":?')
 _CLASS = re.compile(r"Problem with given class_path '([\w.]+)'")
@@ -99,7 +101,7 @@ class OneLineParser(LightningArgumentParser):
 
 class _LeafOverrides(ActionTypeHint):
     """An option whose value may be a mapping of mappings: ``--data.dataset.nodes.movie.path X`` changes this one leaf of it.
-    jsonargparse itself replaces everything below ``nodes``."""
+    jsonargparse itself replaces everything below ``nodes``, and makes the number 7 of a column that is called 007."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if args:
@@ -109,25 +111,42 @@ class _LeafOverrides(ActionTypeHint):
             if base and isinstance(present, dict):
                 first, *below = _keys_of(option[len(base) + 1 :], present)
                 if below:
-                    changed = _with_leaf(present.get(first), below, value, f"{option}: {self.dest}.{first}")
+                    leaf = _value(value, _is_text(self._typehint, self.dest.rpartition(".")[2], [first, *below]))
+                    changed = _with_leaf(present.get(first), below, leaf, f"{option}: {self.dest}.{first}")
                     args = (parser, config, json.dumps(changed, default=str), f"{base}.{first}")
         return super().__call__(*args, **kwargs)  # type: ignore[no-untyped-call]
 
 
-def _with_leaf(present: Any, keys: list[str], value: str, where: str) -> dict[str, Any]:
+def _with_leaf(present: Any, keys: list[str], value: Any, where: str) -> dict[str, Any]:
     """A copy of a mapping with one leaf set. Raises TypeError where something else than a mapping is in the way."""
     if present is None:
         present = {}
     if not isinstance(present, dict):
         raise TypeError(f"{where} is {present!r}, which has no {keys[0]!r} below it. Give all of it as a mapping.")
     first, *below = _keys_of(".".join(keys), present)
-    leaf = _with_leaf(present.get(first), below, value, f"{where}.{first}") if below else _value(value)
-    return {**present, first: leaf}
+    return {**present, first: _with_leaf(present.get(first), below, value, f"{where}.{first}") if below else value}
 
 
-def _value(text: str) -> Any:
+def _is_text(kind: Any, name: str, keys: Sequence[str]) -> bool:
+    """Whether the leaf of an option of this type is text, or is text in the description of tables."""
+    if name == "dataset" and is_text(keys):
+        return True
+    kinds = {kind}
+    for _ in keys:
+        mappings = [each for each in _alternatives(kinds) if get_origin(each) in (dict, Mapping)]
+        kinds = {get_args(each)[1] for each in mappings}
+    return _alternatives(kinds) - {type(None)} == {str}
+
+
+def _alternatives(kinds: Iterable[Any]) -> set[Any]:
+    return {one for each in kinds for one in (get_args(each) if get_origin(each) in (Union, UnionType) else (each,))}
+
+
+def _value(text: str, texts: bool) -> Any:
+    """What a word of the command line says in YAML. texts: all of it but null is text as it is typed, such as 007 and on."""
     try:
-        return yaml.safe_load(text)
+        found = yaml.safe_load(text)
+        return yaml.load(text, yaml.BaseLoader) if texts and found is not None else found  # makes text alone
     except yaml.YAMLError:  # such as the glob *.csv
         return text
 

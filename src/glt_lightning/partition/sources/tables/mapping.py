@@ -6,8 +6,8 @@ import argparse
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from glt_lightning.errors import DataError
@@ -165,6 +165,12 @@ def parse_tables(given: Mapping[str, Any] | argparse.Namespace) -> Tables:
     )
 
 
+def is_text(keys: Sequence[str]) -> bool:
+    """Whether the value at these keys of the mapping is text, or a list of texts. The name of a column may look like a number."""
+    kinds = {name: str(each.type) for kind in (Tables, NodeTable, EdgeTable) for name, each in _fields(kind).items()}
+    return "encode" not in keys and ("attrs" in keys[:-1] or kinds.get(keys[-1], "").startswith(("str", "tuple[str")))
+
+
 def _plain(value: Any) -> Any:
     """Namespaces, as the command line makes them, become mappings."""
     if isinstance(value, argparse.Namespace):
@@ -173,7 +179,11 @@ def _plain(value: Any) -> Any:
 
 
 def _keys(kind: type) -> tuple[str, ...]:
-    return tuple(kind.__dataclass_fields__)  # type: ignore[attr-defined]
+    return tuple(_fields(kind))
+
+
+def _fields(kind: type) -> dict[str, Any]:
+    return {each.name: each for each in fields(kind)}
 
 
 def _node_table(where: str, given: Any) -> NodeTable:
