@@ -37,7 +37,8 @@ class PredictionWriter(Callback):
     Args:
         path: The folder: a new one, an empty one, or one that has earlier predictions alone. Or a URL of
             fsspec (``s3://bucket/predictions``), to which the manifest is written last: until then readers find earlier
-            predictions. ``None``: ``predictions`` in the folder of the Trainer's logs.
+            predictions; other files there are not looked at, and stay. ``None``: ``predictions`` in the folder of the
+            Trainer's logs.
         keys: Which entries to write besides ``n_id`` and ``id``. ``None``: all.
 
     Raises:

@@ -43,8 +43,8 @@ class EmbeddingTrainer(Trainer):
         Args:
             model: The model.
             datamodule: Its data.
-            out: The folder for the Parquet files, or a URL of fsspec (s3://bucket/emb): a new one, an empty one, or one that
-                has earlier embeddings alone, which these replace when they are complete.
+            out: The folder for the Parquet files: a new one, an empty one, or one that has earlier embeddings alone, which these
+                replace when they are complete. Or a URL of fsspec (s3://bucket/emb), which may have other files: they stay.
             ckpt_path: The checkpoint to read: a path, or ``best`` or ``last`` for that of the latest fit. None: the weights in
                 memory; the command line takes ``none`` for it, for a module that loads weights of its own.
             layerwise: How the layers are computed.
