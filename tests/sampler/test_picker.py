@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from glt_lightning.cluster.expansion import Expansion
 from glt_lightning.cluster.owner import Owner
 from glt_lightning.cluster.remote_rows import PeerRows
 from glt_lightning.data.row_draws import probed, row_draws
@@ -318,3 +319,13 @@ def test_the_source_is_read_once_however_many_threads_ask(monkeypatch):
         draws = list(pool.map(lambda _: options.draw, range(64)))
     assert read == [kind]
     assert len(set(draws)) == 1
+
+
+def test_too_many_entries_for_a_picker_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = partitioned(small_graph(), tmp_path, 1)
+    rows = row_draws(whole, DrawOptions(picker=probed(PickerSpec.of(Heaviest()), whole.manifest)))
+    monkeypatch.setattr("glt_lightning.cluster.expansion._MOST_SEEN", 64)
+    asked = Expansion(1, 0, (4,), {0: gids_of(whole)[0]})
+    said = r"see all [\d,]+ neighbours of the \d+ rows of a request; at most 1 are allowed. Use a smaller"
+    with pytest.raises(DataError, match=said):
+        asked.answer(rows, np.dtype(np.int32), 1 << 20, CALLER)

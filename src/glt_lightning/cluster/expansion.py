@@ -70,8 +70,9 @@ class Expansion:
         seen = entries * _PICKER_BYTES if rows.pickable is not None else 0
         if seen > _MOST_SEEN:
             raise DataError(
-                f"expand: a picker would see entries of {seen} bytes at once, at most {_MOST_SEEN} are allowed. Use a smaller "
-                "batch_size or fan-outs."
+                f"expand: the picker would see all {entries:,} neighbours of the {num_counts:,} rows of a request; at most "
+                f"{_MOST_SEEN // _PICKER_BYTES:,} are allowed. Use a smaller batch_size, or smaller num_neighbors of the hops "
+                "before this one; if a single row has more, leave out sampling.picker."
             )
         reply = min(most_bytes, picks * wire.itemsize * len(columns))
         with caller.working(seen + _COUNT_BYTES * num_counts + reply):
