@@ -55,7 +55,7 @@ class Embedded(LightningModule):
         return self.embedding(batch)
 
     def layer(self, k: int, h: Tensor, batch: Data) -> Tensor:
-        h = self.gnn.convs[k](h, batch.edge_index)
+        h = self.gnn.convs[k](h, batch.edge_index)[: batch.batch_size]
         return h if k + 1 == self.num_layers else h.relu()
 
     def configure_optimizers(self) -> Any:
