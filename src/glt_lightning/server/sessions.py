@@ -297,7 +297,7 @@ class Sessions:
         mine, share = session.waiting_bytes + question.nbytes, half // len(self._by_id)
         if mine > share and waiting + question.nbytes > half:
             raise FullError(
-                f"the batches that this session waits for take {mine} bytes here, more than its share of {share}, and those of "
+                f"the batches that this client waits for take {mine} bytes here, more than its share of {share}, and those of "
                 f"all sessions more than {half}. Lower cluster.prefetch of the clients"
             )
         idle = not session.waiting
