@@ -19,21 +19,23 @@ if TYPE_CHECKING:
         SparseAdam as SparseAdam,
         SparseSGD as SparseSGD,
     )
+    from glt_lightning.inference.ranking import rank_links as rank_links
     from glt_lightning.lightning import (
-        OGBMRR as OGBMRR,
         GLTDataModule as GLTDataModule,
         GLTServerClientStrategy as GLTServerClientStrategy,
         GLTWorkerStrategy as GLTWorkerStrategy,
-        GraphSAGE as GraphSAGE,
-        HitsAtK as HitsAtK,
-        LinkPredictor as LinkPredictor,
-        NodePredictor as NodePredictor,
         PredictionWriter as PredictionWriter,
         SamplingMonitor as SamplingMonitor,
     )
     from glt_lightning.lightning.layerwise.predict import predict_layerwise as predict_layerwise
-    from glt_lightning.lightning.layerwise.ranking import rank_links as rank_links
     from glt_lightning.lightning.layerwise.writer import read_embeddings as read_embeddings
+    from glt_lightning.lightning.models import (
+        OGBMRR as OGBMRR,
+        GraphSAGE as GraphSAGE,
+        HitsAtK as HitsAtK,
+        LinkPredictor as LinkPredictor,
+        NodePredictor as NodePredictor,
+    )
     from glt_lightning.loader import (
         DistLinkNeighborLoader as DistLinkNeighborLoader,
         DistNeighborLoader as DistNeighborLoader,
@@ -73,19 +75,19 @@ _HOMES = {
     "GLTDataModule": "glt_lightning.lightning",
     "GLTServerClientStrategy": "glt_lightning.lightning",
     "GLTWorkerStrategy": "glt_lightning.lightning",
-    "GraphSAGE": "glt_lightning.lightning",
-    "HitsAtK": "glt_lightning.lightning",
+    "GraphSAGE": "glt_lightning.lightning.models",
+    "HitsAtK": "glt_lightning.lightning.models",
     "Layer": "glt_lightning.loader",
     "LayerwiseOptions": "glt_lightning.options",
-    "LinkPredictor": "glt_lightning.lightning",
+    "LinkPredictor": "glt_lightning.lightning.models",
     "LinkSpec": "glt_lightning.loader",
     "LoaderContext": "glt_lightning.loader",
     "LoaderSpec": "glt_lightning.loader",
     "LocalPartition": "glt_lightning.data",
     "ImportanceNeighbors": "glt_lightning.options",
     "NegativeSampling": "glt_lightning.options",
-    "NodePredictor": "glt_lightning.lightning",
-    "OGBMRR": "glt_lightning.lightning",
+    "NodePredictor": "glt_lightning.lightning.models",
+    "OGBMRR": "glt_lightning.lightning.models",
     "Optimizers": "glt_lightning.embedding",
     "PartitionOptions": "glt_lightning.options",
     "PredictionWriter": "glt_lightning.lightning",
@@ -100,33 +102,10 @@ _HOMES = {
     "layers": "glt_lightning.loader",
     "node_split": "glt_lightning.tensors.dist_split",
     "predict_layerwise": "glt_lightning.lightning.layerwise.predict",
-    "rank_links": "glt_lightning.lightning.layerwise.ranking",
+    "rank_links": "glt_lightning.inference.ranking",
     "read_embeddings": "glt_lightning.lightning.layerwise.writer",
 }
 
-# Layers with names that GraphLearn-for-PyTorch's users know: `import glt_lightning as glt`, then glt.partition and so on.
-_LAYERS = ("channel", "data", "distributed", "loader", "partition", "sampler")
+__all__ = [*_HOMES, "__version__"]
 
-_TOOLS = ("typing", "utils")
-# GLT gives these out at its root, too
-_TYPES = (
-    "InputEdges",
-    "InputNodes",
-    "NodeIndex",
-    "NodeLabel",
-    "NumNeighbors",
-    "PartitionBook",
-    "Split",
-    "TensorDataType",
-    "EdgeType",
-    "NodeType",
-    "as_str",
-    "reverse_edge_type",
-)
-
-__all__ = [*_HOMES, *_LAYERS, *_TYPES, "__version__"]  # a script has a module `typing` of its own
-
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    _HOMES | {name: f"{__name__}.{name}" for name in (*_LAYERS, *_TOOLS)} | dict.fromkeys(_TYPES, f"{__name__}.typing"),
-)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

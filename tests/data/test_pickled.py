@@ -11,7 +11,8 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 
-import glt_lightning as glt
+import glt_lightning
+import glt_lightning.glt as glt
 from glt_lightning.errors import SamplerError
 from tests.glt.test_single import ring_data
 from tests.helpers.rings import NODES, ring_folder
@@ -24,13 +25,13 @@ def folder(tmp_path: Path) -> Path:
     return ring_folder(tmp_path / "ring", nodes=2000) / "parts"
 
 
-def rows_of(partition: glt.LocalPartition) -> list[np.ndarray]:
+def rows_of(partition: glt_lightning.LocalPartition) -> list[np.ndarray]:
     return [np.asarray(each) for each in partition.mapped_user_ids(0) if each is not None]
 
 
 def test_a_partition_is_its_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder.parent)
-    with_maps = glt.LocalPartition.open(folder.name, parts=[1])
+    with_maps = glt_lightning.LocalPartition.open(folder.name, parts=[1])
     content = pickle.dumps(with_maps)
     assert len(content) < 10_000
     monkeypatch.chdir("/")
@@ -47,7 +48,7 @@ def test_a_host_tier_is_not_pickled(folder: Path) -> None:
     class Tier:
         def require(self, *_: Any) -> None: ...
 
-    partition = glt.LocalPartition.open(folder, memory=Tier())  # type: ignore[arg-type]
+    partition = glt_lightning.LocalPartition.open(folder, memory=Tier())  # type: ignore[arg-type]
     with pytest.raises(SamplerError, match="with a host tier cannot be pickled"):
         pickle.dumps(partition)
     partition.close()
@@ -79,7 +80,7 @@ def test_a_data_set_in_memory_is_its_tensors() -> None:
 
 
 def test_a_data_module_that_is_set_up(tmp_path: Path) -> None:
-    module = glt.GLTDataModule(data(), root=str(tmp_path), num_neighbors=[2], batch_size=2)
+    module = glt_lightning.GLTDataModule(data(), root=str(tmp_path), num_neighbors=[2], batch_size=2)
     module.prepare_data()
     module.setup()
     again = pickle.loads(pickle.dumps(module))

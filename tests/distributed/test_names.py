@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-import glt_lightning as glt
+import glt_lightning.glt as glt
 from glt_lightning.distributed import client, session
 from glt_lightning.distributed.requests import CallTable, to_message
 from glt_lightning.errors import DataError, OptionError, PeerError
@@ -203,7 +203,7 @@ def test_a_script_that_just_ends_leaves_before_its_servers_end(tmp_path: Path) -
     """Python's finalizers end those; the others would wait for a process that cannot answer any more."""
     code = """
         import weakref
-        import glt_lightning as glt
+        import glt_lightning.glt as glt
         from glt_lightning.distributed.session import current
 
         class Opened:

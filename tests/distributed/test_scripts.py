@@ -13,7 +13,7 @@ import psutil
 import pytest
 import torch
 
-import glt_lightning as glt
+import glt_lightning.glt as glt
 from glt_lightning.errors import DataError
 from tests.distributed.fields import loader_of_subgraphs, loaders_of_links, typed_loaders
 from tests.distributed.scripts import CLUSTER, checked, loader

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-import glt_lightning as glt
+import glt_lightning.glt as glt
 from glt_lightning.distributed.requests import to_message
 from glt_lightning.errors import GLTError
 from glt_lightning.options import ClusterOptions, LimitOptions

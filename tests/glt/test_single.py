@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch_geometric.nn import SAGEConv
 
-import glt_lightning as glt
+import glt_lightning
+import glt_lightning.glt as glt
 from glt_lightning.errors import DataError, OptionError
 from tests.helpers.rings import I2I, NODES, U2I, ring_edges, ring_folder, typed_ring_folder
 
@@ -335,8 +336,8 @@ def test_features_keep_their_dtype(kind: str, as_they_are: bool, tmp_path: Path)
     glt.partition.RandomPartitioner(
         folder, 2, NODES, ring_edges(), rows, edge_feat=rows.repeat(2, 1), **chosen
     ).partition()
-    with glt.LoaderContext(glt.LocalPartition.open(folder)) as context:
-        spec = glt.LoaderSpec(name="all", split=None, num_neighbors=[2], batch_size=NODES)
+    with glt_lightning.LoaderContext(glt_lightning.LocalPartition.open(folder)) as context:
+        spec = glt_lightning.LoaderSpec(name="all", split=None, num_neighbors=[2], batch_size=NODES)
         batch = next(iter(context.make_loader(spec)))
         assert batch.x.dtype == batch.edge_attr.dtype == expected.dtype
         assert torch.equal(batch.x, expected[batch.n_id])

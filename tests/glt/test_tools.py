@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-import glt_lightning as glt
+import glt_lightning.glt as glt
 from glt_lightning.errors import OptionError
-from glt_lightning.typing import InputEdges, reverse_edge_type
-from glt_lightning.utils import id2idx, index_select, share_memory, squeeze
+from glt_lightning.glt.typing import InputEdges, reverse_edge_type
+from glt_lightning.glt.utils import id2idx, index_select, share_memory, squeeze
 from tests.glt.test_single import IDS, ring_data, typed_data
 from tests.helpers.rings import I2I, NODES, U2I, ring_edges
 

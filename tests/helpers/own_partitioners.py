@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.partition import GraphToPartition, PartitionerBase
+from glt_lightning.partition import Assigner, GraphToPartition
 
 
-class Stripes(PartitionerBase):
+class Stripes(Assigner):
     """Node i goes to part i // width, round and round."""
 
     def __init__(self, width: int = 1) -> None:
@@ -20,7 +20,7 @@ class Stripes(PartitionerBase):
         return {t: np.arange(n) // self.width % graph.num_parts for t, n in graph.num_nodes.items()}
 
 
-class Returns(PartitionerBase):
+class Returns(Assigner):
     """Gives back what it was given, as a list of numbers per node type or as anything else."""
 
     def __init__(self, value: Any) -> None:
@@ -33,7 +33,7 @@ class Returns(PartitionerBase):
         return {t: np.array(parts) for t, parts in self.value.items()}
 
 
-class Forgetful(PartitionerBase):
+class Forgetful(Assigner):
     """Has no ``assign``."""
 
 

@@ -91,7 +91,7 @@ def test_what_two_hosts_run() -> None:
         "GLT_LAUNCH_FAILURE": "runs/run/now/failure-1.json",
     }
     assert " ".join(plan.argv) == (
-        "/opt/py -m glt_lightning.lightning.rank_group --nnodes 2 --node_rank 1 --nproc_per_node 2 --master_addr n0 "
+        "/opt/py -m glt_lightning.launch.rank_group --nnodes 2 --node_rank 1 --nproc_per_node 2 --master_addr n0 "
         "--master_port 29500 --tee 3 --log_dir runs/run/now/ranks -m glt_lightning fit --config run.yaml "
         "--trainer.strategy glt_worker --data.partition.dir /data/parts --cluster.security.ca certs/ca.pem "
         "--cluster.security.cert certs/10.0.0.2.pem --cluster.security.key certs/10.0.0.2.key "

@@ -136,7 +136,7 @@ def test_no_such_file(tmp_path: Path, source: ArraySource) -> None:
         (".Mine", "'.Mine' cannot be imported"),
         ("a..Mine", "'a..Mine' cannot be imported"),
         ("tests.", "'tests.' cannot be imported"),
-        (OWN + "NoPartitioner", "NoPartitioner is not a subclass of glt_lightning.partition.PartitionerBase"),
+        (OWN + "NoPartitioner", "NoPartitioner is not a subclass of glt_lightning.partition.Assigner"),
         (OWN + "np", "np is not a subclass"),
         (OWN + "Forgetful", "Forgetful does not define assign"),
         (OWN + "Returns", "Returns: init_args: missing a required argument: 'value'"),

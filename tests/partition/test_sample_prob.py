@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-import glt_lightning as glt
+import glt_lightning.glt as glt
 from glt_lightning.data import LocalPartition
 from glt_lightning.errors import GLTError
 from glt_lightning.ops.khop import KHopOp

@@ -13,12 +13,14 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-import glt_lightning as glt
+import glt_lightning
+import glt_lightning.glt as glt
 from glt_lightning.data import Manifest
 from glt_lightning.errors import DataError, GLTError, OptionError, PartitionError
 from glt_lightning.glt import device as scripted_device
+from glt_lightning.glt.partition import PartitionerBase
 from glt_lightning.options import PartitionOptions
-from glt_lightning.partition import GraphToPartition, PartitionerBase, partition_graph
+from glt_lightning.partition import GraphToPartition, partition_graph
 from glt_lightning.partition.sources import ArraySource
 from glt_lightning.types import EDGE, NODE, GraphSchema
 from tests.helpers.partition_truth import edges_of, read_folder, same_arrays
@@ -171,7 +173,7 @@ def test_batches_of_by_src_hold_out_neighbours(heterogeneous: dict[str, Any]) ->
     graph, folder = heterogeneous, str(heterogeneous["output_dir"])
     seeds = {"train": ("author", torch.arange(20))}
     glt.partition.RandomPartitioner(**graph, splits=seeds, edge_feat_dtype=torch.float16).partition()
-    data = glt.GLTDataModule(partition=PartitionOptions(dir=folder), num_neighbors=[4], batch_size=20)
+    data = glt_lightning.GLTDataModule(partition=PartitionOptions(dir=folder), num_neighbors=[4], batch_size=20)
     data.prepare_data()
     data.setup()
     (batch,) = data.train_dataloader()
@@ -199,7 +201,7 @@ def test_bfloat16_as_given_and_as_asked_for(heterogeneous: dict[str, Any]) -> No
     seeds = {"train": ("paper", torch.arange(50))}
     options = {"edge_feat_dtype": torch.bfloat16, "edge_assign_strategy": "by_dst"}
     glt.partition.RandomPartitioner(**graph, splits=seeds, **options).partition()
-    data = glt.GLTDataModule(partition=PartitionOptions(dir=folder), num_neighbors=[4], batch_size=50)
+    data = glt_lightning.GLTDataModule(partition=PartitionOptions(dir=folder), num_neighbors=[4], batch_size=50)
     data.prepare_data()
     data.setup()
     (batch,) = data.train_dataloader()
@@ -324,7 +326,7 @@ class TestOwnClass:
 
     def test_by_its_name(self, homogeneous: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "mine.py").write_text(
-            "from glt_lightning.partition import PartitionerBase\n\n\n"
+            "from glt_lightning.glt.partition import PartitionerBase\n\n\n"
             "class Last(PartitionerBase):\n"
             "    def assign(self, graph):\n"
             "        return {t: [graph.num_parts - 1] * n for t, n in graph.num_nodes.items()}\n"

@@ -28,7 +28,7 @@ _FEW = "a test has fewer processes"
 
 REPLACEMENTS = [
     # 000: GLT's tutorial of distributed training
-    Replacement("000", None, "import graphlearn_torch as glt\n", "import glt_lightning as glt\n", _OURS),
+    Replacement("000", None, "import graphlearn_torch as glt\n", "import glt_lightning.glt as glt\n", _OURS),
     Replacement(
         "000", 0, "from ogb.nodeproppred import", "from products import", "the data set is gigabytes to download"
     ),

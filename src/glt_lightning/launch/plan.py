@@ -49,7 +49,7 @@ def trainer_process(config: LaunchConfig, machine: Machine, run: str, resume: bo
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, machine.gpus))
     if config.ranks == "script":
         return Process("trainer", [machine.python, *words], env)
-    argv = [machine.python, "-m", "glt_lightning.lightning.rank_group"]
+    argv = [machine.python, "-m", "glt_lightning.launch.rank_group"]
     argv += ["--nnodes", str(len(config.hosts)), "--node_rank", str(machine.number)]
     argv += ["--nproc_per_node", str(config.devices), "--master_addr", config.trainers[0].address]
     argv += ["--master_port", str(config.master_port), "--tee", "3", "--log_dir", f"{run}/ranks"]

@@ -9,23 +9,14 @@ from glt_lightning.lightning.callbacks.predictions import PredictionWriter, read
 from glt_lightning.lightning.callbacks.progress_bar import SeedProgressBar
 from glt_lightning.lightning.callbacks.run_report import RunReport
 from glt_lightning.lightning.datamodule import GLTDataModule
-from glt_lightning.lightning.models.link_metrics import OGBMRR, HitsAtK
-from glt_lightning.lightning.models.link_predictor import LinkPredictor
-from glt_lightning.lightning.models.node_predictor import NodePredictor
-from glt_lightning.lightning.models.sage import GraphSAGE
 from glt_lightning.lightning.strategies.server_client import GLTServerClientStrategy
 from glt_lightning.lightning.strategies.worker import GLTWorkerStrategy
 
 __all__ = [
-    "OGBMRR",
     "BestCheckpoint",
     "GLTDataModule",
     "GLTServerClientStrategy",
     "GLTWorkerStrategy",
-    "GraphSAGE",
-    "HitsAtK",
-    "LinkPredictor",
-    "NodePredictor",
     "PredictionWriter",
     "RunReport",
     "SamplingMonitor",

@@ -30,8 +30,8 @@ class PartitionOptions:
     Attributes:
         num_parts: Number of parts.
         algorithm: Who assigns nodes to parts: ``random``, ``frequency``, ``metis`` or ``streaming``; the path of an array
-            of part numbers (``.npy``, or ``.npz`` with one array per node type); or the class path of a
-            ``PartitionerBase``, alone or with ``{class_path, init_args}``.
+            of part numbers (``.npy``, or ``.npz`` with one array per node type); or the class path of an
+            ``Assigner``, alone or with ``{class_path, init_args}``.
         seed: Seed of the assignment.
         dir: Folder of the partition. ``None`` derives one below ``root`` from the data set and these options, so that
             other options make another folder.

@@ -14,9 +14,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from glt_lightning.errors import OptionError
 from glt_lightning.inference.run import LayerwiseRun
-from glt_lightning.lightning.layerwise.ranking import rank_test_edges
 from glt_lightning.lightning.layerwise.start import layers_of, start_run
-from glt_lightning.lightning.models.link_predictor import LinkPredictor
 from glt_lightning.progress import long_work
 
 if TYPE_CHECKING:
@@ -80,9 +78,9 @@ class ExactEvaluation(Callback):
         self._require_asked(f"{type(pl_module).__name__}.test_step")
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._run is not None and isinstance(pl_module, LinkPredictor) and len(pl_module.test_ranking):
-            rank_test_edges(pl_module, self.data, self._run)
-            pl_module.log_ranking()
+        rank = getattr(pl_module, "rank_test_edges", None)  # of modules that predict links
+        if self._run is not None and callable(rank):
+            rank(self.data, self._run)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._end()

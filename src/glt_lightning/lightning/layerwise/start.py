@@ -13,10 +13,10 @@ from lightning.pytorch import LightningModule, Trainer
 
 from glt_lightning.errors import OptionError
 from glt_lightning.inference.check import check_module
+from glt_lightning.inference.find import find_layers
 from glt_lightning.inference.marks import Marks
 from glt_lightning.inference.protocol import LayerwiseLayers
 from glt_lightning.inference.run import LayerwiseRun
-from glt_lightning.lightning.layerwise.find import find_layers
 from glt_lightning.lightning.strategies.collectives import gather_text_of
 from glt_lightning.loader import LoaderSpec
 from glt_lightning.options import LayerwiseOptions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch import LightningModule
@@ -14,10 +14,11 @@ from torchmetrics import MeanMetric
 from torchmetrics.classification import BinaryAUROC, BinaryAveragePrecision
 
 from glt_lightning.errors import OptionError
-from glt_lightning.lightning.layerwise.ranking import ranking_metric
+from glt_lightning.inference.ranking import ranking_metric
 from glt_lightning.lightning.models.encoders import EncoderShape, make_encoder
 from glt_lightning.lightning.models.fits import require_same_inputs
 from glt_lightning.lightning.models.gnn import Metadata, num_seeds
+from glt_lightning.lightning.models.layerwise import ReadyLayers, rank_test_edges
 from glt_lightning.lightning.models.link_decoders import make_decoder
 from glt_lightning.lightning.models.link_metrics import OGBMRR, HitsAtK
 from glt_lightning.lightning.models.link_scores import LOSSES, LinkScores, edge_ends, mean_loss, score_links, types_in
@@ -25,6 +26,10 @@ from glt_lightning.lightning.models.metrics import monitor_of, only_checks, upda
 from glt_lightning.lightning.models.row_embeddings import adam_of, check_node_embedding
 from glt_lightning.options.checks import one_of
 from glt_lightning.types import EdgeType, edge_type_str
+
+if TYPE_CHECKING:
+    from glt_lightning.inference.run import LayerwiseRun
+    from glt_lightning.lightning.datamodule import GLTDataModule
 
 _HITS = re.compile(r"hits@([1-9]\d*)")
 
@@ -206,10 +211,17 @@ class LinkPredictor(LightningModule):
     def test_step(self, batch: Data | HeteroData, batch_idx: int) -> None:
         self._log_metrics("test", self.test_metrics, self._scores(batch))
 
-    def log_ranking(self) -> None:
-        """At the end of a test, once the edges are ranked."""
+    def rank_test_edges(self, data: GLTDataModule, run: LayerwiseRun) -> None:
+        """Ranks the edges of the test split at the end of a test whose outputs are computed layer by layer, and logs it."""
+        if not len(self.test_ranking):
+            return
+        rank_test_edges(self, data, run)
         for name, metric in self.test_ranking.items():
             self.log(f"test_rank_{name}", metric)  # type: ignore[arg-type]
+
+    def layerwise_layers(self, edge_names: Sequence[str]) -> ReadyLayers:
+        """The layers for layer-wise inference. edge_names: attributes of edges."""
+        return ReadyLayers(self.encoder, edge_names, lambda out, node_type: {"embedding": self.heads[node_type](out)})
 
     def predict_step(self, batch: Data | HeteroData, batch_idx: int) -> dict[str, Tensor]:
         """``n_id`` and ``destination`` [S], the user's ids of both ends of each edge, and its ``score`` [S]; with several edge

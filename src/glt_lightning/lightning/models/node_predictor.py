@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -16,6 +17,7 @@ from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.models.encoders import EncoderShape, make_encoder
 from glt_lightning.lightning.models.fits import one_type, require_same_inputs
 from glt_lightning.lightning.models.gnn import Metadata
+from glt_lightning.lightning.models.layerwise import ReadyLayers
 from glt_lightning.lightning.models.metrics import make_metrics, metric_names, monitor_of, only_checks, update_metric
 from glt_lightning.lightning.models.row_embeddings import adam_of, check_node_embedding
 from glt_lightning.lightning.models.tasks import make_task
@@ -178,6 +180,12 @@ class NodePredictor(LightningModule):
         n_id = self._seed_store(batch).n_id[: len(embedding)].clone()  # a view would keep the memory of the whole batch
         rows = {"n_id": n_id, **self.task.predict(self.head(embedding))}
         return rows | {"embedding": embedding} if self.embeddings else rows
+
+    def layerwise_layers(self, edge_names: Sequence[str]) -> ReadyLayers:
+        """The layers for layer-wise inference. edge_names: attributes of edges."""
+        return ReadyLayers(
+            self.encoder, edge_names, lambda out, node_type: {"embedding": out} | self.task.predict(self.head(out))
+        )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return adam_of(self, self.lr, self.weight_decay)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import RGCNConv
 
+from glt_lightning.inference.pieces import RunningSum
 from glt_lightning.lightning.models.layers import made
 from glt_lightning.loader.edge_index import plain
 from glt_lightning.nn import fuse_layers
@@ -60,6 +61,10 @@ class EdgeKindConv(RGCNConv):  # type: ignore[misc]  # PyG has no types
             out = out + rows @ self.root
         return out if self.bias is None else out + self.bias
 
+    def gathering(self, own: Tensor) -> Any:
+        """The layer of one node over pieces of its edges (`glt_lightning.inference.gathering`). own: [1, D], its row."""
+        return _Kinds(self, own)
+
 
 class RGCNLayer(nn.Module):
     """PyG's `RGCNConv` over some edge types: a matrix for each, and one for a node itself."""
@@ -81,3 +86,20 @@ class RGCNLayer(nn.Module):
             out = self.conv.transformed(found[:, None], slice(r, r + 1))
             sums[dst] = sums[dst] + out if dst in sums else out
         return {t: self.conv.with_root(out, x[t][: destinations[t]]) for t, out in sums.items()}
+
+
+class _Kinds:
+    """RGCN over kinds of edges, which are the values."""
+
+    def __init__(self, conv: EdgeKindConv, own: Tensor) -> None:
+        self._conv, self._own = conv, own
+        self._sums = [RunningSum(own[0], mean=conv.aggr == "mean") for _ in range(conv.num_relations)]
+
+    def add(self, rows: Tensor, values: Tensor | None) -> None:
+        assert values is not None
+        for kind in values.unique().tolist():
+            self._sums[kind].add(rows[values == kind])
+
+    def end(self) -> Tensor:
+        found = torch.stack([each.value() for each in self._sums])[None]
+        return self._conv.with_root(self._conv.transformed(found, slice(None)), self._own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -16,6 +17,7 @@ from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.models.code_embedding import NumCategories
 from glt_lightning.lightning.models.fits import one_type
 from glt_lightning.lightning.models.gnn import HeterogeneousGNN, HomogeneousGNN, Metadata, errors_of_pyg
+from glt_lightning.lightning.models.layerwise import ReadyLayers
 from glt_lightning.lightning.models.row_embeddings import adam_of, check_node_embedding
 
 Batch: TypeAlias = Data | HeteroData
@@ -150,6 +152,16 @@ class GraphSAGE(LightningModule):
         logits = self(batch)
         n_id = self._seed_store(batch).n_id[: len(logits)].clone()  # a view would keep the memory of the whole batch
         return {"n_id": n_id, "pred": logits.argmax(dim=-1), "logits": logits}
+
+    def layerwise_layers(self, edge_names: Sequence[str]) -> ReadyLayers:
+        """The layers for layer-wise inference. edge_names: attributes of edges."""
+        return ReadyLayers(self.gnn, edge_names, self._columns)
+
+    def _columns(self, out: Tensor, node_type: str) -> dict[str, Tensor]:
+        if isinstance(self.gnn, HeterogeneousGNN):
+            logits = self.gnn.head(out)
+            return {"embedding": out, "pred": logits.argmax(dim=-1), "logits": logits}
+        return {"embedding": out, "pred": out.argmax(dim=-1)}
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return adam_of(self, self.lr, self.weight_decay)

@@ -32,7 +32,7 @@ class GraphToPartition:
         progress: Shows the progress of long work.
 
     Example:
-        >>> class ByWeight(PartitionerBase):
+        >>> class ByWeight(Assigner):
         ...     def assign(self, graph):
         ...         print(graph.num_parts, graph.num_nodes, graph.weights().shape)
         ...         return {t: np.arange(n) % graph.num_parts for t, n in graph.num_nodes.items()}
@@ -125,7 +125,7 @@ class GraphToPartition:
 
 
 class Assigner(ABC):
-    """Assigns nodes to parts. Users subclass `glt_lightning.partition.PartitionerBase`, which is one.
+    """Assigns nodes to parts: subclass it and name the subclass in ``partition.algorithm``.
 
     Example:
         >>> class AllToTheFirst(Assigner):
@@ -159,7 +159,7 @@ def checked(assignment: object, graph: GraphToPartition, name: str) -> dict[Node
     name: the algorithm, as errors name it.
 
     Example:
-        >>> class Strange(PartitionerBase):
+        >>> class Strange(Assigner):
         ...     def assign(self, graph):
         ...         return checked({"node": np.full(10, 7)}, graph, "Strange")
         >>> source, options = open_source("graph.npz", "data"), PartitionOptions(num_parts=2)

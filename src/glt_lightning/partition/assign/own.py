@@ -72,7 +72,7 @@ def own_class(path: str, arguments: dict[str, Any] | None) -> Assigner:
             "mypackage.module.Class, of a package that is installed or in the working directory."
         ) from None
     if not isinstance(kind, type) or not issubclass(kind, Assigner):
-        raise OptionError(f"partition.algorithm: {path} is not a subclass of glt_lightning.partition.PartitionerBase.")
+        raise OptionError(f"partition.algorithm: {path} is not a subclass of glt_lightning.partition.Assigner.")
     if inspect.isabstract(kind):
         raise OptionError(f"partition.algorithm: {path} does not define {', '.join(sorted(kind.__abstractmethods__))}.")
     try:

@@ -1,6 +1,6 @@
 """torchrun for a launched job: it ends with the status of the rank that failed first, and writes down which one that was.
 
-    python -m glt_lightning.lightning.rank_group TORCHRUN_OPTIONS -m glt_lightning fit ...
+    python -m glt_lightning.launch.rank_group TORCHRUN_OPTIONS -m glt_lightning fit ...
 
 torchrun itself ends with status 1 whatever a rank's status was.
 """

@@ -1,21 +1,16 @@
-"""The layers of ready modules and of PyG's models, for a node with many edges: sums and softmaxes over pieces of them."""
+"""Convolutions for a node with many edges: sums and softmaxes over pieces of them."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import functional
-from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, HGTConv
+from torch_geometric.nn import GATConv, GATv2Conv, GCNConv
 
-from glt_lightning.inference.pieces import HubPieces, RunningSoftmax, RunningSum, Sources
+from glt_lightning.inference.pieces import RunningSoftmax, RunningSum, Sources
 from glt_lightning.lightning.models.first_layer import aggregates_of, run_aggregated
-from glt_lightning.lightning.models.hgt import HGTLayer
-from glt_lightning.lightning.models.rgcn import EdgeKindConv, RGCNLayer
-from glt_lightning.types import EdgeType
 
 
 class HubConv:
@@ -51,21 +46,23 @@ def gathers(conv: Any) -> bool:
     """Whether there is a `gathering` for a convolution."""
     if getattr(conv, "flow", None) != "source_to_target" or getattr(conv, "edge_dim", None) is not None:
         return False
-    if type(conv) in (GATConv, GATv2Conv, EdgeKindConv):
+    if type(conv) in (GATConv, GATv2Conv) or hasattr(conv, "gathering"):
         return True
     return bool(aggregates_of(conv)) or (type(conv) is GCNConv and not conv.normalize)
 
 
 def gathering(conv: Any, own: Tensor) -> Any:
     """What `add`s the rows of the sources of a node's edges and at its `end` has the output [1, D] of a convolution. own: [1, D],
-    the row of the node. The edges are all that the layer reads: no loop is added or left out."""
+    the row of the node. The edges are all that the layer reads: no loop is added or left out. A convolution of another class
+    has a method ``gathering(own)`` of its own."""
     if type(conv) is GATConv:
         return _GAT(conv, own)
     if type(conv) is GATv2Conv:
         return _GATv2(conv, own)
     if type(conv) is GCNConv:
         return _Weighted(conv, own)
-    return _Kinds(conv, own) if type(conv) is EdgeKindConv else _Aggregated(conv, own)
+    own_way = getattr(conv, "gathering", None)
+    return _Aggregated(conv, own) if own_way is None else own_way(own)
 
 
 class _Aggregated:
@@ -94,23 +91,6 @@ class _Weighted:
     def end(self) -> Tensor:
         out: Tensor = self._conv.lin(self._sum.value()[None])
         return out if self._conv.bias is None else out + self._conv.bias
-
-
-class _Kinds:
-    """RGCN over kinds of edges, which are the values."""
-
-    def __init__(self, conv: EdgeKindConv, own: Tensor) -> None:
-        self._conv, self._own = conv, own
-        self._sums = [RunningSum(own[0], mean=conv.aggr == "mean") for _ in range(conv.num_relations)]
-
-    def add(self, rows: Tensor, values: Tensor | None) -> None:
-        assert values is not None
-        for kind in values.unique().tolist():
-            self._sums[kind].add(rows[values == kind])
-
-    def end(self) -> Tensor:
-        found = torch.stack([each.value() for each in self._sums])[None]
-        return self._conv.with_root(self._conv.transformed(found, slice(None)), self._own)
 
 
 class _Attention:
@@ -155,73 +135,3 @@ class _GATv2(_Attention):
         found = self._heads(self._conv.lin_l(rows))
         scores = functional.leaky_relu(found + self._of_node, self._conv.negative_slope)
         self._sum.add((scores * self._conv.att).sum(-1), found)
-
-
-# Layers over edge types
-
-
-def types_gather(layer: Any, node_type: str) -> bool:
-    """Whether there is `typed_pieces` for a layer of `HeterogeneousEncoder` and the nodes of a type."""
-    if isinstance(layer, (HGTLayer, RGCNLayer)):
-        return True
-    convs = [conv for e, conv in zip(layer.edge_types, layer.convs, strict=True) if e[2] == node_type]
-    return all(gathers(conv) and not getattr(conv, "add_self_loops", False) for conv in convs)
-
-
-def typed_pieces(layer: Any, node_type: str, own: Tensor, edges: Mapping[EdgeType, Tensor]) -> HubPieces:
-    """The layer of one node, with its ReLU. own: [1, D], its row.  edges: int64 [2, E] into it, by edge type."""
-    numbers = [number for number, e in enumerate(layer.edge_types) if e[2] == node_type]
-    sources = [Sources(layer.edge_types[n][0], edges[layer.edge_types[n]][0]) for n in numbers]
-    if isinstance(layer, HGTLayer):
-        attention = _HGTNode(layer, node_type, own)
-        return HubTypes(sources, [_HGTEdges(attention, layer.edge_types[n]) for n in numbers], attention.end)
-    if isinstance(layer, RGCNLayer):
-        sums = [RunningSum(own[0], mean=layer.conv.aggr == "mean") for _ in numbers]
-
-        def end() -> Tensor:
-            found = [
-                layer.conv.transformed(each.value()[None, None], slice(n, n + 1))
-                for n, each in zip(numbers, sums, strict=True)
-            ]
-            return layer.conv.with_root(torch.stack(found).sum(0), own).relu()
-
-        return HubTypes(sources, [_Plain(each) for each in sums], end)
-    each = [gathering(layer.convs[n], own) for n in numbers]
-    return HubTypes(sources, each, lambda: torch.stack([one.end() for one in each]).sum(0).relu())
-
-
-class _Plain:
-    def __init__(self, found: RunningSum) -> None:
-        self._found = found
-
-    def add(self, rows: Tensor, values: Tensor | None) -> None:
-        self._found.add(rows)
-
-
-class _HGTNode:
-    """The attention of a node over the edges of all types into it."""
-
-    def __init__(self, layer: HGTLayer, node_type: str, own: Tensor) -> None:
-        self.layer, self._type, self._own = layer, node_type, own
-        conv: HGTConv = layer.conv
-        self._width = conv.out_channels // conv.heads
-        self._query = self.heads(layer.queries(node_type, own))
-        self._sum = RunningSoftmax(conv.heads, own.new_empty(self._width))
-
-    def heads(self, rows: Tensor) -> Tensor:
-        return rows.view(-1, self.layer.conv.heads, self._width)
-
-    def add(self, keys: Tensor, values: Tensor) -> None:
-        scores = (self._query * self.heads(keys)).sum(-1) / math.sqrt(self._width)
-        self._sum.add(scores, self.heads(values))
-
-    def end(self) -> Tensor:
-        return self.layer.mixed(self._type, self._sum.value().flatten()[None], self._own)
-
-
-class _HGTEdges:
-    def __init__(self, node: _HGTNode, edge_type: EdgeType) -> None:
-        self._node, self._edge_type = node, edge_type
-
-    def add(self, rows: Tensor, values: Tensor | None) -> None:
-        self._node.add(*self._node.layer.keys_and_values(self._edge_type, rows))

@@ -1,4 +1,4 @@
-"""The layers of PyG's `BasicGNN` family, and of the ready modules, one at a time over batches of one hop."""
+"""The layers of PyG's `BasicGNN` family, one at a time over batches of one hop."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from torch_geometric.nn import GATConv, GATv2Conv, GCNConv
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from glt_lightning.errors import OptionError
+from glt_lightning.inference.hubs import HubConv, gathering, gathers
 from glt_lightning.inference.pieces import HubPieces
 from glt_lightning.inference.protocol import DegreeSpec
-from glt_lightning.lightning.layerwise.hubs import HubConv, gathering, gathers
-from glt_lightning.lightning.models.encoders import ConvStack, FamilyEncoder
 from glt_lightning.lightning.models.first_layer import aggregates_of, run_aggregated
-from glt_lightning.lightning.models.gnn import HomogeneousGNN
 from glt_lightning.lightning.models.loops import run_with_loops, with_self_loops
 from glt_lightning.lightning.models.trim import Form, LayerSize, find_form, run_layer
 from glt_lightning.loader.edge_index import plain
@@ -217,50 +215,3 @@ def _form(conv: nn.Module, width: Any) -> Form | None:
         return find_form(conv, width)
     except Exception:  # classes of PyG that need more of an edge say so in many ways
         return None
-
-
-class HomogeneousLayers:
-    """The encoder of a ready module over a homogeneous graph."""
-
-    def __init__(self, encoder: HomogeneousGNN | ConvStack, edge_names: Sequence[str]) -> None:
-        refuse_norms(encoder)
-        self.encoder = encoder
-        stack = isinstance(encoder, ConvStack)
-        convs: Any = encoder.convs if stack else encoder.gnn.convs  # type: ignore[union-attr]
-        self._convs = ConvLayers(convs, encoder.forms, encoder.gcn_loops, encoder.loops, None)
-        self.num_layers, self.degrees = self._convs.num_layers, self._convs.degrees
-        self.aggregates = self._convs.aggregates
-        self.keep = "last" if stack or not hasattr(encoder.gnn, "jk") else "all"
-
-    def embed(self, batch: Any) -> Tensor:
-        found: Tensor = self.encoder.encoder("node", batch)
-        return found
-
-    def layer(self, k: int, h: Tensor, batch: Any) -> Tensor:
-        values = {"edge_type": batch.edge_type.long()} if self._with_type else {}
-        return self._after(k, self._convs.run(k, h, batch, values))
-
-    @property
-    def _with_type(self) -> bool:
-        return isinstance(self.encoder, ConvStack) and self.encoder.with_type
-
-    def gathers(self, k: int, node_type: str) -> bool:
-        return self._convs.gathers(k)
-
-    def pieces(self, k: int, own: Tensor, batch: Any, node_type: str) -> HubPieces:
-        values = batch.edge_type.long() if self._with_type else None
-        return self._convs.pieces(k, own, batch, values, partial(self._after, k))
-
-    def combine(self, k: int, h: Tensor, aggregated: Tensor) -> Tensor:
-        return self._after(k, self._convs.combine(k, h, aggregated))
-
-    def _after(self, k: int, x: Tensor) -> Tensor:
-        return x.relu() if isinstance(self.encoder, ConvStack) else after_conv(self.encoder.gnn, k, x)
-
-    def outputs(self, hs: Any) -> Tensor:
-        """What the encoder returns of some nodes."""
-        encoder: Any = self.encoder
-        if isinstance(encoder, ConvStack):
-            return hs
-        found = after_layers(encoder.gnn, hs)
-        return found.relu() if isinstance(encoder, FamilyEncoder) else found

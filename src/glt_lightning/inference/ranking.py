@@ -1,11 +1,10 @@
-"""Link predictors ranked against all destinations, by the metrics of PyG."""
+"""Links ranked against all destinations, by the metrics of PyG."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,12 +12,6 @@ import torch_geometric.metrics as pyg_metrics
 from torch import Tensor
 
 from glt_lightning.errors import DataError, OptionError
-from glt_lightning.types import edge_type_str
-
-if TYPE_CHECKING:
-    from glt_lightning.inference.run import LayerwiseRun
-    from glt_lightning.lightning.datamodule import GLTDataModule
-    from glt_lightning.lightning.models.link_predictor import LinkPredictor
 
 _METRICS = {
     "hits": "LinkPredHitRatio",
@@ -131,36 +124,6 @@ class Ranking:
             chosen = best.topk(min(most, best.size(1)), dim=1)
             best, ids = chosen.values, ids.gather(1, chosen.indices)
         return ids
-
-
-def rank_test_edges(module: LinkPredictor, data: GLTDataModule, run: LayerwiseRun) -> None:
-    """Adds to the metrics of a `LinkPredictor` the edges of the test split, ranked by the outputs of a run among all destinations
-    without the edges of training. Each rank takes a share of the sources."""
-    graph = data.dist_graph
-    for number, edge_type in enumerate(graph.edge_types if module.edge_type is None else module.edge_types):
-        assert edge_type is not None
-        src, _, dst = edge_type
-        metrics = [
-            m for name, m in module.test_ranking.items() if name.partition("/")[2] in ("", edge_type_str(edge_type))
-        ]
-        test, train = (data.edges_of(split, edge_type) for split in ("test", "train"))
-        if test is None or not metrics:
-            continue
-        mine = np.isin(test[0], np.unique(test[0])[graph.rank :: graph.world_size])
-        pairs = [
-            np.stack(
-                [graph.rows_of(torch.from_numpy(ends), t).numpy() for ends, t in zip(edges, (src, dst), strict=True)]
-            )
-            for edges in (np.unique(test[:, mine], axis=1), np.empty((2, 0), np.int64) if train is None else train)
-        ]
-        source, destination = (partial(_embeddings, module, run, t) for t in (src, dst))
-        decoder: Any = module.decoder if len(module.edge_types) == 1 else module.decoders[module.type_names[number]]
-        Ranking(source, destination, graph.num_nodes(dst), decoder.all_pairs).update(metrics, *pairs)
-
-
-def _embeddings(module: LinkPredictor, run: LayerwiseRun, node_type: str, rows: np.ndarray) -> Tensor:
-    found = run.outputs(torch.from_numpy(rows).to(module.device), node_type)
-    return run.module.head(found, node_type)["embedding"].float()
 
 
 def _products(rows: Tensor, others: Tensor) -> Tensor:
