@@ -10,7 +10,7 @@ import numpy as np
 
 from glt_lightning.cluster.files import manifest_message
 from glt_lightning.data.edge_split import EDGE_SPLIT_ARRAYS, EdgeSplit
-from glt_lightning.data.graph import AnyGraph, Seeds, choose
+from glt_lightning.data.graph import AnyGraph, Seeds, choose_seeds
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.data.regular_file import parse_json
@@ -47,7 +47,7 @@ class ClusterGraph:
         mapped = self.partition.mapped_user_ids(node_type)
         ids = [array if (array := mapped[p]) is not None else self._fetch(node_type, p) for p in parts]
         gids = gids_by_user_id(self.manifest, node_type, ids, self.partition.directory)
-        return choose(self.schema, node_type, gids, user_ids)
+        return choose_seeds(self.schema, node_type, gids, user_ids)
 
     def _fetch(self, node_type: int, part: int) -> np.ndarray:
         """The user ids of a part, from its owner."""

@@ -57,7 +57,7 @@ def seeds_hash(user_ids: np.ndarray) -> str:
     return hashlib.blake2b(np.ascontiguousarray(user_ids, "<i8"), digest_size=16).hexdigest()
 
 
-def choose(schema: GraphSchema, node_type: int, gids: np.ndarray, user_ids: np.ndarray | None) -> Seeds:
+def choose_seeds(schema: GraphSchema, node_type: int, gids: np.ndarray, user_ids: np.ndarray | None) -> Seeds:
     """Seeds by the user's ids, from `data.user_ids.gids_by_user_id`. Raises `DataError` for an id out of range."""
     if user_ids is None:
         return Seeds(node_type, gids)

@@ -11,7 +11,7 @@ import numpy as np
 
 from glt_lightning.data.arrays import VERIFY_BYTES, open_array, verify_array
 from glt_lightning.data.edge_split import EDGE_SPLIT_ARRAYS, EdgeSplit
-from glt_lightning.data.graph import Seeds, choose, no_edge_split, no_split
+from glt_lightning.data.graph import Seeds, choose_seeds, no_edge_split, no_split
 from glt_lightning.data.manifest import (
     Manifest,
     cum_name,
@@ -333,7 +333,7 @@ class LocalPartition:
     def seeds(self, node_type: int, user_ids: np.ndarray | None = None) -> Seeds:
         """Seeds by the user's ids, int [S]; None: every node of the type. Raises `DataError` for an id out of range."""
         gids = gids_by_user_id(self.manifest, node_type, self.user_ids_by_part(node_type), self.directory)
-        return choose(self.schema, node_type, gids, user_ids)
+        return choose_seeds(self.schema, node_type, gids, user_ids)
 
     def user_ids_by_part(self, node_type: int) -> list[np.ndarray]:
         """Each part's array of user ids by row. Raises `PartitionError` where a part is not mapped."""
