@@ -24,6 +24,7 @@ import torch
 from lightning.pytorch import Trainer, seed_everything
 
 import glt_lightning
+import glt_lightning.glt as glt
 from glt_lightning import GLTDataModule, GraphSAGE, PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
 from tests.helpers.ogb_layout import RawGraph
@@ -88,7 +89,7 @@ def names() -> dict[str, Any]:
     seed_everything(0, verbose=False)
     datamodule = GLTDataModule("graph.npz", root="data", num_neighbors=[2, 2], batch_size=4)
     own = {
-        "glt": glt_lightning,
+        "glt": glt,
         "np": np,
         "torch": torch,
         "Path": Path,
