@@ -23,7 +23,6 @@ import pytest
 import torch
 from lightning.pytorch import Trainer, seed_everything
 
-import glt_lightning
 import glt_lightning.glt as glt
 from glt_lightning import GLTDataModule, GraphSAGE, PartitionOptions
 from glt_lightning.partition import open_source, partition_graph

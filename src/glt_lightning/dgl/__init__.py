@@ -1,4 +1,4 @@
-"""DGL's names for distributed training, over our partitions, tensors, loaders and layers: ``import glt_lightning.dgl as dgl``.
+"""DGL's names for distributed training, over our own: ``import glt_lightning.dgl as dgl``.
 
 Ids of nodes and edges are rows of the partitioned graph, as DGL's are after its shuffling. `docs/coming-from.md` lists what
 differs.

@@ -14,10 +14,10 @@ from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.dgl.state import STATE
 from glt_lightning.errors import OptionError
 from glt_lightning.options import PartitionOptions, one_of
-from glt_lightning.partition import writer
 from glt_lightning.partition.sources import open_source
 from glt_lightning.partition.sources.base import GraphSource
 from glt_lightning.partition.sources.others.dgl_graph import dgl_source, is_dgl_graph
+from glt_lightning.partition.writer import partition_graph as write_partition
 from glt_lightning.tensors.reader import GraphReader
 from glt_lightning.tensors.space import row_spaces
 
@@ -72,7 +72,7 @@ def partition_graph(
         balance.append("seeds")
     options = PartitionOptions(num_parts=num_parts, algorithm=part_method, balance=balance, seed=STATE.seed)
     folder = Path(out_path) / graph_name
-    writer.partition_graph(source, folder, options)
+    write_partition(source, folder, options)
     return _mapping(folder) if return_mapping else None
 
 

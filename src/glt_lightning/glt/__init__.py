@@ -1,4 +1,5 @@
-"""The names of GraphLearn-for-PyTorch for its scripts, over our own: the line to change is ``import glt_lightning.glt as glt``.
+"""The names of GLT (GraphLearn-for-PyTorch) for its scripts:
+``import glt_lightning.glt as glt`` is all that changes.
 
 ``glt.data``, ``glt.loader``, ``glt.partition``, ``glt.sampler``, ``glt.channel``, ``glt.distributed``, ``glt.typing`` and
 ``glt.utils``
