@@ -367,9 +367,8 @@ def test_importing_the_package_does_not_import_flight() -> None:
 
 
 def test_using_flight_leaves_the_environment_alone() -> None:
-    code = (
-        "import os; a = dict(os.environ); import glt_lightning.transport.flight_transport; print(a == dict(os.environ))"
-    )
+    imported = "glt_lightning.transport.flight_transport"
+    code = f"import os; a = dict(os.environ); import {imported}; print(a == dict(os.environ))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "True\n"
 
 

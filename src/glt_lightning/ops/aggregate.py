@@ -13,7 +13,7 @@ from glt_lightning.errors import DataError
 from glt_lightning.ops.native import BAD_ID, BAD_ROW, I32, P, Signatures, bind, check
 
 KINDS = {"sum": 0, "mean": 1, "max": 2, "min": 3}
-VALUES = {"float32": 0, "float64": 1, "bfloat16": 2}
+VALUES: dict[str, int] = {"float32": 0, "float64": 1, "bfloat16": 2}
 
 _SIGNATURES: Signatures = {
     "glt_aggregate": [P, I32, P, P, P, P],
