@@ -13,7 +13,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
-import glt_lightning
+from glt_lightning import __version__
 from glt_lightning.errors import PeerError, WriteError
 from glt_lightning.lightning.callbacks.prediction_files import PredictionFile, read_predictions
 from glt_lightning.lightning.callbacks.prediction_places import folder_of, place_of, require_ours
@@ -148,7 +148,7 @@ class PredictionWriter(Callback):
 
 def _facts(trainer: Trainer) -> dict[str, str]:
     """What the predictions come from."""
-    facts = {"package_version": glt_lightning.__version__}
+    facts = {"package_version": __version__}
     data = getattr(trainer, "datamodule", None)
     if isinstance(data, GLTDataModule) and (graph := data.graph_hash) is not None:
         facts["graph"] = graph
