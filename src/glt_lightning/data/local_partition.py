@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ from glt_lightning.data.arrays import VERIFY_BYTES, open_array, verify_array
 from glt_lightning.data.edge_split import EDGE_SPLIT_ARRAYS, EdgeSplit
 from glt_lightning.data.graph import Seeds, choose_seeds, no_edge_split, no_split
 from glt_lightning.data.manifest import (
+    ArrayEntry,
     Manifest,
     cum_name,
     edge_path,
@@ -25,6 +27,7 @@ from glt_lightning.data.manifest import (
 )
 from glt_lightning.data.row_order import TIMES
 from glt_lightning.data.same_partition import partition_id
+from glt_lightning.data.shared_arrays import SharedArrays
 from glt_lightning.data.user_ids import check_user_ids, gids_by_user_id
 from glt_lightning.errors import PartitionError, SamplerError
 from glt_lightning.ops.encoding import Encoding
@@ -32,6 +35,8 @@ from glt_lightning.ops.file_map import forget_losses, guarded
 from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.graph import EdgeTypeArrays, GraphView, LaborIds
 from glt_lightning.types import GraphSchema, edge_type_key, node_type_key
+
+_OPEN_FILES = "/proc"  # where a process of this host opens the memory of another one
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,8 @@ class LocalPartition:
         Raises `PartitionError`, naming the file, for a folder that is missing, damaged or not one of ours.
         """
         directory = Path(directory)
+        if directory.is_relative_to(_OPEN_FILES):
+            return cls.in_memory(SharedArrays.open(directory))
         manifest = Manifest.load(directory)
         if verify:
             for path, entry in manifest.arrays.items():
@@ -126,6 +133,28 @@ class LocalPartition:
             if count * np.dtype(manifest.id_dtype).itemsize <= VERIFY_BYTES:
                 check_user_ids(manifest, t, partition.mapped_user_ids(t), directory)
         return partition
+
+    @classmethod
+    def in_memory(cls, arrays: SharedArrays) -> LocalPartition:
+        """The partition of one part whose arrays, by their paths, and whose manifest, as ``meta``, lie in memory, in no folder.
+        Processes of this host open it at `location` while this object lives."""
+        partition = cls(Path(arrays.path), Manifest.from_json(arrays.meta), (0,))
+        partition._maps = _MemoryMaps(arrays)
+        return partition
+
+    def with_rows(self, rows: Mapping[str, np.ndarray]) -> LocalPartition:
+        """The same with further arrays of this process alone, by their paths, which are not copied. Samplers of other processes
+        leave them out."""
+        entries = {path: ArrayEntry(a.dtype.str, a.shape, a.nbytes, crc32=0) for path, a in rows.items()}
+        manifest = replace(self.manifest, arrays={**self.manifest.arrays, **entries})
+        partition = LocalPartition(self.directory, manifest, self.parts)
+        partition._maps = _MapsAndRows(self._maps, manifest, rows)
+        return partition
+
+    @property
+    def location(self) -> str:
+        """What another process of this host hands to `open`."""
+        return str(self.directory if self.directory.is_relative_to(_OPEN_FILES) else self.directory.resolve())
 
     def __getstate__(self) -> dict[str, Any]:
         """Of a pickle, which names the folder: whoever loads it maps the files again."""
@@ -383,6 +412,44 @@ class _Maps:
         for array in self._arrays.values():
             forget_losses(array)
         self._arrays, self.views, self.user_ids = {}, {}, {}
+
+
+class _MemoryMaps(_Maps):
+    """The same of a partition that lies in memory."""
+
+    def __init__(self, arrays: SharedArrays) -> None:
+        super().__init__(Path(arrays.path), Manifest.from_json(arrays.meta))
+        self._in_memory = arrays.arrays
+        weakref.finalize(self, arrays.close)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_memory, (str(self._directory),)
+
+    def open(self, path: str) -> np.ndarray:
+        if path not in self._in_memory:
+            raise PartitionError(f"{self._directory}: the graph in memory has no array {path}.")
+        return self._in_memory[path]
+
+    def forget(self) -> None:
+        self.views, self.user_ids = {}, {}
+
+
+class _MapsAndRows(_Maps):
+    """Those of a partition, and arrays of this process."""
+
+    def __init__(self, maps: _Maps, manifest: Manifest, rows: Mapping[str, np.ndarray]) -> None:
+        super().__init__(maps._directory, manifest)
+        self._others, self._rows = maps, dict(rows)
+
+    def open(self, path: str) -> np.ndarray:
+        return self._rows[path] if path in self._rows else self._others.open(path)
+
+    def forget(self) -> None:
+        self.views, self.user_ids = {}, {}
+
+
+def _open_memory(path: str) -> _MemoryMaps:
+    return _MemoryMaps(SharedArrays.open(path))
 
 
 def _checked(parts: Sequence[int] | None, directory: Path, num_parts: int) -> tuple[int, ...]:

@@ -13,8 +13,8 @@ from glt_lightning.errors import DataError, OptionError
 from glt_lightning.glt.feature import Feature
 from glt_lightning.glt.fields import GLTFields
 from glt_lightning.glt.given import read_labels
-from glt_lightning.glt.graph import Graph, Topology
-from glt_lightning.glt.temporary import open_in_memory
+from glt_lightning.glt.graph import EDGE_ASSIGN, Graph, Topology
+from glt_lightning.partition.in_memory import partition_in_memory
 from glt_lightning.partition.sources.tensors import FLOATS, TensorGraph
 from glt_lightning.types import EDGE, NODE, EdgeType, NodeType
 
@@ -169,7 +169,10 @@ class Dataset:
     def open(self) -> LocalPartition:
         """The graph as a partition of one part, made at the first call."""
         if self._opened is None:
-            self._opened = open_in_memory(self._tensors())
+            graph = self._tensors()
+            made_by = {EDGE_ASSIGN: "by_src"} if graph.by_src else {}
+            weights = [] if graph.edge_weights is None else ["edge_weight"]
+            self._opened = partition_in_memory(graph.source(), weights=weights, made_by=made_by)
         return self._opened
 
     def fields(self, **options: Any) -> GLTFields:

@@ -3,62 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from glt_lightning import loader as ours
 from glt_lightning.errors import OptionError
 from glt_lightning.glt.dataset import Dataset
+from glt_lightning.glt.given import read_seeds
 from glt_lightning.glt.links import link_spec
-from glt_lightning.glt.loading import (
-    GLTLoader,
-    as_pyg_v1 as pyg_v1_of,
-    every_epoch_anew,
-    node_spec,
-    output_device,
-    own_edges,
-    stored_edges,
-)
+from glt_lightning.glt.loading import WEIGHTS, as_pyg_v1 as pyg_v1_of, output_device
 from glt_lightning.glt.sample_prob import NeighborSampler
-from glt_lightning.loader import LoaderContext
-from glt_lightning.options import SamplingOptions
+from glt_lightning.glt.stored import StoredEdges
+from glt_lightning.loader import DistNeighborLoader, LoaderContext
 from glt_lightning.types import EdgeType
 
-_NO_EFFECT = {"num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "generator", "worker_init_fn"}
 
+class _OverDataset:
+    """What loaders over a `Dataset` share: PyG's loaders over its graph, whose batches get GLT's fields."""
 
-class _MemoryLoader(GLTLoader):
-    """A loader over a `Dataset`. kwargs: of torch's DataLoader, which samples nothing here."""
+    _as_pyg_v1 = False
 
-    def __init__(
+    def _begin(
         self,
         data: Dataset,
+        sampler: Any,
+        strategy: str,
+        num_neighbors: Any,
         with_edge: bool,
+        with_weight: bool,
         device: Any,
         seed: int | None,
-        batch_size: int,
-        drop_last: bool,
-        kwargs: Any,
-    ) -> None:
+        kwargs: dict[str, Any],
+    ) -> dict[str, Any]:
+        """The arguments of a loader of PyG's. kwargs: of torch's DataLoader; GLT's have none for the order of seeds."""
+        name = type(self).__name__
         if not isinstance(data, Dataset):
-            raise OptionError(f"{type(self).__name__}: data: expected a Dataset, got {type(data).__name__}.")
-        if unknown := sorted(set(kwargs) - _NO_EFFECT):
-            raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {unknown[0]!r}")
-        self.batch_size, self.drop_last, self.data = batch_size, drop_last, data
-        workers = int(kwargs.get("num_workers", 0))
-        self._context = LoaderContext(
-            data.open(),
-            SamplingOptions(with_edge=with_edge, num_workers=workers),
-            seed=(torch.initial_seed() if seed is None else seed) % (1 << 63),
-            device=output_device(device),
+            raise OptionError(f"{name}: data: expected a Dataset, got {type(data).__name__}.")
+        if order := sorted({"sampler", "batch_sampler"} & kwargs.keys()):
+            raise TypeError(f"{name}() got an unexpected keyword argument {order[0]!r}")
+        num_neighbors, with_edge, with_weight, seed = _options_of(
+            sampler, data, strategy, num_neighbors, with_edge, with_weight, seed
         )
-        self._fields = data.fields(with_edge=with_edge)
+        graph = data.open()
+        self._device, self._fields = output_device(device), data.fields(with_edge=with_edge)
+        self._stored = StoredEdges(graph.manifest, data.edge_dir)
+        generator = torch.Generator().manual_seed((torch.initial_seed() if seed is None else seed) % (1 << 63))
+        given = {name: each for name, each in kwargs.items() if name != "worker_init_fn"}
+        return given | {
+            "data": graph,
+            "num_neighbors": self._stored.fanouts([] if num_neighbors is None else num_neighbors),
+            "weight_attr": WEIGHTS if with_weight else None,
+            "generator": kwargs.get("generator") or generator,
+        }
+
+    def _finished(self, batch: Any) -> Any:
+        batch = self._fields(super()._finished(batch).to(self._device))  # type: ignore[misc]
+        return pyg_v1_of(batch, self._fields.edge_ids) if self._as_pyg_v1 else batch
 
     def shutdown(self) -> None:
-        self.close()
+        self.close()  # type: ignore[attr-defined]
 
 
-class NeighborLoader(_MemoryLoader):
+class NeighborLoader(_OverDataset, ours.NeighborLoader):
     """Batches around seed nodes.
 
     data: a `Dataset`.  num_neighbors: fan-outs, or by edge type.  input_nodes: ids, a mask, or (node type, ids).
@@ -85,18 +93,12 @@ class NeighborLoader(_MemoryLoader):
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
-        num_neighbors, with_edge, with_weight, seed = _options_of(
-            neighbor_sampler, data, strategy, num_neighbors, with_edge, with_weight, seed
+        options = self._begin(
+            data, neighbor_sampler, strategy, num_neighbors, with_edge, with_weight, device, seed, kwargs
         )
-        super().__init__(data, with_edge or as_pyg_v1, device, seed, batch_size, drop_last, kwargs)
-        context, self._as_pyg_v1 = self._context, as_pyg_v1
-        fanouts = stored_edges(context, data.edge_dir).fanouts(num_neighbors)
-        spec = node_spec(context, "nodes", input_nodes, fanouts, batch_size, shuffle, with_weight)
-        self._loader = every_epoch_anew(context.make_loader(spec))
-
-    def __iter__(self) -> Any:
-        batches = super().__iter__()
-        return (pyg_v1_of(batch, self._fields.edge_ids) for batch in batches) if self._as_pyg_v1 else batches
+        self._as_pyg_v1 = as_pyg_v1
+        nodes = _nodes(input_nodes, options["data"])
+        super().__init__(input_nodes=nodes, batch_size=batch_size, shuffle=shuffle, drop_last=drop_last, **options)
 
 
 class NodeLoader(NeighborLoader):
@@ -114,7 +116,7 @@ class NodeLoader(NeighborLoader):
         super().__init__(data, None, input_nodes, node_sampler, device=device, **kwargs)
 
 
-class SubGraphLoader(_MemoryLoader):
+class SubGraphLoader(NeighborLoader):
     """Batches of all edges among seeds and their neighbours. num_neighbors: None: the seeds alone. Else as `NeighborLoader`."""
 
     def __init__(
@@ -133,17 +135,15 @@ class SubGraphLoader(_MemoryLoader):
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
-        num_neighbors, with_edge, with_weight, seed = _options_of(
-            neighbor_sampler, data, strategy, num_neighbors, with_edge, with_weight, seed
-        )
-        super().__init__(data, with_edge, device, seed, batch_size, drop_last, kwargs)
-        context = self._context
-        fanouts = stored_edges(context, data.edge_dir).fanouts([] if num_neighbors is None else num_neighbors)
-        spec = node_spec(context, "subgraphs", input_nodes, fanouts, batch_size, shuffle, with_weight)
-        self._loader = every_epoch_anew(context.make_subgraph_loader(spec))
+        options = {"with_edge": with_edge, "with_weight": with_weight, "device": device, "seed": seed, **kwargs}
+        order = batch_size, shuffle, drop_last
+        super().__init__(data, num_neighbors, input_nodes, neighbor_sampler, *order, strategy=strategy, **options)
+
+    def _make(self, context: LoaderContext) -> DistNeighborLoader:
+        return context.make_subgraph_loader(self._node_spec())
 
 
-class LinkNeighborLoader(_MemoryLoader):
+class LinkNeighborLoader(_OverDataset, ours.LinkNeighborLoader):
     """Batches around edges and negatives. edge_label_index: edges [2, S], or (edge type, edges).  edge_label: [S].
     neg_sampling: ``binary``, ``("triplet", 2)`` or a `NegativeSampling`. Without edges, or with an edge type alone,
     all edges are taken. Else as `NeighborLoader`."""
@@ -166,18 +166,19 @@ class LinkNeighborLoader(_MemoryLoader):
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
-        num_neighbors, with_edge, with_weight, seed = _options_of(
-            neighbor_sampler, data, strategy, num_neighbors, with_edge, with_weight, seed
+        options = self._begin(
+            data, neighbor_sampler, strategy, num_neighbors, with_edge, with_weight, device, seed, kwargs
         )
-        super().__init__(data, with_edge, device, seed, batch_size, drop_last, kwargs)
-        context = self._context
-        stored = stored_edges(context, data.edge_dir)
         edge_type, edges = get_edge_label_index(data, edge_label_index)
         given = edges if edge_type is None else (edge_type, edges)
-        spec, swap = link_spec(stored, "links", given, edge_label, neg_sampling)
-        spec = own_edges(context, spec, stored.fanouts(num_neighbors), batch_size, shuffle, with_weight)
-        self._loader = every_epoch_anew(context.make_link_loader(spec))
-        self._fields = data.fields(with_edge=with_edge, swap=swap)
+        self._links, swap = link_spec(self._stored, "links", given, edge_label, neg_sampling)
+        self._fields = replace(self._fields, swap=swap)
+        super().__init__(edge_label_index=edges, batch_size=batch_size, shuffle=shuffle, drop_last=drop_last, **options)
+
+    def _make(self, context: LoaderContext) -> DistNeighborLoader:
+        return context.make_link_loader(
+            replace(self._links, batch_size=max(1, self._links.edge_label_index.shape[1]), **self._spec)
+        )
 
 
 class LinkLoader(LinkNeighborLoader):
@@ -196,6 +197,14 @@ class LinkLoader(LinkNeighborLoader):
         **kwargs: Any,
     ) -> None:
         super().__init__(data, None, link_sampler, edge_label_index, edge_label, neg_sampling, device=device, **kwargs)
+
+
+def _nodes(given: Any, graph: Any) -> Any:
+    """Seeds as PyG's loaders take them."""
+    seeds = read_seeds(given, graph.schema)
+    if seeds.split is not None:
+        raise OptionError("input_nodes: a Split names seeds of a server. Give ids, or a mask.")
+    return seeds.seeds if graph.schema.homogeneous else (seeds.node_type, seeds.seeds)
 
 
 def get_edge_label_index(data: Dataset, edge_label_index: Any = None) -> tuple[EdgeType | None, Any]:

@@ -5,6 +5,7 @@ from glt_lightning.loader.context import LoaderContext
 from glt_lightning.loader.link_loader import DistLinkNeighborLoader
 from glt_lightning.loader.link_spec import LinkSpec
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader, LoaderStats
+from glt_lightning.loader.pyg_loaders import LinkNeighborLoader, NeighborLoader
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.subgraph_loader import DistSubGraphLoader
 
@@ -13,10 +14,12 @@ __all__ = [
     "DistNeighborLoader",
     "DistSubGraphLoader",
     "Layer",
+    "LinkNeighborLoader",
     "LinkSpec",
     "LoaderContext",
     "LoaderSpec",
     "LoaderStats",
+    "NeighborLoader",
     "as_blocks",
     "layers",
 ]

@@ -134,6 +134,12 @@ class LoaderContext:
         """Number of processes that train together."""
         return self._ranks.world_size
 
+    @property
+    def producer(self) -> Producer:
+        """Who makes the batches."""
+        self._check_open()
+        return self._producer
+
     def make_loader(self, spec: LoaderSpec) -> DistNeighborLoader:
         """A new loader. Raises `OptionError` or `DataError` for a spec that does not fit the graph."""
         return self.make_subgraph_loader(spec) if spec.ptr else self._make_loader(spec, Collate, DistNeighborLoader)

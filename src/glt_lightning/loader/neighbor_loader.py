@@ -14,7 +14,7 @@ from glt_lightning.loader.resume import as_json, read_state
 from glt_lightning.producer.base import Producer
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.plan import EpochPlan
-from glt_lightning.sampler.request import SamplerConfig
+from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.sampler.sample import Sample
 
 
@@ -149,7 +149,11 @@ class DistNeighborLoader:
         self._used = True
         start, self._start = self._start, 0
         self._delivered = start
-        stream = self._producer.stream(self._config, self._plan.requests(self._epoch, start))
+        yield from self.batches(self._plan.requests(self._epoch, start))
+
+    def batches(self, requests: Iterator[BatchRequest], producer: Producer | None = None) -> Iterator[Batch]:
+        """The batches of requests, in their order, whichever plan made them. producer: makes them in place of the loader's."""
+        stream = (producer or self._producer).stream(self._config, requests)
         while True:
             self._check_open()
             begin = time.perf_counter()

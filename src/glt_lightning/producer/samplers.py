@@ -60,10 +60,9 @@ class SamplerSource:
     @classmethod
     def of(cls, partition: LocalPartition, link: Link | None = None, **changes: Any) -> SamplerSource:
         """The source of the parts of ``partition``."""
-        directory = str(partition.directory.resolve())
         if partition.memory is not None:
             changes = {"memory": partition.memory.path} | changes
-        return cls(directory, partition.manifest.options_hash, partition.parts, link, **changes)
+        return cls(partition.location, partition.manifest.options_hash, partition.parts, link, **changes)
 
     @property
     def is_whole(self) -> bool:

@@ -11,6 +11,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -74,7 +76,33 @@ class EdgeJob:
         return 12 if self.id_dtype.itemsize == 4 and self.edge_id_dtype.itemsize == 4 else 24
 
 
-def write_edges(folder: Path, job: EdgeJob, memory_bytes: int, done: Callable[[int], object]) -> dict[str, ArrayEntry]:
+class RowWriter(Protocol):
+    """Takes the rows of one array, piece by piece: `ArrayWriter`, or one into memory."""
+
+    path: str
+
+    def write(self, rows: np.ndarray) -> None: ...
+
+    def close(self) -> ArrayEntry: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+# Opens one: of a folder, the path of an array below it, its dtype and the shape of a row.
+OpenWriter = Callable[[Path, str, np.dtype, tuple[int, ...]], RowWriter]
+
+
+def write_edges(
+    folder: Path,
+    job: EdgeJob,
+    memory_bytes: int,
+    done: Callable[[int], object],
+    open_writer: OpenWriter = ArrayWriter,
+) -> dict[str, ArrayEntry]:
     """Writes the arrays of one edge type for the parts.
 
     done: called with a number of edges, twice for each edge: when it is put into a bucket, and when it is written.
@@ -92,7 +120,7 @@ def write_edges(folder: Path, job: EdgeJob, memory_bytes: int, done: Callable[[i
     buckets = Buckets(job.destinations.new, starts, job.record_bytes)
     with Scratch(int(first[-1]) * job.record_bytes, folder, memory_bytes // 4 * 3) as records:
         _distribute(job, buckets, wanted, first, records, memory_bytes // 8, done)
-        return _write_parts(folder, job, starts, first, records, done)
+        return _write_parts(folder, job, starts, first, records, done, open_writer)
 
 
 def _wanted(job: EdgeJob, starts: np.ndarray) -> np.ndarray:
@@ -188,7 +216,13 @@ def _append(
 
 
 def _write_parts(
-    folder: Path, job: EdgeJob, starts: np.ndarray, first: np.ndarray, records: Scratch, done: Callable[[int], object]
+    folder: Path,
+    job: EdgeJob,
+    starts: np.ndarray,
+    first: np.ndarray,
+    records: Scratch,
+    done: Callable[[int], object],
+    open_writer: OpenWriter,
 ) -> dict[str, ArrayEntry]:
     most_rows, most_edges = int(np.diff(starts).max(initial=0)), int(np.diff(first).max(initial=0))
     buffers = RowBuffers.allocate(most_rows, most_edges, job.id_dtype, job.edge_id_dtype, job.record_bytes)
@@ -196,7 +230,7 @@ def _write_parts(
     bounds = job.destinations.bounds
     for part in job.parts:
         low, high = np.searchsorted(starts, bounds[part : part + 2])
-        with _PartWriter(folder, part, job) as writer:
+        with _PartWriter(folder, part, job, open_writer) as writer:
             for b in range(int(low), int(high)):
                 bucket = records.read(int(first[b]) * job.record_bytes, int(first[b + 1]) * job.record_bytes)
                 writer.write(bucket, job.destinations.user_ids[starts[b] : starts[b + 1]], buffers)
@@ -208,7 +242,7 @@ def _write_parts(
 class _PartWriter:
     """The arrays of one edge type in one part, appended bucket by bucket."""
 
-    def __init__(self, folder: Path, part: int, job: EdgeJob) -> None:
+    def __init__(self, folder: Path, part: int, job: EdgeJob, open_writer: OpenWriter) -> None:
         self.entries: dict[str, ArrayEntry] = {}
         self._job = job
         self._num_edges = 0
@@ -224,7 +258,7 @@ class _PartWriter:
             kinds |= {} if job.times is None else {TIMES: (np.dtype(np.int64), ())}
         with self._stack:  # closes the files opened so far if a later one cannot be opened
             self._writers = {
-                name: self._stack.enter_context(ArrayWriter(folder, edge_path(part, job.index, name), dtype, shape))
+                name: self._stack.enter_context(open_writer(folder, edge_path(part, job.index, name), dtype, shape))
                 for name, (dtype, shape) in kinds.items()
             }
             self._writers["indptr"].write(np.zeros(1, np.int64))

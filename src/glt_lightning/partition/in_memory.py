@@ -1,0 +1,190 @@
+"""A graph as a partition in the memory of this host: one part, its nodes in the user's order, and no folder."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.data.manifest import ArrayEntry, Manifest, cum_name, edge_path, gid_path, node_path, node_times_path
+from glt_lightning.data.row_order import TIMES
+from glt_lightning.data.shared_arrays import SharedArrays
+from glt_lightning.options import PartitionOptions
+from glt_lightning.partition.build.degrees import Degrees
+from glt_lightning.partition.build.edge_types import StoredEdgeType
+from glt_lightning.partition.build.edges import EdgeJob, write_edges
+from glt_lightning.partition.build.layout import NodeLayout
+from glt_lightning.partition.build.manifest_head import manifest_head
+from glt_lightning.partition.build.stored_graph import StoredGraph
+from glt_lightning.partition.sources.base import GraphSource
+from glt_lightning.progress import Progress
+
+_log = logging.getLogger(__name__)
+
+_ANY_VALUE = ["nonfinite_features", "nonfinite_labels"]
+_ALL_MEMORY = 1 << 60  # bytes: the edges are sorted in memory
+_WIDE = 1 << 31
+
+_Shapes = dict[str, tuple[np.dtype, tuple[int, ...]]]
+
+
+def partition_in_memory(
+    source: GraphSource,
+    *,
+    weights: Sequence[str] = (),
+    time_attr: str | None = None,
+    made_by: Mapping[str, Any] | None = None,
+) -> LocalPartition:
+    """The graph of a source as it would be read from a folder: loaders draw the same neighbours. Its arrays are copies, whose
+    size is logged; they are freed with the last object that views them.
+
+    weights, time_attr: as in `PartitionOptions`.  made_by: further entries of the manifest.
+
+    Raises `DataError` for edges of nodes that do not exist and for weights and times that are none; `OptionError` for names of
+    attributes that the graph does not have; MemoryError where the host has too little memory.
+
+    Example:
+        >>> partition = partition_in_memory(open_source("graph.npz", "data"))
+        >>> partition.manifest.num_nodes, partition.manifest.num_edges, partition.parts
+        ((10,), (20,), (0,))
+    """
+    options = PartitionOptions(num_parts=1, weights=list(weights), time_attr=time_attr, allow=_ANY_VALUE)
+    made = {"undirected": False, "normalize": "none"}
+    graph = StoredGraph(source, options, {}, made, Progress(False))
+    return _InMemory(graph, {**made, "in_memory": True, **(made_by or {})}).partition()
+
+
+class _InMemory:
+    """The arrays of a graph on their way into memory."""
+
+    def __init__(self, graph: StoredGraph, made_by: Mapping[str, Any]) -> None:
+        self._graph, self._storage = graph, graph.storage
+        self._id_dtype = _narrowest(graph.total_nodes)
+        self._edge_id_dtype = _narrowest(graph.most_edge_ids)
+        self._degrees: Degrees = graph.count()
+        self._arrays = SharedArrays.create(shapes := self._shapes(), self._manifest(shapes, made_by).to_json())
+
+    def partition(self) -> LocalPartition:
+        try:
+            layouts = [self._write_nodes(t, node_type) for t, node_type in enumerate(self._graph.num_nodes)]
+            for r, edge_type in enumerate(self._graph.stored_types):
+                self._write_edges(r, edge_type, layouts)
+            self._arrays.finish()
+        except BaseException:
+            self._arrays.close()
+            raise
+        _log.info("graph in memory: %s bytes for topology and copies of attributes", f"{self._arrays.nbytes:,}")
+        return LocalPartition.in_memory(self._arrays)
+
+    def _shapes(self) -> _Shapes:
+        graph, storage, int64 = self._graph, self._storage, np.dtype(np.int64)
+        shapes: _Shapes = {}
+        for t, (node_type, count) in enumerate(graph.num_nodes.items()):
+            shapes |= {node_path(0, t, "n_id"): (self._id_dtype, (count,)), gid_path(t): (self._id_dtype, (count,))}
+            for name, stored in storage.nodes[node_type].items():
+                shapes[node_path(0, t, name)] = (stored.dtype, (count, *stored.row_shape))
+            if storage.time_attr is not None and storage.time_attr.of_nodes(node_type) is not None:
+                shapes[node_times_path(t)] = (int64, (count,))
+        for r, edge_type in enumerate(graph.stored_types):
+            count = graph.edges[edge_type.source].num_edges
+            of_edge: _Shapes = {
+                "indptr": (int64, (graph.num_nodes[edge_type.edge_type[2]] + 1,)),
+                "indices": (self._id_dtype, (count,)),
+                "edge_ids": (self._edge_id_dtype, (count,)),
+            }
+            for name, stored in storage.edges[edge_type.source].items():
+                of_edge[name] = (stored.dtype, (count, *stored.row_shape))
+            of_edge |= {cum_name(n): (np.dtype(np.int32), (count,)) for n in storage.weights[edge_type.source]}
+            if storage.time_attr is not None and storage.time_attr.orders(edge_type):
+                of_edge[TIMES] = (int64, (count,))
+            shapes |= {edge_path(0, r, name): shape for name, shape in of_edge.items()}
+        return shapes
+
+    def _manifest(self, shapes: _Shapes, made_by: Mapping[str, Any]) -> Manifest:
+        nothing = np.empty(0, self._id_dtype)
+        head = manifest_head(
+            self._graph,
+            {t: NodeLayout((0, count), nothing, nothing) for t, count in self._graph.num_nodes.items()},
+            arrays={},
+            made_by=made_by,
+            hotness={},
+            id_dtype=self._id_dtype,
+            edge_id_dtype=self._edge_id_dtype,
+        )
+        return head.with_parts({path: _entry(dtype, shape) for path, (dtype, shape) in shapes.items()})
+
+    def _write_nodes(self, index: int, node_type: str) -> NodeLayout:
+        arrays, count = self._arrays.arrays, self._graph.num_nodes[node_type]
+        ids = arrays[node_path(0, index, "n_id")]
+        ids[:] = np.arange(count, dtype=self._id_dtype)
+        np.add(ids, self._id_dtype.type(self._graph.offsets[node_type]), out=arrays[gid_path(index)])
+        for name, rows in self._graph.source.node_attrs(node_type).items():
+            stored = self._storage.nodes[node_type][name]
+            arrays[node_path(0, index, name)][:] = stored.encode(rows[0:count], ids)
+        if (times := arrays.get(node_times_path(index))) is not None:
+            assert self._storage.time_attr is not None
+            chunks = self._storage.time_attr.of_nodes(node_type)
+            times[:] = np.concatenate([times[:0], *(chunks or ())])
+        return NodeLayout((0, count), ids, ids)
+
+    def _write_edges(self, index: int, edge_type: StoredEdgeType, layouts: Sequence[NodeLayout]) -> None:
+        graph, storage, (src, _, dst) = self._graph, self._storage, edge_type.edge_type
+        job = EdgeJob(
+            index=index,
+            stored_type=edge_type,
+            edges=graph.edges[edge_type.source],
+            attrs=graph.source.edge_attrs(edge_type.source),
+            in_degree=self._degrees.in_degree(edge_type),
+            sources=layouts[graph.schema.node_index(src)],
+            destinations=layouts[graph.schema.node_index(dst)],
+            offset=graph.offsets[src],
+            id_dtype=self._id_dtype,
+            edge_id_dtype=self._edge_id_dtype,
+            parts=[0],
+            stored=storage.edges[edge_type.source],
+            weights=storage.weights[edge_type.source],
+            times=None if storage.time_attr is None else storage.time_attr.times(edge_type),
+        )
+        arrays = self._arrays.arrays
+
+        def open_writer(folder: Path, path: str, dtype: np.dtype, row_shape: tuple[int, ...]) -> _MemoryWriter:
+            del folder, dtype, row_shape  # the array has them
+            return _MemoryWriter(path, arrays[path])
+
+        write_edges(Path(tempfile.gettempdir()), job, _ALL_MEMORY, lambda edges: None, open_writer)
+
+
+class _MemoryWriter:
+    """Streams rows into an array that is there already."""
+
+    def __init__(self, path: str, array: np.ndarray) -> None:
+        self.path, self._array, self._rows = path, array, 0
+
+    def write(self, rows: np.ndarray) -> None:
+        self._array[self._rows : self._rows + len(rows)] = rows
+        self._rows += len(rows)
+
+    def close(self) -> ArrayEntry:
+        return _entry(self._array.dtype, self._array.shape)
+
+    def __enter__(self) -> _MemoryWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+def _entry(dtype: np.dtype, shape: tuple[int, ...]) -> ArrayEntry:
+    return ArrayEntry(np.dtype(dtype).str, shape, int(np.dtype(dtype).itemsize * np.prod(shape)), crc32=0)
+
+
+def _narrowest(count: int) -> np.dtype:
+    return np.dtype(np.int32 if count < _WIDE else np.int64)
