@@ -331,12 +331,7 @@ def test_our_callbacks_are_added_unless_the_user_has_chosen(config: str, built: 
         return {type(callback).__name__ for callback in built.pop().trainer.callbacks}
 
     main(["fit", "--config", config])
-    assert not names() & {"SeedProgressBar", "TQDMProgressBar"}  # the configuration wants no bar
-    main(["fit", "--config", config, "--trainer.enable_progress_bar", "true"])
-    assert names() >= {"SamplingMonitor", "BestCheckpoint", "SeedProgressBar", "RunReport"}
-    bar = ["--trainer.enable_progress_bar", "true", "--trainer.callbacks+=TQDMProgressBar"]
-    main(["fit", "--config", config, *bar])
-    assert "SeedProgressBar" not in names()
+    assert names() >= {"SamplingMonitor", "BestCheckpoint", "RunReport"}
     main(["fit", "--config", config, "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks+=SamplingMonitor"])
     chosen = names()
     assert "ModelCheckpoint" in chosen
@@ -387,6 +382,11 @@ def test_our_callbacks_are_added_unless_the_user_has_chosen(config: str, built: 
         ),
         (["--trainer.devices", "x"], "trainer: `devices` selected with `CPUAccelerator` should be an int > 0."),
         (["--model", "Sage"], "model: unknown class Sage"),
+        (
+            ["--trainer.callbacks", "[{class_path: NoSuch}]"],
+            "callbacks: unknown class NoSuch; give the name of a built-in class or a dotted path. Options",
+        ),
+        (["--trainer.callbacks+=SeedProgressBar"], "callbacks: SeedProgressBar is removed: Lightning's own"),
         (
             ["--trainer.logger", "usermodule.Remote"],
             "error: Requirement 'remote' not met. Try pip install remote. Or choose another class.",

@@ -23,7 +23,6 @@ from glt_lightning.errors import DataError, OptionError
 from glt_lightning.inference.hubs import HubConv, HubTypes
 from glt_lightning.lightning.callbacks.prediction_places import StorePlace
 from glt_lightning.lightning.callbacks.predictions import PredictionWriter
-from glt_lightning.lightning.callbacks.progress_bar import SeedProgressBar
 from tests.lightning.tiny import CLASSES, NODES, WIDTH, learnable_graph, learnable_hetero
 
 MakeData = Callable[..., GLTDataModule]
@@ -312,16 +311,6 @@ def test_files_of_the_user_refuse_before_the_graph_is_partitioned(
     assert [path.name for path in tmp_path.rglob("*")] == ["emb", "data.csv"]
     predict_layerwise(make_trainer(), make_model(), make_data(), tmp_path / "new")
     assert f"embeddings: {tmp_path / 'new'}" in caplog.messages
-
-
-def test_the_bar_names_layers_and_counts_their_batches(
-    make_data: MakeData, make_model: Any, make_trainer: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    trainer = make_trainer(callbacks=[SeedProgressBar()], enable_progress_bar=True)
-    predict_layerwise(trainer, make_model(), make_data(), tmp_path / "emb")
-    said = "".join(capfd.readouterr())
-    assert "Computing layer 1 of 'node': 100%" in said
-    assert "0 seeds" not in said
 
 
 def test_an_object_store_has_all_or_what_it_had(make_data: MakeData, make_model: Any, make_trainer: Any) -> None:

@@ -17,7 +17,7 @@ from lightning.pytorch import Callback
 from glt_lightning import GraphSAGE, PredictionWriter, SamplingOptions
 from glt_lightning.errors import DataError, OptionError, PeerError, WriteError
 from glt_lightning.lightning import read_predictions
-from glt_lightning.lightning.callbacks import prediction_rows
+from glt_lightning.lightning.callbacks import predictions
 from glt_lightning.lightning.callbacks.prediction_files import MANIFEST, PredictionFile, file_name, manifest_text
 from glt_lightning.lightning.cli.command_line import main
 from tests.helpers.disks import SIZE, full_soon
@@ -272,7 +272,7 @@ def test_other_outputs_are_refused(outputs: Any, keys: list[str] | None, said: s
 
 
 def test_rows_are_written_while_others_are_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prediction_rows, "_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(predictions, "_MOST_BYTES", 1 << 20)
     trainer: Any = SimpleNamespace(ckpt_path=None, local_rank=0, global_rank=0)
     writer = PredictionWriter(str(tmp_path / "out"))
     writer.on_predict_start(trainer, None)
@@ -292,7 +292,7 @@ def test_rows_are_written_while_others_are_predicted(tmp_path: Path, monkeypatch
 
 
 def test_disk_that_is_full_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prediction_rows, "ROW_GROUP", 50)
+    monkeypatch.setattr(predictions, "ROW_GROUP", 50)
     trainer: Any = SimpleNamespace(ckpt_path=None, local_rank=0, global_rank=0)
     folder = tmp_path / "disk"
     with full_soon(folder):
@@ -313,7 +313,7 @@ def test_disk_that_is_full_in_the_middle(tmp_path: Path, monkeypatch: pytest.Mon
 def test_class_that_has_no_name_takes_the_names_away(
     make_data, make_model, make_trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_links: bool
 ) -> None:
-    monkeypatch.setattr(prediction_rows, "ROW_GROUP", 20)
+    monkeypatch.setattr(predictions, "ROW_GROUP", 20)
     if no_links:  # a file system such as NFS
         monkeypatch.setattr("os.O_TMPFILE", 1 << 30)
 
@@ -345,26 +345,6 @@ def test_batches_of_another_form_are_refused() -> None:
             writer.on_predict_batch_end(None, None, {"n_id": torch.arange(2), **other}, None, 1)
 
 
-def test_files_of_earlier_releases_are_read(tmp_path: Path) -> None:
-    np.savez(tmp_path / "rank0.npz", n_id=np.array([4, 0]), pred=np.array([1, 2]))
-    np.savez(tmp_path / "rank1.npz")  # of a rank without seeds
-    read = read_predictions(tmp_path)
-    assert (read["n_id"].tolist(), read["pred"].tolist()) == ([0, 4], [2, 1])
-    whole = (tmp_path / "rank0.npz").read_bytes()
-    for damaged in (b"", b"no zip", whole[:-40], whole.replace(bytes(8), b"damaged!", 1), np.arange(3)):
-        if isinstance(damaged, bytes):
-            (tmp_path / "rank0.npz").write_bytes(damaged)
-        else:
-            with open(tmp_path / "rank0.npz", "wb") as stream:
-                np.save(stream, damaged)
-        with pytest.raises(DataError, match=r"rank0\.npz: cannot be read as an npz file"):
-            read_predictions(tmp_path)
-    for rows in ({"pred": np.arange(2)}, {"n_id": np.arange(3), "pred": np.arange(2)}):
-        np.savez(tmp_path / "rank0.npz", **rows)
-        with pytest.raises(DataError, match=r"rank0\.npz: expected n_id and arrays with one row per node, found"):
-            read_predictions(tmp_path)
-
-
 def test_a_fifo_among_the_files_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "rank0.parquet")
     (tmp_path / MANIFEST).write_bytes(manifest_text({"rank0.parquet": 1}, {}))
@@ -394,9 +374,6 @@ def test_every_kind_of_column_comes_back(tmp_path: Path) -> None:
     for name in ("n_id", "wide", "half", "pred"):
         assert read[name].dtype == rows[name].dtype
         assert np.array_equal(read[name], rows[name][[1, 2, 0]])
-    (tmp_path / "_manifest.json").rename(tmp_path / "manifest.json")  # its name in earlier releases
-    assert read_predictions(tmp_path)["n_id"].tolist() == [1, 2, 3]
-    (tmp_path / "manifest.json").rename(tmp_path / "_manifest.json")
     (tmp_path / "rank0.parquet").rename(tmp_path / "gone")
     with pytest.raises(DataError, match=r"rank0.parquet: cannot be read as Parquet .* Predict again"):
         read_predictions(tmp_path)

@@ -6,7 +6,6 @@ from glt_lightning.lightning.callbacks.checkpoint_io import WholeCheckpointIO
 from glt_lightning.lightning.callbacks.checkpoints import BestCheckpoint
 from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
 from glt_lightning.lightning.callbacks.predictions import PredictionWriter, read_predictions
-from glt_lightning.lightning.callbacks.progress_bar import SeedProgressBar
 from glt_lightning.lightning.callbacks.run_report import RunReport
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.strategies.server_client import GLTServerClientStrategy
@@ -20,7 +19,6 @@ __all__ = [
     "PredictionWriter",
     "RunReport",
     "SamplingMonitor",
-    "SeedProgressBar",
     "WholeCheckpointIO",
     "read_predictions",
 ]

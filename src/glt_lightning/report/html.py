@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from glt_lightning.page import numbers
-from glt_lightning.page.html import facts_html, plots_html, table_html, whole_page
+from glt_lightning.page.html import render
 from glt_lightning.page.plots import Series, bars, lines
 from glt_lightning.report.contents import Contents
 from glt_lightning.report.report import Report
-from glt_lightning.report.tables import (
-    cache_tables,
-    contents_tables,
-    facts,
-    mean_hit_rate,
-    traffic_table,
-)
+from glt_lightning.report.tables import cache_tables, contents_tables, facts, mean_hit_rate, traffic_table
 from glt_lightning.report.traffic import ExpectedTraffic
 
 _MANY = 6  # parts from which on a plot shows the means alone
 
 
 def report_html(report: Report) -> str:
-    """A whole HTML page."""
+    """A whole HTML page. Needs jinja2 and matplotlib."""
     contents = report.contents
-    body = [facts_html(facts(report)), _contents_plots(contents), *map(table_html, contents_tables(contents))]
-    for traffic in report.traffic:
-        body += [table_html(traffic_table(traffic)), _traffic_plots(traffic), *map(table_html, cache_tables(traffic))]
-    return whole_page(
-        f"{contents.made_by.get('source', 'partition')}: {numbers.counted(contents.num_parts, 'part')}", body
-    )
+    values: dict[str, Any] = {
+        "title": f"{contents.made_by.get('source', 'partition')}: {numbers.counted(contents.num_parts, 'part')}",
+        "facts": facts(report),
+        "plots": _contents_plots(contents),
+        "tables": contents_tables(contents),
+        "traffic": [
+            {"table": traffic_table(each), "plots": _traffic_plots(each), "caches": cache_tables(each)}
+            for each in report.traffic
+        ],
+    }
+    return render("partition.html", **values)
 
 
-def _contents_plots(contents: Contents) -> str:
+def _contents_plots(contents: Contents) -> dict[str, str]:
     labels = [str(p) for p in range(contents.num_parts)]
     even = []
     for kind in ("nodes", "edges", "seeds"):
@@ -39,15 +40,13 @@ def _contents_plots(contents: Contents) -> str:
             sums = [sum(each) for each in zip(*of_kind, strict=True)]
             even.append(Series(kind, tuple(n * contents.num_parts / total for n in sums)))
     memory = Series("memory", tuple(each.total / 1e6 for each in contents.memory))
-    return plots_html(
-        {
-            "Nodes, edges and seeds of each part, by the mean of all parts": bars(labels, even, "1 = even"),
-            "Mapped files of each part": bars(labels, [memory], "MB"),
-        }
-    )
+    return {
+        "Nodes, edges and seeds of each part, by the mean of all parts": bars(labels, even, "1 = even"),
+        "Mapped files of each part": bars(labels, [memory], "MB"),
+    }
 
 
-def _traffic_plots(traffic: ExpectedTraffic) -> str:
+def _traffic_plots(traffic: ExpectedTraffic) -> dict[str, str]:
     labels = [str(part.part) for part in traffic.parts]
     asked = [Series("bytes per batch", tuple(part.bytes.mean / 1e6 for part in traffic.parts))]
     figures = {"Bytes per batch of the rank of each part": bars(labels, asked, "MB")}
@@ -58,7 +57,7 @@ def _traffic_plots(traffic: ExpectedTraffic) -> str:
         means = tuple(_share(mean_hit_rate([c.hit_rate for c in each])) for each in zip(*per_part, strict=True))
         curves = [*(curves if len(curves) < _MANY else []), Series("mean", means)]
         figures[f"Hit rate by size of the cache ({policy})"] = lines(sizes, curves, "%")
-    return plots_html(figures)
+    return figures
 
 
 def _share(rate: float | None) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from glt_lightning.page import numbers
-from glt_lightning.page.table import Table
+from glt_lightning.page.html import Table
 from glt_lightning.report.contents import Contents
 from glt_lightning.report.estimate import Estimate
 from glt_lightning.report.report import Report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from glt_lightning.page.table import Table
+from glt_lightning.page.html import Table
 from glt_lightning.report.report import Report
 from glt_lightning.report.tables import cache_tables, contents_tables, facts, traffic_table
 

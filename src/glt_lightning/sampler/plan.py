@@ -116,11 +116,6 @@ class EpochPlan:
         """Batches of this rank in an epoch."""
         return len(self._shares[1]) if self.steps is None else self.steps
 
-    def seeds_after(self, steps: int) -> int:
-        """Seeds of all ranks in the first batches of each; for rank 0, which has as many batches as any."""
-        total = len(self.seeds)
-        return total if steps >= len(self) else min(steps * self.batch_size * self.world_size, total)
-
     def epoch_of_draws(self, epoch: int) -> int:
         """Evaluation draws the same neighbours in every epoch."""
         return 0 if self.exact else epoch

@@ -79,16 +79,14 @@ def test_page_stands_alone(run: RunRecord) -> None:
     assert parser.open == []
     assert not {"script", "link", "img", "iframe", "b"} & parser.tags
     assert "http" not in page
-    assert "nan" not in "".join(re.findall(r'points="[^"]*"', page))
+    assert "nan" not in "".join(re.findall(r' d="[^"]*"', page))
 
 
-def test_of_many_epochs_some_rows_are_shown_and_all_points() -> None:
+def test_of_many_epochs_some_rows_are_shown() -> None:
     page = run_html(run_of(LOCAL, 1, epochs=201))
     shown = [int(name) for name in rows(page) if name.isdigit()]
     assert shown == [*range(0, 200, 5), 200]
     assert "every 5 epochs, and the last" in page
-    (points,) = re.findall(r'points="([^"]*)"><title>train_loss', page)
-    assert len(points.split()) == 201
 
 
 def test_gaps_and_values_that_are_not_finite() -> None:

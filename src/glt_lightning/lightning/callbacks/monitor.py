@@ -19,10 +19,12 @@ from glt_lightning.lightning.callbacks.epoch_totals import EpochTotals
 from glt_lightning.lightning.callbacks.thread_times import ThreadTimes, thread_times, times_since
 from glt_lightning.loader import DistNeighborLoader
 
+_SHOWN_EVERY_S = 0.5
+
 
 class SamplingMonitor(Callback):
     """Logs totals of each training epoch over all ranks, as metrics ``glt/...`` (docs/reference/callbacks.md lists them) and as a
-    line for people, which names what the epoch was bound by.
+    line for people, which names what the epoch was bound by. Lightning's progress bar shows the seeds per second.
 
     Validation is not counted. Without a loader of ours nothing is logged. All ranks must have this callback, or none.
 
@@ -42,6 +44,7 @@ class SamplingMonitor(Callback):
         self._elapsed_s, self._validation_s, self._since = 0.0, 0.0, 0.0
         self._before = EpochTotals()
         self._threads: ThreadTimes = {}
+        self._shown = 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._begin(trainer)  # an epoch that is resumed in its middle does not start
@@ -49,8 +52,11 @@ class SamplingMonitor(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._begin(trainer)
 
-    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         self._lap()
+        if trainer.progress_bar_callback is not None and self._since - self._shown >= _SHOWN_EVERY_S:
+            self._shown = self._since
+            self._show_rate(trainer, pl_module)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._lap()
@@ -68,9 +74,18 @@ class SamplingMonitor(Callback):
         # the same on all ranks by now; `sync_dist` is what Lightning asks for, and the largest of equal numbers is exact
         options: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": 1, "sync_dist": True}
         for name, value in totals.metrics().items():
-            pl_module.log(f"glt/{name}", value, reduce_fx="max", **options)
+            pl_module.log(f"glt/{name}", value, reduce_fx="max", prog_bar=name == "seeds_per_s", **options)
         if self.line:
             _say(f"glt: epoch {trainer.current_epoch}: {totals.line()}")
+
+    def _show_rate(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Shows the rate of the epoch so far in the bar. Rank 0 draws it, and its rate stands for all: ranks train in step."""
+        mine = self._mine(trainer)
+        if mine.ranks:
+            rate = trainer.world_size * mine.seeds / mine.elapsed_s
+            pl_module.log(
+                "glt/seeds_per_s", rate, prog_bar=True, logger=False, on_step=True, on_epoch=False, batch_size=1
+            )
 
     def _begin(self, trainer: Trainer) -> None:
         self._elapsed_s, self._validation_s, self._since = 0.0, 0.0, time.perf_counter()
@@ -83,7 +98,7 @@ class SamplingMonitor(Callback):
         self._since = now
 
     def _mine(self, trainer: Trainer) -> EpochTotals:
-        """What this rank did in the epoch; nothing without a loader of ours."""
+        """What this rank did in the epoch so far; nothing without a loader of ours."""
         totals = _so_far(trainer).since(self._before)
         if any(True for _ in _loaders(trainer)):
             totals.ranks, totals.elapsed_s, totals.validation_s = 1, self._elapsed_s, self._validation_s

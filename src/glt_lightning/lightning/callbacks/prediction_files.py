@@ -7,8 +7,6 @@ import json
 import os
 import shutil
 import tempfile
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -22,7 +20,6 @@ from glt_lightning.errors import DataError, GLTError
 
 KEY = "n_id"
 MANIFEST = "_manifest.json"  # pyarrow, pandas and Spark skip such names when they read a folder of Parquet files
-OLD_MANIFEST = "manifest.json"  # of earlier releases
 _FORMAT, _VERSION = "glt_lightning.predictions", 1
 ROW_GROUP = 65_536
 _SHAPE = b"shape"  # of a row with more than one dimension
@@ -150,7 +147,7 @@ def listed_files(text: bytes) -> dict[str, int]:
 def read_predictions(path: str | Path) -> dict[str, np.ndarray]:
     """Reads the folder that `PredictionWriter` wrote: arrays with one row per node, in the order of ``n_id``.
 
-    Text is arrays of objects that are ``str``. The ``.npz`` files of earlier releases are read, too.
+    Text is arrays of objects that are ``str``.
 
     Args:
         path: The folder, or a URL of fsspec.
@@ -179,12 +176,9 @@ _Open = Callable[[str], Any]  # a file of the folder, by its name
 
 
 def _read_folder(folder: Path) -> list[dict[str, np.ndarray]]:
-    manifest = next((name for name in (MANIFEST, OLD_MANIFEST) if (folder / name).exists()), None)
-    return (
-        _read_npz(folder)
-        if manifest is None
-        else _read_parquet(f"{folder}", manifest, lambda n: open_regular(folder / n))
-    )
+    if not (folder / MANIFEST).exists():
+        raise DataError(f"{folder}: found no predictions in this folder ({MANIFEST}).")
+    return _read_parquet(f"{folder}", lambda name: open_regular(folder / name))
 
 
 def _read_store(url: str) -> list[dict[str, np.ndarray]]:
@@ -198,15 +192,15 @@ def _read_store(url: str) -> list[dict[str, np.ndarray]]:
         except Exception as error:  # each store has its own: of its network, its credentials, its client
             raise OSError(f"{type(error).__name__}: {error}") from error
 
-    return _read_parquet(url.rstrip("/"), MANIFEST, opened)
+    return _read_parquet(url.rstrip("/"), opened)
 
 
-def _read_parquet(folder: str, manifest: str, opened: _Open) -> list[dict[str, np.ndarray]]:
+def _read_parquet(folder: str, opened: _Open) -> list[dict[str, np.ndarray]]:
     try:
-        with opened(manifest) as stream:
+        with opened(MANIFEST) as stream:
             listed = listed_files(stream.read())
     except (OSError, ValueError) as error:
-        raise DataError(f"{folder}/{manifest}: not a valid predictions manifest ({error}). Predict again.") from None
+        raise DataError(f"{folder}/{MANIFEST}: not a valid predictions manifest ({error}). Predict again.") from None
     return [_read_file(folder, Path(name).name, count, opened) for name, count in sorted(listed.items())]
 
 
@@ -220,28 +214,6 @@ def _read_file(folder: str, name: str, count: int, opened: _Open) -> dict[str, n
     if table.num_rows != count:
         raise DataError(f"{path}: has {table.num_rows} rows, the manifest says {count}. Predict again.")
     return {field.name: _to_numpy(table.column(field.name), field) for field in table.schema}
-
-
-def _read_npz(folder: Path) -> list[dict[str, np.ndarray]]:
-    files = sorted(folder.glob("rank*.npz"))
-    if not files:
-        raise DataError(
-            f"{folder}: found no predictions in this folder ({MANIFEST}, or rank*.npz of an earlier release)."
-        )
-    return [_read_old(file) for file in files]
-
-
-def _read_old(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with open_regular(path) as stream, np.load(stream, allow_pickle=False) as file:
-            rows = dict(file)
-    except (OSError, ValueError, TypeError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read as an npz file of predictions ({error}). Predict again.") from None
-    if (rows and KEY not in rows) or len({values.shape[:1] for values in rows.values()}) > 1:
-        raise DataError(
-            f"{path}: expected {KEY} and arrays with one row per node, found {sorted(rows)}. Predict again."
-        )
-    return rows
 
 
 def _to_arrow(values: Column) -> pa.Array:

@@ -1,4 +1,12 @@
-"""Where predictions go, complete or not at all: a folder, or a folder of an object store."""
+"""Where predictions go, complete or not at all: a folder, or a folder of an object store.
+
+Both places have the same methods, called in this order: `open` before anything is predicted, and `prepare` before files are
+published, both on the first rank of each host; `publish` on every rank, which puts its file where nobody reads it yet;
+`complete` on rank 0, from which on readers find the files in place of earlier ones; `complete_host` on the first rank of each
+other host; after a failure, `clean`. They raise `WriteError`, or OSError with the text of the file system.
+
+`name` is the place as users know it, `scratch` the folder for files that are not complete, `remedy` helps where it is full.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +18,12 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from glt_lightning.data.regular_file import open_regular, parse_json
 from glt_lightning.errors import OptionError, WriteError
 from glt_lightning.lightning.callbacks.prediction_files import (
     MANIFEST,
-    OLD_MANIFEST,
     PredictionFile,
     file_name,
     listed_files,
@@ -31,38 +38,7 @@ _REPLACES = "replaces"  # files of earlier predictions, which were removed after
 _OUR_PART = re.compile(r"\.part-[0-9a-f]{12}")
 
 
-class Place(Protocol):
-    """name: as users know it.  scratch: the folder for files that are not complete.  remedy: what helps where it is full.
-
-    Methods raise `WriteError`, or OSError with what the file system says.
-    """
-
-    name: str
-    scratch: Path
-
-    @property
-    def remedy(self) -> str: ...
-
-    def open(self) -> None:
-        """Before anything is predicted, on the first rank of each host: finds out whether files can be written."""
-
-    def prepare(self) -> None:
-        """Before files are published, on the first rank of each host."""
-
-    def publish(self, file: PredictionFile, rank: int) -> None:
-        """Puts the file of a rank into the place, where nobody reads it yet."""
-
-    def complete(self, counts: Sequence[int], facts: Mapping[str, Any]) -> None:
-        """Has readers find the files, in place of earlier ones; on rank 0. counts: rows of each rank."""
-
-    def complete_host(self, counts: Sequence[int], facts: Mapping[str, Any]) -> None:
-        """The same on the first rank of each other host, after that."""
-
-    def clean(self, leads_host: bool) -> None:
-        """Takes away what was published, when the run has failed. No rank writes any more."""
-
-
-def place_of(path: str, token: str, inside: bool = False) -> Place:
+def place_of(path: str, token: str, inside: bool = False) -> FolderPlace | StorePlace:
     """The place that a path or a URL of fsspec names. token: of this run, the same on all ranks, 12 hexadecimal digits.
     inside: whether a folder is there already, the same on all ranks."""
     return StorePlace(path, token) if "://" in path else FolderPlace(Path(path), token, inside)
@@ -94,10 +70,9 @@ def require_ours(folder: Path) -> None:
 
 def _listed_in(folder: Path) -> set[str]:
     """The names of the files of earlier predictions, and of their manifest; none where there is no manifest of ours."""
-    for name in (MANIFEST, OLD_MANIFEST):
-        with contextlib.suppress(OSError, ValueError), open_regular(folder / name) as stream:
-            text = stream.read()
-            return {name, *listed_files(text), *parse_json(text).get(_REPLACES, ())}
+    with contextlib.suppress(OSError, ValueError), open_regular(folder / MANIFEST) as stream:
+        text = stream.read()
+        return {MANIFEST, *listed_files(text), *parse_json(text).get(_REPLACES, ())}
     return set()
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from lightning.fabric.utilities.types import _Stateful
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.trainer.states import TrainerFn
 from torch.utils._pytree import tree_leaves
@@ -32,6 +33,7 @@ class ExactResume(Callback):
     def __init__(self) -> None:
         self._states: list[Any] = []
         self._fresh = False
+        self._epoch_began = True
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._states, self._fresh = [], False
@@ -52,6 +54,21 @@ class ExactResume(Callback):
             # FitLoop's own setter says True whenever there is max_steps, and the epoch would go on after its last batch
             _Loop.restarting.fset(trainer.fit_loop, False)  # type: ignore[attr-defined]
             self._fresh = False
+        self._epoch_began = False
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._epoch_began = True
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Begins the progress bar of an epoch that is resumed in its middle: Lightning calls no ``on_train_epoch_start`` then,
+        from which bars have their title and their total."""
+        if self._epoch_began:
+            return
+        self._epoch_began = True
+        if (bar := trainer.progress_bar_callback) is not None:
+            bar.on_train_epoch_start(trainer, pl_module)
+            if isinstance(bar, TQDMProgressBar):
+                bar.train_progress_bar.initial = batch_idx  # batches of an earlier process are not in its rate
 
 
 def set_position(fit_loop: dict[str, Any]) -> bool:

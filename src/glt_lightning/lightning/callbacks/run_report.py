@@ -20,11 +20,11 @@ from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
 from glt_lightning.lightning.report import EpochRecord, RunRecord, run_html
 from glt_lightning.lightning.report.configuration import configuration
 from glt_lightning.page import numbers
-from glt_lightning.page.html import may_be_replaced
+from glt_lightning.page.html import may_be_replaced, why_no_pages
 from glt_lightning.partition.folder import whole_file
 
 NAME = "report.html"
-_REWRITE_S = 30.0  # a run that is killed leaves a page that is no older; writing one takes milliseconds
+_REWRITE_S = 120.0  # a run that is killed leaves a page that is no older; writing one takes up to a second
 _OUR_METRICS = "glt/"
 
 
@@ -32,8 +32,9 @@ class RunReport(Callback):
     """Writes ``report.html`` beside the checkpoints of a fit, on rank 0: curves of the metrics, throughput, where the time
     went, where rows came from, the configuration.
 
-    It is written when the fit ends, also by an interruption or an error, and at most every 30 s in between. Without
-    checkpoints it lies in the folder of the logger; a run that has neither, and ``fast_dev_run``, has no report. All
+    It is written when the fit ends, also by an interruption or an error, and at most every two minutes in between. Without
+    checkpoints it lies in the folder of the logger; a run that has neither, and ``fast_dev_run``, has no report; nor has one
+    without jinja2 and matplotlib (``pip install 'glt-lightning[reports]'``), which a line of the log says. All
     ranks must have this callback, or none.
 
     Args:
@@ -58,6 +59,9 @@ class RunReport(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         folder = _folder(trainer) if self.enabled else None
+        if folder is not None and (why := why_no_pages()) is not None:
+            rank_zero_info(f"this run has no report: {why}")
+            folder = None
         self._in_fit = True
         path = None if folder is None else folder / NAME
         self._ended, self._in_epoch, self._seen = None, False, dict(trainer.callback_metrics)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import Checkpoint, ProgressBar
+from lightning.pytorch.callbacks import Checkpoint
 
 from glt_lightning.lightning.callbacks.checkpoints import BestCheckpoint
 from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
 from glt_lightning.lightning.callbacks.predictions import PredictionWriter
-from glt_lightning.lightning.callbacks.progress_bar import SeedProgressBar
 from glt_lightning.lightning.callbacks.run_report import RunReport
 
 
@@ -19,8 +18,6 @@ def default_callbacks(subcommand: str | None, given: list[Callback], trainer: An
     wanted: dict[type, type[Callback]] = {}
     if trainer.enable_checkpointing is not False:
         wanted[Checkpoint] = BestCheckpoint
-    if trainer.enable_progress_bar is not False:
-        wanted[ProgressBar] = SeedProgressBar
     if subcommand == "fit":
         wanted |= {SamplingMonitor: SamplingMonitor, RunReport: RunReport}
     if subcommand == "predict":

@@ -25,18 +25,18 @@ _KEY = re.compile(r'Parser key "([^"]+)":?')
 _CLASS = re.compile(r"Problem with given class_path '([\w.]+)'")
 _NOISE = re.compile(
     r"Does not validate against any|Subtypes:|Errors:|Expected a <class 'NoneType'>|Given value|Expected a path but|"
-    r"Problem with given class_path"
+    r"Problem with given class_path|Not a valid subclass|Subclass types expect|^a class path \(str\)|^a dict with"
 )
 _WORDING = (
     (r"<class '([^']+)'>", r"\1"),
     (r"Expected a typing\.Literal\[(.*?)\]\. Got value:", r"expected one of \1; got"),
     (
-        r"Expected a dot import path string: (\S+)",
+        r"Expected a dot import path string: ([^\s;]+)",
         r"unknown class \1; give the name of a built-in class or a dotted path",
     ),
     (r"Expected an? ([\w.]+)\. Got value:", r"expected \1; got"),
-    (r"init_args\.", ""),
 )
+_REMOVED = {"SeedProgressBar": "is removed: Lightning's own progress bar shows the rate. Remove this callback."}
 _OF_REASON = re.compile(r"^([\w.-]+):")
 _STRAY = re.compile(r"[Oo]ption '([\w.-]+)'")  # not accepted
 _NO_SUBCOMMAND = 'expected "subcommand" to be one of'
@@ -163,6 +163,8 @@ def one_line(message: str) -> str:
     keys = _KEY.findall(message)
     lines = [line.strip().lstrip("- ") for line in _KEY.sub("", message).splitlines()]
     reason = "; ".join(dict.fromkeys(line for line in lines if line and not _NOISE.search(line)))
+    if removed := next((name for name in _REMOVED if name in message), None):
+        reason = f"{removed} {_REMOVED[removed]}"
     text = f"{'.'.join(keys)}: {reason}" if keys else reason or message.splitlines()[0]
     for pattern, replacement in _WORDING:
         text = re.sub(pattern, replacement, text)

@@ -14,7 +14,7 @@ from glt_lightning.errors import OptionError
 from glt_lightning.lightning.cli.messages import OneLineParser
 from glt_lightning.lightning.own_splits import read_array
 from glt_lightning.options import Fanouts, WeightAttr
-from glt_lightning.page.html import may_be_replaced
+from glt_lightning.page.html import may_be_replaced, why_no_pages
 from glt_lightning.partition.folder import whole_file
 from glt_lightning.progress import Progress
 from glt_lightning.report import TrafficOptions, make_report
@@ -106,6 +106,8 @@ def page_path(given: str | None, folder: Path) -> Path | None:
     if given is None:
         return None
     page = Path(given)
+    if (why := why_no_pages()) is not None:
+        raise OptionError(f"--html: {why}")
     if page.resolve().is_relative_to(folder.resolve()):
         raise OptionError(
             f"--html: {given} is inside the partition folder, which must not change. Choose another path."

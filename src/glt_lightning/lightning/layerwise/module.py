@@ -73,11 +73,6 @@ class LayerwiseModule(LightningModule):
         self._lengths = [len(loader) for loader in loaders]
         return loaders
 
-    def title_of_loader(self, number: int) -> str:
-        """What its batches compute, for the progress bar."""
-        assert self.run is not None
-        return f"Computing {self.run.steps[number].text}"
-
     def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
         """Columns of the seeds where the batch is of their last layer; else nothing."""
         assert self.run is not None

@@ -9,7 +9,7 @@ from glt_lightning.lightning.callbacks.epoch_totals import EpochTotals
 from glt_lightning.lightning.callbacks.verdict import ADVICE, stages
 from glt_lightning.lightning.report.record import RunRecord
 from glt_lightning.page import numbers
-from glt_lightning.page.table import Table
+from glt_lightning.page.html import Table
 
 _MOST_ROWS = 50
 
