@@ -19,7 +19,6 @@ TRAINER_COMMANDS = {
 TOOLS = {
     "partition": "Makes the partition of a configuration and reports on it, or verifies one.",
     "pull": "Copies a partition, or the parts that a host needs, and checks each piece.",
-    "share": "Serves the files of a partition folder to hosts that copy them.",
     "report": "Shows the contents of a partition and the expected traffic of training on it.",
     "serve": "Runs a graph server for trainers with strategy glt_server_client, or shows the status of one.",
     "launch": "Runs a job on several hosts by ssh, and shows one log.",

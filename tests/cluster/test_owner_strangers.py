@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from glt_lightning.cluster.files import FileService
 from glt_lightning.cluster.graph import GraphService
 from glt_lightning.cluster.owner import Owner
 from glt_lightning.data import LocalPartition
@@ -57,7 +56,7 @@ def peer(half) -> Iterator[Peer]:
     """Asks an owner, which must work as well in the end as in the beginning."""
     with InProcessNetwork() as network:
         owner, farm = Owner(half, REPLY_BYTES), Farm(network)
-        calls = {**owner.calls, **GraphService(half, half.parts).calls, **FileService(half).calls}
+        calls = {**owner.calls, **GraphService(half, half.parts).calls}
         server = network.serve("owner:1", Service(lambda hello: {}, calls, {}))
         peer = farm.peer(server.address)
         before = whole_answer(half, peer)
@@ -107,12 +106,10 @@ def refusal(peer: Peer, op: str, header: Mapping[str, Any], body: np.ndarray) ->
 
 @many
 @given(
-    op=st.sampled_from(
-        ["expand", "gather", "has_edges", "induce", "here", "info", "split", "edge_split", "seeds", "file"]
-    ),
+    op=st.sampled_from(["expand", "gather", "has_edges", "induce", "here", "info", "split", "edge_split", "seeds"]),
     header=st.dictionaries(
         st.sampled_from(["key", "hop", "fanouts", "first", "tables", "arrays", "edge_type", "name", "node_type"])
-        | st.sampled_from(["limit", "weights", "number", "begin", "bytes"])
+        | st.sampled_from(["limit", "weights"])
         | st.text(max_size=8),
         values,
         max_size=8,

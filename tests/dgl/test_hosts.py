@@ -12,9 +12,8 @@ import pytest
 import glt_lightning.dgl as dgl
 from glt_lightning.dgl.hosts import JoinedHosts, ScriptHosts, hosts_of_script
 from glt_lightning.errors import OptionError
-from glt_lightning.launch.environment import VARIABLE, launched_script
 from glt_lightning.launch.options import LaunchConfig
-from glt_lightning.launch.plan import trainer_process
+from glt_lightning.launch.plan import VARIABLE, launched_script, trainer_process
 from glt_lightning.options import ClusterOptions
 from glt_lightning.producer.ranks import Ranks
 from tests.helpers import started

@@ -14,7 +14,6 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from glt_lightning import DistGraph, DistTensor, node_split
-from glt_lightning.cluster.server_status import ask_status
 
 
 def work(graph: DistGraph, die: bool = False) -> dict[str, Any]:
@@ -68,15 +67,6 @@ class Busy(Callback):
                 h[rows]
             else:
                 h.add_(rows, torch.ones(len(rows), 64))
-
-
-class Asking(Callback):
-    """Asks the first server, in the middle of an epoch, which tables the clients have."""
-
-    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        if trainer.global_step == 3 and trainer.is_global_zero:
-            cluster: Any = trainer.strategy.cluster  # type: ignore[attr-defined]
-            Path("tables.json").write_text(json.dumps(ask_status(cluster.servers[0], cluster)["tables"]))
 
 
 class Using(Callback):

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from glt_lightning.channel.slots import PinMemory
-from glt_lightning.cluster.files import FileService
 from glt_lightning.cluster.graph import GraphService, RemoteGraph
 from glt_lightning.cluster.link import Link
 from glt_lightning.cluster.owner import Owner
@@ -72,7 +71,7 @@ class Farm:
         link = Link(job="", role="server", name="server 0", graph=partition.manifest.options_hash)
         owner = Owner(partition, options.limits.reply_bytes)
         graph = GraphService(partition, partition.parts)
-        services = {**owner.calls, **graph.calls, **FileService(partition).calls}
+        services = {**owner.calls, **graph.calls}
         given = {
             "services": services,
             "greet": greet or link.greet,

@@ -11,6 +11,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import yaml  # type: ignore[import-untyped]
+
+from glt_lightning.launch import LaunchConfig
+from glt_lightning.launch.kubernetes import job_text
+
 _MOST = (1 << 31) - 1
 _LABEL = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")  # a name of a service: RFC 1035
 _LABEL_LENGTH = 63
@@ -69,6 +74,11 @@ JOB_SET = _fields(
     metadata={**_OBJECT, "required": ["name"]},
     spec=_SPEC,
 )
+
+
+def job_objects(config: LaunchConfig) -> list[dict[str, Any]]:
+    """The ConfigMap and the JobSet of a job."""
+    return list(yaml.safe_load_all(job_text(config)))
 
 
 def why_refused(job_set: dict[str, Any]) -> list[str]:

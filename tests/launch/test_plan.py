@@ -57,6 +57,10 @@ def job(**more: Any) -> LaunchConfig:
         ({"engine": "docker"}, "engine: expected ssh, here"),
         ({"servers": [{"host": "g0", "port": 0}]}, r"servers \(g0\): port: expected 1 to 65535, got 0"),
         ({"partition": {"source": "s3://b/p"}}, "partition: s3://b/p is to be copied"),
+        (
+            {"partition": {"source": "node0:18700", "dir": "/p"}},
+            "node0:18700: graph servers do not give files",
+        ),
         ({"security": {"dir": "certs", "insecure": True}}, "security: dir is certs, and insecure is true"),
         ({"limits": {"stop_s": 0}}, "limits.stop_s: expected seconds > 0, got 0"),
         ({"restarts": {"job": -1}}, "restarts.job: expected an integer >= 0"),

@@ -256,10 +256,6 @@ def test_status_as_a_table() -> None:
         "memory": {"server_bytes": 1000, "sampler_bytes": [2_000_000, 999]},
         "batches_per_s": 4.5,
     }
-    told = {"client": "rank 0", "table": "emb/first", "bytes": 3e9, "on_disk": True}
-    *_, columns, row = status_table(status | {"tables": [told]}).splitlines()
-    assert columns.split() == ["table", "of", "the", "host", "of", "in", "bytes"]
-    assert row.split() == ["emb/first", "rank", "0", "disk", "3", "GB"]
     head, *_, columns, row = status_table(status).splitlines()
     assert head == "server 1 at 10.0.0.2:18800, up for 61 s"
     assert columns.split() == [

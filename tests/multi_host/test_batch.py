@@ -17,11 +17,12 @@ import yaml
 
 from glt_lightning.launch import LaunchConfig
 from glt_lightning.launch.files import make_certificates
-from glt_lightning.launch.kubernetes import job_objects, on_pods
+from glt_lightning.launch.kubernetes import on_pods
 from glt_lightning.launch.slurm import job_script
 from tests.helpers import started
 from tests.helpers.hosts import Hosts, hosts, why_not
 from tests.helpers.slurm import install_slurm, sbatch
+from tests.launch.job_set import job_objects
 from tests.multi_host.jobs import LIMIT_S, ONE_THREAD, config, same, weights
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]

@@ -130,8 +130,8 @@ def test_all_faults_are_found_before_anything_starts(tmp_path, cluster, whole):
     fake.mkdir(parents=True)
     (fake / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.9.9\n")
     paths = f"{fake.parent}:{ONE_THREAD['PYTHONPATH']}"
-    given["hosts"][1]["env"] = {"PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": "ib7"}
-    # Its clock is ten days ahead, for its agent, too: the certificate has expired there alone.
+    given["hosts"][1]["env"] = {"PYTHONPATH": paths}
+    # Its clock is ten days ahead, for its agent, too.
     (fake.parent / "sitecustomize.py").write_text(
         "import time\nreal = time.time\ntime.time = lambda: real() + 864_000\n"
     )
@@ -149,21 +149,16 @@ def test_all_faults_are_found_before_anything_starts(tmp_path, cluster, whole):
         lines = fails(run, 2)
     found = [line.removeprefix("launch| ") for line in lines if "| host" in line or "| warning: host" in line]
     expected = [
-        "host0: its certificate expires in 259,",
         "host1: torch is 9.9.9; host0 has ",
         "host1: part1 of its parts [1] lack files, such as part1/",
-        "host1: its certificate names 10.77.0.9; other hosts call it 10.77.0.2.",
-        "host1: its certificate expired 604,",
         "warning: host1: its clock is 86",
-        "host1: GLOO_SOCKET_IFNAME is ib7; its interfaces are lo, eth0.",
         "host0: cannot listen at port 29500: Address already in use.",
-        "host0: cannot reach host1 at 10.77.0.2:",
-        "warning: host1: checkpoints are in . of host0 alone.",
+        "host0: cannot reach host1 at 10.77.0.2:",  # the name of the certificate
     ]
     assert len(found) == len(expected), found
     for line, begin in zip(found, expected, strict=True):
         assert line.startswith(begin), (line, begin)
-    assert any("8 of the checks failed, and nothing was started" in line for line in lines)
+    assert any("4 of the checks failed, and nothing was started" in line for line in lines)
 
 
 def test_a_flipped_byte_is_found_by_verify(tmp_path, cluster, whole):
@@ -178,25 +173,9 @@ def test_a_flipped_byte_is_found_by_verify(tmp_path, cluster, whole):
     assert any(line.startswith("launch| host1: part/part1/") and "indices.npy" in line for line in lines), lines
 
 
-@contextlib.contextmanager
-def shared(cluster: Cluster, folder: Path, whole: Path) -> Iterator[str]:
-    """The address at which the launching host shares a partition, by mutual TLS."""
-    addresses = [cluster.made.address(host) for host in range(3)]
-    run_certs(["--dir", str(folder / "certs"), "--hosts", ",".join(addresses), "--token"])
-    files = {"ca": "ca.pem", "cert": f"{addresses[-1]}.pem", "key": f"{addresses[-1]}.key", "token_file": "token"}
-    argv = [sys.executable, "-m", "glt_lightning", "share", str(whole), "--address", f"{addresses[-1]}:18700"]
-    argv += [f"--cluster.security.{name}=certs/{file}" for name, file in files.items()]
-    with started(cluster.made.command(_LAUNCHER, argv), cwd=folder, env=ONE_THREAD) as run:
-        wait_for(run, "listening at")
-        yield f"{addresses[-1]}:18700"
-
-
-@pytest.mark.parametrize("source", ["folder", "share"])
-def test_parts_are_copied_and_checked(tmp_path, cluster, whole, source):
-    with contextlib.ExitStack() as stack:
-        at = str(whole) if source == "folder" else stack.enter_context(shared(cluster, tmp_path, whole))
-        given = launch_file(cluster, tmp_path, partition={"from": at, "dir": "copied"})
-        run = stack.enter_context(launched(cluster, tmp_path, given, "--check", "--copy"))
+def test_parts_are_copied_and_checked(tmp_path, cluster, whole):
+    given = launch_file(cluster, tmp_path, partition={"from": str(whole), "dir": "copied"})
+    with launched(cluster, tmp_path, given, "--check", "--copy") as run:
         assert run.wait(LIMIT_S) == 0, run.output
     for number, host in enumerate(given["hosts"]):
         folders = {each.name for each in Path(host["dir"], "copied").iterdir()}

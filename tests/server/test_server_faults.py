@@ -11,9 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import psutil
 import pytest
-import torch
 
-from glt_lightning import DistGraph, DistTensor
 from glt_lightning.errors import PeerError, PeerLostError, RemoteError, SamplerError
 from glt_lightning.loader import LoaderSpec
 from glt_lightning.options import SamplingOptions
@@ -21,12 +19,10 @@ from glt_lightning.producer.process import BatchTask, SamplerProcess
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig
 from glt_lightning.server import scheduler
 from glt_lightning.server.question import Question
-from glt_lightning.server.served import ServedGraph
-from glt_lightning.tensors.reader import GraphReader
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.run import started
-from tests.helpers.servers import Farm, cluster, inline, open_farm, until
+from tests.helpers.servers import Farm, inline, open_farm, until
 
 SPEC = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=4, shuffle=True)
 CONFIG = SamplerConfig(0, ((1,),))
@@ -225,18 +221,6 @@ def test_status(farm, whole):
     for pid in status["samplers"]["pids"]:
         assert psutil.Process(pid).ppid() == os.getpid()
     assert status["samplers"]["restarts"] == 0
-    assert status["tables"] == []
-    peer = farm.peer(server.address, name="rank 0", job="a job")
-    with DistGraph(GraphReader.of(ServedGraph(peer, cluster()))) as graph:
-        rows = graph.num_nodes()
-        DistTensor((rows, 16), torch.float32, "memory", graph=graph, of=graph.node_types[0])
-        table = {"client": "rank 0", "table": "memory", "bytes": graph.tables["memory"].nbytes, "on_disk": False}
-        assert table["bytes"] >= rows * 64
-        until(lambda: server.status()["tables"] == [table])
-        graph.tables["memory"].close()
-        until(lambda: server.status()["tables"] == [])
-    with pytest.raises(RemoteError, match="tables: expected"):
-        peer.ask("tables", {"tables": [["memory", -1, False]]}).result()
     assert status["memory"]["server_bytes"] > 1 << 20
     assert all(nbytes > 1 << 20 for nbytes in status["memory"]["sampler_bytes"])
     assert status["batches_per_s"] == 3.0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from glt_lightning.cluster.files import manifest_message
 from glt_lightning.data.edge_split import EDGE_SPLIT_ARRAYS, EdgeSplit
 from glt_lightning.data.graph import AnyGraph, Seeds, choose_seeds
 from glt_lightning.data.local_partition import LocalPartition
@@ -77,7 +77,8 @@ class GraphService:
         return {"info": self._info, "split": self._split, "edge_split": self._edge_split, "seeds": self._seeds}
 
     def _info(self, _message: Message, _caller: Caller) -> Message:
-        return manifest_message(self._graph.manifest, self._parts)
+        text = json.dumps(self._graph.manifest.to_json()).encode()
+        return Message({"parts": list(self._parts)}, np.frombuffer(text, dtype=np.uint8))
 
     def _split(self, message: Message, caller: Caller) -> Message:
         seeds = self._graph.split(str(message.header.get("name")))

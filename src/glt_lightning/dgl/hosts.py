@@ -15,7 +15,7 @@ from glt_lightning.cluster.placement import placed_parts
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import OptionError
-from glt_lightning.launch.environment import launched_script
+from glt_lightning.launch.plan import launched_script
 from glt_lightning.loader.hosts import HostsGraph
 from glt_lightning.options import CacheOptions, ClusterOptions, SamplingOptions
 from glt_lightning.producer.base import Producer, ProducerSetup

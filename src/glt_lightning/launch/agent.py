@@ -23,7 +23,6 @@ from typing import Any
 
 from glt_lightning import __version__
 from glt_lightning.launch.children import Child, kill_all, reap
-from glt_lightning.launch.memory import available_memory
 from glt_lightning.launch.messages import (
     FAILURE,
     MOST_BYTES,
@@ -302,6 +301,14 @@ class Agent:
         with contextlib.suppress(BlockingIOError):
             while self._wake.recv(_READ):
                 pass
+
+
+def available_memory() -> int:
+    """Bytes that processes of this host can take without swapping; 0 where the kernel does not say."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
 def _expanded(path: str) -> str:

@@ -1,14 +1,20 @@
-"""Jobs that SLURM or Kubernetes starts: `LaunchSlurm`, `LaunchKubernetes`, and what is checked before a file is written."""
+"""Jobs that SLURM or Kubernetes starts: their options, `LaunchSlurm` and `LaunchKubernetes`, and the text of their files, which
+`templates/` has. Words of commands are quoted here, with variables of the shell where only a node or a pod knows the value."""
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import yaml  # type: ignore[import-untyped]
+
 from glt_lightning.errors import OptionError
-from glt_lightning.launch.checks import check_port
+from glt_lightning.launch.hosts import check_port
 from glt_lightning.options.checks import at_least
 
 # What a job script has from other options. A second value, in `slurm.options`, would contradict them.
@@ -163,3 +169,62 @@ def check_engine(engine: str, given: Mapping[str, Any], listed: Sequence[Any], d
             f"defaults: with engine {engine} nobody logs in to a host, and the cluster assigns GPUs. Drop user and port, and "
             "give devices as a number."
         )
+
+
+def shell_word(word: str, variables: Mapping[str, str]) -> str:
+    """A word, quoted. variables: what stands for the value of a variable -> the name of that variable."""
+    pieces = re.split("(" + "|".join(map(re.escape, variables)) + ")", word) if variables else [word]
+    quoted = (f'"${variables[piece]}"' if piece in variables else shlex.quote(piece) for piece in pieces if piece)
+    return "".join(quoted) or "''"
+
+
+def shell_json(value: Any, variables: Mapping[str, str], whole: Sequence[str] = ()) -> str:
+    """A value as JSON, as one word. whole: those of the variables whose own values are JSON, not part of a text."""
+    text = json.dumps(value)
+    for mark in whole:
+        text = text.replace(json.dumps(mark), mark)
+    for mark in variables:
+        text = text.replace(json.dumps(mark)[1:-1], mark)
+    return shell_word(text, variables)
+
+
+def shell_lines(words: Sequence[str], variables: Mapping[str, str]) -> str:
+    """A command, with each option on a line of its own."""
+    text = ""
+    for word in words:
+        space = " \\\n    " if word.startswith("--") else " "
+        text += (space if text else "") + shell_word(word, variables)
+    return text
+
+
+def filled(template: str, values: Mapping[str, Any]) -> str:
+    """The text of a template of `templates/`. Its comments are (# like this #), since ``{#`` is of bash."""
+    import jinja2  # for the few launches that write a file
+
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        comment_start_string="(#",
+        comment_end_string="#)",
+    )
+    made.filters |= {"word": lambda value: shlex.quote(str(value)), "yaml": _yaml_line, "block": _yaml_block}
+    return made.get_template(template).render(values)
+
+
+def _yaml_line(value: Any) -> str:
+    """A value as YAML on one line."""
+    style = '"' if isinstance(value, str) and "\n" in value else None
+    return _yaml(value, style)
+
+
+def _yaml_block(text: str, column: int) -> str:
+    """A text as YAML, with its lines on lines of their own. column: of the key, or the "-", before it."""
+    first, *lines = _yaml(text, "|" if "\n" in text else None).split("\n")
+    return "\n".join([first, *(" " * column + line if line else "" for line in lines)])
+
+
+def _yaml(value: Any, style: str | None) -> str:
+    text = yaml.safe_dump(value, default_style=style, default_flow_style=True, width=float("inf"))
+    return str(text).removesuffix("...\n").removesuffix("\n")

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from glt_lightning.data.regular_file import open_regular
 from glt_lightning.errors import OptionError
-from glt_lightning.launch.machine import Machine
+from glt_lightning.launch.hosts import Machine
 from glt_lightning.launch.options import LaunchConfig
 from glt_lightning.launch.plan import CERTIFICATES, security_files, target_of
 from glt_lightning.transport.certs import CA, CA_KEY, TOKEN, make_authority, make_certificate, make_token

@@ -1,11 +1,19 @@
-"""The hosts of a launched job, as its file lists them."""
+"""The hosts of a launched job: as its file lists them, checked, and with their defaults filled in."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
-from glt_lightning.launch.checks import Devices, check_devices, check_env, check_host, check_place, check_port
-from glt_lightning.launch.machine import Machine
+from glt_lightning.errors import OptionError
+
+Role = Literal["trainer", "server"]
+Devices = int | list[int]
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MOST_DEVICES = 1024
+_HIGHEST_PORT = 65535
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +126,53 @@ class LaunchServer:
         check_env(f"servers ({self.host}): env", self.env)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A host with its defaults filled in. What serves and trains on one host is two of these.
+
+    Attributes:
+        role: What runs there.
+        number: Rank of the host among those of its role.
+        host: Name for ssh.
+        address: Name or address for the other hosts.
+        user: User to log in as; None: ssh's choice.
+        ssh_port: Port of sshd; None: ssh's choice.
+        python: Python interpreter.
+        dir: Folder that the processes run in.
+        env: Environment variables of the processes.
+        num_devices: Trainer processes.
+        gpus: Which GPUs these use; None: all that they see.
+        port: Where the graph server listens; 0 for a trainer.
+    """
+
+    role: Role
+    number: int
+    host: str
+    address: str
+    user: str | None
+    ssh_port: int | None
+    python: str
+    dir: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    num_devices: int = 1
+    gpus: tuple[int, ...] | None = None
+    port: int = 0
+
+    @property
+    def name(self) -> str:
+        """What stands before its lines, and its log is called after."""
+        return self.host if self.role == "trainer" else f"{self.host}:server{self.number}"
+
+    @property
+    def is_server(self) -> bool:
+        return self.role == "server"
+
+    @property
+    def endpoint(self) -> str:
+        """Address of the graph server, as it stands in ``cluster.servers``."""
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+
 def trainer_machine(defaults: LaunchDefaults, number: int, host: LaunchHost) -> Machine:
     devices = defaults.devices if host.devices is None else host.devices
     return Machine(
@@ -148,3 +203,36 @@ def server_machine(defaults: LaunchDefaults, number: int, server: LaunchServer) 
         env={**defaults.env, **server.env},
         port=server.port,
     )
+
+
+def check_host(name: str, host: str, address: str | None) -> None:
+    for text in (host, *([] if address is None else [address])):
+        if not isinstance(text, str) or not text or text.startswith("-") or any(c.isspace() for c in text):
+            raise OptionError(f"{name}: expected the name or address of a host, got {text!r}.")
+
+
+def check_place(name: str, user: str | None, port: int | None, python: str | None, folder: str | None) -> None:
+    if user is not None and (not user or user.startswith("-")):
+        raise OptionError(f"{name}: user: expected the name of a user, got {user!r}.")
+    if port is not None:
+        check_port(f"{name}: port of sshd", port)
+    if python == "" or folder == "":
+        raise OptionError(f"{name}: python and dir: expected paths, got {python!r} and {folder!r}.")
+
+
+def check_port(name: str, port: int) -> None:
+    if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= _HIGHEST_PORT:
+        raise OptionError(f"{name}: expected 1 to {_HIGHEST_PORT}, got {port!r}.")
+
+
+def check_devices(name: str, devices: Devices) -> None:
+    count = len(set(devices)) if isinstance(devices, list) else devices
+    listed = devices if isinstance(devices, list) else [0]
+    if isinstance(count, bool) or not 1 <= count <= _MOST_DEVICES or len(listed) != len(set(listed)) or min(listed) < 0:
+        raise OptionError(f"{name}: expected a number of processes, or a list of GPUs such as [0, 1]; got {devices!r}.")
+
+
+def check_env(name: str, env: Mapping[str, str]) -> None:
+    for key, value in env.items():
+        if not _VARIABLE.fullmatch(str(key)) or not isinstance(value, str) or "\0" in value:
+            raise OptionError(f"{name}: expected names of variables and texts, got {key!r}: {value!r}.")

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from glt_lightning.launch.files import FileCopy, files_for, files_for_all
-from glt_lightning.launch.machine import Machine
+from glt_lightning.launch.hosts import Machine
 from glt_lightning.launch.merged_log import MergedLog
 from glt_lightning.launch.options import LaunchConfig
-from glt_lightning.launch.plan import Process, security_of, server_process, slots_of, trainer_process
+from glt_lightning.launch.plan import question_to, security_of, server_process, slots_of, trainer_process
 from glt_lightning.launch.remote import Ended, LaunchError, Remote
 from glt_lightning.page.numbers import counted, size
 
@@ -185,12 +185,10 @@ class LaunchedJob:
         slots, of = slots_of(config, machine)
         if not slots:
             return
-        question: dict[str, Any] = {"source": config.partition.source, "folder": config.partition.dir}
-        question |= {"slots": slots, "of": of, "security": security_of(config, machine)}
-        process = Process("copy", [machine.python, "-m", "glt_lightning.launch.copy"], machine.env)
+        question = {"source": config.partition.source, "folder": config.partition.dir, "slots": slots, "of": of}
         try:
             async with asyncio.timeout(config.limits.copy_s):
-                ended = await remote.run(process, json.dumps(question))
+                ended = await remote.run(question_to(machine, "copy"), json.dumps(question))
         except TimeoutError:
             raise LaunchError(
                 f"{machine.name}: copying took longer than {config.limits.copy_s:g} s (limits.copy_s)."
@@ -229,8 +227,7 @@ class LaunchedJob:
     async def _healthy(self, remote: Remote) -> None:
         machine, seconds = remote.machine, self._config.limits.start_s
         question = {"address": machine.endpoint, "seconds": seconds, "security": security_of(self._config, machine)}
-        argv = [machine.python, "-m", "glt_lightning.launch.health"]
-        ended = await remote.run(Process("health", argv, machine.env), json.dumps(question))
+        ended = await remote.run(question_to(machine, "health"), json.dumps(question))
         if ended.status != 0:
             raise LaunchError(
                 f"{machine.name}: no healthy graph server at {machine.endpoint} after {seconds:g} s (limits.start_s).",

@@ -6,22 +6,21 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
-
 from glt_lightning.errors import OptionError
-from glt_lightning.launch.batch import LaunchKubernetes
-from glt_lightning.launch.environment import DGL_PARTITION, VARIABLE, script_job
+from glt_lightning.launch.batch import LaunchKubernetes, filled, shell_json, shell_lines
 from glt_lightning.launch.files import FileCopy, files_for_all
-from glt_lightning.launch.hosts import LaunchServer
-from glt_lightning.launch.machine import Machine
+from glt_lightning.launch.hosts import LaunchServer, Machine
 from glt_lightning.launch.options import LaunchConfig
 from glt_lightning.launch.plan import (
     CERTIFICATES,
+    DGL_PARTITION,
+    VARIABLE,
     folder_of,
+    script_job,
     security_files,
     security_of,
     server_process,
@@ -29,32 +28,16 @@ from glt_lightning.launch.plan import (
     target_of,
     trainer_process,
 )
-from glt_lightning.launch.shell import shell_json, shell_lines
 
 _GRAPH, _TRAINER = "graph", "trainer"
 _DIR = "/glt-run"
 _MOST_BYTES = 1_000_000  # of a ConfigMap
 _LONGEST_KEY = 253  # characters; two dots do not begin a key
-_PROBE_S, _PROBE_LIMIT_S = 15, 30  # a probe starts an interpreter
+_PROBE_S = 15  # between two probes, each of which starts an interpreter
 _LONGEST_POD = 57  # characters: with five more at random and '-', which every pod gets, a label of DNS
-_RESTART = "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"
 # What stands in words of a command for what only a pod knows. No argument of a user contains such characters.
 _INDEX, _HOST = "\1index\1", "\1host\1"
 _POD = {_INDEX: "JOB_COMPLETION_INDEX", _HOST: "host"}
-
-
-class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
-    """Writes texts of several lines as blocks."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _block(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _block)
 
 
 def on_pods(config: LaunchConfig) -> LaunchConfig:
@@ -78,39 +61,25 @@ def on_pods(config: LaunchConfig) -> LaunchConfig:
     return config.on(hosts, [LaunchServer(host=host, port=group.server_port) for host in servers])
 
 
-def job_objects(config: LaunchConfig) -> list[dict[str, Any]]:
+def job_text(config: LaunchConfig) -> str:
     """What ``kubectl apply`` is given: a ConfigMap with the files, and the JobSet. Raises `OptionError`."""
     group, job = config.kubernetes, on_pods(config)
     assert group is not None
-    space = {} if group.namespace is None else {"namespace": group.namespace}
-    files = files_for_all(job)
-    jobs = [_replicated(_GRAPH, job, group, files)] if job.servers else []
-    jobs.append(_replicated(_TRAINER, job, group, files))
-    if job.servers:
-        jobs[1]["dependsOn"] = [{"name": _GRAPH, "status": "Ready"}]
-    job_set = {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": {"name": job.name, **space},
-        "spec": {
-            "network": {"enableDNSHostnames": True, "subdomain": job.name},
-            "successPolicy": {"operator": "All", "targetReplicatedJobs": [_TRAINER]},
-            "failurePolicy": {"maxRestarts": job.restarts.job},
-            "replicatedJobs": jobs,
-        },
+    folder, files = _folder(job), _by_key(files_for_all(job))
+    values = {
+        "job": job,
+        "group": group,
+        "texts": _texts(files),
+        "files": {key: str(PurePosixPath(folder, each.target)) for key, each in files.items()},
+        "folder": folder,
+        "scratch": _scratch(job, group),
+        "secret": None if job.security.dir is None else _secret(job),
+        "certificates": str(PurePosixPath(folder, CERTIFICATES)),
+        "probe_s": _PROBE_S,
+        "start_probes": max(1, math.ceil(job.limits.start_s / _PROBE_S)),
+        "roles": [_role(role, job, group) for role in ((_GRAPH, _TRAINER) if job.servers else (_TRAINER,))],
     }
-    config_map = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": f"{job.name}-files", **space},
-        "data": _contents(files),
-    }
-    return [config_map, job_set]
-
-
-def job_text(config: LaunchConfig) -> str:
-    """The objects as YAML. Raises `OptionError`."""
-    return str(yaml.dump_all(job_objects(config), Dumper=_Dumper, sort_keys=False, width=1000))
+    return filled("kubernetes.yaml.j2", values)
 
 
 def secret_command(config: LaunchConfig) -> list[str]:
@@ -132,9 +101,10 @@ def _secret(config: LaunchConfig) -> str:
     return f"{config.name}-certs"
 
 
-def _contents(files: Sequence[FileCopy]) -> dict[str, str]:
+def _texts(files: Mapping[str, FileCopy]) -> dict[str, str]:
+    """The contents of the files, by their keys in the ConfigMap."""
     found, total = {}, 0
-    for key, each in _by_key(files).items():
+    for key, each in files.items():
         try:
             text = each.source.read_text()
         except UnicodeDecodeError:
@@ -163,54 +133,32 @@ def _by_key(files: Sequence[FileCopy]) -> dict[str, FileCopy]:
     return found
 
 
-def _replicated(role: str, job: LaunchConfig, group: LaunchKubernetes, files: Sequence[FileCopy]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Role:
+    """What the template says of the pods that serve the graph, or of those that train.
+
+    pull, command, probe: for the shell, None where there is none.  certificates: (key in the Secret, path in its volume).
+    """
+
+    name: str
+    count: int
+    command: str
+    pull: str | None
+    probe: str | None
+    certificates: Sequence[tuple[str, str]]
+
+
+def _role(role: str, job: LaunchConfig, group: LaunchKubernetes) -> _Role:
     count = group.servers if role == _GRAPH else group.nodes
-    pods = {
-        "parallelism": count,
-        "completions": count,
-        "completionMode": "Indexed",
-        "backoffLimit": job.restarts.servers * count if role == _GRAPH else 0,
-        "template": {"spec": _pod_spec(role, job, group, files)},
-    }
-    return {"name": role, "replicas": 1, "template": {"spec": pods}}
+    command, probe = (_server(job, group)) if role == _GRAPH else (_trains(job), None)
+    return _Role(role, count, command, _pull(role, job), probe, _per_pod(role, job) if job.security.dir else [])
 
 
-def _pod_spec(role: str, job: LaunchConfig, group: LaunchKubernetes, files: Sequence[FileCopy]) -> dict[str, Any]:
-    folder = _folder(job)
-    mounts: list[dict[str, Any]] = [{"name": claim, "mountPath": path} for claim, path in group.volumes.items()]
-    volumes: list[dict[str, Any]] = [
-        {"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in group.volumes
-    ]
-    for name, path in _scratch(job, group):
-        mounts.append({"name": name, "mountPath": path})
-        volumes.append({"name": name, "emptyDir": {}})
-    for key, each in _by_key(files).items():
-        mounts.append({"name": "files", "mountPath": str(PurePosixPath(folder, each.target)), "subPath": key})
-    volumes.append({"name": "files", "configMap": {"name": f"{job.name}-files"}})
-    if job.security.dir is not None:
-        own = {"mountPath": str(PurePosixPath(folder, CERTIFICATES)), "subPathExpr": f"$({_POD[_INDEX]})"}
-        mounts.append({"name": "certs", **own, "readOnly": True})
-        volumes.append({"name": "certs", "secret": {"secretName": _secret(job), "items": _per_pod(role, job)}})
-    if role == _TRAINER:  # NCCL's and gloo's shared memory; the default is 64 MB
-        mounts.append({"name": "shm", "mountPath": "/dev/shm"})
-        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
-    base = {"image": group.image, "workingDir": folder, "volumeMounts": mounts}
-    env = [{"name": name, "value": value} for name, value in job.defaults.env.items()]
-    spec: dict[str, Any] = {"restartPolicy": "OnFailure" if role == _GRAPH else "Never"}
-    if (pull := _pull(role, job)) is not None:
-        spec["initContainers"] = [{"name": "pull", **base, "command": ["bash", "-c", pull], "env": env}]
-    container = _server(job, group) if role == _GRAPH else _trains(job, group)
-    container["env"] = [*container.get("env", []), {"name": "PYTHONUNBUFFERED", "value": "1"}, *env]
-    spec["containers"] = [{"name": "serve" if role == _GRAPH else "train", **base, **container}]
-    spec["volumes"] = volumes
-    return spec
-
-
-def _per_pod(role: str, job: LaunchConfig) -> list[dict[str, str]]:
+def _per_pod(role: str, job: LaunchConfig) -> list[tuple[str, str]]:
     """What of the Secret lies in which folder of its volume: a folder for each pod of a role, of which the pod mounts its own."""
     machines = job.graph_servers if role == _GRAPH else job.trainers
     named = ((index, name) for index, machine in enumerate(machines) for name in security_files(machine).values())
-    return [{"key": name, "path": f"{index}/{name}"} for index, name in named]
+    return [(name, f"{index}/{name}") for index, name in named]
 
 
 def _folder(job: LaunchConfig) -> str:
@@ -278,35 +226,21 @@ def _of_host(value: Any, first: Machine) -> Any:
     return value.replace(first.address, _HOST) if isinstance(value, str) else value
 
 
-def _server(job: LaunchConfig, group: LaunchKubernetes) -> dict[str, Any]:
+def _server(job: LaunchConfig, group: LaunchKubernetes) -> tuple[str, str]:
+    """The commands of a graph server, and of what asks it whether it is healthy."""
     words = _as_any(server_process(job, job.graph_servers[0]).argv, job, _GRAPH)
     probe = [job.defaults.python, "-m", "glt_lightning", "serve", "--health", f"{_HOST}:{group.server_port}"]
     probe += ["--config", target_of(job.run_config), *words[words.index("--cluster.servers") + 2 :]]
-    check = {
-        "exec": {"command": ["bash", "-c", _shell(_GRAPH, job, probe)]},
-        "periodSeconds": _PROBE_S,
-        "timeoutSeconds": _PROBE_LIMIT_S,
-    }
-    return {
-        "command": ["bash", "-c", _shell(_GRAPH, job, words)],
-        "ports": [{"containerPort": group.server_port}],
-        "startupProbe": {**check, "failureThreshold": max(1, math.ceil(job.limits.start_s / _PROBE_S))},
-        "readinessProbe": check,
-        "livenessProbe": {**check, "failureThreshold": 3},
-        **_resources(group.server_resources, 0),
-    }
+    return _shell(_GRAPH, job, words), _shell(_GRAPH, job, probe)
 
 
-def _trains(job: LaunchConfig, group: LaunchKubernetes) -> dict[str, Any]:
+def _trains(job: LaunchConfig) -> str:
     args = [word.replace("{node_rank}", _INDEX).replace("{host}", _HOST) for word in job.args]
     process = trainer_process(replace(job, args=args), job.trainers[0], f"runs/{job.name}")
-    words, more, env = _as_any(process.argv, job, _TRAINER), _for_script(job), []
+    words, more = _as_any(process.argv, job, _TRAINER), _for_script(job)
     if job.restarts.job and job.command == "fit":
         more = 'resume=\nif [ "$RESTART" != 0 ]; then resume="--ckpt_path last"; fi\n'
-        env.append({"name": "RESTART", "valueFrom": {"fieldRef": {"fieldPath": _RESTART}}})
-    text = _shell(_TRAINER, job, words, more) + (" $resume" if more else "")
-    gpus = job.devices if group.gpus else 0
-    return {"command": ["bash", "-c", text], "env": env, **_resources(group.trainer_resources, gpus)}
+    return _shell(_TRAINER, job, words, more) + (" $resume" if more else "")
 
 
 def _for_script(job: LaunchConfig) -> str:
@@ -321,12 +255,6 @@ def _for_script(job: LaunchConfig) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _resources(asked: Mapping[str, int | float | str], gpus: int) -> dict[str, Any]:
-    limits = {"limits": {"nvidia.com/gpu": gpus}} if gpus else {}
-    found = {**({"requests": dict(asked)} if asked else {}), **limits}
-    return {"resources": found} if found else {}
-
-
 def _pull(role: str, job: LaunchConfig) -> str | None:
     """Copies to a pod the parts that it needs, unless it has them."""
     first = _machine(job, role)
@@ -338,12 +266,6 @@ def _pull(role: str, job: LaunchConfig) -> str | None:
             "partition: from: with cluster.placement rank a pod does not know which parts its ranks need. Set cluster.placement: "
             "host, or mount a volume with the partition."
         )
-    given = {
-        "source": job.partition.source,
-        "folder": job.partition.dir,
-        "slots": [_INDEX],
-        "of": count,
-        "security": {name: _of_host(value, first) for name, value in security_of(job, first).items()},
-    }
+    given = {"source": job.partition.source, "folder": job.partition.dir, "slots": [_INDEX], "of": count}
     text = shell_json(given, _POD, whole=[_INDEX])
-    return f"{_host(role, job)}\nprintf %s {text} |\n  {shlex.quote(job.defaults.python)} -m glt_lightning.launch.copy"
+    return f"printf %s {text} |\n  {shlex.quote(job.defaults.python)} -m glt_lightning.launch.on_host copy"

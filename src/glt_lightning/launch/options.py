@@ -9,10 +9,17 @@ from typing import Any, Literal, TypeVar
 
 from glt_lightning.errors import OptionError
 from glt_lightning.launch.batch import LaunchKubernetes, LaunchSlurm, check_engine
-from glt_lightning.launch.checks import check_port
-from glt_lightning.launch.hosts import LaunchDefaults, LaunchHost, LaunchServer, server_machine, trainer_machine
-from glt_lightning.launch.machine import Machine
+from glt_lightning.launch.hosts import (
+    LaunchDefaults,
+    LaunchHost,
+    LaunchServer,
+    Machine,
+    check_port,
+    server_machine,
+    trainer_machine,
+)
 from glt_lightning.options.checks import above_zero, as_options, at_least, one_of
+from glt_lightning.partition.copies import check_url
 
 COMMANDS = ("fit", "validate", "test", "predict", "embed")  # subcommands that run on all trainers
 FILE_ENGINES = ("slurm", "kubernetes")  # a file is written for the cluster, which starts the job
@@ -25,8 +32,7 @@ class LaunchPartition:
     """Where the partition of the graph is.
 
     Attributes:
-        source: Where ``--copy`` takes it from: a folder of the host, a URL of fsspec, or a graph server (host:port). In YAML
-            also ``from``.
+        source: Where ``--copy`` takes it from: a folder that the host sees, or a URL of fsspec. In YAML also ``from``.
         dir: Folder of the partition on each host. None: what the run's configuration says.
 
     Raises:
@@ -41,7 +47,10 @@ class LaunchPartition:
     dir: str | None = None
 
     def __post_init__(self) -> None:
-        if self.source is not None and self.dir is None:
+        if self.source is None:
+            return
+        check_url(self.source)
+        if self.dir is None:
             raise OptionError(
                 f"partition: {self.source} is to be copied, and dir does not say where to. Set partition: dir."
             )
@@ -103,7 +112,7 @@ class LaunchLimits:
     Attributes:
         start_s: How long a host may take until its agent answers, and a graph server until it is healthy.
         stop_s: How long processes have between SIGTERM and SIGKILL.
-        run_s: How long the job may take; certificates must be valid for that long.
+        run_s: How long the job may take.
         copy_s: How long copying the partition may take.
         heartbeat_s: Pause between heartbeats. Three that are missed end the job.
 

@@ -1,20 +1,23 @@
-"""What each host of a launched job runs. Pure functions of the configuration."""
+"""What each host of a launched job runs, and what a script of a user learns of its job. Pure functions of the configuration."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
 from glt_lightning.errors import OptionError
-from glt_lightning.launch.environment import script_environment
-from glt_lightning.launch.machine import Machine
+from glt_lightning.launch.hosts import Machine
 from glt_lightning.launch.options import LaunchConfig
-from glt_lightning.options import parse
+from glt_lightning.options import ClusterOptions, parse
+from glt_lightning.options.checks import as_options
 from glt_lightning.transport.certs import CA, TOKEN, certificate_name
 
+VARIABLE = "GLT_LAUNCH"
+DGL_PARTITION = "DGL_CONF_PATH"  # of DGL's launcher: the partition
 FAILURE_VARIABLE = "GLT_LAUNCH_FAILURE"
 CERTIFICATES = "certs"  # the folder on each host
 _UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
@@ -32,6 +35,11 @@ class Process:
     argv: list[str]
     env: Mapping[str, str] = field(default_factory=dict)
     failure: str | None = None
+
+
+def question_to(machine: Machine, name: str) -> Process:
+    """Asks a host one of the questions of `launch.on_host`."""
+    return Process(name, [machine.python, "-m", "glt_lightning.launch.on_host", name], machine.env)
 
 
 def server_process(config: LaunchConfig, machine: Machine) -> Process:
@@ -185,3 +193,37 @@ def _security(config: LaunchConfig, machine: Machine) -> list[str]:
         return []
     given = security_of(config, machine)
     return [word for option, path in given.items() for word in (f"--cluster.security.{option}", path)]
+
+
+@dataclass(frozen=True)
+class LaunchedScript:
+    """hosts: addresses of those that train, by node rank.  cluster: this host's address and the job's security."""
+
+    hosts: tuple[str, ...]
+    cluster: ClusterOptions
+
+
+def script_environment(
+    hosts: Sequence[str], host: str, security: Mapping[str, Any], folder: str | None
+) -> dict[str, str]:
+    """The variables of a script on a host. folder: of the partition."""
+    given = {VARIABLE: json.dumps(script_job(hosts, host, security))}
+    return given if folder is None else given | {DGL_PARTITION: folder}
+
+
+def script_job(hosts: Sequence[str], host: str, security: Mapping[str, Any]) -> dict[str, Any]:
+    """What `VARIABLE` contains, as JSON."""
+    return {"hosts": list(hosts), "cluster": {"host": host, "security": dict(security)}}
+
+
+def launched_script() -> LaunchedScript | None:
+    """What this process was given; None where ``launch`` did not start it. Raises `OptionError`."""
+    text = os.environ.get(VARIABLE)
+    if text is None:
+        return None
+    try:
+        given = json.loads(text)
+        hosts, cluster = tuple(map(str, given["hosts"])), dict(given["cluster"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise OptionError(f"{VARIABLE}: cannot read {text!r:.100} ({error}); `launch` sets this variable.") from None
+    return LaunchedScript(hosts, as_options(ClusterOptions, "cluster", cluster))

@@ -18,7 +18,7 @@ from typing import Any
 
 from glt_lightning.data.regular_file import open_regular
 from glt_lightning.errors import GLTError
-from glt_lightning.launch.machine import Machine
+from glt_lightning.launch.hosts import Machine
 from glt_lightning.launch.messages import (
     FROM_AGENT,
     MOST_BYTES,

@@ -1,14 +1,15 @@
-"""Checks every byte of a partition folder; opening a partition checks less, because this takes too long."""
+"""Checks every byte of a partition folder (opening a partition checks less, because this takes too long), and adds the hashes
+that folders of earlier releases lack."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from glt_lightning.data.arrays import open_array, verify_array
+from glt_lightning.data.arrays import hash_array, open_array, verify_array
 from glt_lightning.data.manifest import (
     ArrayEntry,
     Manifest,
@@ -21,11 +22,13 @@ from glt_lightning.data.manifest import (
     split_path,
 )
 from glt_lightning.data.row_order import TIMES
-from glt_lightning.errors import PartitionError
+from glt_lightning.errors import OptionError, PartitionError
 from glt_lightning.page.numbers import counted
-from glt_lightning.partition.copies.pull import wanted_files
+from glt_lightning.partition.folder import exclusive
+from glt_lightning.partition.parts_folder import LOCK_TIMEOUT_S
 from glt_lightning.progress import Progress
 
+_PART = "part"
 _LEAST_TIME = -(2**63)
 _CHUNK = 1 << 22  # entries checked at once: 32 MiB of 64-bit ids
 
@@ -68,6 +71,43 @@ def verify_partition(folder: Path, progress: Progress, parts: Sequence[int] | No
     seeds += sum(split.count for split in manifest.edge_splits.values())
     nodes = sum(manifest.rows(p, t) for p in here for t in types)
     return Verified(len(files), total, nodes, edges, seeds, hot)
+
+
+def wanted_files(manifest: Manifest, parts: Sequence[int] | None) -> dict[str, ArrayEntry]:
+    """The files of some parts, and those that all hosts need. Raises `OptionError` for parts that there are not."""
+    if parts is None:
+        return dict(manifest.arrays)
+    unknown = sorted(set(parts) - set(range(manifest.num_parts)))
+    if unknown or not parts:
+        raise OptionError(f"parts: expected numbers from 0 to {manifest.num_parts - 1}, got {list(parts)}.")
+    own = {f"{_PART}{p}" for p in parts}
+    heads = {path: path.split("/")[0] for path in manifest.arrays}
+    return {
+        path: entry
+        for path, entry in manifest.arrays.items()
+        if heads[path] in own or not heads[path].startswith(_PART)
+    }
+
+
+def hash_partition(folder: str | Path, progress: Progress, timeout_s: float = LOCK_TIMEOUT_S) -> int:
+    """Adds the hashes of chunks to the manifest of a finished partition; returns the number of files that lacked them.
+
+    Each file is compared with its checksum. Nothing else of the manifest changes, so processes that use the folder go on.
+    timeout_s: for another process that writes the folder.  Raises `PartitionError` for a file that is missing or damaged, or a
+    folder that is not writable.
+    """
+    target = Path(folder)
+    Manifest.load(target)  # before a lock is made beside something that is no partition
+    with exclusive(target, timeout_s):
+        manifest = Manifest.load(target)
+        missing = {path: entry for path, entry in manifest.arrays.items() if entry.chunks is None}
+        with progress.phase("hashing files", sum(entry.bytes for entry in missing.values()), "B") as done:
+            for path, entry in missing.items():
+                missing[path] = replace(entry, chunks=hash_array(target, path, entry))
+                done(entry.bytes)
+        if missing:
+            replace(manifest, arrays={**manifest.arrays, **missing}).save(target)
+    return len(missing)
 
 
 class _Check:

@@ -12,7 +12,6 @@ from typing import Any
 
 from glt_lightning.cluster.cache import NOTHING_TO_CACHE, CacheMaker
 from glt_lightning.cluster.context import DistContext, Role
-from glt_lightning.cluster.files import FileService
 from glt_lightning.cluster.graph import ClusterGraph, GraphService
 from glt_lightning.cluster.link import Link
 from glt_lightning.cluster.owner import Owner
@@ -134,12 +133,7 @@ class HostedServer:
             plan.address,
             rank=plan.rank,
             source=source,
-            services={
-                **owner.calls,
-                **GraphService(graph, partition.parts).calls,
-                **FileService(partition).calls,
-                **calls,
-            },
+            services={**owner.calls, **GraphService(graph, partition.parts).calls, **calls},
             greet=link.greet,
         )
         self._closing.callback(self.server.close)

@@ -15,7 +15,6 @@ from glt_lightning.options import ClusterOptions, SamplingOptions
 from glt_lightning.producer.base import OpenedProducer, ProducerSetup, refuse_device_rows, refuse_own_batches
 from glt_lightning.sampler.source import RemoteRows
 from glt_lightning.server.remote import RemoteProducer
-from glt_lightning.server.told_tables import MOST_TABLES
 from glt_lightning.transport.peer import Peer
 
 _log = logging.getLogger(__name__)
@@ -47,11 +46,6 @@ class ServedGraph(RemoteGraph):
     def rows(self) -> RemoteRows:
         """The servers as the owners of all parts."""
         return self._rows
-
-    def tell_tables(self, tables: Sequence[tuple[str, int, bool]]) -> None:
-        """Has the status of the servers show tables: name, bytes, whether on disk. Does not wait for them."""
-        for server in self._servers:
-            server.ask("tables", {"tables": [list(each) for each in tables[:MOST_TABLES]]})
 
     def open_producer(self, setup: ProducerSetup) -> OpenedProducer:
         """Raises `OptionError` for ``cache.device``, unless it is the budget of the servers' GPUs."""

@@ -18,7 +18,6 @@ from glt_lightning.server.handover import HandoverServer
 from glt_lightning.server.question import read_question
 from glt_lightning.server.scheduler import Scheduler
 from glt_lightning.server.sessions import Finished, Session, SessionLostError
-from glt_lightning.server.told_tables import ToldTables
 from glt_lightning.transport.base import Caller, CallHandler, Service, Transport
 from glt_lightning.transport.message import Message, read_integer
 
@@ -66,7 +65,7 @@ class GraphServer:
     ) -> None:
         self._partition, self._options, self._rank = partition, options, rank
         self._begun_s, self._cores = time.monotonic(), usable_cores()
-        self._closed, self._tables = False, ToldTables()
+        self._closed = False
         source = SamplerSource.of(partition) if source is None else source
         self._picker = None if source.picker is None else probed(source.picker, partition.manifest)
         self._scheduler = scheduler = Scheduler(source, options, self._slot_gone)
@@ -79,7 +78,6 @@ class GraphServer:
             "renew": self._renew,
             "close": self._end_session,
             "status": self._report_status,
-            "tables": self._tables.take,
         }
         try:
             self._handover = HandoverServer(
@@ -105,7 +103,6 @@ class GraphServer:
             "uptime_s": round(time.monotonic() - self._begun_s, 3),
             "num_clients": len(clients),
             "clients": clients[:_MOST_SHOWN],
-            "tables": self._tables.status({client["client"]: None for client in clients}.keys()),
             "samplers": samplers,
             "memory": {"server_bytes": _rss(os.getpid()), "sampler_bytes": [_rss(pid) for pid in samplers["pids"]]},
             "batches_per_s": round(sum(client["batches_per_s"] for client in clients), 2),

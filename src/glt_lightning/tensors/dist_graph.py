@@ -107,7 +107,6 @@ class DistGraph:
             wait_s=wait_s,
             remote=remote,
         )
-        self.tables.when_changed = self._reader.tell_tables
         self._closing.callback(self.tables.close)
         self.node_types, self.edge_types = list(self.schema.node_types), list(self.schema.edge_types)
         self.rank, self.world_size = self.ranks.rank, self.ranks.world_size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -78,11 +78,6 @@ class GraphReader:
         raise OptionError(
             f"DistGraph: expected a partition folder or the graph of a strategy, got {type(graph).__name__}."
         )
-
-    def tell_tables(self, tables: Sequence[tuple[str, int, bool]]) -> None:
-        """Has graph servers show the tables of this host in their status: name, bytes, whether on disk."""
-        if isinstance(self._graph, ServedGraph):
-            self._graph.tell_tables(tables)
 
     def renew(self, other: GraphReader) -> None:
         """Reads the same graph as another reader does."""

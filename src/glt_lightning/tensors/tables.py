@@ -116,7 +116,6 @@ class SharedTables:
         self._anonymous = 0
         self._ended: list[str] = []  # persistent tables that `close` has closed
         self.when_persistent: Callable[[], object] = lambda: None  # called for each persistent table that is created
-        self.when_changed: Callable[[list[tuple[str, int, bool]]], object] = lambda tables: None
         self._epoch = WriteEpoch()
 
     def apart(self) -> SharedTables:
@@ -130,7 +129,6 @@ class SharedTables:
             wait_s=self._wait_s,
             remote=self._remote,
         )
-        made.when_changed = self.when_changed
         self._family.add(made)
         made._family = self._family
         return made
@@ -147,11 +145,6 @@ class SharedTables:
 
     def _in_memory(self) -> list[SharedTable]:
         return [table for table in self._all() if not table.on_disk]
-
-    def _tell(self) -> None:
-        """What the tables of this host take, to whom it may interest; by one rank of the host."""
-        if self.homes.is_first:
-            self.when_changed([(table.name, table.nbytes, table.on_disk) for table in self._all()])
 
     @property
     def named(self) -> dict[str, SharedTable]:
@@ -209,7 +202,6 @@ class SharedTables:
         self._require_room(plan)
         table = self._share(plan, id_)
         self._open[plan.name] = _Entry(table, plan)
-        self._tell()
         if plan.spec.persistent:
             self.when_persistent()
         return table
@@ -219,7 +211,6 @@ class SharedTables:
         id_ = self._agree("adopt a tensor", secrets.token_hex(8))[0]
         on_all_or_none(self.ranks, lambda: table.serve(id_, self._remote_homes(), self._epoch), lambda _: None)
         self._adopted.add(table)
-        self._tell()
 
     def _remote_homes(self) -> RemoteHomes | None:
         return None if self._remote is None else self._remote.open()
@@ -327,14 +318,12 @@ class SharedTables:
 
     def close(self) -> None:
         """This rank lets go of all tables. Safe to call twice."""
-        self.when_changed = lambda tables: None  # the servers may be gone
         self._ended += [] if self._ended else self.persistent
         for entry in list(self._open.values()):
             entry.table.close()
 
     def _forget(self, name: str) -> None:
-        if self._open.pop(name, None) is not None:
-            self._tell()
+        self._open.pop(name, None)
 
     def _agree(self, call: str, value: Any = None) -> list[Any]:
         """What each rank puts in. Raises `DataError`, on all ranks, unless all make the same call."""

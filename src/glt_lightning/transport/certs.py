@@ -7,12 +7,10 @@ import datetime
 import ipaddress
 import os
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -92,34 +90,6 @@ def make_token(folder: str | Path, *, force: bool = False) -> Path:
     _refuse_existing([path], force)
     _write(path, secrets.token_urlsafe(32).encode() + b"\n", _KEY_MODE)
     return path
-
-
-def describe_certificate(files: Mapping[str, str]) -> dict[str, Any]:
-    """Whom a host's certificate names, when it is valid (seconds since 1970), and whether it belongs to ``ca`` and ``key``.
-
-    files: ``ca``, ``cert`` and ``key``, as in ``cluster.security``.  ``error`` alone: they cannot be read.
-    """
-    try:
-        ca = x509.load_pem_x509_certificate(Path(files["ca"]).read_bytes())
-        certificate = x509.load_pem_x509_certificate(Path(files["cert"]).read_bytes())
-        key = serialization.load_pem_private_key(Path(files["key"]).read_bytes(), None)
-    except OSError as error:
-        return {"error": f"{error.filename}: {error.strerror}"}
-    except (ValueError, TypeError) as error:
-        return {"error": f"{files['cert']}: {error}"}
-    try:
-        certificate.verify_directly_issued_by(ca)
-        signed = True
-    except (ValueError, TypeError, InvalidSignature):
-        signed = False
-    named = [each for each in certificate.extensions if isinstance(each.value, x509.SubjectAlternativeName)]
-    return {
-        "names": [str(name.value) for each in named for name in each.value],
-        "begin": max(each.not_valid_before_utc.timestamp() for each in (ca, certificate)),
-        "end": min(each.not_valid_after_utc.timestamp() for each in (ca, certificate)),
-        "signed": signed,
-        "has_key": key.public_key() == certificate.public_key(),
-    }
 
 
 def certificate_name(option: str, host: str) -> str:

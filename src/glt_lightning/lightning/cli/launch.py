@@ -21,7 +21,7 @@ from glt_lightning.launch.job import LaunchedJob, here
 from glt_lightning.launch.merged_log import MergedLog
 from glt_lightning.launch.options import FILE_ENGINES, LaunchConfig
 from glt_lightning.launch.plan import server_process, trainer_process
-from glt_lightning.launch.preflight.check import Preflight
+from glt_lightning.launch.preflight import Preflight
 from glt_lightning.launch.remote import agent_command
 from glt_lightning.lightning.cli.launch_files import write_job
 from glt_lightning.lightning.cli.messages import OneLineParser

@@ -19,8 +19,7 @@ from glt_lightning.lightning.cli.report import add_report_arguments, page_path, 
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.own_splits import read_array
 from glt_lightning.page.numbers import counted, size
-from glt_lightning.partition.copies import hash_partition
-from glt_lightning.partition.verify import verify_partition
+from glt_lightning.partition.verify import hash_partition, verify_partition
 from glt_lightning.progress import Progress
 from glt_lightning.report import TrafficOptions
 

@@ -24,17 +24,6 @@ def status_table(status: Mapping[str, Any]) -> str:
     ]
     if status["clients"]:
         lines += ["", *_table([_COLUMNS, *(_row(client) for client in status["clients"])])]
-    if tables := status.get("tables"):
-        rows = [
-            (
-                _printable(each["table"]),
-                _printable(each["client"]),
-                "disk" if each["on_disk"] else "memory",
-                _bytes(each["bytes"]),
-            )
-            for each in tables
-        ]
-        lines += ["", *_table([("table", "of the host of", "in", "bytes"), *rows])]
     return "\n".join(lines)
 
 

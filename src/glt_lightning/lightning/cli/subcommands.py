@@ -31,12 +31,6 @@ def _pull(argv: Sequence[str], prog: str) -> None:
     run_pull(argv, prog)
 
 
-def _share(argv: Sequence[str], prog: str) -> None:
-    from glt_lightning.lightning.cli.share import run_share
-
-    run_share(argv, prog)
-
-
 def _report(argv: Sequence[str], prog: str) -> None:
     from glt_lightning.lightning.cli.report import run_report
 
@@ -76,7 +70,6 @@ def _completion(argv: Sequence[str], prog: str) -> None:
 _RUN: Mapping[str, Callable[[Sequence[str], str], None]] = {
     "partition": _partition,
     "pull": _pull,
-    "share": _share,
     "report": _report,
     "serve": _serve,
     "launch": _launch,

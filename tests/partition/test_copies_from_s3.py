@@ -1,4 +1,4 @@
-"""Copies from S3, which moto stands in for: with the package s3fs, and by pyarrow where that is not installed."""
+"""Copies from S3, which moto stands in for."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from glt_lightning.errors import PartitionError
-from glt_lightning.launch import copy
-from glt_lightning.partition.copies import PullOptions, open_copy_source, pull_partition
+from glt_lightning.launch import on_host
+from glt_lightning.partition.copies import pull_partition
 from tests.helpers.partitions import partitioned, small_graph
 
 pytestmark = pytest.mark.slow
@@ -46,32 +46,25 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def urls(bucket: str) -> dict[str, str]:
-    by_arrow = f"scheme=http&endpoint_override={bucket}&region=us-east-1"
-    return {"s3fs": "s3://bucket/{}", "pyarrow": f"s3://test:secret-of-a-test@bucket/{{}}?{by_arrow}"}
-
-
-@pytest.mark.parametrize("package", ["s3fs", "pyarrow"])
-def test_from_s3(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-    if package == "pyarrow":
-        monkeypatch.setitem(sys.modules, "s3fs", None)
-        monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)  # type: ignore[attr-defined]
-    url = urls(bucket)[package]
-    source = open_copy_source(url.format("parts"))
-    assert "secret-of-a-test" not in source.name
-    pull_partition(source, tmp_path / "copy", PullOptions(parts=[1]), progress=False)
+def test_from_s3(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pull_partition("s3://bucket/parts", tmp_path / "copy", [1], progress=False)
     assert {p.name for p in (tmp_path / "copy").glob("part*")} == {"part1"}
-    pull_partition(source, tmp_path / "copy", progress=False)
+    pull_partition("s3://bucket/parts", tmp_path / "copy", progress=False)
     assert contents(tmp_path / "copy") == contents(tmp_path / "source" / "parts3")
-    with pytest.raises(PartitionError, match=r"s3://bucket/none/manifest.json: (not found|it cannot be read)"):
-        pull_partition(open_copy_source(url.format("none")), tmp_path / "none", progress=False)
+    with pytest.raises(PartitionError, match=r"s3://bucket/none/manifest.json: not found"):
+        pull_partition("s3://bucket/none", tmp_path / "none", progress=False)
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)  # type: ignore[attr-defined]
+    with pytest.raises(PartitionError, match=r"s3://bucket/parts: it cannot be opened \(.*[Ii]nstall s3fs"):
+        pull_partition("s3://bucket/parts", tmp_path / "none", progress=False)
 
 
 def test_a_launched_host_copies_its_parts_from_s3(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: dict[str, Any] = {"source": "s3://bucket/parts", "folder": str(tmp_path / "copy"), "slots": [1], "of": 2}
-    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(asked | {"security": {}})))
-    copy.main()
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(asked)))
+    monkeypatch.setattr(sys, "argv", ["on_host", "copy"])
+    on_host.main()
     assert "copy: parts [1]" in capsys.readouterr().out
     assert {p.name for p in (tmp_path / "copy").glob("part*")} == {"part1"}

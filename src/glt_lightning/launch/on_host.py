@@ -1,0 +1,228 @@
+"""Answers what the launcher asks a host: ``python -m glt_lightning.launch.on_host QUESTION``, with more of it as JSON on stdin.
+
+``facts`` says what the host is like; whether that will do is for `launch.preflight`, which sees all hosts. ``listen`` holds ports
+until SIGTERM, and a marker, a file among the checkpoints; ``greet`` connects to ports of other hosts, and looks for the marker.
+``copy`` brings the parts that the host needs. ``health`` waits for a graph server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import shutil
+import signal
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from glt_lightning import __version__
+from glt_lightning.cluster.placement import placed_parts
+from glt_lightning.data.arrays import check_header, verify_array
+from glt_lightning.data.manifest import MANIFEST, Manifest
+from glt_lightning.data.same_partition import files_hash
+from glt_lightning.errors import GLTError
+from glt_lightning.page.numbers import counted, size
+from glt_lightning.partition.copies import CopySource, pull_partition
+from glt_lightning.partition.verify import wanted_files
+from glt_lightning.transport.base import PROTOCOL
+
+_GREETING, _GREET_S, _AT_ONCE = b"glt", 10.0, 16
+_LONGEST_S = 600  # a listener that nobody ends
+_PAUSE_S = 0.2  # between two questions to a server that is not healthy
+
+
+def facts(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """asked: folder of the partition, and the slots, of how many, whose parts are here; whether to verify these."""
+    return {
+        "versions": _versions(),
+        "partition": None if asked["folder"] is None else _partition(asked),
+        "free_bytes": shutil.disk_usage(_existing(Path(asked["folder"] or "."))).free,
+        "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {"Python": ".".join(platform.python_version_tuple()[:2]), "glt_lightning": __version__}
+    for name in ("torch", "lightning"):
+        try:
+            found[name] = version(name).partition("+")[0]  # +cpu, +cu124: the same release
+        except PackageNotFoundError:
+            found[name] = "none"
+    return found | {"wire protocol": str(PROTOCOL)}
+
+
+def _partition(asked: Mapping[str, Any]) -> dict[str, Any]:
+    folder = Path(asked["folder"])
+    if not (folder / MANIFEST).is_file():
+        return {"error": f"{folder}: this folder holds no partition"}
+    try:
+        manifest = Manifest.load(folder)
+        parts = _parts(asked, manifest)
+        wanted = wanted_files(manifest, parts)
+        absent = [path for path in wanted if not (folder / path).exists()]
+        for path, entry in wanted.items():
+            if path not in absent:
+                (verify_array if asked["verify"] else check_header)(folder, path, entry)
+    except (GLTError, OSError) as error:
+        return {"error": str(error)}
+    return {
+        "options_hash": manifest.options_hash,
+        "hashes": files_hash(manifest),
+        "parts": parts,
+        "absent": absent[:3],
+        "absent_parts": sorted({path.split("/")[0] for path in absent}),
+        "absent_bytes": sum(wanted[path].bytes for path in absent),
+    }
+
+
+def _parts(asked: Mapping[str, Any], manifest: Manifest) -> list[int]:
+    return sorted({p for slot in asked["slots"] for p in placed_parts(slot, asked["of"], manifest.num_parts)})
+
+
+def _existing(path: Path) -> Path:
+    return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+
+
+def listen(asked: Mapping[str, Any]) -> None:
+    """Prints which ports it holds, and holds them until SIGTERM."""
+    marker = asked["marker"]
+    if marker is not None:
+        Path(marker).parent.mkdir(parents=True, exist_ok=True)
+        Path(marker).touch()
+    for number in (signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, lambda *_: _end(marker))
+    answers = []
+    for listener in asked["listeners"]:
+        try:
+            context = _context(asked["security"], server=True) if listener["tls"] else None
+            listening = _listen(listener)
+        except OSError as error:
+            answers.append({**listener, "error": _why(error)})
+            continue
+        answers.append({**listener, "port": listening.getsockname()[1]})
+        threading.Thread(target=_answer, args=(listening, context), daemon=True).start()
+    print(json.dumps({"listeners": answers}), flush=True)
+    signal.alarm(_LONGEST_S)
+    signal.pause()
+
+
+def _end(marker: str | None) -> None:
+    if marker is not None:
+        Path(marker).unlink(missing_ok=True)
+    os._exit(0)
+
+
+def _listen(listener: Mapping[str, Any]) -> socket.socket:
+    """On the address of a graph server, or for torch's store on all of them."""
+    if listener["address"] is None:
+        return socket.create_server(("", listener["port"]))
+    found = socket.getaddrinfo(listener["address"], listener["port"], type=socket.SOCK_STREAM)
+    return socket.create_server(found[0][4][:2], family=found[0][0])
+
+
+def _context(security: Mapping[str, Any], *, server: bool) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(security["ca"])
+    context.load_cert_chain(security["cert"], security["key"])
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _answer(listening: socket.socket, context: ssl.SSLContext | None) -> None:
+    while True:
+        raw, _ = listening.accept()
+        raw.settimeout(_GREET_S)
+        threading.Thread(target=_greeted, args=(raw, context), daemon=True).start()
+
+
+def _greeted(raw: socket.socket, context: ssl.SSLContext | None) -> None:
+    with suppress(OSError), raw, context.wrap_socket(raw, server_side=True) if context else raw as secure:
+        secure.sendall(_GREETING)
+        secure.recv(1)  # until the other side closes: its port has to wait then, and not the one that the job will use
+
+
+def _why(error: OSError) -> str:
+    """Without the address, which `socket.create_server` adds: the finding names it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS fails: {error.reason or error}"
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+
+
+def greet(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Why each of the ports cannot be reached, or None; and whether the marker is here."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        errors = list(pool.map(lambda listener: _greet(listener, asked["security"]), asked["listeners"]))
+    marker = asked["marker"]
+    return {"errors": errors, "marked": None if marker is None else Path(marker).exists()}
+
+
+def _greet(listener: Mapping[str, Any], security: Mapping[str, Any]) -> str | None:
+    try:
+        with socket.create_connection((listener["address"], listener["port"]), _GREET_S) as raw:
+            if not listener["tls"]:
+                return None if raw.recv(len(_GREETING)) == _GREETING else "another program answers there"
+            with _context(security, server=False).wrap_socket(raw, server_hostname=listener["address"]) as secure:
+                return None if secure.recv(len(_GREETING)) == _GREETING else "it rejects this host's certificate"
+    except OSError as error:
+        return _why(error)
+
+
+def copy(asked: Mapping[str, Any]) -> None:
+    """asked: source and folder; the slots, of how many, whose parts are wanted."""
+    try:
+        parts = _parts(asked, CopySource(asked["source"]).manifest())
+        pulled = pull_partition(asked["source"], asked["folder"], parts, progress=False)
+    except (GLTError, OSError) as error:
+        sys.exit(f"error: {error}")
+    files = f"{counted(pulled.files, 'file')}, {size(pulled.bytes)}"
+    print(f"{asked['folder']}: parts {parts}, {files}; copied {size(pulled.fetched)}")
+
+
+def health(asked: Mapping[str, Any]) -> None:
+    """Returns when the server is healthy; ends the process with its last answer after ``seconds``.
+
+    `serve --health` asks the same question once, and imports Lightning before.
+    """
+    from glt_lightning.cluster.server_status import ask_status  # imports Arrow Flight
+    from glt_lightning.options import ClusterOptions
+
+    deadline = time.monotonic() + asked["seconds"]
+    while True:
+        try:
+            ask_status(asked["address"], ClusterOptions(security=asked["security"]))
+            return
+        except GLTError as error:
+            if time.monotonic() > deadline:
+                sys.exit(f"error: {error}")
+        time.sleep(_PAUSE_S)
+
+
+_QUESTIONS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any] | None]] = {
+    "facts": facts,
+    "listen": listen,
+    "greet": greet,
+    "copy": copy,
+    "health": health,
+}
+
+
+def main() -> None:
+    answer = _QUESTIONS[sys.argv[1]](json.load(sys.stdin))
+    if answer is not None:
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

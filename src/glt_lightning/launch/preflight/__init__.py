@@ -1,1 +1,0 @@
-"""What is checked on all hosts before a launched job starts."""

@@ -1,0 +1,350 @@
+"""Copies partition folders from wherever fsspec reads, and checks every piece by its hash in the manifest.
+
+A copy grows in ``FOLDER.partial``, which gets its name when it is complete. Nothing else records how far it is: a copy that goes
+on reads the pieces that are there and fetches those whose hashes are not the manifest's, so no end and no damage goes unseen.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import TypeVar
+
+from glt_lightning.data.arrays import check_header, disk_full_speaks
+from glt_lightning.data.chunk_hashes import CHUNK_BYTES, chunk_digest
+from glt_lightning.data.manifest import MANIFEST, ArrayEntry, Manifest
+from glt_lightning.data.regular_file import NOT_OURS, open_below, open_folder_below, parse_json
+from glt_lightning.errors import OptionError, PartitionError
+from glt_lightning.partition.folder import exclusive
+from glt_lightning.partition.parts_folder import LOCK_TIMEOUT_S
+from glt_lightning.partition.verify import wanted_files
+from glt_lightning.progress import Progress
+
+_STREAMS = 4  # pieces that are fetched at once
+_ATTEMPTS = 3  # of a piece that comes broken: more would hide a source that is damaged
+_MOST_HEADER = 1 << 20  # bytes; our files have 4096. The first piece of a file has its header, too, and is read at once
+_GRAPH_SERVER = re.compile(r"(grpc(\+\w+)?://.*|(\[[0-9a-fA-F:]+\]|[^\s/:]+):\d+)")  # host:port
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """The result of a copy. files, bytes: those that are wanted.  fetched: bytes read from the source, broken ones, too."""
+
+    folder: Path
+    files: int
+    bytes: int
+    fetched: int
+
+
+def check_url(given: str) -> None:
+    """Raises `OptionError` for the address of a graph server: servers gave their files in earlier releases."""
+    if _GRAPH_SERVER.fullmatch(given) is not None and not Path(given).exists():
+        raise OptionError(
+            f"{given}: graph servers do not give files. Copy from a folder that this host sees, or from a URL of fsspec such as "
+            "sftp://HOST/FOLDER or s3://BUCKET/FOLDER."
+        )
+
+
+def pull_partition(
+    source: str | Path,
+    folder: str | Path,
+    parts: Sequence[int] | None = None,
+    *,
+    progress: bool | None = None,
+    timeout_s: float = LOCK_TIMEOUT_S,
+) -> Pulled:
+    """Copies a partition into ``folder``, which appears when it is complete.
+
+    A copy that was ended goes on where it was. Into a copy that exists, parts that it lacks are added; its own files are not
+    read again.
+
+    Args:
+        source: A folder, or a URL of fsspec.
+        folder: Folder of the copy.
+        parts: Numbers of the parts that are wanted; None: all. Files that all hosts need come always.
+        progress: Whether to show a progress bar. None: on a terminal.
+        timeout_s: How long to wait for another process that writes the same folder, in seconds.
+
+    Raises:
+        PartitionError: For a source that is damaged, lacks hashes or is another partition than that in ``folder``; for a full
+            disk; for a piece that came broken three times. What came before stays, and the next call goes on from there.
+        OptionError: For parts that there are not, or the address of a graph server.
+    """
+    store, target = CopySource(source), Path(folder)
+    manifest = store.manifest()
+    wanted = wanted_files(manifest, parts)
+    _check_entries(store.name, wanted)
+    with exclusive(target, timeout_s):
+        there = _require_same(manifest, store.name, target)
+        copy = _Copy(store, target.with_name(f"{target.name}.partial"))
+        copy.require_ours(manifest)
+        missing = {path: entry for path, entry in wanted.items() if not (there and _has(target, path, entry))}
+        if missing:
+            copy.run(missing, Progress(progress))
+        if not there:
+            copy.become(target, manifest, missing)
+        else:
+            copy.move_into(target, missing)
+    return Pulled(target, len(wanted), sum(entry.bytes for entry in wanted.values()), copy.fetched)
+
+
+class CopySource:
+    """A folder of fsspec's: local, in an object store, on another host. Threads may share it."""
+
+    def __init__(self, source: str | Path) -> None:
+        import fsspec  # type: ignore[import-untyped]
+
+        check_url(str(source))
+        self.name = re.sub(r"(?<=://)[^/@]*@", "", str(source).rstrip("/"))  # without a password
+        try:
+            self._files, self._folder = fsspec.core.url_to_fs(str(source).rstrip("/"))
+        except Exception as error:  # each store has its own: of its network, its credentials, its client
+            raise PartitionError(f"{self.name}: it cannot be opened ({_one_line(error)}).") from error
+
+    def manifest(self) -> Manifest:
+        """Raises `PartitionError` where there is none."""
+        path = f"{self.name}/{MANIFEST}"
+        try:
+            raw = parse_json(self._files.cat_file(f"{self._folder}/{MANIFEST}"))
+        except FileNotFoundError:
+            raise PartitionError(f"{path}: not found; the folder is not a partition. Check the URL.") from None
+        except ValueError as error:
+            raise PartitionError(f"{path}: not readable as JSON ({error}).") from None
+        except Exception as error:  # as above
+            raise PartitionError(f"{path}: it cannot be read ({_one_line(error)}).") from error
+        return Manifest.parse(raw, path)
+
+    def read(self, path: str, begin: int, end: int) -> bytes:
+        """Bytes of a file; fewer at its end. Raises `PartitionError`."""
+        try:
+            return bytes(self._files.cat_file(f"{self._folder}/{path}", start=begin, end=end))
+        except Exception as error:  # as above
+            raise PartitionError(
+                f"{self.name}/{path}: it cannot be read ({_one_line(error)}). What was copied stays; the same command goes on "
+                "from there."
+            ) from error
+
+
+def _one_line(error: Exception) -> str:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())
+
+
+def _check_entries(name: str, wanted: dict[str, ArrayEntry]) -> None:
+    for path, entry in wanted.items():
+        if entry.chunks is None:
+            raise PartitionError(
+                f"{name}: its manifest has no hashes of {path}, so a copy cannot be checked: an earlier release made it. Run "
+                "there: python -m lightning partition --hash FOLDER."
+            )
+        if entry.offset > _MOST_HEADER:
+            raise PartitionError(
+                f"{name}/{path}: the manifest gives it a header of {entry.offset:,} bytes; at most {_MOST_HEADER:,} are read. "
+                "Run partition --verify at the source."
+            )
+
+
+def _require_same(manifest: Manifest, name: str, target: Path) -> bool:
+    """Whether ``target`` has this partition. Raises `PartitionError` if it has something else."""
+    if not (target / MANIFEST).exists():
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise PartitionError(f"{target}: there is something that is no partition. Choose another folder.")
+        return False
+    mine = Manifest.load(target)
+    if mine != manifest:
+        raise PartitionError(
+            f"{target}: it has another partition than {name} (options_hash {mine.options_hash[:8]} and "
+            f"{manifest.options_hash[:8]}). Choose another folder, or delete this one."
+        )
+    return True
+
+
+def _has(folder: Path, path: str, entry: ArrayEntry) -> bool:
+    if not (folder / path).exists():
+        return False
+    check_header(folder, path, entry)
+    return True
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Bytes ``begin`` to ``end`` of a file, with the header, of ``skip`` bytes, before the first; the digest is without it."""
+
+    path: str
+    entry: ArrayEntry
+    begin: int
+    end: int
+    skip: int
+    digest: str | None  # None: of a file without data
+
+    @property
+    def size(self) -> int:
+        return self.end - self.begin
+
+    def is_right(self, data: bytes) -> bool:
+        right = self.digest is None or chunk_digest(memoryview(data)[self.skip :]) == self.digest
+        return right and len(data) == self.size
+
+
+def _pieces(files: dict[str, ArrayEntry]) -> Iterator[_Piece]:
+    for path, entry in files.items():
+        for i, digest in enumerate(entry.chunks or (None,)):
+            begin = 0 if i == 0 else entry.offset + i * CHUNK_BYTES
+            end = min(entry.bytes, entry.offset + (i + 1) * CHUNK_BYTES)
+            yield _Piece(path, entry, begin, end, 0 if i else entry.offset, digest)
+
+
+@contextmanager
+def _not_ours_speaks(file: Path) -> Iterator[None]:
+    """Turns the error of `open_below` for links and the like, which somebody else has put there, into a `PartitionError`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != NOT_OURS:
+            raise
+        raise PartitionError(f"{file}: {error.strerror}, and a copy writes nowhere else. Delete it.") from None
+
+
+class _Copy:
+    """The unfinished copy in ``folder``, which several threads write."""
+
+    def __init__(self, store: CopySource, folder: Path) -> None:
+        self._store, self._folder = store, folder
+        self.fetched = 0
+        self._lock = threading.Lock()  # of `fetched`
+
+    def require_ours(self, manifest: Manifest) -> None:
+        """Raises `PartitionError` for a folder of the user's by this name, which would go with the copy."""
+        if self._folder.is_symlink():
+            return  # `run` refuses it
+        for path in self._folder.rglob("*"):
+            name = str(path.relative_to(self._folder))
+            if not path.is_dir() and name not in manifest.arrays and not name.startswith(Path(MANIFEST).stem):
+                raise PartitionError(
+                    f"{path}: not of a copy that was begun. Move it, or choose another folder to copy to."
+                )
+
+    def run(self, files: dict[str, ArrayEntry], progress: Progress) -> None:
+        """Makes all ``files`` complete."""
+        with suppress(FileExistsError):
+            self._folder.mkdir()
+        with _not_ours_speaks(self._folder):
+            os.close(open_folder_below(self._folder, (), make=False))
+        left = self._left(files, progress)
+        needed = sum(piece.size for piece in left)
+        free = shutil.disk_usage(self._folder).free
+        if needed > free:
+            raise PartitionError(
+                f"{self._folder.parent}: {needed:,} bytes are to be copied, {free:,} are free. Free some space, choose another "
+                "folder, or copy fewer parts."
+            )
+        advice = "copy elsewhere; the same command goes on from what is here"
+        with disk_full_speaks(self._folder, needed, advice), progress.phase("copying", needed, "B") as done:
+            self._set_sizes(files)
+
+            def fetch(piece: _Piece) -> None:
+                self._fetch(piece)
+                done(piece.size)
+
+            _in_threads(fetch, left)
+        for path, entry in files.items():
+            check_header(self._folder, path, entry, links=False)  # which no digest covers
+
+    def _left(self, files: dict[str, ArrayEntry], progress: Progress) -> list[_Piece]:
+        """The pieces that are not on disk, or are not what their digests say."""
+        pieces = list(_pieces(files))
+        there = [piece for piece in pieces if os.path.lexists(self._folder / piece.path)]
+        with progress.phase("checking what is there", sum(piece.size for piece in there), "B") as done:
+
+            def check(piece: _Piece) -> bool:
+                right = self._is_here(piece)
+                done(piece.size)
+                return right
+
+            right = {piece for piece, is_right in zip(there, _in_threads(check, there), strict=True) if is_right}
+        return [piece for piece in pieces if piece not in right]
+
+    def _is_here(self, piece: _Piece) -> bool:
+        try:
+            if piece.skip:
+                check_header(self._folder, piece.path, piece.entry, links=False)
+            with open_below(self._folder, piece.path) as stream:
+                return piece.is_right(os.pread(stream.fileno(), piece.size, piece.begin))
+        except (OSError, PartitionError):
+            return False
+
+    def _set_sizes(self, files: dict[str, ArrayEntry]) -> None:
+        for path, entry in files.items():
+            with _not_ours_speaks(self._folder / path), open_below(self._folder, path, os.O_RDWR | os.O_CREAT) as file:
+                file.truncate(entry.bytes)
+
+    def _fetch(self, piece: _Piece) -> None:
+        for _ in range(_ATTEMPTS):
+            data = self._store.read(piece.path, piece.begin, piece.end)
+            with self._lock:
+                self.fetched += len(data)
+            if piece.is_right(data):
+                self._write(piece, memoryview(data))
+                return
+        came = f"{len(data):,} of {piece.size:,} bytes" if len(data) != piece.size else "with another digest"
+        raise PartitionError(
+            f"{self._store.name}/{piece.path}: the bytes from {piece.begin:,} came broken {_ATTEMPTS} times ({came}; the "
+            f"manifest says {piece.digest}). The file is damaged or was changed: run partition --verify at the source."
+        )
+
+    def _write(self, piece: _Piece, data: memoryview) -> None:
+        with (
+            _not_ours_speaks(self._folder / piece.path),
+            open_below(self._folder, piece.path, os.O_RDWR) as stream,
+        ):
+            begin = piece.begin
+            while data:
+                written = os.pwrite(stream.fileno(), data, begin)
+                data, begin = data[written:], begin + written
+            os.fdatasync(stream.fileno())
+
+    def become(self, target: Path, manifest: Manifest, files: dict[str, ArrayEntry]) -> None:
+        """Gives the folder, in which ``files`` are complete, its manifest and its name."""
+        for path in [each for each in self._folder.rglob("*") if not each.is_dir()]:
+            if (
+                str(path.relative_to(self._folder)) not in files
+            ):  # of other parts, or of a copy that was killed in its last step
+                path.unlink()
+                with suppress(OSError):
+                    os.removedirs(path.parent)  # those that are empty
+        manifest.save(self._folder)
+        if target.exists():
+            target.rmdir()  # it is empty
+        os.rename(self._folder, target)
+
+    def move_into(self, target: Path, files: dict[str, ArrayEntry]) -> None:
+        """Moves ``files`` into a copy that exists, and removes this folder."""
+        for path in files:
+            *above, name = PurePath(path).parts
+            with _not_ours_speaks(target / path):
+                into = open_folder_below(target, above, make=True)
+                try:
+                    os.rename(self._folder / path, name, dst_dir_fd=into)
+                finally:
+                    os.close(into)
+        if self._folder.is_dir() and not self._folder.is_symlink():
+            shutil.rmtree(self._folder)
+
+
+def _in_threads(work: Callable[[_Piece], _T], pieces: Iterable[_Piece]) -> list[_T]:
+    """Works on all pieces; the first error ends the others."""
+    with ThreadPoolExecutor(_STREAMS, thread_name_prefix="glt-pull") as pool:
+        futures = [pool.submit(work, piece) for piece in pieces]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:  # Ctrl-C, too
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
