@@ -420,12 +420,11 @@ def test_options_that_do_not_fit_the_graph(tmp_path, monkeypatch):
 def test_an_owner_that_fails_or_lies(tmp_path):
     whole = partitioned(small_graph(), tmp_path, 2, undirected=True)
     here, remote = split_up(whole, [[0], [1]])
-    good = remote.gather
 
     def lie(owner, request):
-        return lambda: [{name: rows[:-1] for name, rows in good(owner, request)()[0].items()}]
+        return lambda: [{name: rows[:-1] for name, rows in remote.answer(owner, request)()[0].items()}]
 
-    remote.gather = lie
+    remote.instead["gather"] = lie
     with pytest.raises(
         PeerError, match=r"the owner of parts \[1\] answered .* rows of .*, .* each\. Run the same version"
     ):
@@ -436,12 +435,11 @@ def test_an_owner_that_fails_or_lies(tmp_path):
 def test_an_owner_that_truncates_lists(tmp_path):
     whole = partitioned(small_hetero(), tmp_path, 3, undirected=True)
     here, remote = split_up(whole, [[0], [1, 2]])
-    good = remote.expand
 
     def cut(owner, request):
-        return lambda: {r: replace(p, neighbors=p.neighbors[:-1]) for r, p in good(owner, request)().items()}
+        return lambda: {r: replace(p, neighbors=p.neighbors[:-1]) for r, p in remote.answer(owner, request)().items()}
 
-    remote.expand = cut
+    remote.instead["expand"] = cut
     with pytest.raises(
         PeerError, match=r"the owner of parts \[1, 2\] returned truncated neighbour lists of \('.*', '.*'\) for"
     ):

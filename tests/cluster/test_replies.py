@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from glt_lightning.cluster import expansion
 from glt_lightning.cluster.owner import Owner
 from glt_lightning.cluster.remote_rows import PeerRows
 from glt_lightning.data import LocalPartition
@@ -24,10 +23,9 @@ from glt_lightning.ops.induce import Among, induce_all
 from glt_lightning.ops.walks import WalkRule
 from glt_lightning.options import DrawOptions, LimitOptions, PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
-from glt_lightning.sampler import BatchRequest, SamplerConfig
+from glt_lightning.sampler import BatchRequest, SamplerConfig, source
 from glt_lightning.sampler.khop import KHopSampler
-from glt_lightning.sampler.source import AskedRows, Expand
-from glt_lightning.sampler.walk_question import WalkQuestion
+from glt_lightning.sampler.questions import AskedRows, Expand, Gather, HasEdges, Induce, Walk, walk
 from glt_lightning.transport.dispatch import caller_is
 from glt_lightning.transport.message import Message, pack, unpack
 from glt_lightning.types import MAX_FANOUT
@@ -74,7 +72,7 @@ def test_picks_in_pieces_are_the_same(partition, fanout, with_edge, replace) -> 
     question = Expand(9, 1, (fanout,) * view.num_edge_types, DrawOptions(replace=replace, with_edge=with_edge), rows)
     size = 8 * sum(len(rows[int(t)]) for t in view.dst_types)
     near, small = asked(partition, size)
-    picked = small.expand(1, question)()
+    picked = small.ask(1, question)()
     assert len(near.replies) > 1
     assert max(len(reply.body) for reply in near.replies) <= size + 64 * 3 * view.num_edge_types
     for r in range(view.num_edge_types):
@@ -100,7 +98,7 @@ def test_rows_in_pieces_are_the_same(partition, reply_bytes) -> None:
         for t in reversed(range(view.num_types))  # wide rows first: a narrow one may fit where they do not
     ]
     near, small = asked(partition, reply_bytes)
-    found = small.gather(1, request)()
+    found = small.ask(1, Gather(request))()
     assert len(near.replies) > 10
     assert max(len(reply.body) for reply in near.replies) < 100 + 64 * 8
     for wanted, given in zip(map(unpack, near.requests), map(unpack, near.replies), strict=True):
@@ -116,8 +114,8 @@ def test_rows_in_pieces_are_the_same(partition, reply_bytes) -> None:
 
 @pytest.fixture
 def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expansion, "MOST_SCANNED", 40)
-    monkeypatch.setattr(expansion, "STEPS_AT_ONCE", 40)
+    monkeypatch.setattr(source, "MOST_SCANNED", 40)
+    monkeypatch.setattr(walk, "STEPS_AT_ONCE", 40)
 
 
 def test_an_owner_answers_as_much_as_a_little_work_finds(partition, little_work) -> None:
@@ -129,19 +127,19 @@ def test_an_owner_answers_as_much_as_a_little_work_finds(partition, little_work)
         members = np.arange(view.type_offsets[s], view.type_offsets[s + 1])
         near, owner = asked(partition, 1 << 20)
         among = Among.of(view, r, rows, members, None)
-        found, want = owner.induce(1, among, ())(), induce_all(view, among)
+        found, want = owner.ask(1, Induce(among))(), induce_all(view, among)
         assert len(near.replies) > 1
         for name in ("counts", "neighbors", "edge_rows"):
             assert np.array_equal(getattr(found, name), getattr(want, name))
         dst, src = rows.repeat(3), np.resize(members, 3 * len(rows))
         near.replies.clear()
-        assert np.array_equal(owner.has_edges(1, r, dst, src)(), has_edges(view, r, dst, src))
+        assert np.array_equal(owner.ask(1, HasEdges(r, dst, src))(), has_edges(view, r, dst, src))
         assert len(near.replies) > 1
         if s == t:
             rule = WalkRule(edge_types=(r,), length=7)
-            question = WalkQuestion(rule=rule, roots=rows.astype(np.int32), key=5, walks=2)
+            question = Walk(rule=rule, roots=rows.astype(np.int32), key=5, walks=2)
             near.replies.clear()
-            walked, whole = owner.walk(1, question)(), question.answer(view)
+            walked, whole = owner.ask(1, question)(), question.answer(view)
             assert len(near.replies) > 1
             for name in ("counts", "nodes", "user_ids"):
                 assert np.array_equal(getattr(walked, name), getattr(whole, name))
@@ -163,7 +161,7 @@ def test_work_ends_when_its_caller_has_left(partition, little_work, fanout) -> N
     with pytest.raises(PeerLostError, match="the caller has left"):
         Owner(partition, 1 << 20).calls["expand"](message, caller_is({}, is_gone))
     pieces = unpack(Owner(partition, 1 << 20).calls["expand"](message, CALLER))
-    expansion.MOST_SCANNED = 1 << 26
+    source.MOST_SCANNED = 1 << 26
     whole = unpack(Owner(partition, 1 << 20).calls["expand"](message, CALLER))
     assert all(np.array_equal(whole[name], pieces[name]) for name in whole)
 
@@ -188,8 +186,8 @@ def test_questions_end_when_their_caller_has_left(partition, little_work) -> Non
         assert np.array_equal(getattr(pieces, name), getattr(whole, name))
 
     ask = {"key": 1, "hop": 0, "fanouts": [2] * view.num_edge_types, "replace": False, "with_edge": False}
-    walk = {"edge_types": [0], "length": 1, "restart": 0, "ends": False, "key": 5, "walks": 1}
-    questions = [("expand", ask, {str(t): rows})] + ([("walk", walk, {"roots": rows})] if s == t else [])
+    walks = {"edge_types": [0], "length": 1, "restart": 0, "ends": False, "key": 5, "walks": 1}
+    questions = [("expand", ask, {str(t): rows})] + ([("walk", walks, {"roots": rows})] if s == t else [])
     for op, header, ids in questions:
         arrays, body = pack(ids | excluded.to_arrays())
         left = iter([False, True])
@@ -268,14 +266,14 @@ def test_a_row_that_no_reply_holds_is_refused_by_its_size(partition) -> None:
     members = np.arange(view.type_offsets[s], view.type_offsets[s + 1])
     _, owner = asked(partition, 20)
     with pytest.raises(DataError, match=r"more than a reply of this process may have \(20\). Set induced_limit"):
-        owner.induce(1, Among.of(view, 0, rows[view.degrees(0, rows) > 3], members, None), ())()
+        owner.ask(1, Induce(Among.of(view, 0, rows[view.degrees(0, rows) > 3], members, None)))()
 
 
 def test_an_owner_that_sends_nothing_more_is_an_error(partition) -> None:
     near, rows = asked(partition, 4096)
     near._calls = {"expand": lambda message, caller: Message({"arrays": [], "total": 5})}
     with pytest.raises(PeerError, match="server 0: its reply to a request for neighbours is inconsistent"):
-        rows.expand(1, Expand(0, 0, (-1,) * partition.view.num_edge_types, DrawOptions(), {}))()
+        rows.ask(1, Expand(0, 0, (-1,) * partition.view.num_edge_types, DrawOptions(), {}))()
 
 
 def test_picks_of_other_edge_types_than_counted_are_an_error() -> None:
@@ -289,7 +287,7 @@ def test_picks_of_other_edge_types_than_counted_are_an_error() -> None:
 
     rows = PeerRows(np.ones(1, dtype=np.int32), [Near(SimpleNamespace(calls={"expand": expand}))])
     with pytest.raises(PeerError, match="server 0: its reply to a request for neighbours is inconsistent"):
-        rows.expand(1, Expand(0, 0, (-1, -1), DrawOptions(), {0: np.zeros(1, dtype=np.int32)}))()
+        rows.ask(1, Expand(0, 0, (-1, -1), DrawOptions(), {0: np.zeros(1, dtype=np.int32)}))()
 
 
 def test_counts_that_do_not_fit_are_refused(partition) -> None:
@@ -297,7 +295,7 @@ def test_counts_that_do_not_fit_are_refused(partition) -> None:
     t = int(partition.view.dst_types[0])
     ids = np.full(100, partition.view.type_offsets[t], dtype=np.int32)
     with pytest.raises(DataError, match=r"cluster\.limits\.reply_size"):
-        rows.expand(1, Expand(0, 0, (-1,) * partition.view.num_edge_types, DrawOptions(), {t: ids}))()
+        rows.ask(1, Expand(0, 0, (-1,) * partition.view.num_edge_types, DrawOptions(), {t: ids}))()
 
 
 @pytest.mark.parametrize("size", ["1KiB", "2GiB"])
@@ -387,4 +385,4 @@ def test_a_client_in_pieces_has_a_limit_too(partition) -> None:
     config = SamplerConfig(0, ((-1,),), most_bytes=1000)
     fanouts = (-1,) * view.num_edge_types
     with pytest.raises(DataError, match=r"cluster\.limits\.batch_size"):
-        small.expand(1, Expand(0, 0, fanouts, DrawOptions(), rows, config.require_room))()
+        small.ask(1, Expand(0, 0, fanouts, DrawOptions(), rows, config.require_room))()

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,6 @@ from glt_lightning.ops.cuda.graph import DeviceGraph
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.ops.cuda.khop import CudaKHopOp
 from glt_lightning.ops.excluded import ExcludedEdges
-from glt_lightning.ops.induce import induce_all
 from glt_lightning.ops.khop import KHopOp
 from glt_lightning.ops.trees import Trees
 from glt_lightning.options import CacheOptions, DrawOptions
@@ -193,7 +193,7 @@ def check_far_further_edges(kernels: Kernels, first: int) -> None:
             view=view,
             edges=[],
             complete=lambda found, excluded: None,
-            induce=lambda asked: [induce_all(view, among) for among in asked],
+            ask=lambda question: partial(question.answer, view),
             reached_edges=lambda edges: None,
         )
         full = complete_edges(source, want, some)

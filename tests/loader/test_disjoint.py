@@ -139,8 +139,8 @@ def tree_of_plain(batch, number: int) -> list[int]:
 def test_rows_of_owners_are_asked_for_once(tmp_path):
     whole = partitioned(small_graph(), tmp_path, 3)
     here, remote = split_up(whole, [[0], [1], [2]])
-    asked, gather = [], remote.gather
-    remote.gather = lambda owner, rows: asked.extend(rows) or gather(owner, rows)
+    asked = []
+    remote.instead["gather"] = lambda owner, question: asked.extend(question.tables) or remote.answer(owner, question)
     config = SamplerConfig(0, ((5,), (5,)), with_edge=True, disjoint=True)
     gids = gids_of(whole)[0][:40]
     request = BatchRequest(0, 9, gids, np.arange(40))

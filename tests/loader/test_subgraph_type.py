@@ -19,6 +19,7 @@ from glt_lightning.loader.subgraph_type import subgraph_task
 from glt_lightning.ops.cuda.kernels import Kernels
 from glt_lightning.options import SamplingOptions
 from glt_lightning.sampler.device_neighbors import DeviceNeighbors
+from glt_lightning.sampler.questions import Induce
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
@@ -379,12 +380,15 @@ def test_what_does_not_fit_the_graph(tmp_path, folders):
 def sample_on(kernels, monkeypatch) -> None:
     """The CPU counts as a GPU, which finds the edges of its rows itself."""
 
-    def refuse(*_args):
-        raise AssertionError("the CPU was asked for edges")
+    ask = DeviceNeighbors.ask
+
+    def refuse(source, question):
+        assert not isinstance(question, Induce), "the CPU was asked for edges"
+        return ask(source, question)
 
     monkeypatch.setattr(on_gpu, "is_gpu", lambda device: True)
     monkeypatch.setattr(Kernels, "open", lambda device: kernels)
-    monkeypatch.setattr(DeviceNeighbors, "induce", refuse)
+    monkeypatch.setattr(DeviceNeighbors, "ask", refuse)
 
 
 @pytest.mark.parametrize("name", GRAPHS)

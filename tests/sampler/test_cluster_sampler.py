@@ -81,14 +81,13 @@ def test_an_owner_that_lies(tmp_path):
     here, remote = split_up(whole, [[0], [1]])
     config = SamplerConfig(0, ((3,),))
     request = BatchRequest(0, 1, whole.split("train").gids.copy(), np.arange(len(whole.split("train").gids)))
-    good = remote.expand
 
     def lie(change):
         def expand(owner, asked):
-            picks = good(owner, asked)()[0]
+            picks = remote.answer(owner, asked)()[0]
             return lambda: {0: change(picks)}
 
-        remote.expand = expand
+        remote.instead["expand"] = expand
         return KHopSampler(here, config, remote=remote)
 
     for change in (
@@ -101,9 +100,11 @@ def test_an_owner_that_lies(tmp_path):
     ):
         with pytest.raises(DataError, match="merge"):
             lie(change).draft(request)
-    remote.expand = good
-    gathered = remote.gather
-    remote.gather = lambda owner, rows: lambda: [{n: a[:-1] for n, a in g.items()} for g in gathered(owner, rows)()]
+
+    def short(owner, asked):
+        return lambda: [{n: a[:-1] for n, a in rows.items()} for rows in remote.answer(owner, asked)()]
+
+    remote.instead = {"gather": short}
     with pytest.raises(PeerError, match="'n_id'"):
         KHopSampler(here, config, remote=remote).draft(request)
 

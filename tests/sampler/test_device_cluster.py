@@ -183,10 +183,10 @@ def test_one_wait_a_hop_and_one_question_to_each_owner(open_case, monkeypatch):
 
 def test_the_device_samples_while_owners_are_asked(kernels, open_case, monkeypatch):
     case = open_case(small_graph(), [[0], [1]])
-    said, expand, run = [], case.remote.expand, kernels.run
+    said, run = [], kernels.run
 
     def asked(owner, request):
-        answer = expand(owner, request)
+        answer = case.remote.answer(owner, request)
         said.append("asked")
         return lambda: said.append("waited") or answer()
 
@@ -194,7 +194,7 @@ def test_the_device_samples_while_owners_are_asked(kernels, open_case, monkeypat
         said.append(name)
         run(name, *arguments)
 
-    monkeypatch.setattr(case.remote, "expand", asked)
+    case.remote.instead["expand"] = asked
     monkeypatch.setattr(kernels, "run", ran)
     sampled(case.sampler(case.config(4)), next(case.requests()))
     assert said.index("asked") < said.index("glt_cuda_pick_rows") < said.index("waited")
@@ -231,14 +231,13 @@ def test_several_threads(open_case):
 def test_an_owner_that_lies(open_case):
     case = open_case(small_graph(), [[0], [1]])
     remote, config, request = case.remote, case.config(3, with_edge=True), next(case.requests())
-    good = remote.expand
 
     def lie(change):
         def expand(owner, asked):
-            picks = good(owner, asked)()[0]
+            picks = remote.answer(owner, asked)()[0]
             return lambda: {0: change(picks)}
 
-        remote.expand = expand
+        remote.instead["expand"] = expand
         return case.sampler(config)
 
     for change in (
@@ -254,9 +253,11 @@ def test_an_owner_that_lies(open_case):
     ):
         with pytest.raises(DataError, match="merge"):
             sampled(lie(change), request)
-    remote.expand = good
-    gathered = remote.gather
-    remote.gather = lambda owner, rows: lambda: [{n: a[:-1] for n, a in g.items()} for g in gathered(owner, rows)()]
+
+    def short(owner, asked):
+        return lambda: [{n: a[:-1] for n, a in rows.items()} for rows in remote.answer(owner, asked)()]
+
+    remote.instead = {"gather": short}
     with pytest.raises(PeerError, match="'n_id'"):
         sampled(case.sampler(config), request)
 
@@ -267,12 +268,12 @@ def test_an_owner_that_does_not_answer(open_case):
     def silent():
         raise PeerError("host 1 did not answer.")
 
-    sampler, good = case.sampler(case.config(3)), (case.remote.expand, case.remote.gather)
+    sampler = case.sampler(case.config(3))
     for name in ("expand", "gather"):
-        setattr(case.remote, name, lambda owner, asked: silent)
+        case.remote.instead[name] = lambda owner, asked: silent
         with pytest.raises(PeerError, match="host 1"):
             sampled(sampler, next(case.requests()))
-        case.remote.expand, case.remote.gather = good
+        case.remote.instead.clear()
     expected = written(KHopSampler(case.whole, case.config(3)).draft(next(case.requests())))
     assert_same(sampled(sampler, next(case.requests())), expected)
 

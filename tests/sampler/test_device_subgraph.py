@@ -57,18 +57,18 @@ def config_of(case, kind: str, **options):
 @pytest.mark.parametrize("kind", KINDS)
 def test_owners_are_asked_for_their_rows_alone(case, kernels, monkeypatch, kind):
     """Once per edge type, while the device reads its own rows; nothing is left to the CPU."""
-    said, induce, run = [], case.remote.induce, kernels.run
+    said, run = [], kernels.run
 
-    def asked(owner, among, weights):
-        answer = induce(owner, among, weights)
+    def asked(owner, question):
+        answer, among = case.remote.answer(owner, question), question.among
         assert (case.remote.owner_of_part[part_of(case.whole, among.rows)] == owner).all()
         assert len(np.unique(among.rows)) == len(among.rows)
         said.append("asked")
         return lambda: said.append("waited") or answer()
 
-    monkeypatch.setattr(case.remote, "induce", asked)
+    case.remote.instead["induce"] = asked
     monkeypatch.setattr(kernels, "run", lambda name, *arguments: said.append(name) or run(name, *arguments))
-    monkeypatch.setattr(device_neighbors.DeviceNeighbors, "induce", None)
+    monkeypatch.setattr(device_neighbors.DeviceNeighbors, "ask", None)
     (request,) = case.requests(1)
     config = config_of(case, kind, disjoint=True)
     sample = sampled(case.sampler(config), request)
@@ -100,10 +100,10 @@ def test_a_row_beyond_the_limit_is_named_whoever_has_it(kernels, tmp_path, kind)
 
 
 def test_an_owner_that_lies(case):
-    induce, (request,) = case.remote.induce, case.requests(1)
+    (request,) = case.requests(1)
 
     def lie(change):
-        case.remote.induce = lambda *asked: lambda: change(induce(*asked)())
+        case.remote.instead["induce"] = lambda *asked: lambda: change(case.remote.answer(*asked)())
         return sampled(case.sampler(config_of(case, "induced")), request)
 
     for rows in (-1, 2**31 - 1):
@@ -115,11 +115,11 @@ def test_an_owner_that_does_not_answer(case):
     def silent():
         raise PeerError("host 1 did not answer.")
 
-    induce, sampler = case.remote.induce, case.sampler(config_of(case, "induced"))
+    sampler = case.sampler(config_of(case, "induced"))
     (request,) = case.requests(1)
-    case.remote.induce = lambda *asked: silent
+    case.remote.instead["induce"] = lambda *asked: silent
     with pytest.raises(PeerError, match="host 1"):
         sampled(sampler, request)
-    case.remote.induce = induce
+    case.remote.instead.clear()
     expected = written(KHopSampler(case.whole, config_of(case, "induced")).draft(request))
     assert_same(sampled(sampler, request), expected)

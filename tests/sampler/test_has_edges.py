@@ -12,6 +12,7 @@ from glt_lightning.cluster.remote_rows import PeerRows
 from glt_lightning.errors import DataError, PeerError
 from glt_lightning.options import CacheOptions
 from glt_lightning.sampler.khop import neighbor_source
+from glt_lightning.sampler.questions import HasEdges
 from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.transport.base import Service
 from glt_lightning.transport.message import Message, pack
@@ -120,14 +121,14 @@ def test_owners_over_the_wire(tmp_path, kind, reply_bytes):
     ids=["nothing", "none", "too many", "two dimensions", "other type"],
 )
 def test_a_reply_that_is_no_answer(reply):
-    def answer(*_args):
+    def answer(*_args, **_options):
         arrays, body = pack({} if reply is None else {"found": reply})
         return SimpleNamespace(result=lambda: Message({"arrays": arrays}, body))
 
     rows = PeerRows(np.ones(1, dtype=np.int32), [SimpleNamespace(name="server 0", ask=answer)])
     gids = np.arange(3, dtype=np.int32)
     with pytest.raises(PeerError, match="server 0: its reply to a question for 3 edges is inconsistent"):
-        rows.has_edges(1, 0, gids, gids)()
+        rows.ask(1, HasEdges(0, gids, gids))()
 
 
 def test_edges_of_weight_0_are_none(tmp_path):

@@ -14,6 +14,7 @@ from glt_lightning.errors import DataError, PeerError
 from glt_lightning.ops.induce import Among
 from glt_lightning.options import CacheOptions
 from glt_lightning.sampler.khop import neighbor_source
+from glt_lightning.sampler.questions import Induce
 from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.transport.base import Service
 from glt_lightning.transport.message import Message, pack
@@ -23,6 +24,11 @@ from tests.helpers.servers import open_farm
 from tests.sampler.test_has_edges import SPLITS, edges_of, part_of
 
 CONFIG = SamplerConfig(0, ())
+
+
+def edges_among(source, asked):
+    waits = [source.ask(Induce(among)) for among in asked]
+    return [wait() for wait in waits]
 
 
 def questions(data, whole, limit=None):
@@ -42,7 +48,7 @@ def questions(data, whole, limit=None):
 
 def check(source, whole, asked, truth):
     """All of them at once; every edge row is that of an edge with these ends."""
-    for among, picks, (edges, members) in zip(asked, source.induce(asked), truth, strict=True):
+    for among, picks, (edges, members) in zip(asked, edges_among(source, asked), truth, strict=True):
         rows = np.repeat(np.arange(len(among.rows)), picks.counts)
         assert sorted(zip(rows.tolist(), members[picks.neighbors].tolist(), strict=True)) == edges
         ids = whole.edge_shards(among.edge_type, "edge_ids").gather(picks.edge_rows.astype(np.int64))
@@ -101,7 +107,7 @@ def test_owners_over_the_wire(tmp_path, kind, reply_bytes):
         check(source, whole, asked, truth)
         assert remote.traffic.round_trips > 2 * len(asked) or reply_bytes > 256
         with pytest.raises(DataError, match=r"induced_limit: node .* more than 1. Raise induced_limit"):
-            source.induce(questions(data, whole, limit=1)[0])
+            edges_among(source, questions(data, whole, limit=1)[0])
 
 
 def edges(counts, members, edge_rows, dtype=np.int32):
@@ -125,11 +131,11 @@ def edges(counts, members, edge_rows, dtype=np.int32):
     ],
 )
 def test_a_reply_that_is_no_answer(reply):
-    def answer(*_args):
+    def answer(*_args, **_options):
         arrays, body = pack(reply)
         return SimpleNamespace(result=lambda: Message({"arrays": arrays}, body))
 
     rows = PeerRows(np.ones(1, dtype=np.int32), [SimpleNamespace(name="server 0", ask=answer)])
     among = Among(0, np.arange(3, dtype=np.int32), np.arange(2), 0, 3)
     with pytest.raises(PeerError, match="server 0: its reply to a question for"):
-        rows.induce(1, among, ())()
+        rows.ask(1, Induce(among))()

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt_lightning.cluster.expansion import Expansion
 from glt_lightning.cluster.owner import Owner
 from glt_lightning.cluster.remote_rows import PeerRows
 from glt_lightning.data.row_draws import probed, row_draws
@@ -28,7 +27,9 @@ from glt_lightning.producer.request_codec import read_config, write_config
 from glt_lightning.sampler import RowView, pick_uniform
 from glt_lightning.sampler.hops import k_hop
 from glt_lightning.sampler.khop import KHopSampler, neighbor_source
+from glt_lightning.sampler.questions import Expand
 from glt_lightning.sampler.request import BatchRequest, SamplerConfig, drawn_from
+from glt_lightning.sampler.source import OwnedParts
 from glt_lightning.transport.base import Service
 from tests.helpers.owners import CALLER, make_cache, split_up
 from tests.helpers.partitions import gids_of, partitioned, small_graph, small_hetero
@@ -323,9 +324,9 @@ def test_the_source_is_read_once_however_many_threads_ask(monkeypatch):
 
 def test_too_many_entries_for_a_picker_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = partitioned(small_graph(), tmp_path, 1)
-    rows = row_draws(whole, DrawOptions(picker=probed(PickerSpec.of(Heaviest()), whole.manifest)))
-    monkeypatch.setattr("glt_lightning.cluster.expansion._MOST_SEEN", 64)
-    asked = Expansion(1, 0, (4,), {0: gids_of(whole)[0]})
+    picker = probed(PickerSpec.of(Heaviest()), whole.manifest)
+    monkeypatch.setattr("glt_lightning.sampler.questions.expand._MOST_SEEN", 64)
+    asked = Expand(1, 0, (4,), DrawOptions(picker=picker), {0: gids_of(whole)[0]})
     said = r"see all [\d,]+ neighbours of the \d+ rows of a request; at most 1 are allowed. Use a smaller"
     with pytest.raises(DataError, match=said):
-        asked.answer(rows, np.dtype(np.int32), 1 << 20, CALLER)
+        OwnedParts(whole, picker=picker).answer(asked)

@@ -16,8 +16,8 @@ from glt_lightning.errors import DataError, PeerError
 from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.walks import WalkRule
 from glt_lightning.sampler.khop import neighbor_source
+from glt_lightning.sampler.questions import Walk
 from glt_lightning.sampler.request import SamplerConfig
-from glt_lightning.sampler.walk_question import WalkQuestion
 from glt_lightning.sampler.walks import WalkStart
 from glt_lightning.transport.base import Service
 from glt_lightning.transport.message import Message, pack
@@ -138,15 +138,15 @@ def reply(counts, nodes, user_ids=None, dtype=np.int32):
 def test_a_reply_that_is_no_answer(given):
     """Of three roots with two walks of two steps each."""
 
-    def answer(*_args):
+    def answer(*_args, **_options):
         arrays, body = pack(given)
         return SimpleNamespace(result=lambda: Message({"arrays": arrays}, body))
 
     rows = PeerRows(np.ones(1, dtype=np.int32), [SimpleNamespace(name="server 0", ask=answer)])
     rule = WalkRule(edge_types=(0,), length=2)
-    question = WalkQuestion(rule=rule, roots=np.arange(3, dtype=np.int32), key=1, walks=2)
+    question = Walk(rule=rule, roots=np.arange(3, dtype=np.int32), key=1, walks=2)
     with pytest.raises(PeerError, match="server 0: its reply to a question for 3 walks is inconsistent"):
-        rows.walk(1, question)()
+        rows.ask(1, question)()
 
 
 def test_an_owner_that_leads_walks_astray(tmp_path):
@@ -154,7 +154,6 @@ def test_an_owner_that_leads_walks_astray(tmp_path):
     whole = partitioned(written(), tmp_path, 2)
     here, remote = split_up(whole, [[0], [1]])
     source = neighbor_source(here, SamplerConfig(1, ()), remote=remote)
-    remote_walk = remote.walk
     for change, message in (
         (lambda nodes: nodes * 0 + 10**6, "led a walk to 1000000, which is no node of type 1"),
         (lambda nodes: nodes * 0 - 2, "led a walk to -2, which is no node of type 1"),
@@ -162,10 +161,10 @@ def test_an_owner_that_leads_walks_astray(tmp_path):
     ):
 
         def walk(owner, question, change=change):
-            found = remote_walk(owner, question)()
+            found = remote.answer(owner, question)()
             return lambda: type(found)(found.counts, change(found.nodes), found.user_ids)
 
-        remote.walk = walk
+        remote.instead["walk"] = walk
         with pytest.raises(PeerError, match=message):
             walked(source, whole, RULES[0])
 

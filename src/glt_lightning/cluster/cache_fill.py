@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,8 @@ from glt_lightning.errors import PeerError
 from glt_lightning.ops.route import Router
 from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.progress import Progress
-from glt_lightning.sampler.source import AskedRows, Gathered, RemoteRows, wire_dtype
+from glt_lightning.sampler.questions import AskedRows, Gather
+from glt_lightning.sampler.source import Arrays, RemoteRows, wire_dtype
 
 _CHUNK_BYTES = 4 << 20  # of rows asked for at once
 _AHEAD = 8  # questions in flight
@@ -58,7 +59,7 @@ class _Asked:
     wanted: Wanted
     at: np.ndarray
     parts: np.ndarray
-    answer: Gathered
+    answer: Callable[[], Sequence[Arrays]]
 
     def store(self) -> int:
         (found,) = self.answer()
@@ -85,5 +86,5 @@ def _questions(wanted: Wanted, manifest: Manifest, remote: RemoteRows) -> Iterat
             if len(ids := route.of(owner)):
                 at = first + np.flatnonzero(route.owner == owner)
                 parts = np.flatnonzero(np.asarray(remote.owner_of_part) == owner)
-                answer = remote.gather(owner, [AskedRows(wanted.kind, wanted.type, names, ids)])
+                answer = remote.ask(owner, Gather([AskedRows(wanted.kind, wanted.type, names, ids)]))
                 yield _Asked(wanted, at, parts, answer)

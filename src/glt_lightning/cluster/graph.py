@@ -16,7 +16,8 @@ from glt_lightning.data.manifest import Manifest
 from glt_lightning.data.regular_file import parse_json
 from glt_lightning.data.user_ids import gids_by_user_id
 from glt_lightning.errors import DataError, PartitionError, RemoteError
-from glt_lightning.sampler.source import AskedRows, RemoteRows, wire_dtype
+from glt_lightning.sampler.questions import AskedRows, Gather
+from glt_lightning.sampler.source import RemoteRows, wire_dtype
 from glt_lightning.transport.base import Caller, CallHandler
 from glt_lightning.transport.message import EMPTY, Message, pack, unpack
 from glt_lightning.transport.peer import Peer
@@ -62,7 +63,8 @@ class ClusterGraph:
         chunks = [np.empty(0, dtype=self.manifest.id_dtype)]
         for first in range(begin, end, _CHUNK):
             ids = np.arange(first, min(end, first + _CHUNK), dtype=wire)
-            chunks.append(self.remote.gather(owner, [AskedRows("node", node_type, ("n_id",), ids)])()[0]["n_id"])
+            question = Gather([AskedRows("node", node_type, ("n_id",), ids)])
+            chunks.append(self.remote.ask(owner, question)()[0]["n_id"])
         return np.concatenate(chunks)
 
 

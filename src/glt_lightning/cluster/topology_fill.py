@@ -18,7 +18,8 @@ from glt_lightning.ops.route import Router
 from glt_lightning.ops.row_bytes import row_bytes
 from glt_lightning.options import DrawOptions
 from glt_lightning.progress import Progress
-from glt_lightning.sampler.source import AskedRows, Expand, RemoteRows, wire_dtype
+from glt_lightning.sampler.questions import AskedRows, Expand, Gather
+from glt_lightning.sampler.source import RemoteRows, wire_dtype
 from glt_lightning.store.choose import first_within
 from glt_lightning.store.topology_cache import NeighborLists, TopologyCache, stored_edge_rows
 
@@ -123,7 +124,7 @@ def _answers(
             if len(theirs := route.of(owner)):
                 expand = Expand(0, 0, fanouts, DrawOptions(with_edge=True), {node_type: theirs})
                 rows = AskedRows("node", node_type, ("n_id",), theirs)
-                asked.append((owner, remote.expand(owner, expand), remote.gather(owner, [rows])))
+                asked.append((owner, remote.ask(owner, expand), remote.ask(owner, Gather([rows]))))
         names = np.empty(len(ids), dtype=manifest.id_dtype)
         parts: dict[int, list[Picks]] = {r: [] for r in edge_types}
         places = []

@@ -10,6 +10,14 @@ from glt_lightning.errors import DataError
 from glt_lightning.options.picker import PickerSpec
 
 
+def read_integer(header: Mapping[str, Any], name: str, least: int, most: int) -> int:
+    """An integer of a header from another process. Raises `DataError`."""
+    value = header.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise DataError(f"{name}: expected an integer from {least} to {most}, got {value!r:.50}.")
+    return value
+
+
 def read_weights(given: Any, num_edge_types: int | None = None) -> tuple[str | None, ...]:
     """`DrawOptions.weights` from another process. Raises `DataError`."""
     named = isinstance(given, list) and all(name is None or (isinstance(name, str) and name) for name in given)

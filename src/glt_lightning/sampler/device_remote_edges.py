@@ -17,6 +17,7 @@ from glt_lightning.ops.cuda.khop_steps import RemoteParts
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.induce import Among
 from glt_lightning.ops.merge import Picks
+from glt_lightning.sampler.questions.induce import Induce
 from glt_lightning.sampler.source import EdgeOwners
 from glt_lightning.sampler.table import RowTable
 
@@ -67,7 +68,8 @@ class RemoteEdges:
         remote rows, and meanwhile the device reads its own. weighted: edges of weight 0 are left out, where there are weights."""
         own, remote = self._split([each.between for each in asked])
         questions = self._questions(asked, remote)
-        answers = self._owners.ask_edges([each.among for each in questions.values()], weighted=weighted)
+        weights = self._owners.config.weights if weighted else ()
+        answers = [self._owners.ask(Induce(each.among, weights)) for each in questions.values()]
         mine = [_of_rows(each.between, rows) for each, rows in zip(asked, own, strict=True)]
         found = stored_between(mine, require_room=self._require_room)
         for (i, question), answer in zip(questions.items(), answers, strict=True):

@@ -16,6 +16,7 @@ from glt_lightning.ops.trees import Trees
 from glt_lightning.sampler.draws import role_key
 from glt_lightning.sampler.importance_task import ImportanceTask
 from glt_lightning.sampler.neighbors import Found, LocalSource, NeighborSource
+from glt_lightning.sampler.questions.has_edges import KnowsEdges
 from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.sampler.walks import Visiting
 
@@ -26,7 +27,7 @@ def partition_for(partition: LocalPartition, config: SamplerConfig) -> LocalPart
     return partition if task is None else OtherEdges(partition, task.edge_types)
 
 
-class ImportanceSource:
+class ImportanceSource(KnowsEdges):
     """`neighbors.NeighborSource` over ``source``, whose edge types are those of the task.
 
     Edges have the numbers of visits where others have their edge rows. Attributes of nodes come as from ``source``.
@@ -37,7 +38,7 @@ class ImportanceSource:
         self.config, self.view, self.nodes, self.edges = source.config, source.view, source.nodes, source.edges
         self.begin, self.settle = source.begin, source.settle
         self.walk, self.most_visited = source.walk, source.most_visited
-        self.has_edges, self.induce, self.read_targets = source.has_edges, source.induce, source.read_targets
+        self.ask, self.read_targets = source.ask, source.read_targets
         self.reached_nodes, self.complete = source.reached_nodes, source.complete
 
     @property

@@ -22,6 +22,7 @@ from glt_lightning.sampler.negatives import (
     negative_mask,
 )
 from glt_lightning.sampler.neighbors import NeighborSource
+from glt_lightning.sampler.questions.induce import Induce
 from glt_lightning.sampler.request import BatchRequest
 from glt_lightning.sampler.sample import TARGET_ID, target_name
 
@@ -102,7 +103,7 @@ class LinkSampler:
         if not len(rows):
             return _EMPTY
         among = Among.of(self._source.local.stored_view, self.task.edge_type, rows, members, None)
-        (picks,) = self._source.induce([among], weighted=False)  # one of weight 0 is in no batch, and yet is stored
+        picks = self._source.ask(Induce(among))()  # without weights: one of weight 0 is in no batch, and yet is stored
         assert picks.edge_rows is not None
         pairs = np.repeat(np.arange(len(rows)), picks.counts) * len(members) + picks.neighbors
         known, first = np.unique(pairs, return_index=True)

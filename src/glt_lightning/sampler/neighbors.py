@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -11,18 +11,17 @@ from glt_lightning.ops.excluded import ExcludedEdges
 from glt_lightning.ops.gather import OnDisk
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.hops import Expands
-from glt_lightning.ops.induce import Among
-from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.route import Route
 from glt_lightning.ops.trees import Trees
 from glt_lightning.ops.walks import Walks
 from glt_lightning.sampler.counters import Counters
 from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.sampler.sample import Field
-from glt_lightning.sampler.source import EdgeOwners
+from glt_lightning.sampler.source import EdgeOwners, RowsQuestion
 from glt_lightning.sampler.table import RowTable
 from glt_lightning.sampler.walks import RoutedWalks, Visiting, WalkStart
 
+A = TypeVar("A")
 Found = Any  # `ops.khop.Subgraph`, or on a device `ops.cuda.subgraph.DeviceSubgraph`
 
 
@@ -59,17 +58,14 @@ class NeighborSource(Expands, Protocol):
     ) -> Found | None:
         """The nodes and edges of a whole batch in one native call; None where that cannot be. Arguments as for `hops.k_hop`."""
 
-    def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray, *, weighted: bool = True) -> np.ndarray:
-        """bool [n]: whether the graph has an edge of the type (an index) from ``src[i]`` to ``dst[i]``, both gids; where
-        neighbours are drawn by weights and ``weighted``, one whose weight is not 0.
+    def ask(self, question: RowsQuestion[A]) -> Callable[[], A]:
+        """Asks a question about rows of the stored edges, such as `HasEdges`; what it returns waits for the answer.
 
-        Owners of remote ``dst`` are asked once. The CPU answers from the mapped files also where a GPU samples. Raises
-        `DataError` for an edge type or ids that the graph does not have.
-        """
+        Owners of remote rows are asked once, and at once. The CPU answers from the mapped files also where a GPU samples. Asking
+        and waiting raise `DataError` for ids that the graph does not have."""
 
-    def induce(self, asked: Sequence[Among], *, weighted: bool = True) -> Sequence[Picks]:
-        """The edges of each entry, in the order of its rows: neighbours are positions in its members. weighted: edges of weight 0
-        are left out. Owners of remote rows are asked once for each. Raises `DataError` for a row beyond `Among.limit`."""
+    def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray) -> np.ndarray:
+        """Asks `HasEdges` by the weights of the config, as `questions.has_edges.KnowsEdges`."""
 
     def walk(self, start: WalkStart) -> Walks:
         """Walks to their ends, along the stored edges and by the weights of the config. Owners are asked for those that come to
@@ -84,7 +80,7 @@ class NeighborSource(Expands, Protocol):
 
     def complete(self, found: Found, excluded: ExcludedEdges | None) -> Found | None:
         """A batch with the edges that ``config.subgraph`` asks for, found where the batch lies; None where that cannot be: then
-        `subgraph.complete_edges` finds them by `induce`. excluded: edges that are not there."""
+        `subgraph.complete_edges` asks for them. excluded: edges that are not there."""
 
     def read_targets(self, edge_type: int, edges: np.ndarray) -> dict[str, np.ndarray]:
         """``e_id`` and the attributes of some edges, int64 [n] edge rows, of an edge type whose `LinkTask` asks for them. Owners

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from glt_lightning.data.local_partition import LocalPartition
 from glt_lightning.ops.excluded import ExcludedEdges, Pairs
 from glt_lightning.ops.has_edges import require_pairs
-from glt_lightning.ops.induce import Among
 from glt_lightning.ops.merge import Drawn, Picks
 from glt_lightning.ops.route import Route, Router
 from glt_lightning.ops.trees import Trees
 from glt_lightning.ops.walks import Walks
 from glt_lightning.sampler.neighbors import Found, LocalSource
-from glt_lightning.sampler.source import Expand, Induced, Picked, RemoteRows, wire_dtype
+from glt_lightning.sampler.questions.expand import Expand, trees_of
+from glt_lightning.sampler.questions.has_edges import KnowsEdges
+from glt_lightning.sampler.source import RemoteRows, RowsQuestion, wire_dtype
 from glt_lightning.sampler.table import RowTable, ask_owners
 from glt_lightning.sampler.walks import RoutedWalks, Visiting, WalkStart
 from glt_lightning.store.remote_cache import RemoteCache
 
+A = TypeVar("A")
 
-class RoutedSource:
+
+class RoutedSource(KnowsEdges):
     """`neighbors.NeighborSource` over the parts of ``local`` and those of ``remote`` owners.
 
     Of each hop every owner is asked once for the neighbours of its frontier rows and, at the same time, for their
@@ -97,10 +99,15 @@ class RoutedSource:
         attributes = self._route_rows(ids) if new else None
         routes, without = self._route(ids, attributes), self._by_owner(excluded)
         whole = Expand(key, hop, tuple(fanouts), self.config, {}, self.config.require_room, trees=trees)
-        asked = self._ask_picks(whole, routes, without)
+        by_type = dict(enumerate(routes))
+        asked = {
+            owner: self._remote.ask(owner, share)
+            for owner in self._others
+            if (share := whole.of_owner(owner, by_type, without[owner], self.view)) is not None
+        }
         if attributes is not None:
             self._ask_rows(self.nodes, attributes)
-        mine, in_trees = self.local.own(frontier, routes), _trees_of(trees, 0, dict(enumerate(routes)))
+        mine, in_trees = self.local.own(frontier, routes), trees_of(trees, 0, by_type)
         own = self.local.expand(key, hop, fanouts, mine, excluded=without[0], trees=in_trees)
         with self._waiting():
             answers = {owner: picked() for owner, picked in asked.items()}
@@ -147,74 +154,36 @@ class RoutedSource:
                 shares[owner][r] = route.of(owner), src[route.owner == owner].astype(self._wire)
         return [ExcludedEdges(share) if share else None for share in shares]
 
-    def _ask_picks(
-        self, whole: Expand, routes: Sequence[Route], without: Sequence[ExcludedEdges | None]
-    ) -> dict[int, Picked]:
-        """Asks the owners for the neighbours of their rows: owner -> answer. whole: the hop, with the trees of all rows."""
-        wanted, asked = {t for r, t in self._edge_types if whole.fanouts[r]}, {}
-        for owner in self._others:
-            rows = {t: ids for t in wanted if len(ids := routes[t].of(owner))}
-            if rows:
-                trees = _trees_of(whole.trees, owner, {t: routes[t] for t in rows})
-                share = replace(whole, rows=rows, excluded=without[owner], trees=trees)
-                asked[owner] = self._remote.expand(owner, share)
-        return asked
-
     def _cached_picks(self, whole: Expand, edge_type: int, route: Route, without: ExcludedEdges | None) -> Picks:
         """Those of the nodes of which the neighbour lists are cached."""
         assert self._topology is not None
         owner, node_type = self._remote.num_owners, int(self.view.dst_types[edge_type])
         pairs = None if without is None else without.pairs.get(edge_type)
-        trees = _trees_of(whole.trees, owner, {node_type: route})
+        trees = trees_of(whole.trees, owner, {node_type: route})
         rows, fanout, labor = route.of(owner), whole.fanouts[edge_type], self.local.view.labor
         return self._topology.sample(edge_type, rows, fanout, whole.key, whole.hop, self.config, pairs, trees, labor)
 
-    def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray, *, weighted: bool = True) -> np.ndarray:
-        require_pairs(self._stored, edge_type, dst, src)
-        node_type, owners = int(self._stored.dst_types[edge_type]), self._remote.num_owners
-        weights = self.config.weights if weighted else ()
-        route = self._route_lists(node_type, np.ascontiguousarray(dst, dtype=np.int64))
-        mine = [np.flatnonzero(route.owner == owner) for owner in range(len(route.begin) - 1)]
-        asked = {
-            owner: self._remote.has_edges(
-                owner, edge_type, route.of(owner), src[mine[owner]].astype(self._wire), weights
-            )
-            for owner in self._others
-            if len(mine[owner])
-        }
-        found = np.empty(len(dst), dtype=np.bool_)
-        found[mine[0]] = self.local.has_edges(edge_type, route.of(0), src[mine[0]], weighted=weighted)
-        if len(mine) > owners:
-            assert self._topology is not None
-            found[mine[owners]] = self._topology.has_edges(edge_type, route.of(owners), src[mine[owners]], weights)
-        with self._waiting():
-            for owner, answer in asked.items():
-                found[mine[owner]] = answer()
-        return found
-
-    def induce(self, asked: Sequence[Among], *, weighted: bool = True) -> list[Picks]:
-        return [answer() for answer in self.ask_edges(asked, weighted=weighted)]
-
-    def ask_edges(self, asked: Sequence[Among], *, weighted: bool = True) -> list[Induced]:
-        return [self._ask_among(among, weighted) for among in asked]
-
-    def _ask_among(self, among: Among, weighted: bool) -> Induced:
+    def ask(self, question: RowsQuestion[A]) -> Callable[[], A]:
         """Asks the owners of the rows at once; the local rows are read when the answer is waited for."""
-        owners, weights = self._remote.num_owners, self.config.weights if weighted else ()
-        route = self._route_lists(int(self._stored.dst_types[among.edge_type]), among.rows)
-        shares = [replace(among, rows=route.of(owner)) for owner in range(len(route.begin) - 1)]
-        asked = {o: self._remote.induce(o, shares[o], weights) for o in self._others if len(shares[o].rows)}
-        none = Picks(*(np.empty(0, dtype=np.int64) for _ in range(3)))
+        owners, route = self._remote.num_owners, self._route_lists(*question.rows(self._stored))
+        shares = {
+            owner: question.of_rows(route.of(owner), route.owner == owner)
+            for owner in range(len(route.begin) - 1)
+            if len(route.of(owner))
+        }
+        asked = {owner: self._remote.ask(owner, shares[owner]) for owner in self._others if owner in shares}
 
-        def answer() -> Picks:
-            mine = replace(shares[0], rows=shares[0].rows.astype(np.int64))
-            picks = self.local.induce([mine], weighted=weighted) if len(mine.rows) else [none]
-            with self._waiting():
-                picks = [*picks, *(asked[o]() if o in asked else none for o in self._others)]
-            if len(shares) > owners:
+        def answer() -> A:
+            answers: list[A | None] = [None] * (len(route.begin) - 1)
+            if 0 in shares:
+                answers[0] = self.local.ask(shares[0])()
+            if owners in shares:
                 assert self._topology is not None
-                picks.append(self._topology.induce(shares[owners], weights))
-            return Drawn(picks, route.owner).stitched()
+                answers[owners] = shares[owners].answer_cached(self._topology)
+            with self._waiting():
+                for owner, wait in asked.items():
+                    answers[owner] = wait()
+            return question.stitch(route.owner, answers)
 
         return answer
 
@@ -260,10 +229,3 @@ class RoutedSource:
         for table in self.nodes:
             table.learn()
         self.local.settle(found)
-
-
-def _trees_of(trees: Trees | None, owner: int, routes: Mapping[int, Route]) -> Trees | None:
-    """The trees of the rows of a frontier that an owner has, by node type; the last owner may be the cache."""
-    if trees is None:
-        return None
-    return trees.of_rows({t: trees.of[t][route.owner == owner] for t, route in routes.items()})

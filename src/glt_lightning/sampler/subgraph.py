@@ -13,6 +13,7 @@ from glt_lightning.ops.khop import Subgraph
 from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.ranges import entries_of
 from glt_lightning.sampler.neighbors import Found, NeighborSource
+from glt_lightning.sampler.questions import HasEdges, Induce
 from glt_lightning.sampler.subgraph_task import INDUCED
 
 _EMPTY = np.empty(0, dtype=np.int64)
@@ -75,7 +76,7 @@ def complete_edges(source: NeighborSource, found: Found, excluded: ExcludedEdges
     """A batch with the edges that ``source.config.subgraph`` asks for.
 
     excluded: edges that are not there. Owners are asked for the rows of remote nodes, and for the attributes of the new edges.
-    Raises `DataError` for a row beyond the limit, and as `NeighborSource.induce`.
+    Raises `DataError` for a row beyond the limit, and as `NeighborSource.ask`.
     """
     task = source.config.subgraph
     if task is None:
@@ -123,12 +124,18 @@ def _induced(source: NeighborSource, nodes: Sequence[BatchNodes], excluded: Mapp
         if len(nodes[src].ids) and len(nodes[dst].ids)
     ]
     edges = [FoundEdges(_EMPTY, _EMPTY, _EMPTY) for _ in types]
-    for among, picks in zip(asked, source.induce(asked), strict=True):
+    for among, picks in zip(asked, _edges_of(source, asked), strict=True):
         r = among.edge_type
         src, dst = (nodes[t] for t in types[r])
         found = _spread(picks, dst, np.arange(len(dst.gid)), dst.number, src)
         edges[r] = found.where(~_are_pairs(dst.gid[found.dst], src.gid[found.src], excluded.get(r)))
     return edges
+
+
+def _edges_of(source: NeighborSource, asked: Sequence[Among]) -> list[Picks]:
+    """The edges of each entry, by the weights of the config. Owners are asked at the same time."""
+    waits = [source.ask(Induce(among, source.config.weights)) for among in asked]
+    return [wait() for wait in waits]
 
 
 def _spread(
@@ -171,7 +178,7 @@ def _reverse(
         rows, row_of = np.unique(dst.number[lids], return_inverse=True)
         asked.append(Among.of(view, r, dst.ids[rows], src.ids[members], task.limit))
         ends.append((r, flipped, lids, row_of, members))
-    for (r, flipped, lids, row_of, members), picks in zip(ends, source.induce(asked), strict=True):
+    for (r, flipped, lids, row_of, members), picks in zip(ends, _edges_of(source, asked), strict=True):
         src, dst = (nodes[int(t[r])] for t in (view.src_types, view.dst_types))
         stored = _spread(picks, dst, lids, row_of, src, members)
         stored = stored.where(_in_pairs(stored, flipped))
@@ -180,7 +187,7 @@ def _reverse(
         if task.reverse[r] == r:
             copies = flipped.where(~_in_pairs(flipped, stored))
             if any(source.config.weights):  # an edge of weight 0 is in no batch, nor is a copy of the other direction
-                copies = copies.where(~source.has_edges(r, dst.gid[copies.dst], src.gid[copies.src], weighted=False))
+                copies = copies.where(~source.ask(HasEdges(r, dst.gid[copies.dst], src.gid[copies.src]))())
             copied[r] = copies.where(~_are_pairs(dst.gid[copies.dst], src.gid[copies.src], excluded.get(r)))
     return added, copied
 

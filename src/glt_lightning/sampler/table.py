@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -13,18 +14,18 @@ from glt_lightning.data.manifest import Manifest
 from glt_lightning.errors import PeerError
 from glt_lightning.ops.dynamic_cache import DynamicCache
 from glt_lightning.ops.gather import Shards
-from glt_lightning.ops.has_edges import has_edges
-from glt_lightning.ops.induce import Among, induce_all
-from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.ranked_set import RankedSet
 from glt_lightning.ops.relabel import relabel
 from glt_lightning.ops.route import Route, Router
 from glt_lightning.sampler.counters import Counters
+from glt_lightning.sampler.questions.gather import AskedRows, Gather
+from glt_lightning.sampler.questions.has_edges import KnowsEdges
 from glt_lightning.sampler.request import SamplerConfig
-from glt_lightning.sampler.source import AskedRows, Gathered, RemoteRows
+from glt_lightning.sampler.source import Arrays, RemoteRows, RowsQuestion
 from glt_lightning.sampler.walks import LocalWalks
 from glt_lightning.store.device_index import DeviceIndex
 
+A = TypeVar("A")
 _NO_IDS = np.empty(0, dtype=np.int64)
 
 
@@ -47,7 +48,7 @@ class Answer:
 
     place: int
     count: int
-    gathered: Gathered
+    gathered: Callable[[], Sequence[Arrays]]
     index: int = 0
     ids: np.ndarray | None = None
 
@@ -243,7 +244,8 @@ def ask_owners(remote: RemoteRows, routed: Sequence[tuple[RowTable, Route]]) -> 
     for owner in range(1, remote.num_owners):
         asked = [(table, route, ids) for table, route in routed if len(ids := route.of(owner))]
         if asked:
-            answer = remote.gather(owner, [AskedRows(t.kind, t.type, t.stored, ids) for t, _, ids in asked])
+            tables = [AskedRows(t.kind, t.type, t.stored, ids) for t, _, ids in asked]
+            answer = remote.ask(owner, Gather(tables))
             for index, (table, route, ids) in enumerate(asked):
                 table.answers.append(Answer(int(route.first[owner]), len(ids), answer, index, ids))
 
@@ -261,7 +263,7 @@ def edge_names(manifest: Manifest, config: SamplerConfig) -> list[dict[str, str]
     ]
 
 
-class MappedTables(LocalWalks):
+class MappedTables(LocalWalks, KnowsEdges):
     """Where a batch's rows lie in the mapped parts: the part of a `neighbors.LocalSource` that is the same on the CPU and on
     a device. on_device: nodes whose attributes the trainer's device has.
 
@@ -303,14 +305,9 @@ class MappedTables(LocalWalks):
         table.place(edges, {})
         return table.gathered(self.config.threads)
 
-    def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray, *, weighted: bool = True) -> np.ndarray:
-        view = self._edges_view if weighted else self._unweighted
-        return has_edges(view, edge_type, dst, src, threads=self.config.threads)
-
-    def induce(self, asked: Sequence[Among], *, weighted: bool = True) -> list[Picks]:
-        threads, require_room = self.config.threads, self.config.require_room
-        view = self._edges_view if weighted else self._unweighted
-        return [induce_all(view, among, threads=threads, require_room=require_room) for among in asked]
+    def ask(self, question: RowsQuestion[A]) -> Callable[[], A]:
+        view = self._edges_view if any(question.weights) else self._unweighted
+        return partial(question.answer, view, self.config.threads, self.config.require_room)
 
     def begin(self) -> None:
         """Forgets the batch before."""

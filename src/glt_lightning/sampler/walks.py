@@ -21,9 +21,9 @@ from glt_lightning.ops.hops import AllLocal
 from glt_lightning.ops.merge import Picks
 from glt_lightning.ops.walks import WalkRule, Walks, count_visits, user_ids, walk_streams
 from glt_lightning.sampler.counters import Counters
+from glt_lightning.sampler.questions.walk import Stepped, Walk
 from glt_lightning.sampler.request import SamplerConfig
 from glt_lightning.sampler.source import RemoteRows, wire_dtype
-from glt_lightning.sampler.walk_question import Stepped, WalkQuestion
 
 _WALK_BYTES = 44  # of a walk in memory, beside 8 for each step
 _AT_ONCE = 1 << 20  # walks whose steps are in memory at once
@@ -205,15 +205,15 @@ class RoutedWalks:
     ) -> Callable[[], Stepped]:
         trees = None if start.trees is None else start.trees[which]
         roots = start.roots[which].astype(self._wire)
-        question = WalkQuestion(rule=start.rule, roots=roots, weights=self._weights, trees=trees, excluded=without)
-        return self._remote.walk(owner, replace(question, key=start.key, walks=start.walks))
+        question = Walk(rule=start.rule, roots=roots, weights=self._weights, trees=trees, excluded=without)
+        return self._remote.ask(owner, replace(question, key=start.key, walks=start.walks))
 
     def _ask_on(
         self, walks: Walks, owner: int, which: np.ndarray, without: ExcludedEdges | None
     ) -> Callable[[], Stepped]:
         roots, at = (ids[which].astype(self._wire) for ids in (walks.roots, walks.at))
-        question = WalkQuestion(rule=walks.rule, roots=roots, weights=self._weights, at=at, excluded=without)
-        return self._remote.walk(owner, replace(question, streams=walks.streams[which], step=walks.step[which]))
+        question = Walk(rule=walks.rule, roots=roots, weights=self._weights, at=at, excluded=without)
+        return self._remote.ask(owner, replace(question, streams=walks.streams[which], step=walks.step[which]))
 
     def _add(self, walks: Walks, which: np.ndarray, found: Stepped) -> None:
         """What an owner answered. Raises `PeerError` for steps that no walk takes."""

@@ -20,7 +20,8 @@ from glt_lightning.ops.gather import Shards
 from glt_lightning.ops.has_edges import has_edges
 from glt_lightning.ops.sample import RowDraw
 from glt_lightning.options import DrawOptions
-from glt_lightning.sampler.source import AskedRows, Expand, RemoteRows, wire_dtype
+from glt_lightning.sampler.questions import AskedRows, Expand, Gather, HasEdges
+from glt_lightning.sampler.source import RemoteRows, wire_dtype
 from glt_lightning.server.served import ServedGraph
 from glt_lightning.tensors.space import RowSpace, row_spaces
 from glt_lightning.tensors.values import ValueType
@@ -170,8 +171,8 @@ class GraphReader:
             return lambda: self._gather_local(space, name, ids)
         encoding, answers = self.manifest.decoded_by(f"{space.kind}s", space.index, name), []
         for owner, at in self._routed(space, rows):
-            asked = [AskedRows(space.kind, space.index, (name,), ids[at].astype(self._wire))]
-            answers.append((at, self._owners.gather(owner, asked) if owner else None))
+            asked = Gather([AskedRows(space.kind, space.index, (name,), ids[at].astype(self._wire))])
+            answers.append((at, self._owners.ask(owner, asked) if owner else None))
 
         def wait() -> np.ndarray:
             dtype, shape = self._stored(space, name)
@@ -257,7 +258,7 @@ class GraphReader:
 
     def _has_remote(self, owner: int, edge_type: int, pairs: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
         dst, src = (ids.astype(self._wire) for ids in pairs)
-        return self._owners.has_edges(owner, edge_type, dst, src)()
+        return self._owners.ask(owner, HasEdges(edge_type, dst, src))()
 
     @guarded()
     def edges_into(self, space: RowSpace, part: int) -> np.ndarray | None:
@@ -293,7 +294,7 @@ class GraphReader:
                 fanouts = [0] * len(self.schema.edge_types)
                 fanouts[edge_type] = fanout
                 ask = Expand(key, 0, tuple(fanouts), draw, {space.index: gids.astype(self._wire)}, excluded=mine)
-                picks = self._owners.expand(owner, ask)()[edge_type]
+                picks = self._owners.ask(owner, ask)()[edge_type]
                 assert picks.edge_rows is not None
                 found = picks.counts, picks.neighbors, picks.edge_rows
             counts[at] = found[0]

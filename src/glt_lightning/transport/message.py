@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.errors import DataError, PeerError
+from glt_lightning.errors import PeerError
+from glt_lightning.options.draw import read_integer as read_integer
 from glt_lightning.sampler.sample import Placed
 
 EMPTY = np.empty(0, dtype=np.uint8)
@@ -126,14 +127,6 @@ def _check_texts(texts: Iterable[str]) -> None:
                 ) from None
 
 
-def read_integer(header: Mapping[str, Any], name: str, least: int, most: int) -> int:
-    """An integer of a header. Raises `DataError`."""
-    value = header.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise DataError(f"{name}: expected an integer from {least} to {most}, got {value!r:.50}.")
-    return value
-
-
 def as_body(body: Any) -> np.ndarray:
     """uint8 [n] of any contiguous buffer, not copied."""
     if isinstance(body, np.ndarray) and body.dtype == np.uint8 and body.ndim == 1 and body.flags.c_contiguous:
@@ -149,9 +142,15 @@ def pack(arrays: Mapping[str, np.ndarray]) -> tuple[list[list[Any]], np.ndarray]
     body = np.empty(end, dtype=np.uint8)
     for place, array in zip(layout, arrays.values(), strict=True):
         place.view(body)[...] = array
-        used = place.offset + array.nbytes
-        body[used : -(-used // _ALIGN) * _ALIGN] = 0  # padding must not leak older contents of this memory to a peer
+    zero_padding(layout, body)
     return entries, body
+
+
+def zero_padding(layout: Sequence[Placed], body: np.ndarray) -> None:
+    """Overwrites the bytes between arrays, which would leak older contents of this memory to a peer."""
+    for place in layout:
+        used = place.offset + math.prod(place.shape) * _DTYPES[place.dtype].itemsize
+        body[used : -(-used // _ALIGN) * _ALIGN] = 0
 
 
 def lay_out(shapes: Mapping[str, tuple[np.dtype, tuple[int, ...]]]) -> tuple[list[Placed], int]:

@@ -1,10 +1,10 @@
-"""What the owner of some rows is asked about walks: take them on for as long as they stay in your parts."""
+"""The question to take walks on for as long as they stay in an owner's parts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -12,6 +12,19 @@ from glt_lightning.errors import DataError
 from glt_lightning.ops.excluded import ExcludedEdges, ExcludedEntries, is_excluded
 from glt_lightning.ops.graph import GraphView
 from glt_lightning.ops.walks import MOST_STEPS, WalkRule, Walks, user_ids, walk_streams
+from glt_lightning.options import DrawOptions
+from glt_lightning.sampler.source import (
+    Arrays,
+    InconsistentReplyError,
+    OwnedParts,
+    OwnerQuestion,
+    Received,
+    Reply,
+    Work,
+    find_excluded,
+    require_few,
+    weights_header,
+)
 
 MOST_WALKS = 1 << 16  # of one question: 1.25 MiB
 STEPS_AT_ONCE = 1 << 22  # that an owner takes before it answers: a second's work at most
@@ -29,7 +42,7 @@ class Stepped:
 
     @classmethod
     def of(cls, walks: Walks, uids: np.ndarray | None = None) -> Stepped:
-        """Of walks of which the trace has what was asked for alone."""
+        """Converts walks whose trace holds the requested steps alone."""
         ended = walks.at < 0
         visited = walks.trace >= 0
         counts = np.count_nonzero(visited, axis=1) + ended
@@ -38,9 +51,18 @@ class Stepped:
         visited &= place < (first + counts)[:, None]
         return cls(counts, walks.trace[visited], uids)
 
+    @classmethod
+    def joined(cls, found: Sequence[Stepped]) -> Stepped:
+        """Those of one piece of the walks after the other."""
+        if len(found) == 1:
+            return found[0]
+        uids = [each.user_ids for each in found if each.user_ids is not None]
+        counts, nodes = (np.concatenate([getattr(each, name) for each in found]) for name in ("counts", "nodes"))
+        return cls(counts, nodes, np.concatenate(uids) if uids else None)
+
 
 @dataclass(frozen=True, kw_only=True)
-class WalkQuestion:
+class Walk(OwnerQuestion[Stepped]):
     """Walks of which an owner has the next rows.
 
     weights: as of `DrawOptions`.  roots: integer [n] gids.
@@ -48,6 +70,8 @@ class WalkQuestion:
     in a disjoint batch.  Without a key, each walk is on its way: at [n], streams uint64 [n], step int32 [n], as of `Walks`.
     excluded: edges of the owner's rows that walks do not go along.
     """
+
+    op: ClassVar[str] = "walk"
 
     rule: WalkRule
     roots: np.ndarray
@@ -68,20 +92,79 @@ class WalkQuestion:
         each = {name: getattr(self, name) for name in ("roots", "trees", "at", "streams", "step")}
         return {name: array for name, array in each.items() if array is not None}
 
-    @property
-    def arrays(self) -> dict[str, np.ndarray]:
-        return self._of_walks | ({} if self.excluded is None else self.excluded.to_arrays())
-
-    def piece(self, begin: int, end: int) -> WalkQuestion:
+    def _piece(self, begin: int, end: int) -> Self:
         pieces: dict[str, Any] = {name: array[begin:end] for name, array in self._of_walks.items()}
         return replace(self, **pieces)
+
+    def pieces(self) -> Sequence[Self]:
+        step = max(1, MOST_WALKS // self.walks)
+        return [self._piece(begin, begin + step) for begin in range(0, len(self), step)]
+
+    def joined(self, answers: Sequence[Stepped]) -> Stepped:
+        return Stepped.joined(answers)
+
+    def to_wire(self) -> tuple[dict[str, Any], Arrays]:
+        rule = {"edge_types": list(self.rule.edge_types), "length": self.rule.length, "restart": self.rule.restart}
+        header: dict[str, Any] = rule | {"ends": self.rule.ends}
+        header |= {} if self.key is None else {"key": self.key, "walks": self.walks}
+        excluded = {} if self.excluded is None else self.excluded.to_arrays()
+        return header | weights_header(self.weights), self._of_walks | excluded
+
+    def conversation(self) -> Generator[Self, Received, Stepped]:
+        """An owner answers the first walks, or roots; the rest is asked for after that."""
+        found, done = [], 0
+        while True:
+            reply = (yield self._piece(done, len(self)) if done else self).arrays
+            counts, nodes = (reply.get(name, np.empty(0)) for name in ("counts", "nodes"))
+            found.append(Stepped(counts, nodes, reply.get("user_ids")))
+            roots = self._number_of_roots(found[-1])
+            if not 0 < roots <= len(self) - done:
+                raise InconsistentReplyError(f"a question for {len(self) - done} walks is inconsistent.")
+            done += roots
+            if done == len(self):
+                return Stepped.joined(found)
+
+    def _number_of_roots(self, found: Stepped) -> int:
+        """How many walks, or roots, a reply is about; 0 where it contradicts itself."""
+        columns = [found.counts, found.nodes] + ([] if found.user_ids is None else [found.user_ids])
+        if any(a.ndim != 1 or a.dtype not in (np.int32, np.int64) for a in columns) or found.counts.min(initial=1) < 1:
+            return 0
+        roots, rest = divmod(len(found.counts), self.walks)
+        if rest or found.counts.max(initial=1) > self.rule.length or found.counts.sum() != len(found.nodes):
+            return 0
+        begins = self.key is not None
+        return roots if (found.user_ids is not None and len(found.user_ids) == roots) == begins else 0
+
+    @classmethod
+    def work(cls, header: Mapping[str, Any], arrays: Arrays, parts: OwnedParts) -> Work:
+        """For the first walks, or the first roots, as many as fit."""
+        view = parts.partition.weighted(weights := DrawOptions.from_wire(header).weights)
+        question = cls._from_wire(header, arrays, weights)
+        require_few("walk", question.excluded)
+        rule, size, most_bytes = question.rule, parts.wire.itemsize, parts.most_bytes
+        rule.require(view.src_types.tolist(), view.dst_types.tolist())
+        each = (question.walks * (rule.length + 1) + 1) * size
+        if each > most_bytes:
+            raise DataError(
+                f"walk: {question.walks} walks of {rule.length} steps take {each} bytes, more than a reply of this process may "
+                f"have ({most_bytes}). Use fewer or shorter walks, or raise cluster.limits.reply_size here."
+            )
+        steps = question.walks * rule.length
+        most = max(1, min(most_bytes // each, MOST_WALKS // question.walks, STEPS_AT_ONCE // steps, len(question)))
+
+        def reply(look: Callable[[], None]) -> Reply:
+            excluded = find_excluded(question.excluded, view, look)
+            found = question._piece(0, most).answer(view, excluded=excluded)
+            return Reply.of({"counts": found.counts, "nodes": found.nodes, "user_ids": found.user_ids}, parts.wire)
+
+        return Work(most * steps * STEP_BYTES, reply)
 
     def answer(
         self, view: GraphView, threads: int = 1, excluded: Mapping[int, ExcludedEntries] | None = None
     ) -> Stepped:
-        """view: of the mapped parts, by these weights.  excluded: where its rows have the excluded edges, if that is known.
+        """The walks through the mapped rows. excluded: where its rows have the excluded edges, if that is known.
 
-        Raises `DataError` for nodes that are not there, and as `advance`."""
+        Raises `DataError` for nodes that are not there, and as `Walks.advance`."""
         roots, uids = self.roots.astype(np.int64), None
         if self.key is None:
             assert self.at is not None
@@ -97,18 +180,9 @@ class WalkQuestion:
         walks.advance(view, threads=threads, excluded=excluded)
         return Stepped.of(walks, uids)
 
-    def to_header(self) -> dict[str, Any]:
-        """Beside `arrays`, the inverse of `from_message`."""
-        rule = {"edge_types": list(self.rule.edge_types), "length": self.rule.length, "restart": self.rule.restart}
-        header: dict[str, Any] = rule | {"ends": self.rule.ends}
-        header |= {} if self.key is None else {"key": self.key, "walks": self.walks}
-        return header | ({"weights": list(self.weights)} if any(self.weights) else {})
-
     @classmethod
-    def from_message(
-        cls, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray], weights: tuple[str | None, ...]
-    ) -> WalkQuestion:
-        """Raises `DataError` for anything else than another process sends. weights: of the header, checked."""
+    def _from_wire(cls, header: Mapping[str, Any], arrays: Arrays, weights: tuple[str | None, ...]) -> Self:
+        """The inverse of `to_wire`. weights: of the header, checked."""
         edge_types = header.get("edge_types")
         if not isinstance(edge_types, list) or not 0 < len(edge_types) <= MOST_STEPS:
             raise DataError(f"walk: expected a list of edge types, got {edge_types!r:.100}.")
