@@ -18,7 +18,7 @@ import tempfile
 import torch
 from measure import report
 
-from glt_lightning.lightning.cli import GLTCLI
+from glt_lightning.cli import GLTCLI
 
 
 def run(config: str, seed: int, options: list[str], folder: str) -> dict[str, float]:

@@ -17,11 +17,9 @@ from measure import report
 from step import CLASSES, LAYERS, step
 
 from glt_lightning import LocalPartition
-from glt_lightning.lightning.models.gnn import HomogeneousGNN
 from glt_lightning.loader.collate import Collate
-from glt_lightning.sampler.khop import KHopSampler
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.sampler.sample import Sample
+from glt_lightning.models.gnn import HomogeneousGNN
+from glt_lightning.sampling import BatchRequest, KHopSampler, Sample, SamplerConfig
 
 
 def main() -> None:

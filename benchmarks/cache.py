@@ -30,16 +30,11 @@ from measure import report
 
 sys.path.append(str(Path(__file__).parents[1]))
 from glt_lightning import LocalPartition
-from glt_lightning.cluster.cache import CacheMaker
-from glt_lightning.ops.gather import Shards
-from glt_lightning.options import CacheOptions
-from glt_lightning.sampler.counters import Counters
-from glt_lightning.sampler.fanouts import fanout_table
-from glt_lightning.sampler.hops import k_hop
-from glt_lightning.sampler.khop import KHopSampler, neighbor_source
-from glt_lightning.sampler.plan import EpochPlan
-from glt_lightning.sampler.request import SamplerConfig
-from glt_lightning.store.remote_cache import RemoteCache
+from glt_lightning.base import CacheOptions
+from glt_lightning.graph import RemoteCache
+from glt_lightning.kernels import Shards
+from glt_lightning.sampling import Counters, EpochPlan, KHopSampler, SamplerConfig, fanout_table, k_hop, neighbor_source
+from glt_lightning.workers.cluster.cache import CacheMaker
 from tests.helpers.owners import DirectRows, split_up
 
 _LOOKED_UP = 500_000

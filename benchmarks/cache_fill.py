@@ -29,14 +29,12 @@ from cluster import TOKEN, Barrier, link
 from measure import cpu_s, process_tree, report
 
 from glt_lightning import LoaderContext, LoaderSpec, LocalPartition, SamplingOptions
-from glt_lightning.cluster.cache import CacheMaker
-from glt_lightning.cluster.owner_server import OwnerAddresses, connect_owners
-from glt_lightning.loader.hosts import HostsGraph
-from glt_lightning.options import CacheOptions, ClusterOptions, SecurityOptions
-from glt_lightning.producer.ranks import Ranks
-from glt_lightning.server.hosted import ServerPlan
-from glt_lightning.server.process import ServerProcess
-from glt_lightning.store.remote_cache import RemoteCache
+from glt_lightning.base import CacheOptions, ClusterOptions, SecurityOptions
+from glt_lightning.graph import RemoteCache
+from glt_lightning.loader import HostsGraph
+from glt_lightning.workers import Ranks, ServerPlan, ServerProcess
+from glt_lightning.workers.cluster.cache import CacheMaker
+from glt_lightning.workers.cluster.owner_server import OwnerAddresses, connect_owners
 
 SPEC = LoaderSpec(name="train", split="train", num_neighbors=[15, 10, 5], batch_size=1024, shuffle=True)
 RANKS, WORKERS = 4, 2

@@ -28,14 +28,10 @@ import torch
 from measure import cpu_s, process_tree, report
 
 from glt_lightning import LoaderContext, LoaderSpec, LocalPartition, SamplingOptions
-from glt_lightning.cluster.graph import RemoteGraph
-from glt_lightning.cluster.link import Link
-from glt_lightning.loader.hosts import HostsGraph
-from glt_lightning.options import ClusterOptions, SecurityOptions
-from glt_lightning.producer.ranks import Ranks
-from glt_lightning.server.hosted import ServerPlan
-from glt_lightning.server.process import ServerProcess
-from glt_lightning.server.remote import RemoteProducer
+from glt_lightning.base import ClusterOptions, SecurityOptions
+from glt_lightning.loader import HostsGraph
+from glt_lightning.workers import Link, Ranks, RemoteGraph, ServerPlan, ServerProcess
+from glt_lightning.workers.server.remote import RemoteProducer
 
 TOKEN = "benchmark-of-a-cluster"
 HERE = Path(__file__).resolve().parent
@@ -223,7 +219,7 @@ def server(args: argparse.Namespace) -> dict[str, Any]:
 
 def certificates(folder: Path) -> dict[str, str]:
     """Mutual TLS between processes of this host."""
-    from glt_lightning.transport.certs import make_authority, make_certificate
+    from glt_lightning.workers import make_authority, make_certificate
 
     make_authority(folder, days=1)
     make_certificate(folder, "node", ["127.0.0.1"], days=1)

@@ -26,12 +26,11 @@ from loader import endless
 from measure import report
 
 from glt_lightning import LoaderContext, LoaderSpec, LocalPartition, SamplingOptions
-from glt_lightning.data.manifest import node_path
-from glt_lightning.ops.disk import PAGE, DiskFile, DiskRows, ReadSlots
-from glt_lightning.ops.row_bytes import row_bytes
-from glt_lightning.options import CacheOptions
-from glt_lightning.sampler.counters import Counters
-from glt_lightning.store.host_tier import hottest_rows
+from glt_lightning.base import CacheOptions
+from glt_lightning.graph import node_path
+from glt_lightning.graph.host_tier import hottest_rows
+from glt_lightning.kernels import PAGE, DiskFile, DiskRows, ReadSlots, row_bytes
+from glt_lightning.sampling import Counters
 
 DEPTHS = (1, 4, 16, 32, 64)
 

@@ -18,8 +18,7 @@ import numpy as np
 from measure import report
 
 from glt_lightning import LocalPartition
-from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
-from glt_lightning.ops.khop import KHopOp
+from glt_lightning.kernels import EdgeTypeArrays, GraphView, KHopOp
 
 CASES = {"15,10,5": 1024, "10,25": 1000, "15,10": 2048}
 

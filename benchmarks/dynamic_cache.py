@@ -15,8 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from measure import report
 
-from glt_lightning.ops.dynamic_cache import DynamicCache
-from glt_lightning.ops.gather import Shards
+from glt_lightning.kernels import DynamicCache, Shards
 
 
 def timed(what: str, n: int, calls: list[Callable[[], object]]) -> float:

@@ -27,8 +27,8 @@ from torch.nn import functional
 from torch_geometric.nn import to_hetero
 
 from glt_lightning import GLTDataModule, GraphSAGE, LoaderContext, LoaderSpec, LocalPartition, PartitionOptions
-from glt_lightning.lightning.models.gnn import gnn_class
-from glt_lightning.ops.malloc import keep_freed_memory
+from glt_lightning.kernels import keep_freed_memory
+from glt_lightning.models.gnn import gnn_class
 
 Step = Callable[[Any], Tensor]
 

@@ -31,11 +31,9 @@ from benchmarks import gpu_graph, gpu_loader, gpu_ops
 from benchmarks.gpu_measure import Clock, DeviceClock, Limits, Rounds, Spread
 from benchmarks.gpu_rows import Row, markdown
 from glt_lightning import LoaderContext, LocalPartition
-from glt_lightning.data.manifest import node_path
-from glt_lightning.ops.cuda.kernels import Kernels
-from glt_lightning.options import GpuBudgets, Memory
-from glt_lightning.store.device_store import open_store
-from glt_lightning.store.placement import BatchArrays
+from glt_lightning.base import GpuBudgets, Memory
+from glt_lightning.graph import BatchArrays, node_path, open_store
+from glt_lightning.kernels import Kernels
 
 _PEERS = ("pyg_lib", "torch_sparse", "dgl", "cugraph", "pylibcugraph")
 # what an H200 is to reach, by where the graph and the attributes lie

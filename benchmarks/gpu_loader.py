@@ -22,7 +22,7 @@ from glt_lightning import (
     PartitionOptions,
     SamplingOptions,
 )
-from glt_lightning.options import Memory
+from glt_lightning.base import Memory
 
 SEED = 1
 

@@ -9,14 +9,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu_measure import Clock, Rounds, Spread
-from glt_lightning.data import LocalPartition
-from glt_lightning.data.arrays import open_array
-from glt_lightning.data.manifest import edge_path
-from glt_lightning.ops.cuda.gather import CudaShards
-from glt_lightning.ops.cuda.kernels import Kernels
-from glt_lightning.ops.cuda.khop import CudaKHopOp, DeviceSubgraph
-from glt_lightning.ops.khop import KHopOp, Subgraph
-from glt_lightning.store.device_store import DeviceStore
+from glt_lightning.graph import DeviceStore, LocalPartition, edge_path, open_array
+from glt_lightning.kernels import CudaKHopOp, CudaShards, DeviceSubgraph, Kernels, KHopOp, Subgraph
 
 FANOUTS = [15, 10, 5]
 BATCH = 1024

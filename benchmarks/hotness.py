@@ -17,8 +17,8 @@ import numpy as np
 from measure import report
 
 from glt_lightning import LocalPartition
-from glt_lightning.data.manifest import hot_path
-from glt_lightning.ops.khop import KHopOp
+from glt_lightning.graph import hot_path
+from glt_lightning.kernels import KHopOp
 
 
 def count(

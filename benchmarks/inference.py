@@ -30,8 +30,8 @@ from measure import cpu_s, report
 from torch_geometric.nn import GraphSAGE
 
 from glt_lightning import GLTDataModule, LoaderContext, LoaderSpec, LocalPartition, predict_layerwise, read_embeddings
-from glt_lightning.data.manifest import edge_path
-from glt_lightning.ops.gather import Shards
+from glt_lightning.graph import edge_path
+from glt_lightning.kernels import Shards
 
 _WHOLE_BATCH = 4  # seeds
 _AVAILABLE = re.compile(r"MemAvailable: +(\d+) kB")

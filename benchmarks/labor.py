@@ -26,10 +26,9 @@ import torch
 from measure import report
 
 from glt_lightning import LoaderContext, LoaderSpec, LocalPartition, PartitionOptions, SamplingOptions
-from glt_lightning.partition import partition_graph
-from glt_lightning.partition.sources import ArraySource
-from glt_lightning.sampler.draws import mix64
-from glt_lightning.types import EDGE, NODE, GraphSchema
+from glt_lightning.base import EDGE, NODE, GraphSchema
+from glt_lightning.kernels import mix64
+from glt_lightning.partition import ArraySource, partition_graph
 
 SYSTEMS: dict[str, dict[str, Any]] = {
     "neighbor": {},

@@ -23,7 +23,7 @@ def rank(directory: str, number: int, channel_size: str) -> None:
     from loader import SPEC, endless
 
     from glt_lightning import LoaderContext, LocalPartition, SamplingOptions
-    from glt_lightning.producer.in_flight import with_channel_bytes
+    from glt_lightning.workers import with_channel_bytes
 
     torch.set_num_threads(1)
     print("imported", flush=True)

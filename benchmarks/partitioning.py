@@ -34,15 +34,16 @@ from typing import Any
 from measure import report
 
 from glt_lightning import LocalPartition
-from glt_lightning.progress import Progress
-from glt_lightning.report import TrafficOptions, make_report
+from glt_lightning.base import Progress
+from glt_lightning.cli.partition_report.options import TrafficOptions
+from glt_lightning.cli.partition_report.report import make_report
 
 ALGORITHMS = ["random", "frequency", "streaming", "metis", "pymetis"]
 CACHE = 0.1
 
 OURS = """
 import json, sys
-from glt_lightning.options import PartitionOptions, parse_bytes
+from glt_lightning.base import (PartitionOptions, parse_bytes)
 from glt_lightning.partition import open_source, partition_graph
 graph, parts, undirected, out, algorithm, memory, more = sys.argv[1:]
 options = {"num_parts": int(parts), "algorithm": algorithm, "memory_bytes": parse_bytes("memory", memory)}

@@ -18,11 +18,9 @@ import numpy as np
 from measure import report
 
 from glt_lightning import LocalPartition
-from glt_lightning.channel import Slot, SlotPool
-from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
-from glt_lightning.ops.khop import KHopOp
-from glt_lightning.sampler import BatchRequest, SamplerConfig
-from glt_lightning.sampler.khop import KHopSampler
+from glt_lightning.kernels import EdgeTypeArrays, GraphView, KHopOp
+from glt_lightning.sampling import BatchRequest, KHopSampler, SamplerConfig
+from glt_lightning.workers import Slot, SlotPool
 
 CASES = {"15,10,5": 1024, "10,25": 1000}
 STRUCTURE = {"indptr", "indices", "edge_ids", "n_id", "train"}

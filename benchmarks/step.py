@@ -26,10 +26,10 @@ from torch.nn import functional
 from torch_geometric.data import Data
 
 from glt_lightning import LoaderContext, LoaderSpec, LocalPartition
-from glt_lightning.lightning.models.gnn import HomogeneousGNN, gnn_class
-from glt_lightning.lightning.models.trim import layer_size
-from glt_lightning.ops.malloc import keep_freed_memory
-from glt_lightning.options import EDGE_FORMATS
+from glt_lightning.base import EDGE_FORMATS
+from glt_lightning.kernels import keep_freed_memory
+from glt_lightning.loader import layer_size
+from glt_lightning.models.gnn import HomogeneousGNN, gnn_class
 
 CLASSES, LAYERS = 47, 3
 

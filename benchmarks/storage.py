@@ -16,8 +16,7 @@ from statistics import median
 import numpy as np
 from measure import report
 
-from glt_lightning.ops.encoding import ENCODINGS
-from glt_lightning.ops.gather import Shards
+from glt_lightning.kernels import ENCODINGS, Shards
 
 _GATHERED = 200_000  # rows at a time, as a batch has
 

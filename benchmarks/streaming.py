@@ -18,7 +18,7 @@ from collections.abc import Callable
 import numpy as np
 from measure import report
 
-from glt_lightning.ops.assign import Labels, NeighborRows, PairTable
+from glt_lightning.kernels import Labels, NeighborRows, PairTable
 
 _PAIRS = 1 << 22
 _CHUNK = 200_000

@@ -22,9 +22,8 @@ import torch
 from measure import report
 
 from glt_lightning import LoaderContext, LoaderSpec, LocalPartition, PartitionOptions, SamplingOptions
-from glt_lightning.partition import partition_graph
-from glt_lightning.partition.sources import ArraySource
-from glt_lightning.types import EDGE, NODE, GraphSchema
+from glt_lightning.base import EDGE, NODE, GraphSchema
+from glt_lightning.partition import ArraySource, partition_graph
 
 LAST = 999_999
 KINDS: dict[str, dict[str, Any]] = {

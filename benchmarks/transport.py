@@ -30,11 +30,9 @@ import pyarrow as pa
 from cluster import certificates
 from measure import cpu_s, report
 
-from glt_lightning.cluster.link import Link
-from glt_lightning.options import SecurityOptions
-from glt_lightning.transport.base import Caller, Service
-from glt_lightning.transport.flight_common import flight
-from glt_lightning.transport.message import Message
+from glt_lightning.base import SecurityOptions
+from glt_lightning.workers import Caller, Link, Message, Service
+from glt_lightning.workers.transport.flight_common import flight
 
 LAYERS = ("tcp", "flight", "stream", "calls")
 _ASKED_AHEAD = 4

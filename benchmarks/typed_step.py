@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from torch_geometric.nn import RGCNConv
 
 from glt_lightning import GLTDataModule
-from glt_lightning.lightning.models import encoders, hgt, rgcn
-from glt_lightning.lightning.models.encoders import EncoderShape, make_encoder
-from glt_lightning.loader.edge_index import plain
-from glt_lightning.ops.malloc import keep_freed_memory
+from glt_lightning.kernels import keep_freed_memory
+from glt_lightning.loader import plain
+from glt_lightning.models import encoders, hgt, rgcn
+from glt_lightning.models.encoders import EncoderShape, make_encoder
 
 
 class StockHGT(hgt.HGTLayer):

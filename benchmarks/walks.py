@@ -21,8 +21,9 @@ import numpy as np
 from measure import report
 
 from glt_lightning import LocalPartition
-from glt_lightning.ops.walks import WalkRule, count_visits
-from glt_lightning.sampler.walks import WalkStart, local_walks
+from glt_lightning.kernels import WalkRule, count_visits
+from glt_lightning.sampling import WalkStart
+from glt_lightning.sampling.walks import local_walks
 
 LENGTH, VISITED, NEIGHBORS, HALF = 10, 3, 10, 0.5
 

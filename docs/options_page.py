@@ -14,7 +14,21 @@ import docstring_parser
 import yaml  # type: ignore[import-untyped]
 
 from glt_lightning import GLTDataModule, GraphSAGE, LinkPredictor, NodePredictor
-from glt_lightning.errors import OptionError
+from glt_lightning.base import (
+    CacheOptions,
+    ClusterOptions,
+    DeadlineOptions,
+    ImportanceNeighbors,
+    LayerwiseOptions,
+    LimitOptions,
+    NegativeSampling,
+    OptionError,
+    PartitionOptions,
+    RetryOptions,
+    SamplingOptions,
+    SecurityOptions,
+    TensorOptions,
+)
 from glt_lightning.launch import (
     LaunchConfig,
     LaunchDefaults,
@@ -26,20 +40,6 @@ from glt_lightning.launch import (
     LaunchSecurity,
     LaunchServer,
     LaunchSlurm,
-)
-from glt_lightning.options import (
-    CacheOptions,
-    ClusterOptions,
-    DeadlineOptions,
-    ImportanceNeighbors,
-    LayerwiseOptions,
-    LimitOptions,
-    NegativeSampling,
-    PartitionOptions,
-    RetryOptions,
-    SamplingOptions,
-    SecurityOptions,
-    TensorOptions,
 )
 
 PAGE = Path(__file__).with_name("options.md")

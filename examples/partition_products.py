@@ -16,7 +16,7 @@ from ogb.nodeproppred import PygNodePropPredDataset
 from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
 from torch_geometric.data.storage import GlobalStorage
 
-import glt_lightning.glt as glt
+import glt_lightning.compat.glt as glt
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from lightning.pytorch import Trainer, seed_everything
 
 from glt_lightning import GLTDataModule, GraphSAGE, SamplingOptions
-from glt_lightning.sampler import RowView, pick_uniform
+from glt_lightning.kernels import RowView, pick_uniform
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,10 @@ from benchmarks.gpu_measure import HostClock, Limits, Rounds, Spread
 from benchmarks.gpu_ops import Different
 from benchmarks.gpu_rows import Row, markdown
 from glt_lightning import LoaderContext, LocalPartition, SamplingOptions
+from glt_lightning.base import GpuBudgets
+from glt_lightning.graph import BatchArrays, open_store
+from glt_lightning.kernels import Kernels, KHopOp
 from glt_lightning.loader import on_gpu
-from glt_lightning.ops.cuda.kernels import Kernels
-from glt_lightning.ops.khop import KHopOp
-from glt_lightning.options import GpuBudgets
-from glt_lightning.store.device_store import open_store
-from glt_lightning.store.placement import BatchArrays
 
 CPU = torch.device("cpu")
 QUICK = Rounds(warmup=1, rounds=2)

@@ -122,7 +122,7 @@ def test_versions_and_help_do_not_pay_for_torch(tmp_path: Path, program: tuple[s
     output = _output([sys.executable, "-Ximporttime", *program, word], tmp_path)
     assert ("glt_lightning 0." if word == "--version" else "usage: python -m lightning") in output
     imported = {line.rpartition("|")[2].strip() for line in output.splitlines() if line.startswith("import time:")}
-    assert "glt_lightning.program" in imported
+    assert "glt_lightning.base.program" in imported
     assert not imported & {"torch", "numpy", "lightning.pytorch"}
 
 
@@ -177,7 +177,7 @@ def test_install_and_uninstall(tmp_path: Path, how: str) -> None:
     else:
         pip("install", *offline, *quick, "--ignore-installed", "-e", tree)
     home = tree / "src" if how == "editable" else site
-    page = "from glt_lightning.page.html import render; print(render('base.html', title='a page'))"
+    page = "from glt_lightning.lightning import render; print(render('base.html', title='a page'))"
     assert "<h1>a page</h1>" in _output([python, "-c", page], tmp_path)  # the templates are there, too
     where = "import glt_lightning, os; print(os.path.realpath(glt_lightning.__file__))"
     assert _output([python, "-c", where], tmp_path).startswith(str(home.resolve()))

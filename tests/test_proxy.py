@@ -12,13 +12,11 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from glt_lightning.cluster.link import Link
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import PeerLostError
-from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.loader.hosts import HostsGraph
-from glt_lightning.options import DeadlineOptions, RetryOptions, SamplingOptions
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.base import DeadlineOptions, PeerLostError, RetryOptions, SamplingOptions
+from glt_lightning.graph import LocalPartition
+from glt_lightning.loader import HostsGraph, LoaderContext, LoaderSpec
+from glt_lightning.sampling import BatchRequest, SamplerConfig
+from glt_lightning.workers import Link
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.proxy import Proxy

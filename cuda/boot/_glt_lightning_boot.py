@@ -6,7 +6,7 @@ Python runs this file at start-up, before anything else: through ``glt_lightning
 
 import sys
 
-_LIGHT = ("--version", "--help", "-h")  # what `glt_lightning.program` answers
+_LIGHT = ("--version", "--help", "-h")  # what `glt_lightning.base.program` answers
 
 
 class LightningMainFinder:

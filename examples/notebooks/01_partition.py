@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from glt_lightning import LocalPartition, PartitionOptions
+from glt_lightning.base import Progress
+from glt_lightning.cli.partition_report.options import TrafficOptions
+from glt_lightning.cli.partition_report.report import make_report
 from glt_lightning.partition import open_source, partition_graph
-from glt_lightning.progress import Progress
-from glt_lightning.report import TrafficOptions, make_report
 
 source = open_source("demo", "data")
 print(source.num_nodes, source.num_features, source.num_classes)

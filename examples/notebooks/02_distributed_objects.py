@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 import glt_lightning as glt
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError
 from glt_lightning.partition import open_source, partition_graph
 
 folder = "data/notebooks/two-parts"

@@ -2,7 +2,7 @@
 
 import sys
 
-from glt_lightning.program import quick_answer
+from glt_lightning.base import quick_answer
 
 
 def main() -> None:
@@ -11,9 +11,9 @@ def main() -> None:
         print(answer)
         return
     if sys.argv[1:] == ["agent"]:  # starts on every host of a launched job, and must not wait for torch
-        from glt_lightning.launch.agent import main as run
+        from glt_lightning.launch import main as run
     else:
-        from glt_lightning.lightning.cli.command_line import main as run
+        from glt_lightning.cli import main as run
     run()
 
 

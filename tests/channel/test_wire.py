@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from glt_lightning.channel.wire import ClosedError, receive, send
+from glt_lightning.workers.wire import ClosedError, receive, send
 
 
 @pytest.fixture

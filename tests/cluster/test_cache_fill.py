@@ -7,18 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.cluster.cache import CacheMaker
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import DataError, OptionError, PeerError
-from glt_lightning.options import CacheOptions, PartitionOptions
+from glt_lightning.base import CacheOptions, DataError, OptionError, PartitionOptions, PeerError
+from glt_lightning.graph import LocalPartition, RemoteCache, cached_node_bytes, remote_hotness
+from glt_lightning.graph.row_cache import index_bytes
 from glt_lightning.partition import open_source, partition_graph
-from glt_lightning.sampler.counters import Counters
-from glt_lightning.sampler.hops import k_hop
-from glt_lightning.sampler.khop import KHopSampler, neighbor_source
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig, batch_key
-from glt_lightning.store.hotness import remote_hotness
-from glt_lightning.store.remote_cache import RemoteCache
-from glt_lightning.store.row_cache import cached_node_bytes, index_bytes
+from glt_lightning.sampling import BatchRequest, Counters, KHopSampler, SamplerConfig, batch_key, k_hop, neighbor_source
+from glt_lightning.workers.cluster.cache import CacheMaker
 from tests.helpers.owners import make_cache, split_up
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
@@ -122,7 +116,7 @@ def test_degrees_without_a_list(tmp_path, monkeypatch):
     whole = partitioned(small_graph(), tmp_path, 3, undirected=True)
     here, _ = split_up(whole, [[1], [0, 2]])
     for module in ("hotness", "remote_choice"):
-        monkeypatch.setattr(f"glt_lightning.store.{module}.stored_policies", lambda manifest: ())
+        monkeypatch.setattr(f"glt_lightning.graph.{module}.stored_policies", lambda manifest: ())
     policy, kept = chosen(here, CacheOptions(ratio=0.05))
     indices = np.load(whole.directory / "part1/edges/0/indices.npy")
     counts = np.bincount(indices, minlength=whole.manifest.total_nodes)
@@ -243,7 +237,7 @@ def test_room_to_learn_is_shared_among_processes(tmp_path, monkeypatch):
     foreign = [n - whole.manifest.rows(0, t) for t, n in enumerate(whole.manifest.num_nodes)]
     expected = [min(int(0.4 * n), f) // 3 for n, f in zip(whole.manifest.num_nodes, foreign, strict=True)]
     assert maker.make(remote)["capacity"] == expected
-    monkeypatch.setattr("glt_lightning.data.free_memory.available_memory", lambda: 1000)
+    monkeypatch.setattr("glt_lightning.graph.host_memory.available_memory", lambda: 1000)
     with pytest.raises(
         OptionError, match=r"cache: not enough memory for .* are available on this host. Lower cache.ratio"
     ):
@@ -410,7 +404,7 @@ def test_options_that_do_not_fit_the_graph(tmp_path, monkeypatch):
         make_cache(here, remote, CacheOptions(ratio={f"{name}s": 0.1}))
     with pytest.raises(OptionError, match=r"cache.policy: vip, but .* \(it has: degree\).*partition.hotness: vip"):
         make_cache(here, remote, CacheOptions(policy="vip", ratio=0.1))
-    monkeypatch.setattr("glt_lightning.data.free_memory.available_memory", lambda: 1000)
+    monkeypatch.setattr("glt_lightning.graph.host_memory.available_memory", lambda: 1000)
     with pytest.raises(
         OptionError, match=r"cache: not enough memory for .* are available on this host. Lower cache.ratio"
     ):

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from glt_lightning.cluster.context import DistContext, Role
+from glt_lightning.workers import DistContext, Role
 
 
 def test_worker() -> None:

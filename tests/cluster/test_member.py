@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from glt_lightning.cluster.owner_server import OwnerAddresses, connect_owners
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import PartitionError
+from glt_lightning.base import PartitionError
+from glt_lightning.graph import LocalPartition
+from glt_lightning.workers.cluster.owner_server import OwnerAddresses, connect_owners
 from tests.helpers.partitions import partitioned, small_graph
 
 LINK = SimpleNamespace(name="rank 0", peer=lambda name, addresses, transport: (name, addresses))

@@ -9,14 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from glt_lightning.cluster.graph import GraphService
-from glt_lightning.cluster.owner import Owner
-from glt_lightning.data import LocalPartition
-from glt_lightning.errors import PeerError, RemoteError
-from glt_lightning.transport.base import Service
-from glt_lightning.transport.message import DTYPES, pack, unpack
-from glt_lightning.transport.peer import Peer
-from glt_lightning.types import MAX_FANOUT
+from glt_lightning.base import MAX_FANOUT, PeerError, RemoteError
+from glt_lightning.graph import LocalPartition
+from glt_lightning.workers import DTYPES, Peer, Service, pack, unpack
+from glt_lightning.workers.cluster.graph import GraphService
+from glt_lightning.workers.cluster.owner import Owner
 from tests.helpers.in_process import InProcessNetwork
 from tests.helpers.partitions import partitioned, small_hetero
 from tests.helpers.servers import Farm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from glt_lightning.cluster.placement import placed_parts
+from glt_lightning.workers import placed_parts
 
 
 @pytest.mark.parametrize("slots", range(1, 7))

@@ -13,22 +13,27 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from glt_lightning.cluster.owner import Owner
-from glt_lightning.cluster.remote_rows import PeerRows
-from glt_lightning.data import LocalPartition
-from glt_lightning.errors import DataError, OptionError, PeerError, PeerLostError
-from glt_lightning.ops.excluded import ExcludedEdges
-from glt_lightning.ops.has_edges import has_edges
-from glt_lightning.ops.induce import Among, induce_all
-from glt_lightning.ops.walks import WalkRule
-from glt_lightning.options import DrawOptions, LimitOptions, PartitionOptions
+from glt_lightning.base import (
+    MAX_FANOUT,
+    DataError,
+    DrawOptions,
+    LimitOptions,
+    OptionError,
+    PartitionOptions,
+    PeerError,
+    PeerLostError,
+)
+from glt_lightning.graph import LocalPartition
+from glt_lightning.kernels import Among, ExcludedEdges, WalkRule, has_edges, induce_all
 from glt_lightning.partition import open_source, partition_graph
-from glt_lightning.sampler import BatchRequest, SamplerConfig, source
-from glt_lightning.sampler.khop import KHopSampler
-from glt_lightning.sampler.questions import AskedRows, Expand, Gather, HasEdges, Induce, Walk, walk
-from glt_lightning.transport.dispatch import caller_is
-from glt_lightning.transport.message import Message, pack, unpack
-from glt_lightning.types import MAX_FANOUT
+from glt_lightning.sampling import AskedRows, BatchRequest, Expand, Gather, HasEdges, KHopSampler, SamplerConfig, source
+from glt_lightning.sampling.questions import walk
+from glt_lightning.sampling.questions.induce import Induce
+from glt_lightning.sampling.questions.walk import Walk
+from glt_lightning.workers import Message, pack, unpack
+from glt_lightning.workers.cluster.owner import Owner
+from glt_lightning.workers.cluster.remote_rows import PeerRows
+from glt_lightning.workers.transport.dispatch import caller_is
 from tests.helpers.owners import CALLER, split_up
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.rows import sample_rows
@@ -308,12 +313,12 @@ HUB = """
 import json, sys
 import numpy as np
 from pathlib import Path
-from glt_lightning.cluster.owner import Owner
-from glt_lightning.data import LocalPartition
-from glt_lightning.errors import DataError
-from glt_lightning.options import LimitOptions
-from glt_lightning.transport.dispatch import caller_is
-from glt_lightning.transport.message import Message, pack, unpack
+from glt_lightning.workers.cluster.owner import Owner
+from glt_lightning.graph import LocalPartition
+from glt_lightning.base import DataError
+from glt_lightning.base import LimitOptions
+from glt_lightning.workers.transport.dispatch import caller_is
+from glt_lightning.workers import (Message, pack, unpack)
 
 def peak():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) << 10

@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from glt_lightning.cluster.silence import Silence, State, read_state
+from glt_lightning.workers import Silence
+from glt_lightning.workers.cluster.silence import State, read_state
 
 
 class World:

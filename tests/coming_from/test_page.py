@@ -33,7 +33,7 @@ def ring() -> dict[str, Any]:
 
 
 def names_of_glt(stack: ExitStack) -> dict[str, Any]:
-    stack.callback(glt_lightning.distributed.shutdown_rpc)
+    stack.callback(glt_lightning.compat.glt.distributed.shutdown_rpc)
     return ring() | {"data": Data(y=torch.from_numpy(RING % 3)), "torch": torch}
 
 

@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt_lightning.data import arrays
-from glt_lightning.data.arrays import DATA_OFFSET, ArrayWriter, disk_full_speaks, open_array, verify_array
-from glt_lightning.data.manifest import ArrayEntry
-from glt_lightning.errors import PartitionError
+from glt_lightning.base import PartitionError
+from glt_lightning.graph import ArrayEntry, ArrayWriter, arrays, disk_full_speaks, open_array, verify_array
+from glt_lightning.graph.arrays import DATA_OFFSET
 
 PATH = "part0/nodes/0/x.npy"
 

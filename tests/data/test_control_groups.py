@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from glt_lightning.data import control_groups
-from glt_lightning.data.control_groups import usable_cores
+from glt_lightning.graph import control_groups, usable_cores
 
 
 @pytest.mark.parametrize(

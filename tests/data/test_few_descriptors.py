@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt_lightning.data.arrays import ArrayWriter, open_array
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import PartitionError
+from glt_lightning.base import PartitionError
+from glt_lightning.graph import ArrayWriter, LocalPartition, open_array
+from glt_lightning.kernels import file_map
 from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.ops import file_map
 from tests.helpers.partitions import partitioned, small_graph
 
 

@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt_lightning.cluster.owner import Owner
-from glt_lightning.data import LocalPartition
-from glt_lightning.errors import PartitionError
+from glt_lightning.base import PartitionError, SamplingOptions
+from glt_lightning.graph import LocalPartition
 from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.options import SamplingOptions
-from glt_lightning.transport.message import Message, pack
+from glt_lightning.workers import Message, pack
+from glt_lightning.workers.cluster.owner import Owner
 from tests.helpers.contents import contents
 from tests.helpers.owners import CALLER
 from tests.helpers.partitions import partitioned, small_graph
@@ -105,7 +104,7 @@ def test_user_ids(partition: LocalPartition) -> None:
 
 READS = """
 import os, sys
-from glt_lightning.data import LocalPartition
+from glt_lightning.graph import LocalPartition
 partition = LocalPartition.open(sys.argv[1])
 ids = partition.user_ids_by_part(0)[0]
 os.truncate(partition.directory / "part0/nodes/0/n_id.npy", 4096)
@@ -114,7 +113,7 @@ print(ids[3])
 SENT = """
 import os, signal, sys
 {before}
-from glt_lightning.data import LocalPartition
+from glt_lightning.graph import LocalPartition
 partition = LocalPartition.open(sys.argv[1])
 os.kill(os.getpid(), signal.SIGBUS)
 print("alive")

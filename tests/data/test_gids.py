@@ -6,8 +6,8 @@ import shutil
 import numpy as np
 import pytest
 
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import PartitionError
+from glt_lightning.base import PartitionError
+from glt_lightning.graph import LocalPartition
 from tests.helpers.partitions import partitioned, small_hetero
 
 

@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.data.user_ids import gids_by_user_id
-from glt_lightning.errors import DataError, PartitionError
+from glt_lightning.base import DataError, PartitionError
+from glt_lightning.graph import LocalPartition, Manifest, gids_by_user_id
 from glt_lightning.lightning.own_splits import read_split
 from tests.helpers.partitions import partitioned, small_graph
 

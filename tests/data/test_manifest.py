@@ -12,23 +12,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glt_lightning.data.manifest import (
+from glt_lightning.base import GraphSchema, PartitionError
+from glt_lightning.graph import (
     ArrayEntry,
     EdgeSplitEntry,
     EncodingEntry,
     Manifest,
     SplitEntry,
+    difference,
     edge_path,
     edge_split_key,
     edge_split_path,
     node_path,
     options_hash,
+    partition_id,
     split_path,
 )
-from glt_lightning.data.same_partition import difference, partition_id
-from glt_lightning.errors import PartitionError
-from glt_lightning.ops.encoding import ENCODINGS
-from glt_lightning.types import GraphSchema
+from glt_lightning.kernels import ENCODINGS
 
 LIKES, NEAR = ("a", "likes", "b"), ("b", "near", "b")
 

@@ -12,8 +12,8 @@ import torch
 import torch.multiprocessing as mp
 
 import glt_lightning
-import glt_lightning.glt as glt
-from glt_lightning.errors import SamplerError
+import glt_lightning.compat.glt as glt
+from glt_lightning.base import SamplerError
 from tests.glt.test_single import ring_data
 from tests.helpers.rings import NODES, ring_folder
 from tests.partition.sources.test_pyg import data

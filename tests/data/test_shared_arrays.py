@@ -7,9 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from glt_lightning.data import free_memory
-from glt_lightning.data.shared_arrays import SharedArrays
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError
+from glt_lightning.graph import SharedArrays, host_memory as free_memory
 
 SHAPES = {"a": (np.dtype(np.float32), (3, 5)), "b": (np.dtype(np.int64), (0,)), "c": (np.dtype(np.uint8), (5000,))}
 
@@ -57,7 +56,7 @@ def test_another_process_opens_what_is_finished(tmp_path, kept):
         assert not file.exists()
     made.finish(file)
     code = (
-        "import sys; from glt_lightning.data.shared_arrays import SharedArrays as S; o = S.open(sys.argv[1]);"
+        "import sys; from glt_lightning.graph.shared_arrays import SharedArrays as S; o = S.open(sys.argv[1]);"
         "print(o.arrays['a'].sum(), o.meta['n']); o.close()"
     )
     said = subprocess.run([sys.executable, "-c", code, made.path], capture_output=True, text=True, timeout=60)

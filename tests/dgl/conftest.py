@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-import glt_lightning.dgl as dgl
+import glt_lightning.compat.dgl as dgl
 
 NODES = 40
 

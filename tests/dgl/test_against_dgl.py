@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-import glt_lightning.dgl as dgl
+import glt_lightning.compat.dgl as dgl
 from glt_lightning import LoaderContext, LoaderSpec, SamplingOptions, as_blocks
-from glt_lightning.loader.blocks import Layer
+from glt_lightning.loader import Layer
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 pytestmark = pytest.mark.slow

@@ -11,10 +11,10 @@ import torch
 from torch.nn import functional as F
 from torch_geometric.data import Data
 
-import glt_lightning.dgl as dgl
-import glt_lightning.dgl.nn as dglnn
-from glt_lightning.dgl.state import STATE
-from glt_lightning.errors import DataError, OptionError
+import glt_lightning.compat.dgl as dgl
+import glt_lightning.compat.dgl.nn as dglnn
+from glt_lightning.base import DataError, OptionError
+from glt_lightning.compat.dgl.state import STATE
 from tests.helpers.partitions import partitioned, small_hetero
 
 NODES = 40

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-import glt_lightning.dgl as dgl
-from glt_lightning.errors import DataError, OptionError
+import glt_lightning.compat.dgl as dgl
+from glt_lightning.base import DataError, OptionError
 from tests.helpers.partitions import partitioned, small_hetero
 
 NODES = 40

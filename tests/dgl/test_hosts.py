@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-import glt_lightning.dgl as dgl
-from glt_lightning.dgl.hosts import JoinedHosts, ScriptHosts, hosts_of_script
-from glt_lightning.errors import OptionError
-from glt_lightning.launch.options import LaunchConfig
-from glt_lightning.launch.plan import VARIABLE, launched_script, trainer_process
-from glt_lightning.options import ClusterOptions
-from glt_lightning.producer.ranks import Ranks
+import glt_lightning.compat.dgl as dgl
+from glt_lightning.base import ClusterOptions, OptionError
+from glt_lightning.compat.dgl.hosts import JoinedHosts, ScriptHosts, hosts_of_script
+from glt_lightning.launch import LaunchConfig, launched_script, trainer_process
+from glt_lightning.launch.plan import VARIABLE
+from glt_lightning.workers import Ranks
 from tests.helpers import started
 from tests.helpers.partitions import partitioned, small_graph
 
@@ -80,7 +79,7 @@ def test_launch_tells_a_script(monkeypatch: pytest.MonkeyPatch) -> None:
 _ENDS_SOONER = """
 import sys, time
 import torch
-import glt_lightning.dgl as dgl
+import glt_lightning.compat.dgl as dgl
 
 dgl.distributed.initialize(None, num_workers=0)
 torch.distributed.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=int(sys.argv[2]), world_size=2)

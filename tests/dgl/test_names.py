@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-import glt_lightning.dgl as dgl
-from glt_lightning.errors import OptionError
+import glt_lightning.compat.dgl as dgl
+from glt_lightning.base import OptionError
 
 # Without modules, backends, and what those modules import for themselves.
 NAMES = {

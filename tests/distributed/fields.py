@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import glt_lightning.glt as glt
+import glt_lightning.compat.glt as glt
 from tests.helpers.rings import I2I, NODES, U2I, ring_edges
 
 REV = ("item", "rev_u2i", "user")

@@ -12,8 +12,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import glt_lightning.glt as glt
-from glt_lightning.options import ClusterOptions, DeadlineOptions, RetryOptions
+import glt_lightning.compat.glt as glt
+from glt_lightning.base import ClusterOptions, DeadlineOptions, RetryOptions
 from tests.distributed.fields import loader_of_subgraphs
 from tests.helpers.rings import NODES, dataset, ring_edges
 

@@ -15,16 +15,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from glt_lightning import distributed
-from glt_lightning.cluster.link import Link
-from glt_lightning.distributed.client import PendingRequest
-from glt_lightning.distributed.meeting import Group, MeetingPoint, ask_round, say_gone
-from glt_lightning.distributed.requests import CallTable, from_message, name_of, to_message
-from glt_lightning.distributed.server import free_address
-from glt_lightning.errors import OptionError, PeerError, RemoteError
-from glt_lightning.options import DeadlineOptions
-from glt_lightning.transport.message import Message
-from glt_lightning.transport.peer import Peer
+from glt_lightning.base import DeadlineOptions, OptionError, PeerError, RemoteError
+from glt_lightning.compat.glt import distributed
+from glt_lightning.compat.glt.distributed.client import PendingRequest
+from glt_lightning.compat.glt.distributed.meeting import Group, MeetingPoint, ask_round, say_gone
+from glt_lightning.compat.glt.distributed.requests import CallTable, from_message, name_of, to_message
+from glt_lightning.compat.glt.distributed.server import free_address
+from glt_lightning.workers import Link, Message, Peer
 from tests.helpers.owners import CALLER
 
 DEADLINES = DeadlineOptions(connect_s=2, call_s=5, reconnect_s=0.1)

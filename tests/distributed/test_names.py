@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-import glt_lightning.glt as glt
-from glt_lightning.distributed import client, session
-from glt_lightning.distributed.requests import CallTable, to_message
-from glt_lightning.errors import DataError, OptionError, PeerError
-from glt_lightning.options import ClusterOptions, DeadlineOptions
-from glt_lightning.transport.dispatch import caller_is
+import glt_lightning.compat.glt as glt
+from glt_lightning.base import ClusterOptions, DataError, DeadlineOptions, OptionError, PeerError
+from glt_lightning.compat.glt.distributed import client, session
+from glt_lightning.compat.glt.distributed.requests import CallTable, to_message
+from glt_lightning.workers.transport.dispatch import caller_is
 from tests.helpers.rings import I2I, NODES, U2I, dataset, ring_edges, ring_folder, typed_ring_folder
 from tests.helpers.run import run_script
 
@@ -123,9 +122,9 @@ def test_what_workers_answer_is_reserved_first(tmp_path: Path, monkeypatch: pyte
             self.abouts = [0, 1]
             made.append(CallTable({"answer": answer}, {"answer": working}))
 
-    monkeypatch.setattr("glt_lightning.distributed.dist_feature.Offer", Offered)
+    monkeypatch.setattr("glt_lightning.compat.glt.distributed.dist_feature.Offer", Offered)
     monkeypatch.setattr(
-        "glt_lightning.distributed.dist_feature.current",
+        "glt_lightning.compat.glt.distributed.dist_feature.current",
         lambda: SimpleNamespace(
             cluster=ClusterOptions(limits={"reply_size": "64KiB"}), context=SimpleNamespace(world_size=2)
         ),
@@ -203,8 +202,8 @@ def test_a_script_that_just_ends_leaves_before_its_servers_end(tmp_path: Path) -
     """Python's finalizers end those; the others would wait for a process that cannot answer any more."""
     code = """
         import weakref
-        import glt_lightning.glt as glt
-        from glt_lightning.distributed.session import current
+        import glt_lightning.compat.glt as glt
+        from glt_lightning.compat.glt.distributed.session import current
 
         class Opened:
             def close(self):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-import glt_lightning.glt as glt
-from glt_lightning.errors import DataError, OptionError
+import glt_lightning.compat.glt as glt
+from glt_lightning.base import DataError, OptionError
 from tests.distributed.fields import loader_of_subgraphs, loaders_of_links, typed_loaders
 from tests.helpers.rings import I2I, NODES, U2I, dataset, ring_edges, ring_folder, typed_ring_folder
 

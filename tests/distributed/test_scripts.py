@@ -13,8 +13,8 @@ import psutil
 import pytest
 import torch
 
-import glt_lightning.glt as glt
-from glt_lightning.errors import DataError
+import glt_lightning.compat.glt as glt
+from glt_lightning.base import DataError
 from tests.distributed.fields import loader_of_subgraphs, loaders_of_links, typed_loaders
 from tests.distributed.scripts import CLUSTER, checked, loader
 from tests.helpers.contents import contents

@@ -16,15 +16,14 @@ import numpy as np
 import pytest
 import torch
 
-import glt_lightning.glt as glt
-from glt_lightning.distributed.requests import to_message
-from glt_lightning.errors import GLTError
-from glt_lightning.options import ClusterOptions, LimitOptions
-from glt_lightning.producer.request_codec import write_config
-from glt_lightning.sampler import SamplerConfig
-from glt_lightning.transport.dispatch import caller_is
-from glt_lightning.transport.flight_transport import FlightTransport
-from glt_lightning.transport.message import Message, pack
+import glt_lightning.compat.glt as glt
+from glt_lightning.base import ClusterOptions, GLTError, LimitOptions
+from glt_lightning.compat.glt.distributed.requests import to_message
+from glt_lightning.sampling import SamplerConfig
+from glt_lightning.workers import Message, pack
+from glt_lightning.workers.producer.request_codec import write_config
+from glt_lightning.workers.transport.dispatch import caller_is
+from glt_lightning.workers.transport.flight_transport import FlightTransport
 
 NODES = 300_000
 REPLY = 8 << 20

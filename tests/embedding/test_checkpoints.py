@@ -17,9 +17,10 @@ from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from torch import nn
 
 from glt_lightning import DistTensor
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import DataError, OptionError
 from glt_lightning.lightning.callbacks.row_checkpoints import _markers
-from glt_lightning.tensors.saved import SavedRows, hash_of
+from glt_lightning.tensors import SavedRows
+from glt_lightning.tensors.saved import hash_of
 from tests.embedding.twins import NODES, QUIET, WIDTH, Twin, data_of, fit
 from tests.helpers import run_script
 from tests.helpers.partitions import small_graph

@@ -13,10 +13,9 @@ import pytest
 import torch
 
 from glt_lightning import DistEmbedding, DistGraph, DistTensor, SparseAdagrad, SparseAdam
-from glt_lightning.data import LocalPartition
-from glt_lightning.errors import OptionError, WriteError
+from glt_lightning.base import OptionError, TensorOptions, WriteError
+from glt_lightning.graph import LocalPartition
 from glt_lightning.lightning.embeddings import TrainRows
-from glt_lightning.options import TensorOptions
 from glt_lightning.tensors import scratch
 from tests.helpers.partitions import partitioned, small_graph
 

@@ -71,7 +71,7 @@ def test_every_rank_of_a_program_raises(tmp_path):
         raised = dict(re.findall(r"raised on (\d): \[['\"](.*)['\"]\]", run.output))
         assert raised.keys() == {"0", "1"}, run.output
     text = "rows: 1000000000 at position 1 is no row of the nodes of type 'node', which has the rows 0 to 299."
-    assert raised["1"] == f"glt_lightning.errors.DataError: {text}"
+    assert raised["1"] == f"glt_lightning.base.errors.DataError: {text}"
     assert re.search(
         rf"RankError: rank 1 \(process \d+\) of this host failed \(DataError: {re.escape(text)}\)", raised["0"]
     )

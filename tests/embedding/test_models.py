@@ -13,7 +13,7 @@ import pytest
 from lightning.pytorch import Trainer, seed_everything
 
 from glt_lightning import DistEmbedding, GLTDataModule, GraphSAGE, LinkPredictor, NodePredictor
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError
 from tests.embedding.lazy_adam import LazyGraphSAGE
 from tests.embedding.twins import QUIET
 from tests.helpers import run_cli

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from glt_lightning.kernels import Kernels
 from glt_lightning.loader import on_gpu
-from glt_lightning.ops.cuda.kernels import Kernels
 from tests.embedding.twins import Twin, data_of, fit
 from tests.helpers.partitions import small_graph
 

@@ -11,14 +11,11 @@ import pytest
 import torch
 
 from glt_lightning import DistEmbedding, DistGraph, SparseAdam, SparseSGD
-from glt_lightning.data import LocalPartition
-from glt_lightning.embedding.dist_embedding import MARKER
-from glt_lightning.errors import DataError, PeerError
-from glt_lightning.ops.embedding import RowSums
-from glt_lightning.producer.ranks import Ranks
-from glt_lightning.tensors import scratch
-from glt_lightning.tensors.remote_home import Reach
-from glt_lightning.tensors.saved import write_rows
+from glt_lightning.base import DataError, PeerError
+from glt_lightning.graph import LocalPartition
+from glt_lightning.kernels import RowSums
+from glt_lightning.tensors import MARKER, Reach, scratch, write_rows
+from glt_lightning.workers import Ranks
 from tests.helpers.homes import link_of
 from tests.helpers.in_process import InProcessNetwork
 from tests.helpers.partitions import partitioned, small_graph

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from glt_lightning import DistEmbedding, DistGraph, Optimizers, SparseAdagrad, SparseAdam, SparseSGD
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import DataError, OptionError
 from tests.helpers.leaks import count_memfds
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 

@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.precision import MixedPrecision
 
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError
 from tests.embedding.twins import QUIET, RULES, Twin, data_of, first_values, fit
 from tests.helpers.partitions import small_graph
 

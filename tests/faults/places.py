@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from glt_lightning import ClusterOptions, GLTDataModule
-from glt_lightning.options import DeadlineOptions, RetryOptions, SecurityOptions
-from glt_lightning.server.plan import ServerPlan
-from glt_lightning.transport.certs import run_certs
+from glt_lightning.base import DeadlineOptions, RetryOptions, SecurityOptions
+from glt_lightning.workers import ServerPlan, run_certs
 from tests.faults import cells
 from tests.faults.zygote import Zygote
 from tests.helpers import Run, started

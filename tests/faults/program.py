@@ -20,7 +20,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer, seed_everythin
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from glt_lightning import ClusterOptions, GLTDataModule, GraphSAGE, PredictionWriter
-from glt_lightning.server.plan import ServerPlan
+from glt_lightning.workers import ServerPlan
 from tests.lightning.tiny import SHAPE
 
 _PATIENCE_S = 120.0  # with whoever says when to go on

@@ -12,8 +12,7 @@ import signal
 import sys
 import threading
 
-from glt_lightning.server.hosted import HostedServer
-from glt_lightning.server.plan import ServerPlan
+from glt_lightning.workers import HostedServer, ServerPlan
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import glt_lightning.glt as glt
+import glt_lightning.compat.glt as glt
 
 # As GLT 0.2.4 has them; `...` is a default that is another one here, such as a GPU, for which we take the CPU.
 SIGNATURES = Path(__file__).with_name("signatures.txt").read_text()

@@ -10,8 +10,8 @@ import torch
 from torch_geometric.nn import SAGEConv
 
 import glt_lightning
-import glt_lightning.glt as glt
-from glt_lightning.errors import DataError, OptionError
+import glt_lightning.compat.glt as glt
+from glt_lightning.base import DataError, OptionError
 from tests.helpers.rings import I2I, NODES, U2I, ring_edges, ring_folder, typed_ring_folder
 
 NodeSamplerInput, EdgeSamplerInput = glt.sampler.NodeSamplerInput, glt.sampler.EdgeSamplerInput

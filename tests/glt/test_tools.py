@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-import glt_lightning.glt as glt
-from glt_lightning.errors import OptionError
-from glt_lightning.glt.typing import InputEdges, reverse_edge_type
-from glt_lightning.glt.utils import id2idx, index_select, share_memory, squeeze
+import glt_lightning.compat.glt as glt
+from glt_lightning.base import OptionError
+from glt_lightning.compat.glt.typing import InputEdges
+from glt_lightning.compat.glt.utils import id2idx, index_select, share_memory, squeeze
+from glt_lightning.partition import reverse_edge_type
 from tests.glt.test_single import IDS, ring_data, typed_data
 from tests.helpers.rings import I2I, NODES, U2I, ring_edges
 

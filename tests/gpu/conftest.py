@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from glt_lightning.ops.cuda.kernels import Kernels
+from glt_lightning.kernels import Kernels
 
 
 @pytest.fixture(scope="module")

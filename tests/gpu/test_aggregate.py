@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch_geometric.nn import GATConv, SAGEConv
 
-from glt_lightning.nn import aggregate, fuse_layers
+from glt_lightning.loader import aggregate, fuse_layers
 from tests.helpers import aggregate_cases as cases
 
 pytestmark = pytest.mark.gpu
 
-module = importlib.import_module("glt_lightning.nn.aggregate")  # whose name is that of its function, too
+module = importlib.import_module("glt_lightning.loader.aggregation")  # whose name is that of its function, too
 
 
 @pytest.mark.parametrize("seed", range(72))

@@ -7,11 +7,9 @@ from contextlib import ExitStack, closing
 import pytest
 import torch
 
-from glt_lightning.ops.cuda import khop_batch as cuda_khop_batch
-from glt_lightning.options import CacheOptions
-from glt_lightning.sampler.importance_task import ImportanceTask
-from glt_lightning.sampler.khop import KHopSampler
-from glt_lightning.types import EDGE
+from glt_lightning.base import EDGE, CacheOptions
+from glt_lightning.kernels.cuda import khop_batch as cuda_khop_batch
+from glt_lightning.sampling import ImportanceTask, KHopSampler
 from tests.helpers.device_parts import PartsCase, assert_same, sampled, written
 from tests.helpers.owners import make_cache
 from tests.helpers.partitions import small_graph, small_hetero

@@ -3,10 +3,8 @@
 import pytest
 import torch
 
-from glt_lightning.ops.cuda.memory import Registered
-from glt_lightning.store.device_store import free_memory
-from glt_lightning.store.placement import BatchArrays
-from glt_lightning.store.uva import copy_for_uva, open_uva
+from glt_lightning.graph import BatchArrays, copy_for_uva, free_memory, open_uva
+from glt_lightning.kernels import Registered
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.stores import check_attributes, check_batches, check_decoded, open_with
 from tests.helpers.wide import padded_graph, wide_graph

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.errors import DataError
-from glt_lightning.ops.cuda.gather import CudaShards
-from glt_lightning.ops.encoding import ENCODINGS
+from glt_lightning.base import DataError
+from glt_lightning.kernels import ENCODINGS, CudaShards
 from tests.helpers import device_cases as cases
 
 pytestmark = pytest.mark.gpu

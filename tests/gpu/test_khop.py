@@ -6,13 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.errors import DataError, PartitionError
-from glt_lightning.ops.cuda import khop_batch as cuda_khop_batch
-from glt_lightning.ops.cuda.graph import DeviceGraph
-from glt_lightning.ops.cuda.khop import CudaKHopOp
-from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
-from glt_lightning.ops.khop import KHopOp
-from glt_lightning.options import DrawOptions
+from glt_lightning.base import DataError, DrawOptions, PartitionError
+from glt_lightning.kernels import CudaKHopOp, DeviceGraph, DeviceSubgraph, KHopOp
+from glt_lightning.kernels.cuda import khop_batch as cuda_khop_batch
 from tests.helpers import device_cases as cases
 from tests.helpers.graphs import TypedGraph, cut
 

@@ -7,9 +7,9 @@ import warnings
 import pytest
 import torch
 
+from glt_lightning.base import SamplingOptions
+from glt_lightning.kernels import wait_for
 from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.ops.cuda.stream import wait_for
-from glt_lightning.options import SamplingOptions
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.loader.test_stored_attributes import every_dtype

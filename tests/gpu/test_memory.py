@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.errors import NativeError
-from glt_lightning.ops.cuda.gather import CudaShards, RowsAt
-from glt_lightning.ops.cuda.memory import Registered
+from glt_lightning.base import NativeError
+from glt_lightning.kernels import CudaShards, Registered, RowsAt
 
 pytestmark = pytest.mark.gpu
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.errors import DataError
-from glt_lightning.ops.cuda import relabel as cuda_relabel
-from glt_lightning.ops.cuda.native import SPARE_FANOUT
+from glt_lightning.base import DataError
+from glt_lightning.kernels.cuda import relabel as cuda_relabel
+from glt_lightning.kernels.cuda.native import SPARE_FANOUT
 from tests.helpers import device_cases as cases
 from tests.reference import ops as reference
 

@@ -7,11 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from glt_lightning.errors import DataError
-from glt_lightning.nn.aggregate import edges_of
-from glt_lightning.ops.aggregate import KINDS
-from glt_lightning.ops.cuda.aggregate import CudaEdges
-from glt_lightning.ops.cuda.kernels import Kernels
+from glt_lightning.base import DataError
+from glt_lightning.kernels import KINDS, CudaEdges, Kernels
+from glt_lightning.loader.aggregation import edges_of
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
 WIDTHS = [1, 2, 3, 7, 16, 17, 31, 32, 33, 48, 65]

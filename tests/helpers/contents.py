@@ -14,7 +14,7 @@ import torch
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 
-from glt_lightning.sampler.sample import Sample
+from glt_lightning.sampling import Sample
 
 
 @dataclass(frozen=True)

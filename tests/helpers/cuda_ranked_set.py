@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from glt_lightning.ops.cuda.kernels import Kernels
+from glt_lightning.kernels import Kernels
 
 
 class CudaRankedSet:

@@ -12,31 +12,46 @@ import pytest
 import torch
 from torch import Tensor
 
-from glt_lightning.errors import DataError, NativeError, PartitionError
-from glt_lightning.ops.assign import NeighborRows, NeighborSums
-from glt_lightning.ops.cuda import relabel as cuda_relabel
-from glt_lightning.ops.cuda.excluded import DeviceExcluded
-from glt_lightning.ops.cuda.gather import CudaShards, RowsAt
-from glt_lightning.ops.cuda.graph import DeviceGraph
-from glt_lightning.ops.cuda.induce import Between, stored_between
-from glt_lightning.ops.cuda.kernels import Kernels, raise_if, read
-from glt_lightning.ops.cuda.khop import CudaKHopOp
-from glt_lightning.ops.cuda.memory import Registered
-from glt_lightning.ops.cuda.relabel import DeviceLids
-from glt_lightning.ops.cuda.sample import MODEST_ROOM, DeviceRowDraw, rooms_of
-from glt_lightning.ops.cuda.subgraph import DeviceSubgraph
-from glt_lightning.ops.cuda.sums import CudaNeighborSums
-from glt_lightning.ops.cuda.walks import DeviceWalks, device_streams, most_visited
-from glt_lightning.ops.encoding import ENCODINGS, Encoding
-from glt_lightning.ops.gather import Shards
-from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
-from glt_lightning.ops.induce import Among, induce_all
-from glt_lightning.ops.khop import KHopOp, Subgraph
-from glt_lightning.ops.ranked_set import RankedSet
-from glt_lightning.ops.relabel import relabel
-from glt_lightning.ops.trees import Trees
-from glt_lightning.ops.walks import WalkRule, Walks, count_visits, walk_streams
-from glt_lightning.options import DrawOptions
+from glt_lightning.base import DataError, DrawOptions, NativeError, PartitionError
+from glt_lightning.kernels import (
+    ENCODINGS,
+    Among,
+    Between,
+    CudaKHopOp,
+    CudaNeighborSums,
+    CudaShards,
+    DeviceExcluded,
+    DeviceGraph,
+    DeviceLids,
+    DeviceSubgraph,
+    DeviceWalks,
+    EdgeTypeArrays,
+    Encoding,
+    GraphView,
+    Kernels,
+    KHopOp,
+    NeighborRows,
+    NeighborSums,
+    RankedSet,
+    Registered,
+    RowsAt,
+    Shards,
+    Subgraph,
+    Trees,
+    WalkRule,
+    Walks,
+    count_visits,
+    device_streams,
+    induce_all,
+    most_visited,
+    read,
+    relabel,
+    stored_between,
+    walk_streams,
+)
+from glt_lightning.kernels.cuda import relabel as cuda_relabel
+from glt_lightning.kernels.cuda.kernels import raise_if
+from glt_lightning.kernels.cuda.sample import MODEST_ROOM, DeviceRowDraw, rooms_of
 from tests.helpers.cuda_ranked_set import CudaRankedSet
 from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, cut, excluded_edges, random_excluded, random_seeds
 from tests.helpers.rows import sample_rows

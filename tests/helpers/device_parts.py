@@ -10,16 +10,10 @@ import numpy as np
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from glt_lightning.ops.cuda.kernels import Kernels
-from glt_lightning.options import GpuBudgets
-from glt_lightning.sampler.counters import Counters
-from glt_lightning.sampler.khop import KHopSampler
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.sampler.sample import Draft, Sample
-from glt_lightning.sampler.weights import weights_of
-from glt_lightning.store.device_store import open_store
-from glt_lightning.store.placement import BatchArrays
-from glt_lightning.store.remote_cache import RemoteCache
+from glt_lightning.base import GpuBudgets
+from glt_lightning.graph import BatchArrays, RemoteCache, open_store
+from glt_lightning.kernels import Kernels
+from glt_lightning.sampling import BatchRequest, Counters, Draft, KHopSampler, Sample, SamplerConfig, weights_of
 from tests.helpers.owners import split_up
 from tests.helpers.partitions import partitioned
 

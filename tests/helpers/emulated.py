@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from glt_lightning.ops.cuda.kernels import Kernels
-from glt_lightning.ops.cuda.native import SIGNATURES
+from glt_lightning.kernels import Kernels
+from glt_lightning.kernels.cuda.native import SIGNATURES
 
 ROOT = Path(__file__).parents[2]
 

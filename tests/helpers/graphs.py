@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from torch_geometric.data import HeteroData
 
-from glt_lightning.ops.excluded import ExcludedEdges
-from glt_lightning.ops.graph import EdgeTypeArrays, GraphView, LaborIds
-from glt_lightning.types import EdgeType, GraphSchema, edge_type_key, node_type_key
+from glt_lightning.base import EdgeType, GraphSchema, edge_type_key, node_type_key
+from glt_lightning.kernels import EdgeTypeArrays, ExcludedEdges, GraphView, LaborIds
 from tests.reference.ops import ReferenceEdgeType
 
 HETERO = (("a", "likes", "b"), ("b", "by", "a"), ("b", "near", "b"))

@@ -6,14 +6,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from glt_lightning.cluster.link import Link
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.options import DeadlineOptions, RetryOptions, TensorOptions
-from glt_lightning.producer.ranks import Ranks
-from glt_lightning.tensors.reader import GraphReader
-from glt_lightning.tensors.remote_home import LazyHomes, Reach
+from glt_lightning.base import DeadlineOptions, RetryOptions, TensorOptions
+from glt_lightning.graph import LocalPartition
+from glt_lightning.tensors import GraphReader, Reach, SharedTables
+from glt_lightning.tensors.remote_home import LazyHomes
 from glt_lightning.tensors.space import Homes
-from glt_lightning.tensors.tables import SharedTables
+from glt_lightning.workers import Link, Ranks
 from tests.helpers.in_process import InProcessNetwork
 
 QUICK = {"deadlines": DeadlineOptions(call_s=10, reconnect_s=10), "retry": RetryOptions(first_s=0.001, most_s=0.01)}

@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.errors import OptionError, PeerError, PeerLostError
-from glt_lightning.options import parse_address
-from glt_lightning.transport import dispatch
-from glt_lightning.transport.base import Caller, CallHandler, Service
-from glt_lightning.transport.message import EMPTY, Message, as_body, decode_header, encode_header
-from glt_lightning.transport.pending import Waiting, again, received
+from glt_lightning.base import OptionError, PeerError, PeerLostError, parse_address
+from glt_lightning.workers import Caller, CallHandler, Message, Service, decode_header, encode_header
+from glt_lightning.workers.transport import dispatch
+from glt_lightning.workers.transport.message import EMPTY, as_body
+from glt_lightning.workers.transport.pending import Waiting, again, received
 from tests.helpers.network_faults import Clock, Faults
 
 _THREADS = 4  # per lane of a server

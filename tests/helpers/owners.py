@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from glt_lightning.cluster.cache import CacheMaker
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.options import CacheOptions
-from glt_lightning.sampler.source import OwnedParts
-from glt_lightning.store.remote_cache import RemoteCache
-from glt_lightning.transport.dispatch import caller_is
+from glt_lightning.base import CacheOptions
+from glt_lightning.graph import LocalPartition, RemoteCache
+from glt_lightning.sampling import OwnedParts
+from glt_lightning.workers.cluster.cache import CacheMaker
+from glt_lightning.workers.transport.dispatch import caller_is
 
 CALLER = caller_is({}, lambda: False)  # for calls of handlers without a transport
 

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from glt_lightning.data.arrays import open_array, verify_array
-from glt_lightning.data.manifest import Manifest
+from glt_lightning.base import EDGE, NODE, EdgeType, GraphSchema
+from glt_lightning.graph import Manifest, open_array, verify_array
+from glt_lightning.partition import ArraySource
 from glt_lightning.partition.assign.random import random_parts
-from glt_lightning.partition.sources import ArraySource
-from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema
 
 HETERO: tuple[EdgeType, ...] = (("b", "near", "b"), ("a", "likes", "b"), ("c", "owns", "a"))
 Edges = dict[EdgeType, list[tuple[int, int, int]]]

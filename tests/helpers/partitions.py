@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from glt_lightning.data import LocalPartition
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import PartitionOptions
+from glt_lightning.graph import LocalPartition
 from glt_lightning.partition import open_source, partition_graph
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from glt_lightning.sampler import pick_uniform
+from glt_lightning.kernels import pick_uniform
 
 
 class Uniform:

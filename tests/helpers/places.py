@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.options import DeadlineOptions, RetryOptions
-from glt_lightning.transport.base import Caller, Connection, Server, Service, Transport
-from glt_lightning.transport.message import Message
-from glt_lightning.transport.peer import Peer
+from glt_lightning.base import DeadlineOptions, RetryOptions
+from glt_lightning.workers import Caller, Message, Peer, Service, Transport
+from glt_lightning.workers.transport.base import Connection, Server
 
 # Short, so that a failing test fails soon; nothing waits for them when all is well.
 DEADLINES = DeadlineOptions(connect_s=5, call_s=10, reconnect_s=20)

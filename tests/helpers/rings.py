@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-import glt_lightning.glt as glt
+import glt_lightning.compat.glt as glt
 
 NODES = 40
 U2I, I2I = ("user", "u2i", "item"), ("item", "i2i", "item")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from glt_lightning.ops.graph import GraphView
-from glt_lightning.ops.sample import RowDraw
-from glt_lightning.options import DrawOptions
+from glt_lightning.base import DrawOptions
+from glt_lightning.kernels import GraphView, RowDraw
 
 
 def sample_rows(

@@ -1,4 +1,4 @@
-"""S3-FIFO in plain Python: what `glt_lightning.ops.dynamic_cache` does, id by id, without its rows; and LRU."""
+"""S3-FIFO in plain Python: what `glt_lightning.kernels.dynamic_cache` does, id by id, without its rows; and LRU."""
 
 from __future__ import annotations
 

@@ -8,20 +8,16 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from glt_lightning.channel.slots import PinMemory
-from glt_lightning.cluster.graph import GraphService, RemoteGraph
-from glt_lightning.cluster.link import Link
-from glt_lightning.cluster.owner import Owner
-from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.base import ClusterOptions, DeadlineOptions, PickerSpec, RetryOptions, SamplingOptions
+from glt_lightning.graph import LocalPartition
 from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.options import ClusterOptions, DeadlineOptions, PickerSpec, RetryOptions, SamplingOptions
-from glt_lightning.producer.samplers import SamplerSource
-from glt_lightning.server.remote import RemoteProducer
-from glt_lightning.server.server import GraphServer
-from glt_lightning.transport.base import Transport
-from glt_lightning.transport.credentials import Credentials
-from glt_lightning.transport.flight_transport import FlightTransport
-from glt_lightning.transport.peer import Peer
+from glt_lightning.workers import Link, Peer, PinMemory, RemoteGraph, SamplerSource, Transport
+from glt_lightning.workers.cluster.graph import GraphService
+from glt_lightning.workers.cluster.owner import Owner
+from glt_lightning.workers.server.remote import RemoteProducer
+from glt_lightning.workers.server.server import GraphServer
+from glt_lightning.workers.transport.credentials import Credentials
+from glt_lightning.workers.transport.flight_transport import FlightTransport
 from tests.helpers.contents import Contents, contents
 from tests.helpers.in_process import InProcessNetwork
 

@@ -9,13 +9,9 @@ import numpy as np
 import torch
 from torch_geometric.data import Data
 
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.ops.cuda.kernels import Kernels
-from glt_lightning.ops.cuda.khop import CudaKHopOp
-from glt_lightning.ops.khop import KHopOp
-from glt_lightning.options import DrawOptions, GpuBudgets
-from glt_lightning.store.device_store import DeviceStore, open_store
-from glt_lightning.store.placement import BatchArrays
+from glt_lightning.base import DrawOptions, GpuBudgets
+from glt_lightning.graph import BatchArrays, DeviceStore, LocalPartition, open_store
+from glt_lightning.kernels import CudaKHopOp, Kernels, KHopOp
 from tests.helpers.device_cases import assert_same_batch, to
 from tests.helpers.partitions import partitioned
 

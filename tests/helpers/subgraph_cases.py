@@ -12,17 +12,11 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from glt_lightning.ops.cuda.graph import DeviceGraph
-from glt_lightning.ops.cuda.kernels import Kernels
-from glt_lightning.ops.cuda.khop import CudaKHopOp
-from glt_lightning.ops.excluded import ExcludedEdges
-from glt_lightning.ops.khop import KHopOp
-from glt_lightning.ops.trees import Trees
-from glt_lightning.options import CacheOptions, DrawOptions
-from glt_lightning.sampler.device_subgraph import DeviceEdgeFinder
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.sampler.subgraph import complete_edges
-from glt_lightning.sampler.subgraph_task import BIDIRECTIONAL, INDUCED, SubgraphTask
+from glt_lightning.base import CacheOptions, DrawOptions
+from glt_lightning.kernels import CudaKHopOp, DeviceGraph, ExcludedEdges, Kernels, KHopOp, Trees
+from glt_lightning.sampling import BIDIRECTIONAL, INDUCED, BatchRequest, SamplerConfig, SubgraphTask
+from glt_lightning.sampling.device_subgraph import DeviceEdgeFinder
+from glt_lightning.sampling.subgraph import complete_edges
 from tests.helpers.device_cases import assert_same_batch, far_graph, to
 from tests.helpers.device_parts import PartsCase, as_array, sampled
 from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, excluded_edges, random_data, random_excluded, random_seeds

@@ -9,11 +9,9 @@ import numpy as np
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from glt_lightning.data import LocalPartition
-from glt_lightning.options import PartitionOptions
-from glt_lightning.partition import partition_graph
-from glt_lightning.partition.sources import ArraySource
-from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema
+from glt_lightning.base import EDGE, NODE, EdgeType, GraphSchema, PartitionOptions
+from glt_lightning.graph import LocalPartition
+from glt_lightning.partition import ArraySource, partition_graph
 
 
 def timed_graph(

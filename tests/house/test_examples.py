@@ -23,7 +23,7 @@ import pytest
 import torch
 from lightning.pytorch import Trainer, seed_everything
 
-import glt_lightning.glt as glt
+import glt_lightning.compat.glt as glt
 from glt_lightning import GLTDataModule, GraphSAGE, PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
 from tests.helpers.ogb_layout import RawGraph
@@ -117,15 +117,15 @@ def test_an_object_without_example_is_found(tmp_path: Path) -> None:
     package = tmp_path / "src" / "glt_lightning"
     (package / "data").mkdir(parents=True)
     (package / "__init__.py").write_text(
-        'from glt_lightning.data import A as A\n_HOMES = {"A": ""}\n__all__ = [*_HOMES, "data", "__version__"]\n'
+        'from glt_lightning.graph import A\n_HOMES = {"A": ""}\n__all__ = [*_HOMES, "data", "__version__"]\n'
     )
     (package / "data/__init__.py").write_text(
-        'from glt_lightning.data.one import A, b\nP = int\n__all__ = ["A", "P", "b"]\n'
+        'from glt_lightning.graph.one import (A, b)\nP = int\n__all__ = ["A", "P", "b"]\n'
     )
     (package / "data/one.py").write_text('class A:\n    """>>> 1"""\n\n\ndef b():\n    """No example."""\n')
     found = public_objects(tmp_path)
     assert [(each.name, each.has_example) for each in found] == [("A", True), ("b", False)]
-    assert {each.module for each in found} == {"glt_lightning.data.one"}
+    assert {each.module for each in found} == {"glt_lightning.graph.one"}
 
 
 @pytest.mark.parametrize("public", OBJECTS, ids=lambda each: f"{each.module}.{each.name}")

@@ -7,7 +7,8 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from glt_lightning import GLTDataModule, options
+from glt_lightning import base as options
+from glt_lightning.lightning import GLTDataModule
 
 SOURCE = Path(__file__).parents[2] / "src"
 GROUPS = {

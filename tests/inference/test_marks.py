@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore
 
-from glt_lightning.errors import PeerError
-from glt_lightning.inference.marks import Marks
+from glt_lightning.base import PeerError
+from glt_lightning.inference import Marks
 from tests.helpers.ranks import run_ranks
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt_lightning.errors import DataError, OptionError
-from glt_lightning.inference.neighbours import nearest
+from glt_lightning.base import DataError, OptionError
+from glt_lightning.cli import main
+from glt_lightning.inference import nearest
 from glt_lightning.lightning.callbacks.prediction_files import MANIFEST, PredictionFile, file_name, manifest_text
-from glt_lightning.lightning.cli.command_line import main
 
 ROWS = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
 

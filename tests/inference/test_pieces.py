@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from glt_lightning.inference.pieces import RunningSoftmax, RunningSum
+from glt_lightning.inference import RunningSoftmax, RunningSum
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e4])

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from glt_lightning.data import LocalPartition
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import PartitionOptions
+from glt_lightning.graph import LocalPartition
 from glt_lightning.partition import open_source, partition_graph
 from tests.inference.test_run import computed
 

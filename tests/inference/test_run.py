@@ -16,15 +16,13 @@ from torch.distributed import HashStore
 from torch_geometric.nn import SAGEConv
 
 from glt_lightning import DistGraph, LayerwiseOptions, LoaderContext
-from glt_lightning.data import LocalPartition
-from glt_lightning.data.shared_arrays import SharedArrays
-from glt_lightning.errors import OptionError, PeerError
-from glt_lightning.inference import run
-from glt_lightning.inference.marks import Marks
-from glt_lightning.inference.protocol import DegreeSpec, LayerwiseLayers
-from glt_lightning.inference.run import LayerwiseRun
-from glt_lightning.producer.ranks import Ranks
-from glt_lightning.tensors.remote_home import Reach, RemoteHome
+from glt_lightning.base import OptionError, PeerError
+from glt_lightning.graph import LocalPartition, SharedArrays
+from glt_lightning.inference import LayerwiseLayers, LayerwiseRun, Marks, run
+from glt_lightning.inference.protocol import DegreeSpec
+from glt_lightning.tensors import Reach
+from glt_lightning.tensors.remote_home import RemoteHome
+from glt_lightning.workers import Ranks
 from tests.helpers.homes import link_of
 from tests.helpers.in_process import InProcessNetwork
 from tests.helpers.partitions import partitioned, small_graph

@@ -17,11 +17,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from glt_lightning.errors import OptionError
-from glt_lightning.launch import LaunchConfig
-from glt_lightning.launch.kubernetes import job_text, on_pods, secret_command
-from glt_lightning.launch.slurm import job_script
-from glt_lightning.lightning.cli.launch import run_launch
+from glt_lightning.base import OptionError
+from glt_lightning.cli.launch import run_launch
+from glt_lightning.launch import LaunchConfig, job_script, job_text, on_pods, secret_command
 from tests.launch.job_set import JOB_SET, job_objects, why_refused
 
 EXPECTED = Path(__file__).parent / "expected"

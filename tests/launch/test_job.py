@@ -18,11 +18,8 @@ from typing import Any
 
 import pytest
 
-from glt_lightning.launch import LaunchConfig
-from glt_lightning.launch.job import LaunchedJob, here
-from glt_lightning.launch.merged_log import MergedLog
-from glt_lightning.launch.preflight import Preflight
-from glt_lightning.launch.remote import LaunchError, Remote
+from glt_lightning.launch import LaunchConfig, LaunchedJob, LaunchError, MergedLog, Preflight, here
+from glt_lightning.launch.remote import Remote
 
 _PYTHON = """#!/bin/sh
 case "$*" in

@@ -11,15 +11,21 @@ from typing import Any
 
 import pytest
 
-from glt_lightning.errors import OptionError
-from glt_lightning.launch import LaunchConfig, LaunchHost
-from glt_lightning.launch.config_file import read_launch_file
-from glt_lightning.launch.files import files_for, files_for_all, make_certificates
-from glt_lightning.launch.hosts import LaunchDefaults
-from glt_lightning.launch.merged_log import MergedLog
-from glt_lightning.launch.plan import server_process, trainer_process
-from glt_lightning.launch.remote import agent_command
-from glt_lightning.lightning.cli.launch import run_launch
+from glt_lightning.base import OptionError
+from glt_lightning.cli.launch import run_launch
+from glt_lightning.launch import (
+    LaunchConfig,
+    LaunchDefaults,
+    LaunchHost,
+    MergedLog,
+    agent_command,
+    files_for,
+    files_for_all,
+    make_certificates,
+    read_launch_file,
+    server_process,
+    trainer_process,
+)
 
 TWO: dict[str, Any] = {
     "command": "fit",

@@ -26,7 +26,7 @@ import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 from glt_lightning import ClusterOptions, GLTDataModule
-from glt_lightning.server.plan import ServerPlan
+from glt_lightning.workers import ServerPlan
 from tests.lightning.tiny import Noting
 
 options = json.loads(sys.argv[1])

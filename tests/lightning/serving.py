@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from glt_lightning import CacheOptions, ClusterOptions
-from glt_lightning.server.hosted import HostedServer
-from glt_lightning.server.plan import ServerPlan
+from glt_lightning.workers import HostedServer, ServerPlan
 from tests.helpers.servers import cluster
 
 

@@ -10,8 +10,8 @@ from lightning.pytorch import Trainer
 from torch_geometric.data import Data
 
 from glt_lightning import GraphSAGE, SamplingOptions
-from glt_lightning.errors import DataError, OptionError
-from glt_lightning.lightning.models.encoders import EncoderShape, make_encoder
+from glt_lightning.base import DataError, OptionError
+from glt_lightning.models.encoders import EncoderShape, make_encoder
 from tests.lightning.tiny import SHAPE, WIDTH
 
 

@@ -9,8 +9,8 @@ import pytest
 from torch_geometric.transforms import NormalizeFeatures
 
 from glt_lightning import SamplingOptions
-from glt_lightning.errors import DataError, OptionError
-from glt_lightning.lightning.cli.command_line import main
+from glt_lightning.base import DataError, OptionError
+from glt_lightning.cli import main
 from tests.lightning.tiny import Noting
 
 PATH = "torch_geometric.transforms.NormalizeFeatures"

@@ -13,7 +13,7 @@ from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
 from lightning.pytorch.plugins.io.wrapper import _WrappingCheckpointIO
 
 from glt_lightning import GLTServerClientStrategy, GLTWorkerStrategy
-from glt_lightning.errors import DataError, WriteError
+from glt_lightning.base import DataError, WriteError
 from glt_lightning.lightning import WholeCheckpointIO
 from glt_lightning.lightning.callbacks.checkpoint_io import write_whole
 from tests.helpers.disks import SIZE, full_soon

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from glt_lightning import GLTDataModule
-from glt_lightning.lightning.cli.command_line import GLTCLI
+from glt_lightning.cli import GLTCLI
 from tests.lightning.own_modules import SageByHand
 from tests.lightning.tiny import CLASSES, WIDTH
 

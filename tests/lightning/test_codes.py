@@ -10,10 +10,9 @@ import torch
 from lightning.pytorch import seed_everything
 
 from glt_lightning import GraphSAGE
-from glt_lightning.errors import DataError, OptionError
-from glt_lightning.lightning.models.code_embedding import CodeEmbedding
-from glt_lightning.partition.sources import ArraySource
-from glt_lightning.types import EDGE, NODE, GraphSchema
+from glt_lightning.base import EDGE, NODE, DataError, GraphSchema, OptionError
+from glt_lightning.models.code_embedding import CodeEmbedding
+from glt_lightning.partition import ArraySource
 from tests.lightning.test_gnn import one_batch
 from tests.lightning.tiny import CLASSES, NODES, SHAPE, WIDTH, learnable_graph
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import glt_lightning
-from glt_lightning.tensors.dist_ranks import gather_text
+from glt_lightning.tensors import gather_text
 from tests.helpers import run_script
 
 SCRIPT = """
 import json, sys
 import torch, torch.distributed as dist, torch.multiprocessing as mp
-from glt_lightning.errors import PeerError
+from glt_lightning.base import PeerError
 import glt_lightning
 from glt_lightning.tensors.dist_ranks import gather_counts, gather_text
 

@@ -19,12 +19,11 @@ import torch
 import yaml
 
 import glt_lightning
-from glt_lightning.lightning.cli import command_line
-from glt_lightning.lightning.cli.command_line import GLTCLI, main
-from glt_lightning.lightning.cli.messages import OneLineParser
-from glt_lightning.lightning.cli.quiet import without_noise
-from glt_lightning.lightning.cli.strategy_options import cluster_of_data
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import PartitionOptions
+from glt_lightning.cli import GLTCLI, command_line, main
+from glt_lightning.cli.messages import OneLineParser
+from glt_lightning.cli.quiet import without_noise
+from glt_lightning.cli.strategy_options import cluster_of_data
 from tests.helpers.disks import full_soon
 from tests.lightning.tiny import CLASSES, NODES, WIDTH
 

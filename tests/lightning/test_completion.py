@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from glt_lightning.lightning.cli.command_line import main
-from glt_lightning.lightning.cli.completion import completion_script, options_of
+from glt_lightning.cli import main
+from glt_lightning.cli.completion import completion_script, options_of
 
 UNUSED = ("_find_unused_parameters_false", "_find_unused_parameters_true")
 PAGE = """\

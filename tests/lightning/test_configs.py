@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from glt_lightning import options
-from glt_lightning.lightning.cli.command_line import main
+from glt_lightning import base as options
+from glt_lightning.cli import main
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))

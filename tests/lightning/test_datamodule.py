@@ -11,8 +11,16 @@ import pytest
 import torch
 
 from glt_lightning import GLTDataModule, PartitionOptions, SamplingOptions
-from glt_lightning.errors import DataError, GLTError, OptionError, PartitionError
-from glt_lightning.options import ClusterOptions, DeadlineOptions, RetryOptions, SecurityOptions
+from glt_lightning.base import (
+    ClusterOptions,
+    DataError,
+    DeadlineOptions,
+    GLTError,
+    OptionError,
+    PartitionError,
+    RetryOptions,
+    SecurityOptions,
+)
 from tests.lightning.tiny import CLASSES, NODES, WIDTH, learnable_graph, learnable_hetero, save_graph
 
 

@@ -8,8 +8,8 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from glt_lightning import CacheOptions, SamplingOptions
-from glt_lightning.errors import OptionError
-from glt_lightning.lightning.callbacks.predictions import PredictionWriter, read_predictions
+from glt_lightning.base import OptionError
+from glt_lightning.lightning import PredictionWriter, read_predictions
 from tests.lightning.tiny import Noting
 
 ROWS = CacheOptions(device=4000)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from glt_lightning import GLTDataModule, SamplingOptions
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError
 
 
 @pytest.mark.parametrize("aggregate", [None, "mean"])

@@ -13,8 +13,7 @@ import torch
 from lightning.pytorch import Trainer
 
 from glt_lightning import DistGraph, DistTensor, GLTDataModule
-from glt_lightning.errors import DataError, OptionError, SamplerError
-from glt_lightning.options import ClusterOptions
+from glt_lightning.base import ClusterOptions, DataError, OptionError, SamplerError
 from tests.helpers import run_script
 from tests.helpers.own_rows import Using, work
 from tests.lightning.serving import serving

@@ -7,7 +7,7 @@ import pytest
 
 from glt_lightning.lightning.callbacks.epoch_totals import EpochTotals
 from glt_lightning.loader import LoaderStats
-from glt_lightning.sampler.counters import Counters
+from glt_lightning.sampling import Counters
 
 MIXED = Counters(
     local_rows=600,

@@ -24,8 +24,8 @@ from glt_lightning import (
     rank_links,
     read_embeddings,
 )
-from glt_lightning.errors import OptionError
-from glt_lightning.lightning.models import link_decoders
+from glt_lightning.base import OptionError
+from glt_lightning.models import link_decoders
 from tests.lightning.tiny import CLASSES, NODES, WIDTH, learnable_graph, learnable_hetero
 
 MakeData = Callable[..., GLTDataModule]
@@ -75,7 +75,7 @@ def test_metrics_are_those_of_the_whole_graph(
     make_data: MakeData, make_trainer: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What takes longer tells how far it is."""
-    monkeypatch.setattr("glt_lightning.progress.EVERY_S", 0.0)
+    monkeypatch.setattr("glt_lightning.base.progress.EVERY_S", 0.0)
     caplog.set_level(logging.INFO, "glt_lightning")
     seed_everything(3, verbose=False)
     module, trainer = Own(), make_trainer()

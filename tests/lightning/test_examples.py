@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from glt_lightning.cli import main
 from glt_lightning.lightning import read_predictions
-from glt_lightning.lightning.cli.command_line import main
 from tests.helpers import started
 from tests.lightning.tiny import NODES
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 import torch.distributed
 
-from glt_lightning.errors import DataError, OptionError, PeerError
+from glt_lightning.base import DataError, OptionError, PeerError
 from glt_lightning.lightning.strategies import failure_board, watched_ddp
 from glt_lightning.lightning.strategies.failure_board import FailureBoard
 

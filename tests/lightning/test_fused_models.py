@@ -10,10 +10,10 @@ import torch
 from torch._dynamo.backends.debugging import aot_eager
 
 from glt_lightning import SamplingOptions
-from glt_lightning.lightning.models import encoders, gnn, hgt, rgcn
-from glt_lightning.lightning.models.encoders import EncoderShape, make_encoder
-from glt_lightning.nn.gathered import Gathered
-from glt_lightning.nn.projected import GatheredProjection
+from glt_lightning.loader.gathered import Gathered
+from glt_lightning.loader.projected import GatheredProjection
+from glt_lightning.models import encoders, gnn, hgt, rgcn
+from glt_lightning.models.encoders import EncoderShape, make_encoder
 from tests.lightning.test_gnn import one_batch, with_loops
 from tests.lightning.tiny import WIDTH, learnable_hetero
 

@@ -10,10 +10,10 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 
 from glt_lightning import GLTDataModule, GraphSAGE, SamplingOptions
-from glt_lightning.errors import DataError, OptionError
-from glt_lightning.lightning.models.encoders import EncoderShape, make_encoder
-from glt_lightning.lightning.models.gnn import gnn_class
-from glt_lightning.loader.edge_index import plain
+from glt_lightning.base import DataError, OptionError
+from glt_lightning.loader import plain
+from glt_lightning.models.encoders import EncoderShape, make_encoder
+from glt_lightning.models.gnn import gnn_class
 from tests.lightning.tiny import CLASSES, NODES, SHAPE, WIDTH, learnable_hetero, save_graph
 
 

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 import torch.distributed
 
-from glt_lightning.errors import OptionError, PeerError
-from glt_lightning.lightning.cli.command_line import main
+from glt_lightning.base import DeadlineOptions, OptionError, PeerError
+from glt_lightning.cli import main
 from glt_lightning.lightning.strategies import hosts
 from glt_lightning.lightning.strategies.hosts import Meeting, meet, wait_for_ranks
-from glt_lightning.options import DeadlineOptions
 
 
 def free_port() -> int:

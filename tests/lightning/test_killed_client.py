@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from glt_lightning import ClusterOptions
-from glt_lightning.options import DeadlineOptions
+from glt_lightning.base import DeadlineOptions
 from tests.helpers import Run, started
 from tests.helpers.family import settle
 from tests.helpers.servers import Farm, open_farm, until

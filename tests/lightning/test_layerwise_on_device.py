@@ -16,9 +16,8 @@ from torch_geometric.nn import GCN, GIN, GraphSAGE as PyGSAGE
 
 from glt_lightning import predict_layerwise, read_embeddings
 from glt_lightning.inference import run as runs
+from glt_lightning.kernels import CudaEdges, Kernels
 from glt_lightning.loader import on_gpu
-from glt_lightning.ops.cuda.aggregate import CudaEdges
-from glt_lightning.ops.cuda.kernels import Kernels
 from tests.helpers import run_script
 from tests.lightning.test_layerwise import Holding
 from tests.lightning.tiny import WIDTH
@@ -116,7 +115,7 @@ def gpu(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     make, maps = on_gpu.make_device_producer, importlib.import_module("glt_lightning.loader.mapped")
     monkeypatch.setattr(maps, "make_device_producer", lambda *given: calls.append("sample") or make(*given))
     monkeypatch.setattr(Kernels, "open", lambda device: kernels)
-    monkeypatch.setattr(importlib.import_module("glt_lightning.nn.aggregate"), "_run", run)
+    monkeypatch.setattr(importlib.import_module("glt_lightning.loader.aggregation"), "_run", run)
     monkeypatch.setattr(runs, "is_host", lambda device: False)
     return calls
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch_geometric.nn import SAGEConv
 from torchmetrics import Accuracy
 
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError
 from tests.lightning.tiny import CLASSES
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from glt_lightning import OGBMRR, HitsAtK
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import DataError, OptionError
 from tests.helpers import run_script
 
 HITS = {"ogbl-ddi": 20, "ogbl-collab": 50, "ogbl-ppa": 100}

@@ -14,12 +14,11 @@ import pytest
 from lightning.pytorch import LightningDataModule, seed_everything
 
 from glt_lightning import GLTDataModule, LinkPredictor
-from glt_lightning.data import LocalPartition
-from glt_lightning.errors import DataError, GLTError, OptionError
-from glt_lightning.lightning.cli import GLTCLI, main
+from glt_lightning.base import DataError, GLTError, OptionError, PartitionOptions
+from glt_lightning.cli import GLTCLI, main
+from glt_lightning.graph import LocalPartition
 from glt_lightning.lightning.link_seeds import LinkSeeds
-from glt_lightning.loader.link_spec import LinkSpec
-from glt_lightning.options import PartitionOptions
+from glt_lightning.loader import LinkSpec
 from glt_lightning.partition import open_source, partition_parts
 from tests.helpers.servers import open_farm
 from tests.lightning.tiny import learnable_graph

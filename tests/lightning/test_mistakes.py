@@ -11,7 +11,7 @@ import torch
 from torch_geometric.nn import GraphSAGE as PygSAGE
 
 from glt_lightning import GLTDataModule, PartitionOptions
-from glt_lightning.errors import DataError, GLTError
+from glt_lightning.base import DataError, GLTError
 from glt_lightning.lightning.layers import layers_of, warn_of_hops
 from glt_lightning.lightning.own_splits import read_split
 from tests.lightning.tiny import learnable_graph, save_graph

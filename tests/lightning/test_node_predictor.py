@@ -11,12 +11,12 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from glt_lightning import GLTDataModule, NodePredictor, PredictionWriter
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import DataError, OptionError
 from glt_lightning.lightning import BestCheckpoint, read_predictions
-from glt_lightning.lightning.models.gnn import EdgeTypeLayer
-from glt_lightning.lightning.models.layers import make_conv
-from glt_lightning.lightning.models.metrics import update_metric
-from glt_lightning.lightning.models.tasks import make_task
+from glt_lightning.models.gnn import EdgeTypeLayer
+from glt_lightning.models.layers import make_conv
+from glt_lightning.models.metrics import update_metric
+from glt_lightning.models.tasks import make_task
 from tests.lightning.tiny import CLASSES, NODES, learnable_graph, learnable_hetero
 
 FACTS: dict[str, Any] = {"kind": "int", "width": None, "num_classes": CLASSES, "class_names": None}

@@ -11,7 +11,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.trainer.connectors import accelerator_connector
 
 from glt_lightning import SamplingOptions
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError
 
 
 class Interrupt(Callback):

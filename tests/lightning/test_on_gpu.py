@@ -10,9 +10,9 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from glt_lightning import CacheOptions, ClusterOptions, GLTDataModule, SamplingOptions
-from glt_lightning.errors import GLTError
+from glt_lightning.base import GLTError
+from glt_lightning.kernels import Kernels
 from glt_lightning.loader import on_gpu
-from glt_lightning.ops.cuda.kernels import Kernels
 from tests.lightning.serving import serving
 from tests.lightning.tiny import Noting
 

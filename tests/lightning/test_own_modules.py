@@ -12,8 +12,8 @@ import torch
 import yaml
 
 from glt_lightning import GLTDataModule
+from glt_lightning.cli import main
 from glt_lightning.lightning import read_predictions
-from glt_lightning.lightning.cli.command_line import main
 from tests.helpers import run_cli
 from tests.lightning.tiny import NODES, learnable_hetero
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError
 from glt_lightning.lightning.own_splits import read_split
 from tests.lightning.tiny import NODES
 

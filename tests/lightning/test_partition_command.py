@@ -14,15 +14,15 @@ import pytest
 import yaml
 
 from glt_lightning import GLTDataModule
-from glt_lightning.lightning.cli.command_line import main
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import PartitionOptions
+from glt_lightning.cli import main
 from tests.helpers import started
 
 # The command line, stopped when all but the manifest is written.
 STOPPED = """
 import sys, time
 from pathlib import Path
-from glt_lightning.lightning.cli.command_line import main
+from glt_lightning.cli import main
 from glt_lightning.partition.build import builder
 
 def stop(*args, **options):

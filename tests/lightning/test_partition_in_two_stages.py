@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from glt_lightning import GLTDataModule
-from glt_lightning.lightning.cli.command_line import main
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import PartitionOptions
+from glt_lightning.cli import main
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 import torch
 import yaml
 
-from glt_lightning.errors import OptionError
-from glt_lightning.lightning.cli.past_runs import RunConfig, find_past_run
+from glt_lightning.base import OptionError
+from glt_lightning.cli.past_runs import RunConfig, find_past_run
 
 
 def config(

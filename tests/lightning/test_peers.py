@@ -123,7 +123,7 @@ def test_stopped_rank_goes_on_when_its_parent_is_killed(tmp_path: Path) -> None:
     """Nobody is left to notice it; it hears of the death, and ends."""
     code = """
 import os, signal, sys
-from glt_lightning.ops.child import wake_with_parent
+from glt_lightning.kernels import wake_with_parent
 
 parent, child = os.pipe()
 if os.fork() == 0:

@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from glt_lightning import ClusterOptions, GLTWorkerStrategy, LocalPartition
-from glt_lightning.cluster.context import Role
-from glt_lightning.cluster.graph import ClusterGraph
-from glt_lightning.errors import OptionError, PartitionError
+from glt_lightning.base import OptionError, PartitionError
+from glt_lightning.workers import ClusterGraph, Role
 
 
 @pytest.fixture

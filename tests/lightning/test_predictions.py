@@ -15,11 +15,11 @@ import torch
 from lightning.pytorch import Callback
 
 from glt_lightning import GraphSAGE, PredictionWriter, SamplingOptions
-from glt_lightning.errors import DataError, OptionError, PeerError, WriteError
+from glt_lightning.base import DataError, OptionError, PeerError, WriteError
+from glt_lightning.cli import main
 from glt_lightning.lightning import read_predictions
 from glt_lightning.lightning.callbacks import predictions
 from glt_lightning.lightning.callbacks.prediction_files import MANIFEST, PredictionFile, file_name, manifest_text
-from glt_lightning.lightning.cli.command_line import main
 from tests.helpers.disks import SIZE, full_soon
 from tests.lightning.tiny import CLASSES, NODES, Noting, learnable_graph, learnable_hetero
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from glt_lightning import rank_links
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import DataError, OptionError
 from glt_lightning.lightning.layerwise import ranking
 
 

@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch import LightningModule
 
 from glt_lightning import CacheOptions, DistEmbedding, GraphSAGE, SamplingOptions, SparseAdagrad
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import PartitionOptions
 from tests.helpers.leaks import count_memfds
 
 

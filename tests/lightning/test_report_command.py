@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from jsonargparse import Namespace
 
-from glt_lightning.lightning.cli.command_line import main
-from glt_lightning.lightning.cli.partition import _batches_of
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import PartitionOptions
+from glt_lightning.cli import main
+from glt_lightning.cli.partition import _batches_of
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_wrong_options_get_one_line(
 
 def test_a_page_needs_packages(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Which is said before anything is read."""
-    monkeypatch.setattr("glt_lightning.page.html._NEEDED", ("no_such_pages",))
+    monkeypatch.setattr("glt_lightning.lightning.page.html._NEEDED", ("no_such_pages",))
     with pytest.raises(SystemExit):
         main(["report", "none", "--html", "page.html"])
     assert (

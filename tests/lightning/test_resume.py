@@ -13,8 +13,8 @@ from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from glt_lightning import SamplingOptions
-from glt_lightning.errors import OptionError
-from glt_lightning.lightning.cli.past_runs import nothing_left
+from glt_lightning.base import OptionError
+from glt_lightning.cli.past_runs import nothing_left
 from tests.lightning.tiny import Noting, learnable_graph
 
 

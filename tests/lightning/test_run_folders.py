@@ -12,8 +12,8 @@ import yaml
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
-from glt_lightning.errors import WriteError
-from glt_lightning.lightning.cli.run_line import reserved_folders
+from glt_lightning.base import WriteError
+from glt_lightning.cli.run_line import reserved_folders
 from tests.helpers import run_cli
 
 DATA = """

@@ -13,9 +13,9 @@ from lightning.pytorch import seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from glt_lightning import GLTDataModule, GraphSAGE, LinkPredictor, NodePredictor, PredictionWriter
-from glt_lightning.errors import GLTError
+from glt_lightning.base import GLTError
 from glt_lightning.lightning import read_predictions
-from glt_lightning.lightning.models.link_scores import LinkScores, bce, mean_loss
+from glt_lightning.models.link_scores import LinkScores, bce, mean_loss
 from tests.helpers import run_cli
 from tests.lightning.test_link_task import BUYS, shop
 from tests.lightning.tiny import learnable_hetero

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch_geometric.data import Data
 
 from glt_lightning import SamplingOptions
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import DataError, OptionError
 from tests.lightning.tiny import NODES, Noting, learnable_graph
 
 TRAIN = 200

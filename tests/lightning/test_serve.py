@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 import yaml
 
-from glt_lightning.cluster.placement import placed_parts
-from glt_lightning.lightning.cli.command_line import main
-from glt_lightning.lightning.cli.interrupt import Told
-from glt_lightning.lightning.cli.status_table import status_table
-from glt_lightning.options import SecurityOptions
+from glt_lightning.base import SecurityOptions
+from glt_lightning.cli import main
+from glt_lightning.cli.interrupt import Told
+from glt_lightning.cli.status_table import status_table
+from glt_lightning.workers import placed_parts
 from tests.helpers import Run, started
 from tests.helpers.family import settle
 from tests.lightning.serving import free_addresses, serving
@@ -184,7 +184,7 @@ def test_cache_that_cannot_be_had(
     said = refused(capsys, *args, "--data.cache.policy", "vip")
     assert "cache.policy: vip, but " in said
     assert "has no ranking of remote rows by vip (it has: degree)" in said
-    monkeypatch.setattr("glt_lightning.data.free_memory.available_memory", lambda: 64 << 20)
+    monkeypatch.setattr("glt_lightning.graph.host_memory.available_memory", lambda: 64 << 20)
     said = refused(capsys, *args)
     assert re.search(
         r"cache: not enough memory for 48 rows: [\d,]+ bytes are needed, 67,108,864 are available on this host. Lower cache",

@@ -16,13 +16,16 @@ from lightning.pytorch.strategies import StrategyRegistry
 
 import glt_lightning
 from glt_lightning import CacheOptions, GLTDataModule, GLTServerClientStrategy, LocalPartition, SamplingOptions
-from glt_lightning.cluster.context import DistContext, Role
-from glt_lightning.cluster.graph import RemoteGraph
-from glt_lightning.cluster.link import Link
-from glt_lightning.errors import DataError, OptionError, PartitionError, PeerError, PeerLostError
-from glt_lightning.options import ClusterOptions, DeadlineOptions
-from glt_lightning.server.hosted import HostedServer
-from glt_lightning.server.plan import ServerPlan
+from glt_lightning.base import (
+    ClusterOptions,
+    DataError,
+    DeadlineOptions,
+    OptionError,
+    PartitionError,
+    PeerError,
+    PeerLostError,
+)
+from glt_lightning.workers import DistContext, HostedServer, Link, RemoteGraph, Role, ServerPlan
 from tests.helpers.servers import cluster
 from tests.lightning.serving import free_addresses, serving
 from tests.lightning.tiny import CLASSES, NODES, WIDTH, Noting, learnable_hetero

@@ -17,8 +17,8 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from glt_lightning.errors import NativeError
-from glt_lightning.lightning.cli.command_line import main
+from glt_lightning.base import NativeError
+from glt_lightning.cli import main
 from glt_lightning.lightning.strategies.sigterm import EndBySigterm
 from tests.lightning.tiny import Noting
 

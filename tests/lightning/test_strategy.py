@@ -12,7 +12,7 @@ from lightning.pytorch.strategies import StrategyRegistry
 
 import glt_lightning
 from glt_lightning import GLTWorkerStrategy, LoaderSpec, LocalPartition, SamplingOptions
-from glt_lightning.errors import OptionError, SamplerError
+from glt_lightning.base import OptionError, SamplerError
 from tests.lightning.tiny import Noting
 
 

@@ -7,8 +7,8 @@ import torch
 from lightning.pytorch import seed_everything
 
 from glt_lightning import LinkPredictor, SamplingOptions
-from glt_lightning.errors import DataError, OptionError
-from glt_lightning.lightning.models.encoders import EncoderShape, make_encoder
+from glt_lightning.base import DataError, OptionError
+from glt_lightning.models.encoders import EncoderShape, make_encoder
 from tests.lightning.test_gnn import one_batch
 from tests.lightning.tiny import WIDTH, Noting, learnable_hetero
 

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from glt_lightning import read_embeddings
-from glt_lightning.lightning.callbacks.predictions import read_predictions
-from glt_lightning.lightning.cli.command_line import main
-from glt_lightning.partition.sources import open_source, user_ids
+from glt_lightning.cli import main
+from glt_lightning.lightning import read_predictions
+from glt_lightning.partition import open_source, user_ids
 from tests.helpers import started
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tables"

@@ -12,9 +12,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.lightning.cli.command_line import main
-from glt_lightning.partition.sources import encode_rows
+from glt_lightning.cli import main
+from glt_lightning.graph import Manifest
+from glt_lightning.partition.sources.tables.encode_rows import encode_rows
 
 FIELDS = ["biology", "chemistry", "physics"]
 # 15 lines, no code.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from glt_lightning import GLTDataModule, LinkPredictor
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import DataError, OptionError
 
 EDGES, NODES = 400, 60
 

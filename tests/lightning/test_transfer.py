@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from glt_lightning import GLTDataModule, GraphSAGE, SamplingOptions
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError
 from glt_lightning.lightning.strategies.contexts import wants_pinned
-from glt_lightning.loader.transfer import CopiesInFlight
+from glt_lightning.loader import CopiesInFlight
 from tests.lightning.tiny import Noting
 
 

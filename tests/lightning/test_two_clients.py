@@ -26,7 +26,7 @@ import json, sys
 import torch
 from lightning.pytorch import Trainer, seed_everything
 from glt_lightning import ClusterOptions, GLTDataModule, SamplingOptions
-from glt_lightning.options import DeadlineOptions, RetryOptions, SecurityOptions
+from glt_lightning.base import (DeadlineOptions, RetryOptions, SecurityOptions)
 from tests.lightning.tiny import Noting
 
 options = json.loads(sys.argv[1])
@@ -140,7 +140,7 @@ def _wait_for_training(run: Run) -> list[psutil.Process]:
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline and run.popen.poll() is None:
         family = run.family()
-        servers = [p for p in family if "glt_lightning.server.child" in " ".join(p.cmdline())]
+        servers = [p for p in family if "glt_lightning.workers.server.child" in " ".join(p.cmdline())]
         samplers = [p for p in family if "producer.worker" in " ".join(p.cmdline())]
         if servers and len(samplers) == 2 and all(p.cpu_times().user > 0.5 for p in samplers):
             ranks = [p for p in family if "script.py" in " ".join(p.cmdline()[:3])]

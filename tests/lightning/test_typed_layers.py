@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import RGCNConv
 
-from glt_lightning.errors import OptionError
-from glt_lightning.lightning.models.encoders import EncoderShape, make_encoder
-from glt_lightning.lightning.models.hgt import HGTLayer, merge_edges
-from glt_lightning.lightning.models.rgcn import EdgeKindConv, RGCNLayer
-from glt_lightning.nn import fuse_layers
+from glt_lightning.base import OptionError
+from glt_lightning.loader import fuse_layers
+from glt_lightning.models.encoders import EncoderShape, make_encoder
+from glt_lightning.models.hgt import HGTLayer, merge_edges
+from glt_lightning.models.rgcn import EdgeKindConv, RGCNLayer
 
 WIDTH = 12
 # Two edge types lead to "a", one of them from itself; "c" is a source alone, and nothing sends to "b" here.

@@ -11,11 +11,11 @@ from torch_geometric.data import Data
 from torch_geometric.utils import add_self_loops
 
 from glt_lightning import GraphSAGE, SamplingOptions
-from glt_lightning.errors import DataError
-from glt_lightning.lightning.models.encoders import EncoderShape, make_encoder
-from glt_lightning.lightning.models.gnn import gnn_class
-from glt_lightning.loader.edge_index import plain
+from glt_lightning.base import DataError
+from glt_lightning.loader import plain
 from glt_lightning.loader.transforms import PyGBidirectional
+from glt_lightning.models.encoders import EncoderShape, make_encoder
+from glt_lightning.models.gnn import gnn_class
 from tests.lightning.test_gnn import PNA, one_batch, with_loops
 from tests.lightning.tiny import CLASSES, SHAPE, WIDTH, learnable_hetero
 

@@ -12,9 +12,9 @@ import pytest
 from lightning.pytorch import seed_everything
 
 from glt_lightning import GLTDataModule, LinkPredictor
-from glt_lightning.errors import GLTError
+from glt_lightning.base import GLTError
+from glt_lightning.kernels import Kernels
 from glt_lightning.loader import on_gpu
-from glt_lightning.ops.cuda.kernels import Kernels
 from tests.lightning.test_link_task import BUYS, USERS, shop
 
 ITEMS = 60

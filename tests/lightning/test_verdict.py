@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from glt_lightning.lightning.callbacks.verdict import verdict
-from glt_lightning.sampler.counters import Counters
+from glt_lightning.sampling import Counters
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from glt_lightning.base import SamplingOptions
+from glt_lightning.kernels import Kernels
 from glt_lightning.loader import LoaderContext, on_gpu
-from glt_lightning.ops.cuda.kernels import Kernels
-from glt_lightning.options import SamplingOptions
 from tests.helpers.servers import open_farm
 
 

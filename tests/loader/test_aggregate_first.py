@@ -11,13 +11,11 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from glt_lightning.errors import DataError, OptionError, RemoteError
+from glt_lightning.base import CacheOptions, DataError, OptionError, RemoteError, SamplingOptions
+from glt_lightning.graph import DeviceIndex
 from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.options import CacheOptions, SamplingOptions
-from glt_lightning.producer.request_codec import read_config, write_config
-from glt_lightning.sampler.khop import KHopSampler
-from glt_lightning.sampler.request import SamplerConfig
-from glt_lightning.store.device_index import DeviceIndex
+from glt_lightning.sampling import KHopSampler, SamplerConfig
+from glt_lightning.workers.producer.request_codec import read_config, write_config
 from tests.helpers.contents import Contents, contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks

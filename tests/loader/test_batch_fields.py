@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch_geometric.data import HeteroData
 
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError, SamplingOptions
 from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.options import SamplingOptions
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch_geometric.transforms import NormalizeFeatures
 
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import DataError, OptionError, SamplingOptions
 from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec
-from glt_lightning.options import SamplingOptions
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.servers import open_farm

@@ -12,9 +12,8 @@ from torch_geometric.data import Data
 from torch_geometric.nn import SAGEConv
 
 from glt_lightning import as_blocks, layers
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import DataError, OptionError, SamplingOptions
 from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.options import SamplingOptions
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 

@@ -10,15 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import OptionError, SamplerError
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.base import CacheOptions, ClusterOptions, OptionError, SamplerError, SamplingOptions
+from glt_lightning.graph import LocalPartition
+from glt_lightning.loader import CopiesInFlight, HostsGraph, LoaderContext, LoaderSpec
 from glt_lightning.loader.device_rows import _complete
-from glt_lightning.loader.hosts import HostsGraph
-from glt_lightning.loader.transfer import CopiesInFlight
-from glt_lightning.options import CacheOptions, ClusterOptions, SamplingOptions
-from glt_lightning.producer.ranks import Ranks
-from glt_lightning.server.served import ServedGraph
+from glt_lightning.workers import Ranks, ServedGraph
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks

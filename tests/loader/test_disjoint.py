@@ -11,16 +11,13 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from glt_lightning.cluster.owner import Owner
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import DataError, OptionError, SamplingOptions
+from glt_lightning.kernels import Kernels, Trees
 from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec, on_gpu
-from glt_lightning.ops.cuda.kernels import Kernels
-from glt_lightning.ops.trees import Trees
-from glt_lightning.options import SamplingOptions
-from glt_lightning.sampler.khop import KHopSampler
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.server.question import Question, read_question
-from glt_lightning.transport.message import Message, pack
+from glt_lightning.sampling import BatchRequest, KHopSampler, SamplerConfig
+from glt_lightning.workers import Message, pack
+from glt_lightning.workers.cluster.owner import Owner
+from glt_lightning.workers.server.question import Question, read_question
 from tests.helpers.contents import contents
 from tests.helpers.owners import CALLER, split_up
 from tests.helpers.partitions import gids_of, partitioned, small_graph, small_hetero

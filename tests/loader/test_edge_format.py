@@ -7,16 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.errors import DataError, OptionError
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.base import DataError, OptionError, SamplingOptions
+from glt_lightning.loader import LoaderContext, LoaderSpec, plain
 from glt_lightning.loader.collate import Collate
-from glt_lightning.loader.edge_index import BatchEdges, plain
-from glt_lightning.options import SamplingOptions
-from glt_lightning.sampler.assemble import assemble
-from glt_lightning.sampler.hops import k_hop
-from glt_lightning.sampler.khop import KHopSampler, neighbor_source
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.sampler.sample import Sample
+from glt_lightning.loader.edge_index import BatchEdges
+from glt_lightning.sampling import BatchRequest, KHopSampler, Sample, SamplerConfig, k_hop, neighbor_source
+from glt_lightning.sampling.assemble import assemble
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.servers import contents_of, inline, open_farm

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
+from glt_lightning.base import SamplingOptions
 from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.options import SamplingOptions
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 

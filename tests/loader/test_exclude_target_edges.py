@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
+from glt_lightning.base import SamplingOptions
 from glt_lightning.loader import LinkSpec, LoaderContext
-from glt_lightning.options import SamplingOptions
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 PATH = [(0, 1), (1, 0), (1, 2), (2, 1)]

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.errors import DataError, GLTError, OptionError
+from glt_lightning.base import DataError, GLTError, OptionError, SamplingOptions
+from glt_lightning.kernels import Kernels
 from glt_lightning.loader import LoaderContext, LoaderSpec, on_gpu
-from glt_lightning.ops.cuda.kernels import Kernels
-from glt_lightning.options import SamplingOptions
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.sampling import BatchRequest, SamplerConfig
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks

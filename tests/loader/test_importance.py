@@ -15,20 +15,13 @@ from torch_geometric.data import HeteroData
 from torch_geometric.nn import GraphConv
 
 from glt_lightning import GLTDataModule, LinkSpec, LoaderContext, LoaderSpec, LocalPartition, SamplingOptions
-from glt_lightning.errors import DataError, OptionError
-from glt_lightning.ops.mix import hop_key
-from glt_lightning.ops.walks import WalkRule
-from glt_lightning.options import GpuBudgets
-from glt_lightning.producer.subprocess import SubprocessProducer
-from glt_lightning.progress import Progress
-from glt_lightning.report import TrafficOptions, make_report
-from glt_lightning.sampler import device_walks
-from glt_lightning.sampler.draws import role_key
-from glt_lightning.sampler.khop import KHopSampler
-from glt_lightning.sampler.request import BatchRequest, batch_key
-from glt_lightning.store.device_store import open_store
-from glt_lightning.store.placement import BatchArrays
-from glt_lightning.types import EDGE, edge_type_key
+from glt_lightning.base import EDGE, DataError, GpuBudgets, OptionError, Progress, edge_type_key
+from glt_lightning.cli.partition_report.options import TrafficOptions
+from glt_lightning.cli.partition_report.report import make_report
+from glt_lightning.graph import BatchArrays, open_store
+from glt_lightning.kernels import WalkRule, hop_key
+from glt_lightning.sampling import BatchRequest, KHopSampler, batch_key, device_walks, role_key
+from glt_lightning.workers import SubprocessProducer
 from tests.helpers.contents import contents
 from tests.helpers.device_parts import COUNTED, assert_same, sampled, written
 from tests.helpers.owners import split_up

@@ -23,10 +23,10 @@ import os, sys, zlib
 folder, memory, procs = sys.argv[1:]
 open(procs, "w").write(str(os.getpid()))
 import numpy as np
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.store.host_tier import HostTier
-from glt_lightning.sampler.khop import KHopSampler
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.graph import LocalPartition
+from glt_lightning.graph import HostTier
+from glt_lightning.sampling import KHopSampler
+from glt_lightning.sampling import (BatchRequest, SamplerConfig)
 
 partition = LocalPartition.open(folder)
 if memory != "mapped":

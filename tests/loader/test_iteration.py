@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.errors import OptionError, SamplerError
+from glt_lightning.base import OptionError, SamplerError, SamplingOptions
 from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.options import SamplingOptions
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph
 

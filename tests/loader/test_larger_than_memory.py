@@ -10,14 +10,10 @@ import numpy as np
 import pytest
 from torch_geometric.data import Data
 
-from glt_lightning.data import LocalPartition
-from glt_lightning.data.manifest import node_path
-from glt_lightning.errors import OptionError, PartitionError, SamplerError
+from glt_lightning.base import CacheOptions, OptionError, PartitionError, SamplerError, SamplingOptions
+from glt_lightning.graph import HostTier, LocalPartition, node_path
 from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.options import CacheOptions, SamplingOptions
-from glt_lightning.sampler.khop import KHopSampler
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.store.host_tier import HostTier
+from glt_lightning.sampling import BatchRequest, KHopSampler, SamplerConfig
 from tests.helpers.contents import Contents, contents
 from tests.helpers.owners import DirectRows
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
@@ -131,7 +127,7 @@ def test_rows_of_several_trees_are_counted_once(tmp_path, memory):
 
 
 def test_more_memory_than_there_is(tmp_path, monkeypatch):
-    monkeypatch.setattr("glt_lightning.data.free_memory.available_memory", lambda: 64 << 20)
+    monkeypatch.setattr("glt_lightning.graph.host_memory.available_memory", lambda: 64 << 20)
     with pytest.raises(OptionError, match=r"^cache\.memory: "):
         LoaderContext(partitioned(wide_graph(), tmp_path), cache=CacheOptions(memory=1 << 30))
 

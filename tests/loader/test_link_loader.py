@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from glt_lightning.errors import DataError, GLTError, OptionError
+from glt_lightning.base import DataError, GLTError, OptionError, SamplingOptions
 from glt_lightning.loader import LinkSpec, LoaderContext
-from glt_lightning.options import SamplingOptions
 from tests.helpers.contents import contents
 from tests.helpers.negatives import plain_negatives
 from tests.helpers.partitions import partitioned, small_hetero

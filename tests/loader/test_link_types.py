@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glt_lightning.errors import GLTError, OptionError, RemoteError
+from glt_lightning.base import GLTError, OptionError, RemoteError, SamplingOptions
 from glt_lightning.loader import LinkSpec, LoaderContext
-from glt_lightning.options import SamplingOptions
-from glt_lightning.sampler.plan import permutation
-from glt_lightning.sampler.request import shuffle_key
+from glt_lightning.sampling import permutation, shuffle_key
 from tests.helpers.contents import contents
 from tests.helpers.negatives import plain_negatives, plain_role_key
 from tests.helpers.partitions import partitioned, small_hetero

@@ -5,8 +5,8 @@ import os
 import psutil
 import pytest
 
+from glt_lightning.base import SamplingOptions
 from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.options import SamplingOptions
 from tests.helpers.partitions import partitioned, small_graph
 
 

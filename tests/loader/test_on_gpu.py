@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.errors import NativeError, OptionError, SamplerError
+from glt_lightning.base import CacheOptions, NativeError, OptionError, SamplerError, SamplingOptions
+from glt_lightning.kernels import Kernels
 from glt_lightning.loader import LoaderContext, LoaderSpec, on_gpu
 from glt_lightning.loader.device_producer import DeviceProducer
-from glt_lightning.ops.cuda.kernels import Kernels
-from glt_lightning.options import CacheOptions, SamplingOptions
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.server.served import _log_without_effect
+from glt_lightning.sampling import BatchRequest, SamplerConfig
+from glt_lightning.workers.server.served import _log_without_effect
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.loader.test_stored_attributes import every_dtype

@@ -11,14 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.cluster.link import Link
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import DataError, GLTError, OptionError
-from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec
-from glt_lightning.loader.hosts import HostsGraph
-from glt_lightning.options import DeadlineOptions, PickerSpec, SamplingOptions
-from glt_lightning.sampler.assemble import assemble
-from glt_lightning.sampler.hops import k_hop
+from glt_lightning.base import DataError, DeadlineOptions, GLTError, OptionError, PickerSpec, SamplingOptions
+from glt_lightning.graph import LocalPartition
+from glt_lightning.loader import HostsGraph, LinkSpec, LoaderContext, LoaderSpec
+from glt_lightning.sampling import k_hop
+from glt_lightning.sampling.assemble import assemble
+from glt_lightning.workers import Link
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.pickers import Heaviest, Uniform

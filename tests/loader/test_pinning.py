@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from glt_lightning.errors import NativeError
+from glt_lightning.base import NativeError
 from glt_lightning.loader.pinning import cuda_pin
 
 

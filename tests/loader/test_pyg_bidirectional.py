@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch_geometric.sampler.base import to_bidirectional
 
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError, SamplingOptions
 from glt_lightning.loader import LoaderContext, LoaderSpec
 from glt_lightning.loader.transforms import PyGBidirectional
-from glt_lightning.options import SamplingOptions
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 SPEC = LoaderSpec(name="own", split="train", num_neighbors=[4, 3], batch_size=16)

@@ -17,10 +17,9 @@ from torch_geometric.sampler import NegativeSampling, SamplerOutput
 from torch_geometric.testing import MyFeatureStore, MyGraphStore
 
 from glt_lightning import PartitionOptions
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import DataError, NegativeSampling as OurNegatives, OptionError, SamplingOptions
 from glt_lightning.loader import LinkNeighborLoader, LoaderContext, LoaderSpec, NeighborLoader
 from glt_lightning.loader.in_memory import InMemoryGraph
-from glt_lightning.options import NegativeSampling as OurNegatives, SamplingOptions
 from glt_lightning.partition import open_source, partition_graph
 
 N, E = 60, 400

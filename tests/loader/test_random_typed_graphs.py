@@ -13,9 +13,9 @@ import torch
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.utils import k_hop_subgraph
 
+from glt_lightning.base import SamplingOptions
 from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec
-from glt_lightning.options import SamplingOptions
-from glt_lightning.sampler.khop import KHopSampler
+from glt_lightning.sampling import KHopSampler
 from tests.helpers.contents import contents
 from tests.helpers.owners import split_up
 from tests.helpers.partitions import partitioned

@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import DataError, OptionError, SamplingOptions
 from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.options import SamplingOptions
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.servers import contents_of, inline, open_farm
 

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glt_lightning.data import LocalPartition
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError, PartitionOptions, SamplingOptions
+from glt_lightning.graph import LocalPartition
 from glt_lightning.loader import DistNeighborLoader, LoaderContext, LoaderSpec
-from glt_lightning.options import PartitionOptions, SamplingOptions
 from glt_lightning.partition import open_source, partition_graph
 from tests.helpers.contents import Contents, contents
 from tests.helpers.partitions import small_graph

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.errors import DataError, GLTError, OptionError
+from glt_lightning.base import DataError, GLTError, OptionError, SamplingOptions
 from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.options import SamplingOptions
-from glt_lightning.sampler.plan import permutation
-from glt_lightning.sampler.request import shuffle_key
+from glt_lightning.sampling import permutation, shuffle_key
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_hetero
 from tests.helpers.ranks import run_ranks

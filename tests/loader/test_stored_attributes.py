@@ -10,15 +10,12 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from glt_lightning.data import LocalPartition
-from glt_lightning.errors import OptionError
+from glt_lightning.base import STORAGE, CacheOptions, OptionError, SamplingOptions
+from glt_lightning.graph import LocalPartition
+from glt_lightning.kernels import ENCODINGS, Shards
 from glt_lightning.lightning.graph_facts import GraphFacts
 from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.ops.encoding import ENCODINGS
-from glt_lightning.ops.gather import Shards
-from glt_lightning.options import STORAGE, CacheOptions, SamplingOptions
-from glt_lightning.sampler.khop import KHopSampler
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.sampling import BatchRequest, KHopSampler, SamplerConfig
 from tests.helpers.contents import Contents, contents
 from tests.helpers.owners import split_up
 from tests.helpers.partitions import partitioned, small_graph, small_hetero

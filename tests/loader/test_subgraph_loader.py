@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import DataError, OptionError, SamplingOptions
 from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec
 from glt_lightning.loader.transforms import DRNL, drnl
-from glt_lightning.options import SamplingOptions
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks

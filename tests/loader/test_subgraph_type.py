@@ -12,14 +12,13 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from glt_lightning.errors import DataError, GLTError, OptionError
+from glt_lightning.base import DataError, GLTError, OptionError, SamplingOptions
+from glt_lightning.kernels import Kernels
 from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec, on_gpu
 from glt_lightning.loader.device_producer import DeviceProducer
 from glt_lightning.loader.subgraph_type import subgraph_task
-from glt_lightning.ops.cuda.kernels import Kernels
-from glt_lightning.options import SamplingOptions
-from glt_lightning.sampler.device_neighbors import DeviceNeighbors
-from glt_lightning.sampler.questions import Induce
+from glt_lightning.sampling.device_neighbors import DeviceNeighbors
+from glt_lightning.sampling.questions.induce import Induce
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks

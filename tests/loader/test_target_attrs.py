@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.errors import GLTError
+from glt_lightning.base import GLTError, SamplingOptions
 from glt_lightning.loader import LinkSpec, LoaderContext
-from glt_lightning.options import SamplingOptions
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks

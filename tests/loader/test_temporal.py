@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.data import LocalPartition
-from glt_lightning.errors import DataError, GLTError, OptionError
-from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec, on_gpu
-from glt_lightning.loader.hosts import HostsGraph
-from glt_lightning.ops.cuda.kernels import Kernels
-from glt_lightning.options import PartitionOptions, SamplingOptions
+from glt_lightning.base import DataError, GLTError, OptionError, PartitionOptions, SamplingOptions
+from glt_lightning.graph import LocalPartition
+from glt_lightning.kernels import Kernels
+from glt_lightning.loader import HostsGraph, LinkSpec, LoaderContext, LoaderSpec, on_gpu
 from glt_lightning.partition import partition_graph
 from tests.helpers.contents import contents
 from tests.helpers.negatives import plain_trial

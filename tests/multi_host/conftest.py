@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
 from tests.helpers import started
 from tests.multi_host.jobs import LIMIT_S, ONE_THREAD, config, weights

@@ -9,7 +9,7 @@ import torch as th
 import torch.nn as nn
 import torch.nn.functional as F
 
-import glt_lightning.dgl as dgl
+import glt_lightning.compat.dgl as dgl
 
 dgl.distributed.initialize(sys.argv[1], num_workers=1)
 th.distributed.init_process_group(backend="gloo")

@@ -18,10 +18,9 @@ import torch
 import yaml
 
 from glt_lightning import DistGraph, read_embeddings
-from glt_lightning.cluster.placement import placed_parts
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
-from glt_lightning.transport.certs import run_certs
+from glt_lightning.workers import placed_parts, run_certs
 from tests.helpers import started
 from tests.helpers.hosts import Hosts, hosts, why_not
 from tests.helpers.own_rows import work

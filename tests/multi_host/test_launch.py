@@ -20,8 +20,8 @@ import torch
 import yaml
 
 from glt_lightning import read_embeddings
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.transport.certs import run_certs
+from glt_lightning.graph import Manifest
+from glt_lightning.workers import run_certs
 from tests.helpers import started
 from tests.helpers.hosts import Hosts, hosts, why_not
 from tests.helpers.run import Run

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.library import opcheck
 
-from glt_lightning.errors import DataError
-from glt_lightning.nn import aggregate
-from glt_lightning.nn.aggregate import edge_scores
+from glt_lightning.base import DataError
+from glt_lightning.loader import aggregate
+from glt_lightning.loader.aggregation import edge_scores
 from tests.helpers import run_script
 
 KINDS = ["sum", "mean", "max", "min"]
@@ -154,7 +154,7 @@ for k in range(300):
     sys.modules[f"other{k}"].__file__ = f"/other/{k}.py"
 asked, real = [], inspect.getabsfile
 inspect.getabsfile = lambda *given: asked.append(given) or real(*given)
-import glt_lightning.nn
+import glt_lightning.loader
 print("RESULT", len(asked))
 """
 

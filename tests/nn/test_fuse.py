@@ -25,8 +25,8 @@ from torch_geometric.nn import (
     TransformerConv,
 )
 
-from glt_lightning.nn import fuse_layers, gathered
-from glt_lightning.nn.projected import Projection
+from glt_lightning.loader import fuse_layers, gathered
+from glt_lightning.loader.projected import Projection
 
 SOURCES, DESTINATIONS, WIDTH = 30, 20, 8
 NO_LOOPS = {"add_self_loops": False}

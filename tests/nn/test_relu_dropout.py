@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.library import opcheck
 
-from glt_lightning.nn import relu_dropout
+from glt_lightning.loader import relu_dropout
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

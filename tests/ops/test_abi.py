@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from glt_lightning import ops, types
-from glt_lightning.ops import (
+from glt_lightning import kernels as ops
+from glt_lightning.base import types
+from glt_lightning.kernels import (
     aggregate,
     assign,
     build,
@@ -31,8 +32,8 @@ from glt_lightning.ops import (
     trees,
     walks,
 )
-from glt_lightning.ops.cuda import khop_batch, native as cuda_native
-from glt_lightning.producer import request_codec
+from glt_lightning.kernels.cuda import khop_batch, native as cuda_native
+from glt_lightning.workers.producer import request_codec
 
 INCLUDE = Path(__file__).parents[2] / "cuda" / "include" / "glt"
 HEADERS = sorted(path.name for path in INCLUDE.glob("*.h"))

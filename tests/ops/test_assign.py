@@ -9,8 +9,9 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from glt_lightning.errors import DataError, NativeError
-from glt_lightning.ops.assign import Labels, NeighborRows, PairTable, _heaviest, spread_rows
+from glt_lightning.base import DataError, NativeError
+from glt_lightning.kernels import Labels, NeighborRows, PairTable
+from glt_lightning.kernels.assign import _heaviest, spread_rows
 from tests.reference import assign as assign_reference
 
 

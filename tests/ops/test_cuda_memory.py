@@ -6,8 +6,8 @@ import weakref
 import numpy as np
 import pytest
 
-from glt_lightning.errors import DataError, NativeError
-from glt_lightning.ops.cuda.memory import Registered
+from glt_lightning.base import DataError, NativeError
+from glt_lightning.kernels import Registered
 
 PAGE = mmap.PAGESIZE
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.ops.cuda.merge import Piece, RemoteSplit, merge
+from glt_lightning.kernels import Piece
+from glt_lightning.kernels.cuda.merge import RemoteSplit, merge
 
 
 def piece_of(rows, counts, rng, with_edge, spare):

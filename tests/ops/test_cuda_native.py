@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from glt_lightning.errors import NativeError
-from glt_lightning.ops.cuda import kernels as cuda, native as cuda_native
-from glt_lightning.ops.cuda.kernels import Kernels
-from glt_lightning.ops.cuda.native import cuda_library
-from glt_lightning.ops.native import CUDA, OK, library_path
+from glt_lightning.base import NativeError
+from glt_lightning.kernels import Kernels
+from glt_lightning.kernels.cuda import kernels as cuda, native as cuda_native
+from glt_lightning.kernels.cuda.native import cuda_library
+from glt_lightning.kernels.native import CUDA, OK, library_path
 
 
 def library_where(monkeypatch, tmp_path, *, code: int, driver: int, built: int = 13000) -> None:

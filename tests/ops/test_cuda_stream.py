@@ -4,7 +4,7 @@ from contextlib import nullcontext
 
 import torch
 
-from glt_lightning.ops.cuda.stream import SideStream
+from glt_lightning.kernels import SideStream
 
 
 def test_a_thread_stays_on_its_device(monkeypatch):

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.errors import DataError
-from glt_lightning.ops.cuda.gather import CudaShards, RowsAt
-from glt_lightning.ops.cuda.kernels import raise_if
-from glt_lightning.ops.encoding import ENCODINGS
-from glt_lightning.ops.gather import Shards
-from glt_lightning.store.bus_stride import bus_stride
+from glt_lightning.base import DataError
+from glt_lightning.graph.bus_stride import bus_stride
+from glt_lightning.kernels import ENCODINGS, CudaShards, RowsAt, Shards
+from glt_lightning.kernels.cuda.kernels import raise_if
 from tests.helpers import device_cases as cases
 from tests.helpers.cuda_ranked_set import CudaRankedSet
 

@@ -8,16 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.errors import DataError, NativeError, PartitionError
-from glt_lightning.ops.cuda import khop_batch as cuda_khop_batch, sample as cuda_sample
-from glt_lightning.ops.cuda.graph import DeviceGraph
-from glt_lightning.ops.cuda.khop import CudaKHopOp
-from glt_lightning.ops.cuda.khop_batch import KHopRoom, NativeBatch
-from glt_lightning.ops.cuda.khop_steps import DeviceHops
-from glt_lightning.ops.cuda.native import SPARE_FANOUT
-from glt_lightning.ops.khop import KHopOp
-from glt_lightning.options import DrawOptions
-from glt_lightning.types import MAX_FANOUT
+from glt_lightning.base import MAX_FANOUT, DataError, DrawOptions, NativeError, PartitionError
+from glt_lightning.kernels import CudaKHopOp, DeviceGraph, DeviceHops, KHopOp
+from glt_lightning.kernels.cuda import khop_batch as cuda_khop_batch, sample as cuda_sample
+from glt_lightning.kernels.cuda.khop_batch import KHopRoom, NativeBatch
+from glt_lightning.kernels.cuda.native import SPARE_FANOUT
 from tests.helpers import device_cases as cases
 from tests.helpers.device_cases import WAYS
 from tests.helpers.graphs import HETERO, TypedGraph, cut

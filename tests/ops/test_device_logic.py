@@ -9,12 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.errors import DataError, NativeError
-from glt_lightning.ops.assign import NeighborRows
-from glt_lightning.ops.cuda import kernels as cuda, relabel as cuda_relabel
-from glt_lightning.ops.cuda.graph import DeviceGraph
-from glt_lightning.ops.cuda.kernels import Kernels
-from glt_lightning.ops.cuda.sums import CudaNeighborSums
+from glt_lightning.base import DataError, NativeError
+from glt_lightning.kernels import CudaNeighborSums, DeviceGraph, Kernels, NeighborRows
+from glt_lightning.kernels.cuda import kernels as cuda, relabel as cuda_relabel
 from tests.helpers import device_cases as cases
 from tests.helpers.graphs import HETERO, TypedGraph, cut
 from tests.reference import ops as reference

@@ -13,10 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt_lightning.errors import DataError, PartitionError
-from glt_lightning.ops.disk import DiskFile, DiskRead, DiskRows, ReadSlots
-from glt_lightning.ops.gather import Shards
-from glt_lightning.ops.tiered import TieredShards
+from glt_lightning.base import DataError, PartitionError
+from glt_lightning.kernels import DiskFile, DiskRead, DiskRows, ReadSlots, Shards, TieredShards
 
 PAGE = 4096
 

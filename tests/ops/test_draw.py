@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from glt_lightning.errors import DataError
-from glt_lightning.ops.merge import Picks
-from glt_lightning.options import DrawOptions, SamplingOptions
-from glt_lightning.sampler.request import SamplerConfig
+from glt_lightning.base import DataError, DrawOptions, SamplingOptions
+from glt_lightning.kernels import Picks
+from glt_lightning.sampling import SamplerConfig
 
 
 @pytest.mark.parametrize("replace", [False, True])

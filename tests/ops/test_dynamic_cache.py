@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from glt_lightning.errors import DataError, OptionError
-from glt_lightning.ops.dynamic_cache import DynamicCache
+from glt_lightning.base import DataError, OptionError
+from glt_lightning.kernels import DynamicCache
 from tests.helpers.s3fifo import S3Fifo, ShardedS3Fifo, lru_hits
 
 ROWS = [(np.dtype(np.int64), ()), (np.dtype(np.float32), (3,)), (np.dtype(np.uint8), (5, 1))]

@@ -5,8 +5,8 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from glt_lightning.errors import DataError
-from glt_lightning.ops.edge_order import by_source, column_pointers, split_by_source
+from glt_lightning.base import DataError
+from glt_lightning.kernels import by_source, column_pointers, split_by_source
 from tests.reference import ops as reference
 
 

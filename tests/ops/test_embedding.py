@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.errors import DataError
-from glt_lightning.ops import embedding
-from glt_lightning.ops.embedding import Adjust, RowSums, merge_rows
+from glt_lightning.base import DataError
+from glt_lightning.kernels import Adjust, RowSums, embedding, merge_rows
 from tests.reference import embedding as reference
 
 WIDTHS = [1, 3, 64, 130]

@@ -5,9 +5,8 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from glt_lightning.errors import DataError, NativeError
-from glt_lightning.ops.encoding import BFLOAT16, ENCODINGS, from_bfloat16, to_bfloat16
-from glt_lightning.ops.gather import Shards
+from glt_lightning.base import DataError, NativeError
+from glt_lightning.kernels import BFLOAT16, ENCODINGS, Shards, from_bfloat16, to_bfloat16
 from tests.reference import ops as reference
 
 NAMES = sorted(ENCODINGS)

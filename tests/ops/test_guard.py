@@ -11,10 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt_lightning.errors import NativeError, OptionError
-from glt_lightning.ops.khop import KHopOp
-from glt_lightning.options import DrawOptions, parse_fanouts
-from glt_lightning.types import MAX_FANOUT
+from glt_lightning.base import MAX_FANOUT, DrawOptions, NativeError, OptionError, parse_fanouts
+from glt_lightning.kernels import KHopOp
 from tests.helpers.graphs import TypedGraph, cut
 from tests.helpers.rows import sample_rows
 
@@ -55,10 +53,10 @@ def test_every_entry_point_is_guarded() -> None:
 CHILD = """
 import json, resource, sys
 import numpy as np
-from glt_lightning.errors import NativeError, NativeMemoryError
-from glt_lightning.ops.disk import DiskRows
-from glt_lightning.ops.route import Router
-from glt_lightning.ops.sample import RowDraw
+from glt_lightning.base import (NativeError, NativeMemoryError)
+from glt_lightning.kernels import DiskRows
+from glt_lightning.kernels import Router
+from glt_lightning.kernels import RowDraw
 from tests.helpers.graphs import TypedGraph, cut
 
 pieces = cut(TypedGraph.random(np.random.default_rng(0)), 1, np.random.default_rng(0))
@@ -71,7 +69,7 @@ owners = np.zeros(1, dtype=np.int32)
 first = np.zeros(1, dtype=np.int64)
 
 def route():
-    from glt_lightning.ops.native import check, library
+    from glt_lightning.kernels.native import (check, library)
     detail, one = np.zeros(4, dtype=np.int64), np.zeros(2, dtype=np.int64)
     status = library().glt_route(one.ctypes.data, 1, one.ctypes.data, owners.ctypes.data, 1, 2**31 - 1, one.ctypes.data,
                                  None, 8, owners.ctypes.data, one.ctypes.data, one.ctypes.data, one.ctypes.data,

@@ -5,10 +5,8 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from glt_lightning.errors import DataError, PartitionError
-from glt_lightning.ops.excluded import ExcludedEntries
-from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
-from glt_lightning.ops.has_edges import has_edges
+from glt_lightning.base import DataError, PartitionError
+from glt_lightning.kernels import EdgeTypeArrays, ExcludedEntries, GraphView, has_edges
 from tests.helpers.graphs import HETERO, TypedGraph, cut
 from tests.reference import ops as reference
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from glt_lightning.errors import DataError, PartitionError
-from glt_lightning.ops.induce import Among, induce, induce_all
+from glt_lightning.base import DataError, PartitionError
+from glt_lightning.kernels import Among, induce, induce_all
 from tests.helpers.graphs import HETERO, TypedGraph, cut
 from tests.ops.test_has_edges import one_type
 from tests.reference import ops as reference

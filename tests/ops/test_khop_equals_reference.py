@@ -5,10 +5,8 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from glt_lightning.errors import DataError, PartitionError
-from glt_lightning.ops import khop
-from glt_lightning.ops.khop import KHopOp
-from glt_lightning.options import DrawOptions
+from glt_lightning.base import DataError, DrawOptions, PartitionError
+from glt_lightning.kernels import KHopOp, khop
 from tests.helpers.graphs import (
     HETERO,
     SINGLE,

@@ -3,11 +3,8 @@
 import numpy as np
 import pytest
 
-from glt_lightning.errors import DataError
-from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
-from glt_lightning.ops.khop import KHopOp
-from glt_lightning.ops.merge import BatchBuilder, Picks
-from glt_lightning.options import DrawOptions
+from glt_lightning.base import DataError, DrawOptions
+from glt_lightning.kernels import BatchBuilder, EdgeTypeArrays, GraphView, KHopOp, Picks
 from tests.helpers.graphs import TypedGraph, cut
 from tests.helpers.rows import sample_rows
 

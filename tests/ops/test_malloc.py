@@ -10,7 +10,7 @@ import pytest
 _SIZE = 64 << 20
 _PROGRAM = f"""
 import ctypes, sys
-from glt_lightning.ops import malloc
+from glt_lightning.kernels import malloc
 
 libc = ctypes.CDLL("libc.so.6")
 libc.malloc.restype = ctypes.c_void_p

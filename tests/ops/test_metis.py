@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from glt_lightning.errors import NativeError
-from glt_lightning.ops.metis import library as metis
-from glt_lightning.ops.metis.library import metis_parts
+from glt_lightning.base import NativeError
+from glt_lightning.kernels import metis_parts
+from glt_lightning.kernels.metis import library as metis
 from tests.helpers.adjacency import Adjacency, adjacency_of
 from tests.helpers.communities import community_graph
 

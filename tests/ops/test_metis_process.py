@@ -16,9 +16,9 @@ import numpy as np
 import psutil
 import pytest
 
-from glt_lightning.errors import NativeError, PartitionError
-from glt_lightning.ops.metis import child as metis_child, library as metis
-from glt_lightning.ops.metis.library import MetisGraph, metis_parts
+from glt_lightning.base import NativeError, PartitionError
+from glt_lightning.kernels import MetisGraph, metis_parts
+from glt_lightning.kernels.metis import child as metis_child, library as metis
 from tests.helpers import run_script, started
 from tests.helpers.adjacency import Adjacency, random_adjacency
 from tests.helpers.family import settle
@@ -28,7 +28,7 @@ NODES = 30_000  # about 0.5 s of METIS
 
 FOREVER = """
     import numpy as np
-    from glt_lightning.ops.metis.library import metis_parts
+    from glt_lightning.kernels import metis_parts
     from tests.helpers.adjacency import random_adjacency
 
     rows = random_adjacency(30_000, 300_000)
@@ -39,8 +39,8 @@ FOREVER = """
 SHORT_OF_MEMORY = """
     import resource
     import numpy as np
-    from glt_lightning.errors import PartitionError
-    from glt_lightning.ops.metis.library import MetisGraph
+    from glt_lightning.base import PartitionError
+    from glt_lightning.kernels import MetisGraph
     from tests.helpers.adjacency import random_adjacency
 
     indptr, neighbors = random_adjacency(30_000, 900_000)
@@ -180,8 +180,8 @@ def test_limits_of_shared_memory_are_told() -> None:
     code = """
         import resource
         import numpy as np
-        from glt_lightning.errors import PartitionError
-        from glt_lightning.ops.metis.library import MetisGraph
+        from glt_lightning.base import PartitionError
+        from glt_lightning.kernels import MetisGraph
 
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
         try:

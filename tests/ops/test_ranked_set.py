@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from glt_lightning.errors import DataError
-from glt_lightning.ops.ranked_set import RankedSet
+from glt_lightning.base import DataError
+from glt_lightning.kernels import RankedSet
 
 
 def _built(members, first, num_ids):

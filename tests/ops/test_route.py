@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from glt_lightning.errors import DataError
-from glt_lightning.ops.route import Router
+from glt_lightning.base import DataError
+from glt_lightning.kernels import Router
 
 
 @pytest.mark.parametrize("wire", [np.int32, np.int64])

@@ -5,9 +5,8 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from glt_lightning.errors import DataError
-from glt_lightning.ops.gather import Shards
-from glt_lightning.ops.relabel import relabel
+from glt_lightning.base import DataError
+from glt_lightning.kernels import Shards, relabel
 from tests.helpers.graphs import HETERO, TypedGraph, cut
 from tests.helpers.rows import sample_rows
 from tests.reference import ops as reference

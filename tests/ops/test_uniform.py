@@ -7,12 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from glt_lightning.ops.excluded import ExcludedEntries
-from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
-from glt_lightning.ops.khop import KHopOp
-from glt_lightning.ops.sample import RowDraw
-from glt_lightning.ops.trees import Trees
-from glt_lightning.options import DrawOptions
+from glt_lightning.base import DrawOptions
+from glt_lightning.kernels import EdgeTypeArrays, ExcludedEntries, GraphView, KHopOp, RowDraw, Trees
 from tests.helpers.graphs import TypedGraph, cut
 
 SAMPLES = 6000

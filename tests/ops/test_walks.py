@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy.stats import chisquare
 
-from glt_lightning.errors import DataError, PartitionError
-from glt_lightning.ops.excluded import ExcludedEdges
-from glt_lightning.ops.mix import hop_key
-from glt_lightning.ops.walks import WalkRule, Walks, count_visits, user_ids, walk_streams
+from glt_lightning.base import DataError, PartitionError
+from glt_lightning.kernels import ExcludedEdges, WalkRule, Walks, count_visits, hop_key, user_ids, walk_streams
 from tests.helpers.graphs import HETERO, TypedGraph, cut
 from tests.ops.test_has_edges import one_type
 from tests.reference.ops import row_weights

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from glt_lightning.errors import OptionError
-from glt_lightning.options import CacheOptions, GpuBudgets, SamplingOptions
+from glt_lightning.base import CacheOptions, GpuBudgets, OptionError, SamplingOptions
 
 
 def test_budgets_are_those_of_sampling(recwarn):

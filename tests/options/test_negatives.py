@@ -5,9 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from glt_lightning.errors import OptionError
-from glt_lightning.options import NegativeSampling
-from glt_lightning.sampler.link_task import LinkTask
+from glt_lightning.base import NegativeSampling, OptionError
+from glt_lightning.sampling import LinkTask
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from dataclasses import fields, replace
 import pytest
 from jsonargparse import ArgumentParser
 
-from glt_lightning.errors import OptionError
-from glt_lightning.options import ClusterOptions, SamplingOptions, WorkerOptions, as_options
+from glt_lightning.base import ClusterOptions, OptionError, SamplingOptions, WorkerOptions, as_options
 
 OLD = [("prefetch_size", "prefetch", 9), ("buffer_size", "channel_size", "100MB")]
 

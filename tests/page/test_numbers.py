@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from glt_lightning.page.numbers import counted
+from glt_lightning.base import counted
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from glt_lightning.data import LocalPartition
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import EDGE, NODE, DataError, GraphSchema, OptionError, PartitionOptions, SamplingOptions
+from glt_lightning.graph import LocalPartition, Manifest
 from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.options import PartitionOptions, SamplingOptions
-from glt_lightning.partition import assign_graph, open_source, partition_graph
-from glt_lightning.partition.sources import ArraySource
-from glt_lightning.types import EDGE, NODE, GraphSchema
+from glt_lightning.partition import ArraySource, assign_graph, open_source, partition_graph
 from tests.helpers.contents import contents
 from tests.helpers.partition_truth import HETERO, edges_of, random_source, read_folder, single, stored_edges
 from tests.helpers.partitions import small_graph, small_hetero

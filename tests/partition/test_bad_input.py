@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.errors import DataError, PartitionError
-from glt_lightning.options import PartitionOptions
-from glt_lightning.partition import partition_graph
+from glt_lightning.base import EDGE, NODE, DataError, EdgeType, PartitionError, PartitionOptions
+from glt_lightning.graph import Manifest
+from glt_lightning.partition import ArraySource, partition_graph
 from glt_lightning.partition.build.scratch import Scratch
-from glt_lightning.partition.sources import ArraySource, EdgeList
-from glt_lightning.types import EDGE, NODE, EdgeType
+from glt_lightning.partition.sources.base import EdgeList
 from tests.helpers.partition_truth import single
 
 NAN_Y = np.array([0.0, 1.0, np.nan, np.nan])

@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import EDGE, NODE, PartitionOptions
+from glt_lightning.graph import Manifest
 from glt_lightning.partition import partition_graph
 from glt_lightning.partition.build.edges import bucket_capacity, bucket_starts
 from glt_lightning.partition.build.scratch import Scratch
 from glt_lightning.partition.sources.folder import FolderSource
-from glt_lightning.types import EDGE, NODE
 from tests.helpers.partition_truth import HETERO, random_source, single
 
 SMALL, LARGE = 1 << 20, 1 << 30

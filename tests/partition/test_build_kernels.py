@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glt_lightning.errors import DataError, NativeError
-from glt_lightning.ops.build import Buckets, RowBuffers, build_rows, count_ids
+from glt_lightning.base import DataError, NativeError
+from glt_lightning.kernels import Buckets, RowBuffers, build_rows, count_ids
 
 LARGE = 5_000_000_000  # does not fit 32 bits
 

@@ -20,13 +20,10 @@ from typing import Any
 import fsspec
 import pytest
 
-from glt_lightning.data import LocalPartition
-from glt_lightning.data.manifest import MANIFEST, Manifest
-from glt_lightning.errors import OptionError, PartitionError
-from glt_lightning.lightning.cli.command_line import main
-from glt_lightning.partition.copies import CopySource, pull_partition
-from glt_lightning.partition.verify import hash_partition, verify_partition
-from glt_lightning.progress import Progress
+from glt_lightning.base import OptionError, PartitionError, Progress
+from glt_lightning.cli import main
+from glt_lightning.graph import MANIFEST, LocalPartition, Manifest
+from glt_lightning.partition import CopySource, hash_partition, pull_partition, verify_partition
 from tests.helpers.disks import full_soon
 from tests.helpers.partitions import partitioned, small_graph
 
@@ -478,7 +475,7 @@ def test_the_command(parts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 
 KILLED = """
 import os, sys
-from glt_lightning.data import chunk_hashes
+from glt_lightning.graph import chunk_hashes
 from glt_lightning.partition import copies
 
 chunk_hashes.CHUNK_BYTES = copies.CHUNK_BYTES = int(sys.argv[1])

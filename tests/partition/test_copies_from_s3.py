@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from glt_lightning.errors import PartitionError
+from glt_lightning.base import PartitionError
 from glt_lightning.launch import on_host
-from glt_lightning.partition.copies import pull_partition
+from glt_lightning.partition import pull_partition
 from tests.helpers.partitions import partitioned, small_graph
 
 pytestmark = pytest.mark.slow

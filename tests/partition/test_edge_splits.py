@@ -11,15 +11,26 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.data import LocalPartition
-from glt_lightning.data.edge_split import EdgeSplit
-from glt_lightning.errors import DataError, PartitionError
-from glt_lightning.options import PartitionOptions
-from glt_lightning.partition import hold_out_edges, open_source, partition_dir, partition_graph
-from glt_lightning.partition.sources import ArraySource, read_edge_splits
-from glt_lightning.partition.verify import verify_partition
-from glt_lightning.progress import Progress
-from glt_lightning.types import EDGE, EdgeType, GraphSchema, edge_type_str
+from glt_lightning.base import (
+    EDGE,
+    DataError,
+    EdgeType,
+    GraphSchema,
+    PartitionError,
+    PartitionOptions,
+    Progress,
+    edge_type_str,
+)
+from glt_lightning.graph import EdgeSplit, LocalPartition
+from glt_lightning.partition import (
+    ArraySource,
+    hold_out_edges,
+    open_source,
+    partition_dir,
+    partition_graph,
+    verify_partition,
+)
+from glt_lightning.partition.sources.ogb.edges import read_edge_splits
 from tests.helpers.ogb_layout import RawGraph
 from tests.helpers.ogb_links import lay_out_links, write_link_splits
 from tests.helpers.partition_truth import edges_of, single

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from glt_lightning import GLTDataModule
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.errors import PartitionError
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import PartitionError, PartitionOptions
+from glt_lightning.graph import Manifest
 from glt_lightning.partition import open_source, partition_dir, partition_graph, partition_parts
 
 NODES = 12

@@ -15,12 +15,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.errors import PartitionError
-from glt_lightning.options import PartitionOptions
-from glt_lightning.partition import partition_graph
-from glt_lightning.partition.sources import ArraySource
-from glt_lightning.types import EDGE, NODE, EdgeType, edge_type_str
+from glt_lightning.base import EDGE, NODE, EdgeType, PartitionError, PartitionOptions, edge_type_str
+from glt_lightning.graph import Manifest
+from glt_lightning.partition import ArraySource, partition_graph
 from tests.helpers.partition_truth import (
     HETERO,
     hotness as appearances,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import PartitionOptions
 from glt_lightning.partition import partition_graph
 from tests.helpers.partition_truth import single
 

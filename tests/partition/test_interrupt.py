@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import PartitionOptions
 from glt_lightning.partition import partition_graph
 from glt_lightning.partition.sources.folder import FolderSource
 from tests.helpers import Run, run_script, started
@@ -28,9 +28,9 @@ ALGORITHMS = ("metis", "streaming")
 PARTITION = """
     import sys
     from pathlib import Path
-    from glt_lightning.options import PartitionOptions
+    from glt_lightning.base import PartitionOptions
     from glt_lightning.partition import partition_graph
-    from glt_lightning.ops.metis.library import MetisGraph
+    from glt_lightning.kernels import MetisGraph
     from glt_lightning.partition.sources.folder import FolderSource
 
     cut = MetisGraph.cut
@@ -48,15 +48,15 @@ PARTITION = """
 
 # The command line with the same.
 COMMAND = """
-    from glt_lightning.lightning.cli.command_line import main
+    from glt_lightning.cli import main
     main(["partition", "--config", "config.yaml"])
 """
 
 FULL = """
     import resource, sys
     from pathlib import Path
-    from glt_lightning.errors import PartitionError
-    from glt_lightning.options import PartitionOptions
+    from glt_lightning.base import PartitionError
+    from glt_lightning.base import PartitionOptions
     from glt_lightning.partition import partition_graph
     from glt_lightning.partition.sources.folder import FolderSource
 

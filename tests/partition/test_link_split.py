@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import DataError, OptionError
 from glt_lightning.partition import LinkSplit, random_link_split
 
 Edges = np.ndarray

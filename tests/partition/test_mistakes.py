@@ -10,12 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glt_lightning.errors import DataError, OptionError
-from glt_lightning.ops.encoding import BFLOAT16, to_bfloat16
-from glt_lightning.options import PartitionOptions
-from glt_lightning.partition import assign_graph, open_source, partition_graph
-from glt_lightning.partition.assign.random import RandomAssigner
-from glt_lightning.types import EDGE, NODE
+from glt_lightning.base import EDGE, NODE, DataError, OptionError, PartitionOptions
+from glt_lightning.kernels import BFLOAT16, to_bfloat16
+from glt_lightning.partition import RandomAssigner, assign_graph, open_source, partition_graph
 from tests.helpers.partition_truth import single
 
 NODES = 40

@@ -10,7 +10,7 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.transforms import NormalizeFeatures
 
-from glt_lightning.options import Normalize, PartitionOptions
+from glt_lightning.base import Normalize, PartitionOptions
 from glt_lightning.partition import partition_graph
 from glt_lightning.partition.build import normalize
 from glt_lightning.partition.build.normalize import transform_for

@@ -9,12 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.errors import DataError, GLTError, OptionError, PartitionError
-from glt_lightning.options import PartitionOptions
-from glt_lightning.partition import partition_dir, partition_graph
-from glt_lightning.partition.sources import ArraySource
-from glt_lightning.types import NODE
+from glt_lightning.base import NODE, DataError, GLTError, OptionError, PartitionError, PartitionOptions
+from glt_lightning.graph import Manifest
+from glt_lightning.partition import ArraySource, partition_dir, partition_graph
 from tests.helpers.partition_truth import HETERO, random_source, read_folder, single
 
 OWN = "tests.helpers.own_partitioners."

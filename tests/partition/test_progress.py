@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import PartitionOptions, Progress
 from glt_lightning.partition import partition_graph
-from glt_lightning.progress import Progress
 from tests.helpers.partition_truth import single
 
 

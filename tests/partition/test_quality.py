@@ -9,12 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.errors import DataError, OptionError
-from glt_lightning.options import PartitionOptions
-from glt_lightning.partition import partition_graph
-from glt_lightning.partition.sources import ArraySource
-from glt_lightning.types import EDGE, NODE, GraphSchema
+from glt_lightning.base import EDGE, NODE, DataError, GraphSchema, OptionError, PartitionOptions
+from glt_lightning.graph import Manifest
+from glt_lightning.partition import ArraySource, partition_graph
 from tests.helpers.communities import community_graph
 from tests.helpers.partition_truth import read_folder
 

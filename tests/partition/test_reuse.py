@@ -8,10 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt_lightning.errors import PartitionError
-from glt_lightning.options import PartitionOptions
-from glt_lightning.partition import partition_dir, partition_graph
-from glt_lightning.partition.sources import ArraySource
+from glt_lightning.base import PartitionError, PartitionOptions
+from glt_lightning.partition import ArraySource, partition_dir, partition_graph
 from tests.helpers.partition_truth import random_source
 
 TWO = PartitionOptions(num_parts=2)

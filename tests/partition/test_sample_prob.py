@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-import glt_lightning.glt as glt
-from glt_lightning.data import LocalPartition
-from glt_lightning.errors import GLTError
-from glt_lightning.ops.khop import KHopOp
-from glt_lightning.options import PartitionOptions
+import glt_lightning.compat.glt as glt
+from glt_lightning.base import GLTError, PartitionOptions
+from glt_lightning.graph import LocalPartition
+from glt_lightning.kernels import KHopOp
 from glt_lightning.partition import partition_graph
 from tests.helpers.partition_truth import single
 

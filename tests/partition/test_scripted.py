@@ -14,15 +14,21 @@ import torch
 from torch_geometric.data import Data
 
 import glt_lightning
-import glt_lightning.glt as glt
-from glt_lightning.data import Manifest
-from glt_lightning.errors import DataError, GLTError, OptionError, PartitionError
-from glt_lightning.glt import device as scripted_device
-from glt_lightning.glt.partition import PartitionerBase
-from glt_lightning.options import PartitionOptions
-from glt_lightning.partition import GraphToPartition, partition_graph
-from glt_lightning.partition.sources import ArraySource
-from glt_lightning.types import EDGE, NODE, GraphSchema
+import glt_lightning.compat.glt as glt
+from glt_lightning.base import (
+    EDGE,
+    NODE,
+    DataError,
+    GLTError,
+    GraphSchema,
+    OptionError,
+    PartitionError,
+    PartitionOptions,
+)
+from glt_lightning.compat.glt import device as scripted_device
+from glt_lightning.compat.glt.partitioners import PartitionerBase
+from glt_lightning.graph import Manifest
+from glt_lightning.partition import ArraySource, GraphToPartition, partition_graph
 from tests.helpers.partition_truth import edges_of, read_folder, same_arrays
 
 PAGE = Path(__file__).parents[2] / "docs/reference/glt.md"
@@ -326,7 +332,7 @@ class TestOwnClass:
 
     def test_by_its_name(self, homogeneous: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "mine.py").write_text(
-            "from glt_lightning.glt.partition import PartitionerBase\n\n\n"
+            "from glt_lightning.compat.glt.partitioners import PartitionerBase\n\n\n"
             "class Last(PartitionerBase):\n"
             "    def assign(self, graph):\n"
             "        return {t: [graph.num_parts - 1] * n for t, n in graph.num_nodes.items()}\n"

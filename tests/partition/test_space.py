@@ -11,12 +11,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from glt_lightning.errors import PartitionError
-from glt_lightning.options import PartitionOptions
-from glt_lightning.partition import assign_graph, partition_graph, partition_parts
+from glt_lightning.base import PartitionError, PartitionOptions
+from glt_lightning.partition import GraphSource, GraphTopology, assign_graph, partition_graph, partition_parts
 from glt_lightning.partition.build.scratch import Scratch
-from glt_lightning.partition.build.topology import GraphTopology
-from glt_lightning.partition.sources import GraphSource
 from glt_lightning.partition.sources.folder import FolderSource
 from tests.helpers.partition_truth import HETERO, random_source
 

@@ -12,17 +12,19 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from glt_lightning.data.manifest import EncodingEntry, Manifest
-from glt_lightning.errors import DataError, OptionError
-from glt_lightning.lightning.cli.command_line import main
-from glt_lightning.ops.encoding import BFLOAT16, ENCODINGS, from_bfloat16, to_bfloat16
-from glt_lightning.options import STORAGE, PartitionOptions
-from glt_lightning.partition import open_source, partition_dir, partition_graph, partition_parts
-from glt_lightning.partition.sources import ArraySource
+from glt_lightning.base import EDGE, NODE, STORAGE, DataError, OptionError, PartitionOptions, Progress
+from glt_lightning.cli import main
+from glt_lightning.graph import EncodingEntry, Manifest
+from glt_lightning.kernels import BFLOAT16, ENCODINGS, from_bfloat16, to_bfloat16
+from glt_lightning.partition import (
+    ArraySource,
+    open_source,
+    partition_dir,
+    partition_graph,
+    partition_parts,
+    verify_partition,
+)
 from glt_lightning.partition.sources.folder import FolderSource
-from glt_lightning.partition.verify import verify_partition
-from glt_lightning.progress import Progress
-from glt_lightning.types import EDGE, NODE
 from tests.helpers.partition_truth import HETERO, random_source, read_folder, single
 
 RNG = np.random.default_rng(5)

@@ -10,18 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt_lightning.data import LocalPartition
-from glt_lightning.data.arrays import ArrayWriter
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.data.row_order import RowOrder
-from glt_lightning.errors import DataError, OptionError, PartitionError
-from glt_lightning.options import PartitionOptions
-from glt_lightning.partition import open_source, partition_graph, partition_parts
-from glt_lightning.partition.sources import ArraySource
-from glt_lightning.partition.verify import verify_partition
-from glt_lightning.progress import Progress
-from glt_lightning.report.contents import collect_contents
-from glt_lightning.types import EDGE
+from glt_lightning.base import EDGE, DataError, OptionError, PartitionError, PartitionOptions, Progress
+from glt_lightning.cli.partition_report.contents import collect_contents
+from glt_lightning.graph import ArrayWriter, LocalPartition, Manifest, RowOrder
+from glt_lightning.partition import ArraySource, open_source, partition_graph, partition_parts, verify_partition
 from tests.helpers.partition_truth import HETERO, random_source, read_folder, single
 
 NO_TIME = np.iinfo(np.int64).min

@@ -12,17 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from glt_lightning.ops.assign import NeighborRows
-from glt_lightning.ops.metis.library import MetisGraph
-from glt_lightning.options import PartitionOptions
-from glt_lightning.partition.assign import GraphToPartition
+from glt_lightning.base import EDGE, PartitionOptions, Progress
+from glt_lightning.kernels import MetisGraph, NeighborRows
+from glt_lightning.partition import ArraySource, GraphToPartition, GraphTopology, StoredEdgeType, stored_edge_types
 from glt_lightning.partition.assign.metis import fill
 from glt_lightning.partition.build.degrees import count_degrees
-from glt_lightning.partition.build.edge_types import StoredEdgeType, stored_edge_types
-from glt_lightning.partition.build.topology import GraphTopology
-from glt_lightning.partition.sources import ArraySource
-from glt_lightning.progress import Progress
-from glt_lightning.types import EDGE
 from tests.helpers.partition_truth import HETERO, random_source, stored_edges
 
 Rows = dict[int, list[int]]

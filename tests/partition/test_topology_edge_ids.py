@@ -9,13 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from glt_lightning.base import EDGE, Progress
+from glt_lightning.partition import GraphTopology, stored_edge_types
 from glt_lightning.partition.build import edges as edges_module
 from glt_lightning.partition.build.degrees import count_degrees
-from glt_lightning.partition.build.edge_types import stored_edge_types
 from glt_lightning.partition.build.edges import EdgeJob
-from glt_lightning.partition.build.topology import GraphTopology
-from glt_lightning.progress import Progress
-from glt_lightning.types import EDGE
 from tests.helpers.partition_truth import single
 
 NODES = 50

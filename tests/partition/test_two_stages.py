@@ -15,17 +15,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.errors import DataError, OptionError, PartitionError
-from glt_lightning.options import PartitionOptions
-from glt_lightning.partition import assign_graph, complete_partition, partition_graph, partition_parts
+from glt_lightning.base import EDGE, DataError, OptionError, PartitionError, PartitionOptions
+from glt_lightning.graph import LocalPartition, Manifest
+from glt_lightning.partition import (
+    ArraySource,
+    Hotness,
+    assign_graph,
+    complete_partition,
+    partition_graph,
+    partition_parts,
+)
 from glt_lightning.partition.build.part_files import PartFile
 from glt_lightning.partition.folder import exclusive
-from glt_lightning.partition.hotness.rank import Hotness
-from glt_lightning.partition.sources import ArraySource
 from glt_lightning.partition.sources.folder import FolderSource
-from glt_lightning.types import EDGE
 from tests.helpers.partition_truth import HETERO, random_source, read_folder
 
 TIMEOUT_S = 60
@@ -35,7 +37,7 @@ WRITER = """
     import os, sys, time
     from pathlib import Path
     import numpy as np
-    from glt_lightning.options import PartitionOptions
+    from glt_lightning.base import PartitionOptions
     from glt_lightning.partition import partition_parts, run
     from glt_lightning.partition.build import builder
     from tests.helpers.partition_truth import random_source

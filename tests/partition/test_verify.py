@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt_lightning.data.arrays import ArrayWriter
-from glt_lightning.errors import PartitionError
-from glt_lightning.partition.verify import verify_partition
-from glt_lightning.progress import Progress
+from glt_lightning.base import PartitionError, Progress
+from glt_lightning.graph import ArrayWriter
+from glt_lightning.partition import verify_partition
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 Change = Callable[[np.ndarray], None]

@@ -10,18 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt_lightning.data import LocalPartition
-from glt_lightning.data.arrays import ArrayWriter
-from glt_lightning.data.manifest import Manifest, options_hash
-from glt_lightning.errors import DataError, OptionError, PartitionError
-from glt_lightning.options import PartitionOptions
-from glt_lightning.partition import open_source, partition_graph
+from glt_lightning.base import EDGE, DataError, OptionError, PartitionError, PartitionOptions, Progress
+from glt_lightning.cli.partition_report.contents import collect_contents
+from glt_lightning.graph import ArrayWriter, LocalPartition, Manifest, options_hash
+from glt_lightning.partition import ArraySource, open_source, partition_graph, verify_partition
 from glt_lightning.partition.build.weights import WeightSums
-from glt_lightning.partition.sources import ArraySource
-from glt_lightning.partition.verify import verify_partition
-from glt_lightning.progress import Progress
-from glt_lightning.report.contents import collect_contents
-from glt_lightning.types import EDGE
 from tests.helpers.partition_truth import HETERO, random_source, read_folder, single
 
 _MOST = 2**31 - 1

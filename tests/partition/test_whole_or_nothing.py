@@ -14,11 +14,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.errors import PartitionError
-from glt_lightning.options import PartitionOptions
-from glt_lightning.partition import partition_graph
-from glt_lightning.partition.folder import exclusive, whole_file, whole_folder
+from glt_lightning.base import PartitionError, PartitionOptions
+from glt_lightning.graph import Manifest
+from glt_lightning.partition import partition_graph, whole_file
+from glt_lightning.partition.folder import exclusive, whole_folder
 from tests.helpers.partition_truth import random_source, read_folder
 
 TIMEOUT_S = 60
@@ -27,8 +26,8 @@ PARTITION = """
     import resource, sys, time
     from pathlib import Path
     import numpy as np
-    from glt_lightning.errors import GLTError
-    from glt_lightning.options import PartitionOptions
+    from glt_lightning.base import GLTError
+    from glt_lightning.base import PartitionOptions
     from glt_lightning.partition import partition_graph
     from glt_lightning.partition.build import builder
     from tests.helpers.partition_truth import random_source

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import EDGE, PartitionOptions
+from glt_lightning.graph import Manifest
 from glt_lightning.partition import partition_graph
-from glt_lightning.types import EDGE
 from tests.helpers.partition_truth import HETERO, brute_force, random_source, read_folder, same_arrays, single
 
 

@@ -8,14 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import OptionError, PeerError
-from glt_lightning.loader import LoaderContext, LoaderSpec, hosts
-from glt_lightning.loader.hosts import HostsGraph
-from glt_lightning.options import CacheOptions, SamplingOptions
-from glt_lightning.producer import host_parts, shared_tiers
-from glt_lightning.server.hosted import HostedServer
-from glt_lightning.server.plan import ServerPlan
+from glt_lightning.base import CacheOptions, OptionError, PeerError, SamplingOptions
+from glt_lightning.graph import LocalPartition
+from glt_lightning.loader import HostsGraph, LoaderContext, LoaderSpec, hosts
+from glt_lightning.workers import HostedServer, ServerPlan
+from glt_lightning.workers.producer import host_parts, shared_tiers
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
@@ -224,7 +221,7 @@ def test_servers_read_from_disk(tmp_path):
 
 def test_all_ranks_hear_of_too_much_memory(tmp_path, monkeypatch):
     whole = partitioned(small_graph(), tmp_path, 2)
-    monkeypatch.setattr("glt_lightning.data.free_memory.available_memory", lambda: 1000)
+    monkeypatch.setattr("glt_lightning.graph.host_memory.available_memory", lambda: 1000)
 
     def run(rank, exchange):
         with pytest.raises((OptionError, PeerError), match=r"cache.memory: .*Lower cache.memory"):

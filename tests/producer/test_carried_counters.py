@@ -9,11 +9,10 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from glt_lightning.base import SamplingOptions
 from glt_lightning.loader import LoaderContext, LoaderSpec, LoaderStats
-from glt_lightning.options import SamplingOptions
-from glt_lightning.sampler.counters import Counters
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.server.scheduler import Scheduler
+from glt_lightning.sampling import BatchRequest, Counters, SamplerConfig
+from glt_lightning.workers.server.scheduler import Scheduler
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.ranks import run_ranks
 from tests.helpers.servers import open_farm

@@ -12,11 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from glt_lightning.base import ClusterOptions, SamplingOptions
+from glt_lightning.kernels import child
 from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.ops import child
-from glt_lightning.options import ClusterOptions, SamplingOptions
-from glt_lightning.server.plan import ServerPlan
-from glt_lightning.server.process import ServerProcess
+from glt_lightning.workers import ServerPlan, ServerProcess
 from tests.helpers import started
 from tests.helpers.contents import contents
 from tests.helpers.family import settle
@@ -29,9 +28,9 @@ ENV = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ
 # Starts a child, stops it (unless it is to be met while it starts) and is killed.
 SAMPLER = """
 import os, signal, sys
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.options import SamplingOptions
-from glt_lightning.producer.subprocess import SubprocessProducer
+from glt_lightning.graph import LocalPartition
+from glt_lightning.base import SamplingOptions
+from glt_lightning.workers import SubprocessProducer
 
 producer = SubprocessProducer(LocalPartition.open(sys.argv[1]), SamplingOptions(num_workers=2))
 if sys.argv[2] == "stopped":
@@ -43,9 +42,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 SERVER = """
 import os, signal, sys
-from glt_lightning.options import ClusterOptions
-from glt_lightning.server.plan import ServerPlan
-from glt_lightning.server.process import ServerProcess
+from glt_lightning.base import ClusterOptions
+from glt_lightning.workers import ServerPlan
+from glt_lightning.workers import ServerProcess
 
 plan = ServerPlan(directory=sys.argv[1], cluster=ClusterOptions(num_workers=1), address="127.0.0.1:0", token="0123456789abcdef")
 server = ServerProcess(plan, 0, print)

@@ -11,14 +11,13 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from glt_lightning.errors import GLTError, SamplerError
+from glt_lightning.base import GLTError, SamplerError, SamplingOptions
 from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec
-from glt_lightning.options import SamplingOptions
-from glt_lightning.producer import subprocess
-from glt_lightning.producer.process import SamplerProcess
-from glt_lightning.producer.standstill import StandStill
-from glt_lightning.producer.subprocess import SubprocessProducer
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.sampling import BatchRequest, SamplerConfig
+from glt_lightning.workers import SubprocessProducer
+from glt_lightning.workers.producer import subprocess
+from glt_lightning.workers.producer.process import SamplerProcess
+from glt_lightning.workers.producer.standstill import StandStill
 from tests.helpers.clock import Clock
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph

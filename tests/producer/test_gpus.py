@@ -15,20 +15,21 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import NativeError, OptionError, PeerError, SamplerError
-from glt_lightning.loader import LoaderContext, LoaderSpec, on_gpu
-from glt_lightning.loader.hosts import HostsGraph
-from glt_lightning.ops.cuda.kernels import Kernels
-from glt_lightning.options import CacheOptions, ClusterOptions, SamplingOptions
-from glt_lightning.producer.ranks import Ranks
-from glt_lightning.producer.samplers import Samplers, SamplerSource
-from glt_lightning.producer.shared_uva import SamplerGpus
-from glt_lightning.sampler.device_source import DeviceSource
-from glt_lightning.sampler.khop import KHopSampler
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.server.plan import server_gpus
-from glt_lightning.store import device_store
+from glt_lightning.base import (
+    CacheOptions,
+    ClusterOptions,
+    NativeError,
+    OptionError,
+    PeerError,
+    SamplerError,
+    SamplingOptions,
+)
+from glt_lightning.graph import LocalPartition, device_store
+from glt_lightning.kernels import Kernels
+from glt_lightning.loader import HostsGraph, LoaderContext, LoaderSpec, on_gpu
+from glt_lightning.sampling import BatchRequest, DeviceSource, KHopSampler, SamplerConfig
+from glt_lightning.workers import Ranks, Samplers, SamplerSource, server_gpus
+from glt_lightning.workers.producer.shared_uva import SamplerGpus
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 from tests.helpers.temporal import partitioned_by_time, shop
@@ -261,8 +262,8 @@ def test_gpus_that_have_nothing_to_do_are_refused(tmp_path):
 def test_a_process_without_a_gpu_imports_no_torch(tmp_path):
     partition = partitioned(small_graph(), tmp_path, 1)
     code = (
-        "import sys; from glt_lightning.producer.samplers import Samplers, SamplerSource; "
-        "from glt_lightning.data.local_partition import LocalPartition; "
+        "import sys; from glt_lightning.workers.producer.samplers import Samplers, SamplerSource; "
+        "from glt_lightning.graph import LocalPartition; "
         f"Samplers(SamplerSource.of(LocalPartition.open({str(partition.directory)!r}))); "
         "sys.exit('torch' in sys.modules)"
     )

@@ -8,13 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from glt_lightning.cluster.link import Link
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.errors import DataError, PartitionError, RefusedError
-from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.loader.hosts import HostsGraph
-from glt_lightning.options import DeadlineOptions, RetryOptions, SamplingOptions
+from glt_lightning.base import DataError, DeadlineOptions, PartitionError, RefusedError, RetryOptions, SamplingOptions
+from glt_lightning.graph import LocalPartition, Manifest
+from glt_lightning.loader import HostsGraph, LoaderContext, LoaderSpec
+from glt_lightning.workers import Link
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks

@@ -5,13 +5,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from glt_lightning.cluster.link import Link
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import PeerLostError
-from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.loader.hosts import HostsGraph
-from glt_lightning.options import DeadlineOptions, RetryOptions, SamplingOptions
-from glt_lightning.transport.base import Transport
+from glt_lightning.base import DeadlineOptions, PeerLostError, RetryOptions, SamplingOptions
+from glt_lightning.graph import LocalPartition
+from glt_lightning.loader import HostsGraph, LoaderContext, LoaderSpec
+from glt_lightning.workers import Link, Transport
 from tests.helpers.contents import contents
 from tests.helpers.in_process import InProcessNetwork
 from tests.helpers.network_faults import Faults

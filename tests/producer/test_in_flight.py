@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from glt_lightning.errors import OptionError
-from glt_lightning.options import ClusterOptions, SamplingOptions
-from glt_lightning.producer.in_flight import InFlight, memory_for_batches, with_channel_bytes
+from glt_lightning.base import ClusterOptions, OptionError, SamplingOptions
+from glt_lightning.workers import InFlight, with_channel_bytes
+from glt_lightning.workers.producer.in_flight import memory_for_batches
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_how_many(most, budget, largest, others, expected):
 
 
 def test_auto_is_a_share_of_what_the_host_has_available(monkeypatch):
-    monkeypatch.setattr("glt_lightning.producer.in_flight.available_memory", lambda: 8000)
+    monkeypatch.setattr("glt_lightning.workers.producer.in_flight.available_memory", lambda: 8000)
     assert [memory_for_batches(n) for n in (1, 2, 5000)] == [1000, 500, 1]
     assert with_channel_bytes(SamplingOptions(), 2).channel_bytes == 500
     for given in (None, 70):

@@ -9,15 +9,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from glt_lightning.errors import SamplerError
-from glt_lightning.options import SamplingOptions
-from glt_lightning.producer import subprocess
-from glt_lightning.producer.in_flight import InFlight
-from glt_lightning.producer.look_ahead import LookAhead
-from glt_lightning.producer.samplers import SamplerSource
-from glt_lightning.producer.subprocess import SubprocessProducer
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.sampler.sample import Sample
+from glt_lightning.base import SamplerError, SamplingOptions
+from glt_lightning.sampling import BatchRequest, Sample, SamplerConfig
+from glt_lightning.workers import InFlight, LookAhead, SamplerSource, SubprocessProducer
+from glt_lightning.workers.producer import subprocess
 
 CONFIG = SamplerConfig(seed_type=0, fanouts=((2,),))
 NBYTES = 10

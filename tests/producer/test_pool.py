@@ -10,13 +10,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from glt_lightning.channel.slots import SharedSlot
-from glt_lightning.channel.wire import receive, send
-from glt_lightning.producer import pool
-from glt_lightning.producer.pool import SamplerPool
-from glt_lightning.producer.process import BatchTask, SamplerProcess
-from glt_lightning.producer.samplers import SamplerSource
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.sampling import BatchRequest, SamplerConfig
+from glt_lightning.workers import SamplerSource, SharedSlot
+from glt_lightning.workers.producer import pool
+from glt_lightning.workers.producer.pool import SamplerPool
+from glt_lightning.workers.producer.process import BatchTask, SamplerProcess
+from glt_lightning.workers.wire import receive, send
 
 CONFIG = SamplerConfig(seed_type=0, fanouts=((2,),))
 

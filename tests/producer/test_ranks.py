@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from glt_lightning.errors import OptionError
+from glt_lightning.base import CacheOptions, OptionError
 from glt_lightning.loader import LoaderContext
-from glt_lightning.options import CacheOptions
-from glt_lightning.producer.ranks import Ranks
+from glt_lightning.workers import Ranks
 from tests.helpers.partitions import partitioned, small_graph
 
 

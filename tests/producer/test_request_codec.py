@@ -8,17 +8,12 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from glt_lightning.errors import DataError
-from glt_lightning.ops.excluded import ExcludedEdges
-from glt_lightning.ops.trees import Trees
-from glt_lightning.options import PickerSpec
-from glt_lightning.producer.request_codec import read_config, read_request, write_config, write_request
-from glt_lightning.sampler.importance_task import ImportanceTask
-from glt_lightning.sampler.link_task import LinkTask
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.sampler.subgraph_task import SubgraphTask
-from glt_lightning.server.question import Question
-from glt_lightning.transport.message import Message, pack
+from glt_lightning.base import DataError, PickerSpec
+from glt_lightning.kernels import ExcludedEdges, Trees
+from glt_lightning.sampling import BatchRequest, ImportanceTask, LinkTask, SamplerConfig, SubgraphTask
+from glt_lightning.workers import Message, pack
+from glt_lightning.workers.producer.request_codec import read_config, read_request, write_config, write_request
+from glt_lightning.workers.server.question import Question
 
 PLAIN = BatchRequest(3, 2**64 - 5, np.arange(5, 8), np.arange(3))
 FULL = replace(

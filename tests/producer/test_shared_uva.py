@@ -8,15 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from glt_lightning.data import free_memory
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import OptionError, PeerError
-from glt_lightning.options import GpuBudgets
-from glt_lightning.producer import once_per_host, shared_uva
-from glt_lightning.producer.ranks import Ranks
-from glt_lightning.producer.shared_uva import share_uva
-from glt_lightning.store.device_store import open_store
-from glt_lightning.store.placement import BatchArrays
+from glt_lightning.base import GpuBudgets, OptionError, PeerError
+from glt_lightning.graph import BatchArrays, LocalPartition, host_memory as free_memory, open_store
+from glt_lightning.workers import Ranks, share_uva
+from glt_lightning.workers.producer import once_per_host, shared_uva
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 from tests.helpers.stores import check_attributes, check_batches

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from glt_lightning.cluster.link import Link
-from glt_lightning.errors import PeerLostError
-from glt_lightning.producer.watch import OwnerWatch
-from glt_lightning.transport.message import Message
+from glt_lightning.base import PeerLostError
+from glt_lightning.workers import Link, Message
+from glt_lightning.workers.producer.watch import OwnerWatch
 from tests.helpers import started
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.servers import until
@@ -22,11 +21,11 @@ from tests.helpers.servers import until
 ENV = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])}
 RANK = """
 import sys, time
-from glt_lightning.cluster.link import Link
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.options import SamplingOptions
-from glt_lightning.producer.samplers import SamplerSource
-from glt_lightning.producer.subprocess import SubprocessProducer
+from glt_lightning.workers import Link
+from glt_lightning.graph import LocalPartition
+from glt_lightning.base import SamplingOptions
+from glt_lightning.workers import SamplerSource
+from glt_lightning.workers import SubprocessProducer
 
 partition = LocalPartition.open(sys.argv[1], parts=[0])
 link = Link(job="test", role="worker", name="rank 1", token="a secret of this test")

@@ -11,16 +11,19 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
-from glt_lightning.ops.cuda.gather import CudaShards
-from glt_lightning.ops.cuda.graph import DeviceGraph
-from glt_lightning.ops.cuda.khop import CudaKHopOp
-from glt_lightning.ops.cuda.relabel import relabel as device_relabel
-from glt_lightning.ops.encoding import ENCODINGS
-from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
-from glt_lightning.ops.khop import KHopOp
-from glt_lightning.ops.ranked_set import RankedSet
-from glt_lightning.ops.relabel import relabel
-from glt_lightning.options import DrawOptions
+from glt_lightning.base import DrawOptions
+from glt_lightning.kernels import (
+    ENCODINGS,
+    CudaKHopOp,
+    CudaShards,
+    DeviceGraph,
+    EdgeTypeArrays,
+    GraphView,
+    KHopOp,
+    RankedSet,
+    relabel,
+)
+from glt_lightning.kernels.cuda.relabel import relabel as device_relabel
 from tests.helpers import aggregate_cases, device_cases as cases, subgraph_cases
 from tests.helpers.cuda_ranked_set import CudaRankedSet
 from tests.helpers.graphs import SINGLE, TypedGraph, cut

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from glt_lightning.ops.cuda.kernels import Kernels
-from glt_lightning.ops.cuda.native import SIGNATURES
+from glt_lightning.kernels import Kernels
+from glt_lightning.kernels.cuda.native import SIGNATURES
 
 _ARENA_BYTES = 256 << 20
 _GAP = 512  # as torch's allocator for CUDA aligns; what lies between two pieces was given to nobody

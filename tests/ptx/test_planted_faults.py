@@ -2,7 +2,7 @@
 
 import pytest
 
-from glt_lightning.errors import GLTError
+from glt_lightning.base import GLTError
 from tests.ptx.build import nvcc
 from tests.ptx.cases import CASES
 from tests.ptx.device import PtxDevice

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from glt_lightning.ops.embedding import AS_IS, Adjust, RowSums
+from glt_lightning.kernels import Adjust, RowSums
+from glt_lightning.kernels.embedding import AS_IS
 
 _F = np.float32
 

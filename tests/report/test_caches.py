@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.ops.khop import KHopOp
-from glt_lightning.report import TrafficOptions
-from glt_lightning.report.caches import presampled_lists
-from glt_lightning.report.traffic import predict_traffic
-from glt_lightning.sampler.fanouts import fanout_table
-from glt_lightning.sampler.plan import EpochPlan
-from glt_lightning.store.hotness import stored_policies
+from glt_lightning.cli.partition_report.caches import presampled_lists
+from glt_lightning.cli.partition_report.options import TrafficOptions
+from glt_lightning.cli.partition_report.traffic import predict_traffic
+from glt_lightning.graph import LocalPartition, stored_policies
+from glt_lightning.kernels import KHopOp
+from glt_lightning.sampling import EpochPlan, fanout_table
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 RATIOS = (0.05, 0.2, 1.0)

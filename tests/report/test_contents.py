@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.report import collect_contents
-from glt_lightning.report.contents import Counts
+from glt_lightning.cli.partition_report.contents import Counts, collect_contents
+from glt_lightning.graph import LocalPartition
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from glt_lightning.errors import OptionError
-from glt_lightning.progress import Progress
-from glt_lightning.report import Report, TrafficOptions, make_report
-from glt_lightning.report.html import report_html
-from glt_lightning.report.text import report_text
+from glt_lightning.base import OptionError, Progress
+from glt_lightning.cli.partition_report.html import report_html
+from glt_lightning.cli.partition_report.options import TrafficOptions
+from glt_lightning.cli.partition_report.report import Report, make_report
+from glt_lightning.cli.partition_report.text import report_text
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 OPTIONS = TrafficOptions(num_neighbors=[3, 2], batch_size=16, batches=3, cache=(0.1, 0.5))

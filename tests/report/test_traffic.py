@@ -11,16 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.cluster.link import Link
-from glt_lightning.cluster.remote_rows import Traffic as Measured
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec
-from glt_lightning.loader.hosts import HostsGraph
-from glt_lightning.options import STORAGE, PartitionOptions, SamplingOptions
+from glt_lightning.base import STORAGE, PartitionOptions, SamplingOptions
+from glt_lightning.cli.partition_report.batches import why_no_batches
+from glt_lightning.cli.partition_report.options import TrafficOptions
+from glt_lightning.cli.partition_report.traffic import PartTraffic, predict_traffic
+from glt_lightning.graph import LocalPartition
+from glt_lightning.loader import HostsGraph, LinkSpec, LoaderContext, LoaderSpec
 from glt_lightning.partition import hold_out_edges, open_source, partition_graph
-from glt_lightning.report import TrafficOptions
-from glt_lightning.report.batches import why_no_batches
-from glt_lightning.report.traffic import PartTraffic, predict_traffic
+from glt_lightning.workers import Link
+from glt_lightning.workers.cluster.remote_rows import Traffic as Measured
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 from tests.helpers.temporal import partitioned_by_time, shop

@@ -5,11 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import DataError, PeerError
-from glt_lightning.ops.merge import Picks
-from glt_lightning.sampler.khop import KHopSampler
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.base import DataError, PeerError
+from glt_lightning.graph import LocalPartition
+from glt_lightning.kernels import Picks
+from glt_lightning.sampling import BatchRequest, KHopSampler, SamplerConfig
 from tests.helpers.owners import DirectRows, split_up
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 

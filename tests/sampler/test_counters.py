@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import pytest
 
-from glt_lightning.sampler.counters import Counters
+from glt_lightning.sampling import Counters
 
 SOME = Counters(*range(1, 12), 0.5, 0.25, 0.125, 2.0, 12, 13)
 
@@ -31,7 +31,7 @@ def test_through_a_message() -> None:
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1, -0.5, 1 << 63, True, "1", None])
 @pytest.mark.parametrize("place", [0, 14, 16])
 def test_a_count_that_cannot_be_true_is_0_and_said_once(bad: object, place: int, monkeypatch, caplog) -> None:
-    monkeypatch.setattr("glt_lightning.sampler.counters._warned", False)
+    monkeypatch.setattr("glt_lightning.sampling.counters._warned", False)
     values: list = SOME.to_list()
     values[place] = bad
     expected = SOME.to_list()

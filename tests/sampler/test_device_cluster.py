@@ -9,13 +9,11 @@ from contextlib import ExitStack, closing
 import numpy as np
 import pytest
 
-from glt_lightning.errors import DataError, PeerError
-from glt_lightning.ops.cuda import khop_steps
-from glt_lightning.ops.merge import Picks
-from glt_lightning.options import CacheOptions
-from glt_lightning.sampler.khop import KHopSampler, neighbor_source
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.store.host_tier import HostTier
+from glt_lightning.base import CacheOptions, DataError, PeerError
+from glt_lightning.graph import HostTier
+from glt_lightning.kernels import Picks
+from glt_lightning.kernels.cuda import khop_steps
+from glt_lightning.sampling import BatchRequest, KHopSampler, SamplerConfig, neighbor_source
 from tests.helpers.device_parts import PartsCase, as_array, assert_same, sampled, written
 from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, excluded_edges, random_data, random_excluded, random_seeds
 from tests.helpers.owners import DirectRows, make_cache

@@ -8,10 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from glt_lightning.errors import DataError, PeerError
-from glt_lightning.sampler import device_neighbors
-from glt_lightning.sampler.khop import KHopSampler
-from glt_lightning.sampler.subgraph_task import SubgraphTask
+from glt_lightning.base import DataError, PeerError
+from glt_lightning.sampling import KHopSampler, SubgraphTask, device_neighbors
 from tests.helpers.device_parts import PartsCase, assert_same, sampled, written
 from tests.helpers.partitions import small_graph, small_hetero
 from tests.helpers.subgraph_cases import check_far_further_edges, check_further_edges

@@ -5,8 +5,9 @@ import hashlib
 import numpy as np
 import pytest
 
-from glt_lightning.errors import DataError
-from glt_lightning.sampler.draws import draw64, role_key, streams
+from glt_lightning.base import DataError
+from glt_lightning.sampling import role_key, streams
+from glt_lightning.sampling.draws import draw64
 from tests.helpers.negatives import plain_draw, plain_mix, plain_role_key, plain_stream
 
 NUMBERS = [1, 2, 3, 1000, 2**31 - 1, 2**32 - 1, 2**32, 2**32 + 1, 111_059_956 * 3, 2**53 + 1, 2**62 - 1, 2**63 - 1]

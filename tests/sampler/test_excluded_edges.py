@@ -10,12 +10,10 @@ import torch
 from scipy.stats import chisquare
 from torch_geometric.data import Data
 
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import DataError
-from glt_lightning.ops.excluded import ExcludedEdges
-from glt_lightning.sampler.hops import k_hop
-from glt_lightning.sampler.khop import neighbor_source
-from glt_lightning.sampler.request import SamplerConfig
+from glt_lightning.base import DataError
+from glt_lightning.graph import LocalPartition
+from glt_lightning.kernels import ExcludedEdges
+from glt_lightning.sampling import SamplerConfig, k_hop, neighbor_source
 from tests.helpers.graphs import HETERO, TypedGraph, excluded_edges, random_data, random_excluded, random_seeds
 from tests.helpers.owners import split_up
 from tests.helpers.partitions import gids_of, partitioned

@@ -8,16 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from glt_lightning.cluster.owner import Owner
-from glt_lightning.cluster.remote_rows import PeerRows
-from glt_lightning.errors import DataError, PeerError
-from glt_lightning.ops.induce import Among
-from glt_lightning.options import CacheOptions
-from glt_lightning.sampler.khop import neighbor_source
-from glt_lightning.sampler.questions import Induce
-from glt_lightning.sampler.request import SamplerConfig
-from glt_lightning.transport.base import Service
-from glt_lightning.transport.message import Message, pack
+from glt_lightning.base import CacheOptions, DataError, PeerError
+from glt_lightning.kernels import Among
+from glt_lightning.sampling import SamplerConfig, neighbor_source
+from glt_lightning.sampling.questions.induce import Induce
+from glt_lightning.workers import Message, Service, pack
+from glt_lightning.workers.cluster.owner import Owner
+from glt_lightning.workers.cluster.remote_rows import PeerRows
 from tests.helpers.owners import make_cache, split_up
 from tests.helpers.partitions import gids_of, partitioned, small_graph, small_hetero
 from tests.helpers.servers import open_farm

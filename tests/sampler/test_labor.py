@@ -15,17 +15,11 @@ import torch
 from scipy.stats import chisquare
 from torch_geometric.data import Data
 
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import NODE, DataError, DrawOptions, GpuBudgets, OptionError, SamplingOptions, node_type_key
+from glt_lightning.graph import BatchArrays, LocalPartition, open_store
+from glt_lightning.kernels import Kernels
 from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec, on_gpu
-from glt_lightning.ops.cuda.kernels import Kernels
-from glt_lightning.options import DrawOptions, GpuBudgets, SamplingOptions
-from glt_lightning.sampler.hops import k_hop
-from glt_lightning.sampler.khop import neighbor_source
-from glt_lightning.sampler.request import SamplerConfig
-from glt_lightning.store.device_store import open_store
-from glt_lightning.store.placement import BatchArrays
-from glt_lightning.types import NODE, node_type_key
+from glt_lightning.sampling import SamplerConfig, k_hop, neighbor_source
 from tests.helpers.contents import contents
 from tests.helpers.partitions import gids_of, partitioned, small_hetero
 from tests.reference import ops as reference

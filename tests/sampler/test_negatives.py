@@ -7,19 +7,9 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from glt_lightning.errors import DataError
-from glt_lightning.sampler.khop import neighbor_source
-from glt_lightning.sampler.negatives import (
-    TRIALS,
-    DrawnTrials,
-    GivenTrials,
-    NegativeTest,
-    NodeTimes,
-    NodeWeights,
-    draw_negatives,
-    negative_mask,
-)
-from glt_lightning.sampler.request import SamplerConfig
+from glt_lightning.base import DataError
+from glt_lightning.sampling import DrawnTrials, NodeWeights, SamplerConfig, neighbor_source
+from glt_lightning.sampling.negatives import TRIALS, GivenTrials, NegativeTest, NodeTimes, draw_negatives, negative_mask
 from tests.helpers.negatives import plain_negatives, plain_trial
 from tests.helpers.owners import split_up
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
@@ -161,7 +151,7 @@ def test_weights_near_the_limits():
 
 @pytest.mark.parametrize("owners", OWNERS)
 def test_mask(tmp_path, owners, monkeypatch):
-    monkeypatch.setattr("glt_lightning.sampler.negatives._MOST_PAIRS", 64)
+    monkeypatch.setattr("glt_lightning.sampling.negatives._MOST_PAIRS", 64)
     data = small_graph(40)
     drawer, edges = Drawer(data, tmp_path, owners), edge_set(data.edge_index)
     rng = np.random.default_rng(1)

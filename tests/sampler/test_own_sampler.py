@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt_lightning.errors import OptionError
-from glt_lightning.sampler.khop import KHopSampler, neighbor_source
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.base import OptionError
+from glt_lightning.sampling import BatchRequest, KHopSampler, SamplerConfig, neighbor_source
 from tests.helpers.owners import split_up
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 

@@ -15,22 +15,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt_lightning.cluster.owner import Owner
-from glt_lightning.cluster.remote_rows import PeerRows
-from glt_lightning.data.row_draws import probed, row_draws
-from glt_lightning.errors import DataError, OptionError
-from glt_lightning.ops.excluded import ExcludedEdges
-from glt_lightning.ops.mix import row_streams
-from glt_lightning.ops.trees import Trees
-from glt_lightning.options import CacheOptions, DrawOptions, PickerSpec, SamplingOptions
-from glt_lightning.producer.request_codec import read_config, write_config
-from glt_lightning.sampler import RowView, pick_uniform
-from glt_lightning.sampler.hops import k_hop
-from glt_lightning.sampler.khop import KHopSampler, neighbor_source
-from glt_lightning.sampler.questions import Expand
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig, drawn_from
-from glt_lightning.sampler.source import OwnedParts
-from glt_lightning.transport.base import Service
+from glt_lightning.base import CacheOptions, DataError, DrawOptions, OptionError, PickerSpec, SamplingOptions
+from glt_lightning.graph import probed, row_draws
+from glt_lightning.kernels import ExcludedEdges, RowView, Trees, pick_uniform
+from glt_lightning.kernels.mix import row_streams
+from glt_lightning.sampling import (
+    BatchRequest,
+    Expand,
+    KHopSampler,
+    OwnedParts,
+    SamplerConfig,
+    drawn_from,
+    k_hop,
+    neighbor_source,
+)
+from glt_lightning.workers import Service
+from glt_lightning.workers.cluster.owner import Owner
+from glt_lightning.workers.cluster.remote_rows import PeerRows
+from glt_lightning.workers.producer.request_codec import read_config, write_config
 from tests.helpers.owners import CALLER, make_cache, split_up
 from tests.helpers.partitions import gids_of, partitioned, small_graph, small_hetero
 from tests.helpers.pickers import Counting, Crowd, Failing, Given, Heaviest, OfTheProcess, Uniform
@@ -228,7 +230,8 @@ def test_an_owner_answers_for_its_own_picker_alone(tmp_path: Path) -> None:
 
 
 def _message(header):
-    from glt_lightning.transport.message import EMPTY, Message
+    from glt_lightning.workers import Message
+    from glt_lightning.workers.transport.message import EMPTY
 
     return Message(json.loads(json.dumps(header)), EMPTY)
 
@@ -325,7 +328,7 @@ def test_the_source_is_read_once_however_many_threads_ask(monkeypatch):
 def test_too_many_entries_for_a_picker_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = partitioned(small_graph(), tmp_path, 1)
     picker = probed(PickerSpec.of(Heaviest()), whole.manifest)
-    monkeypatch.setattr("glt_lightning.sampler.questions.expand._MOST_SEEN", 64)
+    monkeypatch.setattr("glt_lightning.sampling.questions.expand._MOST_SEEN", 64)
     asked = Expand(1, 0, (4,), DrawOptions(picker=picker), {0: gids_of(whole)[0]})
     said = r"see all [\d,]+ neighbours of the \d+ rows of a request; at most 1 are allowed. Use a smaller"
     with pytest.raises(DataError, match=said):

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from glt_lightning.errors import OptionError
-from glt_lightning.sampler import plan as plan_module
-from glt_lightning.sampler.plan import EpochPlan, draws_by_weight, permutation
-from glt_lightning.sampler.request import batch_key
+from glt_lightning.base import OptionError
+from glt_lightning.sampling import EpochPlan, batch_key, permutation, plan as plan_module
+from glt_lightning.sampling.plan import draws_by_weight
 
 SIZES = {"n": st.integers(1, 200), "batch": st.integers(1, 40), "world": st.integers(1, 7)}
 

@@ -9,14 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from glt_lightning.cluster import owner
-from glt_lightning.ops.graph import GraphView
-from glt_lightning.report.requests import CountingOwners
-from glt_lightning.sampler.khop import neighbor_source
-from glt_lightning.sampler.questions import QUESTIONS
-from glt_lightning.sampler.request import SamplerConfig
-from glt_lightning.sampler.source import Arrays, OwnedParts, Received, Reply, RowsQuestion, Work, require_ids
-from glt_lightning.store.topology_cache import TopologyCache
+from glt_lightning.cli.partition_report.requests import CountingOwners
+from glt_lightning.graph import TopologyCache
+from glt_lightning.kernels import GraphView
+from glt_lightning.sampling import QUESTIONS, Arrays, OwnedParts, Received, Reply, SamplerConfig, neighbor_source
+from glt_lightning.sampling.source import RowsQuestion, Work, require_ids
+from glt_lightning.workers.cluster import owner
 from tests.helpers.owners import split_up
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.servers import open_farm

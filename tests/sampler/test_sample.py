@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from glt_lightning.sampler.sample import Draft, copied
+from glt_lightning.sampling import Draft
+from glt_lightning.sampling.sample import copied
 
 
 def test_arrays_begin_at_cache_lines():

@@ -11,18 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.cluster.owner import Owner
-from glt_lightning.cluster.remote_rows import PeerRows
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import DataError
-from glt_lightning.ops.excluded import ExcludedEdges
-from glt_lightning.ops.trees import Trees
-from glt_lightning.options import CacheOptions, SamplingOptions
-from glt_lightning.producer.subprocess import SubprocessProducer
-from glt_lightning.sampler.hops import k_hop
-from glt_lightning.sampler.khop import KHopSampler, neighbor_source
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.transport.base import Service
+from glt_lightning.base import CacheOptions, DataError, SamplingOptions
+from glt_lightning.graph import LocalPartition
+from glt_lightning.kernels import ExcludedEdges, Trees
+from glt_lightning.sampling import BatchRequest, KHopSampler, SamplerConfig, k_hop, neighbor_source
+from glt_lightning.workers import Service, SubprocessProducer
+from glt_lightning.workers.cluster.owner import Owner
+from glt_lightning.workers.cluster.remote_rows import PeerRows
 from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, excluded_edges, random_data, random_excluded, random_seeds
 from tests.helpers.owners import DirectRows, make_cache, split_up
 from tests.helpers.partitions import gids_of, partitioned, small_hetero

@@ -10,17 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.cluster.owner import Owner
-from glt_lightning.cluster.remote_rows import PeerRows
-from glt_lightning.errors import DataError, PeerError
-from glt_lightning.ops.excluded import ExcludedEdges
-from glt_lightning.ops.walks import WalkRule
-from glt_lightning.sampler.khop import neighbor_source
-from glt_lightning.sampler.questions import Walk
-from glt_lightning.sampler.request import SamplerConfig
-from glt_lightning.sampler.walks import WalkStart
-from glt_lightning.transport.base import Service
-from glt_lightning.transport.message import Message, pack
+from glt_lightning.base import DataError, PeerError
+from glt_lightning.kernels import ExcludedEdges, WalkRule
+from glt_lightning.sampling import SamplerConfig, WalkStart, neighbor_source
+from glt_lightning.sampling.questions.walk import Walk
+from glt_lightning.workers import Message, Service, pack
+from glt_lightning.workers.cluster.owner import Owner
+from glt_lightning.workers.cluster.remote_rows import PeerRows
 from tests.helpers.owners import CALLER, split_up
 from tests.helpers.partitions import gids_of, partitioned, small_hetero
 from tests.helpers.servers import open_farm

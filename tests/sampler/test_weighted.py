@@ -16,18 +16,14 @@ import torch
 from scipy.stats import chisquare
 from torch_geometric.data import Data
 
-from glt_lightning.cluster.owner import Owner
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import DataError, DrawOptions, OptionError, SamplingOptions
+from glt_lightning.graph import LocalPartition
 from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.options import DrawOptions, SamplingOptions
-from glt_lightning.producer.request_codec import read_config, write_config
-from glt_lightning.sampler.hops import k_hop
-from glt_lightning.sampler.khop import neighbor_source
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.sampler.weights import ignored_weights, weights_of
-from glt_lightning.server.question import Question, read_question
-from glt_lightning.transport.message import Message, pack
+from glt_lightning.sampling import BatchRequest, SamplerConfig, ignored_weights, k_hop, neighbor_source, weights_of
+from glt_lightning.workers import Message, pack
+from glt_lightning.workers.cluster.owner import Owner
+from glt_lightning.workers.producer.request_codec import read_config, write_config
+from glt_lightning.workers.server.question import Question, read_question
 from tests.helpers.owners import CALLER
 from tests.helpers.partitions import gids_of, partitioned, small_hetero
 from tests.reference import ops as reference

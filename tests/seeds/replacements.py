@@ -28,7 +28,7 @@ _FEW = "a test has fewer processes"
 
 REPLACEMENTS = [
     # 000: GLT's tutorial of distributed training
-    Replacement("000", None, "import graphlearn_torch as glt\n", "import glt_lightning.glt as glt\n", _OURS),
+    Replacement("000", None, "import graphlearn_torch as glt\n", "import glt_lightning.compat.glt as glt\n", _OURS),
     Replacement(
         "000", 0, "from ogb.nodeproppred import", "from products import", "the data set is gigabytes to download"
     ),
@@ -82,15 +82,15 @@ REPLACEMENTS = [
     Replacement("000", None, "batch_size=1024", "batch_size=64", "a small graph would give one batch"),
     Replacement("000", 11, "range(10)", "range(2)", _SMALL),
     # 002: slides on distributed training with DGL
-    Replacement("002", None, "import dgl\n", "import glt_lightning.dgl as dgl\n", _OURS),
+    Replacement("002", None, "import dgl\n", "import glt_lightning.compat.dgl as dgl\n", _OURS),
     Replacement("002", 0, "", "from slides import *\n", _UNDEFINED),
     Replacement(
         "002", 0, "enumerate(data_loader)", "enumerate(train_data_loader)", "the text calls the loader by two names"
     ),
     Replacement("002", 9, "", "import numpy as np\n", _UNDEFINED),
     # 003: a notebook on several GPUs with DGL
-    Replacement("003", 0, "import dgl\n", "import glt_lightning.dgl as dgl\n", _OURS),
-    Replacement("003", 0, "import dgl.nn as dglnn\n", "import glt_lightning.dgl.nn as dglnn\n", _OURS),
+    Replacement("003", 0, "import dgl\n", "import glt_lightning.compat.dgl as dgl\n", _OURS),
+    Replacement("003", 0, "import dgl.nn as dglnn\n", "import glt_lightning.compat.dgl.nn as dglnn\n", _OURS),
     Replacement("003", None, "'nccl'", "'gloo'", _CPU),
     Replacement("003", None, "    torch.cuda.set_device(rank)\n", "", _CPU),
     Replacement("003", None, ".cuda()", "", _CPU),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
 from tests.helpers.partitions import small_graph
 from tests.helpers.run import started
@@ -23,7 +23,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 import torch.optim as optim
 
-from glt_lightning.dgl.nn import SAGEConv
+from glt_lightning.compat.dgl.nn import SAGEConv
 
 ip_config, num_workers = "ip_config.txt", 1
 in_feats, num_hidden, n_classes, num_layers, dropout = 3, 16, 4, 2, 0.5

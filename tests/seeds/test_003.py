@@ -32,7 +32,7 @@ import pickle
 import torch
 from torch_geometric.data import Data
 
-import glt_lightning.dgl as dgl
+import glt_lightning.compat.dgl as dgl
 
 torch.manual_seed(0)
 classes, split = torch.arange(3000) // 300, torch.arange(3000) % 3

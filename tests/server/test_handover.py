@@ -12,13 +12,12 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from glt_lightning.channel.slots import SharedSlot
-from glt_lightning.channel.wire import receive, send
-from glt_lightning.errors import PeerError
-from glt_lightning.options import SamplingOptions
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.server.handover import _check_user, _HandoverConnection, place_identity
-from glt_lightning.server.sessions import Finished
+from glt_lightning.base import PeerError, SamplingOptions
+from glt_lightning.sampling import BatchRequest, SamplerConfig
+from glt_lightning.workers import SharedSlot
+from glt_lightning.workers.server.handover import _check_user, _HandoverConnection, place_identity
+from glt_lightning.workers.server.sessions import Finished
+from glt_lightning.workers.wire import receive, send
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.run import started
 from tests.helpers.servers import Farm, open_farm, until
@@ -90,10 +89,10 @@ def test_batches_in_use_outlive_the_producer(farm, whole):
 CLIENT = """
 import sys
 import numpy as np
-from glt_lightning.cluster.link import Link
-from glt_lightning.options import ClusterOptions, SamplingOptions
-from glt_lightning.server.remote import RemoteProducer
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
+from glt_lightning.workers import Link
+from glt_lightning.base import (ClusterOptions, SamplingOptions)
+from glt_lightning.workers.server.remote import RemoteProducer
+from glt_lightning.sampling import (BatchRequest, SamplerConfig)
 link = Link(job="test", role="client", name="the client")
 producer = RemoteProducer(link.peer("server 0", [sys.argv[1]], link.open_transport()), ClusterOptions(), SamplingOptions())
 requests = (BatchRequest(n, n, np.arange(20), np.arange(20)) for n in range(10**9))

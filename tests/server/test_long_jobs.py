@@ -13,18 +13,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from glt_lightning.errors import PeerError, PeerLostError, SamplerError
-from glt_lightning.options import DeadlineOptions
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.server import client_session, process as server_process
-from glt_lightning.server.client_session import ClientSession
-from glt_lightning.server.outage import Outage
-from glt_lightning.server.plan import ServerPlan
-from glt_lightning.server.process import ServerProcess
-from glt_lightning.server.question import Question
-from glt_lightning.transport.base import Caller, Service
-from glt_lightning.transport.message import Message
-from glt_lightning.transport.peer import Peer
+from glt_lightning.base import DeadlineOptions, PeerError, PeerLostError, SamplerError
+from glt_lightning.sampling import BatchRequest, SamplerConfig
+from glt_lightning.workers import Caller, Message, Peer, ServerPlan, ServerProcess, Service
+from glt_lightning.workers.server import client_session, process as server_process
+from glt_lightning.workers.server.client_session import ClientSession
+from glt_lightning.workers.server.outage import Outage
+from glt_lightning.workers.server.question import Question
 from tests.helpers.clock import Clock
 from tests.helpers.in_process import InProcessNetwork
 from tests.helpers.servers import DEADLINES, RETRY, cluster, until
@@ -293,7 +288,7 @@ def test_a_peer_that_nobody_wanted_for_long_is_tried_anew() -> None:
 
 _CHILD = """
 import socket, sys
-from glt_lightning.channel.wire import receive, send
+from glt_lightning.workers.wire import (receive, send)
 sock = socket.socket(fileno=int(sys.argv[1]))
 receive(sock)
 send(sock, {"address": "127.0.0.1:1"})

@@ -10,14 +10,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from glt_lightning.cluster.link import Link
-from glt_lightning.errors import DataError, PeerLostError, RefusedError, RemoteError, SamplerError
+from glt_lightning.base import DataError, PeerLostError, RefusedError, RemoteError, SamplerError, SamplingOptions
+from glt_lightning.kernels import ExcludedEdges
 from glt_lightning.loader import LoaderSpec
-from glt_lightning.ops.excluded import ExcludedEdges
-from glt_lightning.options import SamplingOptions
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.server.question import Question, read_question
-from glt_lightning.transport.message import Message
+from glt_lightning.sampling import BatchRequest, SamplerConfig
+from glt_lightning.workers import Link, Message
+from glt_lightning.workers.server.question import Question, read_question
 from tests.helpers.contents import Contents, contents
 from tests.helpers.in_process import InProcessNetwork
 from tests.helpers.network_faults import Faults

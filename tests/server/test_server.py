@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from glt_lightning.base import SamplingOptions
 from glt_lightning.loader import LoaderSpec
-from glt_lightning.options import SamplingOptions
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.servers import Farm, contents_of, inline, open_farm
 

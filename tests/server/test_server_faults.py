@@ -12,13 +12,12 @@ import numpy as np
 import psutil
 import pytest
 
-from glt_lightning.errors import PeerError, PeerLostError, RemoteError, SamplerError
+from glt_lightning.base import PeerError, PeerLostError, RemoteError, SamplerError, SamplingOptions
 from glt_lightning.loader import LoaderSpec
-from glt_lightning.options import SamplingOptions
-from glt_lightning.producer.process import BatchTask, SamplerProcess
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.server import scheduler
-from glt_lightning.server.question import Question
+from glt_lightning.sampling import BatchRequest, SamplerConfig
+from glt_lightning.workers.producer.process import BatchTask, SamplerProcess
+from glt_lightning.workers.server import scheduler
+from glt_lightning.workers.server.question import Question
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.run import started
@@ -229,10 +228,10 @@ def test_status(farm, whole):
 SERVER = """
 import signal
 import sys
-from glt_lightning.cluster.link import Link
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.options import ClusterOptions
-from glt_lightning.server.server import GraphServer
+from glt_lightning.workers import Link
+from glt_lightning.graph import LocalPartition
+from glt_lightning.base import ClusterOptions
+from glt_lightning.workers.server.server import GraphServer
 link = Link(job="", role="server", name="server 0")
 server = GraphServer(
     LocalPartition.open(sys.argv[1]), ClusterOptions(num_workers=2), link.open_transport(), sys.argv[2], greet=link.greet

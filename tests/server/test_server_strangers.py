@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from glt_lightning.errors import PeerError, RemoteError
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.server.question import Question
-from glt_lightning.server.server import GraphServer
-from glt_lightning.transport.message import Message, pack
-from glt_lightning.transport.peer import Peer
+from glt_lightning.base import PeerError, RemoteError
+from glt_lightning.sampling import BatchRequest, SamplerConfig
+from glt_lightning.workers import Message, Peer, pack
+from glt_lightning.workers.server.question import Question
+from glt_lightning.workers.server.server import GraphServer
 from tests.helpers.partitions import partitioned, small_hetero
 from tests.helpers.servers import open_farm
 

@@ -9,13 +9,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from glt_lightning.errors import DataError, FullError
-from glt_lightning.producer.pool import Failure
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.server import sessions as sessions_module
-from glt_lightning.server.question import Question
-from glt_lightning.server.scheduler import Scheduler
-from glt_lightning.server.sessions import ClientStream, Finished, Reservation, Session, SessionLostError, Sessions
+from glt_lightning.base import DataError, FullError
+from glt_lightning.sampling import BatchRequest, SamplerConfig
+from glt_lightning.workers.producer.pool import Failure
+from glt_lightning.workers.server import sessions as sessions_module
+from glt_lightning.workers.server.question import Question
+from glt_lightning.workers.server.scheduler import Scheduler
+from glt_lightning.workers.server.sessions import (
+    ClientStream,
+    Finished,
+    Reservation,
+    Session,
+    SessionLostError,
+    Sessions,
+)
 from tests.helpers.clock import Clock
 
 CONFIG = SamplerConfig(0, ((3,),))

@@ -6,10 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from glt_lightning.base import SamplingOptions
 from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.options import SamplingOptions
-from glt_lightning.server.hosted import HostedServer
-from glt_lightning.server.plan import ServerPlan
+from glt_lightning.workers import HostedServer, ServerPlan
 from tests.helpers.contents import Contents, contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.servers import contents_of, inline, open_farm

@@ -24,7 +24,7 @@ import psutil
 import pytest
 
 from glt_lightning import ClusterOptions, GLTDataModule
-from glt_lightning.server.plan import ServerPlan
+from glt_lightning.workers import ServerPlan
 from tests.faults.job import samplers_of
 from tests.helpers import Run, started
 from tests.helpers.proxy import Proxy
@@ -51,7 +51,7 @@ from pathlib import Path
 import psutil, torch
 from lightning.pytorch import Callback, Trainer, seed_everything
 from glt_lightning import GLTDataModule, GLTServerClientStrategy
-from glt_lightning.server.plan import ServerPlan
+from glt_lightning.workers import ServerPlan
 from tests.lightning.tiny import Noting
 
 options = json.loads(sys.argv[1])

@@ -12,11 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt_lightning.options import SamplingOptions
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.server.plan import ServerPlan
-from glt_lightning.server.remote import RemoteProducer
-from glt_lightning.transport.peer import Peer
+from glt_lightning.base import SamplingOptions
+from glt_lightning.sampling import BatchRequest, SamplerConfig
+from glt_lightning.workers import Peer, ServerPlan
+from glt_lightning.workers.server.remote import RemoteProducer
 from tests.helpers import started
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.servers import cluster, open_farm, until
@@ -25,8 +24,8 @@ from tests.soak.test_chaos import MINUTES
 
 SERVER = """
 import json, signal, sys
-from glt_lightning.server.hosted import HostedServer
-from glt_lightning.server.plan import ServerPlan
+from glt_lightning.workers import HostedServer
+from glt_lightning.workers import ServerPlan
 server = HostedServer(ServerPlan.from_json(json.loads(sys.argv[1])))
 print("listening at", server.address, flush=True)
 signal.pause()

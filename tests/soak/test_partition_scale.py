@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from glt_lightning import LocalPartition
-from glt_lightning.partition.verify import verify_partition
-from glt_lightning.progress import Progress
-from glt_lightning.report.contents import collect_contents
+from glt_lightning.base import Progress
+from glt_lightning.cli.partition_report.contents import collect_contents
+from glt_lightning.partition import verify_partition
 from tests.helpers import started
 
 NODES, EDGES = 111_059_956 // 16, 1_615_685_872 // 16
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 PARTITION = """
 import json, sys
 from pathlib import Path
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
 graph, out, options = sys.argv[1:]
 partition_graph(open_source(graph, "."), out, PartitionOptions(**json.loads(options)), progress=False)

@@ -2,7 +2,7 @@
 
 from statistics import fmean
 
-from glt_lightning.store.bus_stride import bus_stride, lines_read
+from glt_lightning.graph.bus_stride import bus_stride, lines_read
 
 
 def counted(row_bytes: int, stride: int) -> float:

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from glt_lightning.ops import row_bytes
-from glt_lightning.store import choose as module
-from glt_lightning.store.choose import Candidates, choose, first_within, rows_of_share
+from glt_lightning.graph import Candidates, cache_choice as module, choose, first_within, rows_of_share
+from glt_lightning.kernels import row_size as row_bytes
 
 RANKING = st.tuples(st.lists(st.integers(1, 50), max_size=12), st.integers(1, 9))
 

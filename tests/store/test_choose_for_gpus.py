@@ -5,11 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.manifest import node_path
-from glt_lightning.store import choose
-from glt_lightning.store.device_choice import choose_attributes, choose_lists
-from glt_lightning.store.placement import BatchArrays
+from glt_lightning.graph import BatchArrays, LocalPartition, cache_choice as choose, node_path
+from glt_lightning.graph.device_choice import choose_attributes, choose_lists
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.wide import wide_graph
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.manifest import node_path
-from glt_lightning.errors import DataError
-from glt_lightning.store.device_choice import choose_nodes, device_node_bytes
-from glt_lightning.store.device_index import DeviceIndex
-from glt_lightning.store.hotness import remote_hotness
+from glt_lightning.base import DataError
+from glt_lightning.graph import DeviceIndex, LocalPartition, choose_nodes, device_node_bytes, node_path, remote_hotness
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 

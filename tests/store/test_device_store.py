@@ -9,17 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.data import free_memory
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import DataError, NativeError, OptionError, PartitionError, SamplerError
-from glt_lightning.ops.cuda.khop import CudaKHopOp
-from glt_lightning.ops.row_bytes import row_bytes
-from glt_lightning.options import STORAGE, GpuBudgets
-from glt_lightning.store.bus_stride import bus_stride
-from glt_lightning.store.device_memory import DeviceMemory
-from glt_lightning.store.device_store import open_store
-from glt_lightning.store.host_tier import HostTier
-from glt_lightning.store.placement import BatchArrays
+from glt_lightning.base import STORAGE, DataError, GpuBudgets, NativeError, OptionError, PartitionError, SamplerError
+from glt_lightning.graph import BatchArrays, HostTier, LocalPartition, host_memory as free_memory, open_store
+from glt_lightning.graph.bus_stride import bus_stride
+from glt_lightning.graph.device_memory import DeviceMemory
+from glt_lightning.kernels import CudaKHopOp, row_bytes
 from tests.helpers.device_cases import to
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.stores import check_attributes, check_batches, check_decoded, open_with

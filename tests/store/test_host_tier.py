@@ -10,13 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt_lightning.data import LocalPartition, free_memory
-from glt_lightning.data.manifest import ArrayEntry, edge_path, node_path
-from glt_lightning.data.shared_arrays import SharedArrays
-from glt_lightning.errors import DataError, OptionError, PartitionError
-from glt_lightning.ops.row_bytes import row_bytes
-from glt_lightning.store import hotness
-from glt_lightning.store.host_tier import HostTier, hottest_rows
+from glt_lightning.base import DataError, OptionError, PartitionError
+from glt_lightning.graph import (
+    ArrayEntry,
+    HostTier,
+    LocalPartition,
+    SharedArrays,
+    edge_path,
+    host_memory as free_memory,
+    hotness,
+    node_path,
+)
+from glt_lightning.graph.host_tier import hottest_rows
+from glt_lightning.kernels import row_bytes
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.wide import wide_graph, wide_hetero
 

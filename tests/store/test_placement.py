@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from glt_lightning.errors import OptionError
-from glt_lightning.options import GpuBudgets
-from glt_lightning.store.placement import BatchArrays, Need, place
+from glt_lightning.base import GpuBudgets, OptionError
+from glt_lightning.graph import BatchArrays
+from glt_lightning.graph.placement import Need, place
 from tests.helpers.partitions import partitioned, small_hetero
 
 GRAPH, ROWS = 1000, 4000

@@ -9,12 +9,8 @@ import sys
 import numpy as np
 import pytest
 
-from glt_lightning.data import free_memory
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import DataError, OptionError, PartitionError
-from glt_lightning.store import uva
-from glt_lightning.store.placement import BatchArrays
-from glt_lightning.store.uva import copy_for_uva, open_uva
+from glt_lightning.base import DataError, OptionError, PartitionError
+from glt_lightning.graph import BatchArrays, LocalPartition, copy_for_uva, host_memory as free_memory, open_uva, uva
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.wide import padded_graph, wide_hetero
 
@@ -50,9 +46,9 @@ def test_rows_begin_where_reads_over_the_bus_do(tmp_path):
 
 CHILD = """
 import sys
-from glt_lightning.store.uva import open_uva
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.store.placement import BatchArrays
+from glt_lightning.graph import open_uva
+from glt_lightning.graph import LocalPartition
+from glt_lightning.graph import BatchArrays
 folder, path = sys.argv[1:]
 arrays = open_uva(BatchArrays(LocalPartition.open(folder), edges=False), ["features"], path)
 array = arrays.arrays["part1/nodes/0/x.npy"]
@@ -98,7 +94,7 @@ def test_only_for_what_it_was_made_for(tmp_path):
 def test_too_little_memory_is_said_before_anything_is_copied(tmp_path, monkeypatch):
     partition = partitioned(small_graph(), tmp_path, 2)
     monkeypatch.setattr(free_memory, "available_memory", lambda: 1 << 20)
-    monkeypatch.setattr("glt_lightning.store.uva._fill", lambda *_: pytest.fail("copied"))
+    monkeypatch.setattr("glt_lightning.graph.uva._fill", lambda *_: pytest.fail("copied"))
     with pytest.raises(
         OptionError, match=r"sampling.features, sampling.topology: not enough host memory.*Choose device or cpu"
     ):

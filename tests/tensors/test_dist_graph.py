@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from glt_lightning import DistGraph, DistTensor, LoaderContext, LoaderSpec, LocalPartition, SamplingOptions
-from glt_lightning.errors import DataError, OptionError
-from glt_lightning.options import TensorOptions
-from glt_lightning.sampler.request import batch_key
+from glt_lightning.base import DataError, OptionError, TensorOptions
+from glt_lightning.sampling import batch_key
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 

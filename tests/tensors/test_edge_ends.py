@@ -8,15 +8,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from glt_lightning.cluster.graph import ClusterGraph
-from glt_lightning.cluster.owner import Owner
-from glt_lightning.cluster.remote_rows import PeerRows
-from glt_lightning.data.edge_ends import EdgeEnds
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import DataError
-from glt_lightning.tensors.reader import GraphReader
-from glt_lightning.tensors.space import row_spaces
-from glt_lightning.transport.message import Message
+from glt_lightning.base import DataError
+from glt_lightning.graph import EdgeEnds, LocalPartition
+from glt_lightning.tensors import GraphReader, row_spaces
+from glt_lightning.workers import ClusterGraph, Message
+from glt_lightning.workers.cluster.owner import Owner
+from glt_lightning.workers.cluster.remote_rows import PeerRows
 from tests.helpers.owners import CALLER
 from tests.helpers.partitions import partitioned, small_hetero
 

@@ -8,13 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glt_lightning.data import LocalPartition
-from glt_lightning.errors import DataError, PeerError, PeerLostError, RefusedError, RemoteError
-from glt_lightning.options import DeadlineOptions, LimitOptions
-from glt_lightning.tensors.space import row_spaces
-from glt_lightning.tensors.tables import SharedTables, TableSpec
-from glt_lightning.transport.dispatch import caller_is
-from glt_lightning.transport.message import Message, pack
+from glt_lightning.base import (
+    DataError,
+    DeadlineOptions,
+    LimitOptions,
+    PeerError,
+    PeerLostError,
+    RefusedError,
+    RemoteError,
+)
+from glt_lightning.graph import LocalPartition
+from glt_lightning.tensors import SharedTables, TableSpec, row_spaces
+from glt_lightning.workers import Message, pack
+from glt_lightning.workers.transport.dispatch import caller_is
 from tests.helpers.homes import link_of, open_tables
 from tests.helpers.in_process import InProcessNetwork
 from tests.helpers.network_faults import Faults

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from glt_lightning import DistGraph, DistTensor
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError
 from glt_lightning.tensors.init import bits_of, normal, uniform
 from glt_lightning.tensors.normal import standard_normal
 from tests.helpers.partitions import partitioned, small_graph

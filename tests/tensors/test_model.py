@@ -8,11 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt_lightning.data import LocalPartition
-from glt_lightning.ops.encoding import from_bfloat16, to_bfloat16
-from glt_lightning.tensors.space import RowSpace, row_spaces
-from glt_lightning.tensors.table import SharedTable
-from glt_lightning.tensors.tables import TableSpec
+from glt_lightning.graph import LocalPartition
+from glt_lightning.kernels import from_bfloat16, to_bfloat16
+from glt_lightning.tensors import RowSpace, SharedTable, TableSpec, row_spaces
 from glt_lightning.tensors.values import ValueType
 from tests.helpers.homes import open_tables
 from tests.helpers.in_process import InProcessNetwork

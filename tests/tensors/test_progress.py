@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from glt_lightning import DistGraph, DistTensor
-from glt_lightning.progress import long_work
+from glt_lightning.base import long_work
 from tests.helpers.partitions import partitioned, small_graph
 
 
@@ -41,7 +41,7 @@ def test_share_and_rate(caplog: pytest.LogCaptureFixture, capsys: pytest.Capture
 def test_of_first_values_and_snapshots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("glt_lightning.progress.EVERY_S", 0.0)
+    monkeypatch.setattr("glt_lightning.base.progress.EVERY_S", 0.0)
     caplog.set_level(logging.INFO, "glt_lightning")
     partitioned(small_graph(), tmp_path, 3).close()
     with DistGraph(tmp_path / "parts3") as graph:

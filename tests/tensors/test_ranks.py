@@ -13,14 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt_lightning.data import LocalPartition
-from glt_lightning.errors import DataError, OptionError, PeerError
-from glt_lightning.options import TensorOptions
-from glt_lightning.producer.ranks import Ranks
+from glt_lightning.base import DataError, OptionError, PeerError, TensorOptions
+from glt_lightning.graph import LocalPartition
+from glt_lightning.tensors import GraphReader, SharedTables, TableSpec, row_spaces
 from glt_lightning.tensors.lock import WriteLock
-from glt_lightning.tensors.reader import GraphReader
-from glt_lightning.tensors.space import Homes, row_spaces
-from glt_lightning.tensors.tables import SharedTables, TableSpec
+from glt_lightning.tensors.space import Homes
+from glt_lightning.workers import Ranks
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.ranks import run_ranks
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from glt_lightning import DistGraph, DistTensor, LocalPartition
-from glt_lightning.errors import DataError, PeerError, WriteError
-from glt_lightning.producer.ranks import Ranks
-from glt_lightning.tensors.remote_home import Reach
+from glt_lightning.base import DataError, PeerError, WriteError
+from glt_lightning.tensors import Reach
+from glt_lightning.workers import Ranks
 from tests.helpers.homes import link_of
 from tests.helpers.in_process import InProcessNetwork
 from tests.helpers.partitions import partitioned, small_graph

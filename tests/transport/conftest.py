@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from glt_lightning.transport.credentials import Credentials
-from glt_lightning.transport.flight_transport import FlightTransport
+from glt_lightning.workers.transport.credentials import Credentials
+from glt_lightning.workers.transport.flight_transport import FlightTransport
 from tests.helpers.in_process import InProcessNetwork
 from tests.helpers.places import DEADLINES, Desk, Place
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from glt_lightning.errors import DataError, OptionError, PeerLostError, RefusedError, RemoteError
-from glt_lightning.transport.base import Service
-from glt_lightning.transport.message import DTYPES, MOST_HEADER, Message, WireError, pack, unpack
+from glt_lightning.base import DataError, OptionError, PeerLostError, RefusedError, RemoteError
+from glt_lightning.workers import DTYPES, Message, Service, pack, unpack
+from glt_lightning.workers.transport.message import MOST_HEADER, WireError
 from tests.helpers.places import Desk, Place, pattern
 
 pytestmark = pytest.mark.timeout(60)

@@ -7,13 +7,10 @@ import stat
 import pytest
 from cryptography import x509
 
-from glt_lightning.errors import OptionError, PeerError, RefusedError
-from glt_lightning.options import SecurityOptions
-from glt_lightning.transport.base import Service
-from glt_lightning.transport.certs import make_authority, make_certificate, run_certs
-from glt_lightning.transport.credentials import Credentials
-from glt_lightning.transport.flight_transport import FlightTransport
-from glt_lightning.transport.message import Message
+from glt_lightning.base import OptionError, PeerError, RefusedError, SecurityOptions
+from glt_lightning.workers import Message, Service, make_authority, make_certificate, run_certs
+from glt_lightning.workers.transport.credentials import Credentials
+from glt_lightning.workers.transport.flight_transport import FlightTransport
 
 SERVICE = Service(lambda hello: {"name": "server"}, {"echo": lambda message, caller: Message(message.header)}, {})
 HELLO = {"name": "client"}

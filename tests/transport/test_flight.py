@@ -22,15 +22,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from glt_lightning.errors import PeerLostError
-from glt_lightning.options import DeadlineOptions
-from glt_lightning.transport import flight_client, flight_common, frame
-from glt_lightning.transport.base import Caller, Connection
-from glt_lightning.transport.credentials import Credentials
-from glt_lightning.transport.flight_common import SCHEMA, flight
-from glt_lightning.transport.flight_transport import FlightTransport
-from glt_lightning.transport.frame import Kind
-from glt_lightning.transport.message import MOST_HEADER, Message, WireError, pack
+from glt_lightning.base import DeadlineOptions, PeerLostError
+from glt_lightning.workers import Caller, Message, pack
+from glt_lightning.workers.transport import flight_client, flight_common, frame
+from glt_lightning.workers.transport.base import Connection
+from glt_lightning.workers.transport.credentials import Credentials
+from glt_lightning.workers.transport.flight_common import SCHEMA, flight
+from glt_lightning.workers.transport.flight_transport import FlightTransport
+from glt_lightning.workers.transport.frame import Kind
+from glt_lightning.workers.transport.message import MOST_HEADER, WireError
 from tests.helpers.places import Desk, Place, pattern
 
 pytestmark = pytest.mark.timeout(120)
@@ -170,10 +170,10 @@ def settle(fact: Any) -> None:
 
 SERVER = """
 import sys, time
-from glt_lightning.transport.base import Service
-from glt_lightning.transport.credentials import Credentials
-from glt_lightning.transport.flight_transport import FlightTransport
-from glt_lightning.transport.message import Message
+from glt_lightning.workers import Service
+from glt_lightning.workers.transport.credentials import Credentials
+from glt_lightning.workers.transport.flight_transport import FlightTransport
+from glt_lightning.workers import Message
 import numpy as np
 
 def news(message, caller):
@@ -362,12 +362,12 @@ def test_descriptors_are_given_back(flight_place: Place, desk: Desk) -> None:
 
 
 def test_importing_the_package_does_not_import_flight() -> None:
-    code = "import sys, glt_lightning.transport.peer, tests.helpers.in_process; print('pyarrow' in sys.modules)"
+    code = "import sys, glt_lightning.workers.transport.peer, tests.helpers.in_process; print('pyarrow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
 def test_using_flight_leaves_the_environment_alone() -> None:
-    imported = "glt_lightning.transport.flight_transport"
+    imported = "glt_lightning.workers.transport.flight_transport"
     code = f"import os; a = dict(os.environ); import {imported}; print(a == dict(os.environ))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "True\n"
 

@@ -13,17 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from glt_lightning.errors import FullError, OptionError, PeerLostError
-from glt_lightning.options import DeadlineOptions, LimitOptions
-from glt_lightning.transport.admission import Admission, ClientConnection, LaneUsage
-from glt_lightning.transport.base import Service
-from glt_lightning.transport.credentials import Credentials
-from glt_lightning.transport.dispatch import caller_is
-from glt_lightning.transport.flight_common import SCHEMA, flight, to_json
-from glt_lightning.transport.flight_server import _Call
-from glt_lightning.transport.flight_transport import FlightTransport
-from glt_lightning.transport.frame import Kind, encode
-from glt_lightning.transport.message import EMPTY, Message
+from glt_lightning.base import DeadlineOptions, FullError, LimitOptions, OptionError, PeerLostError
+from glt_lightning.workers import Message, Service
+from glt_lightning.workers.transport.admission import Admission, ClientConnection, LaneUsage
+from glt_lightning.workers.transport.credentials import Credentials
+from glt_lightning.workers.transport.dispatch import caller_is
+from glt_lightning.workers.transport.flight_common import SCHEMA, flight, to_json
+from glt_lightning.workers.transport.flight_server import _Call
+from glt_lightning.workers.transport.flight_transport import FlightTransport
+from glt_lightning.workers.transport.frame import Kind, encode
+from glt_lightning.workers.transport.message import EMPTY
 from tests.helpers.clock import Clock
 from tests.helpers.places import DEADLINES, Desk, Place
 from tests.helpers.servers import until

@@ -10,10 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from glt_lightning.errors import OptionError, PeerLostError
-from glt_lightning.options import DeadlineOptions
-from glt_lightning.transport.base import Caller
-from glt_lightning.transport.message import Message
+from glt_lightning.base import DeadlineOptions, OptionError, PeerLostError
+from glt_lightning.workers import Caller, Message
 from tests.helpers.in_process import InProcessNetwork
 from tests.helpers.network_faults import Clock, Faults
 from tests.helpers.places import Desk, Place, pattern

@@ -11,9 +11,9 @@ import resource
 
 import numpy as np
 
-from glt_lightning.transport.base import Service
-from glt_lightning.transport.credentials import Credentials
-from glt_lightning.transport.flight_transport import FlightTransport
+from glt_lightning.workers import Service
+from glt_lightning.workers.transport.credentials import Credentials
+from glt_lightning.workers.transport.flight_transport import FlightTransport
 
 transport = FlightTransport(Credentials())
 server = transport.serve("127.0.0.1:0", Service(lambda hello: {}, {}, {}))

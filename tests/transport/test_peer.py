@@ -9,10 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from glt_lightning.errors import PeerLostError, RefusedError, RemoteError
-from glt_lightning.options import DeadlineOptions, RetryOptions
-from glt_lightning.transport.base import Service
-from glt_lightning.transport.message import Message, WireError
+from glt_lightning.base import DeadlineOptions, PeerLostError, RefusedError, RemoteError, RetryOptions
+from glt_lightning.workers import Message, Service
+from glt_lightning.workers.transport.message import WireError
 from tests.helpers.places import Desk, Place, pattern
 
 pytestmark = pytest.mark.timeout(60)

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from glt_lightning.transport.flight_common import Assembler, chunk, chunks, open_chunk
-from glt_lightning.transport.frame import Kind, encode
-from glt_lightning.transport.memory import Recycler
-from glt_lightning.transport.message import EMPTY, WireError
+from glt_lightning.workers.transport.flight_common import Assembler, chunk, chunks, open_chunk
+from glt_lightning.workers.transport.frame import Kind, encode
+from glt_lightning.workers.transport.memory import Recycler
+from glt_lightning.workers.transport.message import EMPTY, WireError
 
 PIECE = 2 << 20
 

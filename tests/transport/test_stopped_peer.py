@@ -8,17 +8,16 @@ import sys
 
 import numpy as np
 
-from glt_lightning.transport.base import Service
-from glt_lightning.transport.credentials import Credentials
-from glt_lightning.transport.flight_transport import FlightTransport
-from glt_lightning.transport.message import Message
+from glt_lightning.workers import Message, Service
+from glt_lightning.workers.transport.credentials import Credentials
+from glt_lightning.workers.transport.flight_transport import FlightTransport
 
 ANSWER = np.zeros(64 << 20, dtype=np.uint8)
 # Asks for more than connections hold, then waits to be stopped.
 GREEDY = """
 import sys
-from glt_lightning.transport.credentials import Credentials
-from glt_lightning.transport.flight_transport import FlightTransport
+from glt_lightning.workers.transport.credentials import Credentials
+from glt_lightning.workers.transport.flight_transport import FlightTransport
 
 connection = FlightTransport(Credentials()).connect(sys.argv[1], {"name": "greedy"}, 10.0)
 print("here", flush=True)

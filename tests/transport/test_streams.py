@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from glt_lightning.errors import PeerLostError, RemoteError
+from glt_lightning.base import PeerLostError, RemoteError
 from tests.helpers.places import Desk, Place, pattern
 
 pytestmark = pytest.mark.timeout(60)  # a close that waited for a stream would wait until then

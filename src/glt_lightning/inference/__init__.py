@@ -1,1 +1,106 @@
-"""Layer-wise inference: the outputs of all nodes, exactly, each layer over the whole graph before the next one."""
+"""Outputs of all nodes, layer by layer: each layer over the whole graph before the next one starts.
+
+A module offers its layers by the protocol `Layerwise`: ``num_layers`` and ``layer(k, h, batch)``, the outputs of layer
+k for the seeds of a batch of one hop with all neighbours; or it has ``layerwise_layers``, as the ready models do, or is
+a model of PyG's `BasicGNN` family. `LayerwiseRun` goes through the layers: each rank computes the nodes of its parts in
+chunks, writes their rows into shared memory, or a scratch file, and the ranks wait for each other between layers. Rows
+of other hosts are fetched once per layer. A node with more edges than fit is computed in pieces (``hubs.py``). Progress
+is marked on disk, so that a killed run goes on.
+
+The half that belongs to a Trainer (`predict_layerwise`, ``eval: layerwise``) is in `glt_lightning.lightning`.
+`rank_links` ranks links among all destinations.
+
+Runs in the ranks.
+
+Example:
+    >>> import numpy as np
+    >>> from glt_lightning.inference import rank_links
+    >>> rows = np.eye(4, dtype=np.float32)[[0, 1, 0, 1]]
+    >>> rank_links(rows, rows, np.array([[0], [2]]), known=np.array([[0], [0]]), metrics=["hits@1"])
+    {'hits@1': 1.0}
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from glt_lightning.base import lazy_names
+
+if TYPE_CHECKING:
+    from glt_lightning.inference.check import (
+        check_module as check_module,
+    )
+    from glt_lightning.inference.convs import (
+        ConvLayers as ConvLayers,
+        after_conv as after_conv,
+        after_layers as after_layers,
+        refuse_norms as refuse_norms,
+    )
+    from glt_lightning.inference.find import (
+        find_layers as find_layers,
+    )
+    from glt_lightning.inference.hubs import (
+        HubTypes as HubTypes,
+        gathering as gathering,
+        gathers as gathers,
+    )
+    from glt_lightning.inference.marks import (
+        Marks as Marks,
+    )
+    from glt_lightning.inference.neighbours import (
+        nearest as nearest,
+    )
+    from glt_lightning.inference.pieces import (
+        HubPieces as HubPieces,
+        RunningSoftmax as RunningSoftmax,
+        RunningSum as RunningSum,
+        Sources as Sources,
+    )
+    from glt_lightning.inference.protocol import (
+        LayerwiseLayers as LayerwiseLayers,
+    )
+    from glt_lightning.inference.ranking import (
+        Ranking as Ranking,
+        rank_links as rank_links,
+        ranking_metric as ranking_metric,
+    )
+    from glt_lightning.inference.run import (
+        LayerwiseRun as LayerwiseRun,
+    )
+
+# What users and other rooms ask for, by the module that defines it
+_MODULES = {
+    "check": ("check_module",),
+    "convs": (
+        "ConvLayers",
+        "after_conv",
+        "after_layers",
+        "refuse_norms",
+    ),
+    "find": ("find_layers",),
+    "hubs": (
+        "HubTypes",
+        "gathering",
+        "gathers",
+    ),
+    "marks": ("Marks",),
+    "neighbours": ("nearest",),
+    "pieces": (
+        "HubPieces",
+        "RunningSoftmax",
+        "RunningSum",
+        "Sources",
+    ),
+    "protocol": ("LayerwiseLayers",),
+    "ranking": (
+        "Ranking",
+        "rank_links",
+        "ranking_metric",
+    ),
+    "run": ("LayerwiseRun",),
+}
+_HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+
+__all__ = ["rank_links"]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

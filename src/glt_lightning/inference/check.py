@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError, EdgeType
 from glt_lightning.inference.facts import degrees_in
 from glt_lightning.inference.protocol import LayerwiseLayers
-from glt_lightning.types import EdgeType
 
 _TOLERANCE = 1e-4
 _COARSE = {torch.bfloat16: 3e-2, torch.float16: 5e-3}

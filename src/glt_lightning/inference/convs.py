@@ -12,15 +12,22 @@ from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GATv2Conv, GCNConv
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError
 from glt_lightning.inference.hubs import HubConv, gathering, gathers
 from glt_lightning.inference.pieces import HubPieces
 from glt_lightning.inference.protocol import DegreeSpec
-from glt_lightning.lightning.models.first_layer import aggregates_of, run_aggregated
-from glt_lightning.lightning.models.loops import run_with_loops, with_self_loops
-from glt_lightning.lightning.models.trim import Form, LayerSize, find_form, run_layer
-from glt_lightning.loader.edge_index import plain
-from glt_lightning.nn import fuse_layers
+from glt_lightning.loader import (
+    Form,
+    LayerSize,
+    aggregates_of,
+    find_form,
+    fuse_layers,
+    plain,
+    run_aggregated,
+    run_layer,
+    run_with_loops,
+    with_self_loops,
+)
 
 _OVER_BATCH = ("DiffGroupNorm", "GraphNorm", "GraphSizeNorm", "InstanceNorm", "MeanSubtractionNorm", "PairNorm")
 _WEIGHT = "edge_weight"

@@ -12,17 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt_lightning.data.shared_arrays import SharedArrays
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError
+from glt_lightning.graph import SharedArrays
 from glt_lightning.inference.chunks import chunks_of, share_of
 from glt_lightning.inference.protocol import DegreeSpec
 from glt_lightning.inference.states import halo_of
-from glt_lightning.loader.row_loader import RowSpec
-from glt_lightning.producer.once_per_host import once_per_host
-from glt_lightning.tensors.dist_graph import DistGraph
-from glt_lightning.tensors.space import RowSpace
-from glt_lightning.tensors.table import SharedTable
-from glt_lightning.tensors.tables import SharedTables, TableSpec
+from glt_lightning.loader import RowSpec
+from glt_lightning.tensors import DistGraph, RowSpace, SharedTable, SharedTables, TableSpec
+from glt_lightning.workers import once_per_host
 
 _UNKNOWN = 256  # rows of a batch while the numbers of their edges are not known
 _KNOWN = 1 << 16

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError
 from glt_lightning.inference.convs import FamilyLayers, refuse_norms
 from glt_lightning.inference.protocol import LayerwiseLayers
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch_geometric.nn import GATConv, GATv2Conv, GCNConv
 
 from glt_lightning.inference.pieces import RunningSoftmax, RunningSum, Sources
-from glt_lightning.lightning.models.first_layer import aggregates_of, run_aggregated
+from glt_lightning.loader import aggregates_of, run_aggregated
 
 
 class HubConv:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from glt_lightning.errors import PeerError
+from glt_lightning.base import PeerError
 
 _LOOK_S = (0.002, 0.1)  # first and longest pause between two looks
 _BEAT_S = 1.0

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.errors import DataError, OptionError
-from glt_lightning.options.checks import one_of
+from glt_lightning.base import DataError, OptionError, one_of
 
 METRICS = ("cosine", "dot", "l2")
 INDEXES = ("exact", "hnsw")

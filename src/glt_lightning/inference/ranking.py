@@ -11,7 +11,7 @@ import torch
 import torch_geometric.metrics as pyg_metrics
 from torch import Tensor
 
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import DataError, OptionError
 
 _METRICS = {
     "hits": "LinkPredHitRatio",

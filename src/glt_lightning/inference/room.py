@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import DataError, OptionError, size
 from glt_lightning.inference.protocol import EMBED, LayerwiseLayers
-from glt_lightning.ops.row_bytes import row_bytes
-from glt_lightning.page.numbers import size
-from glt_lightning.producer.once_per_host import on_all_or_none
-from glt_lightning.producer.ranks import Ranks
-from glt_lightning.tensors.scratch import lies_in_memory
+from glt_lightning.kernels import row_bytes
+from glt_lightning.tensors import lies_in_memory
+from glt_lightning.workers import Ranks, on_all_or_none
 
 Shapes = Mapping[tuple[int, str], tuple[int, ...]]  # of an output row, by layer and node type
 _NO_ROWS = (1,)

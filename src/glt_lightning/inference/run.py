@@ -13,21 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glt_lightning.base import LayerwiseOptions
 from glt_lightning.inference.chunks import chunks_of, share_of
 from glt_lightning.inference.facts import Loaders, Reading
 from glt_lightning.inference.marks import Marks
 from glt_lightning.inference.protocol import EMBED, LayerwiseLayers
 from glt_lightning.inference.room import Hub, Room, one_row, require_disk, require_pieces, shapes_of, widest
 from glt_lightning.inference.states import HaloTraffic, LayerRows, fetch_halo
-from glt_lightning.loader.row_loader import RowSpec
-from glt_lightning.ops.row_bytes import row_bytes
-from glt_lightning.options import LayerwiseOptions
-from glt_lightning.producer.once_per_host import on_all_or_none
-from glt_lightning.producer.ranks import Ranks
-from glt_lightning.tensors.dist_graph import DistGraph
-from glt_lightning.tensors.space import RowSpace
-from glt_lightning.tensors.table import SharedTable, own_parts
-from glt_lightning.tensors.tables import TableSpec
+from glt_lightning.kernels import row_bytes
+from glt_lightning.loader import RowSpec
+from glt_lightning.tensors import DistGraph, RowSpace, SharedTable, TableSpec, own_parts
+from glt_lightning.workers import Ranks, on_all_or_none
 
 _ROWS_BYTES = 1 << 30  # of the rows of the edges that are computed together, where a layer makes these
 _PIECE_BYTES = 16 << 20  # of those of a piece of a node's edges, of which a layer makes several copies

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from glt_lightning.data.shared_arrays import Shapes, SharedArrays
-from glt_lightning.ops.gather import Shards
-from glt_lightning.producer.once_per_host import once_per_host
-from glt_lightning.tensors.scratch import on_scratch
-from glt_lightning.tensors.table import SharedTable
-from glt_lightning.tensors.tables import SharedTables
+from glt_lightning.graph import Shapes, SharedArrays
+from glt_lightning.kernels import Shards
+from glt_lightning.tensors import SharedTable, SharedTables, on_scratch
+from glt_lightning.workers import once_per_host
 
 _PIECE_BYTES = 64 << 20  # of remote rows that are asked for at once
 _HALO = "halo"

@@ -1,41 +1,149 @@
-"""Starts a job on several hosts, watches it and ends it: ``glt-lightning launch``.
+"""Starts a job on several hosts, watches it and ends it: ``glt-lightning launch``; and writes the files for SLURM and
+Kubernetes.
 
-Names are imported when they are first asked for: an agent needs few of them.
+The launcher starts an agent on each host over ssh (``agent.py``) and speaks with it in lines of JSON (``messages.py``).
+An agent starts the processes of its host, sends their log, and ends them all when the connection does, so nothing is
+left behind. ``plan.py`` says which processes run where; ``preflight/`` looks at the hosts before anything starts. On
+each host the ranks are torchrun's (``rank_group.py``).
+
+Names are imported when they are first asked for: an agent needs few of them, and no torch.
+
+Example:
+    >>> from glt_lightning.launch import LaunchHost
+    >>> LaunchHost(address="node-0").address
+    'node-0'
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from glt_lightning.lazy import lazy_names
+from glt_lightning.base import lazy_names
 
 if TYPE_CHECKING:
-    from glt_lightning.launch.batch import LaunchKubernetes as LaunchKubernetes, LaunchSlurm as LaunchSlurm
+    from glt_lightning.launch.agent import (
+        main as main,
+    )
+    from glt_lightning.launch.batch import (
+        LaunchKubernetes as LaunchKubernetes,
+        LaunchSlurm as LaunchSlurm,
+    )
+    from glt_lightning.launch.config_file import (
+        named_hosts as named_hosts,
+        read_launch_file as read_launch_file,
+    )
+    from glt_lightning.launch.files import (
+        files_for as files_for,
+        files_for_all as files_for_all,
+        make_certificates as make_certificates,
+    )
     from glt_lightning.launch.hosts import (
         LaunchDefaults as LaunchDefaults,
         LaunchHost as LaunchHost,
         LaunchServer as LaunchServer,
     )
+    from glt_lightning.launch.job import (
+        LaunchedJob as LaunchedJob,
+        here as here,
+    )
+    from glt_lightning.launch.kubernetes import (
+        job_text as job_text,
+        keeps_results as keeps_results,
+        on_pods as on_pods,
+        secret_command as secret_command,
+    )
+    from glt_lightning.launch.merged_log import (
+        MergedLog as MergedLog,
+    )
     from glt_lightning.launch.options import (
+        FILE_ENGINES as FILE_ENGINES,
         LaunchConfig as LaunchConfig,
         LaunchLimits as LaunchLimits,
         LaunchPartition as LaunchPartition,
         LaunchRestarts as LaunchRestarts,
         LaunchSecurity as LaunchSecurity,
     )
+    from glt_lightning.launch.plan import (
+        launched_script as launched_script,
+        server_process as server_process,
+        trainer_process as trainer_process,
+    )
+    from glt_lightning.launch.preflight import (
+        Preflight as Preflight,
+    )
+    from glt_lightning.launch.remote import (
+        LaunchError as LaunchError,
+        agent_command as agent_command,
+    )
+    from glt_lightning.launch.slurm import (
+        job_script as job_script,
+    )
 
-_HOMES = {
-    "LaunchConfig": "glt_lightning.launch.options",
-    "LaunchDefaults": "glt_lightning.launch.hosts",
-    "LaunchHost": "glt_lightning.launch.hosts",
-    "LaunchKubernetes": "glt_lightning.launch.batch",
-    "LaunchLimits": "glt_lightning.launch.options",
-    "LaunchPartition": "glt_lightning.launch.options",
-    "LaunchRestarts": "glt_lightning.launch.options",
-    "LaunchSecurity": "glt_lightning.launch.options",
-    "LaunchSlurm": "glt_lightning.launch.batch",
-    "LaunchServer": "glt_lightning.launch.hosts",
+# What users and other rooms ask for, by the module that defines it
+_MODULES = {
+    "agent": ("main",),
+    "batch": (
+        "LaunchKubernetes",
+        "LaunchSlurm",
+    ),
+    "config_file": (
+        "named_hosts",
+        "read_launch_file",
+    ),
+    "files": (
+        "files_for",
+        "files_for_all",
+        "make_certificates",
+    ),
+    "hosts": (
+        "LaunchDefaults",
+        "LaunchHost",
+        "LaunchServer",
+    ),
+    "job": (
+        "LaunchedJob",
+        "here",
+    ),
+    "kubernetes": (
+        "job_text",
+        "keeps_results",
+        "on_pods",
+        "secret_command",
+    ),
+    "merged_log": ("MergedLog",),
+    "options": (
+        "FILE_ENGINES",
+        "LaunchConfig",
+        "LaunchLimits",
+        "LaunchPartition",
+        "LaunchRestarts",
+        "LaunchSecurity",
+    ),
+    "plan": (
+        "launched_script",
+        "server_process",
+        "trainer_process",
+    ),
+    "preflight": ("Preflight",),
+    "remote": (
+        "LaunchError",
+        "agent_command",
+    ),
+    "slurm": ("job_script",),
 }
-__all__ = [*_HOMES]
+_HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+
+__all__ = [
+    "LaunchConfig",
+    "LaunchDefaults",
+    "LaunchHost",
+    "LaunchKubernetes",
+    "LaunchLimits",
+    "LaunchPartition",
+    "LaunchRestarts",
+    "LaunchSecurity",
+    "LaunchServer",
+    "LaunchSlurm",
+]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

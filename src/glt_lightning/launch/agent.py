@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from glt_lightning import __version__
+from glt_lightning.kernels import adopt_orphans
 from glt_lightning.launch.children import Child, kill_all, reap
 from glt_lightning.launch.messages import (
     FAILURE,
@@ -34,7 +35,6 @@ from glt_lightning.launch.messages import (
     parse,
     require,
 )
-from glt_lightning.ops.child import adopt_orphans
 
 _READ = 1 << 16
 _OPEN_FILES = 1 << 16  # that processes may have, where the host allows it: the default of sshd is 1024

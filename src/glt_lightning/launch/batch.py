@@ -13,9 +13,8 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError, at_least
 from glt_lightning.launch.hosts import check_port
-from glt_lightning.options.checks import at_least
 
 # What a job script has from other options. A second value, in `slurm.options`, would contradict them.
 _SET_BY_US = {

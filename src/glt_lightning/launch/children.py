@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from glt_lightning.ops.child import terminate_with
+from glt_lightning.kernels import terminate_with
 
 _READ = 1 << 16
 _LONGEST_LINE = 1 << 16  # of output: what is longer is passed on in pieces

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from glt_lightning.errors import OptionError
-from glt_lightning.options.parse import read_yaml
+from glt_lightning.base import OptionError, read_yaml
 
 _OF_GLT = {  # key of GLT's file -> option of a host here
     "nodes": "host",

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from glt_lightning.data.regular_file import open_regular
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError
+from glt_lightning.graph import open_regular
 from glt_lightning.launch.hosts import Machine
 from glt_lightning.launch.options import LaunchConfig
 from glt_lightning.launch.plan import CERTIFICATES, security_files, target_of
-from glt_lightning.transport.certs import CA, CA_KEY, TOKEN, make_authority, make_certificate, make_token
+from glt_lightning.workers import CA, CA_KEY, TOKEN, make_authority, make_certificate, make_token
 
 _MOST_BYTES = 100_000_000  # of all files: they pass through the launcher, to each host
 _SECRET, _OPEN = 0o600, 0o644

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError
 
 Role = Literal["trainer", "server"]
 Devices = int | list[int]

@@ -13,13 +13,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from dataclasses import dataclass
 from typing import Any
 
+from glt_lightning.base import counted, size
 from glt_lightning.launch.files import FileCopy, files_for, files_for_all
 from glt_lightning.launch.hosts import Machine
 from glt_lightning.launch.merged_log import MergedLog
 from glt_lightning.launch.options import LaunchConfig
 from glt_lightning.launch.plan import question_to, security_of, server_process, slots_of, trainer_process
 from glt_lightning.launch.remote import Ended, LaunchError, Remote
-from glt_lightning.page.numbers import counted, size
 
 _HOUR_S = 3600.0  # restarts of servers are counted over this
 _LOST, _INTERRUPTED, _TIMED_OUT = 1, 130, 124  # exit statuses; the latter as of `timeout`

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError
 from glt_lightning.launch.batch import LaunchKubernetes, filled, shell_json, shell_lines
 from glt_lightning.launch.files import FileCopy, files_for_all
 from glt_lightning.launch.hosts import LaunchServer, Machine

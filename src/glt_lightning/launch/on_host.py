@@ -26,15 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from glt_lightning import __version__
-from glt_lightning.cluster.placement import placed_parts
-from glt_lightning.data.arrays import check_header, verify_array
-from glt_lightning.data.manifest import MANIFEST, Manifest
-from glt_lightning.data.same_partition import files_hash
-from glt_lightning.errors import GLTError
-from glt_lightning.page.numbers import counted, size
-from glt_lightning.partition.copies import CopySource, pull_partition
-from glt_lightning.partition.verify import wanted_files
-from glt_lightning.transport.base import PROTOCOL
+from glt_lightning.base import GLTError, counted, size
+from glt_lightning.graph import MANIFEST, Manifest, check_header, files_hash, verify_array
+from glt_lightning.partition import CopySource, pull_partition, wanted_files
+from glt_lightning.workers import PROTOCOL, placed_parts
 
 _GREETING, _GREET_S, _AT_ONCE = b"glt", 10.0, 16
 _LONGEST_S = 600  # a listener that nobody ends
@@ -195,8 +190,8 @@ def health(asked: Mapping[str, Any]) -> None:
 
     `serve --health` asks the same question once, and imports Lightning before.
     """
-    from glt_lightning.cluster.server_status import ask_status  # imports Arrow Flight
-    from glt_lightning.options import ClusterOptions
+    from glt_lightning.base import ClusterOptions
+    from glt_lightning.workers import ask_status  # imports Arrow Flight
 
     deadline = time.monotonic() + asked["seconds"]
     while True:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError, above_zero, as_options, at_least, one_of
 from glt_lightning.launch.batch import LaunchKubernetes, LaunchSlurm, check_engine
 from glt_lightning.launch.hosts import (
     LaunchDefaults,
@@ -18,8 +18,7 @@ from glt_lightning.launch.hosts import (
     server_machine,
     trainer_machine,
 )
-from glt_lightning.options.checks import above_zero, as_options, at_least, one_of
-from glt_lightning.partition.copies import check_url
+from glt_lightning.partition import check_url
 
 COMMANDS = ("fit", "validate", "test", "predict", "embed")  # subcommands that run on all trainers
 FILE_ENGINES = ("slurm", "kubernetes")  # a file is written for the cluster, which starts the job

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from glt_lightning.errors import OptionError
+from glt_lightning import base
+from glt_lightning.base import ClusterOptions, OptionError, as_options
 from glt_lightning.launch.hosts import Machine
 from glt_lightning.launch.options import LaunchConfig
-from glt_lightning.options import ClusterOptions, parse
-from glt_lightning.options.checks import as_options
-from glt_lightning.transport.certs import CA, TOKEN, certificate_name
+from glt_lightning.workers import CA, TOKEN, certificate_name
 
 VARIABLE = "GLT_LAUNCH"
 DGL_PARTITION = "DGL_CONF_PATH"  # of DGL's launcher: the partition
@@ -127,7 +126,7 @@ def group_of(config: LaunchConfig, *names: str) -> Mapping[str, Any]:
 
 def read_yaml(path: str) -> Mapping[str, Any]:
     """A file of options. Raises `OptionError`."""
-    raw = parse.read_yaml(path)
+    raw = base.read_yaml(path)
     if not isinstance(raw, Mapping):
         raise OptionError(f"config: {path} contains no options.")
     return raw

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from glt_lightning.base import counted, size
 from glt_lightning.launch.hosts import Machine
 from glt_lightning.launch.merged_log import MergedLog
 from glt_lightning.launch.messages import Shape
 from glt_lightning.launch.options import LaunchConfig
 from glt_lightning.launch.plan import folder_of, group_of, question_to, security_of, slots_of
 from glt_lightning.launch.remote import LaunchError, Remote
-from glt_lightning.page.numbers import counted, size
 
 _OPEN_FILES = 4096
 _SCRATCH = 1 << 30  # bytes for logs and a checkpoint of the model

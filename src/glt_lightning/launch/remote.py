@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glt_lightning.data.regular_file import open_regular
-from glt_lightning.errors import GLTError
+from glt_lightning.base import GLTError
+from glt_lightning.graph import open_regular
 from glt_lightning.launch.hosts import Machine
 from glt_lightning.launch.messages import (
     FROM_AGENT,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError
 from glt_lightning.launch.batch import LaunchSlurm, filled, shell_json, shell_lines
 from glt_lightning.launch.hosts import LaunchServer
 from glt_lightning.launch.options import LaunchConfig

@@ -1,15 +1,142 @@
-"""The strategies, the data module and the command line for PyTorch Lightning."""
+"""The data module, the strategies and the callbacks for PyTorch Lightning: the only door to it, beside models and the
+command line.
 
-from lightning.pytorch.strategies import StrategyRegistry
+* `GLTDataModule` partitions or opens the graph in ``prepare_data`` and ``setup`` and says what is sampled; any
+  `LightningModule` trains on it.
+* `GLTWorkerStrategy` (``glt_worker``) and `GLTServerClientStrategy` (``glt_server_client``) are DDP strategies that say
+  where: they open the graph in each rank, start owners, or reach graph servers, and make the loaders. Ranks of a job
+  watch each other: one that dies is named by the others' errors, and the job ends (``strategies/peers.py``,
+  ``strategies/failure_board.py``).
+* ``callbacks/``: checkpoints that are whole or absent, with the position of loaders and rows of embeddings; predictions
+  as Parquet; numbers about sampling, and the report of a run.
+* ``layerwise/``: layer-wise inference of a Trainer's module, for prediction, and for validation and test.
 
-from glt_lightning.lightning.callbacks.checkpoint_io import WholeCheckpointIO
-from glt_lightning.lightning.callbacks.checkpoints import BestCheckpoint
-from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
-from glt_lightning.lightning.callbacks.predictions import PredictionWriter, read_predictions
-from glt_lightning.lightning.callbacks.run_report import RunReport
-from glt_lightning.lightning.datamodule import GLTDataModule
-from glt_lightning.lightning.strategies.server_client import GLTServerClientStrategy
-from glt_lightning.lightning.strategies.worker import GLTWorkerStrategy
+Importing this room makes both strategies known to Lightning by name. Runs in the ranks.
+
+Example:
+    >>> from lightning.pytorch import Trainer
+    >>> from glt_lightning.lightning import GLTDataModule
+    >>> data = GLTDataModule("graph.npz", num_neighbors=[2, 2], batch_size=4)
+    >>> data.num_features, data.num_classes
+    (3, 2)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from glt_lightning.base import lazy_names
+
+if TYPE_CHECKING:
+    from glt_lightning.lightning.callbacks.checkpoint_io import (
+        WholeCheckpointIO as WholeCheckpointIO,
+    )
+    from glt_lightning.lightning.callbacks.checkpoints import (
+        BestCheckpoint as BestCheckpoint,
+    )
+    from glt_lightning.lightning.callbacks.monitor import (
+        SamplingMonitor as SamplingMonitor,
+    )
+    from glt_lightning.lightning.callbacks.prediction_files import (
+        read_predictions as read_predictions,
+    )
+    from glt_lightning.lightning.callbacks.predictions import (
+        PredictionWriter as PredictionWriter,
+    )
+    from glt_lightning.lightning.callbacks.resume import (
+        set_position as set_position,
+    )
+    from glt_lightning.lightning.callbacks.run_report import (
+        RunReport as RunReport,
+    )
+    from glt_lightning.lightning.datamodule import (
+        GLTDataModule as GLTDataModule,
+    )
+    from glt_lightning.lightning.layerwise.predict import (
+        predict_layerwise as predict_layerwise,
+    )
+    from glt_lightning.lightning.layerwise.writer import (
+        EMBEDDING as EMBEDDING,
+        read_embeddings as read_embeddings,
+    )
+    from glt_lightning.lightning.own_splits import (
+        read_array as read_array,
+    )
+    from glt_lightning.lightning.page.html import (
+        Table as Table,
+        may_be_replaced as may_be_replaced,
+        render as render,
+        why_no_pages as why_no_pages,
+    )
+    from glt_lightning.lightning.page.plots import (
+        Series as Series,
+        bars as bars,
+        lines as lines,
+    )
+    from glt_lightning.lightning.strategies.base import (
+        GLTStrategy as GLTStrategy,
+    )
+    from glt_lightning.lightning.strategies.hosts import (
+        meet_hosts as meet_hosts,
+    )
+    from glt_lightning.lightning.strategies.peers import (
+        NAMED_RANK as NAMED_RANK,
+        OtherHostError as OtherHostError,
+        RankError as RankError,
+    )
+    from glt_lightning.lightning.strategies.server_client import (
+        GLTServerClientStrategy as GLTServerClientStrategy,
+    )
+    from glt_lightning.lightning.strategies.sigterm import (
+        end_other_ranks as end_other_ranks,
+        unwound_by_sigterm as unwound_by_sigterm,
+    )
+    from glt_lightning.lightning.strategies.worker import (
+        GLTWorkerStrategy as GLTWorkerStrategy,
+    )
+
+# What users and other rooms ask for, by the module that defines it
+_MODULES = {
+    "callbacks.checkpoint_io": ("WholeCheckpointIO",),
+    "callbacks.checkpoints": ("BestCheckpoint",),
+    "callbacks.monitor": ("SamplingMonitor",),
+    "callbacks.prediction_files": ("read_predictions",),
+    "callbacks.predictions": ("PredictionWriter",),
+    "callbacks.resume": ("set_position",),
+    "callbacks.run_report": ("RunReport",),
+    "datamodule": ("GLTDataModule",),
+    "layerwise.predict": ("predict_layerwise",),
+    "layerwise.writer": (
+        "EMBEDDING",
+        "read_embeddings",
+    ),
+    "own_splits": ("read_array",),
+    "page.html": (
+        "Table",
+        "may_be_replaced",
+        "render",
+        "why_no_pages",
+    ),
+    "page.plots": (
+        "Series",
+        "bars",
+        "lines",
+    ),
+    "strategies.base": ("GLTStrategy",),
+    "strategies.hosts": ("meet_hosts",),
+    "strategies.peers": (
+        "NAMED_RANK",
+        "OtherHostError",
+        "RankError",
+    ),
+    "strategies.server_client": ("GLTServerClientStrategy",),
+    "strategies.sigterm": (
+        "end_other_ranks",
+        "unwound_by_sigterm",
+    ),
+    "strategies.worker": ("GLTWorkerStrategy",),
+}
+_HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "BestCheckpoint",
@@ -20,8 +147,23 @@ __all__ = [
     "RunReport",
     "SamplingMonitor",
     "WholeCheckpointIO",
+    "predict_layerwise",
+    "read_embeddings",
     "read_predictions",
 ]
 
-GLTWorkerStrategy.register_strategies(StrategyRegistry)
-GLTServerClientStrategy.register_strategies(StrategyRegistry)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+
+
+def _register() -> None:
+    """Makes the strategies known to Lightning by name."""
+    from lightning.pytorch.strategies import StrategyRegistry
+
+    from glt_lightning.lightning.strategies.server_client import GLTServerClientStrategy
+    from glt_lightning.lightning.strategies.worker import GLTWorkerStrategy
+
+    GLTWorkerStrategy.register_strategies(StrategyRegistry)
+    GLTServerClientStrategy.register_strategies(StrategyRegistry)
+
+
+_register()

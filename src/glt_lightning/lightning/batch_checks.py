@@ -7,10 +7,8 @@ from typing import Any
 
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
-from glt_lightning.errors import OptionError
-from glt_lightning.loader.link_spec import check_tree
-from glt_lightning.loader.subgraph_type import check_ptr, check_subgraph
-from glt_lightning.options import EDGE_FORMATS, one_of, parse_fanouts
+from glt_lightning.base import EDGE_FORMATS, OptionError, one_of, parse_fanouts
+from glt_lightning.loader import check_ptr, check_subgraph, check_tree
 
 _SPLITS = ("train", "val", "test")
 

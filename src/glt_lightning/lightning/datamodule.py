@@ -14,7 +14,21 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch_geometric.data import Data, HeteroData
 
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import (
+    CacheOptions,
+    ClusterOptions,
+    DataError,
+    EdgeFormat,
+    Fanouts,
+    LayerwiseOptions,
+    NegativeSampling,
+    Normalize,
+    OptionError,
+    PartitionOptions,
+    SamplingOptions,
+    SubgraphType,
+    as_options,
+)
 from glt_lightning.lightning.batch_checks import check_batches
 from glt_lightning.lightning.callbacks.added import add_callbacks, save_with_checkpoints
 from glt_lightning.lightning.layers import require_taken, warn_of_hops
@@ -25,23 +39,8 @@ from glt_lightning.lightning.seed_weights import BALANCED, check_seed_weights, w
 from glt_lightning.lightning.strategies.dry_run import give_shapes_early
 from glt_lightning.lightning.strategies.graph_host import GraphHost, Standalone
 from glt_lightning.lightning.strategies.notebook import check_ranks
-from glt_lightning.loader import DistNeighborLoader, LoaderSpec
-from glt_lightning.loader.batch_transform import BatchTransform
-from glt_lightning.loader.transfer import CopiesInFlight
-from glt_lightning.options import (
-    CacheOptions,
-    ClusterOptions,
-    EdgeFormat,
-    Fanouts,
-    LayerwiseOptions,
-    NegativeSampling,
-    Normalize,
-    PartitionOptions,
-    SamplingOptions,
-    SubgraphType,
-    as_options,
-)
-from glt_lightning.tensors.dist_graph import DistGraph
+from glt_lightning.loader import BatchTransform, CopiesInFlight, DistNeighborLoader, LoaderSpec
+from glt_lightning.tensors import DistGraph
 
 PredictSplit = Literal["all", "train", "val", "test"]
 Task = Literal["node", "link"]

@@ -10,12 +10,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import nn
 
-from glt_lightning.embedding import DistEmbedding
-from glt_lightning.embedding.combined import sparse_optimizers
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError, percent, size
 from glt_lightning.lightning.callbacks.row_checkpoints import save_rows_of
-from glt_lightning.page.numbers import percent, size
-from glt_lightning.tensors.dist_graph import DistGraph
+from glt_lightning.tensors import DistEmbedding, DistGraph, sparse_optimizers
 
 
 def embeddings_of(module: nn.Module | None) -> dict[str, DistEmbedding]:

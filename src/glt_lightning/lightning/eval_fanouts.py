@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from glt_lightning.options import Fanouts
-from glt_lightning.sampler.fanouts import fanout_table
-from glt_lightning.types import MAX_FANOUT, GraphSchema
+from glt_lightning.base import MAX_FANOUT, Fanouts, GraphSchema
+from glt_lightning.sampling import fanout_table
 
 # A batch holds each edge at most once, so this bounds any evaluation batch: about what [15, 10, 5] x 1024 draws. The mean
 # degree would allow all neighbours in some larger graphs, but it bounds nothing where a few nodes have a million neighbours.

@@ -12,22 +12,25 @@ from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
-from glt_lightning.cluster.placement import placed_parts
-from glt_lightning.data.edge_split import IN_TRAINING
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.manifest import MANIFEST, Manifest
-from glt_lightning.errors import OptionError, PartitionError
+from glt_lightning.base import (
+    ClusterOptions,
+    Fanouts,
+    Normalize,
+    OptionError,
+    PartitionError,
+    PartitionOptions,
+    as_options,
+    counted,
+    edge_type_str,
+)
+from glt_lightning.graph import IN_TRAINING, MANIFEST, LocalPartition, Manifest
 from glt_lightning.lightning.graph_facts import GraphFacts
 from glt_lightning.lightning.label_facts import LabelFacts, class_names_of
 from glt_lightning.lightning.link_seeds import LinkSeeds
 from glt_lightning.lightning.strategies.base import GLTStrategy
 from glt_lightning.lightning.strategies.server_facts import ask_manifest
-from glt_lightning.options import ClusterOptions, Fanouts, Normalize, PartitionOptions, as_options
-from glt_lightning.page.numbers import counted
-from glt_lightning.partition import GraphSource, open_source, partition_dir, partition_graph
-from glt_lightning.partition.follow import follow_batches
-from glt_lightning.producer.base import SampledGraph
-from glt_lightning.types import edge_type_str
+from glt_lightning.partition import GraphSource, follow_batches, open_source, partition_dir, partition_graph
+from glt_lightning.workers import SampledGraph, placed_parts
 
 _NO_GRAPH = (
     "dataset: not given. Name one (demo, graph.npz, ogbn-products), a finished partition.dir, or cluster.servers."

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from glt_lightning.data.manifest import Manifest
+from glt_lightning.base import GraphSchema, NodeType
+from glt_lightning.graph import Manifest
 from glt_lightning.lightning.label_facts import LabelFacts, labels_of_manifest, labels_of_source
-from glt_lightning.partition import GraphSource
-from glt_lightning.partition.build.edge_types import stored_edge_types
-from glt_lightning.partition.labels import check_labels
-from glt_lightning.partition.sources.base import categories_of
-from glt_lightning.types import GraphSchema, NodeType
+from glt_lightning.partition import GraphSource, categories_of, check_labels, stored_edge_types
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.manifest import Manifest, attr_key, node_path
+from glt_lightning.graph import Manifest, attr_key, node_path
 from glt_lightning.partition import GraphSource
 
 # ``kind``: int, bool or float.  ``width``: D of labels [N, D], None of labels [N].  ``num_classes``: None for a regression.

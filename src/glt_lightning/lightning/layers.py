@@ -8,8 +8,7 @@ from typing import Any
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import nn
 
-from glt_lightning.errors import OptionError
-from glt_lightning.options import Fanouts
+from glt_lightning.base import Fanouts, OptionError
 
 _NAMES = ("num_layers", "n_layers", "num_hops")
 

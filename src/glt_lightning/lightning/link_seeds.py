@@ -9,18 +9,10 @@ from typing import Any
 import numpy as np
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
-from glt_lightning.data.edge_split import IN_TRAINING, EdgeSplit
-from glt_lightning.data.graph import AnyGraph
-from glt_lightning.data.manifest import Manifest, edge_split_key
-from glt_lightning.errors import DataError, OptionError
-from glt_lightning.loader.link_spec import LinkSpec
-from glt_lightning.loader.times import require_own_negatives
-from glt_lightning.loader.typed_plan import for_each_type, has_types
-from glt_lightning.options import NegativeSampling
-from glt_lightning.options.checks import one_of
-from glt_lightning.partition import GraphSource, hold_out_edges
-from glt_lightning.partition.link_pairs import Pairs, contains
-from glt_lightning.types import EdgeType, GraphSchema, edge_type_str
+from glt_lightning.base import DataError, EdgeType, GraphSchema, NegativeSampling, OptionError, edge_type_str, one_of
+from glt_lightning.graph import IN_TRAINING, AnyGraph, EdgeSplit, Manifest, edge_split_key
+from glt_lightning.loader import LinkSpec, for_each_type, has_types, require_own_negatives
+from glt_lightning.partition import GraphSource, Pairs, contains, hold_out_edges
 
 _SPLITS = ("train", "val", "test")
 _EXCLUDE = ("none", "self", "reverse")

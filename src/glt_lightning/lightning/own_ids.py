@@ -9,11 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.partition.sources.scipy_sparse import is_matrix
-from glt_lightning.partition.sources.tables.lookup import has_ids, user_ids
-from glt_lightning.partition.sources.tables.mapping import parse_tables
-from glt_lightning.partition.sources.tables.source import tables_folder
+from glt_lightning.graph import Manifest
+from glt_lightning.partition import has_ids, is_matrix, parse_tables, tables_folder, user_ids
 
 
 def own_ids(manifest: Manifest, root: str | Path, n_id: np.ndarray, node_type: str) -> np.ndarray | None:

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from glt_lightning.data.graph import checked_ids
-from glt_lightning.data.regular_file import open_regular
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError
+from glt_lightning.graph import checked_ids, open_regular
 
 _SPLIT_OF = {"fit": "train", "validate": "val", "test": "test"}
 _SUFFIXES = (".npy", ".txt", ".csv", ".pt")

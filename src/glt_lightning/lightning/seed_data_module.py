@@ -9,19 +9,14 @@ from typing import Any
 import numpy as np
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
-from glt_lightning.errors import OptionError
+from glt_lightning.base import EdgeFormat, EdgeType, Fanouts, OptionError, SamplingOptions, SubgraphType, WeightAttr
 from glt_lightning.lightning.embeddings import embeddings_of
 from glt_lightning.lightning.eval_fanouts import check_fanouts, eval_fanouts
 from glt_lightning.lightning.graph_data_module import GraphDataModule
 from glt_lightning.lightning.own_ids import have_ids, own_ids
 from glt_lightning.lightning.own_splits import read_array, read_fitting_split, require_split, split_of
-from glt_lightning.loader import LoaderSpec
-from glt_lightning.loader.batch_transform import BatchTransform
-from glt_lightning.loader.importance import batch_schema
-from glt_lightning.loader.link_spec import LinkSpec
-from glt_lightning.options import EdgeFormat, Fanouts, SamplingOptions, SubgraphType, WeightAttr
-from glt_lightning.partition.splits import check_overlap
-from glt_lightning.types import EdgeType
+from glt_lightning.loader import BatchTransform, LinkSpec, LoaderSpec, batch_schema
+from glt_lightning.partition import check_overlap
 
 
 class SeedDataModule(GraphDataModule):

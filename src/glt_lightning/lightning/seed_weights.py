@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import DataError, OptionError
 
 BALANCED = "balanced"
 

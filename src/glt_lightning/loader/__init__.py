@@ -1,13 +1,212 @@
-"""Loaders: batches of a partitioned graph as PyG data."""
+"""Batches as PyG's `Data` and `HeteroData`: loaders, their specifications, and layers that compute on a batch's sorted
+edges.
 
-from glt_lightning.loader.blocks import Layer, as_blocks, layers
-from glt_lightning.loader.context import LoaderContext
-from glt_lightning.loader.link_loader import DistLinkNeighborLoader
-from glt_lightning.loader.link_spec import LinkSpec
-from glt_lightning.loader.neighbor_loader import DistNeighborLoader, LoaderStats
-from glt_lightning.loader.pyg_loaders import LinkNeighborLoader, NeighborLoader
-from glt_lightning.loader.spec import LoaderSpec
-from glt_lightning.loader.subgraph_loader import DistSubGraphLoader
+This is the only door to PyG's data classes: ``collate.py`` turns a `Sample` into `Data`, whose tensors view the slot,
+so nothing is copied. A `LoaderContext` holds what the loaders of a graph share (its samplers, caches, tiers) and makes
+them: `LoaderSpec` for seed nodes, `LinkSpec` for seed edges. Who opens it closes it. `DistNeighborLoader` keeps its
+position, so a checkpoint in mid-epoch resumes at the next batch (``resume.py``, docs/decisions/022).
+
+Layers: `fuse_layers` gives PyG's convolutions one pass over sorted edges (docs/decisions/015), `layers` trims each
+layer to the hop that it needs.
+
+Runs in the ranks, and where a script makes batches; samplers themselves may be other processes
+(`glt_lightning.workers`).
+
+Example:
+    >>> from glt_lightning.graph import LocalPartition
+    >>> from glt_lightning.loader import LoaderContext, LoaderSpec
+    >>> spec = LoaderSpec(name="train", split="train", num_neighbors=[2, 2], batch_size=4)
+    >>> with LoaderContext(LocalPartition.open("parts")) as context:
+    ...     print([batch.batch_size for batch in context.make_loader(spec)])
+    [4, 2]
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from glt_lightning.base import lazy_names
+
+if TYPE_CHECKING:
+    from glt_lightning.loader.activation import (
+        relu_dropout as relu_dropout,
+    )
+    from glt_lightning.loader.aggregation import (
+        aggregate as aggregate,
+        has_kernels as has_kernels,
+    )
+    from glt_lightning.loader.batch_transform import (
+        BatchTransform as BatchTransform,
+    )
+    from glt_lightning.loader.blocks import (
+        ID as ID,
+        Layer as Layer,
+        as_blocks as as_blocks,
+        layers as layers,
+    )
+    from glt_lightning.loader.collate import (
+        Batch as Batch,
+    )
+    from glt_lightning.loader.context import (
+        LoaderContext as LoaderContext,
+    )
+    from glt_lightning.loader.edge_index import (
+        first_edges as first_edges,
+        plain as plain,
+    )
+    from glt_lightning.loader.first_layer import (
+        aggregates_of as aggregates_of,
+        run_aggregated as run_aggregated,
+        take_aggregate as take_aggregate,
+    )
+    from glt_lightning.loader.fuse import (
+        fuse_layers as fuse_layers,
+    )
+    from glt_lightning.loader.hosts import (
+        HostsGraph as HostsGraph,
+    )
+    from glt_lightning.loader.importance import (
+        batch_schema as batch_schema,
+    )
+    from glt_lightning.loader.link_loader import (
+        DistLinkNeighborLoader as DistLinkNeighborLoader,
+    )
+    from glt_lightning.loader.link_spec import (
+        LinkSpec as LinkSpec,
+        check_tree as check_tree,
+    )
+    from glt_lightning.loader.loops import (
+        add_loop_sink as add_loop_sink,
+        gcn_weights as gcn_weights,
+        run_with_loops as run_with_loops,
+        take_normalization as take_normalization,
+        take_self_loops as take_self_loops,
+        with_self_loops as with_self_loops,
+    )
+    from glt_lightning.loader.neighbor_loader import (
+        DistNeighborLoader as DistNeighborLoader,
+        LoaderStats as LoaderStats,
+    )
+    from glt_lightning.loader.planned_links import (
+        plan_links as plan_links,
+    )
+    from glt_lightning.loader.plans import (
+        make_plan as make_plan,
+        sampler_config as sampler_config,
+    )
+    from glt_lightning.loader.pyg_loaders import (
+        LinkNeighborLoader as LinkNeighborLoader,
+        NeighborLoader as NeighborLoader,
+    )
+    from glt_lightning.loader.row_loader import (
+        RowSpec as RowSpec,
+    )
+    from glt_lightning.loader.spec import (
+        LoaderSpec as LoaderSpec,
+    )
+    from glt_lightning.loader.subgraph_loader import (
+        DistSubGraphLoader as DistSubGraphLoader,
+    )
+    from glt_lightning.loader.subgraph_type import (
+        check_ptr as check_ptr,
+        check_subgraph as check_subgraph,
+    )
+    from glt_lightning.loader.times import (
+        require_own_negatives as require_own_negatives,
+    )
+    from glt_lightning.loader.transfer import (
+        CopiesInFlight as CopiesInFlight,
+    )
+    from glt_lightning.loader.trim import (
+        Form as Form,
+        LayerSize as LayerSize,
+        find_form as find_form,
+        layer_size as layer_size,
+        layout_of as layout_of,
+        run_layer as run_layer,
+    )
+    from glt_lightning.loader.typed_plan import (
+        for_each_type as for_each_type,
+        has_types as has_types,
+    )
+
+# What users and other rooms ask for, by the module that defines it
+_MODULES = {
+    "activation": ("relu_dropout",),
+    "aggregation": (
+        "aggregate",
+        "has_kernels",
+    ),
+    "batch_transform": ("BatchTransform",),
+    "blocks": (
+        "ID",
+        "Layer",
+        "as_blocks",
+        "layers",
+    ),
+    "collate": ("Batch",),
+    "context": ("LoaderContext",),
+    "edge_index": (
+        "first_edges",
+        "plain",
+    ),
+    "first_layer": (
+        "aggregates_of",
+        "run_aggregated",
+        "take_aggregate",
+    ),
+    "fuse": ("fuse_layers",),
+    "hosts": ("HostsGraph",),
+    "importance": ("batch_schema",),
+    "link_loader": ("DistLinkNeighborLoader",),
+    "link_spec": (
+        "LinkSpec",
+        "check_tree",
+    ),
+    "loops": (
+        "add_loop_sink",
+        "gcn_weights",
+        "run_with_loops",
+        "take_normalization",
+        "take_self_loops",
+        "with_self_loops",
+    ),
+    "neighbor_loader": (
+        "DistNeighborLoader",
+        "LoaderStats",
+    ),
+    "planned_links": ("plan_links",),
+    "plans": (
+        "make_plan",
+        "sampler_config",
+    ),
+    "pyg_loaders": (
+        "LinkNeighborLoader",
+        "NeighborLoader",
+    ),
+    "row_loader": ("RowSpec",),
+    "spec": ("LoaderSpec",),
+    "subgraph_loader": ("DistSubGraphLoader",),
+    "subgraph_type": (
+        "check_ptr",
+        "check_subgraph",
+    ),
+    "times": ("require_own_negatives",),
+    "transfer": ("CopiesInFlight",),
+    "trim": (
+        "Form",
+        "LayerSize",
+        "find_form",
+        "layer_size",
+        "layout_of",
+        "run_layer",
+    ),
+    "typed_plan": (
+        "for_each_type",
+        "has_types",
+    ),
+}
+_HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "DistLinkNeighborLoader",
@@ -20,6 +219,11 @@ __all__ = [
     "LoaderSpec",
     "LoaderStats",
     "NeighborLoader",
+    "aggregate",
     "as_blocks",
+    "fuse_layers",
     "layers",
+    "relu_dropout",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

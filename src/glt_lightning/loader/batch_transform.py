@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import ClassSpec, DataError, OptionError
 from glt_lightning.loader.collate import Batch
-from glt_lightning.options.class_spec import ClassSpec
 
 
 @dataclass(frozen=True)

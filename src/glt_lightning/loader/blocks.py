@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import DataError, OptionError
 from glt_lightning.loader.edge_index import believed, hops_of, in_order, plain
-from glt_lightning.sampler.sample import AGGREGATED
+from glt_lightning.sampling import AGGREGATED
 
 Batch: TypeAlias = Data | HeteroData
 EdgeType: TypeAlias = tuple[str, str, str]

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from glt_lightning.data.manifest import Manifest
+from glt_lightning.base import AGGREGATES
+from glt_lightning.graph import Manifest
 from glt_lightning.loader.edge_index import make_edge_index
-from glt_lightning.options import AGGREGATES
-from glt_lightning.sampler.sample import (
+from glt_lightning.sampling import (
     AGGREGATED,
     BY_SOURCE,
     COLUMN_POINTERS,

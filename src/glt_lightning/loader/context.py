@@ -11,11 +11,11 @@ from weakref import WeakSet
 import numpy as np
 import torch
 
-from glt_lightning.channel.slots import PinMemory
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import DataError, OptionError, SamplerError
+from glt_lightning.base import CacheOptions, DataError, OptionError, SamplerError, SamplingOptions, as_options
+from glt_lightning.graph import LocalPartition
 from glt_lightning.loader.collate import Batch, Collate
-from glt_lightning.loader.link_loader import DistLinkNeighborLoader, LinkSpec, make_link_loader
+from glt_lightning.loader.link_loader import DistLinkNeighborLoader, make_link_loader
+from glt_lightning.loader.link_spec import LinkSpec
 from glt_lightning.loader.mapped import MappedGraph
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.pinning import cuda_pin
@@ -24,9 +24,18 @@ from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.stored import ignored, log_stored_dtypes
 from glt_lightning.loader.subgraph_loader import DistSubGraphLoader, SubgraphCollate, check_subgraphs
 from glt_lightning.loader.transfer import CopiesInFlight
-from glt_lightning.options import CacheOptions, SamplingOptions, as_options
-from glt_lightning.producer.base import OpenedProducer, ProducedElsewhere, Producer, ProducerSetup, SampledGraph
-from glt_lightning.producer.ranks import Exchange, GatherCounts, Ranks, alone
+from glt_lightning.workers import (
+    Exchange,
+    GatherCounts,
+    OpenedProducer,
+    PinMemory,
+    ProducedElsewhere,
+    Producer,
+    ProducerSetup,
+    Ranks,
+    SampledGraph,
+    alone,
+)
 
 _log = logging.getLogger(__name__)
 

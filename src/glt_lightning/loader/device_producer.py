@@ -10,14 +10,10 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 import torch
 from torch import Tensor
 
-from glt_lightning.errors import SamplerError
-from glt_lightning.ops.cuda.stream import Mark, SideStream, wait_for
-from glt_lightning.producer.in_flight import InFlight
-from glt_lightning.producer.inline import OwnSamplers
-from glt_lightning.producer.look_ahead import LoaderRun, LookAhead
-from glt_lightning.producer.samplers import Sampler, Samplers
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.sampler.sample import Sample
+from glt_lightning.base import SamplerError
+from glt_lightning.kernels import Mark, SideStream, wait_for
+from glt_lightning.sampling import BatchRequest, Sample, SamplerConfig
+from glt_lightning.workers import InFlight, LoaderRun, LookAhead, OwnSamplers, Sampler, Samplers
 
 _CLOSE_S = 30.0  # for the batches that are being made when the producer is closed
 

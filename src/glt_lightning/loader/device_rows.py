@@ -9,17 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from glt_lightning.cluster.device_fill import read_rows
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import OptionError, SamplerError
+from glt_lightning.base import CacheOptions, OptionError, Progress, SamplerError
+from glt_lightning.graph import DeviceIndex, LocalPartition, choose_nodes, device_node_bytes, free_memory
 from glt_lightning.loader.collate import DEVICE_ROWS, Batch, to_tensor
-from glt_lightning.options import CacheOptions
-from glt_lightning.producer.ranks import Ranks
-from glt_lightning.progress import Progress
-from glt_lightning.sampler.source import RemoteRows
-from glt_lightning.store.device_choice import choose_nodes, device_node_bytes
-from glt_lightning.store.device_index import DeviceIndex
-from glt_lightning.store.device_store import free_memory
+from glt_lightning.sampling import RemoteRows
+from glt_lightning.workers import Ranks, read_rows
 
 _log = logging.getLogger(__name__)
 _ALONE = Ranks()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
 
-from glt_lightning.ops.edge_order import split_by_source
+from glt_lightning.kernels import split_by_source
 
 Csr = tuple[tuple[Tensor, Tensor], Tensor | None]  # (pointers, ends), positions
 Hops = tuple[dict[Any, Sequence[int]], dict[Any, Sequence[int]]]  # numbers per hop, by node type and by edge type

@@ -6,13 +6,9 @@ import math
 from contextlib import ExitStack
 from dataclasses import replace
 
-from glt_lightning.cluster.graph import ClusterGraph
-from glt_lightning.cluster.link import Link
-from glt_lightning.data.local_partition import LocalPartition
+from glt_lightning.graph import LocalPartition
 from glt_lightning.loader.mapped import open_mapped
-from glt_lightning.producer.base import OpenedProducer, ProducerSetup
-from glt_lightning.producer.group import WorkerGroup
-from glt_lightning.producer.watch import OnLoss
+from glt_lightning.workers import ClusterGraph, Link, OnLoss, OpenedProducer, ProducerSetup, WorkerGroup
 
 
 class HostsGraph(ClusterGraph):

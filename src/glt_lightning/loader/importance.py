@@ -6,14 +6,17 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from glt_lightning.errors import OptionError
-from glt_lightning.ops.walks import WalkRule
-from glt_lightning.options import Fanouts, ImportanceNeighbors, SamplingOptions
-from glt_lightning.sampler.fanouts import fanout_table
-from glt_lightning.sampler.importance_task import ImportanceTask
-from glt_lightning.sampler.metapath import fault_of
-from glt_lightning.sampler.subgraph_task import INDUCED, SubgraphTask
-from glt_lightning.types import EdgeType, GraphSchema, edge_type_str
+from glt_lightning.base import (
+    EdgeType,
+    Fanouts,
+    GraphSchema,
+    ImportanceNeighbors,
+    OptionError,
+    SamplingOptions,
+    edge_type_str,
+)
+from glt_lightning.kernels import WalkRule
+from glt_lightning.sampling import INDUCED, ImportanceTask, SubgraphTask, fanout_table, fault_of
 
 _OPTION = "sampling.importance_neighbors"
 RELATION = "visited_from"

@@ -15,13 +15,9 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.storage import BaseStorage
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.manifest import node_path
-from glt_lightning.errors import DataError, OptionError
-from glt_lightning.partition.in_memory import partition_in_memory
-from glt_lightning.partition.sources.base import ArraySource
-from glt_lightning.partition.sources.torch_arrays import array_of
-from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType, edge_type_str
+from glt_lightning.base import EDGE, NODE, DataError, EdgeType, GraphSchema, NodeType, OptionError, edge_type_str
+from glt_lightning.graph import LocalPartition, node_path
+from glt_lightning.partition import ArraySource, array_of, partition_in_memory
 
 Graph: TypeAlias = Data | HeteroData
 _Key = tuple[str | None, str | None, tuple[EdgeType, ...], bool]

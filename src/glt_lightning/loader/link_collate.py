@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from glt_lightning.data.manifest import Manifest
+from glt_lightning.graph import Manifest
 from glt_lightning.loader.collate import Batch, Collate, as_tensor, starting_with
 from glt_lightning.loader.times import SEED_TIME
-from glt_lightning.sampler.link_task import LinkTask
-from glt_lightning.sampler.sample import TARGET_ID, link_key, of_type, seed_key, target_name
+from glt_lightning.sampling import TARGET_ID, LinkTask, link_key, of_type, seed_key, target_name
 
 _NAMES = {"edge_label_index", "edge_label", "src_index", "dst_pos_index", "dst_neg_index", "neg_mask"}
 _TIMES = {"edge_label_time", SEED_TIME}

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 
-from glt_lightning.data.graph import AnyGraph
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError, SamplingOptions
+from glt_lightning.graph import AnyGraph
 from glt_lightning.loader.link_collate import LinkCollate
-from glt_lightning.loader.link_spec import LinkSpec as LinkSpec
+from glt_lightning.loader.link_spec import LinkSpec
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.planned_links import plan_links
 from glt_lightning.loader.plans import batch_manifest, plan_identity
-from glt_lightning.options import SamplingOptions
-from glt_lightning.producer.base import Producer
-from glt_lightning.producer.ranks import Ranks
-from glt_lightning.sampler.sample import Sample, link_key
+from glt_lightning.sampling import Sample, link_key
+from glt_lightning.workers import Producer, Ranks
 
 _log = logging.getLogger(__name__)
 

@@ -9,17 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.graph import AnyGraph
-from glt_lightning.errors import OptionError
+from glt_lightning.base import EdgeType, GraphSchema, OptionError
+from glt_lightning.graph import AnyGraph
 from glt_lightning.loader.link_spec import LinkSpec, require_ids
 from glt_lightning.loader.own_edges import OwnEdges
 from glt_lightning.loader.typed_plan import Pieces
-from glt_lightning.sampler.link_task import LinkTask
-from glt_lightning.sampler.negatives import DrawnTrials, NodeWeights, key_of_type
-from glt_lightning.sampler.plan import EpochPlan
-from glt_lightning.sampler.request import BatchRequest
-from glt_lightning.sampler.sample import of_type
-from glt_lightning.types import EdgeType, GraphSchema
+from glt_lightning.sampling import BatchRequest, DrawnTrials, EpochPlan, LinkTask, NodeWeights, key_of_type, of_type
 
 LOOKED_UP = 1024  # edges of an epoch of which the sampler says whether they are stored
 

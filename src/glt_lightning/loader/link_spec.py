@@ -8,15 +8,25 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import (
+    EDGE_FORMATS,
+    DataError,
+    EdgeFormat,
+    EdgeType,
+    Fanouts,
+    GraphSchema,
+    NegativeSampling,
+    OptionError,
+    SubgraphType,
+    WeightAttr,
+    one_of,
+)
 from glt_lightning.loader.batch_transform import BatchTransform
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.subgraph_type import check_subgraph, known_type, reverse_of
 from glt_lightning.loader.times import as_times
 from glt_lightning.loader.typed_plan import for_each_type, has_types, type_name
-from glt_lightning.options import EDGE_FORMATS, EdgeFormat, Fanouts, NegativeSampling, SubgraphType, WeightAttr, one_of
-from glt_lightning.sampler.link_task import EXCLUDE, LinkTask
-from glt_lightning.types import EdgeType, GraphSchema
+from glt_lightning.sampling import EXCLUDE, LinkTask
 
 # fields of each edge type, where there are several
 _BY_TYPE = ("edge_label", "edge_label_time", "negatives", "neg_sampling", "extras")

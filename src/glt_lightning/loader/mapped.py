@@ -7,20 +7,22 @@ from contextlib import ExitStack
 
 import torch
 
-from glt_lightning.cluster.cache import NOTHING_TO_CACHE
-from glt_lightning.cluster.link import Link
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError, SamplingOptions
+from glt_lightning.graph import LocalPartition
 from glt_lightning.loader.device_rows import DeviceRows, device_rows
 from glt_lightning.loader.on_gpu import gpu_kernels, make_device_producer
-from glt_lightning.options import SamplingOptions
-from glt_lightning.producer.base import JoiningProducer, OpenedProducer, ProducerSetup
-from glt_lightning.producer.host_parts import HostParts
-from glt_lightning.producer.inline import InlineProducer
-from glt_lightning.producer.samplers import Samplers
-from glt_lightning.producer.subprocess import SubprocessProducer
-from glt_lightning.sampler.device_source import DeviceSource
-from glt_lightning.sampler.own_batches import OwnBatches
+from glt_lightning.sampling import DeviceSource, OwnBatches
+from glt_lightning.workers import (
+    NOTHING_TO_CACHE,
+    HostParts,
+    InlineProducer,
+    JoiningProducer,
+    Link,
+    OpenedProducer,
+    ProducerSetup,
+    Samplers,
+    SubprocessProducer,
+)
 
 _log = logging.getLogger(__name__)
 

@@ -7,15 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError
 from glt_lightning.loader.batch_transform import BatchTransform
 from glt_lightning.loader.collate import Batch, Collate
 from glt_lightning.loader.resume import as_json, read_state
-from glt_lightning.producer.base import Producer
-from glt_lightning.sampler.counters import Counters
-from glt_lightning.sampler.plan import EpochPlan
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig
-from glt_lightning.sampler.sample import Sample
+from glt_lightning.sampling import BatchRequest, Counters, EpochPlan, Sample, SamplerConfig
+from glt_lightning.workers import Producer
 
 
 @dataclass

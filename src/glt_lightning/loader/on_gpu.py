@@ -10,22 +10,12 @@ from dataclasses import replace
 
 import torch
 
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import NativeError
+from glt_lightning.base import GpuBudgets, NativeError, SamplingOptions
+from glt_lightning.graph import BatchArrays, DeviceStore, LocalPartition, open_store
+from glt_lightning.kernels import Kernels, wait_for
 from glt_lightning.loader.device_producer import DeviceProducer
-from glt_lightning.ops.cuda.kernels import Kernels
-from glt_lightning.ops.cuda.stream import wait_for
-from glt_lightning.options import GpuBudgets, SamplingOptions
-from glt_lightning.producer.base import ProducerSetup
-from glt_lightning.producer.once_per_host import on_all_or_none
-from glt_lightning.producer.ranks import Ranks
-from glt_lightning.producer.samplers import Samplers, SamplerSource
-from glt_lightning.producer.shared_uva import share_uva
-from glt_lightning.sampler.khop import KHopSampler
-from glt_lightning.sampler.request import SamplerConfig, drawn_from
-from glt_lightning.sampler.weights import placed_weights
-from glt_lightning.store.device_store import DeviceStore, open_store
-from glt_lightning.store.placement import BatchArrays
+from glt_lightning.sampling import KHopSampler, SamplerConfig, drawn_from, placed_weights
+from glt_lightning.workers import ProducerSetup, Ranks, Samplers, SamplerSource, on_all_or_none, share_uva
 
 _log = logging.getLogger(__name__)
 _DEFAULTS, _OF_A_GPU = SamplingOptions(), ("topology_bytes", "feature_bytes", "prefetch")

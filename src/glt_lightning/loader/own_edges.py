@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from glt_lightning.errors import OptionError
-from glt_lightning.sampler.draws import mix64
+from glt_lightning.base import OptionError
+from glt_lightning.kernels import mix64
 
 _BITS_PER_EDGE = 16  # of the filter: of 16 drawn pairs that are no edges, one is searched for
 

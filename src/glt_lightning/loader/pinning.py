@@ -9,8 +9,8 @@ from functools import partial
 
 import torch
 
-from glt_lightning.channel.slots import PinMemory
-from glt_lightning.errors import NativeError
+from glt_lightning.base import NativeError
+from glt_lightning.workers import PinMemory
 
 _PORTABLE = 1  # cudaHostRegisterPortable: page-locked for every context, not only for that of one device
 _OUT_OF_MEMORY = 2

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from glt_lightning.data.graph import AnyGraph, Seeds
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError, SamplingOptions
+from glt_lightning.graph import AnyGraph, Manifest, Seeds
 from glt_lightning.loader.link_plan import LinkEdges, LinkPlan
 from glt_lightning.loader.link_spec import LinkSpec, check_tree
 from glt_lightning.loader.plans import sampler_config, share_out
@@ -14,10 +13,8 @@ from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.time_bounds import with_bounds
 from glt_lightning.loader.times import require_own_negatives, require_times
 from glt_lightning.loader.typed_plan import TypedSeeds
-from glt_lightning.options import SamplingOptions
-from glt_lightning.producer.ranks import Ranks
-from glt_lightning.sampler.link_task import LinkTask
-from glt_lightning.sampler.request import SamplerConfig
+from glt_lightning.sampling import LinkTask, SamplerConfig
+from glt_lightning.workers import Ranks
 
 
 @dataclass(frozen=True)

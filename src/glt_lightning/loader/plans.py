@@ -9,22 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.data.other_edges import having_edge_types
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError, SamplingOptions
+from glt_lightning.graph import Manifest, having_edge_types
 from glt_lightning.loader.importance import fanouts_of, importance_task, seeds_alone
 from glt_lightning.loader.resume import graph_identity, seeds_identity
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.subgraph_type import subgraph_task
 from glt_lightning.loader.time_bounds import times_of, with_bounds
 from glt_lightning.loader.typed_plan import TypedPlan, TypedSeeds, joined
-from glt_lightning.options import SamplingOptions
-from glt_lightning.producer.ranks import Ranks
-from glt_lightning.sampler.aggregate import require_aggregable
-from glt_lightning.sampler.own_batches import OwnBatches
-from glt_lightning.sampler.plan import EpochPlan
-from glt_lightning.sampler.request import SamplerConfig, drawn_from
-from glt_lightning.sampler.sample import TREE_OF
+from glt_lightning.sampling import TREE_OF, EpochPlan, OwnBatches, SamplerConfig, drawn_from, require_aggregable
+from glt_lightning.workers import Ranks
 
 _log = logging.getLogger(__name__)
 

@@ -13,11 +13,9 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NegativeSampling as PygNegatives
 from torch_geometric.sampler.base import NumNeighbors
 
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import OptionError
-from glt_lightning.options import NegativeSampling
-from glt_lightning.partition.sources.arrays import host_array
-from glt_lightning.types import EdgeType, GraphSchema, edge_type_str
+from glt_lightning.base import EdgeType, GraphSchema, NegativeSampling, OptionError, edge_type_str
+from glt_lightning.graph import LocalPartition
+from glt_lightning.partition import host_array
 
 
 def require_graph(name: str, data: Any) -> None:

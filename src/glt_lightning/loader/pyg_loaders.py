@@ -16,18 +16,16 @@ from torch.utils.data import DataLoader
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler.base import SubgraphType
 
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import OptionError
+from glt_lightning.base import EdgeType, OptionError, SamplingOptions, edge_type_str
+from glt_lightning.graph import LocalPartition
 from glt_lightning.loader.context import LoaderContext
 from glt_lightning.loader.in_memory import Graph, InMemoryGraph, Rows, sampler_output
 from glt_lightning.loader.link_spec import LinkSpec
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.pyg_inputs import read_edges, read_fanouts, read_negatives, read_nodes, require_graph
 from glt_lightning.loader.spec import LoaderSpec
-from glt_lightning.options import SamplingOptions
-from glt_lightning.partition.sources.arrays import host_array
-from glt_lightning.sampler.request import BatchRequest, batch_key
-from glt_lightning.types import EdgeType, edge_type_str
+from glt_lightning.partition import host_array
+from glt_lightning.sampling import BatchRequest, batch_key
 
 _REFUSED = {
     "neighbor_sampler": "draws are this package's own. Write a sampling.picker or a sampling.batch_sampler instead.",

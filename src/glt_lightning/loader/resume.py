@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.graph import seeds_hash
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError
+from glt_lightning.graph import Manifest, seeds_hash
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.typed_plan import TypedSeeds
-from glt_lightning.sampler.plan import EpochPlan
+from glt_lightning.sampling import EpochPlan
 
 _CRC, _HASH, _PARTS, _WEIGHTS, _BOUNDS = "seeds_crc32", "seeds_hash", "parts", "seed_weights", "time_bounds"
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glt_lightning.data.manifest import Manifest
+from glt_lightning.base import SamplingOptions, WeightAttr
+from glt_lightning.graph import Manifest
 from glt_lightning.loader.collate import Collate
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
-from glt_lightning.options import SamplingOptions, WeightAttr
-from glt_lightning.producer.base import Producer
-from glt_lightning.sampler.plan import EpochPlan
-from glt_lightning.sampler.request import BatchRequest, SamplerConfig, batch_key, drawn_from
+from glt_lightning.sampling import BatchRequest, EpochPlan, SamplerConfig, batch_key, drawn_from
+from glt_lightning.workers import Producer
 
 
 @dataclass(frozen=True, kw_only=True)

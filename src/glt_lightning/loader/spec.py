@@ -8,15 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.graph import AnyGraph, Seeds
-from glt_lightning.errors import OptionError
+from glt_lightning.base import (
+    EDGE_FORMATS,
+    EdgeFormat,
+    Fanouts,
+    GraphSchema,
+    OptionError,
+    SubgraphType,
+    WeightAttr,
+    one_of,
+)
+from glt_lightning.graph import AnyGraph, Seeds
 from glt_lightning.loader.batch_transform import BatchTransform
 from glt_lightning.loader.subgraph_type import check_ptr, check_subgraph
 from glt_lightning.loader.times import as_times
 from glt_lightning.loader.typed_plan import TypedSeeds, for_each_type, joined
-from glt_lightning.options import EDGE_FORMATS, EdgeFormat, Fanouts, SubgraphType, WeightAttr, one_of
-from glt_lightning.transport.message import DTYPES
-from glt_lightning.types import GraphSchema
+from glt_lightning.workers import DTYPES
 
 
 @dataclass(frozen=True, kw_only=True)

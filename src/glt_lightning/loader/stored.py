@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.options import SamplingOptions
-from glt_lightning.sampler.request import SamplerConfig
-from glt_lightning.sampler.times import ignored_times
-from glt_lightning.sampler.weights import ignored_weights
+from glt_lightning.base import SamplingOptions
+from glt_lightning.graph import Manifest
+from glt_lightning.sampling import SamplerConfig, ignored_times, ignored_weights
 
 _log = logging.getLogger(__name__)
 

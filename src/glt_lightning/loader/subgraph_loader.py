@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError
+from glt_lightning.graph import Manifest
 from glt_lightning.loader.collate import Batch, Collate
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.spec import LoaderSpec
-from glt_lightning.sampler.sample import TREE_OF, Sample
+from glt_lightning.sampling import TREE_OF, Sample
 
 
 class DistSubGraphLoader(DistNeighborLoader):

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.errors import OptionError
-from glt_lightning.options import SUBGRAPH_TYPES, SamplingOptions, SubgraphType, one_of
-from glt_lightning.sampler.subgraph_task import BIDIRECTIONAL, INDUCED, SubgraphTask
-from glt_lightning.types import EdgeType, GraphSchema, edge_type_str
+from glt_lightning.base import (
+    SUBGRAPH_TYPES,
+    EdgeType,
+    GraphSchema,
+    OptionError,
+    SamplingOptions,
+    SubgraphType,
+    edge_type_str,
+    one_of,
+)
+from glt_lightning.graph import Manifest
+from glt_lightning.sampling import BIDIRECTIONAL, INDUCED, SubgraphTask
 
 
 class HasSubgraphType(Protocol):

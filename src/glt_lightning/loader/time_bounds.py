@@ -7,14 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError, SamplingOptions
+from glt_lightning.graph import Manifest
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.times import SEED_TIME, bounds_of, require_times
 from glt_lightning.loader.typed_plan import TypedSeeds, joined
-from glt_lightning.options import SamplingOptions
-from glt_lightning.sampler.plan import EpochPlan
-from glt_lightning.sampler.times import require_time_attr
+from glt_lightning.sampling import EpochPlan, require_time_attr
 
 
 def times_of(

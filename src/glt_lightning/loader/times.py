@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.errors import OptionError
-from glt_lightning.ops.trees import Trees
-from glt_lightning.options import NegativeSampling, SamplingOptions
+from glt_lightning.base import NegativeSampling, OptionError, SamplingOptions
+from glt_lightning.kernels import Trees
 
 SEED_TIME = "seed_time"  # the times of a batch's seeds, in what it has of its seeds
 _LEAST = np.iinfo(np.int64).min  # also what numpy makes of NaT

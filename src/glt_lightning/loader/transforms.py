@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import DataError, OptionError
 from glt_lightning.loader.edge_index import plain
 
 _FAR = 1 << 20  # of a node that is not reached

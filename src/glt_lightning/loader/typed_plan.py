@@ -8,12 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.graph import Seeds
-from glt_lightning.errors import OptionError
-from glt_lightning.sampler.plan import EpochPlan
-from glt_lightning.sampler.request import BatchRequest
-from glt_lightning.sampler.sample import of_type
-from glt_lightning.types import edge_type_str
+from glt_lightning.base import OptionError, edge_type_str
+from glt_lightning.graph import Seeds
+from glt_lightning.sampling import BatchRequest, EpochPlan, of_type
 
 
 @dataclass(frozen=True)

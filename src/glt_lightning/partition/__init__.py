@@ -1,12 +1,274 @@
-"""Partitions a user's graph into parts on disk."""
+"""A user's data in, a partition folder out: sources, assignment of nodes to parts, the writing of arrays, hotness,
+copies.
 
-from glt_lightning.partition.assign import Assigner, GraphToPartition
-from glt_lightning.partition.assign_graph import assign_graph
-from glt_lightning.partition.edge_splits.source import hold_out_edges
-from glt_lightning.partition.link_split import LinkSplit, random_link_split
-from glt_lightning.partition.parts_folder import complete_partition
-from glt_lightning.partition.sources import GraphSource, open_source
-from glt_lightning.partition.writer import partition_dir, partition_graph, partition_parts
+`open_source` recognises what the user has (a PyG data set or `Data`, OGB, tables of Parquet or CSV, ``.npz``, folders
+of ``.npy``, scipy) and reads it as a `GraphSource`: blocks of edges and rows, never the whole. `partition_graph` then
+works in two stages (docs/decisions/006):
+
+1. ``assign/``: an `Assigner` gives each node a part: random, frequency, metis, streaming, an array or a user's class.
+2. ``build/``: edges and rows are sorted on disk into their parts, within ``partition.memory_bytes``; hotness is
+   computed (``hotness/``); the folder gets its final name when it is whole. `partition_parts` does the second stage for
+   some parts, on many hosts; `complete_partition` ends it.
+
+A killed run leaves no folder under the final name, and the next one continues or starts anew. ``verify.py`` checks a
+folder against the hashes in its manifest; ``copies/`` fetches one from elsewhere.
+
+Runs in the first rank of each host before training, or by the command ``partition``.
+
+Example:
+    >>> from glt_lightning.partition import open_source, partition_graph
+    >>> from glt_lightning.base import PartitionOptions
+    >>> source, options = open_source("graph.npz", "data"), PartitionOptions(num_parts=2)
+    >>> partition_graph(source, "face", options, progress=False).num_parts
+    2
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from glt_lightning.base import lazy_names
+
+if TYPE_CHECKING:
+    from glt_lightning.partition.assign.base import (
+        Assigner as Assigner,
+        Assignment as Assignment,
+        GraphToPartition as GraphToPartition,
+    )
+    from glt_lightning.partition.assign.frequency import (
+        FrequencyAssigner as FrequencyAssigner,
+        frequency_parts as frequency_parts,
+    )
+    from glt_lightning.partition.assign.metis import (
+        MetisAssigner as MetisAssigner,
+    )
+    from glt_lightning.partition.assign.random import (
+        RandomAssigner as RandomAssigner,
+    )
+    from glt_lightning.partition.assign.streaming import (
+        StreamingAssigner as StreamingAssigner,
+    )
+    from glt_lightning.partition.assigned import (
+        assign_graph as assign_graph,
+    )
+    from glt_lightning.partition.build.degrees import (
+        Degrees as Degrees,
+    )
+    from glt_lightning.partition.build.edge_types import (
+        StoredEdgeType as StoredEdgeType,
+        stored_edge_types as stored_edge_types,
+    )
+    from glt_lightning.partition.build.topology import (
+        GraphTopology as GraphTopology,
+    )
+    from glt_lightning.partition.copies import (
+        CopySource as CopySource,
+        check_url as check_url,
+        pull_partition as pull_partition,
+    )
+    from glt_lightning.partition.edge_splits.source import (
+        hold_out_edges as hold_out_edges,
+    )
+    from glt_lightning.partition.folder import (
+        whole_file as whole_file,
+    )
+    from glt_lightning.partition.follow import (
+        follow_batches as follow_batches,
+    )
+    from glt_lightning.partition.hotness.rank import (
+        Hotness as Hotness,
+    )
+    from glt_lightning.partition.hotness.vip import (
+        inclusion as inclusion,
+        seed_probabilities as seed_probabilities,
+    )
+    from glt_lightning.partition.in_memory import (
+        partition_in_memory as partition_in_memory,
+    )
+    from glt_lightning.partition.labels import (
+        check_labels as check_labels,
+    )
+    from glt_lightning.partition.link_pairs import (
+        Pairs as Pairs,
+        contains as contains,
+    )
+    from glt_lightning.partition.link_split import (
+        LinkSplit as LinkSplit,
+        random_link_split as random_link_split,
+    )
+    from glt_lightning.partition.parts_folder import (
+        complete_partition as complete_partition,
+        finished_parts as finished_parts,
+    )
+    from glt_lightning.partition.sources.arrays import (
+        edge_ends as edge_ends,
+        host_array as host_array,
+    )
+    from glt_lightning.partition.sources.base import (
+        ArraySource as ArraySource,
+        GraphSource as GraphSource,
+        categories_of as categories_of,
+        classes_of as classes_of,
+        pick_target as pick_target,
+    )
+    from glt_lightning.partition.sources.fingerprint import (
+        array_fingerprint as array_fingerprint,
+    )
+    from glt_lightning.partition.sources.open import (
+        open_source as open_source,
+    )
+    from glt_lightning.partition.sources.saved import (
+        UNREADABLE as UNREADABLE,
+        load_saved as load_saved,
+    )
+    from glt_lightning.partition.sources.scipy_sparse import (
+        is_matrix as is_matrix,
+    )
+    from glt_lightning.partition.sources.split_arrays import (
+        split_ids as split_ids,
+        split_keys as split_keys,
+    )
+    from glt_lightning.partition.sources.tables.lookup import (
+        has_ids as has_ids,
+        user_ids as user_ids,
+    )
+    from glt_lightning.partition.sources.tables.mapping import (
+        is_text as is_text,
+        parse_tables as parse_tables,
+    )
+    from glt_lightning.partition.sources.tables.source import (
+        tables_folder as tables_folder,
+    )
+    from glt_lightning.partition.sources.tensors import (
+        FLOATS as FLOATS,
+        TensorGraph as TensorGraph,
+        cast_rows as cast_rows,
+        dtype_of as dtype_of,
+        fingerprint as fingerprint,
+        reverse_edge_type as reverse_edge_type,
+    )
+    from glt_lightning.partition.sources.torch_arrays import (
+        array_of as array_of,
+        tensor_of as tensor_of,
+    )
+    from glt_lightning.partition.splits import (
+        check_overlap as check_overlap,
+    )
+    from glt_lightning.partition.verify import (
+        hash_partition as hash_partition,
+        verify_partition as verify_partition,
+        wanted_files as wanted_files,
+    )
+    from glt_lightning.partition.writer import (
+        partition_dir as partition_dir,
+        partition_graph as partition_graph,
+        partition_parts as partition_parts,
+    )
+
+# What users and other rooms ask for, by the module that defines it
+_MODULES = {
+    "assign.base": (
+        "Assigner",
+        "Assignment",
+        "GraphToPartition",
+    ),
+    "assign.frequency": (
+        "FrequencyAssigner",
+        "frequency_parts",
+    ),
+    "assign.metis": ("MetisAssigner",),
+    "assign.random": ("RandomAssigner",),
+    "assign.streaming": ("StreamingAssigner",),
+    "assigned": ("assign_graph",),
+    "build.degrees": ("Degrees",),
+    "build.edge_types": (
+        "StoredEdgeType",
+        "stored_edge_types",
+    ),
+    "build.topology": ("GraphTopology",),
+    "copies": (
+        "CopySource",
+        "check_url",
+        "pull_partition",
+    ),
+    "edge_splits.source": ("hold_out_edges",),
+    "folder": ("whole_file",),
+    "follow": ("follow_batches",),
+    "hotness.rank": ("Hotness",),
+    "hotness.vip": (
+        "inclusion",
+        "seed_probabilities",
+    ),
+    "in_memory": ("partition_in_memory",),
+    "labels": ("check_labels",),
+    "link_pairs": (
+        "Pairs",
+        "contains",
+    ),
+    "link_split": (
+        "LinkSplit",
+        "random_link_split",
+    ),
+    "parts_folder": (
+        "complete_partition",
+        "finished_parts",
+    ),
+    "sources.arrays": (
+        "edge_ends",
+        "host_array",
+    ),
+    "sources.base": (
+        "ArraySource",
+        "GraphSource",
+        "categories_of",
+        "classes_of",
+        "pick_target",
+    ),
+    "sources.fingerprint": ("array_fingerprint",),
+    "sources.open": ("open_source",),
+    "sources.saved": (
+        "UNREADABLE",
+        "load_saved",
+    ),
+    "sources.scipy_sparse": ("is_matrix",),
+    "sources.split_arrays": (
+        "split_ids",
+        "split_keys",
+    ),
+    "sources.tables.lookup": (
+        "has_ids",
+        "user_ids",
+    ),
+    "sources.tables.mapping": (
+        "is_text",
+        "parse_tables",
+    ),
+    "sources.tables.source": ("tables_folder",),
+    "sources.tensors": (
+        "FLOATS",
+        "TensorGraph",
+        "cast_rows",
+        "dtype_of",
+        "fingerprint",
+        "reverse_edge_type",
+    ),
+    "sources.torch_arrays": (
+        "array_of",
+        "tensor_of",
+    ),
+    "splits": ("check_overlap",),
+    "verify": (
+        "hash_partition",
+        "verify_partition",
+        "wanted_files",
+    ),
+    "writer": (
+        "partition_dir",
+        "partition_graph",
+        "partition_parts",
+    ),
+}
+_HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "Assigner",
@@ -22,3 +284,5 @@ __all__ = [
     "partition_parts",
     "random_link_split",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from glt_lightning.errors import DataError
-from glt_lightning.ops.encoding import BFLOAT16
-from glt_lightning.page.numbers import counted
+from glt_lightning.base import DataError, EdgeType, counted, edge_type_str
+from glt_lightning.kernels import BFLOAT16
 from glt_lightning.partition.labels import check_labels
 from glt_lightning.partition.sources.base import EdgeList, GraphSource, Rows, counted_by, file_of
-from glt_lightning.types import EdgeType, edge_type_str
 
 RESERVED = {"n_id", "hotness", "indptr", "indices", "edge_ids"}
 

@@ -17,15 +17,23 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TypeVar
 
-from glt_lightning.data.arrays import check_header, disk_full_speaks
-from glt_lightning.data.chunk_hashes import CHUNK_BYTES, chunk_digest
-from glt_lightning.data.manifest import MANIFEST, ArrayEntry, Manifest
-from glt_lightning.data.regular_file import NOT_OURS, open_below, open_folder_below, parse_json
-from glt_lightning.errors import OptionError, PartitionError
+from glt_lightning.base import OptionError, PartitionError, Progress
+from glt_lightning.graph import (
+    CHUNK_BYTES,
+    MANIFEST,
+    NOT_OURS,
+    ArrayEntry,
+    Manifest,
+    check_header,
+    chunk_digest,
+    disk_full_speaks,
+    open_below,
+    open_folder_below,
+    parse_json,
+)
 from glt_lightning.partition.folder import exclusive
 from glt_lightning.partition.parts_folder import LOCK_TIMEOUT_S
 from glt_lightning.partition.verify import wanted_files
-from glt_lightning.progress import Progress
 
 _STREAMS = 4  # pieces that are fetched at once
 _ATTEMPTS = 3  # of a piece that comes broken: more would hide a source that is damaged

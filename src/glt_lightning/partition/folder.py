@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from glt_lightning.errors import PartitionError
+from glt_lightning.base import PartitionError
 
 _POLL_S = 0.05  # a lock that is released is taken within this time; a partition takes seconds to hours
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from glt_lightning.data.manifest import MANIFEST, Manifest
-from glt_lightning.options import PartitionOptions
-from glt_lightning.options.parse import Fanouts
+from glt_lightning.base import Fanouts, PartitionOptions
+from glt_lightning.graph import MANIFEST, Manifest
 from glt_lightning.partition.build.part_files import PartFile
 from glt_lightning.partition.parts_folder import finished_parts
 

@@ -11,11 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.manifest import ArrayEntry, Manifest, cum_name, edge_path, gid_path, node_path, node_times_path
-from glt_lightning.data.row_order import TIMES
-from glt_lightning.data.shared_arrays import SharedArrays
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import PartitionOptions, Progress
+from glt_lightning.graph import (
+    TIMES,
+    ArrayEntry,
+    LocalPartition,
+    Manifest,
+    SharedArrays,
+    cum_name,
+    edge_path,
+    gid_path,
+    node_path,
+    node_times_path,
+)
 from glt_lightning.partition.build.degrees import Degrees
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.edges import EdgeJob, write_edges
@@ -23,7 +31,6 @@ from glt_lightning.partition.build.layout import NodeLayout
 from glt_lightning.partition.build.manifest_head import manifest_head
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.sources.base import GraphSource
-from glt_lightning.progress import Progress
 
 _log = logging.getLogger(__name__)
 

@@ -7,12 +7,10 @@ from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
-from glt_lightning.errors import DataError
-from glt_lightning.ops.encoding import BFLOAT16, from_bfloat16
-from glt_lightning.page.numbers import counted
+from glt_lightning.base import DataError, NodeType, counted
+from glt_lightning.kernels import BFLOAT16, from_bfloat16
 from glt_lightning.partition.build.normalize import row_chunks
 from glt_lightning.partition.sources.base import GraphSource, Rows, classes_of, file_of, name_of
-from glt_lightning.types import NodeType
 
 _log = logging.getLogger(__name__)
 

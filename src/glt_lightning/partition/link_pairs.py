@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glt_lightning.errors import DataError
-from glt_lightning.sampler.draws import GOLDEN, mix64
+from glt_lightning.base import DataError
+from glt_lightning.kernels import GOLDEN, mix64
 
 _PAIRS, _DRAWS, _ORDER = 1, 2, 3  # what a hash is for
 MOST_NODES = 1 << 32  # two ids make a hash of 64 bits without collisions

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.errors import OptionError
-from glt_lightning.options.checks import at_least
+from glt_lightning.base import OptionError, at_least
 from glt_lightning.partition.link_pairs import MOST_NODES, Pairs, checked_edges, contains, grouped
 
 _SPLITS = ("train", "val", "test")

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from glt_lightning.data.manifest import MANIFEST, ArrayEntry, Manifest
-from glt_lightning.errors import PartitionError
+from glt_lightning.base import PartitionError
+from glt_lightning.graph import MANIFEST, ArrayEntry, Manifest
 from glt_lightning.partition.build.builder import Built
 from glt_lightning.partition.build.part_files import PartFile, require_same
 from glt_lightning.partition.folder import exclusive, remove_part_folders

@@ -9,17 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glt_lightning.data.manifest import MANIFEST, Manifest, options_hash
-from glt_lightning.errors import OptionError, PartitionError
-from glt_lightning.options import PartitionOptions
-from glt_lightning.partition.assign import Assigner
+from glt_lightning.base import OptionError, PartitionError, PartitionOptions, Progress
+from glt_lightning.graph import MANIFEST, Manifest, options_hash
+from glt_lightning.partition.assign.base import Assigner
 from glt_lightning.partition.build.builder import Builder, Built
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.folder import exclusive, folder_beside, whole_folder
 from glt_lightning.partition.parts_folder import compose, finished_parts, place, require_fresh, save_parts
 from glt_lightning.partition.sources.base import GraphSource
 from glt_lightning.partition.splits import resolve_splits
-from glt_lightning.progress import Progress
 
 _log = logging.getLogger(__name__)
 

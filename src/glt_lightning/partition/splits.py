@@ -8,12 +8,10 @@ from itertools import combinations
 
 import numpy as np
 
-from glt_lightning.data.graph import INTEGER_MASK, is_integer_mask
-from glt_lightning.errors import DataError
-from glt_lightning.page.numbers import counted
+from glt_lightning.base import DataError, NodeType, counted
+from glt_lightning.graph import INTEGER_MASK, is_integer_mask
 from glt_lightning.partition.build.degrees import known_nodes
 from glt_lightning.partition.sources.base import GraphSource, counted_by, file_of, lacking_rows, name_of
-from glt_lightning.types import NodeType
 
 _log = logging.getLogger(__name__)
 

@@ -9,24 +9,24 @@ from pathlib import Path
 
 import numpy as np
 
-from glt_lightning.data.arrays import hash_array, open_array, verify_array
-from glt_lightning.data.manifest import (
+from glt_lightning.base import OptionError, PartitionError, Progress, counted
+from glt_lightning.graph import (
+    TIMES,
     ArrayEntry,
     Manifest,
     cum_name,
     edge_path,
     edge_split_path,
     gid_path,
+    hash_array,
     node_path,
     node_times_path,
+    open_array,
     split_path,
+    verify_array,
 )
-from glt_lightning.data.row_order import TIMES
-from glt_lightning.errors import OptionError, PartitionError
-from glt_lightning.page.numbers import counted
 from glt_lightning.partition.folder import exclusive
 from glt_lightning.partition.parts_folder import LOCK_TIMEOUT_S
-from glt_lightning.progress import Progress
 
 _PART = "part"
 _LEAST_TIME = -(2**63)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from glt_lightning import __version__
-from glt_lightning.data.manifest import MANIFEST, Manifest, options_hash
-from glt_lightning.errors import OptionError
-from glt_lightning.options import Normalize, PartitionOptions
-from glt_lightning.partition.assign import Assigner, assigner_of
+from glt_lightning.base import Normalize, OptionError, PartitionOptions
+from glt_lightning.graph import MANIFEST, Manifest, options_hash
+from glt_lightning.partition.assign import assigner_of
+from glt_lightning.partition.assign.base import Assigner
 from glt_lightning.partition.edge_splits.source import LinkSource
 from glt_lightning.partition.folder import exclusive
 from glt_lightning.partition.follow import follow_batches

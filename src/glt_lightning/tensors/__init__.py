@@ -1,4 +1,187 @@
-"""Rows of the user's own over a partitioned graph: tables that the ranks of a job share, and `DistGraph` over them.
+"""Rows of the user's own over a partitioned graph: `DistTensor`, and `DistEmbedding`, rows that train, with sparse
+optimizers.
 
-numpy only, but for ``dist_*.py``, which give torch tensors.
+A table lies in a memfd that the first rank of a host makes and all ranks of the host map (docs/decisions/019). Reads
+and the steps of optimizers touch the memory directly; plain writes hold the table's ``flock``, which the kernel frees
+when its holder dies. Rows of other hosts are asked of their shard's server (``remote_home.py``) and written there.
+Gradients of embeddings are exchanged by the ranks once per step (``exchange.py``); rows go beside the checkpoint, each
+host its own (``saved.py``).
+
+`DistGraph` gives rows, splits (`node_split`, `edge_split`) and walks of a graph by the user's ids.
+
+Runs in the ranks.
+
+Example:
+    >>> import torch
+    >>> from glt_lightning.tensors import DistGraph, DistTensor
+    >>> with DistGraph("parts") as graph:
+    ...     h = DistTensor((graph.num_nodes(), 2), torch.float32, "h")
+    ...     h[[1]] = torch.tensor([[1.0, 2.0]])
+    ...     print(h[[0, 1]].tolist())
+    [[0.0, 0.0], [1.0, 2.0]]
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from glt_lightning.base import lazy_names
+
+if TYPE_CHECKING:
+    from glt_lightning.tensors.combined import (
+        Optimizers as Optimizers,
+        sparse_optimizers as sparse_optimizers,
+    )
+    from glt_lightning.tensors.dist_embedding import (
+        MARKER as MARKER,
+        DistEmbedding as DistEmbedding,
+    )
+    from glt_lightning.tensors.dist_graph import (
+        DistGraph as DistGraph,
+        Neighbors as Neighbors,
+    )
+    from glt_lightning.tensors.dist_ranks import (
+        end_group_at_exit as end_group_at_exit,
+        gather_counts as gather_counts,
+        gather_text as gather_text,
+        ranks_of_this_process as ranks_of_this_process,
+    )
+    from glt_lightning.tensors.dist_snapshot import (
+        load_persistent as load_persistent,
+        persistent_rows as persistent_rows,
+    )
+    from glt_lightning.tensors.dist_split import (
+        edge_split as edge_split,
+        node_split as node_split,
+    )
+    from glt_lightning.tensors.dist_tensor import (
+        OPEN_GRAPHS as OPEN_GRAPHS,
+        DistTensor as DistTensor,
+        init_of as init_of,
+    )
+    from glt_lightning.tensors.dist_values import (
+        rows_of_index as rows_of_index,
+    )
+    from glt_lightning.tensors.reader import (
+        GraphReader as GraphReader,
+    )
+    from glt_lightning.tensors.remote_home import (
+        Reach as Reach,
+    )
+    from glt_lightning.tensors.rows import (
+        EmbeddingRows as EmbeddingRows,
+    )
+    from glt_lightning.tensors.saved import (
+        WEIGHT as WEIGHT,
+        RowsToSave as RowsToSave,
+        SavedRows as SavedRows,
+        is_nonce as is_nonce,
+        open_saved as open_saved,
+        write_rows as write_rows,
+    )
+    from glt_lightning.tensors.scratch import (
+        lies_in_memory as lies_in_memory,
+        on_scratch as on_scratch,
+    )
+    from glt_lightning.tensors.space import (
+        RowSpace as RowSpace,
+        row_spaces as row_spaces,
+    )
+    from glt_lightning.tensors.sparse import (
+        SparseAdagrad as SparseAdagrad,
+        SparseAdam as SparseAdam,
+        SparseOptimizer as SparseOptimizer,
+        SparseSGD as SparseSGD,
+    )
+    from glt_lightning.tensors.table import (
+        SharedTable as SharedTable,
+        own_parts as own_parts,
+    )
+    from glt_lightning.tensors.tables import (
+        SharedTables as SharedTables,
+        TableSpec as TableSpec,
+    )
+
+# What users and other rooms ask for, by the module that defines it
+_MODULES = {
+    "combined": (
+        "Optimizers",
+        "sparse_optimizers",
+    ),
+    "dist_embedding": (
+        "DistEmbedding",
+        "MARKER",
+    ),
+    "dist_graph": (
+        "DistGraph",
+        "Neighbors",
+    ),
+    "dist_ranks": (
+        "end_group_at_exit",
+        "gather_counts",
+        "gather_text",
+        "ranks_of_this_process",
+    ),
+    "dist_snapshot": (
+        "load_persistent",
+        "persistent_rows",
+    ),
+    "dist_split": (
+        "edge_split",
+        "node_split",
+    ),
+    "dist_tensor": (
+        "DistTensor",
+        "OPEN_GRAPHS",
+        "init_of",
+    ),
+    "dist_values": ("rows_of_index",),
+    "reader": ("GraphReader",),
+    "remote_home": ("Reach",),
+    "rows": ("EmbeddingRows",),
+    "saved": (
+        "RowsToSave",
+        "SavedRows",
+        "WEIGHT",
+        "is_nonce",
+        "open_saved",
+        "write_rows",
+    ),
+    "scratch": (
+        "lies_in_memory",
+        "on_scratch",
+    ),
+    "space": (
+        "RowSpace",
+        "row_spaces",
+    ),
+    "sparse": (
+        "SparseAdagrad",
+        "SparseAdam",
+        "SparseOptimizer",
+        "SparseSGD",
+    ),
+    "table": (
+        "SharedTable",
+        "own_parts",
+    ),
+    "tables": (
+        "SharedTables",
+        "TableSpec",
+    ),
+}
+_HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+
+__all__ = [
+    "DistEmbedding",
+    "DistGraph",
+    "DistTensor",
+    "Optimizers",
+    "SparseAdagrad",
+    "SparseAdam",
+    "SparseSGD",
+    "edge_split",
+    "node_split",
+]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

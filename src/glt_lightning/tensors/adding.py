@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from glt_lightning.ops.embedding import RowSums, sgd_rows
+from glt_lightning.kernels import RowSums, sgd_rows
 
 _LEAST_WIDTH = 16  # `numpy.add.at` adds 1.2 M rows of 64 per CPU second, the kernel 4.1; of one number it adds 27
 _MOST_OFTEN = 64  # that a row may come: each time takes a call

@@ -12,10 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt_lightning.errors import DataError
-from glt_lightning.ops.excluded import ExcludedEdges
-from glt_lightning.options import ClusterOptions, DrawOptions, TensorOptions, as_options, parse_fanouts
-from glt_lightning.producer.ranks import Ranks
+from glt_lightning.base import (
+    ClusterOptions,
+    DataError,
+    DrawOptions,
+    EdgeType,
+    NodeType,
+    TensorOptions,
+    as_options,
+    parse_fanouts,
+)
+from glt_lightning.kernels import ExcludedEdges
 from glt_lightning.tensors.dist_ranks import ranks_of_this_process
 from glt_lightning.tensors.dist_servers import GraphSource, open_reader
 from glt_lightning.tensors.dist_snapshot import load_tensors, save_tensors
@@ -27,7 +34,7 @@ from glt_lightning.tensors.remote_home import LazyHomes, Reach
 from glt_lightning.tensors.row_data import RowData, TypesOfGraph
 from glt_lightning.tensors.space import Homes, RowSpace, row_spaces
 from glt_lightning.tensors.tables import SharedTables
-from glt_lightning.types import EdgeType, NodeType
+from glt_lightning.workers import Ranks
 
 
 class Neighbors(NamedTuple):

@@ -10,8 +10,8 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from glt_lightning.errors import PeerError
-from glt_lightning.producer.ranks import Ranks
+from glt_lightning.base import PeerError
+from glt_lightning.workers import Ranks
 
 _MOST_BYTES = 1 << 20  # of one rank's text
 

@@ -8,12 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeAlias
 
-from glt_lightning.cluster.link import Link
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import OptionError
-from glt_lightning.options import ClusterOptions
-from glt_lightning.server.served import ServedGraph
+from glt_lightning.base import ClusterOptions, OptionError
+from glt_lightning.graph import LocalPartition
 from glt_lightning.tensors.reader import GraphReader
+from glt_lightning.workers import Link, ServedGraph
 
 GraphSource: TypeAlias = str | Path | LocalPartition | ClusterOptions | GraphReader
 

@@ -10,13 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import DataError, EdgeType, NodeType, OptionError
 from glt_lightning.tensors.dist_graph import DistGraph
 from glt_lightning.tensors.dist_tensor import DistTensor, only_graph
 from glt_lightning.tensors.dist_values import rows_of_index
 from glt_lightning.tensors.space import RowSpace
 from glt_lightning.tensors.split import local_share, split_rows
-from glt_lightning.types import EdgeType, NodeType
 
 _AT_ONCE = 1 << 20  # rows of a mask that are read at once
 _FEW_LOCAL = 0.8

@@ -11,13 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt_lightning.errors import DataError
-from glt_lightning.page.numbers import size
+from glt_lightning.base import DataError, EdgeType, NodeType, size
 from glt_lightning.tensors.dist_values import rows_of_index, to_array, to_tensor, torch_dtype, values_for
 from glt_lightning.tensors.reader import StoredRows
 from glt_lightning.tensors.table import SharedTable
 from glt_lightning.tensors.tables import TableSpec
-from glt_lightning.types import EdgeType, NodeType
 
 if TYPE_CHECKING:
     from glt_lightning.tensors.dist_graph import DistGraph

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt_lightning.data.graph import INTEGER_MASK, is_integer_mask
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError
+from glt_lightning.graph import INTEGER_MASK, is_integer_mask
 from glt_lightning.tensors.values import ValueType
 
 

@@ -9,14 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt_lightning.errors import DataError
-from glt_lightning.ops.mix import hop_key
-from glt_lightning.ops.walks import MOST_STEPS, WalkRule
-from glt_lightning.sampler.draws import role_key
-from glt_lightning.sampler.metapath import fault_of
-from glt_lightning.sampler.walks import WalkStart, walk_through
+from glt_lightning.base import DataError, node_type_key
+from glt_lightning.kernels import MOST_STEPS, WalkRule, hop_key
+from glt_lightning.sampling import WalkStart, fault_of, role_key, walk_through
 from glt_lightning.tensors.dist_values import rows_of_index
-from glt_lightning.types import node_type_key
 
 if TYPE_CHECKING:
     from glt_lightning.tensors.dist_graph import DistGraph

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from glt_lightning.cluster.link import Link
-from glt_lightning.errors import DataError, RefusedError
-from glt_lightning.transport.base import Caller, CallHandler, Service, Transport
-from glt_lightning.transport.message import Message, pack, read_integer, unpack
+from glt_lightning.base import DataError, RefusedError, read_integer
+from glt_lightning.workers import Caller, CallHandler, Link, Message, Service, Transport, pack, unpack
 
 if TYPE_CHECKING:
     from glt_lightning.tensors.table import SharedTable

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.regular_file import open_regular
-from glt_lightning.errors import DataError
-from glt_lightning.sampler.draws import GOLDEN, mix64, role_key, streams
+from glt_lightning.base import DataError
+from glt_lightning.graph import open_regular
+from glt_lightning.kernels import GOLDEN, mix64
+from glt_lightning.sampling import role_key, streams
 from glt_lightning.tensors.normal import standard_normal
 from glt_lightning.tensors.values import ValueType
 

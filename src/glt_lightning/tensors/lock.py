@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from glt_lightning.errors import PeerError
+from glt_lightning.base import PeerError
 
 _FIRST_S, _MOST_S = 20e-6, 5e-3  # between attempts; a write of 1,000 rows of 64 floats holds the lock for about 50 us
 

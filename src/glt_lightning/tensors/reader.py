@@ -8,23 +8,13 @@ from functools import cached_property
 
 import numpy as np
 
-from glt_lightning.cluster.graph import ClusterGraph
-from glt_lightning.data.edge_ends import ENDS, EdgeEnds
-from glt_lightning.data.graph import AnyGraph
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.manifest import edge_path, gid_path, node_path
-from glt_lightning.errors import DataError, OptionError, PartitionError
-from glt_lightning.ops.excluded import ExcludedEdges
-from glt_lightning.ops.file_map import guarded
-from glt_lightning.ops.gather import Shards
-from glt_lightning.ops.has_edges import has_edges
-from glt_lightning.ops.sample import RowDraw
-from glt_lightning.options import DrawOptions
-from glt_lightning.sampler.questions import AskedRows, Expand, Gather, HasEdges
-from glt_lightning.sampler.source import RemoteRows, wire_dtype
-from glt_lightning.server.served import ServedGraph
+from glt_lightning.base import DataError, DrawOptions, OptionError, PartitionError
+from glt_lightning.graph import ENDS, AnyGraph, EdgeEnds, LocalPartition, edge_path, gid_path, node_path
+from glt_lightning.kernels import ExcludedEdges, RowDraw, Shards, guarded, has_edges
+from glt_lightning.sampling import AskedRows, Expand, Gather, HasEdges, RemoteRows, wire_dtype
 from glt_lightning.tensors.space import RowSpace, row_spaces
 from glt_lightning.tensors.values import ValueType
+from glt_lightning.workers import ClusterGraph, ServedGraph
 
 _AT_ONCE = 1 << 20  # rows of one request
 

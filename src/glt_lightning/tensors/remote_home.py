@@ -13,15 +13,10 @@ from functools import partial
 
 import numpy as np
 
-from glt_lightning.cluster.link import Link
-from glt_lightning.errors import PeerError, RemoteError
-from glt_lightning.producer.once_per_host import on_all_or_none
-from glt_lightning.producer.ranks import Ranks
+from glt_lightning.base import PeerError, RemoteError
 from glt_lightning.tensors.home import RowsHome
 from glt_lightning.tensors.space import Homes
-from glt_lightning.transport.base import Transport
-from glt_lightning.transport.message import Message, pack, unpack
-from glt_lightning.transport.peer import Peer, PendingAnswer
+from glt_lightning.workers import Link, Message, Peer, PendingAnswer, Ranks, Transport, on_all_or_none, pack, unpack
 
 _MOST_BYTES = 64 << 20  # of one write; larger ones are sent in pieces
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError
 from glt_lightning.tensors.dist_tensor import DistTensor
 from glt_lightning.tensors.space import RowSpace
 

@@ -19,9 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.regular_file import open_regular, parse_json
-from glt_lightning.errors import DataError, WriteError
-from glt_lightning.progress import long_work
+from glt_lightning.base import DataError, WriteError, long_work
+from glt_lightning.graph import open_regular, parse_json
 
 _log = logging.getLogger(__name__)
 VERSION = 1

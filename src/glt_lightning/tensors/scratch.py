@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.shared_arrays import Shapes, SharedArrays
-from glt_lightning.errors import OptionError, WriteError
-from glt_lightning.options import TensorOptions
+from glt_lightning.base import OptionError, TensorOptions, WriteError
+from glt_lightning.graph import Shapes, SharedArrays
 
 ON_DISK = "on_disk"  # in the description of shared memory: whether it is a file
 _PAGE = 4096

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from glt_lightning.errors import DataError
-from glt_lightning.producer.once_per_host import on_all_or_none
-from glt_lightning.progress import long_work
+from glt_lightning.base import DataError, long_work
 from glt_lightning.tensors.reader import GraphReader
 from glt_lightning.tensors.saved import RowsToSave, SavedRows, write_rows
 from glt_lightning.tensors.space import RowSpace
 from glt_lightning.tensors.table import SharedTable
 from glt_lightning.tensors.tables import SharedTables
+from glt_lightning.workers import on_all_or_none
 
 _log = logging.getLogger(__name__)
 IDS = "ids"  # of edges, whose ids have gaps; rows of nodes are saved in the order of their ids

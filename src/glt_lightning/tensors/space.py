@@ -9,11 +9,9 @@ from functools import cached_property
 
 import numpy as np
 
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.errors import DataError
-from glt_lightning.producer.once_per_host import host_name
-from glt_lightning.producer.ranks import Ranks
-from glt_lightning.types import EdgeType, NodeType, edge_type_str
+from glt_lightning.base import DataError, EdgeType, NodeType, edge_type_str
+from glt_lightning.graph import Manifest
+from glt_lightning.workers import Ranks, host_name
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from glt_lightning.errors import OptionError
-from glt_lightning.sampler.plan import permutation
+from glt_lightning.base import OptionError
+from glt_lightning.sampling import permutation
 from glt_lightning.tensors.space import Homes, RowSpace
 
 

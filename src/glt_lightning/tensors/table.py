@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.shared_arrays import SharedArrays
-from glt_lightning.errors import DataError
-from glt_lightning.ops.gather import Shards
+from glt_lightning.base import DataError
+from glt_lightning.graph import SharedArrays
+from glt_lightning.kernels import Shards
 from glt_lightning.tensors.adding import add_rows
 from glt_lightning.tensors.lock import WriteLock
 from glt_lightning.tensors.remote_home import RemoteHome, RemoteHomes

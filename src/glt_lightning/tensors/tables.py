@@ -13,19 +13,15 @@ from weakref import WeakMethod, WeakSet
 
 import numpy as np
 
-from glt_lightning.data.shared_arrays import SharedArrays
-from glt_lightning.errors import DataError, GLTError, OptionError, PeerError
-from glt_lightning.options import TensorOptions
-from glt_lightning.page.numbers import size
-from glt_lightning.producer.once_per_host import on_all_or_none, once_per_host
-from glt_lightning.producer.ranks import Ranks
-from glt_lightning.progress import long_work
+from glt_lightning.base import DataError, GLTError, OptionError, PeerError, TensorOptions, long_work, size
+from glt_lightning.graph import SharedArrays
 from glt_lightning.tensors.init import Init, fill, read_init
 from glt_lightning.tensors.remote_home import LazyHomes, RemoteHomes
 from glt_lightning.tensors.scratch import ON_DISK, on_scratch
 from glt_lightning.tensors.space import Homes, RowSpace
 from glt_lightning.tensors.table import ROWS, WRITERS, OwnPart, SharedTable, WriteEpoch, own_parts
 from glt_lightning.tensors.values import ValueType
+from glt_lightning.workers import Ranks, on_all_or_none, once_per_host
 
 _log = logging.getLogger(__name__)
 _MOST_NAME = 200

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.errors import DataError
-from glt_lightning.ops.encoding import from_bfloat16, to_bfloat16
+from glt_lightning.base import DataError
+from glt_lightning.kernels import from_bfloat16, to_bfloat16
 
 _NAMES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 

@@ -9,9 +9,9 @@ import pytest
 
 from glt_lightning.lightning.callbacks.epoch_totals import EpochTotals
 from glt_lightning.lightning.callbacks.verdict import ADVICE, stages
-from glt_lightning.lightning.report import EpochRecord, RunRecord, run_html
-from glt_lightning.lightning.report.record import by_quantity
-from glt_lightning.sampler.counters import Counters
+from glt_lightning.lightning.report.html import run_html
+from glt_lightning.lightning.report.record import EpochRecord, RunRecord, by_quantity
+from glt_lightning.sampling import Counters
 from tests.report.test_shown import Page
 
 REMOTE = Counters(

@@ -15,11 +15,10 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from glt_lightning import LocalPartition
-from glt_lightning.errors import DataError, OptionError
-from glt_lightning.partition.sources.others.convert import convert_partition, read_labels
-from glt_lightning.partition.verify import verify_partition
-from glt_lightning.progress import Progress
-from glt_lightning.tensors.dist_graph import DistGraph
+from glt_lightning.base import DataError, OptionError, Progress
+from glt_lightning.compat import convert_partition, read_labels
+from glt_lightning.partition import verify_partition
+from glt_lightning.tensors import DistGraph
 from tests.helpers.partitions import small_graph, small_hetero
 from tests.partition.others.accuracy import accuracy, communities, require_same_accuracy
 from tests.partition.others.writers import write_glt, write_pyg
@@ -283,7 +282,7 @@ def _dgl_config(tmp_path: Path) -> Path:
 
 
 def test_the_command_converts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from glt_lightning.lightning.cli.partition import run_partition
+    from glt_lightning.cli.partition import run_partition
 
     data = small_graph()
     parts = write_glt(data, tmp_path / "theirs", 2)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.errors import DataError
-from glt_lightning.partition.sources.others.convert import convert_partition
-from glt_lightning.tensors.dist_graph import DistGraph
+from glt_lightning.base import DataError
+from glt_lightning.compat import convert_partition
+from glt_lightning.tensors import DistGraph
 from tests.partition.others.accuracy import accuracy, communities, require_same_accuracy
 
 pytestmark = pytest.mark.slow

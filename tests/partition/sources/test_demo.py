@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError
 from glt_lightning.partition import open_source
 from glt_lightning.partition.sources import demo, import_graph
 

@@ -9,11 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.errors import DataError
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import EDGE, NODE, DataError, PartitionOptions
+from glt_lightning.graph import Manifest
 from glt_lightning.partition import open_source, partition_graph
-from glt_lightning.types import EDGE, NODE
 from tests.helpers.partition_truth import edges_of
 
 EDGES = np.array([[0, 1, 2, 4, 4, 3, 0], [1, 2, 0, 3, 3, 3, 1]])

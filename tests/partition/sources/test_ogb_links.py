@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.errors import DataError
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import EDGE, NODE, DataError, PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
-from glt_lightning.partition.sources import read_edge_splits
-from glt_lightning.types import EDGE, NODE
+from glt_lightning.partition.sources.ogb.edges import read_edge_splits
 from tests.helpers.ogb_layout import RawGraph
 from tests.helpers.ogb_links import LINK_SPLIT_FOLDER, lay_out_biokg, lay_out_links, write_link_splits
 from tests.helpers.partition_truth import edges_of, read_folder

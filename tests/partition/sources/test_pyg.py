@@ -10,10 +10,8 @@ import scipy.sparse
 import torch
 from torch_geometric.data import Data, HeteroData, InMemoryDataset
 
-from glt_lightning.errors import DataError
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import EDGE, NODE, DataError, PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
-from glt_lightning.types import EDGE, NODE
 from tests.helpers.partition_truth import edges_of
 
 

@@ -11,10 +11,8 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData, InMemoryDataset, download_url
 
-from glt_lightning.errors import DataError
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import NODE, DataError, PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
-from glt_lightning.types import NODE
 from tests.partition.sources.test_pyg import data, hetero
 
 HERE = "tests.partition.sources.test_pyg_datasets"

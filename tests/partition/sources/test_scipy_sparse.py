@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from glt_lightning.errors import DataError
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import EDGE, NODE, DataError, PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
-from glt_lightning.types import EDGE, NODE
 from tests.helpers.partition_truth import edges_of
 
 DENSE = np.array([[0, 2, 0, 0], [0, 0, 0, 0.5], [0, 0, 3, 0], [4, 0, 0, 0]])

@@ -15,12 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from glt_lightning.errors import DataError
-from glt_lightning.options import PartitionOptions
-from glt_lightning.partition import open_source, partition_graph
-from glt_lightning.partition.sources import GraphSource, user_ids
+from glt_lightning.base import EDGE, NODE, DataError, PartitionOptions
+from glt_lightning.partition import GraphSource, open_source, partition_graph, user_ids
 from glt_lightning.partition.sources.tables.source import TableSource
-from glt_lightning.types import EDGE, NODE
 from tests.helpers.partition_truth import edges_of
 
 PAPERS = {

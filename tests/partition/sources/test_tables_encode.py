@@ -12,15 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.errors import DataError
-from glt_lightning.options import PartitionOptions
-from glt_lightning.partition import open_source, partition_graph, partition_parts
-from glt_lightning.partition.sources import encode_rows
+from glt_lightning.base import EDGE, NODE, DataError, PartitionOptions, Progress
+from glt_lightning.graph import Manifest
+from glt_lightning.partition import open_source, partition_graph, partition_parts, verify_partition
+from glt_lightning.partition.sources.tables.encode_rows import encode_rows
 from glt_lightning.partition.sources.tables.source import TableSource
-from glt_lightning.partition.verify import verify_partition
-from glt_lightning.progress import Progress
-from glt_lightning.types import EDGE, NODE
 
 ROWS = 240
 DAY = datetime.date(2020, 2, 28)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError
 from glt_lightning.partition import open_source
 from glt_lightning.partition.sources.tables.ids import as_numbers
 

@@ -13,9 +13,8 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.errors import DataError
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import DataError, PartitionOptions
+from glt_lightning.graph import Manifest
 from glt_lightning.partition import open_source, partition_graph
 from tests.helpers.partition_truth import read_folder
 

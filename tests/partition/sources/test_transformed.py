@@ -12,12 +12,10 @@ import torch
 from torch_geometric import transforms as T
 from torch_geometric.data import Data
 
-from glt_lightning.errors import DataError
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import EDGE, NODE, DataError, PartitionOptions
 from glt_lightning.partition import GraphSource, open_source, partition_dir, partition_graph
-from glt_lightning.partition.sources import encode_rows
+from glt_lightning.partition.sources.tables.encode_rows import encode_rows
 from glt_lightning.partition.sources.transformed import TransformedSource
-from glt_lightning.types import EDGE, NODE
 from tests.partition.sources.test_pyg import data, hetero
 
 PYG = "torch_geometric.transforms"

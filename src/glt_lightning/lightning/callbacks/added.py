@@ -16,7 +16,7 @@ from glt_lightning.lightning.callbacks.row_checkpoints import save_tensors_of
 from glt_lightning.lightning.callbacks.run_report import RunReport
 from glt_lightning.lightning.embeddings import attach_embeddings
 from glt_lightning.lightning.strategies.sigterm import end_by_sigterm
-from glt_lightning.tensors.dist_graph import DistGraph
+from glt_lightning.tensors import DistGraph
 
 if TYPE_CHECKING:
     from glt_lightning.lightning.datamodule import GLTDataModule
@@ -36,8 +36,8 @@ def add_callbacks(trainer: Trainer, data: GLTDataModule) -> None:
     attach_embeddings(trainer, lambda: data.dist_graph)
     if data.eval == "layerwise":
         from glt_lightning.lightning.layerwise.evaluation import (
-            evaluate_exactly,
-        )  # it knows the models, which know data modules
+            evaluate_exactly,  # it knows the models, which know data modules
+        )
 
         evaluate_exactly(trainer, data)
 

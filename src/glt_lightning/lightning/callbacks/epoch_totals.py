@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from glt_lightning.base import numbers
 from glt_lightning.lightning.callbacks.verdict import stages, verdict
 from glt_lightning.loader import LoaderStats
-from glt_lightning.page import numbers
-from glt_lightning.sampler.counters import Counters
+from glt_lightning.sampling import Counters
 
 _MB = 1e6
 

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from glt_lightning.data.regular_file import open_regular, parse_json
-from glt_lightning.errors import DataError, GLTError
+from glt_lightning.base import DataError, GLTError
+from glt_lightning.graph import open_regular, parse_json
 
 KEY = "n_id"
 MANIFEST = "_manifest.json"  # pyarrow, pandas and Spark skip such names when they read a folder of Parquet files

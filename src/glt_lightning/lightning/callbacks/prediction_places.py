@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from glt_lightning.data.regular_file import open_regular, parse_json
-from glt_lightning.errors import OptionError, WriteError
+from glt_lightning.base import OptionError, WriteError
+from glt_lightning.graph import open_regular, parse_json
 from glt_lightning.lightning.callbacks.prediction_files import (
     MANIFEST,
     PredictionFile,

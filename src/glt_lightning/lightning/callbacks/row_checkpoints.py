@@ -14,13 +14,19 @@ from typing import Any
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.io import AsyncCheckpointIO, CheckpointIO
 
-from glt_lightning.embedding import DistEmbedding
-from glt_lightning.embedding.combined import sparse_optimizers
-from glt_lightning.embedding.dist_embedding import MARKER
-from glt_lightning.errors import DataError, OptionError
-from glt_lightning.tensors.dist_graph import DistGraph
-from glt_lightning.tensors.dist_snapshot import load_persistent, persistent_rows
-from glt_lightning.tensors.saved import RowsToSave, is_nonce, open_saved, write_rows
+from glt_lightning.base import DataError, OptionError
+from glt_lightning.tensors import (
+    MARKER,
+    DistEmbedding,
+    DistGraph,
+    RowsToSave,
+    is_nonce,
+    load_persistent,
+    open_saved,
+    persistent_rows,
+    sparse_optimizers,
+    write_rows,
+)
 
 _NONCE = re.compile("[0-9a-f]{16}")
 

@@ -16,12 +16,13 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
+from glt_lightning.base import numbers
 from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
-from glt_lightning.lightning.report import EpochRecord, RunRecord, run_html
+from glt_lightning.lightning.page.html import may_be_replaced, why_no_pages
 from glt_lightning.lightning.report.configuration import configuration
-from glt_lightning.page import numbers
-from glt_lightning.page.html import may_be_replaced, why_no_pages
-from glt_lightning.partition.folder import whole_file
+from glt_lightning.lightning.report.html import run_html
+from glt_lightning.lightning.report.record import EpochRecord, RunRecord
+from glt_lightning.partition import whole_file
 
 NAME = "report.html"
 _REWRITE_S = 120.0  # a run that is killed leaves a page that is no older; writing one takes up to a second

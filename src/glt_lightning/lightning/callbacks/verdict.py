@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from glt_lightning.sampler.counters import Counters
+from glt_lightning.sampling import Counters
 
 MOST_WAIT = 0.1  # share of training time; below it, faster samplers would hardly shorten an epoch
 

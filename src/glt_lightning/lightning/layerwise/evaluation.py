@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from glt_lightning.errors import OptionError
-from glt_lightning.inference.run import LayerwiseRun
+from glt_lightning.base import OptionError, long_work
+from glt_lightning.inference import LayerwiseRun
 from glt_lightning.lightning.layerwise.start import layers_of, start_run
-from glt_lightning.progress import long_work
 
 if TYPE_CHECKING:
     from glt_lightning.lightning.datamodule import GLTDataModule

@@ -10,11 +10,10 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from glt_lightning.errors import OptionError
-from glt_lightning.inference.run import LayerwiseRun
+from glt_lightning.base import LayerwiseOptions, OptionError
+from glt_lightning.inference import LayerwiseRun
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.layerwise.start import start_run
-from glt_lightning.options import LayerwiseOptions
 
 
 class LayerwiseModule(LightningModule):

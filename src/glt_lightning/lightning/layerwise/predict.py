@@ -8,13 +8,12 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
-from glt_lightning.errors import OptionError
+from glt_lightning.base import LayerwiseOptions, OptionError, as_options
 from glt_lightning.lightning.callbacks.prediction_places import folder_of, require_ours
 from glt_lightning.lightning.callbacks.predictions import PredictionWriter
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.layerwise.module import LayerwiseModule
 from glt_lightning.lightning.layerwise.writer import EmbeddingWriter
-from glt_lightning.options import LayerwiseOptions, as_options
 
 
 def predict_layerwise(

@@ -11,18 +11,12 @@ import torch
 import torch.distributed
 from lightning.pytorch import LightningModule, Trainer
 
-from glt_lightning.errors import OptionError
-from glt_lightning.inference.check import check_module
-from glt_lightning.inference.find import find_layers
-from glt_lightning.inference.marks import Marks
-from glt_lightning.inference.protocol import LayerwiseLayers
-from glt_lightning.inference.run import LayerwiseRun
+from glt_lightning.base import LayerwiseOptions, OptionError
+from glt_lightning.inference import LayerwiseLayers, LayerwiseRun, Marks, check_module, find_layers
 from glt_lightning.lightning.strategies.collectives import gather_text_of
 from glt_lightning.loader import LoaderSpec
-from glt_lightning.options import LayerwiseOptions
-from glt_lightning.producer.once_per_host import on_all_or_none
-from glt_lightning.producer.ranks import Ranks
-from glt_lightning.tensors.dist_graph import DistGraph
+from glt_lightning.tensors import DistGraph
+from glt_lightning.workers import Ranks, on_all_or_none
 
 if TYPE_CHECKING:
     from glt_lightning.lightning.datamodule import GLTDataModule

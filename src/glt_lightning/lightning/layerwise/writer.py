@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from lightning.pytorch import LightningModule, Trainer
 
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError
 from glt_lightning.lightning.callbacks.prediction_files import read_predictions
 from glt_lightning.lightning.callbacks.predictions import PredictionWriter
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from functools import partial
 
 from glt_lightning.lightning.callbacks.epoch_totals import EpochTotals
+from glt_lightning.lightning.page.html import Table, render
+from glt_lightning.lightning.page.plots import Series, lines
 from glt_lightning.lightning.report.record import RunRecord, by_quantity
 from glt_lightning.lightning.report.tables import epoch_table, sampler_table, sampling_table, time_table
-from glt_lightning.page.html import Table, render
-from glt_lightning.page.plots import Series, lines
 
 _MOST_PLOTS = 24
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from glt_lightning.base import numbers
 from glt_lightning.lightning.callbacks.epoch_totals import EpochTotals
 from glt_lightning.lightning.callbacks.verdict import ADVICE, stages
+from glt_lightning.lightning.page.html import Table
 from glt_lightning.lightning.report.record import RunRecord
-from glt_lightning.page import numbers
-from glt_lightning.page.html import Table
 
 _MOST_ROWS = 50
 

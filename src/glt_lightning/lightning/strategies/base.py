@@ -14,17 +14,14 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-from glt_lightning.cluster.context import DistContext
-from glt_lightning.cluster.link import Link
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import ClusterOptions, DataError, OptionError
 from glt_lightning.lightning.strategies.contexts import ContextOwner
 from glt_lightning.lightning.strategies.ddp_arguments import VARIANTS
 from glt_lightning.lightning.strategies.dry_run import give_shapes
 from glt_lightning.lightning.strategies.graph_host import GraphHost
 from glt_lightning.lightning.strategies.watched_ddp import WatchedDDP
-from glt_lightning.options import ClusterOptions
-from glt_lightning.producer.ranks import Ranks
-from glt_lightning.tensors.remote_home import Reach
+from glt_lightning.tensors import Reach
+from glt_lightning.workers import DistContext, Link, Ranks
 
 _LOOPBACK = "127.0.0.1"
 

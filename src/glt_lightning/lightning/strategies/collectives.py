@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.distributed
 from lightning.pytorch import Trainer
 
-from glt_lightning.tensors.dist_ranks import gather_text
+from glt_lightning.tensors import gather_text
 
 
 def gather_text_of(trainer: Trainer, text: str) -> list[str]:

@@ -11,19 +11,12 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import OptionError, SamplerError
-from glt_lightning.loader import DistNeighborLoader, LoaderContext, LoaderSpec
-from glt_lightning.loader.collate import Batch
-from glt_lightning.loader.link_spec import LinkSpec
-from glt_lightning.loader.row_loader import RowSpec
-from glt_lightning.ops.malloc import keep_freed_memory
-from glt_lightning.options import CacheOptions, ClusterOptions, SamplingOptions
-from glt_lightning.producer.base import SampledGraph
-from glt_lightning.producer.ranks import Ranks
-from glt_lightning.tensors.dist_graph import DistGraph
-from glt_lightning.tensors.reader import GraphReader
-from glt_lightning.tensors.remote_home import Reach
+from glt_lightning.base import CacheOptions, ClusterOptions, OptionError, SamplerError, SamplingOptions
+from glt_lightning.graph import LocalPartition
+from glt_lightning.kernels import keep_freed_memory
+from glt_lightning.loader import Batch, DistNeighborLoader, LinkSpec, LoaderContext, LoaderSpec, RowSpec
+from glt_lightning.tensors import DistGraph, GraphReader, Reach
+from glt_lightning.workers import Ranks, SampledGraph
 
 _log = logging.getLogger(__name__)
 AnySpec: TypeAlias = LoaderSpec | LinkSpec | RowSpec

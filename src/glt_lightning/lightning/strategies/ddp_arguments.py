@@ -12,7 +12,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError
 
 # What follows the name of a strategy in the registry, as Lightning has it for ddp, and the arguments it stands for.
 VARIANTS: Mapping[str, Mapping[str, Any]] = {

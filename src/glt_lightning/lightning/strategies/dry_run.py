@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torchmetrics import Metric
 
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError
 
 _LOGGING = ("log", "log_dict")
 

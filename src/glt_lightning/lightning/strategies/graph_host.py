@@ -9,19 +9,14 @@ import numpy as np
 import torch
 from lightning.pytorch import Trainer
 
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.errors import OptionError
+from glt_lightning.base import CacheOptions, ClusterOptions, OptionError, SamplingOptions
+from glt_lightning.graph import LocalPartition
 from glt_lightning.lightning.strategies.collectives import gather_text_of
 from glt_lightning.lightning.strategies.contexts import AnySpec, ContextOwner
 from glt_lightning.lightning.strategies.torch_threads import share_cores
-from glt_lightning.loader import DistNeighborLoader, LoaderSpec
-from glt_lightning.loader.collate import Batch
-from glt_lightning.options import CacheOptions, ClusterOptions, SamplingOptions
-from glt_lightning.producer.base import SampledGraph
-from glt_lightning.producer.in_flight import with_channel_bytes
-from glt_lightning.producer.ranks import Ranks
-from glt_lightning.tensors.dist_graph import DistGraph
-from glt_lightning.tensors.remote_home import Reach
+from glt_lightning.loader import Batch, DistNeighborLoader, LoaderSpec
+from glt_lightning.tensors import DistGraph, Reach
+from glt_lightning.workers import Ranks, SampledGraph, with_channel_bytes
 
 _SAMPLING, _CACHE = SamplingOptions(), CacheOptions()
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch.distributed
 
-from glt_lightning.errors import OptionError, PeerError
+from glt_lightning.base import OptionError, PeerError
 from glt_lightning.lightning.strategies.peers import RankError
 
 _QUIET_S = 3.0  # hosts that start together need no line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lightning.fabric.utilities import imports
 
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError
 
 
 def in_notebook() -> bool:

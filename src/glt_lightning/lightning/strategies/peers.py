@@ -25,9 +25,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from glt_lightning.cluster.silence import Silence
-from glt_lightning.errors import PeerError
-from glt_lightning.ops.child import wake_with_parent
+from glt_lightning.base import PeerError
+from glt_lightning.kernels import wake_with_parent
+from glt_lightning.workers import Silence
 
 NAMED_RANK = re.compile(r"rank \d+: ")  # how an error begins that says whose it is
 _CONNECT_S = 60.0

@@ -8,17 +8,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from glt_lightning.cluster.context import DistContext, Role
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.same_partition import difference, partition_id
-from glt_lightning.errors import OptionError, PartitionError, PeerError
+from glt_lightning.base import CacheOptions, OptionError, PartitionError, PeerError, SamplingOptions, SecurityOptions
+from glt_lightning.graph import LocalPartition, difference, partition_id
 from glt_lightning.lightning.strategies.base import GLTStrategy
-from glt_lightning.options import CacheOptions, SamplingOptions, SecurityOptions
-from glt_lightning.producer.base import SampledGraph
-from glt_lightning.server.plan import ServerPlan, server_gpus
-from glt_lightning.server.process import ServerProcess
-from glt_lightning.server.served import ServedGraph
-from glt_lightning.transport.peer import Peer
+from glt_lightning.workers import (
+    DistContext,
+    Peer,
+    Role,
+    SampledGraph,
+    ServedGraph,
+    ServerPlan,
+    ServerProcess,
+    server_gpus,
+)
 
 _SAMPLING, _CACHE = SamplingOptions(), CacheOptions()
 

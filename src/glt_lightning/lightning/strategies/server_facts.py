@@ -8,11 +8,9 @@ import threading
 
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
-from glt_lightning.cluster.graph import RemoteGraph
-from glt_lightning.cluster.link import Link
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.errors import PeerLostError
-from glt_lightning.options import ClusterOptions
+from glt_lightning.base import ClusterOptions, PeerLostError
+from glt_lightning.graph import Manifest
+from glt_lightning.workers import Link, RemoteGraph
 
 _SILENCE_S = 3.0  # after which a log line names the servers that are waited for
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from glt_lightning.data.control_groups import usable_cores
+from glt_lightning.graph import usable_cores
 
 _log = logging.getLogger(__name__)
 _NAME = "OMP_NUM_THREADS"

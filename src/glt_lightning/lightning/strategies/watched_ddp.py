@@ -15,7 +15,7 @@ from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.plugins.io.wrapper import _WrappingCheckpointIO
 from lightning.pytorch.strategies import DDPStrategy
 
-from glt_lightning.errors import GLTError, OptionError, PeerError, PeerLostError
+from glt_lightning.base import ClusterOptions, GLTError, OptionError, PeerError, PeerLostError, as_options
 from glt_lightning.lightning.callbacks.checkpoint_io import WholeCheckpointIO
 from glt_lightning.lightning.strategies.ddp_arguments import check_ddp_arguments, unused_parameters
 from glt_lightning.lightning.strategies.failure_board import FailureBoard
@@ -24,8 +24,7 @@ from glt_lightning.lightning.strategies.loopback import GlooOnLoopback, open_sto
 from glt_lightning.lightning.strategies.notebook import check_ranks, in_notebook
 from glt_lightning.lightning.strategies.peers import NAMED_RANK, OtherHostError, PeerWatch, RankError
 from glt_lightning.lightning.strategies.sigterm import end_by_sigterm
-from glt_lightning.options import ClusterOptions, as_options
-from glt_lightning.tensors.dist_ranks import gather_counts, gather_text
+from glt_lightning.tensors import gather_counts, gather_text
 
 _NEWS_S = 2.0  # how long the news of a dead rank may come after the collective that failed because of it
 _CLUSTER = ClusterOptions()

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from glt_lightning.cluster.context import DistContext, Role
-from glt_lightning.cluster.placement import placed_parts
-from glt_lightning.data.local_partition import LocalPartition
-from glt_lightning.data.manifest import Manifest
-from glt_lightning.data.same_partition import difference
-from glt_lightning.errors import OptionError, PartitionError
+from glt_lightning.base import CacheOptions, OptionError, PartitionError, SamplingOptions
+from glt_lightning.graph import LocalPartition, Manifest, difference
 from glt_lightning.lightning.strategies.base import GLTStrategy
-from glt_lightning.loader.hosts import HostsGraph
-from glt_lightning.options import CacheOptions, SamplingOptions
-from glt_lightning.producer.base import SampledGraph
-from glt_lightning.producer.watch import end_by_deadline
+from glt_lightning.loader import HostsGraph
+from glt_lightning.workers import DistContext, Role, SampledGraph, end_by_deadline, placed_parts
 
 _SAMPLING, _CACHE = SamplingOptions(), CacheOptions()
 

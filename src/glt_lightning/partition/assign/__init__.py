@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import PartitionOptions
 from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition, checked
 from glt_lightning.partition.assign.built_in import BuiltIn, built_in, require_countable
 from glt_lightning.partition.assign.frequency import FrequencyAssigner

@@ -9,13 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.errors import DataError, OptionError
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import DataError, NodeType, OptionError, PartitionOptions, Progress
 from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.partition.hotness.rank import Hotness
 from glt_lightning.partition.sources.base import GraphSource
-from glt_lightning.progress import Progress
-from glt_lightning.types import NodeType
 
 Assignment = Mapping[NodeType, np.ndarray]
 
@@ -166,7 +163,7 @@ def checked(assignment: object, graph: GraphToPartition, name: str) -> dict[Node
         >>> partition_graph(source, "strange", options, assigner=Strange(), progress=False)
         Traceback (most recent call last):
             ...
-        glt_lightning.errors.DataError: partition.algorithm: ...
+        glt_lightning.base.errors.DataError: partition.algorithm: ...
     """
     parts = {}
     if not isinstance(assignment, Mapping):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from glt_lightning.errors import OptionError
+from glt_lightning.base import OptionError
 from glt_lightning.partition.assign.base import Assigner
 from glt_lightning.partition.assign.frequency import FrequencyAssigner
 from glt_lightning.partition.assign.metis import MetisAssigner
@@ -67,7 +67,7 @@ def require_countable(assigner: Assigner, num_nodes: int, name: str) -> None:
         >>> require_countable(assigner_of(PartitionOptions(algorithm="streaming")), 2**31, "streaming")
         Traceback (most recent call last):
             ...
-        glt_lightning.errors.OptionError: partition.algorithm: ...
+        glt_lightning.base.errors.OptionError: partition.algorithm: ...
     """
     known = built_in(assigner)
     if known is not None and known.most_nodes is not None and num_nodes > known.most_nodes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError
 from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition
 from glt_lightning.partition.hotness.vip import inclusion_of_each
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from glt_lightning.ops.metis.library import MetisGraph
+from glt_lightning.kernels import MetisGraph
 from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition
 from glt_lightning.partition.assign.refine import refine
 

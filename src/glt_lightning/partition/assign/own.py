@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import DataError, OptionError
 from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition
 
 

@@ -6,8 +6,8 @@ import hashlib
 
 import numpy as np
 
+from glt_lightning.base import NodeType
 from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition
-from glt_lightning.types import NodeType
 
 
 class RandomAssigner(Assigner):

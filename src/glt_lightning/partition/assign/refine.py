@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from glt_lightning.ops.assign import Labels
+from glt_lightning.kernels import Labels
 from glt_lightning.partition.assign.base import GraphToPartition
 
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from glt_lightning.ops.assign import Labels, PairTable
-from glt_lightning.ops.metis.library import metis_parts
+from glt_lightning.kernels import Labels, PairTable, metis_parts
 from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition
 from glt_lightning.partition.assign.refine import pass_over, refine
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.arrays import ArrayWriter
-from glt_lightning.data.manifest import (
+from glt_lightning.base import NodeType
+from glt_lightning.graph import (
     TABLE_ENCODING,
     ArrayEntry,
+    ArrayWriter,
     Manifest,
     edge_split_path,
     gid_path,
@@ -21,7 +22,7 @@ from glt_lightning.data.manifest import (
     node_times_path,
     split_path,
 )
-from glt_lightning.partition.assign import Assigner
+from glt_lightning.partition.assign.base import Assigner
 from glt_lightning.partition.build.degrees import Degrees
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.edges import EdgeJob, write_edges
@@ -34,7 +35,6 @@ from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.partition.hotness.part_arrays import hotness_arrays
 from glt_lightning.partition.hotness.rank import Hotness, rank_nodes
-from glt_lightning.types import NodeType
 
 _INT32_MAX = 2**31 - 1
 _PIECE = 1 << 22  # ids in memory at once

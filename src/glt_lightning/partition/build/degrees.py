@@ -7,12 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glt_lightning.errors import DataError
-from glt_lightning.ops.build import count_ids
-from glt_lightning.page.numbers import counted
+from glt_lightning.base import DataError, EdgeType, NodeType, counted, edge_type_str
+from glt_lightning.kernels import count_ids
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.sources.base import EdgeList
-from glt_lightning.types import EdgeType, NodeType, edge_type_str
 
 _CHUNK = 1 << 20  # edges counted at once: two int64 columns take 16 MiB
 

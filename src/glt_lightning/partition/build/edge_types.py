@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from glt_lightning.types import EdgeType, GraphSchema, edge_type_str
+from glt_lightning.base import EdgeType, GraphSchema, edge_type_str
 
 _log = logging.getLogger(__name__)
 

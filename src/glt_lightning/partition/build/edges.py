@@ -16,11 +16,9 @@ from typing import Protocol, Self
 
 import numpy as np
 
-from glt_lightning.data.arrays import ArrayWriter
-from glt_lightning.data.manifest import ArrayEntry, cum_name, edge_path
-from glt_lightning.data.row_order import TIMES
-from glt_lightning.errors import DataError
-from glt_lightning.ops.build import CHANGED, Buckets, RowBuffers, build_rows
+from glt_lightning.base import DataError
+from glt_lightning.graph import TIMES, ArrayEntry, ArrayWriter, cum_name, edge_path
+from glt_lightning.kernels import CHANGED, Buckets, RowBuffers, build_rows
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.layout import NodeLayout
 from glt_lightning.partition.build.scratch import Scratch

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from glt_lightning.ops.encoding import BFLOAT16
+from glt_lightning.kernels import BFLOAT16
 
 _EXPONENTS = {"float16": 0x7C00, "bfloat16": 0x7F80}  # all bits set in NaN and infinities, and in nothing else
 

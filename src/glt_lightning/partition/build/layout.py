@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from glt_lightning.ops.ranges import spread
+from glt_lightning.kernels import spread
 
 _PIECE = 1 << 20  # nodes sorted at once: numpy's stable sort takes 16 bytes a node, so 16 MiB
 

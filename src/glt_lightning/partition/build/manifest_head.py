@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.graph import seeds_hash
-from glt_lightning.data.manifest import (
+from glt_lightning.base import NodeType
+from glt_lightning.graph import (
     ArrayEntry,
     EdgeSplitEntry,
     EncodingEntry,
@@ -16,11 +16,11 @@ from glt_lightning.data.manifest import (
     SplitEntry,
     attr_key,
     edge_split_key,
+    seeds_hash,
 )
 from glt_lightning.partition.build.layout import NodeLayout
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.sources.base import GraphSource, categories_of
-from glt_lightning.types import NodeType
 
 
 def manifest_head(

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from glt_lightning.ops.encoding import BFLOAT16, from_bfloat16, to_bfloat16
-from glt_lightning.ops.row_bytes import row_bytes
+from glt_lightning.kernels import BFLOAT16, from_bfloat16, row_bytes, to_bfloat16
 from glt_lightning.partition.sources.base import Rows
 
 Transform = Callable[[np.ndarray], np.ndarray]

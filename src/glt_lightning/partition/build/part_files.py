@@ -9,9 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glt_lightning.data.manifest import VERSION, ArrayEntry, Manifest, entries_from_json, entries_to_json
-from glt_lightning.data.regular_file import open_regular, parse_json
-from glt_lightning.errors import PartitionError
+from glt_lightning.base import PartitionError
+from glt_lightning.graph import (
+    VERSION,
+    ArrayEntry,
+    Manifest,
+    entries_from_json,
+    entries_to_json,
+    open_regular,
+    parse_json,
+)
 
 FORMAT = "glt_lightning.part"
 _ADVICE = (

@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 
-from glt_lightning.page.numbers import counted
+from glt_lightning.base import counted
 
 
 def read_exactly(fd: int, out: np.ndarray, offset: int) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from glt_lightning.data.arrays import ArrayWriter
-from glt_lightning.data.manifest import ArrayEntry, node_path
-from glt_lightning.ops.row_bytes import row_bytes
+from glt_lightning.graph import ArrayEntry, ArrayWriter, node_path
+from glt_lightning.kernels import row_bytes
 from glt_lightning.partition.build.layout import NodeLayout
 from glt_lightning.partition.build.normalize import Transform, row_chunks
 from glt_lightning.partition.build.scratch import Scratch

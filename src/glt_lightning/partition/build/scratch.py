@@ -9,7 +9,7 @@ from types import TracebackType
 
 import numpy as np
 
-from glt_lightning.data.arrays import disk_full_speaks
+from glt_lightning.graph import disk_full_speaks
 from glt_lightning.partition.build.pread import read_exactly
 
 

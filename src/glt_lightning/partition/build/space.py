@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from glt_lightning.errors import PartitionError
-from glt_lightning.ops.row_bytes import row_bytes
-from glt_lightning.partition.assign import Assigner, built_in
+from glt_lightning.base import NodeType, PartitionError
+from glt_lightning.kernels import row_bytes
+from glt_lightning.partition.assign.base import Assigner
+from glt_lightning.partition.assign.built_in import built_in
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.hotness.rank import _policy
 from glt_lightning.partition.sources.base import LazyArray, Rows, in_memory
-from glt_lightning.types import NodeType
 
 
 def require_space(folder: Path, needed: int, what: str) -> None:

@@ -8,16 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glt_lightning.data.manifest import EncodingEntry
-from glt_lightning.errors import DataError, OptionError
-from glt_lightning.ops.encoding import BFLOAT16, ENCODINGS, from_bfloat16
-from glt_lightning.ops.row_bytes import row_bytes
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import DataError, OptionError, PartitionOptions, edge_type_str
+from glt_lightning.graph import EncodingEntry
+from glt_lightning.kernels import BFLOAT16, ENCODINGS, from_bfloat16, row_bytes
 from glt_lightning.partition.build.finite import first_nonfinite
 from glt_lightning.partition.build.times import TimeAttr
 from glt_lightning.partition.build.weights import weights_by_type
 from glt_lightning.partition.sources.base import GraphSource, Rows
-from glt_lightning.types import edge_type_str
 
 
 @dataclass(frozen=True)

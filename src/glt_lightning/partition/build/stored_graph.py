@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.options import PartitionOptions
-from glt_lightning.page.numbers import counted
-from glt_lightning.partition.assign import Assigner, GraphToPartition, built_in, checked, require_countable
+from glt_lightning.base import NodeType, PartitionOptions, Progress, counted
+from glt_lightning.partition.assign.base import Assigner, GraphToPartition, checked
+from glt_lightning.partition.assign.built_in import built_in, require_countable
 from glt_lightning.partition.build.degrees import Degrees, count_degrees
 from glt_lightning.partition.build.edge_types import stored_edge_types
 from glt_lightning.partition.build.normalize import numbered_chunks
@@ -24,8 +24,6 @@ from glt_lightning.partition.edge_splits.source import StoredSplits, stored_spli
 from glt_lightning.partition.labels import check_seed_labels
 from glt_lightning.partition.sources.base import GraphSource, counted_by
 from glt_lightning.partition.splits import check_overlap
-from glt_lightning.progress import Progress
-from glt_lightning.types import NodeType
 
 _log = logging.getLogger(__name__)
 

@@ -9,13 +9,12 @@ from typing import Literal
 
 import numpy as np
 
-from glt_lightning.data.row_order import TIMES, RowOrder
-from glt_lightning.errors import DataError, OptionError
+from glt_lightning.base import DataError, EdgeType, NodeType, OptionError, edge_type_str
+from glt_lightning.graph import TIMES, RowOrder
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.normalize import numbered_chunks
 from glt_lightning.partition.edge_splits.kept import user_columns
 from glt_lightning.partition.sources.base import EdgeList, GraphSource, Rows, file_of
-from glt_lightning.types import EdgeType, NodeType, edge_type_str
 
 _NONE = np.iinfo(np.int64).min  # what numpy makes of NaT
 _REMEDY = "Give every one a time, or leave out those without."

@@ -12,16 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from glt_lightning.ops.assign import NeighborRows
-from glt_lightning.ops.ranges import spread
+from glt_lightning.base import EdgeType, NodeType, Progress
+from glt_lightning.kernels import NeighborRows, spread
 from glt_lightning.partition.build.degrees import Degrees
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.edges import EdgeJob, write_edges
 from glt_lightning.partition.build.layout import NodeLayout
 from glt_lightning.partition.sources.base import EdgeList
 from glt_lightning.partition.sources.files import NpyFile
-from glt_lightning.progress import Progress
-from glt_lightning.types import EdgeType, NodeType
 
 _MOST_EDGES = 1 << 22  # per chunk: 32 MiB of 64-bit neighbours
 _CACHED_EDGES = 1 << 15  # per chunk that stays in a core's cache while it is read several times

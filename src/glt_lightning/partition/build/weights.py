@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glt_lightning.errors import DataError, OptionError
-from glt_lightning.ops.encoding import BFLOAT16, from_bfloat16
+from glt_lightning.base import DataError, EdgeType, OptionError, edge_type_str
+from glt_lightning.kernels import BFLOAT16, from_bfloat16
 from glt_lightning.partition.sources.base import GraphSource, Rows, file_of
-from glt_lightning.types import EdgeType, edge_type_str
 
 _MOST = 2**31 - 1  # of a row: draws are 32 bits wide
 _LONGEST = 2**29  # entries of a row: each takes up to two units of the resolution of floats away

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.edge_split import EdgeSplit
-from glt_lightning.data.regular_file import open_regular
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError
+from glt_lightning.graph import EdgeSplit, open_regular
 from glt_lightning.partition.build.degrees import known_nodes
 from glt_lightning.partition.sources.fingerprint import array_fingerprint, file_fingerprint
 from glt_lightning.partition.sources.saved import load_saved

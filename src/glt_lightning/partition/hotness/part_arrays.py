@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from glt_lightning.data.manifest import hot_path, node_path
+from glt_lightning.base import NodeType
+from glt_lightning.graph import hot_path, node_path
 from glt_lightning.partition.build.layout import NodeLayout
 from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.partition.hotness.rank import Hotness
-from glt_lightning.types import NodeType
 
 _FLOAT = np.dtype(np.float32)
 

@@ -8,15 +8,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from glt_lightning.ops.graph import EdgeTypeArrays, GraphView
-from glt_lightning.ops.khop import KHopOp
-from glt_lightning.options import PartitionOptions
+from glt_lightning.base import GraphSchema, NodeType, PartitionOptions, Progress, edge_type_key
+from glt_lightning.kernels import EdgeTypeArrays, GraphView, KHopOp
 from glt_lightning.partition.build.scratch import float_matrix
 from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.partition.hotness.vip import inclusion_of_each
-from glt_lightning.progress import Progress
-from glt_lightning.sampler.fanouts import fanout_table
-from glt_lightning.types import GraphSchema, NodeType, edge_type_key
+from glt_lightning.sampling import fanout_table
 
 Policy = Literal["vip", "degree", "presample", "given"]
 _MOST_BATCHES = (

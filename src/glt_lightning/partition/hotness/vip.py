@@ -13,13 +13,11 @@ from typing import Protocol
 
 import numpy as np
 
-from glt_lightning.ops.assign import NeighborRows, NeighborSums
-from glt_lightning.options import Fanouts, PartitionOptions
+from glt_lightning.base import Fanouts, GraphSchema, NodeType, PartitionOptions, Progress
+from glt_lightning.kernels import NeighborRows, NeighborSums
 from glt_lightning.partition.build.scratch import float_matrix
 from glt_lightning.partition.build.topology import GraphTopology
-from glt_lightning.progress import Progress
-from glt_lightning.sampler.fanouts import fanout_table
-from glt_lightning.types import GraphSchema, NodeType
+from glt_lightning.sampling import fanout_table
 
 _ALMOST_ONE = np.float32(1 - 2**-24)  # probabilities are clipped to this, since log(0) cannot be summed
 # Logarithms are summed as integers of this unit, so that the order of edges does not change a bit. A row adds at most
@@ -41,8 +39,10 @@ def sums_on(device: str) -> Callable[[int, int], Sums]:
     """A factory of sums, called with (number of nodes, number of columns). Raises `NativeError` if the device is not usable."""
     if device == "cpu":
         return NeighborSums
-    from glt_lightning.ops.cuda.kernels import Kernels  # imports torch
-    from glt_lightning.ops.cuda.sums import CudaNeighborSums
+    from glt_lightning.kernels import (
+        CudaNeighborSums,
+        Kernels,  # imports torch
+    )
 
     kernels = Kernels.open(device)
     return lambda num_nodes, width: CudaNeighborSums(num_nodes, width, kernels)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError
 
 
 def host_array(name: str, value: Any) -> np.ndarray:

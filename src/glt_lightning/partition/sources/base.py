@@ -9,9 +9,8 @@ from typing import Protocol
 
 import numpy as np
 
-from glt_lightning.data.manifest_checks import MOST_CLASSES
-from glt_lightning.errors import DataError
-from glt_lightning.types import EdgeType, GraphSchema, NodeType, edge_type_str
+from glt_lightning.base import DataError, EdgeType, GraphSchema, NodeType, edge_type_str
+from glt_lightning.graph import MOST_CLASSES
 
 
 class Rows(Protocol):
@@ -40,7 +39,7 @@ class EdgeList(Protocol):
     """The edges of one edge type, in the order of the user's columns. A protocol: any object with these methods will do.
 
     Example:
-        >>> from glt_lightning.types import EDGE
+        >>> from glt_lightning.base import EDGE
         >>> edges = open_source("graph.npz", "data").edges(EDGE)
         >>> edges.num_edges
         20
@@ -180,7 +179,7 @@ class ArraySource:
         DataError: When edges are read whose array is not integers [2, E].
 
     Example:
-        >>> from glt_lightning.types import EDGE, GraphSchema
+        >>> from glt_lightning.base import (EDGE, GraphSchema)
         >>> source = ArraySource(
         ...     name="ring",
         ...     fingerprint="",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from glt_lightning.data.arrays import disk_full_speaks
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError
+from glt_lightning.graph import disk_full_speaks
 from glt_lightning.partition.folder import exclusive, whole_file
 from glt_lightning.partition.sources.import_graph import build_import_graph
 from glt_lightning.partition.sources.npz import NpzSource

@@ -7,10 +7,9 @@ import urllib.request
 import zipfile
 from pathlib import Path
 
-from glt_lightning.data.arrays import disk_full_speaks
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError, Progress
+from glt_lightning.graph import disk_full_speaks
 from glt_lightning.partition.folder import exclusive, whole_folder
-from glt_lightning.progress import Progress
 
 _STALL_S = 60.0  # longest time without a byte from the server before the download fails
 _LOCK_S = (

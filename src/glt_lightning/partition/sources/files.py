@@ -10,9 +10,9 @@ from typing import IO, BinaryIO
 
 import numpy as np
 
-from glt_lightning.data.regular_file import open_regular
-from glt_lightning.errors import DataError
-from glt_lightning.ops.row_bytes import row_bytes
+from glt_lightning.base import DataError
+from glt_lightning.graph import open_regular
+from glt_lightning.kernels import row_bytes
 from glt_lightning.partition.build.pread import read_exactly
 
 

@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.errors import DataError
+from glt_lightning.base import NODE, DataError
 from glt_lightning.partition.sources.arrays import host_array
 from glt_lightning.partition.sources.base import ArraySource, Rows, classes_of
 from glt_lightning.partition.sources.files import NpyFile
 from glt_lightning.partition.sources.fingerprint import array_fingerprint, file_fingerprint, folder_name
 from glt_lightning.partition.sources.scipy_sparse import MatrixSource, SparseEdges, from_matrix, is_matrix, read_sparse
 from glt_lightning.partition.sources.split_arrays import split_keys
-from glt_lightning.types import NODE
 
 _KEYS = ("matrix", "x", "y", "attrs", "splits", "name")
 _SPLITS = {"train": "train", "val": "val", "valid": "val", "test": "test"}

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from glt_lightning.data.regular_file import open_regular
-from glt_lightning.errors import DataError
+from glt_lightning.base import EDGE, NODE, DataError, EdgeType, GraphSchema, NodeType
+from glt_lightning.graph import open_regular
 from glt_lightning.partition.sources.base import (
     ArrayEdges,
     EdgeList,
@@ -32,7 +32,6 @@ from glt_lightning.partition.sources.split_arrays import (
     split_ids,
     split_keys,
 )
-from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType
 
 _NAME_LENGTH_AT = 26  # in the header that precedes a member of a zip file
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError
 from glt_lightning.partition.sources.base import GraphSource
 from glt_lightning.partition.sources.demo import open_demo
 from glt_lightning.partition.sources.folder import FolderSource, is_graph_folder
@@ -52,7 +52,7 @@ def open_source(dataset: Any, root: str | Path, transforms: Sequence[Any] = (), 
         >>> open_source("graf.npz", "data")
         Traceback (most recent call last):
             ...
-        glt_lightning.errors.DataError: dataset: ...
+        glt_lightning.base.errors.DataError: dataset: ...
     """
     source = _open(dataset, root)
     if not transforms:

@@ -14,14 +14,13 @@ import torch
 from torch_geometric.data import Data, Dataset, HeteroData
 from torch_geometric.data.storage import BaseStorage, EdgeStorage, NodeStorage
 
-from glt_lightning.errors import DataError
-from glt_lightning.ops.encoding import BFLOAT16
+from glt_lightning.base import EDGE, NODE, DataError, EdgeType, GraphSchema, NodeType, edge_type_str
+from glt_lightning.kernels import BFLOAT16
 from glt_lightning.partition.sources.base import ArraySource, DelegatingSource, classes_of, pick_target
 from glt_lightning.partition.sources.fingerprint import array_fingerprint, file_fingerprint, folder_name
 from glt_lightning.partition.sources.saved import load_saved
 from glt_lightning.partition.sources.split_arrays import MASK_KEYS, SPLIT_KEYS, split_ids, split_keys
 from glt_lightning.partition.sources.torch_arrays import array_of
-from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType, edge_type_str
 
 # Of another length they are mistakes; other tensors are then left out.
 _EDGE_ATTRS = ("edge_attr", "edge_weight", "edge_time")

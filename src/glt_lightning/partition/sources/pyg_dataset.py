@@ -10,8 +10,7 @@ from typing import Any
 
 from torch_geometric.data import Dataset
 
-from glt_lightning.errors import DataError
-from glt_lightning.options.class_spec import ClassSpec
+from glt_lightning.base import ClassSpec, DataError
 from glt_lightning.partition.folder import exclusive
 from glt_lightning.partition.sources.fingerprint import folder_name
 from glt_lightning.partition.sources.pyg import PygSource

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.regular_file import open_regular
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError
+from glt_lightning.graph import open_regular
 
 UNREADABLE = (
     OSError,

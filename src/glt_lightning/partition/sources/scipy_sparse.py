@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.regular_file import open_regular
-from glt_lightning.errors import DataError
+from glt_lightning.base import EDGE, NODE, DataError, GraphSchema
+from glt_lightning.graph import open_regular
 from glt_lightning.partition.sources.base import ArraySource, DelegatingSource
 from glt_lightning.partition.sources.fingerprint import array_fingerprint, file_fingerprint, folder_name
-from glt_lightning.types import EDGE, NODE, GraphSchema
 
 _KEYS = {"csr": ("indptr", "indices"), "csc": ("indptr", "indices"), "coo": ("row", "col")}
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError
 
 SPLIT_KEYS = {"train_idx": "train", "valid_idx": "val", "val_idx": "val", "test_idx": "test"}
 MASK_KEYS = {"train_mask": "train", "valid_mask": "val", "val_mask": "val", "test_mask": "test"}

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.errors import DataError, OptionError
-from glt_lightning.ops.encoding import BFLOAT16, from_bfloat16, to_bfloat16
+from glt_lightning.base import EDGE, NODE, DataError, EdgeType, GraphSchema, NodeType, OptionError, edge_type_str
+from glt_lightning.kernels import BFLOAT16, from_bfloat16, to_bfloat16
 from glt_lightning.partition.sources.arrays import edge_ends, host_array
 from glt_lightning.partition.sources.base import ArraySource, classes_of, pick_target
 from glt_lightning.partition.sources.fingerprint import array_fingerprint
-from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType, edge_type_str
 
 FLOATS = "floats"  # GLT's default is float32 for all, in which ids above 2^24 become others
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from glt_lightning.ops.encoding import BFLOAT16
+from glt_lightning.kernels import BFLOAT16
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray:

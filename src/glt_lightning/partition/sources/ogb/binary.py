@@ -15,15 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from glt_lightning.data.arrays import disk_full_speaks
-from glt_lightning.data.regular_file import open_regular
-from glt_lightning.errors import DataError
+from glt_lightning.base import NODE, DataError, EdgeType, GraphSchema, NodeType
+from glt_lightning.graph import disk_full_speaks, open_regular
 from glt_lightning.partition.folder import exclusive, whole_file
 from glt_lightning.partition.sources.base import EdgeList, Rows, Splits
 from glt_lightning.partition.sources.files import FileEdges, NpyFile
 from glt_lightning.partition.sources.npz import stored_members
 from glt_lightning.partition.sources.ogb.layout import nan_to_unlabelled
-from glt_lightning.types import NODE, EdgeType, GraphSchema, NodeType
 
 _LOCK_S = 6 * 3600.0
 _COPY = 16 << 20

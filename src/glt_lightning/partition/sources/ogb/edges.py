@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError
 from glt_lightning.partition.sources.ogb.layout import LINKS, OgbLayout
 from glt_lightning.partition.sources.ogb.source import fetched
 from glt_lightning.partition.sources.saved import load_saved

@@ -15,10 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from glt_lightning.errors import DataError
+from glt_lightning.base import NODE, DataError, NodeType
 from glt_lightning.partition.sources.base import width
 from glt_lightning.partition.sources.npz import read_headers
-from glt_lightning.types import NODE, NodeType
 
 LINKS = "ogbl-"  # how names begin where links are to be predicted
 

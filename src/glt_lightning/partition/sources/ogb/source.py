@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.errors import DataError
+from glt_lightning.base import EDGE, NODE, DataError, EdgeType, GraphSchema, NodeType
 from glt_lightning.partition.folder import exclusive
 from glt_lightning.partition.sources.base import ArraySource, DelegatingSource, GraphSource, Splits
 from glt_lightning.partition.sources.download import fetch_zip
@@ -19,7 +19,6 @@ from glt_lightning.partition.sources.fingerprint import file_fingerprint
 from glt_lightning.partition.sources.ogb.binary import OgbBinary, read_split
 from glt_lightning.partition.sources.ogb.layout import OgbLayout, nan_to_unlabelled
 from glt_lightning.partition.sources.saved import UNREADABLE, known_classes, load_saved
-from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType
 
 _log = logging.getLogger(__name__)
 

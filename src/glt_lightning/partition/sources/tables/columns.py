@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError
 from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece
 from glt_lightning.partition.sources.tables.raw_values import Columns, is_list, is_number, is_text, is_time
 

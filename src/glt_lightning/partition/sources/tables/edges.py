@@ -9,16 +9,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from glt_lightning.data.arrays import ArrayWriter
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError, EdgeType, NodeType, Progress
+from glt_lightning.graph import ArrayWriter
 from glt_lightning.partition.sources.scipy_sparse import read_sparse
 from glt_lightning.partition.sources.tables.encoding import TableEncoding
 from glt_lightning.partition.sources.tables.files import TableFiles
 from glt_lightning.partition.sources.tables.ids import NodeIds, chunk_of, id_types, ids_of
 from glt_lightning.partition.sources.tables.mapping import EdgeTable
 from glt_lightning.partition.sources.tables.writers import ColumnWriters, readers
-from glt_lightning.progress import Progress
-from glt_lightning.types import EdgeType, NodeType
 
 _INT32_MAX = 2**31 - 1
 

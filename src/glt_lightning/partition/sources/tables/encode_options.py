@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError
 
 AUTO = "auto"
 # Which options each kind has, the words for kinds among them.

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError, EdgeType, edge_type_str
 from glt_lightning.partition.sources.tables.encoders import CodeEncoder, OneHotEncoder
 from glt_lightning.partition.sources.tables.encoding import GraphEncoding, TableEncoding
 from glt_lightning.partition.sources.tables.raw_values import is_text
-from glt_lightning.types import EdgeType, edge_type_str
 
 _log = logging.getLogger(__name__)
 

@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.arrays import open_array
-from glt_lightning.data.manifest import MANIFEST, TABLE_ENCODING, Manifest
-from glt_lightning.data.regular_file import open_regular, parse_json
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError
+from glt_lightning.graph import MANIFEST, TABLE_ENCODING, Manifest, open_array, open_regular, parse_json
 from glt_lightning.partition.sources.tables.encoders import CodeEncoder, Encoder, encoder_from_json
 from glt_lightning.partition.sources.tables.raw_values import Columns
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from glt_lightning.data.regular_file import open_regular
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError
+from glt_lightning.graph import open_regular
 from glt_lightning.partition.sources.tables.text import infer_types, number_advice, text_batches, text_columns
 
 PARQUET = (".parquet", ".pq")

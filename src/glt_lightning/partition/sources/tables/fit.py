@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError, Progress
 from glt_lightning.partition.sources.tables.columns import NUMBER_OR_DATE, SPLITS, split_codes
 from glt_lightning.partition.sources.tables.encode_options import AUTO, MISSING, ColumnEncoding
 from glt_lightning.partition.sources.tables.encoders import (
@@ -36,7 +36,6 @@ from glt_lightning.partition.sources.tables.raw_values import (
     numbers,
 )
 from glt_lightning.partition.sources.tables.text import number_advice
-from glt_lightning.progress import Progress
 
 _log = logging.getLogger(__name__)
 

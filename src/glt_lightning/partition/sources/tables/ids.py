@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from glt_lightning.data.arrays import ArrayWriter
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError
+from glt_lightning.graph import ArrayWriter
 from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece
 
 _MOST = str(2**63 - 1)

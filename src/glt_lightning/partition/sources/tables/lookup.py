@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.data.regular_file import open_regular, parse_json
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError, EdgeType, NodeType, edge_type_str
+from glt_lightning.graph import open_regular, parse_json
 from glt_lightning.partition.sources.files import NpyFile
-from glt_lightning.types import EdgeType, NodeType, edge_type_str
 
 FACTS = "tables.json"
 _FORMAT = "glt_lightning.tables"

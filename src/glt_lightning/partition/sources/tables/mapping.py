@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from glt_lightning.errors import DataError
+from glt_lightning.base import EDGE, NODE, DataError, EdgeType, GraphSchema, NodeType, edge_type_str
 from glt_lightning.partition.sources.tables.encode_options import (
     Choices,
     changed,
@@ -18,7 +18,6 @@ from glt_lightning.partition.sources.tables.encode_options import (
     parse_fit_on,
     parse_missing,
 )
-from glt_lightning.types import EDGE, NODE, EdgeType, GraphSchema, NodeType, edge_type_str
 
 _TYPE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]|_(?!_))*")
 # Names that batches and partitions use for something else.

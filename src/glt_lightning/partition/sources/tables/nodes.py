@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from glt_lightning.data.arrays import ArrayWriter
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError, Progress
+from glt_lightning.graph import ArrayWriter
 from glt_lightning.partition.sources.tables.columns import SPLITS, LabelColumn, split_codes
 from glt_lightning.partition.sources.tables.encoding import TableEncoding
 from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece
@@ -18,7 +18,6 @@ from glt_lightning.partition.sources.tables.ids import KeyIds, NodeIds, RowIds, 
 from glt_lightning.partition.sources.tables.lookup import NodeFacts
 from glt_lightning.partition.sources.tables.mapping import NodeTable
 from glt_lightning.partition.sources.tables.writers import ColumnWriters, readers
-from glt_lightning.progress import Progress
 
 _INT32_MAX = 2**31 - 1
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError
 from glt_lightning.partition.sources.tables.files import first_failure
 from glt_lightning.partition.sources.tables.text import number_advice, number_pattern
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError, EdgeType, NodeType, Progress, edge_type_str
 from glt_lightning.partition.folder import exclusive, whole_folder
 from glt_lightning.partition.sources.base import EdgeList, Rows, Splits, classes_of, pick_target, width
 from glt_lightning.partition.sources.files import NpyFile
@@ -29,8 +29,6 @@ from glt_lightning.partition.sources.tables.lookup import (
     user_ids,
 )
 from glt_lightning.partition.sources.tables.mapping import EdgeTable, NodeTable, features_asked, parse_tables
-from glt_lightning.progress import Progress
-from glt_lightning.types import EdgeType, NodeType, edge_type_str
 
 _log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from glt_lightning.data.arrays import ArrayWriter
-from glt_lightning.errors import DataError
+from glt_lightning.base import DataError, Progress
+from glt_lightning.graph import ArrayWriter
 from glt_lightning.partition.sources.tables.columns import feature_columns, feature_types, times, values, weights
 from glt_lightning.partition.sources.tables.encode_options import Choices, ColumnEncoding
 from glt_lightning.partition.sources.tables.encoders import PlainEncoder
@@ -21,7 +21,6 @@ from glt_lightning.partition.sources.tables.encoding import TableEncoding
 from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece
 from glt_lightning.partition.sources.tables.fit import Fitting, fit_columns
 from glt_lightning.partition.sources.tables.mapping import EdgeTable, NodeTable, features_asked
-from glt_lightning.progress import Progress
 
 Read = Callable[..., np.ndarray]
 Types = dict[str, pa.DataType]

@@ -1,0 +1,129 @@
+"""Options of caches: remote rows on a host, own rows in memory, rows on a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from glt_lightning.base.checks import at_least, one_of
+from glt_lightning.base.errors import OptionError
+from glt_lightning.base.parse import Fanouts, parse_bytes
+from glt_lightning.base.sampling import WeightAttr
+
+CachePolicy = Literal["auto", "vip", "degree", "presample", "dynamic", "none"]
+CACHE_POLICIES = ("auto", "vip", "degree", "presample", "dynamic", "none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheOptions:
+    """Rows that are held in memory near the samplers. They change how fast batches come, never what is in them. Without
+    ``ratio``, ``bytes``, ``memory`` and ``device`` there is no cache.
+
+    Attributes:
+        policy: Which remote rows (rows of parts that other hosts own) a host caches: those that ``vip``, ``degree`` or
+            ``presample`` rank highest; with ``dynamic``, those that training asks for often; with ``none``, no rows.
+            ``auto``: by the ranking of the partition folder.
+        ratio: Size of the remote cache as a share of all nodes of each type, such as 0.1; or a share per node type
+            (``{paper: 0.2}``), where a type that is not named has no cache.
+        bytes: Size of the remote cache in bytes per host, such as ``"2GiB"``, instead of ``ratio``.
+        topology: Bytes, taken out of ``bytes``, for neighbour lists of the cached nodes. ``auto`` splits ``bytes`` to minimise
+            remote traffic.
+        memory: Bytes per host for the attributes of the host's own parts. The hottest rows stay in memory, the other rows are
+            read from disk for each batch. ``None``: files are mapped, and the operating system decides.
+        device: Bytes on the GPU that trains, such as ``"4GiB"``, for the attributes of the hottest nodes of all parts: batches
+            from the CPU bring only the rows of the other nodes. (The budget of a GPU that samples is
+            ``sampling.feature_bytes``.)
+        save: Store the filled remote cache in the partition folder, for later runs.
+        num_neighbors: Fan-outs that ``presample`` and ``topology: auto`` assume. ``None``: as ``data.num_neighbors``.
+        batch_size: Batch size that ``presample`` and ``topology: auto`` assume. ``None``: as ``data.batch_size``.
+        weight_attr: Edge attribute by which ``presample`` and ``topology: auto`` assume that neighbours are drawn. ``None``: as
+            ``data.sampling.weight_attr``.
+        device_topology: Old name of ``data.sampling.topology_bytes``.
+
+    Raises:
+        OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
+
+    Example:
+        >>> CacheOptions(policy="vip", ratio=0.1).policy
+        'vip'
+        >>> CacheOptions(ratio=2.0)
+        Traceback (most recent call last):
+            ...
+        glt_lightning.base.errors.OptionError: cache.ratio: ...
+    """
+
+    policy: CachePolicy = "auto"
+    ratio: float | dict[str, float] | None = None
+    bytes: int | str | None = None
+    topology: int | str | None = None
+    memory: int | str | None = None
+    device: int | str | None = None
+    save: bool = False
+    num_neighbors: Fanouts | None = None
+    batch_size: int | None = None
+    weight_attr: WeightAttr = None
+    device_topology: int | str | None = None
+
+    def __post_init__(self) -> None:
+        one_of("cache.policy", self.policy, CACHE_POLICIES)
+        if self.ratio is not None and self.bytes is not None:
+            raise OptionError(f"cache: give ratio or bytes, not both; got {self.ratio!r} and {self.bytes!r}.")
+        ratios = self.ratio.items() if isinstance(self.ratio, dict) else [("", self.ratio)]
+        for node_type, ratio in ratios:
+            name = f"cache.ratio[{node_type}]" if node_type else "cache.ratio"
+            number = isinstance(ratio, (int, float)) and not isinstance(ratio, bool)
+            if ratio is not None and not (number and 0 <= ratio <= 1):
+                raise OptionError(f"{name}: expected a share of the nodes from 0 to 1, such as 0.1; got {ratio!r}.")
+        if self.bytes is not None:
+            parse_bytes("cache.bytes", self.bytes)
+        if self.memory is not None:
+            parse_bytes("cache.memory", self.memory)
+        if self.device is not None:
+            parse_bytes("cache.device", self.device)
+        if self.device_topology is not None:
+            parse_bytes("cache.device_topology", self.device_topology)
+        if self.topology is not None:
+            if self.topology != "auto":
+                parse_bytes("cache.topology", self.topology)
+            if self.budget is None or self.topology_bytes > self.budget:
+                given = "not set" if self.bytes is None else repr(self.bytes)
+                raise OptionError(
+                    f"cache.topology ({self.topology!r}) is carved out of cache.bytes and must not exceed it; "
+                    f"cache.bytes is {given}."
+                )
+        if self.batch_size is not None:
+            at_least("cache.batch_size", self.batch_size, 1)
+
+    def assuming(self, num_neighbors: Fanouts | None, batch_size: int, weight_attr: WeightAttr = None) -> CacheOptions:
+        """With these where none are given."""
+        return replace(
+            self,
+            num_neighbors=num_neighbors if self.num_neighbors is None else self.num_neighbors,
+            batch_size=batch_size if self.batch_size is None else self.batch_size,
+            weight_attr=weight_attr if self.weight_attr is None else self.weight_attr,
+        )
+
+    @property
+    def budget(self) -> int | None:
+        """``bytes`` as a number."""
+        return None if self.bytes is None else parse_bytes("cache.bytes", self.bytes)
+
+    @property
+    def topology_bytes(self) -> int:
+        """``topology`` as a number; 0 for none, and for ``auto``."""
+        return 0 if self.topology in (None, "auto") else parse_bytes("cache.topology", self.topology)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """``memory`` as a number."""
+        return None if self.memory is None else parse_bytes("cache.memory", self.memory)
+
+    @property
+    def device_bytes(self) -> int | None:
+        """``device`` as a number."""
+        return None if self.device is None else parse_bytes("cache.device", self.device)
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether remote rows are cached."""
+        return self.policy != "none" and (self.budget is not None or bool(self.ratio))

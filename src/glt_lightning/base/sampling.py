@@ -1,0 +1,301 @@
+"""Options of sampling: processes, draws, and where a GPU finds the graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from glt_lightning.base.checks import at_least, one_of
+from glt_lightning.base.draw import DrawOptions
+from glt_lightning.base.errors import OptionError
+from glt_lightning.base.importance import ImportanceNeighbors
+from glt_lightning.base.parse import parse_bytes
+from glt_lightning.base.picker import PickerSpec, as_class
+from glt_lightning.base.workers import WorkerOptions
+
+SeedPlacement = Literal["global", "owner"]
+FeatureDtype = Literal["float32", "stored"]
+Aggregate = Literal["mean", "sum"]
+WeightAttr = str | dict[str, str] | None
+AGGREGATES = ("mean", "sum")
+EdgeFormat = Literal["tensor", "edge_index", "edge_index_csr"]
+SubgraphType = Literal["directional", "bidirectional", "induced"]
+SUBGRAPH_TYPES = ("directional", "bidirectional", "induced")
+EDGE_FORMATS = ("tensor", "edge_index", "edge_index_csr")
+Method = Literal["neighbor", "labor"]
+METHODS = ("neighbor", "labor")
+TemporalStrategy = Literal["uniform", "last"]
+TEMPORAL_STRATEGIES = ("uniform", "last")
+TimeBoundary = Literal["<=", "<"]
+Memory = Literal["auto", "cpu", "device", "uva", "hybrid"]
+MEMORIES = ("auto", "cpu", "device", "uva", "hybrid")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingOptions(WorkerOptions):
+    """How batches are made.
+
+    Attributes:
+        num_workers: Sampler processes per rank; 0 samples inside the training process.
+        prefetch: Batches that the GPU that trains makes ahead, where it samples.
+        channel_size: Bytes of batches in flight per rank, as an integer or like ``"2GB"``, beside those that the trainer
+            has; never fewer than two batches. A loader begins with two and takes more when their size is known; the log says
+            how many. ``auto``: an eighth of the memory that the host, or the control group, has
+            available, divided by the ranks of the host. ``None``: no limit beyond ``num_workers * concurrency`` batches, or
+            ``cluster.prefetch`` from a server.
+        num_threads: Threads that share the work of one batch.
+        method: How neighbours are drawn. ``neighbor``: for each node on its own. ``labor``: LABOR-0; the nodes of a hop choose
+            the same neighbours where they share some, so that a batch has fewer nodes; each node on its own draws as ever.
+        batch_dependency: So many batches of a rank, one after another, draw neighbours alike: a node that is in several of them
+            has the same neighbours in each. More of what a batch needs is then in a cache. 1: each batch draws on its own.
+        importance_neighbors: The neighbours of a node are the nodes that random walks from it visit most, ``num_neighbors`` of
+            them in each hop, as in PinSAGE (`ImportanceNeighbors`): ``{walks: 50, length: 3, restart: 0.5}``. ``None``: they are
+            drawn from its edges.
+        replace: Draw neighbours with replacement.
+        weight_attr: Edge attribute by which neighbours are drawn, one of ``partition.weights``: for all edge types that have it,
+            or by edge type, ``{user__rates__item: rating}``. Edges of other types are drawn uniformly. An edge of weight 0 is
+            never drawn, whatever the fan-out. ``None``: all edges weigh the same.
+        time_attr: Neighbours are drawn from the edges up to the time of the seed, at every hop: the attribute of times, which is
+            that of ``partition.time_attr``. A seed's time is ``input_time`` (of edges, ``time`` of ``edge_splits``). Edge types
+            without times are not restricted. Batches are disjoint then. ``None``: edges of any time are drawn.
+        temporal_strategy: Which of them: ``uniform``, any; ``last``, the latest.
+        time_window: How far back edges are drawn, in the units of ``time_attr``: those from the seed's time minus this on.
+            ``None``: all.
+        time_boundary: ``<=``: edges of exactly the seed's time are drawn, too. ``<``: earlier ones alone.
+        with_edge: Give each batch its ``e_id``. A graph with edge attributes gets ``e_id`` and ``edge_attr`` anyway.
+        seed: Seed of all draws and shuffles. ``None``: Lightning's global seed, else one drawn on rank 0. Checkpoints have it.
+        seed_placement: ``global`` shuffles all seeds over all ranks; ``owner`` gives rank r the seeds of the parts p with p mod
+            ranks = r.
+        feature_dtype: ``stored`` gives attributes that ``partition.storage`` keeps as ``float16`` or ``bfloat16`` in that
+            dtype: half the bytes in each batch. The ready modules cast them in their first layer, other modules have to.
+            ``int8`` is decoded in either case. ``float32`` decodes all.
+        aggregate_first: Whoever samples does the aggregation of the model's first layer, too, ``mean`` or ``sum``: batches have
+            ``x_neighbors``, the mean or sum of ``x`` over the sampled neighbours of each node, and not the nodes and edges of the
+            last hop: about half the bytes. For graphs with one node type and one edge type, sampled by CPUs, and modules that
+            take it, such as `GraphSAGE`. ``None``: batches have all rows.
+        pin_memory: Page-lock the memory of batches. ``None``: only when training on a GPU.
+        keep_memory: A rank that trains on a CPU keeps the memory that it frees until training ends, and uses it for the tensors
+            of the next step: less CPU time for a higher peak. ``false`` returns it to the system at once. Needs glibc.
+        max_restarts: How often a batch is tried again after the sampler process that made it died or raised, and how often in
+            a row a process that makes nothing is replaced. Not a limit for the whole job.
+        timeout_s: Longest wait for one batch, in seconds.
+        topology: Where a GPU that samples finds the graph: ``device``, in its memory; ``uva``, in page-locked memory of the host;
+            ``hybrid``, the hottest rows in its memory within ``topology_bytes``, the other rows on the host. ``cpu``: the CPU
+            samples. ``auto``: when training on a GPU with ``num_workers`` 0, ``device`` if the graph fits and
+            ``topology_bytes`` is not given, else ``hybrid``; for ``worker_devices`` ``device``, or ``hybrid`` with
+            ``topology_bytes``; otherwise ``cpu``.
+        features: Where it finds attributes of nodes and edges: the same, ``hybrid`` within ``feature_bytes``. ``cpu``: the CPU
+            reads them, and they are copied to the GPU. ``auto``: as for ``topology``; ``cpu`` with ``cache.memory``.
+        topology_bytes: Bytes of each GPU that samples, such as ``"2GiB"``, for the neighbour lists that ``topology: hybrid``
+            places there, ids and row pointers first. ``None``: half of the free memory.
+        feature_bytes: Bytes of each GPU that samples for the attributes that ``features: hybrid`` places there. ``None``: half of
+            the memory that the graph leaves free.
+        picker: A class of your own that picks the neighbours of nodes in place of these draws: its class path, ``{class_path,
+            init_args}``, or in Python an object, a dataclass of plain values. Every process that has rows of the graph imports it
+            (`Picker`).
+        batch_sampler: A class or function of your own that makes whole batches, in the training process (`BatchSampler`).
+
+    Raises:
+        OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
+
+    Example:
+        >>> SamplingOptions(num_workers=2, with_edge=True, seed=1).num_workers
+        2
+        >>> SamplingOptions(num_workers=-1)
+        Traceback (most recent call last):
+            ...
+        glt_lightning.base.errors.OptionError: sampling.num_workers: ...
+    """
+
+    group: ClassVar[str] = "sampling"
+    least_workers: ClassVar[int] = 0
+
+    num_workers: int = 0
+    prefetch: int = 2
+    num_threads: int = 1
+    method: Method = "neighbor"
+    batch_dependency: int = 1
+    importance_neighbors: ImportanceNeighbors | dict[str, Any] | None = None
+    replace: bool = False
+    weight_attr: WeightAttr = None
+    time_attr: str | None = None
+    temporal_strategy: TemporalStrategy = "uniform"
+    time_window: int | None = None
+    time_boundary: TimeBoundary = "<="
+    with_edge: bool = False
+    seed: int | None = None
+    seed_placement: SeedPlacement = "global"
+    feature_dtype: FeatureDtype = "float32"
+    aggregate_first: Aggregate | None = None
+    pin_memory: bool | None = None
+    keep_memory: bool = True
+    max_restarts: int = 3
+    timeout_s: float = 300.0
+    topology: Memory = "auto"
+    features: Memory = "auto"
+    topology_bytes: int | str | None = None
+    feature_bytes: int | str | None = None
+    picker: str | dict[str, Any] | Any = None
+    batch_sampler: str | dict[str, Any] | Any = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("sampling.topology", self.topology, MEMORIES)
+        one_of("sampling.features", self.features, MEMORIES)
+        for name in ("topology_bytes", "feature_bytes"):
+            if getattr(self, name) is not None:
+                parse_bytes(f"sampling.{name}", getattr(self, name))
+        if self.worker_devices and not self.num_workers:
+            raise OptionError("sampling.worker_devices: needs sampler processes; set sampling.num_workers as well.")
+        for name, kind in (("topology", self.topology), ("features", self.features)):
+            if self.num_workers and not self.worker_devices and kind not in ("auto", "cpu"):
+                raise OptionError(
+                    f"sampling.{name}: {kind!r} with num_workers {self.num_workers}: set sampling.worker_devices "
+                    "for GPUs of the sampler processes, or num_workers 0 to sample on the GPU that trains."
+                )
+        self._check_weights()
+        self._check_times()
+        self._check_method()
+        self._check_own()
+        self._check_importance()
+        if self.aggregate_first is not None:
+            one_of("sampling.aggregate_first", self.aggregate_first, AGGREGATES, "null")
+            if self.worker_devices or self.topology not in ("auto", "cpu"):
+                raise OptionError(
+                    f"sampling.aggregate_first: {self.aggregate_first!r} needs CPUs that sample: GPUs give all rows. Remove it, "
+                    "or remove sampling.worker_devices and set sampling.topology to cpu."
+                )
+        if self.topology == "cpu" and self.features not in ("auto", "cpu"):
+            raise OptionError(
+                f"sampling.features: {self.features!r} has no meaning with topology cpu, where the CPU samples and "
+                "reads the attributes. Remove one of them."
+            )
+        at_least("sampling.num_threads", self.num_threads, 1)
+        at_least("sampling.max_restarts", self.max_restarts, 0)
+        if self.seed is not None:
+            at_least("sampling.seed", self.seed, 0)
+        if self.seed_placement not in ("global", "owner"):
+            raise OptionError(f"sampling.seed_placement: expected 'global' or 'owner', got {self.seed_placement!r}.")
+        one_of("sampling.feature_dtype", self.feature_dtype, ("float32", "stored"))
+        if not self.timeout_s > 0:
+            raise OptionError(f"sampling.timeout_s: expected seconds > 0, got {self.timeout_s!r}.")
+
+    def _check_weights(self) -> None:
+        given: Any = self.weight_attr
+        names = [given] if not isinstance(given, dict) else [*given, *given.values()]
+        if given is not None and not (names and all(isinstance(name, str) and name for name in names)):
+            raise OptionError(
+                f"sampling.weight_attr: expected an edge attribute, or one for each edge type such as {{a__to__b: edge_weight}}; "
+                f"got {given!r}."
+            )
+
+    def _check_method(self) -> None:
+        one_of("sampling.method", self.method, METHODS)
+        at_least("sampling.batch_dependency", self.batch_dependency, 1)
+        if self.method == "labor" and self.replace:
+            raise OptionError(
+                "sampling.replace: sampling.method labor draws each neighbour at most once. Remove one of them."
+            )
+        if self.method == "labor" and self.temporal_strategy == "last":
+            raise OptionError(
+                "sampling.temporal_strategy: 'last' takes the latest edges and draws none, so sampling.method labor has no "
+                "effect. Remove one of them."
+            )
+
+    def _check_times(self) -> None:
+        if self.time_attr is not None and (not isinstance(self.time_attr, str) or not self.time_attr):
+            raise OptionError(f"sampling.time_attr: expected the name of an attribute, got {self.time_attr!r}.")
+        one_of("sampling.temporal_strategy", self.temporal_strategy, TEMPORAL_STRATEGIES)
+        one_of("sampling.time_boundary", self.time_boundary, ("<=", "<"))
+        if self.time_window is not None:
+            at_least("sampling.time_window", self.time_window, 0)
+        given = {
+            "temporal_strategy": self.temporal_strategy != "uniform",
+            "time_window": self.time_window is not None,
+            "time_boundary": self.time_boundary != "<=",
+        }
+        if self.time_attr is None and any(given.values()):
+            name = next(name for name in given if given[name])
+            raise OptionError(
+                f"sampling.{name}: {getattr(self, name)!r} has no effect without times. Set sampling.time_attr, or remove it."
+            )
+        if self.replace and self.temporal_strategy == "last":
+            raise OptionError(
+                "sampling.replace: temporal_strategy 'last' takes the latest edges and draws none, so nothing is drawn with "
+                "replacement. Remove sampling.replace, or set temporal_strategy to uniform."
+            )
+        if self.weight_attr is not None and self.temporal_strategy == "last":
+            raise OptionError(
+                "sampling.temporal_strategy: 'last' takes the latest edges, whatever their weights. Remove "
+                "sampling.weight_attr, or set temporal_strategy to uniform, which draws by weight among the edges up to a time."
+            )
+
+    @classmethod
+    def of_draw(cls, draw: DrawOptions, **options: Any) -> SamplingOptions:
+        """Options with this `draw`, except for weights and times, which depend on the graph."""
+        return cls(
+            picker=None if draw.picker is None else draw.picker.named,
+            replace=draw.replace,
+            with_edge=draw.with_edge,
+            num_threads=draw.threads,
+            temporal_strategy="last" if draw.last else "uniform",
+            method="labor" if draw.labor else "neighbor",
+            **options,
+        )
+
+    def _check_own(self) -> None:
+        object.__setattr__(self, "picker", as_class("sampling.picker", self.picker))
+        own = [name for name in ("picker", "batch_sampler") if getattr(self, name) is not None]
+        if own and (self.worker_devices or self.topology not in ("auto", "cpu")):
+            raise OptionError(
+                f"sampling.{own[0]}: runs on CPUs, and here GPUs sample. Remove it, or remove sampling.worker_devices and set "
+                "sampling.topology to cpu."
+            )
+        given = {
+            "method": self.method != "neighbor",
+            "replace": self.replace,
+            "weight_attr": self.weight_attr is not None,
+            "temporal_strategy": self.temporal_strategy != "uniform",
+        }
+        for name in given if self.picker is not None else ():
+            if given[name]:
+                raise OptionError(
+                    f"sampling.{name}: {getattr(self, name)!r} has no effect with sampling.picker, which picks the neighbours "
+                    "itself (it reads weights as rows.attrs). Remove one of them."
+                )
+        if self.batch_sampler is not None and self.num_workers:
+            raise OptionError(
+                f"sampling.batch_sampler: runs in the training process, and num_workers {self.num_workers} leaves sampling to "
+                "others. Set sampling.num_workers to 0, or write a sampling.picker, which runs everywhere."
+            )
+
+    def _check_importance(self) -> None:
+        object.__setattr__(self, "importance_neighbors", ImportanceNeighbors.of(self.importance_neighbors))
+        if self.importance_neighbors is None:
+            return
+        given = {
+            "method": self.method != "neighbor",
+            "replace": self.replace,
+            "with_edge": self.with_edge,
+            "time_attr": self.time_attr is not None,
+            "aggregate_first": self.aggregate_first is not None,
+            "picker": self.picker is not None,
+            "batch_sampler": self.batch_sampler is not None,
+        }
+        if name := next((name for name in given if given[name]), None):
+            raise OptionError(
+                f"sampling.{name}: {getattr(self, name)!r:.80} has no effect with sampling.importance_neighbors, whose "
+                "neighbours walks find, not draws from edges. Remove one of them."
+            )
+
+    @property
+    def draw(self) -> DrawOptions:
+        """How neighbours are drawn; `sampler.request.drawn_from` says whether batches of a graph have edges."""
+        return DrawOptions(
+            replace=self.replace,
+            with_edge=self.with_edge,
+            threads=self.num_threads,
+            last=self.temporal_strategy == "last",
+            labor=self.method == "labor",
+            picker=PickerSpec.of(self.picker),
+        )

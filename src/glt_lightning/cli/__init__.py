@@ -1,0 +1,36 @@
+"""The command line: ``python -m lightning``, its subcommands of training, and ours beside them (``partition``,
+``embed``, ``launch``, ...).
+
+It is the outermost room and uses the faces of all others. `GLTCLI` is Lightning's with our data module, strategies and
+callbacks at hand by short names; an error becomes one line that says what to do.
+
+Example:
+    >>> from glt_lightning.cli import GLTCLI
+    >>> GLTCLI.__name__
+    'GLTCLI'
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from glt_lightning.base import lazy_names
+
+if TYPE_CHECKING:
+    from glt_lightning.cli.command_line import (
+        GLTCLI as GLTCLI,
+        main as main,
+    )
+
+# What users and other rooms ask for, by the module that defines it
+_MODULES = {
+    "command_line": (
+        "GLTCLI",
+        "main",
+    ),
+}
+_HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+
+__all__ = ["GLTCLI", "main"]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -1,0 +1,336 @@
+"""The command line: ``python -m lightning fit --config F.yaml``."""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_only
+
+from glt_lightning.base import (
+    DESCRIPTION,
+    EPILOG,
+    PROG,
+    ClusterOptions,
+    GLTError,
+    OptionError,
+    WriteError,
+    quick_answer,
+    versions,
+)
+from glt_lightning.cli.default_callbacks import default_callbacks
+from glt_lightning.cli.embed import EmbeddingTrainer
+from glt_lightning.cli.links import give_taken_links, link_graph
+from glt_lightning.cli.messages import OneLineParser, misfit
+from glt_lightning.cli.past_runs import (
+    RunConfig,
+    find_past_run,
+    hyperparameters_of,
+    nothing_left,
+    past_run_at,
+    recorded_checkpoints,
+)
+from glt_lightning.cli.quiet import without_noise
+from glt_lightning.cli.ready_classes import asked_for_classes, ready_classes
+from glt_lightning.cli.run_line import INTERRUPTED, end_said, reserved_folders, run_line
+from glt_lightning.cli.strategy_options import check_strategy, cluster_of_data, meet_other_hosts, with_cluster
+from glt_lightning.cli.subcommands import TOOLS, list_tools
+from glt_lightning.lightning import NAMED_RANK, GLTDataModule, OtherHostError, RankError, unwound_by_sigterm
+
+_CLUSTER = ClusterOptions()
+_PAST_RUN = ("best", "last")
+_NO_CHECKPOINT = "none"
+_CHECKPOINT_WORDS = (*_PAST_RUN, _NO_CHECKPOINT, "hpc", "registry")
+_NO_GPU = (
+    f"accelerator is gpu, and torch {version('torch')} finds no GPU that it can use. Choose --trainer.accelerator cpu, or "
+    "install a torch that is built for this machine's GPU and driver."
+)
+_DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_FOLDER = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST)
+_MISFIT = "Error(s) in loading state_dict for"  # torch's
+
+
+class GLTCLI(LightningCLI):
+    """LightningCLI with the group ``cluster``, the links from data to model, and our default callbacks.
+
+    Args:
+        *classes: Of the model and the data module, as of Lightning's `LightningCLI`.
+        **options: Further arguments of it, such as ``args``, which replaces the command line of the process.
+
+    Raises:
+        SystemExit: For a wrong option, with a line on stderr that names it.
+
+    Example:
+        >>> cli = GLTCLI(GraphSAGE, GLTDataModule, run=False, args=["--data.dataset=graph.npz", "--data.batch_size=4"])
+        >>> cli.model.hparams.out_channels, cli.datamodule.batch_size
+        (2, 4)
+    """
+
+    _needed: str | None = None  # the subcommand whose parser is enough
+
+    def __init__(self, *classes: Any, **options: Any) -> None:
+        words = sys.argv[1:] if options.get("args") is None else options["args"]
+        self._first_word = words[0] if isinstance(words, list) and words else None
+        super().__init__(*classes, **options)
+
+    def setup_parser(
+        self, add_subcommands: bool, main_kwargs: dict[str, Any], subparser_kwargs: dict[str, Any]
+    ) -> None:
+        self._needed = (
+            self._first_word
+        )  # with the parsers of all five, 0.3 s of 0.8 s of CPU time went into the other four
+        super().setup_parser(add_subcommands, main_kwargs, subparser_kwargs)
+        self.parser.add_argument("--version", action="version", version=versions(), help="Print versions and exit.")
+        if add_subcommands:
+            list_tools(self.parser)
+
+    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]  # called on the object alone
+        """Those of Lightning, and ``embed`` where the Trainer has it; while parsers are made, the given one of them alone."""
+        further = {"embed": {"model", "datamodule"}} if hasattr(self.trainer_class, "embed") else {}
+        known = super().subcommands() | further
+        return {self._needed: known[self._needed]} if self._needed in known else known
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_argument(
+            "--cluster",
+            type=ClusterOptions,
+            default=_CLUSTER,
+            help="Where the processes of the job run; for glt strategies.",
+        )
+        kind = self._datamodule_class
+        if self.subclass_mode_data or (isinstance(kind, type) and issubclass(kind, GLTDataModule)):
+            target = "data.init_args.cluster" if self.subclass_mode_data else "data.cluster"
+            parser.link_arguments(("cluster", "trainer.strategy"), target, compute_fn=cluster_of_data)
+        link_graph(self, parser)
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        super().parse_arguments(parser, args)
+        name = self.config.get("subcommand")  # none with run=False
+        if name in TOOLS:
+            raise OptionError(f"{name}: must be the first argument: {PROG} {name} --help.")
+        config = self.config if name is None else self.config[name]
+        check_strategy(config.trainer.strategy)
+        _check_checkpoint(config.get("ckpt_path"))
+        _trust_no_url(config)
+        if name is not None:
+            self._take_checkpoint(name, config)
+
+    def _take_checkpoint(self, name: str, config: Any) -> None:
+        """``best`` and ``last`` are Lightning's words for checkpoints of the same process; here they outlive the process. What
+        the checkpoint's model has otherwise than this configuration is refused or said."""
+        if "ckpt_path" not in config:  # a program's own subcommand may have no such option
+            return
+        word, root = config.get("ckpt_path"), config.trainer.default_root_dir or os.getcwd()
+        if word is None and name != "fit":
+            raise OptionError(
+                f"{name}: no checkpoint is given, and the model would have random weights. Give --ckpt_path best, last or the "
+                f"path of a checkpoint; --ckpt_path {_NO_CHECKPOINT} is for a module that loads weights of its own."
+            )
+        if word not in _PAST_RUN and not os.path.isfile(str(word)):
+            return
+        now = yaml.safe_load(self._parser(name).dump(config, skip_none=False))
+        if name == "fit" and word == "last" and not any(recorded_checkpoints(word, root, now)):
+            return  # Lightning's: a job that is started again and again resumes where there is something
+        past = find_past_run(word, root, now) if word in _PAST_RUN else past_run_at(word, now)
+        config["ckpt_path"] = str(past.path)
+        if word in _PAST_RUN or past.differences:
+            other = f", whose model has {'; '.join(past.differences)}" if past.differences else ""
+            rank_zero_info(f"ckpt_path{f' {word}' if word in _PAST_RUN else ''}: {past.path}{other}")
+
+    def _parse_ckpt_path(self) -> None:
+        """Lightning's own takes also the model's class from the checkpoint, which `_take_checkpoint` has found to be the same,
+        and refuses checkpoints that a script or a program of a fixed class has saved."""
+        name = self.config.get("subcommand")
+        path = None if name is None else self.config[name].get("ckpt_path")
+        known = hyperparameters_of(path) if path is not None and os.path.isfile(path) else {}
+        if known:
+            if self.subclass_mode_model:
+                known = {"class_path": self.config[name].model.class_path, "dict_kwargs": known}
+            self.config = self.parser.parse_object({name: {"model": known}}, self.config)
+
+    def instantiate_classes(self) -> None:
+        give_taken_links(self, self._get(self.config, "model"))
+        super().instantiate_classes()
+        if self.subcommand and self.config_init[self.subcommand].get("ckpt_path") == _NO_CHECKPOINT:
+            self.config_init[self.subcommand]["ckpt_path"] = None  # config.yaml keeps the word
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        config = self.config_init.get(str(self.subcommand), self.config_init)
+        chosen = config.trainer
+        kwargs.setdefault("strategy", with_cluster(chosen.strategy, config.cluster))
+        given = chosen.callbacks or []
+        given = list(given) if isinstance(given, list) else [given]
+        if not chosen.barebones:
+            given += default_callbacks(self.subcommand, given + self._callbacks_of_program(), chosen)
+        try:
+            trainer = super().instantiate_trainer(**{"callbacks": given, **kwargs})
+        except (TypeError, ValueError, MisconfigurationException) as error:  # how Lightning's Trainer refuses options
+            raise OptionError(f"trainer: {_NO_GPU if 'No supported gpu backend' in str(error) else error}") from error
+        if isinstance(trainer, EmbeddingTrainer):
+            trainer.shortens_log_interval = chosen.log_every_n_steps is None
+        return trainer
+
+    def _callbacks_of_program(self) -> list[Callback]:
+        """Those that Lightning appends: of ``add_lightning_class_args`` and of ``trainer_defaults``."""
+        classes = [self._get(self.config_init, key) for key in self._parser(self.subcommand).callback_keys]
+        defaults = self.trainer_defaults.get("callbacks") or []
+        return classes + (defaults if isinstance(defaults, list) else [defaults])
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        path = self.config_init[subcommand].get("ckpt_path")
+        if subcommand == "fit" and path is not None and (why := nothing_left(path, self.trainer)):
+            rank_zero_info(why)  # no error: a job that is started until it succeeds ends here
+            return
+        try:
+            with reserved_folders(self.trainer), end_said(self.trainer, subcommand, path):
+                met = meet_other_hosts(self.trainer, self.config_init[subcommand].cluster)
+                super()._run_subcommand(subcommand)
+            del met  # torch's group has it
+        except RuntimeError as error:
+            if path is None or _MISFIT not in str(error):
+                raise
+            raise OptionError(f"ckpt_path: {path} {misfit(str(error))}") from error
+        if self.trainer.is_global_zero and not self.config_init[subcommand].trainer.fast_dev_run:
+            rank_zero_info(run_line(self.trainer, subcommand, path))
+
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        arguments = super()._prepare_subcommand_kwargs(subcommand)
+        if subcommand == "predict" and arguments.get("return_predictions") is None:
+            arguments["return_predictions"] = False  # nobody takes them, and each would be held until the end
+        return arguments
+
+
+def main(args: ArgsType = None) -> None:
+    """Runs the command line of ``python -m lightning``.
+
+    Args:
+        args: The words after the program's name. None: those of this process.
+
+    Raises:
+        SystemExit: After an error of ours or of Lightning's, which is one line on stderr; its status is 1 or 2. With
+            ``GLT_TRACEBACK`` set, the error itself.
+
+    Example:
+        >>> main(["fit", "--config", "run.yaml"])
+    """
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())  # a console script does not put it there, and user modules are named in YAML
+    try:
+        argv = sys.argv[1:] if args is None else args if isinstance(args, list) else []
+        with without_noise():
+            _run(argv, args)
+    except KeyboardInterrupt:  # before Lightning catches it
+        sys.exit(INTERRUPTED)
+    except Exception as error:
+        known = _known(error)
+        if known is None or os.environ.get("GLT_TRACEBACK"):
+            raise
+        if not _is_logged(known):
+            rank = getattr(rank_zero_only, "rank", 0)
+            named = not rank or NAMED_RANK.match(str(known)) or getattr(known, "on_all_ranks", False)
+            print(f"error: {'' if named else f'rank {rank}: '}{known}", file=sys.stderr, flush=True)
+        sys.exit(2 if isinstance(known, (OptionError, MisconfigurationException)) else 1)
+
+
+def _run(argv: list[str], args: ArgsType) -> None:
+    group = asked_for_classes(argv)
+    if (answer := quick_answer(argv)) is not None:
+        print(answer)
+        sys.exit(0)  # as argparse does
+    elif group is not None:
+        print(ready_classes(group, f"{PROG} {argv[0]}"))
+    elif argv and argv[0] in TOOLS:
+        TOOLS[argv[0]].run(argv[1:], f"{PROG} {argv[0]}")
+    else:
+        with unwound_by_sigterm():
+            run_trainer(args)
+
+
+def run_trainer(args: ArgsType = None) -> None:
+    """Runs a subcommand of Lightning's Trainer to its end, or shows help."""
+    GLTCLI(
+        LightningModule,
+        LightningDataModule,
+        trainer_class=EmbeddingTrainer,
+        save_config_callback=RunConfig,
+        subclass_mode_model=True,
+        subclass_mode_data=True,
+        save_config_kwargs={"overwrite": True},
+        parser_class=OneLineParser,
+        parser_kwargs={"prog": PROG, "description": DESCRIPTION, "epilog": EPILOG},
+        args=args,
+    )
+
+
+def _is_logged(error: BaseException) -> bool:
+    """Whether another rank of this host logs it."""
+    others = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")) != "0"
+    return isinstance(error, RankError) or (others and isinstance(error, GLTError) and error.on_all_ranks)
+
+
+def _known(error: BaseException) -> BaseException | None:
+    """The error that a user understands: that another rank failed, if it is for that, else the first of ours."""
+    causes = [each for each in _causes(error) if isinstance(each, (GLTError, MisconfigurationException))]
+    if not causes:
+        return _missing_package(error) or _unwritable(error)
+    return next((each for each in causes if isinstance(each, (RankError, OtherHostError))), causes[0])
+
+
+def _missing_package(error: BaseException) -> OptionError | None:
+    """That a class of the configuration, such as a logger, needs a package that is not installed. Such classes say it
+    themselves; an import that fails names its module, and may be a mistake in the user's code."""
+    for each in _causes(error):
+        if isinstance(each, ModuleNotFoundError) and each.name is None and each is not error:
+            return OptionError(f"{str(each).splitlines()[0]} Or choose another class.")
+    return None
+
+
+def _unwritable(error: BaseException) -> WriteError | None:
+    """That a logger, or Lightning, found the disk full or could not make a folder of the run."""
+    for each in _causes(error):
+        if not isinstance(each, OSError):
+            continue
+        if each.errno in _DISK_IS_FULL:
+            where = "a file of this run" if each.filename is None else each.filename
+            return WriteError(
+                f"{where}: {each.strerror}. Free some space, or choose another folder with --trainer.default_root_dir or with "
+                "save_dir of the logger. GLT_TRACEBACK=1 shows where."
+            )
+        if each.errno in _NO_FOLDER and each.filename is not None:
+            return WriteError(
+                f"{each.filename}: {each.strerror}. If it is of the logs or checkpoints of this run, choose another folder with "
+                "--trainer.default_root_dir or with save_dir of the logger. GLT_TRACEBACK=1 shows where."
+            )
+    return None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and what it was raised for."""
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _check_checkpoint(path: Any) -> None:
+    if isinstance(path, str) and path not in _CHECKPOINT_WORDS and ":" not in path and not os.path.exists(path):
+        near = difflib.get_close_matches(path, _PAST_RUN, n=1)
+        latest = " `best` and `last` stand for the checkpoints of the latest fit."
+        hint = f" Did you mean {near[0]}?" if near else latest
+        raise OptionError(f"ckpt_path: there is no file {path!r}.{hint}")
+
+
+def _trust_no_url(config: Any) -> None:
+    """A file from the network may run code when it is unpickled, and Lightning unpickles it unless told not to."""
+    path = config.get("ckpt_path")
+    if isinstance(path, str) and path.startswith("http") and config.get("weights_only") is None:
+        config["weights_only"] = True
+        rank_zero_info(f"ckpt_path: {path}: read with weights_only, as it comes from the network.")

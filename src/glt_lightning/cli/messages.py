@@ -1,0 +1,227 @@
+"""Errors of the command line in one line instead of a page."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from types import UnionType
+from typing import Any, NoReturn, Union, get_args, get_origin
+
+import yaml  # type: ignore[import-untyped]
+from jsonargparse._typehints import ActionTypeHint
+from lightning.pytorch.cli import LightningArgumentParser
+
+from glt_lightning.base import line_of, read_yaml
+from glt_lightning.partition import is_text
+
+_KEY = re.compile(r'Parser key "([^"]+)":?')
+_CLASS = re.compile(r"Problem with given class_path '([\w.]+)'")
+_NOISE = re.compile(
+    r"Does not validate against any|Subtypes:|Errors:|Expected a <class 'NoneType'>|Given value|Expected a path but|"
+    r"Problem with given class_path|Not a valid subclass|Subclass types expect|^a class path \(str\)|^a dict with"
+)
+_WORDING = (
+    (r"<class '([^']+)'>", r"\1"),
+    (r"Expected a typing\.Literal\[(.*?)\]\. Got value:", r"expected one of \1; got"),
+    (
+        r"Expected a dot import path string: ([^\s;]+)",
+        r"unknown class \1; give the name of a built-in class or a dotted path",
+    ),
+    (r"Expected an? ([\w.]+)\. Got value:", r"expected \1; got"),
+)
+_REMOVED = {"SeedProgressBar": "is removed: Lightning's own progress bar shows the rate. Remove this callback."}
+_OF_REASON = re.compile(r"^([\w.-]+):")
+_STRAY = re.compile(r"[Oo]ption '([\w.-]+)'")  # not accepted
+_NO_SUBCOMMAND = 'expected "subcommand" to be one of'
+_OTHER_WORDS = {"train": "fit", "eval": "validate", "evaluate": "validate", "status": "serve --status host:port"}
+
+
+class OneLineParser(LightningArgumentParser):
+    """Says what is wrong in one line, without the usage of two hundred options. Takes no abbreviated options: one that is new in
+    another release would change what they mean."""
+
+    _file = ""  # the configuration that is being read
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
+        self._read: dict[
+            str, str
+        ] = {}  # all configurations: path -> text; jsonargparse changes the folder while it reads one
+
+    def _place(self, reason: str) -> str:
+        """``run.yaml, line 3: `` for an error in a configuration; empty for one in the words of the command."""
+        parsers = [] if self._subcommands_action is None else [*self._subcommands_action.choices.values()]
+        stray = _STRAY.search(reason)  # is found when all files were read
+        files: dict[str, str] = {}
+        for each in [self] if self._file else parsers if stray else []:
+            files |= each._read
+        key = _OF_REASON.search(reason)
+        keys = [*(key[1].split(".") if key else []), *(stray[1].split(".") if stray else [])]
+        for file, text in files.items():
+            if self._file in ("", file) and (line := line_of(text, keys)) is not None:
+                return f"{file}, line {line}: "
+        return f"{self._file}: " if self._file else ""
+
+    def parse_path(self, path: Any, *args: Any, **kwargs: Any) -> Any:
+        """As jsonargparse's, with the file and the line in errors."""
+        if not os.path.isfile(path):  # a pipe can be read once
+            return super().parse_path(path, *args, **kwargs)
+        self._file = str(path)
+        read_yaml(self._file)
+        self._read[self._file] = Path(path).read_text()
+        try:
+            return super().parse_path(path, *args, **kwargs)
+        finally:
+            self._file = ""
+
+    def _parse_known_args(self, *args: Any, **kwargs: Any) -> Any:  # of argparse: all words pass here
+        for action in self._actions:
+            if type(action) is ActionTypeHint:
+                action.__class__ = _LeafOverrides
+        return super()._parse_known_args(*args, **kwargs)
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        if not self.exit_on_error:
+            super().error(message, ex)
+        parser = getattr(ex, "subcommand_parser", None) or self
+        prog = parser.prog.replace(" [options]", "")
+        known = [option for action in parser._actions for option in action.option_strings]
+        reason = wrong_subcommand(message, _subcommands(parser)) or f"{one_line(message)}{did_you_mean(message, known)}"
+        reason = f"{self._place(reason)}{reason}"
+        sys.stderr.write(f"error: {reason} Options: {prog} {_help(message)}\n")
+        self.exit(2)
+
+
+class _LeafOverrides(ActionTypeHint):
+    """An option whose value may be a mapping of mappings: ``--data.dataset.nodes.movie.path X`` changes this one leaf of it.
+    jsonargparse itself replaces everything below ``nodes``, and makes the number 7 of a column that is called 007."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if args:
+            parser, config, value, option = args
+            base = next((each for each in self.option_strings if str(option).startswith(f"{each}.")), None)
+            present = config.get(self.dest) if base else None
+            if base and isinstance(present, dict):
+                first, *below = _keys_of(option[len(base) + 1 :], present)
+                if below:
+                    leaf = _value(value, _is_text(self._typehint, self.dest.rpartition(".")[2], [first, *below]))
+                    changed = _with_leaf(present.get(first), below, leaf, f"{option}: {self.dest}.{first}")
+                    args = (parser, config, json.dumps(changed, default=str), f"{base}.{first}")
+        return super().__call__(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+
+def _with_leaf(present: Any, keys: list[str], value: Any, where: str) -> dict[str, Any]:
+    """A copy of a mapping with one leaf set. Raises TypeError where something else than a mapping is in the way."""
+    if present is None:
+        present = {}
+    if not isinstance(present, dict):
+        raise TypeError(f"{where} is {present!r}, which has no {keys[0]!r} below it. Give all of it as a mapping.")
+    first, *below = _keys_of(".".join(keys), present)
+    return {**present, first: _with_leaf(present.get(first), below, value, f"{where}.{first}") if below else value}
+
+
+def _is_text(kind: Any, name: str, keys: Sequence[str]) -> bool:
+    """Whether the leaf of an option of this type is text, or is text in the description of tables."""
+    if name == "dataset" and is_text(keys):
+        return True
+    kinds = {kind}
+    for _ in keys:
+        mappings = [each for each in _alternatives(kinds) if get_origin(each) in (dict, Mapping)]
+        kinds = {get_args(each)[1] for each in mappings}
+    return _alternatives(kinds) - {type(None)} == {str}
+
+
+def _alternatives(kinds: Iterable[Any]) -> set[Any]:
+    return {one for each in kinds for one in (get_args(each) if get_origin(each) in (Union, UnionType) else (each,))}
+
+
+def _value(text: str, texts: bool) -> Any:
+    """What a word of the command line says in YAML. texts: all of it but null is text as it is typed, such as 007 and on."""
+    try:
+        found = yaml.safe_load(text)
+        return yaml.load(text, yaml.BaseLoader) if texts and found is not None else found  # makes text alone
+    except yaml.YAMLError:  # such as the glob *.csv
+        return text
+
+
+def _keys_of(dotted: str, present: dict[str, Any]) -> list[str]:
+    """The keys of a dotted path; a key of the mapping may have dots itself."""
+    known = [str(key) for key in present if f"{dotted}.".startswith(f"{key}.")]
+    first = max(known, key=len, default=dotted.partition(".")[0])
+    return [first, *filter(None, dotted[len(first) + 1 :].split("."))]
+
+
+def one_line(message: str) -> str:
+    """The part of a message of jsonargparse that names the key and what is wrong with it."""
+    keys = _KEY.findall(message)
+    lines = [line.strip().lstrip("- ") for line in _KEY.sub("", message).splitlines()]
+    reason = "; ".join(dict.fromkeys(line for line in lines if line and not _NOISE.search(line)))
+    if removed := next((name for name in _REMOVED if name in message), None):
+        reason = f"{removed} {_REMOVED[removed]}"
+    text = f"{'.'.join(keys)}: {reason}" if keys else reason or message.splitlines()[0]
+    for pattern, replacement in _WORDING:
+        text = re.sub(pattern, replacement, text)
+    if given := re.search(r"Given value: (.*)", message):  # of a type that has several alternatives
+        text = re.sub(r"Expected an? ([\w.]+)$", lambda m: f"expected {m[1]}; got {given[1]}", text)
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def wrong_subcommand(message: str, known: Sequence[str]) -> str:
+    """The error for a missing or unknown subcommand; empty if the message is about something else."""
+    given = re.search(r"invalid choice: '([^']*)'", message)
+    if not known or (given is None and _NO_SUBCOMMAND not in message):
+        return ""
+    what = "no subcommand is given" if given is None else f"there is no subcommand {given.group(1)!r}"
+    near = [] if given is None else difflib.get_close_matches(given.group(1), known, n=1)
+    hint = near[0] if near else "" if given is None else _OTHER_WORDS.get(given.group(1), "")
+    return f"{what}; expected one of {', '.join(known)}.{f' Did you mean {hint}?' if hint else ''}"
+
+
+def _subcommands(parser: LightningArgumentParser) -> list[str]:
+    action = parser._subcommands_action
+    return [] if action is None else list(action.choices)
+
+
+def misfit(message: str) -> str:
+    """One line from torch's error about a checkpoint of another model, to follow the path."""
+    lines = [line.strip() for line in message.splitlines()[1:] if line.strip()]
+    first = re.sub(r"torch\.Size\((\[.*?\])\)", r"\1", lines[0]).rstrip(".")
+    more = f", and {len(lines) - 1} more" if len(lines) > 1 else ""
+    return (
+        f"was saved by a different model or for a different graph: {first}{more}. Give the options of the model "
+        "that it was trained with; config.yaml in the folder of its run has them."
+    )
+
+
+def did_you_mean(message: str, options: Iterable[str]) -> str:
+    """A hint at the nearest option, or nothing."""
+    if argument := re.search(r"unrecognized arguments: (--[\w.]+)", message):
+        word, known = argument.group(1), list(options)
+    elif option := re.search(r"Option '(\w+)' is not accepted", message):
+        word, known = option.group(1), _parameters(message)
+    else:
+        return ""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
+def _parameters(message: str) -> list[str]:
+    """Arguments of the class that a message is about."""
+    found = _CLASS.search(message)
+    if found is None:
+        return []
+    module, _, name = found.group(1).rpartition(".")
+    return list(inspect.signature(getattr(import_module(module), name)).parameters)
+
+
+def _help(message: str) -> str:
+    """The flag that shows the options in question."""
+    keys, kind = _KEY.findall(message), _CLASS.search(message)
+    return f"--{keys[0]}.help {kind.group(1).rpartition('.')[2]}" if keys and kind else "--help"

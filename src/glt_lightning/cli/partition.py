@@ -1,0 +1,167 @@
+"""``python -m lightning partition``: makes the partition of a configuration and reports on it, or verifies one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from jsonargparse import Namespace
+from lightning.pytorch import LightningDataModule
+
+from glt_lightning.base import OptionError, Progress, counted, size
+from glt_lightning.cli.config_file import keep_groups
+from glt_lightning.cli.convert import run_convert
+from glt_lightning.cli.interrupt import interruptible
+from glt_lightning.cli.messages import OneLineParser
+from glt_lightning.cli.partition_report.options import TrafficOptions
+from glt_lightning.cli.parts import assign_only, part_numbers, write_parts
+from glt_lightning.cli.report_command import add_report_arguments, page_path, show_report
+from glt_lightning.graph import MANIFEST
+from glt_lightning.lightning import GLTDataModule, read_array
+from glt_lightning.partition import hash_partition, verify_partition
+
+_READ = ("data",)  # what partition reads of a configuration
+_DESCRIPTION = (
+    "Partitions the graph of a configuration of fit, as fit itself would, and shows the report; or, with --verify, checks "
+    "every file of a finished partition. Several hosts share the work in two stages: one runs --assign_only, then each "
+    "--parts with the file as algorithm. --from KIND DIR converts a partition of another system; --from --help shows how. Reads "
+    "data of the configuration, and nothing else of it."
+)
+_OF_CONFIG = ""  # --verify without a folder
+
+
+def run_partition(argv: Sequence[str], prog: str) -> None:
+    """Runs the subcommand to its end. Raises `GLTError` for what is wrong, SystemExit for help and wrong options."""
+    if "--from" in argv:
+        run_convert(argv, prog)
+        return
+    parser = _parser(prog)
+    config = parser.parse_args(keep_groups(argv, _READ))
+    _check_one_of(config)
+    if config.verify:
+        _verify(Path(config.verify), config.parts)
+        return
+    if config.hash is not None:
+        _hash(Path(config.hash))
+        return
+    data = parser.instantiate_classes(config).data
+    if not isinstance(data, GLTDataModule):
+        given = "nothing" if data is None else type(data).__name__
+        raise OptionError(f"data: expected a GLTDataModule, got {given}. Give --config of a run, or --data.")
+    if config.verify == _OF_CONFIG:
+        _verify(data.partition_dir, config.parts)
+    elif config.assign_only is not None:
+        with interruptible("nothing is left of it"):
+            assign_only(data, Path(config.assign_only))
+    elif config.parts is not None:
+        with interruptible("finished parts stay in the folder, everything else was removed"):
+            write_parts(data, part_numbers(config.parts))
+    else:
+        _partition(data, config)
+
+
+def _parser(prog: str) -> OneLineParser:
+    parser = OneLineParser(prog=prog, description=_DESCRIPTION)
+    parser.add_argument("--config", action="config", help="Configuration of fit, in YAML.")
+    parser.add_argument(
+        "--verify",
+        type=str | None,
+        nargs="?",
+        const=_OF_CONFIG,
+        default=None,
+        help="Check every file of a finished partition instead: of this folder, or of the one of the configuration.",
+    )
+    parser.add_argument(
+        "--hash",
+        type=str | None,
+        default=None,
+        metavar="FOLDER",
+        help="Add hashes to the manifest of a partition of an earlier release, so that pull can copy it.",
+    )
+    parser.add_argument(
+        "--assign_only",
+        type=str | None,
+        default=None,
+        metavar="FILE.npz",
+        help="Assign nodes to parts, save the assignment to this file (for partition.algorithm), and stop.",
+    )
+    parser.add_argument(
+        "--parts",
+        type=str | None,
+        default=None,
+        metavar="0,2",
+        help="Write only these parts into the folder; the run that writes the last part completes it. No report. With --verify: "
+        "the parts that were copied to this host.",
+    )
+    add_report_arguments(parser)
+    parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True, required=False)
+    return parser
+
+
+def _check_one_of(config: Namespace) -> None:
+    names = ["verify", "hash", "assign_only", *([] if config.verify is not None else ["parts"])]
+    given = [f"--{name}" for name in names if config[name] is not None]
+    if len(given) > 1:
+        raise OptionError(f"{' and '.join(given)}: give only one of them.")
+
+
+def _verify(folder: Path, parts: str | None) -> None:
+    numbers = None if parts is None else part_numbers(parts)
+    with interruptible("nothing was changed"):
+        good = verify_partition(folder, Progress(None), numbers)
+    what = "good" if numbers is None else f"what a host with the parts {parts} needs is good"
+    print(
+        f"{folder}: {what}. Checked: size, dtype, shape and checksum of {counted(good.files, 'file')} ({size(good.bytes)}); "
+        f"{counted(good.nodes, 'user id')}, each once; rows and sources of {counted(good.edges, 'edge')}; "
+        f"{counted(good.seeds, 'seed')}; "
+        f"{good.hot:,} entries of rankings of remote rows; the bounds of the parts.",
+        flush=True,
+    )
+
+
+def _hash(folder: Path) -> None:
+    with interruptible("nothing was changed"):
+        added = hash_partition(folder, Progress(None))
+    print(f"{folder}: hashed {counted(added, 'file')}{'' if added else '; all had hashes'}.", flush=True)
+
+
+def _partition(data: GLTDataModule, config: Namespace) -> None:
+    options = _batches_of(data, config)
+    folder = data.partition_dir
+    page_path(config.html, folder)  # wrong options are found before the work
+    there = (folder / MANIFEST).is_file()
+    with interruptible(f"{folder}: {'it is unchanged' if there else 'nothing is left of it'}"):
+        data.prepare_data()
+    if not config.json:
+        print(f"{'was partitioned already' if there else 'partitioned'}: {folder}\n", flush=True)
+    with interruptible(f"{folder} is complete, but its report is not"):
+        show_report(folder, options, config)
+
+
+def _batches_of(data: GLTDataModule, config: Namespace) -> TrafficOptions:
+    """The batches that training with this data module makes."""
+    sampling, links = data.sampling, {}
+    if data.links is not None:
+        exclude = data.links.by_type[0].exclude_target_edges["train"]
+        links = {
+            "neg_sampling": data.links.neg_sampling,
+            "exclude_target_edges": exclude,
+            "reverse_edge_types": data.links.reverse_edge_types,
+        }
+    times = data.input_time.get("train") if "train" not in data.splits else None  # the stored split is assumed
+    return TrafficOptions(
+        num_neighbors=data.num_neighbors,
+        batch_size=data.batch_size,
+        batches=config.batches,
+        cache=config.cache,
+        seed=sampling.seed or 0,
+        weight_attr=sampling.weight_attr,
+        time_attr=sampling.time_attr,
+        time_window=sampling.time_window,
+        time_boundary=sampling.time_boundary,
+        input_time=None if times is None else read_array("input_time.train", times, "times"),
+        disjoint=data.disjoint,
+        walks=sampling.importance_neighbors is not None,
+        **links,
+        **sampling.draw.values,
+    )

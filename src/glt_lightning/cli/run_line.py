@@ -1,0 +1,143 @@
+"""The folder of a run, and the last lines of a command: where its outputs are, and what they are; how to continue."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+
+from glt_lightning.base import WriteError, counted
+from glt_lightning.cli.past_runs import chosen_state
+from glt_lightning.lightning import end_other_ranks
+
+_FILES = ("metrics.csv", "predictions", "report.html", "config.yaml")
+_MOST_METRICS = 4
+INTERRUPTED = 130  # exit status, as a shell has it
+
+
+def run_line(trainer: Trainer, subcommand: str, checkpoint: str | None = None) -> str:
+    """``run: lightning_logs/version_3: best val_acc 0.8218; checkpoints/best.ckpt, metrics.csv, config.yaml``. On rank 0.
+
+    checkpoint: that the command read, if it did.
+    """
+    folder = run_folder(trainer)
+    files = [name for name in _FILES if (folder / name).exists()]
+    if subcommand == "fit":
+        results, best = _best(trainer, folder)
+        files = best + files
+    else:
+        results = [f"{name} {value:.4f}" for name, value in trainer.callback_metrics.items()][:_MOST_METRICS]
+    outputs = "; ".join(", ".join(part) for part in (results, files) if part)
+    source = "" if checkpoint is None else f"; from {_shown(Path(checkpoint))}"
+    return f"run: {_shown(folder)}: {outputs or 'no files'}{source}"
+
+
+@contextmanager
+def reserved_folders(trainer: Trainer) -> Iterator[None]:
+    """The folders that the loggers of a run number themselves, made on rank 0 before the run begins. Lightning takes the next
+    free number, and makes the folder once the data is prepared: runs that begin meanwhile would share it. One that is empty
+    at the end is removed.
+
+    Raises `WriteError` if a folder cannot be made.
+    """
+    numbering = [
+        each
+        for each in trainer.loggers
+        if isinstance(each, (CSVLogger, TensorBoardLogger)) and each._version is None and "://" not in each.root_dir
+    ]
+    made = [_reserve(each) for each in numbering] if trainer.is_global_zero else []
+    try:
+        yield
+    finally:
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def _reserve(logger: CSVLogger | TensorBoardLogger) -> Path:
+    root = Path(os.path.expanduser(os.path.expandvars(logger.root_dir)))
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(int(logger.version)):
+            folder = root / f"version_{number}"
+            with suppress(FileExistsError):
+                folder.mkdir()
+                logger._version = number
+                return folder
+    except OSError as error:
+        raise WriteError(
+            f"{root}: the folder of this run cannot be made in it ({error.strerror}). Choose another place with "
+            "--trainer.default_root_dir or with save_dir of the logger, or --trainer.logger false."
+        ) from error
+    raise AssertionError("numbers do not end")
+
+
+@contextmanager
+def end_said(trainer: Trainer, subcommand: str, checkpoint: str | None) -> Iterator[None]:
+    """Says after SIGTERM or Ctrl-C that the command is not complete, and gives the process the status of a shell."""
+    try:
+        yield
+    except SystemExit as error:
+        if isinstance(error, SIGTERMException):
+            end_other_ranks(trainer)
+            _say_end(trainer, subcommand, "SIGTERM", checkpoint)
+        elif isinstance(error.__context__, KeyboardInterrupt):  # which Lightning turns into status 1
+            error.code = INTERRUPTED
+            _say_end(trainer, subcommand, "Ctrl-C", checkpoint)
+        raise
+
+
+def _say_end(trainer: Trainer, subcommand: str, cause: str, checkpoint: str | None) -> None:
+    if subcommand == "fit":
+        done = f"after {counted(trainer.current_epoch, 'epoch')} and {counted(trainer.global_step, 'step')}"
+        rank_zero_info(f"fit: ended by {cause} {done}; {_way_on(trainer)}")
+    else:
+        rank_zero_info(f"{subcommand}: ended by {cause} before it was complete.")
+    if trainer.is_global_zero and any(run_folder(trainer).glob("*")):
+        rank_zero_info(run_line(trainer, subcommand, checkpoint))
+
+
+def _way_on(trainer: Trainer) -> str:
+    for word in ("last", "best"):
+        state = _chosen(word, trainer)
+        if state is not None and (path := Path(state[f"{word}_model_path"])).is_file():
+            return f"--ckpt_path {word if word == 'last' else _shown(path)} continues it."
+    return "there is no checkpoint to continue from."
+
+
+def _chosen(word: str, trainer: Trainer) -> Mapping[str, Any] | None:
+    callbacks = trainer.checkpoint_callbacks
+    return chosen_state(word, [each.state_dict() for each in callbacks if isinstance(each, ModelCheckpoint)])
+
+
+def run_folder(trainer: Trainer) -> Path:
+    """As ``trainer.log_dir``, without its collective call."""
+    logger = trainer.logger
+    folder = None if logger is None else getattr(logger, "log_dir", None) or logger.save_dir
+    return Path(folder or trainer.default_root_dir)
+
+
+def _best(trainer: Trainer, folder: Path) -> tuple[list[str], list[str]]:
+    """(the best metric, the checkpoint that has it)."""
+    checkpoint = _chosen("best", trainer)
+    if checkpoint is None:
+        return [], []
+    score, path = checkpoint["best_model_score"], Path(checkpoint["best_model_path"])
+    inside = path.absolute().is_relative_to(folder.absolute())
+    shown = str(path.absolute().relative_to(folder.absolute())) if inside else _shown(path)
+    return ([] if score is None else [f"best {checkpoint['monitor']} {score:.4f}"]), [shown]
+
+
+def _shown(path: Path) -> str:
+    """Relative to the current folder where it is below that."""
+    path = path.absolute()
+    return str(path.relative_to(os.getcwd())) if path.is_relative_to(os.getcwd()) and path != Path.cwd() else str(path)

@@ -1,0 +1,40 @@
+"""Other systems' names over ours, and readers of their partitions.
+
+* ``import glt_lightning.compat.glt as glt``: GraphLearn-for-PyTorch's names, for its scripts.
+* ``import glt_lightning.compat.dgl as dgl``: DGL's names of distributed training.
+* ``compat.others``: partitions of GLT, DGL and PyG as sources of ours.
+
+docs/coming-from.md lists what they have, and what to use in place of the rest. They use the faces of the rooms alone.
+
+Example:
+    >>> import glt_lightning.compat.glt as glt
+    >>> glt.utils.parse_size("64MB")
+    67108864
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from glt_lightning.base import lazy_names
+
+if TYPE_CHECKING:
+    from glt_lightning.compat.others.convert import (
+        KINDS as KINDS,
+        convert_partition as convert_partition,
+        read_labels as read_labels,
+    )
+
+# What users and other rooms ask for, by the module that defines it
+_MODULES = {
+    "others.convert": (
+        "KINDS",
+        "convert_partition",
+        "read_labels",
+    ),
+}
+_HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+
+__all__ = []
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

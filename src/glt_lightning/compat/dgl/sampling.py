@@ -1,0 +1,188 @@
+"""Neighbours of nodes, and blocks of them: what a sampler of one's own is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt_lightning.base import DataError, EdgeType, NodeType, OptionError, edge_type_str
+from glt_lightning.compat.dgl.exclude import EdgePairs, drop, pairs_of
+from glt_lightning.compat.dgl.graph import DistGraph
+from glt_lightning.loader import ID, Layer
+from glt_lightning.tensors import Neighbors, rows_of_index
+
+
+@dataclass(frozen=True)
+class LayerEdges:
+    """The edges that one layer passes messages along, in rows of the graph; what ``sample_frontier`` returns.
+
+    Attributes:
+        edges: Edge type -> (src, dst, edge rows), each int64 [E].
+        homogeneous: The graph has one node type and one edge type, without names.
+    """
+
+    edges: Mapping[EdgeType, Neighbors]
+    homogeneous: bool
+
+    def without(self, excluded: EdgePairs) -> LayerEdges:
+        """The other edges."""
+        left = dict(self.edges)
+        for edge_type in left.keys() & excluded.keys():
+            found = left[edge_type]
+            kept = torch.from_numpy(drop(excluded[edge_type], found.src.numpy(), found.dst.numpy()))
+            left[edge_type] = Neighbors(*(each[kept] for each in found))
+        return LayerEdges(left, self.homogeneous)
+
+
+def sample_neighbors(
+    g: DistGraph,
+    nodes: Any,
+    fanout: Any,
+    edge_dir: str = "in",
+    prob: str | None = None,
+    replace: bool = False,
+    exclude_edges: Any = None,
+) -> LayerEdges:
+    """Draws in-edges of nodes.
+
+    Args:
+        g: The graph.
+        nodes: Rows [n]; or by node type.
+        fanout: Edges per node and edge type, -1: all; or by edge type, where 0 or none draws none.
+        edge_dir: ``in``: partitions have the in-edges of their nodes.
+        prob: An attribute of ``partition.weights`` to draw by.
+        replace: Draw with replacement.
+        exclude_edges: Rows of edges that are not drawn, with all their parallel copies; or by edge type.
+
+    Raises:
+        OptionError: For another direction. DataError: For rows or weights that there are not.
+    """
+    if edge_dir != "in":
+        raise OptionError(
+            f"sample_neighbors: edge_dir: expected 'in', got {edge_dir!r}. For out-edges partition the reversed graph."
+        )
+    by_type, excluded = rows_by_type(g, nodes), pairs_of(g, exclude_edges) or EdgePairs()
+    edges = {}
+    for edge_type in g.edge_types:
+        wanted = fanout_of(fanout, edge_type)
+        if edge_type[2] in by_type and wanted != 0:
+            key = g.next_key()
+            at, without = by_type[edge_type[2]], excluded.get(edge_type)
+            edges[edge_type] = g.sample_neighbors(at, wanted, edge_type, replace, prob, without, key=key)
+    return LayerEdges(edges, g.schema.homogeneous)
+
+
+def in_subgraph(g: DistGraph, nodes: Any) -> LayerEdges:
+    """All in-edges of nodes: rows [n], or by node type."""
+    return sample_neighbors(g, nodes, -1)
+
+
+def random_walk(
+    g: DistGraph,
+    nodes: Any,
+    *,
+    metapath: Sequence[EdgeType | str] | None = None,
+    length: int | None = None,
+    prob: str | None = None,
+    restart_prob: float = 0.0,
+    edge_dir: str = "out",
+) -> tuple[Tensor, Tensor]:
+    """A random walk from each node: (rows [n, steps + 1], -1 behind its end, and the numbers of their node types [steps + 1]).
+
+    Args:
+        g: The graph.
+        nodes: Rows of the type that the first edge type leads to.
+        metapath: Edge types of the steps. None: the only one.
+        length: Steps, without a metapath.
+        prob: An attribute of ``partition.weights`` to draw by.
+        restart_prob: Probability with which a walk ends after a step; with a metapath of several, after the whole of it.
+        edge_dir: ``in``: a step leads from a node to the source of an edge into it. DGL's walks follow edges, ``out``.
+
+    Raises:
+        OptionError: For ``out``, since parts have the edges into their nodes. DataError: For rows or types that there are not.
+    """
+    if edge_dir != "in":
+        raise OptionError(
+            "random_walk: edge_dir: steps follow edges to their sources here, as parts have the edges into their nodes. Give "
+            "edge_dir='in' and, for walks along the edges, a graph whose edges are stored in both directions, or reversed."
+        )
+    rows = rows_of_index(nodes, g.num_nodes(None if metapath is None else g.to_canonical_etype(metapath[0])[2]))
+    traces = g.random_walk(rows, length, metapath=metapath, stop=restart_prob, prob=prob, key=g.next_key())[:, 0]
+    steps = traces.shape[1] - 1
+    path = [g.to_canonical_etype(None if metapath is None else metapath[i % len(metapath)]) for i in range(steps)]
+    types = [path[0][2], *(edge_type[0] for edge_type in path)] if path else []
+    return traces, torch.tensor([g.get_ntype_id(t) for t in types], dtype=torch.int64)
+
+
+def to_block(frontier: LayerEdges, dst_nodes: Any, eids: bool = False) -> Layer:
+    """The edges as a block, whose destinations are ``dst_nodes``, and the first of its sources, and its other sources in the
+    order in which edges name them.
+
+    Args:
+        frontier: The edges; their destinations are among ``dst_nodes``.
+        dst_nodes: Rows [n], each once; or by node type.
+        eids: The block has the rows of its edges, ``edata[dgl.EID]``.
+
+    Raises:
+        DataError: For a node that is there twice, and an edge to another node.
+    """
+    edges = frontier.edges
+    given = dst_nodes if isinstance(dst_nodes, Mapping) else {edge_type[2]: dst_nodes for edge_type in edges}
+    dst = {t: np.asarray(rows, dtype=np.int64) for t, rows in given.items()}
+    src = {t: dst.get(t, np.empty(0, np.int64)) for t in {t for e in edges for t in (e[0], e[2])} | dst.keys()}
+    for t, rows in dst.items():
+        if len(np.unique(rows)) < len(rows):
+            raise DataError(f"to_block: dst_nodes of type {t!r}: a node is there twice. Give each once.")
+    for t in src:
+        named = [found.src.numpy() for edge_type, found in edges.items() if edge_type[0] == t]
+        src[t] = _in_order(np.concatenate([src[t], *named]))
+    index = {e: _numbered(e, found, src[e[0]], dst.get(e[2], src[e[2]][:0])) for e, found in edges.items()}
+    size = {e: (len(src[e[0]]), len(dst.get(e[2], ()))) for e in edges}
+    data = [{t: {ID: torch.from_numpy(rows)} for t, rows in side.items()} for side in (src, _all_types(src, dst))]
+    edata = {e: {ID: found.edge_row} if eids else {} for e, found in edges.items()}
+    parts: list[Any] = [index, size, *data, edata]
+    return Layer(*((next(iter(part.values())) for part in parts) if frontier.homogeneous else parts))
+
+
+def rows_by_type(g: DistGraph, nodes: Any) -> dict[NodeType, Tensor]:
+    """Rows by node type, as they are given or of the only type."""
+    if isinstance(nodes, Mapping):
+        return {str(g.space(t, "node").of): torch.as_tensor(rows) for t, rows in nodes.items()}
+    return {str(g.space(None, "node").of): torch.as_tensor(nodes)}
+
+
+def fanout_of(fanout: Any, edge_type: EdgeType) -> int:
+    """What a layer draws of an edge type: a number for all, or by edge type, 0 for those that are left out."""
+    if not isinstance(fanout, Mapping):
+        return int(fanout)
+    return int(next((fanout[key] for key in (edge_type, edge_type[1], edge_type_str(edge_type)) if key in fanout), 0))
+
+
+def _in_order(rows: np.ndarray) -> np.ndarray:
+    """Each once, in the order of its first occurrence."""
+    found, first = np.unique(rows, return_index=True)
+    return found[np.argsort(first, kind="stable")]
+
+
+def _numbered(edge_type: EdgeType, found: Neighbors, src: np.ndarray, dst: np.ndarray) -> Tensor:
+    """int64 [2, E]: positions of the ends."""
+    ends = []
+    for rows, among in ((found.src.numpy(), src), (found.dst.numpy(), dst)):
+        order = np.argsort(among, kind="stable")
+        at = np.searchsorted(among[order], rows)
+        there = np.append(among[order], -1)[np.minimum(at, len(order))] == rows
+        if not there.all():
+            raise DataError(
+                f"to_block: an edge of {edge_type_str(edge_type)} leads to node {rows[~there][0]}, which is not in dst_nodes."
+            )
+        ends.append(np.append(order, -1)[at])
+    return torch.from_numpy(np.stack(ends))
+
+
+def _all_types(src: Mapping[NodeType, np.ndarray], dst: Mapping[NodeType, np.ndarray]) -> dict[NodeType, np.ndarray]:
+    return {t: dst.get(t, np.empty(0, np.int64)) for t in src}

@@ -1,0 +1,112 @@
+"""GraphLearn-for-PyTorch's `distributed`: contexts, servers, clients and loaders of plain scripts, over our own.
+
+A door and no second house: what a name does is done by `LoaderContext`, `HostedServer` and `ServedGraph`. docs/coming-from.md has
+an example of each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from glt_lightning.base import lazy_names
+
+if TYPE_CHECKING:
+    from glt_lightning.compat.glt.distributed.client import (
+        async_request_server as async_request_server,
+        init_client as init_client,
+        request_server as request_server,
+        shutdown_client as shutdown_client,
+    )
+    from glt_lightning.compat.glt.distributed.context import DistContext as DistContext, DistRole as DistRole
+    from glt_lightning.compat.glt.distributed.dataset import DistDataset as DistDataset
+    from glt_lightning.compat.glt.distributed.dist_feature import DistFeature as DistFeature
+    from glt_lightning.compat.glt.distributed.dist_graph import (
+        DistGraph as DistGraph,
+        RpcDataPartitionRouter as RpcDataPartitionRouter,
+        rpc_sync_data_partitions as rpc_sync_data_partitions,
+    )
+    from glt_lightning.compat.glt.distributed.dist_partitioner import DistRandomPartitioner as DistRandomPartitioner
+    from glt_lightning.compat.glt.distributed.event_loop import ConcurrentEventLoop as ConcurrentEventLoop
+    from glt_lightning.compat.glt.distributed.loaders import (
+        DistLinkNeighborLoader as DistLinkNeighborLoader,
+        DistLoader as DistLoader,
+        DistNeighborLoader as DistNeighborLoader,
+        DistSubGraphLoader as DistSubGraphLoader,
+    )
+    from glt_lightning.compat.glt.distributed.options import (
+        CollocatedDistSamplingWorkerOptions as CollocatedDistSamplingWorkerOptions,
+        MpDistSamplingWorkerOptions as MpDistSamplingWorkerOptions,
+        RemoteDistSamplingWorkerOptions as RemoteDistSamplingWorkerOptions,
+    )
+    from glt_lightning.compat.glt.distributed.sampler import DistNeighborSampler as DistNeighborSampler
+    from glt_lightning.compat.glt.distributed.server import (
+        DistServer as DistServer,
+        get_server as get_server,
+        init_server as init_server,
+        wait_and_shutdown_server as wait_and_shutdown_server,
+    )
+    from glt_lightning.compat.glt.distributed.session import get_context as get_context
+    from glt_lightning.compat.glt.distributed.worker import (
+        all_gather as all_gather,
+        barrier as barrier,
+        global_all_gather as global_all_gather,
+        global_barrier as global_barrier,
+        init_rpc as init_rpc,
+        init_worker_group as init_worker_group,
+        rpc_is_initialized as rpc_is_initialized,
+        shutdown_rpc as shutdown_rpc,
+    )
+
+_ON_PEERS = (
+    "{name}: code is not sent between processes here. Use request_server, which knows a fixed table of callables."
+)
+_ODPS = "{name}: tables of ODPS and vineyard are not read. Export them, and partition the files: docs/data.md."
+_INSIDE = "{name}: DistNeighborLoader starts its sampler processes itself, as MpDistSamplingWorkerOptions say."
+_ROWS = "{name}: DistFeature reads rows of all workers; of folders, glt_lightning.DistGraph does."
+_REFUSED = (
+    dict.fromkeys(("RpcCalleeBase", "rpc_register", "rpc_request", "rpc_request_async"), _ON_PEERS)
+    | dict.fromkeys(("rpc_global_request", "rpc_global_request_async"), _ON_PEERS)
+    | dict.fromkeys(("DistTableDataset", "DistTableRandomPartitioner"), _ODPS)
+    | dict.fromkeys(("DistCollocatedSamplingProducer", "DistMpSamplingProducer"), _INSIDE)
+    | {"PartialFeature": _ROWS}
+)
+_HOMES = {
+    "CollocatedDistSamplingWorkerOptions": "glt_lightning.compat.glt.distributed.options",
+    "ConcurrentEventLoop": "glt_lightning.compat.glt.distributed.event_loop",
+    "DistContext": "glt_lightning.compat.glt.distributed.context",
+    "DistDataset": "glt_lightning.compat.glt.distributed.dataset",
+    "DistFeature": "glt_lightning.compat.glt.distributed.dist_feature",
+    "DistGraph": "glt_lightning.compat.glt.distributed.dist_graph",
+    "DistLinkNeighborLoader": "glt_lightning.compat.glt.distributed.loaders",
+    "DistLoader": "glt_lightning.compat.glt.distributed.loaders",
+    "DistNeighborLoader": "glt_lightning.compat.glt.distributed.loaders",
+    "DistNeighborSampler": "glt_lightning.compat.glt.distributed.sampler",
+    "DistRandomPartitioner": "glt_lightning.compat.glt.distributed.dist_partitioner",
+    "DistRole": "glt_lightning.compat.glt.distributed.context",
+    "DistServer": "glt_lightning.compat.glt.distributed.server",
+    "DistSubGraphLoader": "glt_lightning.compat.glt.distributed.loaders",
+    "MpDistSamplingWorkerOptions": "glt_lightning.compat.glt.distributed.options",
+    "RemoteDistSamplingWorkerOptions": "glt_lightning.compat.glt.distributed.options",
+    "RpcDataPartitionRouter": "glt_lightning.compat.glt.distributed.dist_graph",
+    "all_gather": "glt_lightning.compat.glt.distributed.worker",
+    "async_request_server": "glt_lightning.compat.glt.distributed.client",
+    "barrier": "glt_lightning.compat.glt.distributed.worker",
+    "get_context": "glt_lightning.compat.glt.distributed.session",
+    "get_server": "glt_lightning.compat.glt.distributed.server",
+    "global_all_gather": "glt_lightning.compat.glt.distributed.worker",
+    "global_barrier": "glt_lightning.compat.glt.distributed.worker",
+    "init_client": "glt_lightning.compat.glt.distributed.client",
+    "init_rpc": "glt_lightning.compat.glt.distributed.worker",
+    "init_server": "glt_lightning.compat.glt.distributed.server",
+    "init_worker_group": "glt_lightning.compat.glt.distributed.worker",
+    "request_server": "glt_lightning.compat.glt.distributed.client",
+    "rpc_is_initialized": "glt_lightning.compat.glt.distributed.worker",
+    "rpc_sync_data_partitions": "glt_lightning.compat.glt.distributed.dist_graph",
+    "shutdown_client": "glt_lightning.compat.glt.distributed.client",
+    "shutdown_rpc": "glt_lightning.compat.glt.distributed.worker",
+    "wait_and_shutdown_server": "glt_lightning.compat.glt.distributed.server",
+}
+
+__all__ = [*_HOMES]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, _REFUSED)

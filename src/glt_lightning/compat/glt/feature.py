@@ -1,0 +1,89 @@
+"""Rows of features in memory, as GraphLearn-for-PyTorch holds them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glt_lightning.base import DataError, OptionError
+from glt_lightning.compat.glt.graph import Topology
+from glt_lightning.partition import FLOATS, array_of, cast_rows, dtype_of, tensor_of
+
+
+class DeviceGroup:
+    """GPUs that share rows. It has no effect: loaders say what a GPU holds."""
+
+    def __init__(self, group_id: int, device_list: Any) -> None:
+        self.group_id, self.device_list = group_id, list(device_list)
+
+    @property
+    def size(self) -> int:
+        return len(self.device_list)
+
+
+class Feature:
+    """Rows that are looked up by id.
+
+    feature_tensor: [N, ...].  id2index: int64 [ids]: the row of each id.  dtype: of the rows; None: as they are; without
+    it floating-point numbers become float32, as in GLT, and others stay what they are.  split_ratio,
+    device_group_list, device and with_gpu say what GPUs hold in GLT; the rows are in the host's memory here, and a GPU reads
+    them where it samples.
+    """
+
+    def __init__(
+        self,
+        feature_tensor: Any,
+        id2index: Any = None,
+        split_ratio: float = 0.0,
+        device_group_list: Any = None,
+        device: Any = None,
+        with_gpu: bool = True,
+        dtype: Any = FLOATS,
+    ) -> None:
+        if not 0 <= split_ratio <= 1:
+            raise OptionError(f"Feature: split_ratio: expected 0 to 1, got {split_ratio!r}.")
+        rows, wanted = torch.as_tensor(feature_tensor), dtype_of("Feature: dtype", dtype)
+        made = cast_rows("Feature: feature_tensor", array_of(rows), wanted)
+        self.feature_tensor = rows if made.dtype == array_of(rows[:0]).dtype else tensor_of(made)
+        self.id2index = None if id2index is None else torch.as_tensor(id2index).long()
+
+    def __getitem__(self, ids: Any) -> Tensor:
+        return self.cpu_get(ids)
+
+    def cpu_get(self, ids: Any) -> Tensor:
+        """[n, ...]. Raises `DataError` for an id without a row."""
+        ids = torch.as_tensor(ids).cpu().long()
+        most = len(self.feature_tensor) if self.id2index is None else len(self.id2index)
+        bad = (ids < 0) | (ids >= most)
+        if bad.any():
+            raise DataError(f"Feature: id {int(ids[bad][0])} has no row; ids are 0 to {most - 1}.")
+        return self.feature_tensor[ids if self.id2index is None else self.id2index[ids]]
+
+    @property
+    def by_id(self) -> Tensor:
+        """The rows in the order of ids."""
+        return self.feature_tensor if self.id2index is None else self.feature_tensor[self.id2index]
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.feature_tensor.shape
+
+    def size(self, dim: int) -> int:
+        return self.feature_tensor.size(dim)
+
+
+def sort_by_in_degree(cpu_tensor: Tensor, shuffle_ratio: float, topo: Topology) -> tuple[Tensor, Tensor]:
+    """(rows with the nodes that most edges lead to first, int64 [N]: the new row of each old one).
+
+    shuffle_ratio: this share of the first rows is put in a random order, by torch's generator.
+    """
+    _, destinations, _, _ = topo.to_coo()
+    degrees = torch.bincount(destinations, minlength=len(cpu_tensor))
+    order = torch.argsort(degrees, descending=True, stable=True)
+    first = int(len(order) * shuffle_ratio)
+    order = torch.cat([order[:first][torch.randperm(first)], order[first:]])
+    new = torch.empty_like(order)
+    new[order] = torch.arange(len(order))
+    return cpu_tensor[order], new

@@ -1,0 +1,127 @@
+"""Batches one at a time, of whatever seeds a script asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glt_lightning.base import EdgeType, OptionError, SamplingOptions
+from glt_lightning.compat.glt.dataset import Dataset
+from glt_lightning.compat.glt.graph import Graph
+from glt_lightning.compat.glt.links import link_spec
+from glt_lightning.compat.glt.loading import WEIGHTS, EdgeIndex, as_pyg_v1, stored_edges
+from glt_lightning.compat.glt.sampled import (
+    EdgeSamplerInput,
+    HeteroSamplerOutput,
+    NeighborOutput,
+    NodeSamplerInput,
+    SamplerOutput,
+    output_of,
+)
+from glt_lightning.compat.glt.stored import StoredEdges
+from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.partition import reverse_edge_type
+
+
+class OneBatch:
+    """Opens the graph at the first call. Each call draws anew, and repeats with the same ``seed`` in another run."""
+
+    def __init__(
+        self,
+        graph: Graph | Mapping[EdgeType, Graph],
+        edge_dir: str,
+        with_edge: bool,
+        with_weight: bool,
+        seed: int | None,
+    ) -> None:
+        self._dataset = Dataset(graph, edge_dir=edge_dir)
+        self._with_edge, self._weight = with_edge, WEIGHTS if with_weight else None
+        self._seed, self._calls = seed, 0
+
+    def of_nodes(self, inputs: NodeSamplerInput, num_neighbors: Any) -> SamplerOutput | HeteroSamplerOutput:
+        with self._context() as context:
+            stored = stored_edges(context, self._dataset.edge_dir)
+            spec = self._spec(inputs, stored.fanouts(_given(num_neighbors)))
+            return self._only(context.make_loader(spec), inputs.input_type)
+
+    def of_edges(self, inputs: EdgeSamplerInput, num_neighbors: Any) -> SamplerOutput | HeteroSamplerOutput:
+        with self._context() as context:
+            stored: StoredEdges = stored_edges(context, self._dataset.edge_dir)
+            edges = inputs.ends if inputs.input_type is None else (inputs.input_type, inputs.ends)
+            spec, _ = link_spec(stored, self._name(), edges, inputs.label, inputs.neg_sampling)
+            fanouts = stored.fanouts(_given(num_neighbors))
+            spec = replace(
+                spec, num_neighbors=fanouts, batch_size=max(1, len(inputs)), exact=True, weight_attr=self._weight
+            )
+            found = self._only(context.make_link_loader(spec), inputs.input_type)
+            if stored.turned and "edge_label_index" in (
+                found.metadata or {}
+            ):  # a sampler gives sources first, and its loaders swap
+                found.metadata["edge_label_index"] = found.metadata["edge_label_index"].flip(0)
+            return found
+
+    def one_hop(self, seeds: Tensor, count: int, edge_type: EdgeType | None) -> NeighborOutput:
+        distinct, place = seeds.unique(return_inverse=True)
+        near = None if edge_type is None else edge_type[0 if self._dataset.edge_dir == "out" else 2]
+        hops = [count] if edge_type is None else {edge_type: [count]}
+        found = self.of_nodes(NodeSamplerInput(distinct, near), hops)
+        if isinstance(found, HeteroSamplerOutput):
+            assert edge_type is not None
+            stored = reverse_edge_type(edge_type) if self._dataset.edge_dir == "out" else edge_type
+            node, row, col = found.node.get(stored[0], seeds[:0]), found.row[stored], found.col[stored]
+            edge = None if found.edge is None else found.edge[stored]
+        else:
+            node, row, col, edge = found.node, found.row, found.col, found.edge
+        counts = torch.bincount(col, minlength=len(distinct))
+        first = counts.cumsum(0) - counts
+        of_seed = counts[place]
+        within = torch.arange(int(of_seed.sum())) - torch.repeat_interleave(of_seed.cumsum(0) - of_seed, of_seed)
+        at = torch.argsort(col, stable=True)[torch.repeat_interleave(first[place], of_seed) + within]
+        return NeighborOutput(node[row[at]], of_seed, None if edge is None else edge[at])
+
+    def pyg_v1(self, ids: Tensor, num_neighbors: Any) -> tuple[int, Tensor, list[EdgeIndex]]:
+        with self._context() as context:
+            stored = stored_edges(context, self._dataset.edge_dir)
+            spec = self._spec(NodeSamplerInput(ids), stored.fanouts(_given(num_neighbors)))
+            return as_pyg_v1(next(iter(context.make_loader(spec))), self._dataset.fields().edge_ids)
+
+    def subgraph(self, inputs: NodeSamplerInput, num_neighbors: Any) -> SamplerOutput:
+        with self._context() as context:
+            stored = stored_edges(context, self._dataset.edge_dir)
+            spec = self._spec(inputs, stored.fanouts([] if num_neighbors is None else num_neighbors))
+            found = self._only(context.make_subgraph_loader(spec), None)
+            assert isinstance(found, SamplerOutput)
+            return found
+
+    def _spec(self, inputs: NodeSamplerInput, fanouts: Any) -> LoaderSpec:
+        return LoaderSpec(
+            name=self._name(),
+            num_neighbors=fanouts,
+            batch_size=max(1, len(inputs)),
+            seeds=inputs.node.cpu().numpy(),
+            node_type=inputs.input_type,
+            exact=True,
+            weight_attr=self._weight,
+        )
+
+    def _name(self) -> str:
+        self._calls += 1
+        return f"call {self._calls}"
+
+    def _context(self) -> LoaderContext:
+        seed = torch.initial_seed() if self._seed is None else self._seed
+        return LoaderContext(self._dataset.open(), SamplingOptions(with_edge=self._with_edge), seed=seed % (1 << 63))
+
+    def _only(self, loader: Any, input_type: Any) -> SamplerOutput | HeteroSamplerOutput:
+        fields = self._dataset.fields(with_edge=self._with_edge)
+        return output_of(fields(next(iter(loader))), input_type)
+
+
+def _given(num_neighbors: Any) -> Any:
+    if num_neighbors is None:
+        raise OptionError("NeighborSampler: num_neighbors: give fan-outs, first hop first.")
+    return num_neighbors

@@ -1,0 +1,342 @@
+"""A partition folder in memory: its manifest, mapped arrays, and the tiers and caches that hold its rows.
+
+A folder (docs/on-disk-format.md) has one manifest and a folder per part. `LocalPartition` opens some of its parts:
+topology as CSC by destination, attributes as rows, all memory-mapped, so that processes of a host share pages. A folder
+of another build, a truncated file or a manifest that does not match is refused in `Manifest` and `LocalPartition.open`.
+
+Where rows lie beside their mapping is decided by one rule (docs/decisions/013): candidates are ranked by hotness per
+byte (``cache_choice.py``), and lie in
+
+* the **host tier**: hot rows of mapped parts, kept in memory (``host_tier.py``);
+* the **remote cache**: rows of other hosts' parts, copied into shared memory (``remote_cache.py``,
+  ``remote_choice.py``);
+* the **device tier**: rows and topology in the memory of a GPU (``device_store.py``, ``device_choice.py``).
+
+Runs in sampler processes, graph servers and ranks. numpy alone, but for the device tier.
+
+Example:
+    >>> from glt_lightning.graph import LocalPartition
+    >>> partition = LocalPartition.open("parts")
+    >>> len(partition.split("train").gids)
+    6
+    >>> partition.close()
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from glt_lightning.base import lazy_names
+
+if TYPE_CHECKING:
+    from glt_lightning.graph.arrays import (
+        ArrayWriter as ArrayWriter,
+        check_header as check_header,
+        disk_full_speaks as disk_full_speaks,
+        hash_array as hash_array,
+        open_array as open_array,
+        verify_array as verify_array,
+    )
+    from glt_lightning.graph.cache_choice import (
+        Candidates as Candidates,
+        choose as choose,
+        first_within as first_within,
+        rows_of_share as rows_of_share,
+    )
+    from glt_lightning.graph.chunk_hashes import (
+        CHUNK_BYTES as CHUNK_BYTES,
+        chunk_digest as chunk_digest,
+    )
+    from glt_lightning.graph.control_groups import (
+        usable_cores as usable_cores,
+    )
+    from glt_lightning.graph.device_choice import (
+        choose_nodes as choose_nodes,
+        device_node_bytes as device_node_bytes,
+    )
+    from glt_lightning.graph.device_index import (
+        DeviceIndex as DeviceIndex,
+    )
+    from glt_lightning.graph.device_store import (
+        DeviceStore as DeviceStore,
+        free_memory as free_memory,
+        open_store as open_store,
+    )
+    from glt_lightning.graph.drawn_rows import (
+        OwnerDraws as OwnerDraws,
+        RowDraws as RowDraws,
+        probed as probed,
+        row_draws as row_draws,
+    )
+    from glt_lightning.graph.edge_ends import (
+        ENDS as ENDS,
+        EdgeEnds as EdgeEnds,
+        stored_rows as stored_rows,
+    )
+    from glt_lightning.graph.edge_split import (
+        EDGE_SPLIT_ARRAYS as EDGE_SPLIT_ARRAYS,
+        IN_TRAINING as IN_TRAINING,
+        EdgeSplit as EdgeSplit,
+    )
+    from glt_lightning.graph.graph import (
+        INTEGER_MASK as INTEGER_MASK,
+        AnyGraph as AnyGraph,
+        Seeds as Seeds,
+        checked_ids as checked_ids,
+        choose_seeds as choose_seeds,
+        is_integer_mask as is_integer_mask,
+        seeds_hash as seeds_hash,
+    )
+    from glt_lightning.graph.host_memory import (
+        available_memory as available_memory,
+        require_memory as require_memory,
+    )
+    from glt_lightning.graph.host_tier import (
+        HostTier as HostTier,
+    )
+    from glt_lightning.graph.hotness import (
+        Ranked as Ranked,
+        rank_by_counts as rank_by_counts,
+        rank_by_edges as rank_by_edges,
+        rank_stored as rank_stored,
+        remote_hotness as remote_hotness,
+        stored_policies as stored_policies,
+    )
+    from glt_lightning.graph.local_partition import (
+        LocalPartition as LocalPartition,
+    )
+    from glt_lightning.graph.manifest import (
+        MANIFEST as MANIFEST,
+        TABLE_ENCODING as TABLE_ENCODING,
+        VERSION as VERSION,
+        ArrayEntry as ArrayEntry,
+        EdgeSplitEntry as EdgeSplitEntry,
+        EncodingEntry as EncodingEntry,
+        Manifest as Manifest,
+        SplitEntry as SplitEntry,
+        attr_key as attr_key,
+        cum_name as cum_name,
+        edge_path as edge_path,
+        edge_split_key as edge_split_key,
+        edge_split_path as edge_split_path,
+        entries_from_json as entries_from_json,
+        entries_to_json as entries_to_json,
+        gid_path as gid_path,
+        hot_path as hot_path,
+        node_path as node_path,
+        node_times_path as node_times_path,
+        options_hash as options_hash,
+        split_path as split_path,
+    )
+    from glt_lightning.graph.manifest_checks import (
+        MOST_CLASSES as MOST_CLASSES,
+    )
+    from glt_lightning.graph.other_edges import (
+        OtherEdges as OtherEdges,
+        bare_view as bare_view,
+        having_edge_types as having_edge_types,
+    )
+    from glt_lightning.graph.placement import (
+        BatchArrays as BatchArrays,
+        require_readable as require_readable,
+    )
+    from glt_lightning.graph.regular_file import (
+        NOT_OURS as NOT_OURS,
+        open_below as open_below,
+        open_folder_below as open_folder_below,
+        open_regular as open_regular,
+        parse_json as parse_json,
+    )
+    from glt_lightning.graph.remote_cache import (
+        RemoteCache as RemoteCache,
+        cache_handle as cache_handle,
+    )
+    from glt_lightning.graph.remote_choice import (
+        bytes_for_lists as bytes_for_lists,
+        choose_policy as choose_policy,
+        rows_by_bytes as rows_by_bytes,
+        rows_by_ratio as rows_by_ratio,
+    )
+    from glt_lightning.graph.row_cache import (
+        RowCache as RowCache,
+        cached_node_bytes as cached_node_bytes,
+    )
+    from glt_lightning.graph.row_order import (
+        TIMES as TIMES,
+        RowOrder as RowOrder,
+    )
+    from glt_lightning.graph.same_partition import (
+        difference as difference,
+        files_hash as files_hash,
+        partition_id as partition_id,
+    )
+    from glt_lightning.graph.shared_arrays import (
+        Shapes as Shapes,
+        SharedArrays as SharedArrays,
+    )
+    from glt_lightning.graph.topology_cache import (
+        NeighborLists as NeighborLists,
+        TopologyCache as TopologyCache,
+        stored_edge_rows as stored_edge_rows,
+    )
+    from glt_lightning.graph.user_ids import (
+        gids_by_user_id as gids_by_user_id,
+    )
+    from glt_lightning.graph.uva import (
+        copy_for_uva as copy_for_uva,
+        open_uva as open_uva,
+    )
+
+# What users and other rooms ask for, by the module that defines it
+_MODULES = {
+    "arrays": (
+        "ArrayWriter",
+        "check_header",
+        "disk_full_speaks",
+        "hash_array",
+        "open_array",
+        "verify_array",
+    ),
+    "cache_choice": (
+        "Candidates",
+        "choose",
+        "first_within",
+        "rows_of_share",
+    ),
+    "chunk_hashes": (
+        "CHUNK_BYTES",
+        "chunk_digest",
+    ),
+    "control_groups": ("usable_cores",),
+    "device_choice": (
+        "choose_nodes",
+        "device_node_bytes",
+    ),
+    "device_index": ("DeviceIndex",),
+    "device_store": (
+        "DeviceStore",
+        "free_memory",
+        "open_store",
+    ),
+    "drawn_rows": (
+        "OwnerDraws",
+        "RowDraws",
+        "probed",
+        "row_draws",
+    ),
+    "edge_ends": (
+        "ENDS",
+        "EdgeEnds",
+        "stored_rows",
+    ),
+    "edge_split": (
+        "EDGE_SPLIT_ARRAYS",
+        "EdgeSplit",
+        "IN_TRAINING",
+    ),
+    "graph": (
+        "AnyGraph",
+        "INTEGER_MASK",
+        "Seeds",
+        "checked_ids",
+        "choose_seeds",
+        "is_integer_mask",
+        "seeds_hash",
+    ),
+    "host_memory": (
+        "available_memory",
+        "require_memory",
+    ),
+    "host_tier": ("HostTier",),
+    "hotness": (
+        "Ranked",
+        "rank_by_counts",
+        "rank_by_edges",
+        "rank_stored",
+        "remote_hotness",
+        "stored_policies",
+    ),
+    "local_partition": ("LocalPartition",),
+    "manifest": (
+        "ArrayEntry",
+        "EdgeSplitEntry",
+        "EncodingEntry",
+        "MANIFEST",
+        "Manifest",
+        "SplitEntry",
+        "TABLE_ENCODING",
+        "VERSION",
+        "attr_key",
+        "cum_name",
+        "edge_path",
+        "edge_split_key",
+        "edge_split_path",
+        "entries_from_json",
+        "entries_to_json",
+        "gid_path",
+        "hot_path",
+        "node_path",
+        "node_times_path",
+        "options_hash",
+        "split_path",
+    ),
+    "manifest_checks": ("MOST_CLASSES",),
+    "other_edges": (
+        "OtherEdges",
+        "bare_view",
+        "having_edge_types",
+    ),
+    "placement": (
+        "BatchArrays",
+        "require_readable",
+    ),
+    "regular_file": (
+        "NOT_OURS",
+        "open_below",
+        "open_folder_below",
+        "open_regular",
+        "parse_json",
+    ),
+    "remote_cache": (
+        "RemoteCache",
+        "cache_handle",
+    ),
+    "remote_choice": (
+        "bytes_for_lists",
+        "choose_policy",
+        "rows_by_bytes",
+        "rows_by_ratio",
+    ),
+    "row_cache": (
+        "RowCache",
+        "cached_node_bytes",
+    ),
+    "row_order": (
+        "RowOrder",
+        "TIMES",
+    ),
+    "same_partition": (
+        "difference",
+        "files_hash",
+        "partition_id",
+    ),
+    "shared_arrays": (
+        "Shapes",
+        "SharedArrays",
+    ),
+    "topology_cache": (
+        "NeighborLists",
+        "TopologyCache",
+        "stored_edge_rows",
+    ),
+    "user_ids": ("gids_by_user_id",),
+    "uva": (
+        "copy_for_uva",
+        "open_uva",
+    ),
+}
+_HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+
+__all__ = ["LocalPartition", "Manifest", "Seeds"]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

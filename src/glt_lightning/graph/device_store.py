@@ -1,0 +1,220 @@
+"""Where the graph and the attributes of a partition lie for a GPU that samples them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from glt_lightning.base import DrawOptions, GpuBudgets, OptionError, SamplerError
+from glt_lightning.graph.device_choice import DeviceAttributes, DeviceLists, choose_attributes, choose_lists
+from glt_lightning.graph.device_memory import DeviceMemory
+from glt_lightning.graph.manifest import attr_key, edge_path, node_path
+from glt_lightning.graph.placement import BatchArrays, Placement, place
+from glt_lightning.graph.shared_arrays import SharedArrays
+from glt_lightning.graph.uva import copy_for_uva
+from glt_lightning.kernels import CudaShards, DeviceGraph, GraphAddresses, Kernels
+
+# Gives arrays of the host that hold at least what is asked for (`Placement.on_host`), the same to all its processes.
+Share = Callable[[Sequence[str]], SharedArrays | None]
+
+
+class DeviceStore:
+    """The mapped parts of a partition in memory that a device reads. Made by `open_store`. Close it.
+
+    Attributes:
+        kernels: Of the device.
+        graph_memory, feature_memory: ``device``, ``uva`` or ``hybrid``; of attributes also ``cpu``.
+        lists, attributes: Which rows lie on the device where that is ``hybrid``; else none.
+    """
+
+    def __init__(
+        self,
+        batch: BatchArrays,
+        kernels: Kernels,
+        placement: Placement,
+        shared: SharedArrays | None,
+    ) -> None:
+        partition = batch.partition
+        self.kernels, self._partition, self._batch = kernels, partition, batch
+        self.graph_memory, self.feature_memory = placement.topology, placement.features
+        self._memory = DeviceMemory(partition, kernels, shared, bool(placement.on_host))
+        try:
+            self.lists = _lists_on_device(batch, placement)
+            self._graph: DeviceGraph | None = self._lay_graph()
+            self._graph_bytes = self._memory.nbytes["device"]
+            self.attributes = _attributes_on_device(batch, placement)
+            self._shards = {} if placement.features == "cpu" else self._lay_attributes()
+        except torch.OutOfMemoryError as error:
+            self.close()
+            raise OptionError(
+                f"sampling.topology {self.graph_memory!r}, sampling.features {self.feature_memory!r}: {kernels.device} has no "
+                f"memory for them ({str(error).splitlines()[0]}). Choose hybrid with a lower sampling.topology_bytes and "
+                "sampling.feature_bytes, or uva."
+            ) from None
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def graph(self) -> DeviceGraph:
+        if self._graph is None:
+            raise SamplerError("the graph on the device is gone: its store is closed.")
+        return self._graph
+
+    def graph_for(self, draw: DrawOptions) -> DeviceGraph:
+        """The graph to draw from. Raises `OptionError` unless it has what neighbours are to be drawn by: user ids of all nodes
+        for LABOR, weights, times."""
+        if draw.labor and not self._batch.labor:
+            raise OptionError(
+                "sampling.method: labor: the GPU that samples has the graph without what LABOR draws by. Start graph servers "
+                "whose GPUs sample with the method of their clients."
+            )
+        weights, mine = draw.weights, self._batch.weights
+        if any(weights) and tuple(weights) != tuple(mine):
+            raise OptionError(
+                f"sampling.weight_attr: {list(weights)}: the GPU that samples has the graph with the weights "
+                f"{list(mine)}. Start graph servers whose GPUs sample with the weight_attr of their clients."
+            )
+        if draw.timed and not self._batch.timed:
+            raise OptionError(
+                "sampling.time_attr: the GPU that samples has the graph without its times. Start graph servers whose GPUs sample "
+                "with the time_attr of their clients."
+            )
+        more = (any(mine) and not any(weights)) or (self._batch.labor and not draw.labor)
+        return self.graph.drawn_by(sums=any(weights), labor=draw.labor) if more else self.graph
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """``device``: bytes in memory of the device; ``uva``: in memory of the host that the device reads."""
+        return self._memory.nbytes
+
+    def node_shards(self, node_type: int, name: str, stored: bool = False) -> CudaShards | None:
+        """An attribute of nodes by gid; None where the CPU gathers. stored: as `Manifest.as_stored` gives it."""
+        return self._attribute("nodes", node_type, name, stored)
+
+    def edge_shards(self, edge_type: int, name: str, stored: bool = False) -> CudaShards | None:
+        """An attribute of edges, or ``edge_ids``, by edge row."""
+        return self._attribute("edges", edge_type, name, stored)
+
+    def _attribute(self, kind: str, index: int, name: str, stored: bool) -> CudaShards | None:
+        if self.feature_memory == "cpu":
+            return None
+        shards = self._shards.get(attr_key(kind, index, name))
+        if shards is None:  # of edges, which only some loaders want
+            _ = self.graph  # raises where the store is closed
+            return None
+        stored = stored and self._partition.manifest.as_stored.decoded_by(kind, index, name) is None
+        return shards.raw if stored else shards
+
+    def summary(self) -> str:
+        """Which memory the graph and the attributes are in, as one log line."""
+        on_device, on_host = self.nbytes["device"], self.nbytes["uva"]
+        nodes = sum(
+            self._partition.manifest.rows(p, t) for p in self._partition.parts for t in range(self.graph.num_types)
+        )
+        graph = _where(self.graph_memory, int(self.lists.rows.sum()), nodes, self._graph_bytes)
+        features = _where(self.feature_memory, int(self.attributes.nodes.sum()), nodes, on_device - self._graph_bytes)
+        host = f"; it reads {on_host / 1e6:,.1f} MB of the host's memory" if on_host else ""
+        return f"{self.kernels.device} samples: the graph {graph}, attributes {features}{host}."
+
+    def close(self) -> None:
+        """Gives the memory back; no kernel may be reading it. Safe to call twice."""
+        self._graph, self._shards = None, {}
+        self._memory.close()
+
+    def _lay_graph(self) -> DeviceGraph:
+        memory, kind = self._memory, self.graph_memory
+        view = self._batch.view() if kind == "device" else self._batch.view(memory.array)
+        if kind == "hybrid":
+            copy, lists = memory.address_of_copy, self.lists
+            addresses = GraphAddresses.split(
+                view,
+                lists.rows,
+                copy,
+                memory.address_of,
+                ids=copy if lists.all_ids else None,
+                pointers=copy if lists.all_pointers else None,
+            )
+        else:
+            placed = memory.address_of_copy if kind == "device" else memory.address_of
+            addresses = GraphAddresses.whole(view, placed)
+        return DeviceGraph(self.kernels, view, addresses)
+
+    def _lay_attributes(self) -> dict[str, CudaShards]:
+        """By `attr_key`."""
+        partition, kind, made = self._partition, self.feature_memory, {}
+        manifest, view = partition.manifest, partition.view
+        mapped = [p if p in partition.parts else None for p in range(manifest.num_parts)]
+        for t, rows in enumerate(self.attributes.nodes.tolist()):
+            bounds = view.bounds[t * manifest.num_parts : (t + 1) * manifest.num_parts + 1]
+            for name in manifest.node_attrs(t):
+                paths = [None if p is None else node_path(p, t, name) for p in mapped]
+                encoding = manifest.decoded_by("nodes", t, name)
+                made[attr_key("nodes", t, name)] = self._memory.shards(kind, paths, bounds, encoding, rows)
+        for r, rows in enumerate(self.attributes.edges.tolist()):
+            for name in self._batch.edge_names(r):
+                paths = [None if p is None else edge_path(p, r, name) for p in mapped]
+                encoding = manifest.decoded_by("edges", r, name)
+                made[attr_key("edges", r, name)] = self._memory.shards(kind, paths, view.edge_bounds[r], encoding, rows)
+        return made
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes of a device that nobody has taken; None where that is not known."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+
+
+def open_store(
+    batch: BatchArrays,
+    kernels: Kernels,
+    *,
+    topology: str = "auto",
+    features: str = "auto",
+    budgets: GpuBudgets,
+    share: Share | None = None,
+    free_bytes: Callable[[], int | None] | None = None,
+    agree: Callable[[Callable[[], Placement]], Placement] = lambda place_it: place_it(),
+) -> DeviceStore:
+    """Puts the mapped parts where ``sampling.topology`` and ``sampling.features`` say.
+
+    batch: the arrays that batches are made from.  share: gives what the device reads on the host, to all
+    processes that call it at the same time; None: a copy for this process.  free_bytes: tells how much memory of the device
+    is free.  agree: runs a callback on every process that
+    shares host memory; returns its result if it raised on none of them.
+    Raises `OptionError` for more than the device, or the host, has room for.
+    """
+    free = free_memory(kernels.device) if free_bytes is None else free_bytes()
+    placement = agree(lambda: place(topology, features, batch.need, budgets, free))
+    shared = None
+    if share is not None:
+        shared = share(placement.on_host)
+    elif placement.on_host:
+        shared = copy_for_uva(batch, placement.on_host)
+    return DeviceStore(batch, kernels, placement, shared)
+
+
+def _lists_on_device(batch: BatchArrays, placement: Placement) -> DeviceLists:
+    partition = batch.partition
+    if placement.topology == "hybrid":
+        return choose_lists(batch, placement.topology_bytes)
+    return DeviceLists(np.zeros((len(partition.schema.node_types), partition.manifest.num_parts), dtype=np.int64))
+
+
+def _attributes_on_device(batch: BatchArrays, placement: Placement) -> DeviceAttributes:
+    if placement.features == "hybrid":
+        return choose_attributes(batch, placement.features_bytes)
+    partition = batch.partition
+    types, edge_types = len(partition.schema.node_types), len(partition.schema.edge_types)
+    parts = partition.manifest.num_parts
+    return DeviceAttributes(np.zeros((types, parts), dtype=np.int64), np.zeros((edge_types, parts), dtype=np.int64))
+
+
+def _where(kind: str, rows: int, of: int, nbytes: int) -> str:
+    return {
+        "device": f"on it ({nbytes / 1e6:,.1f} MB)",
+        "uva": "on the host",
+        "hybrid": f"of {rows:,} of {of:,} nodes on it ({nbytes / 1e6:,.1f} MB), the other rows on the host",
+        "cpu": "read by the CPU",
+    }[kind]

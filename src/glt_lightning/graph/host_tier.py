@@ -1,0 +1,219 @@
+"""The host tier: the hottest rows of a host's own parts stay in memory, the rest is read from disk for each batch."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from glt_lightning.base import DataError, OptionError, PartitionError
+from glt_lightning.graph.arrays import open_array
+from glt_lightning.graph.cache_choice import Candidates, choose
+from glt_lightning.graph.hotness import Blocks, edge_blocks, node_blocks
+from glt_lightning.graph.local_partition import AttributeFiles, LocalPartition
+from glt_lightning.graph.manifest import ArrayEntry, Manifest, edge_path, node_path
+from glt_lightning.graph.shared_arrays import SharedArrays
+from glt_lightning.kernels import PAGE, DiskFile, DiskRows, ReadSlots, Shards, TieredShards, row_bytes
+
+_log = logging.getLogger(__name__)
+
+_CHUNK = 8 << 20
+
+# Shows progress: (title, total, unit) -> a block in which the function it gives is told of units done.
+Phase = Callable[[str, int, str], AbstractContextManager[Callable[[int], object]]]
+
+
+def hottest_rows(partition: LocalPartition, budget: int) -> dict[str, int]:
+    """For each array of attributes of the mapped parts, by its path, the number of its first rows that lie in memory, so that the
+    fewest pages have to be read.
+
+    A row on disk costs the pages it lies in whenever it is accessed, however narrow it is.
+    """
+    paths, candidates = [], []
+    for path, blocks in _attributes(partition):
+        entry = partition.manifest.arrays[path]
+        if size := row_bytes(entry.dtype, entry.shape[1:]):
+            paths.append(path)
+            candidates.append(
+                Candidates(blocks.ends, blocks.accesses * max(1, size / PAGE), partial(np.multiply, size))
+            )
+    return dict(zip(paths, choose(candidates, budget), strict=True))
+
+
+def _attributes(partition: LocalPartition) -> Iterator[tuple[str, Blocks]]:
+    """(path, hotness of its rows) of each array of attributes."""
+    manifest, schema = partition.manifest, partition.schema
+    for p in partition.parts:
+        for t in range(len(schema.node_types)):
+            if names := manifest.node_attrs(t):
+                blocks = node_blocks(partition, p, t)
+                yield from ((node_path(p, t, name), blocks) for name in names)
+        for r in range(len(schema.edge_types)):
+            if names := manifest.edge_attrs(r):
+                blocks = edge_blocks(partition, p, r)
+                yield from ((edge_path(p, r, name), blocks) for name in names)
+
+
+class HostTier:
+    """The first, hottest rows of each array of attributes. One process of a host builds it, its other processes open it by
+    ``path``.
+
+    Files stay open while a `Shards` reads from them. Close it: that closes none of those.
+
+    Attributes:
+        path: Where other processes of the host open it, while its maker has not closed it.
+        nbytes: Memory that it takes.
+    """
+
+    def __init__(self, arrays: SharedArrays) -> None:
+        self.path, self.nbytes = arrays.path, arrays.nbytes
+        self._arrays = arrays
+        self._files: dict[str, DiskFile] = {}
+        self._lock = threading.Lock()
+        self._slots = ReadSlots()
+
+    @classmethod
+    def create(cls, partition: LocalPartition, budget_bytes: int, progress: Phase | None = None) -> HostTier:
+        """Reads the hottest rows of the parts that ``partition`` maps.
+
+        Raises `OptionError` for a budget that this host does not have, `PartitionError` for a file that is damaged.
+        """
+        manifest = partition.manifest
+        in_memory = hottest_rows(partition, budget_bytes)
+        shapes = {
+            path: (np.dtype(manifest.arrays[path].dtype), (rows, *manifest.arrays[path].shape[1:]))
+            for path, rows in in_memory.items()
+        }
+        meta = {"options_hash": manifest.options_hash, "parts": list(partition.parts)}
+        try:
+            arrays = SharedArrays.create(shapes, meta)
+        except MemoryError as error:
+            raise OptionError(f"cache.memory: {error}. Lower cache.memory.") from None
+        try:
+            total = sum(array.nbytes for array in arrays.arrays.values())
+            phase = nullcontext(lambda n: None) if progress is None else progress("reading hot rows", total, "B")
+            with phase as done:
+                for path, array in arrays.arrays.items():
+                    _fill(array, partition.directory, path, manifest, done)
+            arrays.finish()
+            tier = cls(arrays)
+            tier._say(partition, {p: _nbytes(manifest.arrays[p]) for p in in_memory})
+        except BaseException:
+            arrays.close()
+            raise
+        return tier
+
+    def _say(self, partition: LocalPartition, sizes: dict[str, int]) -> None:
+        held = sum(self._arrays.arrays[path].nbytes for path in sizes)
+        on_disk = [path for path, size in sizes.items() if self._arrays.arrays[path].nbytes < size]
+        if not on_disk:
+            _log.info("cache.memory: all %s bytes of attributes are in memory.", f"{held:,}")
+            return
+        total = sum(sizes.values())
+        _log.info(
+            "cache.memory: %s of %s bytes of attributes in memory (%.1f%%), the rest is read from disk.",
+            *(f"{held:,}", f"{total:,}", 100 * held / total),
+        )
+        if buffered := [
+            path for path in on_disk if not self._file(partition.directory, path, partition.manifest).direct
+        ]:
+            _log.warning(
+                "cache.memory: the file system of %s has no direct reads (O_DIRECT): %d files are read through the page "
+                "cache and dropped from it. Put the partition on a local disk, such as ext4 or xfs.",
+                *(partition.directory / buffered[0], len(buffered)),
+            )
+
+    @classmethod
+    def open(cls, path: str | Path) -> HostTier:
+        """Maps what another process has made. Raises `DataError` where that is not what ``path`` is."""
+        arrays = SharedArrays.open(path)
+        arrays.close()  # the map stays
+        if "options_hash" not in arrays.meta:
+            raise DataError(
+                f"{path}: is no host tier (rows of a partition in memory) of this version. Start the run again."
+            )
+        return cls(arrays)
+
+    def require(self, manifest: Manifest, parts: Sequence[int]) -> None:
+        """Raises `PartitionError` if it was filled from a different partition, or without one of ``parts``."""
+        meta = self._arrays.meta
+        if meta["options_hash"] != manifest.options_hash or not set(parts) <= set(meta["parts"]):
+            raise PartitionError(
+                f"{self.path}: this host tier was filled from a different partition, or without one of parts {list(parts)}. "
+                "Start the run again."
+            )
+
+    def holds(self, path: str) -> bool:
+        """Whether it is in charge of an array of the partition folder, however many rows of it are in memory."""
+        return path in self._arrays.arrays
+
+    def shards(self, attribute: AttributeFiles) -> Shards:
+        """The rows of an attribute, in memory and on disk."""
+        manifest, bounds, encoding = attribute.manifest, attribute.bounds, attribute.encoding
+        shards: list[np.ndarray | None] = []
+        files: list[tuple[DiskFile, int] | None] = []
+        starts: list[int] = []
+        for path, (begin, end) in zip(attribute.paths, pairwise(bounds.tolist()), strict=True):
+            rows = None if path is None else self._arrays.arrays[path]
+            shards.append(rows)
+            starts.append(begin)
+            files.append(None)
+            if rows is not None and path is not None and len(rows) < end - begin:
+                shards.append(None)
+                starts.append(begin + len(rows))
+                where = manifest.arrays[path].bytes - (end - begin - len(rows)) * row_bytes(rows.dtype, rows.shape[1:])
+                files.append((self._file(attribute.directory, path, manifest), where))
+        whole = np.array([*starts, bounds[-1]], dtype=np.int64)
+        memory = next(rows for rows in shards if rows is not None)
+        if not any(files):
+            return Shards(shards, bounds=whole, encoding=encoding)
+        disk = DiskRows(whole, files, row_bytes(memory.dtype, memory.shape[1:]), self._slots)
+        return TieredShards(shards, disk, bounds=whole, encoding=encoding)
+
+    def _file(self, directory: Path, path: str, manifest: Manifest) -> DiskFile:
+        with self._lock:
+            file = self._files.get(path)
+            if file is None:
+                open_array(directory, path, manifest.arrays[path])  # whether it is what the manifest says
+                file = self._files[path] = DiskFile(directory / path)
+            return file
+
+    def close(self) -> None:
+        """Other processes can no longer open it; its memory goes with its last view. Safe to call twice."""
+        self._arrays.close()
+        with self._lock:
+            self._files.clear()
+
+
+def _nbytes(entry: ArrayEntry) -> int:
+    """Bytes of the rows of a file, without its header."""
+    return entry.shape[0] * row_bytes(entry.dtype, entry.shape[1:])
+
+
+def _fill(array: np.ndarray, directory: Path, path: str, manifest: Manifest, done: Callable[[int], object]) -> None:
+    """Reads the first rows of a file, past the page cache."""
+    entry = manifest.arrays[path]
+    open_array(directory, path, entry)  # whether it is what the manifest says
+    file, pages = DiskFile(directory / path), memoryview(mmap.mmap(-1, _CHUNK))
+    rows = memoryview(array.reshape(-1).view(np.uint8))
+    first = entry.bytes - _nbytes(entry)
+    filled = 0
+    while filled < len(rows):
+        within = (first + filled) % PAGE
+        got = os.preadv(file.fd, [pages], first + filled - within)
+        count = min(got - within, len(rows) - filled)
+        if count <= 0:
+            raise PartitionError(f"{file.path}: damaged: it was truncated while in use. Partition again.")
+        rows[filled : filled + count] = pages[within : within + count]
+        if not file.direct:
+            os.posix_fadvise(file.fd, first + filled - within, got, os.POSIX_FADV_DONTNEED)
+        filled += count
+        done(count)

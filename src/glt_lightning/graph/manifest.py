@@ -1,0 +1,418 @@
+"""The manifest of a partition folder: its contents, the options it was made with, and the checks before it is used.
+
+`docs/on-disk-format.md` is the reference of the format.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.base import DataError, EdgeType, GraphSchema, NodeType, PartitionError, edge_type_str
+from glt_lightning.graph.manifest_checks import checked, read_json, require
+from glt_lightning.graph.row_order import TIMES, RowOrder
+from glt_lightning.kernels import ENCODINGS, Encoding
+
+FORMAT = "glt_lightning.partition"
+VERSION = 3
+READABLE = (2, VERSION)  # folders of version 2 have no `gid_path`
+MANIFEST = "manifest.json"
+_CUM = ".cum"
+TABLE_ENCODING = "tables/encoding.npy"  # uint8 [bytes]: JSON, how columns of tables became features
+
+
+@dataclass(frozen=True)
+class ArrayEntry:
+    """One ``.npy`` file: numpy type string, shape, size of the file in bytes, CRC-32 of the data after the header.
+
+    chunks: `data.chunk_hashes` of the data; None in a folder of an earlier release.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    crc32: int
+    chunks: tuple[str, ...] | None = None
+
+    @property
+    def offset(self) -> int:
+        """Where the data begins, in bytes."""
+        return self.bytes - int(np.dtype(self.dtype).itemsize) * math.prod(self.shape)
+
+    def to_json(self) -> dict[str, Any]:
+        raw = {"dtype": self.dtype, "shape": list(self.shape), "bytes": self.bytes, "crc32": self.crc32}
+        return raw if self.chunks is None else raw | {"chunks": list(self.chunks)}
+
+
+@dataclass(frozen=True)
+class EncodingEntry:
+    """The encoding of an attribute. stored: name of an `ops.encoding.Encoding`.  given: dtype in batches: ``float32`` after
+    decoding, or ``bfloat16`` without decoding."""
+
+    stored: str
+    given: str
+
+
+@dataclass(frozen=True)
+class SplitEntry:
+    """Seeds of one split: their node type and their number.
+
+    ids_hash: `data.graph.seeds_hash` of the user's ids; None in a folder of an earlier release.
+    """
+
+    node_type: NodeType
+    count: int
+    ids_hash: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        hashed = {} if self.ids_hash is None else {"ids_hash": self.ids_hash}
+        return {"node_type": self.node_type, "count": self.count, **hashed}
+
+
+@dataclass(frozen=True)
+class EdgeSplitEntry:
+    """The edges to predict of one edge type and split: their number, and the `EdgeSplit.digest` of the user's ids."""
+
+    count: int
+    digest: str
+
+
+def node_path(part: int, node_type: int, name: str) -> str:
+    """Relative path of a node array; ``node_type`` is the index in the schema."""
+    return f"part{part}/nodes/{node_type}/{name}.npy"
+
+
+def edge_path(part: int, edge_type: int, name: str) -> str:
+    """Relative path of an edge array; ``edge_type`` is the index in the schema."""
+    return f"part{part}/edges/{edge_type}/{name}.npy"
+
+
+def cum_name(attribute: str) -> str:
+    """Name of the edge array with the prefix sums within each row, int32 [edges], of an attribute that edges are sampled by."""
+    return attribute + _CUM
+
+
+def attr_key(kind: str, index: int, name: str) -> str:
+    """Key of an attribute in ``Manifest.encodings``; ``kind`` is nodes or edges, ``index`` the type's in the schema."""
+    return f"{kind}/{index}/{name}"
+
+
+def hot_path(part: int, policy: str, node_type: int, name: str) -> str:
+    """Relative path of a list of the hottest remote rows of a part; ``node_type`` is the index in the schema."""
+    return f"part{part}/hot/{policy}/{node_type}/{name}.npy"
+
+
+def gid_path(node_type: int) -> str:
+    """Relative path of the gids of all nodes of a type by the user's id; ``node_type`` is the index in the schema."""
+    return f"nodes/{node_type}/gid.npy"
+
+
+def node_times_path(node_type: int) -> str:
+    """Relative path of the times of all nodes of a type, int64, by the user's id; ``node_type`` is the index in the schema."""
+    return f"nodes/{node_type}/{TIMES}.npy"
+
+
+def split_path(name: str) -> str:
+    return f"splits/{name}.npy"
+
+
+def edge_split_key(edge_type: int, name: str) -> str:
+    """Key in ``Manifest.edge_splits``; ``edge_type`` is the index in the schema."""
+    return f"{edge_type}/{name}"
+
+
+def edge_split_path(edge_type: int, name: str, array: str) -> str:
+    """Relative path of an array of an `EdgeSplit`; ``edge_type`` is the index in the schema."""
+    return f"edge_splits/{edge_type}/{name}/{array}.npy"
+
+
+def options_hash(made_by: Mapping[str, Any]) -> str:
+    """Hash of all entries of ``made_by`` that determine content: everything but the version of the package."""
+    hashed = {key: value for key, value in made_by.items() if key != "package_version"}
+    text = json.dumps(hashed, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def entries_to_json(arrays: Mapping[str, ArrayEntry]) -> dict[str, Any]:
+    return {path: entry.to_json() for path, entry in sorted(arrays.items())}
+
+
+def entries_from_json(raw: Mapping[str, Any]) -> dict[str, ArrayEntry]:
+    return {
+        path: ArrayEntry(a["dtype"], tuple(a["shape"]), a["bytes"], a["crc32"], _chunks(a)) for path, a in raw.items()
+    }
+
+
+def _chunks(entry: Mapping[str, Any]) -> tuple[str, ...] | None:
+    return None if entry.get("chunks") is None else tuple(entry["chunks"])
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The contents of `manifest.json`. Per-type tuples follow the order of the types in ``schema``.
+
+    Attributes:
+        schema: Node and edge types.
+        num_parts: Number of parts P.
+        num_nodes: Nodes of each node type.
+        num_edges: Stored edges of each edge type.
+        bounds: Per node type P + 1 numbers; part p owns the new numbers [bounds[p], bounds[p + 1]).
+        id_dtype: ``int32`` or ``int64``: type of ``n_id`` and ``indices``.
+        edge_id_dtype: ``int32`` or ``int64``: type of ``edge_ids``.
+        num_classes: Number of classes of the target, ``None`` if it is not a classification.
+        target_type: Node type that carries the labels and splits.
+        splits: Name -> seeds.
+        arrays: Relative path -> array.
+        made_by: The options that the partition was made with.
+        hotness: Ranking (``vip``, ``presample``, ``degree``) -> the options it was computed with; the first orders the rows.
+        encodings: `attr_key` of each attribute that is stored in another dtype than batches have -> its encoding.
+        num_categories: Node type -> number of codes of each column of its ``x_codes``.
+        class_names: Names of the classes, ``None`` where the data has none.
+        edge_splits: `edge_split_key` -> the edges to predict.
+        row_order: How rows are ordered by time; None: by the user id of the source.
+
+    Raises:
+        PartitionError: By `load`, for a manifest that is missing, damaged or of another version.
+
+    Example:
+        >>> manifest = Manifest.load("parts")
+        >>> manifest.num_parts, manifest.num_nodes, manifest.num_edges
+        (2, (10,), (20,))
+        >>> manifest.bounds  # part 0 owns rows 0 to 4, part 1 rows 5 to 9
+        ((0, 5, 10),)
+        >>> manifest.num_features("node"), manifest.num_classes
+        (3, 2)
+    """
+
+    schema: GraphSchema
+    num_parts: int
+    num_nodes: tuple[int, ...]
+    num_edges: tuple[int, ...]
+    bounds: tuple[tuple[int, ...], ...]
+    id_dtype: str
+    edge_id_dtype: str
+    num_classes: int | None
+    target_type: NodeType | None
+    splits: Mapping[str, SplitEntry]
+    arrays: Mapping[str, ArrayEntry]
+    made_by: Mapping[str, Any] = field(default_factory=dict)
+    hotness: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    encodings: Mapping[str, EncodingEntry] = field(default_factory=dict)
+    num_categories: Mapping[NodeType, tuple[int, ...]] = field(default_factory=dict)
+    class_names: tuple[str, ...] | None = None
+    edge_splits: Mapping[str, EdgeSplitEntry] = field(default_factory=dict)
+    row_order: RowOrder | None = None
+
+    @property
+    def options_hash(self) -> str:
+        return options_hash(self.made_by)
+
+    def with_parts(self, arrays: Mapping[str, ArrayEntry]) -> Manifest:
+        """Adds the arrays of all parts, and counts their edges."""
+        num_edges = (
+            sum(arrays[edge_path(p, r, "indices")].shape[0] for p in range(self.num_parts))
+            for r in range(len(self.schema.edge_types))
+        )
+        return replace(self, arrays={**self.arrays, **arrays}, num_edges=tuple(num_edges))
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """First gid of each node type, and the number of all nodes: T + 1 numbers."""
+        return (0, *(int(n) for n in np.cumsum(self.num_nodes, dtype=np.int64)))
+
+    @property
+    def total_nodes(self) -> int:
+        return sum(self.num_nodes)
+
+    def rows(self, part: int, node_type: int) -> int:
+        """Nodes of a type that a part owns."""
+        return self.bounds[node_type][part + 1] - self.bounds[node_type][part]
+
+    def edges(self, part: int, edge_type: int) -> int:
+        """Edges of a type that a part stores."""
+        return self.arrays[edge_path(part, edge_type, "indices")].shape[0]
+
+    def node_attrs(self, node_type: int) -> tuple[str, ...]:
+        """Names of the node attributes of a type, without ``n_id`` and ``hotness``."""
+        return self._names(node_path(0, node_type, ""), {"n_id", "hotness"})
+
+    def edge_attrs(self, edge_type: int) -> tuple[str, ...]:
+        """Names of the edge attributes of a type, without the structure arrays and the prefix sums of weights."""
+        structure = {"indptr", "indices", "edge_ids"} | ({TIMES} if self.is_timed(edge_type) else set())
+        names = self._names(edge_path(0, edge_type, ""), structure)
+        return tuple(name for name in names if not name.endswith(_CUM))
+
+    def is_timed(self, edge_type: int) -> bool:
+        """Whether the edges of a type have times, by which their rows are ordered."""
+        return self.row_order is not None and edge_type in self.row_order.edge_types
+
+    def require_times(self) -> None:
+        """Raises `DataError` unless some edge type `is_timed`."""
+        if self.row_order is None or not self.row_order.edge_types:
+            raise DataError(
+                "times: no edge type of this partition has times. Set partition.time_attr and partition again."
+            )
+
+    def weights(self, edge_type: int) -> tuple[str, ...]:
+        """Names of the edge attributes of a type that edges can be sampled by: those with `cum_name`."""
+        return tuple(
+            name for name in self.edge_attrs(edge_type) if edge_path(0, edge_type, cum_name(name)) in self.arrays
+        )
+
+    def edge_rows(self, edge_type: int) -> tuple[str, ...]:
+        """Names of all arrays with a row for each edge of a type that other processes may ask for."""
+        times = (TIMES,) if self.is_timed(edge_type) else ()
+        return ("edge_ids", *self.edge_attrs(edge_type), *map(cum_name, self.weights(edge_type)), *times)
+
+    def require_weights(self, weights: Sequence[str | None]) -> None:
+        """Raises `DataError` unless ``weights`` are empty, or for each edge type None or one of its `weights`."""
+        edge_types = self.schema.edge_types
+        if weights and len(weights) != len(edge_types):
+            raise DataError(f"weights: expected one for each of {len(edge_types)} edge types, got {len(weights)}.")
+        for r, name in enumerate(weights):
+            if name is not None and name not in self.weights(r):
+                raise DataError(
+                    f"weights: edges of type {edge_type_str(edge_types[r])} have no prefix sums of {name!r:.50}; they have those "
+                    f"of: {', '.join(self.weights(r)) or 'no attribute'}. Name the attribute in partition.weights."
+                )
+
+    def decoded_by(self, kind: str, index: int, name: str) -> Encoding | None:
+        """The encoding by which gathered rows of an attribute are decoded; None if batches have them as they are stored.
+        ``kind`` is nodes or edges, ``index`` the type's in the schema."""
+        entry = self.encodings.get(attr_key(kind, index, name))
+        return ENCODINGS[entry.stored] if entry is not None and entry.given == "float32" else None
+
+    def is_bfloat16(self, kind: str, index: int, name: str) -> bool:
+        """Whether the gathered uint16 values are bfloat16."""
+        entry = self.encodings.get(attr_key(kind, index, name))
+        return entry is not None and entry.given == "bfloat16"
+
+    @cached_property
+    def as_stored(self) -> Manifest:
+        """The same partition with attributes as they are stored, not decoded; except ``int8``, whose values mean nothing
+        without the scale of their row."""
+        encodings = {}
+        for key, entry in self.encodings.items():
+            if ENCODINGS[entry.stored].head:
+                encodings[key] = entry
+            elif entry.stored == "bfloat16":
+                encodings[key] = EncodingEntry("bfloat16", "bfloat16")
+        return replace(self, encodings=encodings)
+
+    def num_features(self, node_type: NodeType) -> int | None:
+        """Width of ``x``, ``None`` for a type without it; 1 for a one-dimensional ``x``."""
+        t = self.schema.node_index(node_type)
+        entry = self.arrays.get(node_path(0, t, "x"))
+        if entry is None:
+            return None
+        encoding = self.decoded_by("nodes", t, "x")
+        shape = entry.shape[1:] if encoding is None else encoding.row_shape(entry.shape[1:])
+        return shape[0] if shape else 1
+
+    def edge_bounds(self, edge_type: int) -> np.ndarray:
+        """int64 [P + 1]: the edge row of each part's first edge of a type, and their number."""
+        return np.cumsum([0, *(self.edges(p, edge_type) for p in range(self.num_parts))], dtype=np.int64)
+
+    def _names(self, pattern: str, reserved: set[str]) -> tuple[str, ...]:
+        folder = pattern.removesuffix(".npy")
+        names = {path[len(folder) : -4] for path in self.arrays if path.startswith(folder)}
+        return tuple(sorted(names - reserved))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "num_parts": self.num_parts,
+            "homogeneous": self.schema.homogeneous,
+            "node_types": list(self.schema.node_types),
+            "edge_types": [list(e) for e in self.schema.edge_types],
+            "edge_direction": "in",
+            "num_nodes": list(self.num_nodes),
+            "num_edges": list(self.num_edges),
+            "bounds": [list(b) for b in self.bounds],
+            "id_dtype": self.id_dtype,
+            "edge_id_dtype": self.edge_id_dtype,
+            "num_classes": self.num_classes,
+            "target_type": self.target_type,
+            "splits": {k: s.to_json() for k, s in sorted(self.splits.items())},
+            "arrays": entries_to_json(self.arrays),
+            "made_by": dict(self.made_by),
+            "hotness": {k: dict(v) for k, v in self.hotness.items()},
+            **({"encodings": {k: asdict(e) for k, e in sorted(self.encodings.items())}} if self.encodings else {}),
+            **({"num_categories": {t: list(c) for t, c in self.num_categories.items()}} if self.num_categories else {}),
+            **({} if self.class_names is None else {"class_names": list(self.class_names)}),
+            **(
+                {"edge_splits": {k: asdict(e) for k, e in sorted(self.edge_splits.items())}} if self.edge_splits else {}
+            ),
+            **({} if self.row_order is None else {"row_order": self.row_order.to_json()}),
+            "options_hash": self.options_hash,
+        }
+
+    def save(self, folder: str | Path) -> None:
+        """Writes ``folder/manifest.json`` in one step: a reader sees the old file, the new one, or none."""
+        path = Path(folder) / MANIFEST
+        temporary = path.with_suffix(f".tmp-{os.getpid()}")
+        temporary.unlink(missing_ok=True)
+        with temporary.open("x", encoding="utf-8") as stream:  # not through a link that somebody else has put there
+            stream.write(json.dumps(self.to_json(), indent=1) + "\n")
+        os.replace(temporary, path)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Manifest:
+        """Reads and checks ``folder/manifest.json``; raises `PartitionError` naming the file and what is wrong."""
+        path = Path(folder) / MANIFEST
+        return cls.parse(read_json(path), str(path))
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any], where: str) -> Manifest:
+        """The inverse of `to_json`, with checks. Raises `PartitionError` with ``where`` (the source) and the reason."""
+        try:
+            require(isinstance(raw, Mapping), "it is not a JSON object")
+            require(raw.get("format") == FORMAT, f"it is not a partition manifest (format {raw.get('format')!r})")
+            require(
+                raw.get("version") in READABLE,
+                f"it has version {raw.get('version')!r}, this release reads versions 2 and 3; partition again",
+            )
+            checked(raw)
+            manifest = cls.from_json(raw)
+            require(
+                raw["options_hash"] == manifest.options_hash,
+                "options_hash does not match made_by: the file was edited or is damaged",
+            )
+        except PartitionError as error:
+            raise PartitionError(f"{where}: {error}.") from None
+        return manifest
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Manifest:
+        """The inverse of `to_json`, without checks: for text that this package wrote in this run."""
+        edge_types: tuple[EdgeType, ...] = tuple((e[0], e[1], e[2]) for e in raw["edge_types"])
+        return cls(
+            schema=GraphSchema(tuple(raw["node_types"]), edge_types, raw["homogeneous"]),
+            num_parts=raw["num_parts"],
+            num_nodes=tuple(raw["num_nodes"]),
+            num_edges=tuple(raw["num_edges"]),
+            bounds=tuple(tuple(b) for b in raw["bounds"]),
+            id_dtype=raw["id_dtype"],
+            edge_id_dtype=raw["edge_id_dtype"],
+            num_classes=raw["num_classes"],
+            target_type=raw["target_type"],
+            splits={k: SplitEntry(s["node_type"], s["count"], s.get("ids_hash")) for k, s in raw["splits"].items()},
+            arrays=entries_from_json(raw["arrays"]),
+            made_by=raw["made_by"],
+            hotness=raw["hotness"],
+            encodings={k: EncodingEntry(e["stored"], e["given"]) for k, e in raw.get("encodings", {}).items()},
+            num_categories={t: tuple(counts) for t, counts in raw.get("num_categories", {}).items()},
+            class_names=None if raw.get("class_names") is None else tuple(raw["class_names"]),
+            edge_splits={k: EdgeSplitEntry(e["count"], e["digest"]) for k, e in raw.get("edge_splits", {}).items()},
+            row_order=RowOrder.from_json(raw.get("row_order")),
+        )

@@ -1,0 +1,68 @@
+"""The nodes of a partition with other edge types than those it stores: of batches whose edges are not stored ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from glt_lightning.base import EdgeType, edge_type_key
+from glt_lightning.graph.local_partition import LocalPartition
+from glt_lightning.graph.manifest import ArrayEntry, Manifest, edge_path
+from glt_lightning.kernels import GraphView
+
+
+def having_edge_types(manifest: Manifest, edge_types: Sequence[EdgeType]) -> Manifest:
+    """The same nodes; the edge types are these, none of which has a stored edge."""
+    schema = replace(manifest.schema, edge_types=tuple(edge_types))
+    stored = {path: entry for path, entry in manifest.arrays.items() if "/edges/" not in path}
+    none = ArrayEntry("<i4", (0,), 0, 0)
+    empty = {edge_path(p, r, "indices"): none for r in range(len(schema.edge_types)) for p in range(manifest.num_parts)}
+    num_edges = (0,) * len(schema.edge_types)
+    return replace(manifest, schema=schema, num_edges=num_edges, arrays=stored | empty, edge_splits={}, row_order=None)
+
+
+def bare_view(manifest: Manifest, user_ids: Sequence[np.ndarray | None] | None = None) -> GraphView:
+    """The types and parts of a graph, without its edges. user_ids: of each segment; None: of none."""
+    schema, parts = manifest.schema, range(manifest.num_parts)
+    starts = [o + b[p] for o, b in zip(manifest.offsets, manifest.bounds, strict=False) for p in parts]
+    counts = [[manifest.edges(p, r) for p in parts] for r in range(len(schema.edge_types))]
+    return GraphView(
+        np.array([*starts, manifest.total_nodes], dtype=np.int64),
+        [None] * (len(schema.edge_types) * len(parts)),
+        list(user_ids or [None] * (len(schema.node_types) * len(parts))),
+        [edge_type_key(e) for e in schema.edge_types],
+        schema.source_types(),
+        schema.destination_types(),
+        np.array(counts, dtype=np.int64).reshape(len(schema.edge_types), manifest.num_parts),
+    )
+
+
+class OtherEdges(LocalPartition):
+    """A partition of which batches have edges that it does not store.
+
+    stored: the partition itself.  edge_types: those of the batches.
+    """
+
+    def __init__(self, stored: LocalPartition, edge_types: Sequence[EdgeType]) -> None:
+        super().__init__(stored.directory, having_edge_types(stored.manifest, edge_types), stored.parts, stored.memory)
+        self._maps, self._stored, self._edge_types = stored._maps, stored, edge_types
+
+    @property
+    def with_stored_edges(self) -> LocalPartition:
+        return self._stored
+
+    @property
+    def as_stored(self) -> LocalPartition:
+        return OtherEdges(self._stored.as_stored, self._edge_types)
+
+    def drawn_by(self, weights: tuple[str | None, ...], timed: bool, labor: bool = False) -> GraphView:
+        """There is nothing to draw from."""
+        return self._nodes_alone
+
+    @cached_property
+    def _nodes_alone(self) -> GraphView:
+        types = range(len(self.schema.node_types))
+        return bare_view(self.manifest, [ids for t in types for ids in self.mapped_user_ids(t)])

@@ -1,0 +1,228 @@
+"""Named arrays that all processes of a host map: one copy, in anonymous memory or in a file that is saved."""
+
+from __future__ import annotations
+
+import errno
+import json
+import mmap
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.base import DataError
+from glt_lightning.graph.arrays import disk_full_speaks
+from glt_lightning.graph.host_memory import require_memory
+from glt_lightning.graph.regular_file import parse_json
+from glt_lightning.kernels import row_bytes
+
+_MAGIC = b"GLTARRAY"
+_PAGE = 4096
+_MOST_HEADER = 16 << 20  # bytes: bounds what a damaged length makes this read
+
+Shapes = Mapping[str, tuple[np.dtype, tuple[int, ...]]]
+
+
+class SharedArrays:
+    """Arrays by name, each beginning at a page, and ``meta``: plain values that describe them.
+
+    One process makes them (`create`), fills them and calls `finish`; other processes `open` them by `path`, read-only.
+    Without a file they live as long as a process has them mapped, and can be opened until their maker closes them.
+
+    Attributes:
+        arrays: Name -> array; not contiguous where its rows have padding.
+        meta: As given to `create`.
+        path: At which other processes open them.
+        memory: uint8 [nbytes], all of it; it begins at a page.
+        nbytes: Memory that they take.
+    """
+
+    def __init__(self, fd: int, memory: mmap.mmap, header: Mapping[str, Any], path: str) -> None:
+        self._fd, self._map = fd, memory
+        self.path, self.meta, self.nbytes = path, header["meta"], len(memory)
+        self.memory = whole = np.frombuffer(memory, dtype=np.uint8)
+        self.arrays: dict[str, np.ndarray] = {}
+        for name, dtype, shape, offset, *stride in header["arrays"]:
+            rows = whole[offset : offset + _size(dtype, shape, *stride)]
+            if stride:
+                rows = rows.reshape(shape[0], *stride)[:, : row_bytes(dtype, shape[1:])]
+            self.arrays[name] = rows.view(dtype).reshape(shape)
+
+    @classmethod
+    def create(
+        cls,
+        shapes: Shapes,
+        meta: Mapping[str, Any],
+        file: Path | None = None,
+        strides: Mapping[str, int] | None = None,
+    ) -> SharedArrays:
+        """New arrays of zeros, writable. All their memory, or space on disk, is reserved now: a write to memory that the host
+        does not have would end the process without an error.
+
+        file: to save them to; it appears when they are finished. None: in memory.  strides: bytes from row to row, of the
+        arrays whose rows have padding.
+        Raises `PartitionError` if the disk is full; MemoryError where the host has too little memory.
+        """
+        header, size = _header(shapes, meta, strides or {})
+        if file is None:
+            fd = os.memfd_create("glt-arrays", os.MFD_CLOEXEC)
+            path = f"/proc/{os.getpid()}/fd/{fd}"
+        else:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            fd, path = _nameless(file)
+        try:
+            if file is None:
+                _take_memory(fd, size)
+            else:
+                with disk_full_speaks(file.parent, size):
+                    os.posix_fallocate(fd, 0, size)
+            memory = mmap.mmap(fd, size)
+            memory[len(_MAGIC) : len(_MAGIC) + 8 + len(header)] = len(header).to_bytes(8, "little") + header
+            return cls(fd, memory, json.loads(header), path)
+        except BaseException:
+            os.close(fd)
+            _remove(path)
+            raise
+
+    @classmethod
+    def scratch(cls, shapes: Shapes, meta: Mapping[str, Any], folder: Path) -> SharedArrays:
+        """New arrays of zeros, writable, in a file without a name in ``folder``: they may be larger than memory, and are gone
+        when no process has them mapped. Raises OSError if the disk is full."""
+        header, size = _header(shapes, meta, {})
+        fd, path = _nameless(folder / "rows")
+        try:
+            if not path.startswith("/proc/"):
+                os.unlink(path)
+                path = f"/proc/{os.getpid()}/fd/{fd}"
+            os.posix_fallocate(fd, 0, size)
+            memory = mmap.mmap(fd, size)
+            memory[len(_MAGIC) : len(_MAGIC) + 8 + len(header)] = len(header).to_bytes(8, "little") + header
+            return cls(fd, memory, json.loads(header), path)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def finish(self, file: Path | None = None) -> None:
+        """Lets other processes open them. file: as given to `create`; it gets its name in one step."""
+        if file is not None:
+            self._map.flush()
+        self._map[: len(_MAGIC)] = _MAGIC
+        if file is not None:
+            self._map.flush()
+            if self.path.startswith("/proc/"):
+                self.path = _name(self.path, file.with_name(f".{file.name}.{os.getpid()}"))
+            os.replace(self.path, file)
+            self.path = str(file)
+
+    @classmethod
+    def open(cls, path: str | Path, *, writable: bool = False) -> SharedArrays:
+        """Maps the finished arrays of another process, read-only. Raises `DataError` if ``path`` is anything else.
+
+        writable: for GPU drivers that page-lock only writable memory; it is not written to.
+        """
+        try:
+            fd = os.open(
+                path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK
+            )  # a FIFO: no wait
+        except OSError as error:
+            raise DataError(f"{path}: cannot be opened ({error.strerror}).") from None
+        try:
+            size = os.fstat(fd).st_size
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            memory = mmap.mmap(fd, size, access=access) if size >= _PAGE else None
+            return cls(fd, *_checked(memory, str(path)), str(path))
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def read_single_pages(self) -> None:
+        """Has the kernel read the pages of this process's accesses, and none beside them. Of arrays in a file."""
+        self._map.madvise(mmap.MADV_RANDOM)
+
+    def fileno(self) -> int:
+        """The descriptor of their memory, of this object alone."""
+        return self._fd
+
+    def close(self) -> None:
+        """Other processes can no longer open them; the memory is freed with its last view. An unfinished file is removed."""
+        fd, self._fd = self._fd, -1
+        if fd < 0:
+            return
+        os.close(fd)
+        if self._map[: len(_MAGIC)] != _MAGIC:
+            _remove(self.path)
+
+
+def _nameless(file: Path) -> tuple[int, str]:
+    """Descriptor and path of a new file beside ``file``: without a name, so that the kernel removes it if this process dies;
+    on file systems without such files a hidden one."""
+    try:
+        fd = os.open(file.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+            raise DataError(f"{file}: cannot be written ({error.strerror}).") from None
+        return tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+    return fd, f"/proc/{os.getpid()}/fd/{fd}"
+
+
+def _name(path: str, file: Path) -> str:
+    """Gives a name to a file without one."""
+    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.link(path, file.name, dst_dir_fd=folder, follow_symlinks=True)  # without a dir_fd Python would not follow
+    finally:
+        os.close(folder)
+    return str(file)
+
+
+def _remove(path: str) -> None:
+    if not path.startswith("/proc/"):
+        os.unlink(path)
+
+
+def _size(dtype: Any, shape: Sequence[int], stride: int | None = None) -> int:
+    """Bytes that an array takes."""
+    return shape[0] * (row_bytes(dtype, shape[1:]) if stride is None else stride)
+
+
+def _header(shapes: Shapes, meta: Mapping[str, Any], strides: Mapping[str, int]) -> tuple[bytes, int]:
+    """The header, and the total size. The arrays begin at the first page after magic, length and header."""
+
+    def text(offset: int) -> bytes:
+        entries = []
+        for name, (dtype, shape) in shapes.items():
+            stride = [strides[name]] if name in strides else []
+            entries.append([name, np.dtype(dtype).str, list(shape), offset, *stride])
+            offset += -(-_size(dtype, shape, *stride) // _PAGE) * _PAGE
+        return json.dumps({"meta": meta, "arrays": entries, "end": offset}).encode()
+
+    pages = -(
+        -(len(_MAGIC) + 8 + len(text(1 << 62))) // _PAGE
+    )  # no offset has more digits than this one, so the header fits
+    found = text(pages * _PAGE)
+    return found, json.loads(found)["end"]
+
+
+def _take_memory(fd: int, size: int) -> None:
+    require_memory(size)
+    os.posix_fallocate(fd, 0, size)
+
+
+def _checked(memory: mmap.mmap | None, path: str) -> tuple[mmap.mmap, Mapping[str, Any]]:
+    if memory is None or memory[: len(_MAGIC)] != _MAGIC:
+        raise DataError(f"{path}: not a finished file of shared arrays.")
+    size = int.from_bytes(memory[len(_MAGIC) : len(_MAGIC) + 8], "little")
+    begin = len(_MAGIC) + 8
+    try:
+        header = parse_json(memory[begin : begin + min(size, _MOST_HEADER)])
+        ends = [o + _size(d, s, *stride) for _, d, s, o, *stride in header["arrays"]]
+        whole = header["end"] == len(memory) and all(0 < e <= len(memory) for e in ends)
+        whole = whole and all(row_bytes(d, s[1:]) <= stride[0] for _, d, s, _, *stride in header["arrays"] if stride)
+    except (ValueError, KeyError, TypeError):
+        whole = False
+    if not whole:
+        raise DataError(f"{path}: damaged. Delete the file; it is made again.")
+    return memory, header

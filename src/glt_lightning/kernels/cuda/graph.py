@@ -1,0 +1,197 @@
+"""A typed graph in memory that a CUDA device reads."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt_lightning.kernels.cuda.kernels import Kernels, kernels_of
+from glt_lightning.kernels.graph import GraphView, segment_hints
+from glt_lightning.kernels.native import GraphStruct
+
+# Gives the address at which the device reads an array; whoever gives it keeps the memory.
+Place = Callable[[np.ndarray], int]
+
+
+@dataclass
+class GraphAddresses:
+    """Where a device reads the arrays of a graph in Q parts; 0 for what is not here. T node types, R edge types.
+
+    bounds: int64 [T * Q + 1], first gid of each segment.  user_ids: [T * Q].  indptr, indices, edge_base, num_edges: [R * Q],
+    as in `GraphView`; the values of ``indptr`` count from where ``indices`` begins, and ``sums`` and ``times`` too.
+    """
+
+    bounds: np.ndarray
+    user_ids: list[int] = field(default_factory=list)
+    indptr: list[int] = field(default_factory=list)
+    indices: list[int] = field(default_factory=list)
+    edge_base: list[int] = field(default_factory=list)
+    num_edges: list[int] = field(default_factory=list)
+    sums: list[int] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+
+    @classmethod
+    def whole(cls, view: GraphView, place: Place) -> GraphAddresses:
+        """The parts as they are."""
+        arrays, user_ids = view._keep
+        return cls(
+            view.bounds,
+            [0 if ids is None else place(ids) for ids in user_ids],
+            [0 if r is None else place(r.indptr) for r in arrays],
+            [0 if r is None else place(r.indices) for r in arrays],
+            view._edge_base.tolist(),
+            view._num_edges.tolist(),
+            [0 if r is None or r.sums is None else place(r.sums) for r in arrays],
+            [0 if r is None or r.times is None else place(r.times) for r in arrays],
+        )
+
+    @classmethod
+    def split(
+        cls,
+        view: GraphView,
+        rows: np.ndarray,
+        hot: Place,
+        rest: Place,
+        *,
+        ids: Place | None = None,
+        pointers: Place | None = None,
+    ) -> GraphAddresses:
+        """Each part as two: its first rows, and those behind them.
+
+        rows: int64 [T, P], how many the first are.  hot: places copies of their arrays.  rest: says where whole arrays lie.
+        ids, pointers: the same for the user ids, and the row pointers, where these are not split.
+        """
+        arrays, user_ids = view._keep
+        starts = view.bounds[:-1]
+        bounds = np.append(np.stack([starts, starts + rows.reshape(-1)], axis=1).reshape(-1), view.num_nodes)
+        made = cls(bounds)
+        for each, k in zip(user_ids, rows.reshape(-1).tolist(), strict=True):
+            made.user_ids += (0, 0) if each is None else _split(each, k, k, hot, rest, ids)
+        for r, t in enumerate(view.dst_types.tolist()):
+            for p in range(view.num_parts):
+                of, k = arrays[r * view.num_parts + p], int(rows[t, p])
+                made.edge_base += [int(view.edge_bounds[r, p])] * 2
+                if of is None or len(of.indptr) == 0:
+                    made._append((0, 0), (0, 0), (0, 0), (0, 0), (0, 0))
+                    continue
+                entries = int(of.indptr[k])
+                lists = of.indices[:entries]
+                sums, times = (
+                    (0, 0) if each is None else (hot(each[:entries]) if k else 0, rest(each))
+                    for each in (of.sums, of.times)
+                )
+                made._append(
+                    _split(of.indptr, k, k + 1, hot, rest, pointers),
+                    (hot(lists) if k else 0, rest(of.indices)),
+                    (len(lists), len(of.indices)),
+                    sums,
+                    times,
+                )
+        return made
+
+    def _append(
+        self,
+        indptr: tuple[int, int],
+        indices: tuple[int, int],
+        num_edges: tuple[int, int],
+        sums: tuple[int, int],
+        times: tuple[int, int],
+    ) -> None:
+        self.indptr += indptr
+        self.indices += indices
+        self.num_edges += num_edges
+        self.sums += sums
+        self.times += times
+
+
+def _split(array: np.ndarray, k: int, entries: int, hot: Place, rest: Place, whole: Place | None) -> tuple[int, int]:
+    """Where the entries of the first k rows lie, and those of the remaining rows."""
+    at = (rest if whole is None else whole)(array)
+    first = at if whole is not None else (hot(array[:entries]) if k else 0)
+    return first, at + k * array.itemsize
+
+
+class DeviceGraph:
+    """A `GraphView` in memory that the device reads.
+
+    addresses: of the view's arrays; the memory is the caller's and has to live as long as this.
+    """
+
+    def __init__(
+        self, kernels: Kernels, view: GraphView, addresses: GraphAddresses, keep: Sequence[Tensor] = ()
+    ) -> None:
+        self.kernels = kernels
+        self.num_types, self.num_edge_types, self.num_nodes = view.num_types, view.num_edge_types, view.num_nodes
+        self.src_types, self.dst_types = view.src_types.tolist(), view.dst_types.tolist()
+        self.type_sizes = np.diff(view.type_offsets).tolist()
+        self._keep = list(keep)
+        shift, hint = segment_hints(addresses.bounds)
+        self.struct = GraphStruct(
+            num_types=view.num_types,
+            num_edge_types=view.num_edge_types,
+            num_parts=(len(addresses.bounds) - 1) // view.num_types,
+            id_bytes=view.id_bytes,
+            shift=shift,
+            bounds=self._put(addresses.bounds),
+            hint=self._put(hint),
+            src_type=self._put(view.src_types),
+            dst_type=self._put(view.dst_types),
+            key=self._put(view.keys),
+            indptr=self._table(addresses.indptr),
+            indices=self._table(addresses.indices),
+            user_ids=self._table(addresses.user_ids),
+            edge_base=self._table(addresses.edge_base),
+            num_edges=self._table(addresses.num_edges),
+            sums=self._table(addresses.sums) if any(addresses.sums) else None,
+            times=self._table(addresses.times) if any(addresses.times) else None,
+            type_key=None if view.labor is None else self._put(np.array(view.labor.keys, dtype=np.uint64)),
+            all_ids=None
+            if view.labor is None
+            else self._table([0 if a is None else self._put(a) for a in view.labor.ids]),
+        )
+        self.address = ctypes.addressof(self.struct)
+
+    @classmethod
+    def from_view(cls, view: GraphView, device: Kernels | torch.device | str) -> DeviceGraph:
+        """Copies the arrays of the parts that are mapped; takes their bytes of device memory."""
+        kernels, keep = kernels_of(device), []
+
+        def place(array: np.ndarray) -> int:
+            keep.append(kernels.copy(array))
+            return keep[-1].data_ptr()
+
+        return cls(kernels, view, GraphAddresses.whole(view, place), keep)
+
+    def drawn_by(self, *, sums: bool, labor: bool) -> DeviceGraph:
+        """The same graph, in the same memory, which is drawn from by its prefix sums or as if all edges weighed the same, and by
+        LABOR or not."""
+        graph = copy.copy(self)
+        graph.struct = GraphStruct.from_buffer_copy(self.struct)
+        if not sums:
+            graph.struct.sums = None
+        if not labor:
+            graph.struct.all_ids = None
+        graph.address = ctypes.addressof(graph.struct)
+        return graph
+
+    def without_edges(self, src_types: Sequence[int], dst_types: Sequence[int]) -> DeviceGraph:
+        """The same nodes with other edge types, which have no edges to draw from: of batches whose edges come from elsewhere."""
+        graph = copy.copy(self)
+        graph.src_types, graph.dst_types, graph.num_edge_types = list(src_types), list(dst_types), len(src_types)
+        graph.struct = GraphStruct.from_buffer_copy(self.struct)
+        graph.struct.num_edge_types = 0
+        graph.address = ctypes.addressof(graph.struct)
+        return graph
+
+    def _put(self, array: np.ndarray) -> int:
+        self._keep.append(self.kernels.copy(array))
+        return self._keep[-1].data_ptr()
+
+    def _table(self, numbers: Sequence[int]) -> int:
+        return self._put(np.array(numbers, dtype=np.int64))

@@ -1,0 +1,133 @@
+"""A k-hop batch on a CUDA device as one native call, in memory for as much as its fan-outs can find."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import c_int32, c_int64, c_void_p
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt_lightning.base import DrawOptions
+from glt_lightning.kernels.cuda.excluded import DeviceExcluded
+from glt_lightning.kernels.cuda.graph import DeviceGraph
+from glt_lightning.kernels.cuda.kernels import Kernels, raise_if
+from glt_lightning.kernels.cuda.subgraph import DeviceSubgraph
+
+_WORTH_A_COPY = 1 << 17  # entries: 1 MiB
+
+
+class _Shape(ctypes.Structure):
+    """glt_khop_shape."""
+
+    _fields_ = [
+        ("num_hops", c_int32),
+        ("replace", c_int32),
+        ("with_edge", c_int32),
+        ("reserved", c_int32),
+        ("max_picks", c_int64),
+        ("num_seeds", c_void_p),
+        ("fanouts", c_void_p),
+        ("src_type", c_void_p),
+        ("dst_type", c_void_p),
+        ("type_sizes", c_void_p),
+    ]
+
+
+class KHopRoom:
+    """Upper bounds on the size of batches with given numbers of seeds by node type. Immutable, so batches may share it.
+
+    nodes, edges: at most, by type and by edge type.  workspace: bytes; -1 where that is not bounded by ``max_picks``.
+    """
+
+    def __init__(
+        self,
+        graph: DeviceGraph,
+        fanouts: Sequence[Sequence[int]],
+        num_seeds: Sequence[int],
+        draw: DrawOptions,
+        *,
+        max_picks: int,
+    ) -> None:
+        self.graph, self.draw, self.num_hops = graph, draw, len(fanouts)
+        num, sizes = (np.array(values, dtype=np.int64) for values in (num_seeds, graph.type_sizes))
+        short = [np.array(values, dtype=np.int32) for values in (fanouts, graph.src_types, graph.dst_types)]
+        self._keep: list[np.ndarray] = [num, *short, sizes]
+        addresses = [array.ctypes.data for array in self._keep]
+        self._shape = _Shape(self.num_hops, draw.replace, draw.with_edge, 0, max_picks, *addresses)
+        self.address = ctypes.addressof(self._shape)
+        room = np.zeros(graph.num_types + graph.num_edge_types + 1, dtype=np.int64)
+        parts = [room[: graph.num_types], room[graph.num_types : -1], room[-1:]]
+        graph.kernels.ask("glt_cuda_khop_room", graph.address, self.address, *[part.ctypes.data for part in parts])
+        self.nodes, self.edges, (self.workspace,) = (part.tolist() for part in parts)
+
+
+class NativeBatch:
+    """A batch that is queued whole on the current stream when this is made; the host waits in `result` alone."""
+
+    def __init__(
+        self, room: KHopRoom, seeds: Sequence[Tensor], batch_key: int, excluded: DeviceExcluded | None = None
+    ) -> None:
+        self._room, graph = room, room.graph
+        kernels, empty = graph.kernels, graph.kernels.empty
+        self._gid, self._uid = ([empty(n) for n in room.nodes] for _ in range(2))
+        self._edge_index = [empty(2 * n) for n in room.edges]
+        self._edge_row = [empty(n) for n in room.edges] if room.draw.with_edge else []
+        lists = (seeds, self._gid, self._uid, self._edge_index, self._edge_row)
+        at_seeds, *outputs = [(c_void_p * len(each))(*[t.data_ptr() for t in each]) for each in lists]
+        sizes = empty(5 + (room.num_hops + 2) * graph.num_types + (room.num_hops + 1) * graph.num_edge_types)
+        workspace = empty(room.workspace, dtype=torch.uint8)
+        kernels.run(
+            "glt_cuda_khop",
+            graph.address,
+            room.address,
+            ctypes.addressof(at_seeds),
+            batch_key,
+            None if excluded is None else excluded.address(),
+            workspace,
+            room.workspace,
+            *map(ctypes.addressof, outputs),
+            sizes,
+        )
+        self._sizes = HostCopy(sizes, kernels)
+
+    def result(self) -> DeviceSubgraph:
+        """The batch. Waits for its sizes. Raises as `CudaKHopOp.__call__`."""
+        room, sizes = self._room, self._sizes.wait()
+        raise_if(sizes[:5].tolist(), "sample")
+        first_edge = 5 + (room.num_hops + 2) * room.graph.num_types
+        nodes = np.maximum.accumulate(sizes[5:first_edge].reshape(room.num_hops + 2, -1))
+        edges = np.maximum.accumulate(sizes[first_edge:].reshape(room.num_hops + 1, room.graph.num_edge_types))
+        num_nodes, num_edges = nodes[-1].tolist(), edges[-1].tolist()
+        return DeviceSubgraph(
+            gid=list(map(_first, self._gid, num_nodes)),
+            uid=list(map(_first, self._uid, num_nodes)),
+            edge_index=[_first(ids, 2 * n).view(2, n) for ids, n in zip(self._edge_index, num_edges, strict=True)],
+            edge_row=list(map(_first, self._edge_row, num_edges)) if room.draw.with_edge else [None] * len(num_edges),
+            nodes_per_hop=np.diff(nodes, axis=0).T,
+            edges_per_hop=np.diff(edges, axis=0).T,
+        )
+
+
+def _first(values: Tensor, n: int) -> Tensor:
+    """The first n values; in memory of their own where that gives back more than it takes."""
+    return values[:n].clone() if len(values) > max(2 * n, _WORTH_A_COPY) else values[:n]
+
+
+class HostCopy:
+    """Values of a tensor on their way to the host, behind what the current stream was given before."""
+
+    def __init__(self, values: Tensor, kernels: Kernels) -> None:
+        self._host = kernels.pinned(len(values), dtype=values.dtype)
+        self._host.copy_(values, non_blocking=True)
+        self._done = None
+        if values.is_cuda:
+            self._done = torch.cuda.Event(blocking=True)  # to wait for it takes no core
+            self._done.record(torch.cuda.current_stream(values.device))
+
+    def wait(self) -> np.ndarray:
+        if self._done is not None:
+            self._done.synchronize()
+        return self._host.numpy()

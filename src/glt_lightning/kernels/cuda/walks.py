@@ -1,0 +1,148 @@
+"""Random walks on a CUDA device, and what they visit most: the twin of `ops.walks`."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt_lightning.kernels.cuda.excluded import DeviceExcluded
+from glt_lightning.kernels.cuda.graph import DeviceGraph
+from glt_lightning.kernels.cuda.kernels import Kernels
+from glt_lightning.kernels.cuda.khop_batch import HostCopy
+from glt_lightning.kernels.cuda.merge import Piece
+from glt_lightning.kernels.walks import RuleStruct, WalkRule, Walks
+
+
+class DeviceWalks:
+    """`ops.walks.Walks` in a device's memory.
+
+    Attributes:
+        roots, at, streams: int64 [n], as there; of the streams the bits.  step: int32 [n].  trace: int64 [n, length].
+    """
+
+    def __init__(
+        self, rule: WalkRule, roots: Tensor, streams: Tensor, at: Tensor, step: Tensor, trace: Tensor, kernels: Kernels
+    ) -> None:
+        self.rule, self.roots, self.streams, self.at, self.step = rule, roots, streams, at, step
+        self.trace, self._kernels = trace, kernels
+        self._edge_types = kernels.put(np.array(rule.edge_types, dtype=np.int32))
+
+    @classmethod
+    def begin(cls, rule: WalkRule, roots: Tensor, streams: Tensor, kernels: Kernels) -> DeviceWalks:
+        """Each at its root. roots, streams: int64 [n]."""
+        trace = kernels.empty(len(roots), rule.length).fill_(-1)
+        step = kernels.empty(len(roots), dtype=torch.int32).fill_(0)
+        return cls(rule, roots, streams, roots.clone(), step, trace, kernels)
+
+    @classmethod
+    def put(cls, walks: Walks, kernels: Kernels) -> DeviceWalks:
+        """A copy of walks in the host's memory."""
+        streams = walks.streams.view(np.int64)
+        roots, bits, at, step, trace = (
+            kernels.put(each) for each in (walks.roots, streams, walks.at, walks.step, walks.trace)
+        )
+        return cls(walks.rule, roots, bits, at, step, trace, kernels)
+
+    @classmethod
+    def joined(cls, pieces: Sequence[DeviceWalks]) -> DeviceWalks:
+        """All walks of some, which have one rule."""
+        if len(pieces) == 1:
+            return pieces[0]
+        each = zip(*((p.roots, p.streams, p.at, p.step, p.trace) for p in pieces), strict=True)
+        roots, streams, at, step, trace = map(torch.cat, each)
+        return cls(pieces[0].rule, roots, streams, at, step, trace, pieces[0]._kernels)
+
+    def __len__(self) -> int:
+        return len(self.roots)
+
+    def advance(self, graph: DeviceGraph, error: Tensor, excluded: DeviceExcluded | None = None) -> None:
+        """Takes all on, until they end or stand at a node whose row the device does not have; one that restarts there stands at
+        its root. error: int64 [5], takes what `ops.walks.Walks.advance` raises.  excluded: as there."""
+        rule = self.rule
+        struct = RuleStruct(self._edge_types.data_ptr(), len(rule.edge_types), rule.length, rule.restart, rule.ends)
+        without = None if excluded is None else excluded.table
+        arguments = (without, self.roots, self.streams, len(self), self.at, self.step, self.trace, error)
+        self._kernels.run("glt_cuda_walk", graph.address, ctypes.addressof(struct), *arguments)
+
+    def under_way(self) -> Tensor:
+        """int64 [m]: those that have steps to take. Waits."""
+        return torch.nonzero(self.step < self.rule.length).reshape(-1)
+
+    def on_host(self, which: Tensor) -> Walks:
+        """A copy of some as they stand, of which the trace has what is yet to come. Waits."""
+        states = [
+            each.index_select(0, which) for each in (self.roots, self.streams, self.at, self.step.to(torch.int64))
+        ]
+        roots, bits, at, step = HostCopy(torch.cat(states), self._kernels).wait().reshape(4, -1).copy()
+        return Walks(self.rule, roots, bits.view(np.uint64), at, step.astype(np.int32))
+
+    def take(self, which: Tensor, further: Walks) -> None:
+        """What became of some that `on_host` gave."""
+        self.at.index_copy_(0, which, self._kernels.put(further.at))
+        self.step.index_copy_(0, which, self._kernels.put(further.step))
+        new = self._kernels.put(further.trace)
+        self.trace.index_copy_(0, which, torch.where(new < 0, self.trace.index_select(0, which), new))
+
+
+def device_streams(uids: Tensor, walks: int, key: int, trees: Tensor | None, kernels: Kernels) -> Tensor:
+    """`ops.walks.walk_streams`: int64 [n * walks], the bits. uids: int64 [n].  trees: int32 [n]."""
+    streams = kernels.empty(len(uids) * walks)
+    kernels.run("glt_cuda_walk_streams", uids, trees, len(uids), walks, key, streams)
+    return streams
+
+
+@dataclass(frozen=True)
+class Visited:
+    """The nodes that walks from some roots visit most: ids, visits, int64 [n, K], of which each row begins with ``counts``, int64
+    [n], that are there."""
+
+    ids: Tensor
+    visits: Tensor
+    counts: Tensor
+
+    @classmethod
+    def joined(cls, pieces: Sequence[Visited]) -> Visited:
+        """Of all roots, piece after piece."""
+        columns = zip(*((p.ids, p.visits, p.counts) for p in pieces), strict=True)
+        return cls(*map(torch.cat, columns)) if len(pieces) > 1 else pieces[0]
+
+    def piece(self, rows: Tensor | None) -> Piece:
+        """As picks of a frontier, with the visits where others have edge rows. rows: positions of the roots in it; None: all are
+        roots. Does not wait."""
+        n, most = self.ids.shape
+        offsets = self.counts.new_zeros(n + 1)
+        torch.cumsum(self.counts, 0, out=offsets[1:])
+        place = torch.arange(most, device=offsets.device)
+        to = torch.where(place < self.counts[:, None], offsets[:-1, None] + place, n * most).reshape(-1)
+        row = torch.arange(n, device=offsets.device)[:, None].expand(n, most)
+        columns = [offsets.new_zeros(n * most + 1) for _ in range(3)]  # one more: for what is not there
+        for column, values in zip(columns, (self.ids, row, self.visits), strict=True):
+            column.index_copy_(0, to, values.reshape(-1))
+        neighbors, numbers, visits = (column[:-1] for column in columns)
+        return Piece(rows, self.counts, neighbors, numbers, visits, offsets)
+
+
+def most_visited(trace: Tensor, walks: int, every: int, most: int, roots: Tensor | None = None) -> Visited:
+    """`ops.walks.count_visits` of a trace on a device. Does not wait.
+
+    Each root's visits are sorted by node, in a stable order: equal ones stand together, the first visit first.
+    """
+    n, length = len(trace) // walks, trace.shape[1]
+    size = walks * (length // every)
+    ids = trace.view(n, walks, length)[:, :, every - 1 :: every].reshape(n, size)
+    if roots is not None:
+        ids = torch.where(ids == roots[:, None], -1, ids)
+    most = size if most < 0 else min(most, size)
+    nodes, visit = torch.sort(ids, dim=1, stable=True)
+    place = torch.arange(size, device=ids.device)
+    begins = nodes >= 0
+    begins[:, 1:] &= nodes[:, 1:] != nodes[:, :-1]
+    visits = torch.searchsorted(nodes, nodes, right=True) - place
+    order = torch.where(begins, visits * size + (size - 1 - visit), -1)  # more visits first, then the first visited
+    best, at = torch.topk(order, most, dim=1)
+    return Visited(nodes.gather(1, at), best // size, (best >= 0).sum(1))

@@ -1,0 +1,199 @@
+"""Rows that train: sums of the gradients of each row, and the steps of the sparse optimizers, in a fixed order of float32."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_int64, c_void_p
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from glt_lightning.base import DataError
+from glt_lightning.kernels.native import BAD_ARG, BAD_ID, I32, I64, P, Signatures, bind, call, check
+
+_SIGNATURES: Signatures = {
+    "glt_merge_rows": [P, P, P, I64, I64, P, P, P, P, P, I32, P],
+    "glt_row_squares": [P, P, I32, P],
+    "glt_sgd_rows": [P, P, P, I32, P],
+    "glt_adagrad_rows": [P, P, P, I32, P, I32, P],
+    "glt_adam_rows": [P, P, P, P, P, I64, P, I32, P],
+}
+_library = bind(_SIGNATURES)
+
+
+class RowGradientsStruct(ctypes.Structure):
+    """``glt_row_gradients`` of ``glt/embedding.h``."""
+
+    _fields_ = [
+        ("num_rows", c_int64),
+        ("width", c_int64),
+        ("n", c_int64),
+        ("rows", c_void_p),
+        ("values", c_void_p),
+        ("at", c_void_p),
+        ("counts", c_void_p),
+        ("adjust", c_void_p),
+    ]
+
+
+@dataclass(frozen=True)
+class RowSums:
+    """Different rows, ascending, each with the sum of its values and the number of occurrences that it stands for.
+
+    rows: int64 [n].  values: float32 [n, D].  counts: int64 [n].
+    at: int64 [n], where the sum of each row is in ``values``; None: they are in the order of the rows.
+    """
+
+    rows: np.ndarray
+    values: np.ndarray
+    counts: np.ndarray
+    at: np.ndarray | None = None
+
+    def pick(self, which: np.ndarray | slice) -> RowSums:
+        """Some of the rows."""
+        if self.at is None:
+            return RowSums(self.rows[which], self.values[which], self.counts[which])
+        return RowSums(self.rows[which], self.values, self.counts[which], self.at[which])
+
+    def copied(self) -> RowSums:
+        """In the order of the rows, in memory that nobody else refers to."""
+        return self if self.at is None else RowSums(self.rows, self.sums, self.counts)
+
+    @property
+    def sums(self) -> np.ndarray:
+        """float32 [n, D], in the order of the rows."""
+        return self.values if self.at is None else self.values[self.at]
+
+    @classmethod
+    def none(cls, width: int) -> RowSums:
+        return cls(np.empty(0, np.int64), np.empty((0, width), np.float32), np.empty(0, np.int64))
+
+
+@dataclass(frozen=True)
+class Adjust:
+    """What is done to a gradient before its step: divided by ``divisor``, or by the count of the row, times ``factor``, then
+    clipped by value, then by the norm of each row."""
+
+    factor: float = 1.0
+    clip_value: float = inf
+    clip_row_norm: float = inf
+    divisor: float = 1.0
+    by_count: bool = False
+
+    @property
+    def numbers(self) -> np.ndarray:
+        return np.array([self.factor, self.clip_value, self.clip_row_norm, self.divisor], np.float64)
+
+
+AS_IS = Adjust()
+
+
+def merge_rows(rows: np.ndarray, values: np.ndarray, counts: np.ndarray | None = None, *, threads: int = 1) -> RowSums:
+    """Each different row once, with the sum of its values, added in float32 in the order in which they come.
+
+    rows: int64 [n].  values: float32 [n, D].  counts: int64 [n], or None for 1 each.  The bits do not depend on ``threads``.
+    """
+    n, width = values.shape
+    rows, values = np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(values, np.float32)
+    merged, merged_counts, at = (np.empty(n, np.int64) for _ in range(3))
+    sums, num = np.empty((n, width), np.float32), np.zeros(1, np.int64)
+    given = None if counts is None else np.ascontiguousarray(counts, np.int64)
+    status, detail = call(
+        _library().glt_merge_rows, rows, values, given, n, width, merged, sums, merged_counts, at, num, threads
+    )
+    check(status, detail, "merge_rows")
+    if num[0] == n:  # nothing to add
+        return RowSums(merged, values, merged_counts, at)
+    return RowSums(*(each[: num[0]] for each in (merged, sums, merged_counts)))
+
+
+def row_squares(gradients: RowSums, adjust: Adjust = AS_IS, *, threads: int = 1) -> np.ndarray:
+    """float64 [n]: the sum of squares of the gradient of each row, once it is divided."""
+    found = np.empty(len(gradients.rows), np.float64)
+    given, _kept = _struct(gradients, adjust, 0)
+    status, detail = call(_library().glt_row_squares, ctypes.addressof(given), found, threads)
+    check(status, detail, "row_squares")
+    return found
+
+
+def _struct(gradients: RowSums, adjust: Adjust, num_rows: int) -> tuple[RowGradientsStruct, list[np.ndarray | None]]:
+    """The description of gradients, and the arrays that it points to."""
+    rows, values = gradients.rows, np.ascontiguousarray(gradients.values)
+    counts = gradients.counts if adjust.by_count else None
+    arrays = [rows, values, gradients.at, counts, adjust.numbers]
+    for each in (rows, gradients.at, counts):
+        assert each is None or (each.dtype == np.int64 and each.flags.c_contiguous and len(each) == len(rows))
+    assert values.dtype == np.float32
+    pointers = (None if each is None else each.ctypes.data for each in arrays)
+    return RowGradientsStruct(num_rows, values.shape[1], len(rows), *pointers), arrays
+
+
+def sgd_rows(weight: np.ndarray, gradients: RowSums, *, lr: float, adjust: Adjust = AS_IS, threads: int = 1) -> None:
+    """One step of SGD of the rows that have a gradient. weight: float32 [R, D]. Raises `DataError`, as do the others, for a row
+    that is not in [0, R); nothing is written then."""
+    _step("sgd_rows", weight, gradients, adjust, [], _rule(lr), threads)
+
+
+def adagrad_rows(
+    weight: np.ndarray,
+    sums: np.ndarray,
+    gradients: RowSums,
+    *,
+    lr: float,
+    eps: float,
+    adjust: Adjust = AS_IS,
+    threads: int = 1,
+) -> None:
+    """One step of Adagrad. sums: float32 [R, D], or [R, 1]: of each row the mean of the squares (row-wise Adagrad)."""
+    rowwise = sums.shape[1] == 1 and weight.shape[1] > 1
+    _step("adagrad_rows", weight, gradients, adjust, [sums, int(rowwise)], _rule(lr, eps), threads)
+
+
+def adam_rows(
+    weight: np.ndarray,
+    moments: tuple[np.ndarray, np.ndarray],
+    steps: np.ndarray | int,
+    gradients: RowSums,
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    adjust: Adjust = AS_IS,
+    threads: int = 1,
+) -> None:
+    """One step of Adam. moments: float32 [R, D] each.  steps: int32 [R], the steps that each row has had, which are counted
+    here; or the number of this step, from 1, as torch's SparseAdam counts."""
+    of_rows = None if isinstance(steps, int) else steps
+    step = steps if isinstance(steps, int) else 0
+    _step("adam_rows", weight, gradients, adjust, [*moments, of_rows, step], _rule(lr, *betas, eps), threads)
+
+
+def _rule(*numbers: float) -> np.ndarray:
+    return np.array(numbers, np.float64)
+
+
+def _step(
+    name: str,
+    weight: np.ndarray,
+    gradients: RowSums,
+    adjust: Adjust,
+    states: list[np.ndarray | int | None],
+    rule: np.ndarray,
+    threads: int,
+) -> None:
+    for array in (weight, *(each for each in states if isinstance(each, np.ndarray))):
+        assert array.flags.c_contiguous
+        assert array.flags.writeable
+        assert len(array) == len(weight)
+    assert gradients.values.shape[1] == weight.shape[1]
+    given, _kept = _struct(gradients, adjust, len(weight))
+    function = getattr(_library(), f"glt_{name}")
+    status, detail = call(function, ctypes.addressof(given), weight, *states, rule, threads)
+    if status == BAD_ID:
+        raise DataError(
+            f"{name}: row {detail[1]} at position {detail[0]}: the table has the rows 0 to {len(weight) - 1}."
+        )
+    if status == BAD_ARG:
+        raise DataError(f"{name}: row {detail[1]} at position {detail[0]}: rows have to ascend. Merge them first.")
+    check(status, detail, name)

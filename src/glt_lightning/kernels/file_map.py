@@ -1,0 +1,123 @@
+"""Memory-maps files without keeping a file descriptor open."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.base import PartitionError
+from glt_lightning.kernels.native import I32, I64, P, Signatures, bind
+
+_LOST = 17  # GLT_LOST of glt/maps.h
+
+_SIGNATURES: Signatures = {
+    "glt_maps_add": [P, I64, ctypes.c_char_p],
+    "glt_maps_remove": [P],
+    "glt_maps_forget": [P],
+    "glt_maps_guard": [I32],
+    "glt_maps_lost": [ctypes.c_char_p, I64],
+}
+_library = bind(_SIGNATURES)
+
+
+@cache
+def _libc() -> Any:
+    libc = ctypes.CDLL(None, use_errno=True)
+    size, fd, flags = ctypes.c_size_t, ctypes.c_int, ctypes.c_int
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, size, ctypes.c_int, flags, fd, ctypes.c_int64]
+    libc.munmap.restype = ctypes.c_int
+    libc.munmap.argtypes = [ctypes.c_void_p, size]
+    return libc
+
+
+class _FileMap:
+    """The pages of a file, read-only. They are unmapped when the last array that views them is gone."""
+
+    def __init__(self, fd: int, nbytes: int, path: Path) -> None:
+        libc, ours = _libc(), _library()
+        address = libc.mmap(None, nbytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+        if address == ctypes.c_void_p(-1).value:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        # Bound here: while Python ends, the names of this module may be gone before the last array is.
+        self._unmap: Callable[[], object] = lambda: (ours.glt_maps_remove(address), libc.munmap(address, nbytes))
+        ours.glt_maps_add(address, nbytes, os.fsencode(path))
+        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (nbytes,), "data": (address, True)}
+
+    def __del__(self) -> None:
+        if (unmap := getattr(self, "_unmap", None)) is not None:
+            unmap()
+
+
+def map_file(fd: int, nbytes: int, path: Path) -> np.ndarray:
+    """uint8 [nbytes], read-only: the first bytes of an open file, at least one. The caller may close ``fd`` at once.
+
+    path: for the error if the file is truncated while it is mapped (`guarded`).
+
+    Python's ``mmap`` (and so ``numpy.memmap``) keeps a duplicate of the descriptor while the map lives: a graph of 256 parts
+    exceeded the usual limit of 1,024 open files.
+
+    Raises OSError. ENOMEM stands for too many maps as well as for too little memory (`map_limit`).
+    """
+    return np.asarray(_FileMap(fd, nbytes, path))
+
+
+def forget_losses(array: np.ndarray) -> None:
+    """Its owner is done with an array of `map_file`. Somebody may still hold it, such as the traceback of an error; what its
+    file has lost is no concern of `guarded` blocks any more."""
+    if array.nbytes:
+        _library().glt_maps_forget(array.ctypes.data)
+
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """Raises `PartitionError`, naming the file, where a map is read in the block that has lost pages: its file shrank, or
+    its disk failed. What was read of it until then are zeros, and whatever else was raised came of these.
+
+    Outside of such a block the process says the file's name and ends. Other threads' reads of that time are covered, too.
+    """
+    ours = _library()
+    ours.glt_maps_guard(1)
+    lost = False
+    try:
+        try:
+            yield
+        finally:
+            lost = ours.glt_maps_guard(0) == _LOST
+    except Exception:
+        if not lost:
+            raise
+    if lost:
+        path = ctypes.create_string_buffer(4096)
+        ours.glt_maps_lost(path, len(path))
+        raise PartitionError(
+            f"{os.fsdecode(path.value)}: damaged: it was truncated, or its disk failed, while in use. Delete the partition "
+            "folder and partition again."
+        )
+
+
+def map_limit(error: OSError) -> str:
+    """Which limit made opening or mapping a file fail, and what to do; empty where it was none."""
+    if error.errno == errno.EMFILE:
+        return (
+            "This process has as many files open as RLIMIT_NOFILE allows (ulimit -n). Raise that limit, for example with "
+            "'ulimit -n 4096', before the job starts."
+        )
+    if error.errno == errno.ENFILE:
+        return "The host has as many files open as it allows. Raise fs.file-max (sysctl)."
+    if error.errno == errno.ENOMEM:
+        return (
+            "The host has too little memory, or this process has as many maps as vm.max_map_count allows: each array of "
+            "each part takes one. Raise that limit (sysctl), or partition into fewer parts."
+        )
+    return ""

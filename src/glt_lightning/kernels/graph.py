@@ -1,0 +1,154 @@
+"""The native view of a typed graph: tables of pointers into mapped arrays."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from glt_lightning.base import DataError
+from glt_lightning.kernels.native import GraphStruct, pointers
+
+_Ids = TypeVar("_Ids")
+
+_HINTS = 4096  # entries of the segment look-up: 16 KiB, half of a first-level cache
+
+
+@dataclass(frozen=True)
+class EdgeTypeArrays:
+    """The mapped arrays of one edge type in one part: CSC by destination row.
+
+    indptr: int64 [rows + 1]; indices: int32 or int64 [edges], gids of sources.  sums: int32 [edges], prefix sums within each row
+    of the weights that neighbours are drawn by; None: all weigh the same.  times: int64 [edges], ascending within each row; None:
+    the edges have none.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    sums: np.ndarray | None = None
+    times: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class LaborIds:
+    """What LABOR draws with: every node has one random number in a hop, keyed by its user id.
+
+    keys: `node_type_key` of each node type that is a source.  ids: for each, ids [N], the user ids of all its nodes by gid,
+    those of parts that are not mapped, too; None for types that no edge begins at.
+    """
+
+    keys: Sequence[int]
+    ids: Sequence[np.ndarray | None]
+
+
+class GraphView:
+    """Keeps the pointer tables of a graph alive and hands them to native calls.
+
+    Shapes: T node types, R edge types, P parts.
+
+    bounds: int64 [T * P + 1], first gid of each segment (type-major), ends with the number of nodes.
+    arrays: R * P entries, ``[edge_type * P + part]``; None where the part is not mapped.
+    user_ids: T * P arrays of user ids by row; None where not mapped.
+    keys: R `edge_type_key`s; src_types, dst_types: R indices.
+    labor: what neighbours are drawn with by LABOR; None: each row draws on its own.
+    """
+
+    def __init__(
+        self,
+        bounds: np.ndarray,
+        arrays: Sequence[EdgeTypeArrays | None],
+        user_ids: Sequence[np.ndarray | None],
+        keys: Sequence[int],
+        src_types: Sequence[int],
+        dst_types: Sequence[int],
+        edge_counts: np.ndarray,
+        labor: LaborIds | None = None,
+    ) -> None:
+        self.num_edge_types = len(keys)
+        self.num_parts = len(arrays) // max(1, self.num_edge_types) if keys else 1
+        self.num_types = (len(bounds) - 1) // self.num_parts
+        self.bounds = np.ascontiguousarray(bounds, dtype=np.int64)
+        self.num_nodes = int(self.bounds[-1])
+        self.type_offsets = self.bounds[:: self.num_parts].copy()
+        self.src_types = np.array(src_types, dtype=np.int32)
+        self.dst_types = np.array(dst_types, dtype=np.int32)
+        self.keys = np.array(keys, dtype=np.uint64)
+        self.id_bytes = 4 if all(u is None or u.dtype == np.int32 for u in user_ids) else 8
+        # edge row of each part's first edge, per edge type; edge_counts: int64 [R, P]
+        self.edge_bounds = np.zeros((self.num_edge_types, self.num_parts + 1), dtype=np.int64)
+        np.cumsum(edge_counts, axis=1, out=self.edge_bounds[:, 1:])
+        self._keep = (list(arrays), list(user_ids))
+        shift, self._hint = segment_hints(self.bounds)
+        self._indptr = pointers([r.indptr if r else None for r in arrays])
+        self._indices = pointers([r.indices if r else None for r in arrays])
+        self._user_ids = pointers(list(user_ids))
+        sums = [None if r is None else r.sums for r in arrays]
+        self._sums = None if all(each is None for each in sums) else pointers(sums)
+        times = [None if r is None else r.times for r in arrays]
+        self._times = None if all(each is None for each in times) else pointers(times)
+        self.labor = labor
+        self._labor = None if labor is None else (np.array(labor.keys, dtype=np.uint64), pointers(labor.ids))
+        self._edge_base = np.ascontiguousarray(self.edge_bounds[:, :-1]).reshape(-1)
+        self._num_edges = np.array([0 if r is None else len(r.indices) for r in arrays], dtype=np.int64)
+        self.struct = GraphStruct(
+            num_types=self.num_types,
+            num_edge_types=self.num_edge_types,
+            num_parts=self.num_parts,
+            id_bytes=self.id_bytes,
+            shift=shift,
+            bounds=self.bounds.ctypes.data,
+            hint=self._hint.ctypes.data,
+            src_type=self.src_types.ctypes.data,
+            dst_type=self.dst_types.ctypes.data,
+            key=self.keys.ctypes.data,
+            indptr=self._indptr.ctypes.data,
+            indices=self._indices.ctypes.data,
+            user_ids=self._user_ids.ctypes.data,
+            edge_base=self._edge_base.ctypes.data,
+            num_edges=self._num_edges.ctypes.data,
+            sums=None if self._sums is None else self._sums.ctypes.data,
+            times=None if self._times is None else self._times.ctypes.data,
+            type_key=None if self._labor is None else self._labor[0].ctypes.data,
+            all_ids=None if self._labor is None else self._labor[1].ctypes.data,
+        )
+        self.address = ctypes.addressof(self.struct)
+
+    def arrays(self, edge_type: int, part: int) -> EdgeTypeArrays | None:
+        return self._keep[0][edge_type * self.num_parts + part]
+
+    def degrees(self, edge_type: int, gids: np.ndarray) -> np.ndarray:
+        """int64 [n]: the number of entries of the rows of mapped parts, 0 of others: unchecked, to estimate work."""
+        found = np.zeros(len(gids), dtype=np.int64)
+        first = int(self.dst_types[edge_type]) * self.num_parts
+        for part in range(self.num_parts):
+            arrays = self.arrays(edge_type, part)
+            if arrays is None:
+                continue
+            begin, end = self.bounds[first + part], self.bounds[first + part + 1]
+            mine = np.flatnonzero((gids >= begin) & (gids < end))
+            rows = gids[mine] - begin
+            found[mine] = np.maximum(0, arrays.indptr[rows + 1] - arrays.indptr[rows])
+        return found
+
+    def user_ids(self, node_type: int, part: int) -> np.ndarray | None:
+        return self._keep[1][node_type * self.num_parts + part]
+
+
+def per_type(seeds: Mapping[int, _Ids], num_types: int, none: _Ids) -> list[_Ids]:
+    """The seeds of each node type, ``none`` for a type without. Raises `DataError` for a type that the graph does not have."""
+    unknown = [t for t in seeds if not 0 <= t < num_types]
+    if unknown:
+        raise DataError(f"seeds: expected node types 0 to {num_types - 1}, got {unknown[0]}.")
+    return [seeds.get(t, none) for t in range(num_types)]
+
+
+def segment_hints(bounds: np.ndarray) -> tuple[int, np.ndarray]:
+    """(shift, int32 [n]): the segment in which the search for a gid begins is that of ``gid >> shift``."""
+    num_nodes, shift = int(bounds[-1]), 0
+    while (num_nodes >> shift) >= _HINTS:
+        shift += 1
+    starts = np.arange((num_nodes >> shift) + 1, dtype=np.int64) << shift
+    return shift, (np.searchsorted(bounds, starts, side="right") - 1).astype(np.int32)

@@ -1,0 +1,257 @@
+"""Aggregation over sorted edges as torch ops: no row per edge is ever made, forward or backward.
+
+The ops run on the CPU and, where the CUDA kernels were built, on a GPU, with the same bits. They have a fake implementation and
+a formula for autograd, so `torch.compile` takes them as they are.
+Autocast leaves them alone: rows of bfloat16 are summed in float32 and rounded once, and casting the rows of a first layer
+would read more than it saves.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glt_lightning.base import DataError, NativeError
+from glt_lightning.kernels import KINDS, VALUES, CudaEdges, Edges, Kernels
+
+
+def know_source(name: str, file: str) -> None:
+    """Tells `inspect` which module a file is. torch asks it for the source of each op that is made, and it would look through the
+    files of all modules: 0.09 CPU s and 25,000 system calls of each start."""
+    known: dict[str, str] = getattr(inspect, "modulesbyfile", {})  # its own cache of the answers
+    known[file] = name
+
+
+know_source(__name__, __file__)
+
+_VALUES = {getattr(torch, name): name for name in VALUES}
+
+
+def aggregate(
+    x: Tensor, indptr: Tensor, src: Tensor | None = None, *, kind: str = "sum", weights: Tensor | None = None
+) -> Tensor:
+    """Sum, mean, max or min of the rows of the sources of each destination's edges; 0 without edges.
+
+    x: float32, float64 or bfloat16 [S, ...], a row for each source.
+    indptr: int64 [D + 1]; the edges of destination i are [indptr[i], indptr[i + 1]).
+    src: int64 [E], the source of each edge; None where x has a row for each edge.
+    kind: sum, mean, max or min.
+    weights: float [E, H] or [E], factors of an edge's row, each for 1 / H of it; for sum and mean.
+
+    Returns [D, ...]. All lie on the CPU or on one GPU. The number of threads (`torch.get_num_threads`) changes no bit of the
+    result. On a GPU nothing waits: as in torch, edges that contradict themselves stop the device by an assertion.
+
+    Example:
+        >>> import torch
+        >>> from glt_lightning.loader import aggregate
+        >>> x = torch.tensor([[1.0], [2.0], [4.0]])
+        >>> aggregate(x, torch.tensor([0, 2, 3]), torch.tensor([1, 2, 0]), kind="mean")
+        tensor([[3.],
+                [1.]])
+    """
+    _check(x, indptr, src, kind, weights)
+    if weights is not None:
+        weights = weights.to(x.dtype)
+    out: Tensor = torch.ops.glt_lightning.aggregate(x, indptr, src, weights, kind)
+    return out
+
+
+def edge_scores(of_destinations: Tensor, of_sources: Tensor, indptr: Tensor, src: Tensor) -> Tensor:
+    """[E, H]: for each edge and head, the product of its destination's row [D, H, C] and its source's [S, H, C].
+
+    The gradient of a sum's weights is the same product, so it has its kernel. Edges as in `aggregate`.
+    """
+    weights = of_sources.new_empty(src.size(0), of_sources.size(1))  # is not read: says how many heads there are
+    ops = torch.ops.glt_lightning
+    scores: Tensor = ops.aggregate_weights_grad(of_destinations, of_sources, indptr, src, weights, "sum")
+    return scores
+
+
+def value_name(x: Tensor) -> str:
+    """The name of its dtype, a key of `VALUES`."""
+    return _VALUES[x.dtype]
+
+
+def has_kernels(x: Tensor) -> bool:
+    """Whether `aggregate` takes rows such as these."""
+    here = x.device.type == "cpu" or (x.device.type == "cuda" and _are_built_for(x.device))
+    return here and x.dtype in _VALUES and x.layout == torch.strided and x.dim() > 0
+
+
+@cache
+def _are_built_for(device: torch.device) -> bool:
+    """Whether there are kernels for a GPU: those who only train there need none, as PyG's layers have torch's."""
+    try:
+        _gpu(device)
+    except NativeError:
+        return False
+    return True
+
+
+@cache
+def _gpu(device: torch.device) -> Kernels:
+    return Kernels.open(device)
+
+
+def _check(x: Tensor, indptr: Tensor, src: Tensor | None, kind: str, weights: Tensor | None) -> None:
+    if kind not in KINDS:
+        raise DataError(f"aggregate: kind: expected one of {', '.join(KINDS)}; got {kind!r}.")
+    if x.dtype not in _VALUES or x.dim() < 1:
+        raise DataError(f"aggregate: x: expected rows of {', '.join(VALUES)}; got {x.dtype} {list(x.shape)}.")
+    for name, ids in (("indptr", indptr), ("src", src)):
+        if ids is not None and (ids.dtype != torch.int64 or ids.dim() != 1):
+            raise DataError(f"aggregate: {name}: expected int64 [n]; got {ids.dtype} {list(ids.shape)}.")
+    if indptr.numel() < 1:
+        raise DataError("aggregate: indptr: expected a position for each destination and one behind; got none.")
+    for name, other in (("indptr", indptr), ("src", src), ("weights", weights)):
+        if other is not None and other.device != x.device:
+            raise DataError(f"aggregate: {name}: expected it on {x.device}, as x; got {other.device}.")
+    if weights is None:
+        return
+    if kind not in ("sum", "mean"):
+        raise DataError(f"aggregate: weights: expected None where kind is {kind}. Multiply the rows first.")
+    edges = x.size(0) if src is None else src.size(0)
+    width = x[:0].flatten(1).size(1) if x.dim() > 1 else 1
+    heads = weights.size(1) if weights.dim() == 2 else 1
+    if weights.dim() not in (1, 2) or weights.size(0) != edges or not heads or width % heads:
+        raise DataError(
+            f"aggregate: weights: expected [{edges}] or [{edges}, H], H a divisor of {width}; got {list(weights.shape)}."
+        )
+
+
+def edges_of(
+    rows: Tensor, num_rows: int, num_sources: int, indptr: Tensor, src: Tensor | None, weights: Tensor | None
+) -> Edges:
+    width = rows[0].numel() if rows.size(0) else 0
+    heads = 1 if weights is None or not width else weights.numel() // max(1, weights.size(0))
+    return Edges(
+        num_rows=num_rows,
+        num_sources=num_sources,
+        num_edges=num_sources if src is None else src.size(0),
+        indptr=indptr.data_ptr(),
+        src=None if src is None else src.data_ptr(),
+        values=value_name(rows),
+        width=width,
+        heads=max(1, heads),
+        threads=torch.get_num_threads(),
+    )
+
+
+def _run(edges: Edges, name: str, kind: str, indptr: Tensor, src: Tensor | None, *tensors: Tensor | None) -> None:
+    if not indptr.is_cuda:
+        addresses = (None if tensor is None else tensor.data_ptr() for tensor in tensors)
+        getattr(edges, name)(kind, *addresses)
+        return
+    on_gpu = CudaEdges(_gpu(indptr.device), edges, indptr, src)
+    getattr(on_gpu, name)(kind, *tensors)
+    sound = on_gpu.error[:1] == 0
+    torch._assert_async(sound, "aggregate: indptr or src: an edge or a source is outside of its array")
+
+
+def _contiguous(*tensors: Tensor | None) -> list[Any]:
+    return [None if tensor is None else tensor.contiguous() for tensor in tensors]
+
+
+@torch.library.custom_op("glt_lightning::aggregate", mutates_args=(), device_types=("cpu", "cuda"))
+def _aggregate(x: Tensor, indptr: Tensor, src: Tensor | None, weights: Tensor | None, kind: str) -> Tensor:
+    x, indptr, src, weights = _contiguous(x, indptr, src, weights)
+    out = x.new_empty((indptr.size(0) - 1, *x.shape[1:]))
+    edges = edges_of(x, out.size(0), x.size(0), indptr, src, weights)
+    if not edges.width:
+        return out.zero_()
+    _run(edges, "aggregate", kind, indptr, src, x, weights, out)
+    return out
+
+
+@torch.library.custom_op("glt_lightning::aggregate_grad", mutates_args=(), device_types=("cpu", "cuda"))
+def _aggregate_grad(
+    grad: Tensor,
+    num_sources: int,
+    indptr: Tensor,
+    src: Tensor | None,
+    weights: Tensor | None,
+    x: Tensor | None,
+    out: Tensor | None,
+    kind: str,
+) -> Tensor:
+    grad, indptr, src, weights, x, out = _contiguous(grad, indptr, src, weights, x, out)
+    grad_x = grad.new_empty((num_sources, *grad.shape[1:]))
+    edges = edges_of(grad, grad.size(0), num_sources, indptr, src, weights)
+    if not edges.width:
+        return grad_x.zero_()
+    _run(edges, "grad", kind, indptr, src, grad, weights, x, out, grad_x)
+    return grad_x
+
+
+@torch.library.custom_op("glt_lightning::aggregate_weights_grad", mutates_args=(), device_types=("cpu", "cuda"))
+def _aggregate_weights_grad(
+    grad: Tensor, x: Tensor, indptr: Tensor, src: Tensor | None, weights: Tensor, kind: str
+) -> Tensor:
+    grad, x, indptr, src = _contiguous(grad, x, indptr, src)
+    grad_weights = torch.empty_like(weights, memory_format=torch.contiguous_format)
+    edges = edges_of(grad, grad.size(0), x.size(0), indptr, src, weights)
+    if not edges.width:
+        return grad_weights.zero_()
+    _run(edges, "weights_grad", kind, indptr, src, grad, x, grad_weights)
+    return grad_weights
+
+
+@_aggregate.register_fake
+def _(x: Tensor, indptr: Tensor, src: Tensor | None, weights: Tensor | None, kind: str) -> Tensor:
+    return x.new_empty((indptr.size(0) - 1, *x.shape[1:]))
+
+
+@_aggregate_grad.register_fake
+def _(grad: Tensor, num_sources: int, *_: Any) -> Tensor:
+    return grad.new_empty((num_sources, *grad.shape[1:]))
+
+
+@_aggregate_weights_grad.register_fake
+def _(grad: Tensor, x: Tensor, indptr: Tensor, src: Tensor | None, weights: Tensor, kind: str) -> Tensor:
+    return torch.empty_like(weights, memory_format=torch.contiguous_format)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, indptr, src, weights, ctx.kind = inputs
+    ctx.num_sources = x.size(0)
+    extreme = ctx.kind in ("max", "min")
+    ctx.save_for_backward(
+        indptr, src, weights, x if extreme or weights is not None else None, output if extreme else None
+    )
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    indptr, src, weights, x, out = ctx.saved_tensors
+    ops = torch.ops.glt_lightning
+    grad_x = grad_weights = None
+    if ctx.needs_input_grad[0]:
+        extreme = x if out is not None else None
+        grad_x = ops.aggregate_grad(grad, ctx.num_sources, indptr, src, weights, extreme, out, ctx.kind)
+    if ctx.needs_input_grad[3]:
+        grad_weights = ops.aggregate_weights_grad(grad, x, indptr, src, weights, ctx.kind)
+    return grad_x, None, None, grad_weights, None
+
+
+_aggregate.register_autograd(_backward, setup_context=_save)
+
+
+def _save_weights_grad(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    grad, x, indptr, src, _, ctx.kind = inputs
+    ctx.save_for_backward(grad, x, indptr, src)
+
+
+def _weights_grad_backward(ctx: Any, scores_grad: Tensor) -> tuple[Tensor | None, ...]:
+    grad, x, indptr, src = ctx.saved_tensors
+    ops, of_grad, of_x = torch.ops.glt_lightning, None, None
+    if ctx.needs_input_grad[0]:
+        of_grad = ops.aggregate(x, indptr, src, scores_grad, ctx.kind)
+    if ctx.needs_input_grad[1]:
+        of_x = ops.aggregate_grad(grad, x.size(0), indptr, src, scores_grad, None, None, ctx.kind)
+    return of_grad, of_x, None, None, None, None
+
+
+_aggregate_weights_grad.register_autograd(_weights_grad_backward, setup_context=_save_weights_grad)

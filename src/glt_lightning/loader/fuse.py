@@ -1,0 +1,183 @@
+"""PyG's layers on the kernels of `aggregate`, through the extension points that PyG has for it.
+
+A hook before `propagate` marks the rows of the sources. Where the layer lifts them to the edges, it gets a `Gathered` instead:
+the rows of the edges, not yet read, which go through ``message`` as ``x_j``. A message mostly leaves them as they are or gives
+each edge a factor; those are noted, anything else makes the rows. The layer's aggregation then reads and sums in one go.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch_geometric import EdgeIndex
+from torch_geometric.nn import GATConv, Linear, MessagePassing, aggr
+
+from glt_lightning.loader.aggregation import aggregate, has_kernels
+from glt_lightning.loader.gathered import Ends, Gathered, Repeated, made
+from glt_lightning.loader.projected import GatheredProjection, ProjectedLinear, Projection
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+class SortedReduction(aggr.Aggregation):  # type: ignore[misc]
+    """The reduction of PyG's aggregations by the kernels, where the edges are sorted: PyG then gives their pointers."""
+
+    def reduce(
+        self,
+        x: Any,
+        index: Tensor | None = None,
+        ptr: Tensor | None = None,
+        dim_size: int | None = None,
+        dim: int = -2,
+        reduce: str = "sum",
+    ) -> Tensor:
+        if dim % x.dim() == 0 and reduce in ("sum", "mean", "max", "min"):
+            if isinstance(x, Gathered) and (reduce in ("sum", "mean") or x.weights is None):
+                return x.aggregate(reduce)
+            x = x.rows() if isinstance(x, Gathered) else x
+            if ptr is not None and ptr.dim() == 1 and has_kernels(x):
+                return aggregate(x, ptr, kind=reduce)
+        reduced: Tensor = super().reduce(x, index, ptr, dim_size, dim, reduce)
+        return reduced
+
+
+class SortedSum(SortedReduction, aggr.SumAggregation):  # type: ignore[misc]
+    pass
+
+
+class SortedMean(SortedReduction, aggr.MeanAggregation):  # type: ignore[misc]
+    pass
+
+
+class SortedMax(SortedReduction, aggr.MaxAggregation):  # type: ignore[misc]
+    pass
+
+
+class SortedMin(SortedReduction, aggr.MinAggregation):  # type: ignore[misc]
+    pass
+
+
+class SortedVar(SortedReduction, aggr.VarAggregation):  # type: ignore[misc]
+    pass
+
+
+_SORTED = {kind.__bases__[1]: kind for kind in (SortedSum, SortedMean, SortedMax, SortedMin, SortedVar)}
+
+
+def fuse_layers(module: Module) -> Module:
+    """Lets the layers of PyG in a module aggregate over sorted edges without making a row for each edge.
+
+    Applies to calls on the CPU, or on a GPU for which the CUDA kernels were built, with an ``edge_index`` that is ascending in
+    its destinations, as a batch's is; any other call takes PyG's own path. Results differ by rounding alone; parameters and
+    their names stay. PyG skips its hooks under `torch.compile`: there the rows of edges are made.
+
+    Returns the module, which is changed in place.
+
+    Example:
+        >>> import torch
+        >>> from torch_geometric.nn import SAGEConv
+        >>> from glt_lightning.loader import fuse_layers
+        >>> layer = fuse_layers(SAGEConv(4, 8))
+        >>> layer(torch.randn(3, 4), torch.tensor([[1, 2, 0], [0, 0, 1]])).shape
+        torch.Size([3, 8])
+    """
+    for part in module.modules():
+        if type(part) in _SORTED:
+            part.__class__ = _SORTED[type(part)]  # keeps what PyG and the user have hung on it
+        if isinstance(part, MessagePassing) and not is_fused(part):
+            part.register_propagate_forward_pre_hook(_before_propagate)
+            part.SUPPORTS_FUSED_EDGE_INDEX = False  # PyG's path for `EdgeIndex`, by torch.sparse
+        if type(part) is GATConv:
+            for child in (part.lin, part.lin_src, part.lin_dst):
+                if type(child) is Linear:
+                    child.__class__ = ProjectedLinear
+    return module
+
+
+def is_fused(layer: MessagePassing) -> bool:
+    """Whether `fuse_layers` has been here."""
+    return _before_propagate in layer._propagate_forward_pre_hooks.values()
+
+
+def sorted_edges(edge_index: Tensor, sources: int, destinations: int) -> EdgeIndex | None:
+    """Edges [2, E] as PyG's `EdgeIndex` if they are ascending in their destinations, of which there are as many, else None: PyG
+    counts them into an array of that size and does not look whether they fit.
+
+    Looking through a million edges takes 1 ms, once a layer; an `EdgeIndex` is believed.
+    """
+    if isinstance(edge_index, EdgeIndex):
+        if not edge_index.is_sorted_by_col:
+            return None
+        if None not in edge_index.sparse_size():
+            return edge_index
+        edge_index = edge_index.as_tensor()
+    col = edge_index[1]
+    if col.numel():
+        fits = (col[0] >= 0) & (col[-1] < destinations)
+        if not bool((col[1:] >= col[:-1]).all() & fits):
+            return None
+    return EdgeIndex(edge_index.contiguous(), sparse_size=(sources, destinations), sort_order="col")
+
+
+def _before_propagate(layer: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Marks the rows of both ends in a call of `propagate`; None leaves the call as it is."""
+    edge_index, size, kwargs = arguments
+    lifted = [n for n in layer.inspector.get_param_names("message") if n[-2:] in ("_i", "_j") and n[:-2] in kwargs]
+    pairs = {n[:-2]: pair for n in lifted if n.endswith("_j") and (pair := _pair(kwargs[n[:-2]]))}
+    edges = _edges_to_fuse(layer, edge_index, size, kwargs, lifted, pairs)
+    if edges is None:
+        return edge_index, size, {name: made(value) for name, value in kwargs.items()}
+    (indptr, src), _ = edges.get_csc()
+    marked: dict[str, Any] = {}
+    for name, (x, other) in pairs.items():
+        both = f"{name}_i" in lifted
+        if not isinstance(kwargs[name], tuple | list):  # PyG takes both ends from it, where the layer lifts both
+            other = made(x)[: edges.num_cols] if both else None
+        if isinstance(other, Projection):
+            other = other.rows() if both else other.x  # of which PyG reads the number of rows alone
+        if isinstance(x, Projection) and x.is_narrow():
+            gathered: Gathered = GatheredProjection(x, indptr, src)
+        else:
+            gathered = Gathered(made(x), indptr, src)
+        marked[name] = (Ends.of(gathered), other)
+    for name in (n[:-2] for n in lifted if n.endswith("_i")):
+        if name not in pairs and isinstance(kwargs[name], Tensor) and has_kernels(kwargs[name]):
+            marked[name] = Ends.of(Repeated(kwargs[name], edges.as_tensor()[1]))
+    return edges, size, {**kwargs, **marked}
+
+
+def _edges_to_fuse(
+    layer: Any, edge_index: Any, size: Any, kwargs: dict[str, Any], lifted: list[str], pairs: dict[str, Any]
+) -> EdgeIndex | None:
+    """The edges of a call of `propagate` that the kernels can aggregate over, else None."""
+    if not pairs or layer.flow != "source_to_target" or layer.explain or layer.decomposed_layers > 1:
+        return None
+    if not isinstance(edge_index, Tensor) or edge_index.layout != torch.strided or edge_index.dtype != torch.int64:
+        return None
+    for x, _ in pairs.values():
+        if not has_kernels(x.x if isinstance(x, Projection) else x) or layer.node_dim % x.dim():
+            return None
+    rows = len(next(iter(pairs.values()))[0])
+    return sorted_edges(edge_index, rows, _destinations(size, lifted, kwargs, rows))
+
+
+def _destinations(size: Any, lifted: list[str], kwargs: dict[str, Any], sources: int) -> int:
+    """Number of destinations: as `propagate` is told, else of the rows that are lifted from them, else that of the sources."""
+    if size is not None and size[1] is not None:
+        return int(size[1])
+    for name in lifted:
+        value = kwargs[name[:-2]]
+        if (pair := _pair(value)) and pair[1] is not None and (name.endswith("_i") or isinstance(value, tuple | list)):
+            return len(pair[1])
+    return sources
+
+
+def _pair(value: Any) -> tuple[Any, Any] | None:
+    """Rows of sources and of destinations, of what was given to `propagate`."""
+    if isinstance(value, Tensor | Projection):
+        return value, value
+    if isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], Tensor | Projection):
+        return value[0], value[1]
+    return None

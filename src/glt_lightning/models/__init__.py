@@ -1,0 +1,48 @@
+"""Ready LightningModules: `GraphSAGE`, `NodePredictor` and `LinkPredictor`, with encoders of PyG's convolutions,
+decoders and metrics.
+
+They use the faces of the rooms as a user's module does. Runs in the ranks.
+
+Example:
+    >>> from glt_lightning.models import GraphSAGE
+    >>> model = GraphSAGE(in_channels=3, out_channels=2, hidden_channels=16, num_layers=2)
+    >>> model.hparams.hidden_channels
+    16
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from glt_lightning.base import lazy_names
+
+if TYPE_CHECKING:
+    from glt_lightning.models.link_metrics import (
+        OGBMRR as OGBMRR,
+        HitsAtK as HitsAtK,
+    )
+    from glt_lightning.models.link_predictor import (
+        LinkPredictor as LinkPredictor,
+    )
+    from glt_lightning.models.node_predictor import (
+        NodePredictor as NodePredictor,
+    )
+    from glt_lightning.models.sage import (
+        GraphSAGE as GraphSAGE,
+    )
+
+# What users and other rooms ask for, by the module that defines it
+_MODULES = {
+    "link_metrics": (
+        "HitsAtK",
+        "OGBMRR",
+    ),
+    "link_predictor": ("LinkPredictor",),
+    "node_predictor": ("NodePredictor",),
+    "sage": ("GraphSAGE",),
+}
+_HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+
+__all__ = ["OGBMRR", "GraphSAGE", "HitsAtK", "LinkPredictor", "NodePredictor"]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -1,0 +1,52 @@
+"""Learned vectors for columns of integer codes: categories with too many values for one column each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from glt_lightning.base import DataError, NodeType, OptionError
+
+CODES = "x_codes"
+NumCategories = list[int] | dict[str, list[int]] | None
+
+
+class CodeEmbedding(nn.Module):
+    """The sum of one learned vector per column of codes.
+
+    A linear layer over the one-hot form of the columns gives the same sum. Code 0 means a value that no row had when the
+    codes were made, so its vector is not trained then: it starts as zeros, and such a value adds nothing.
+
+    num_categories: number of codes of each column, C numbers.
+    """
+
+    def __init__(self, num_categories: Sequence[int], width: int) -> None:
+        super().__init__()
+        self.num_categories = list(num_categories)
+        if not self.num_categories or any(type(count) is not int or count < 1 for count in self.num_categories):
+            raise OptionError(f"num_categories: expected integers >= 1, one per column of codes; got {num_categories}.")
+        tables = [nn.Embedding(count, width) for count in self.num_categories]
+        for table in tables:
+            nn.init.zeros_(table.weight[0])
+        self.columns = nn.ModuleList(tables)
+
+    def forward(self, node_type: NodeType, store: Any) -> Tensor:
+        """Float [N, width] of the codes [N, C] in ``store``."""
+        codes = store.get(CODES)
+        if codes is None or codes.dim() != 2 or codes.size(1) != len(self.columns):
+            found = "there are none" if codes is None else f"got {list(codes.shape)}"
+            raise DataError(
+                f"{CODES} of node type {node_type!r}: the model was built for codes [N, {len(self.columns)}], but "
+                f"{found}. Set num_categories to match the data."
+            )
+        return torch.stack([table(codes[:, c]) for c, table in enumerate(self.columns)]).sum(0)
+
+
+def categories_of(num_categories: NumCategories, node_type: NodeType) -> list[int]:
+    """Those of one node type; empty for a type without codes."""
+    if isinstance(num_categories, Mapping):
+        return list(num_categories.get(node_type) or [])
+    return list(num_categories or [])

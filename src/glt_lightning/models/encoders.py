@@ -1,0 +1,229 @@
+"""From the name of a GNN of PyG to a module that embeds a batch's seeds."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from glt_lightning.base import EDGE, NODE, DataError, OptionError
+from glt_lightning.loader import (
+    Form,
+    add_loop_sink,
+    fuse_layers,
+    gcn_weights,
+    layer_size,
+    layout_of,
+    relu_dropout,
+    run_layer,
+    run_with_loops,
+    take_aggregate,
+    take_normalization,
+    take_self_loops,
+    with_self_loops,
+)
+from glt_lightning.models.code_embedding import NumCategories, categories_of
+from glt_lightning.models.gnn import (
+    FAMILY,
+    EdgeTypeLayer,
+    HeterogeneousEncoder,
+    HomogeneousGNN,
+    Metadata,
+    NodeEncoder,
+    edge_type_conv,
+    errors_of_pyg,
+    find_forms,
+    num_seeds,
+)
+from glt_lightning.models.hgt import HGTLayer
+from glt_lightning.models.layers import conv_names, made, make_conv
+from glt_lightning.models.rgcn import EdgeKindConv, RGCNLayer
+
+_TYPED = ("HGT", "RGCN")
+_FOR_TWO_TYPES = ("EdgeCNN", "GAT", "GIN", "GraphSAGE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderShape:
+    """The arguments that every encoder takes.
+
+    in_channels: width of ``x``, None for nodes without it; per node type in a heterogeneous graph, as is ``num_nodes``.
+    metadata: node and edge types of a heterogeneous graph.  target_type: node type of its seeds, or several.
+    num_categories: number of codes of each column of ``x_codes``, per node type in a heterogeneous graph.
+    node_embedding: as of `NodeEncoder`.
+    """
+
+    in_channels: Any
+    hidden_channels: int
+    num_layers: int
+    dropout: float
+    metadata: Metadata | None = None
+    num_nodes: Any = None
+    target_type: str | tuple[str, ...] | None = None
+    num_categories: NumCategories = None
+    node_embedding: str = "dense"
+
+    def __post_init__(self) -> None:
+        for name in ("hidden_channels", "num_layers"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise OptionError(f"{name}: expected an integer >= 1, got {value!r}.")
+        if not 0 <= self.dropout < 1:
+            raise OptionError(f"dropout: expected a number from 0 to below 1, got {self.dropout!r}.")
+        per_type = isinstance(self.in_channels, dict), isinstance(self.num_nodes, dict)
+        if self.metadata is None:
+            if any(per_type) or isinstance(self.num_categories, dict):
+                raise OptionError(
+                    "metadata: needed when in_channels, num_nodes or num_categories are given per node type; got None."
+                )
+            return
+        if isinstance(self.num_categories, list):
+            raise OptionError(
+                f"num_categories: expected an entry per node type {self.metadata[0]}; got {self.num_categories}."
+            )
+        if not all(per_type):
+            raise OptionError(
+                f"in_channels, num_nodes: expected one entry per node type {self.metadata[0]}; got {self.in_channels}, "
+                f"{self.num_nodes}."
+            )
+        targets = self.target_type if isinstance(self.target_type, tuple) else (self.target_type,)
+        if not set(targets) <= set(self.metadata[0]):
+            raise OptionError(f"target_type: expected one of {', '.join(self.metadata[0])}; got {self.target_type!r}.")
+
+
+def make_encoder(name: str, options: Mapping[str, Any], shape: EncoderShape) -> nn.Module:
+    """A module that maps a batch to embeddings [S, hidden_channels] of its S seeds. Raises `OptionError` for a wrong name."""
+    known = [*sorted(FAMILY), *_TYPED, *conv_names()]
+    if name not in known:
+        near = difflib.get_close_matches(str(name), known, n=2, cutoff=0.5)
+        raise OptionError(
+            f"encoder: expected one of {', '.join([*sorted(FAMILY), *_TYPED])}, or a convolution of PyG such as GATv2Conv; "
+            f"got {name!r}." + (f" Did you mean {' or '.join(near)}?" if near else "")
+        )
+    with errors_of_pyg(f"encoder: {name} with encoder_kwargs {dict(options)}"):
+        return _homogeneous(name, options, shape) if shape.metadata is None else _heterogeneous(name, options, shape)
+
+
+def _homogeneous(name: str, options: Mapping[str, Any], shape: EncoderShape) -> nn.Module:
+    if name == "HGT":
+        raise OptionError("encoder: HGT is for graphs with several node or edge types; this one has one of each.")
+    if name in FAMILY:
+        return FamilyEncoder(name, options, shape)
+    if name == "RGCN":
+        count = options.get("num_relations")
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise OptionError(
+                "encoder: RGCN in a graph of one edge type reads the edge attribute edge_type; give the number of "
+                f"kinds as encoder_kwargs: {{num_relations: 26}}; got {count!r}."
+            )
+        convs = [made(name, EdgeKindConv, *[shape.hidden_channels] * 2, **options) for _ in range(shape.num_layers)]
+        return ConvStack(convs, shape, with_type=True)
+    convs = [make_conv(name, shape.hidden_channels, options, two_types=False) for _ in range(shape.num_layers)]
+    return ConvStack(convs, shape)
+
+
+def _heterogeneous(name: str, options: Mapping[str, Any], shape: EncoderShape) -> nn.Module:
+    width = shape.hidden_channels
+    assert shape.metadata is not None
+    assert shape.target_type is not None
+    if name == "HGT":
+        make_layer: Any = partial(HGTLayer, width, options)
+    elif name == "RGCN":
+        make_layer = partial(RGCNLayer, width, options)
+    elif name in FAMILY:
+        if name not in _FOR_TWO_TYPES:
+            raise OptionError(
+                f"encoder: {name} does not support edges between two node types; use {', '.join(_FOR_TWO_TYPES)}, "
+                "HGT, RGCN, or a convolution such as GATv2Conv."
+            )
+        make_layer = partial(EdgeTypeLayer, partial(edge_type_conv, name, width, shape.dropout, options))
+    else:
+        make_layer = partial(EdgeTypeLayer, partial(make_conv, name, width, options, two_types=True))
+    return HeterogeneousEncoder(
+        make_layer,
+        shape.in_channels,
+        width,
+        shape.num_layers,
+        dropout=shape.dropout,
+        metadata=shape.metadata,
+        num_nodes=shape.num_nodes,
+        target_type=shape.target_type,
+        num_categories=shape.num_categories,
+        node_embedding=shape.node_embedding,
+    )
+
+
+class FamilyEncoder(HomogeneousGNN):
+    """A model of PyG's `BasicGNN` family."""
+
+    def __init__(self, name: str, options: Mapping[str, Any], shape: EncoderShape) -> None:
+        width = shape.hidden_channels
+        super().__init__(
+            name,
+            shape.in_channels,
+            width,
+            shape.num_layers,
+            width,
+            dropout=shape.dropout,
+            num_nodes=shape.num_nodes,
+            options=options,
+            num_categories=shape.num_categories,
+            node_embedding=shape.node_embedding,
+        )
+        self.dropout = nn.Dropout(shape.dropout)
+
+    def forward(self, batch: Data) -> Tensor:
+        return relu_dropout(super().forward(batch), self.dropout.p, self.training)
+
+
+class ConvStack(nn.Module):
+    """Convolutions one after another; ``with_type`` gives them the edge attribute ``edge_type`` as well."""
+
+    def __init__(self, convs: list[nn.Module], shape: EncoderShape, *, with_type: bool = False) -> None:
+        super().__init__()
+        codes = categories_of(shape.num_categories, "node")
+        given: dict[str, Any] = {"num_categories": codes, "node_embedding": shape.node_embedding}
+        self.encoder = NodeEncoder(shape.in_channels, shape.num_nodes, shape.hidden_channels, **given)
+        self.convs = fuse_layers(nn.ModuleList(convs))
+        self.gcn_loops, self.loops = take_normalization(convs), take_self_loops(convs)
+        self.dropout = nn.Dropout(shape.dropout)
+        self.with_type = with_type
+        widths = [shape.hidden_channels] * len(convs)
+        # RGCN wants a type for each edge; it takes a pair, and a node's output depends on the edges into it alone
+        name = type(convs[0]).__name__
+        self.forms: list[Form] | None = ["pair"] * len(convs) if with_type else find_forms(name, convs, widths, {})
+        if self.loops and self.forms is None:
+            add_loop_sink(convs)
+
+    def forward(self, batch: Data) -> Tensor:
+        take_aggregate(batch, (), len(self.convs))
+        x = self.encoder("node", batch)
+        layout = layout_of({NODE: batch}, {EDGE: batch}, {NODE: len(x)})
+        edge_index, values = layout.edges[EDGE], []
+        if self.with_type:
+            if "edge_type" not in batch:
+                raise DataError(
+                    "encoder: RGCN: the edges have no attribute edge_type, from which RGCN reads their kinds."
+                )
+            values = [layout.take(batch.edge_type.long(), EDGE)]
+        elif self.gcn_loops is not None:
+            edge_index, weights = gcn_weights(edge_index, len(x), x.dtype, loops=self.gcn_loops)
+            values = [weights]
+        elif self.loops and self.forms is None:
+            edge_index = with_self_loops(edge_index, len(x))
+        hops = layout.nodes_per_hop[NODE], layout.edges_per_hop[EDGE]
+        for i, conv in enumerate(self.convs):
+            if self.forms is None:
+                x = conv(x, edge_index, *values)
+            else:
+                size = layer_size(len(self.convs) - 1 - i, *hops)
+                needed = size.edges + (size.destinations if self.gcn_loops else 0)
+                run = run_with_loops if self.loops else run_layer
+                x = run(conv, self.forms[i], x, size, edge_index[:, :needed], *(each[:needed] for each in values))
+            x = relu_dropout(x, self.dropout.p, self.training)
+        return x[: num_seeds(batch)]

@@ -1,0 +1,35 @@
+"""Whether a model was built for the graph that it is trained or evaluated on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glt_lightning.base import DataError, OptionError
+from glt_lightning.lightning import GLTDataModule
+
+
+def require_same_inputs(trainer: Any, in_channels: Any, num_categories: Any) -> None:
+    """Raises `DataError` if the graph of a trainer's `GLTDataModule` has other features or codes."""
+    data = getattr(trainer, "datamodule", None)
+    if not isinstance(data, GLTDataModule):
+        return
+    if in_channels != data.num_features:
+        raise DataError(
+            f"the model was built for in_channels {in_channels}, but the graph has {data.num_features} features."
+        )
+    if (num_categories or None) != data.num_categories:
+        raise DataError(
+            f"the model was built for num_categories {num_categories}, but the graph has {data.num_categories}."
+        )
+
+
+def one_type(target_type: str | list[str] | None) -> str | None:
+    """The node type whose labels a module predicts. Raises `OptionError` for several."""
+    if target_type is None or isinstance(target_type, str):
+        return target_type
+    if len(target_type) == 1:
+        return target_type[0]
+    raise OptionError(
+        f"target_type: this module predicts the labels of one node type, and data.input_type names {', '.join(target_type)}. Set "
+        "data.input_type to one of them, or write a module of your own: batch[type] has the seeds of each type first."
+    )

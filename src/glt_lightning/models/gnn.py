@@ -1,0 +1,387 @@
+"""PyG's basic GNNs by name, over sampled batches of homogeneous and heterogeneous graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from torch import Tensor, nn
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn.models.basic_gnn import BasicGNN
+
+from glt_lightning.base import EDGE, NODE, DataError, EdgeType, GLTError, NodeType, OptionError
+from glt_lightning.loader import (
+    Form,
+    LayerSize,
+    add_loop_sink,
+    aggregates_of,
+    find_form,
+    first_edges,
+    fuse_layers,
+    gcn_weights,
+    layer_size,
+    layout_of,
+    relu_dropout,
+    run_aggregated,
+    run_layer,
+    run_with_loops,
+    take_aggregate,
+    take_normalization,
+    take_self_loops,
+    with_self_loops,
+)
+from glt_lightning.models.code_embedding import CodeEmbedding, NumCategories, categories_of
+from glt_lightning.models.layers import refuse_cached
+from glt_lightning.tensors import DistEmbedding
+
+Metadata = tuple[list[NodeType], list[EdgeType]]
+
+FAMILY: dict[str, type[Any]] = {kind.__name__: kind for kind in BasicGNN.__subclasses__()}
+
+
+# Published with these by PNA's authors, and in PyG's example.
+_PNA = {"aggregators": ["mean", "min", "max", "std"], "scalers": ["identity", "amplification", "attenuation"]}
+
+
+def family_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of a class of the family as it takes them: `PNA` wants the degrees that it is scaled by as a tensor."""
+    refuse_cached(name, options)
+    if name != "PNA":
+        return dict(options)
+    degrees = torch.as_tensor(options.get("deg", ()))
+    if degrees.dim() != 1 or not degrees.numel() or degrees.is_floating_point() or not int(degrees.sum()):
+        raise OptionError(
+            "PNA: deg: expected the numbers of nodes with 0, 1, 2, ... incoming edges, as encoder_kwargs: "
+            f"{{deg: [12, 40, 7]}}; got {options.get('deg')!r}. "
+            "torch.bincount(torch_geometric.utils.degree(edge_index[1], num_nodes).long()) counts them."
+        )
+    return {**_PNA, **options, "deg": degrees}
+
+
+@contextmanager
+def errors_of_pyg(given: str) -> Iterator[None]:
+    """Raises `OptionError` that begins with what was ``given`` for any error of PyG, which does not document its own."""
+    try:
+        yield
+    except GLTError:
+        raise
+    except Exception as error:
+        raise OptionError(f"{given}: {str(error) or type(error).__name__}.") from error
+
+
+def gnn_class(name: str) -> type[Any]:
+    """The class of PyG's `BasicGNN` family with this name. Raises `OptionError` that lists them."""
+    if name not in FAMILY:
+        raise OptionError(f"model: expected one of {', '.join(sorted(FAMILY))}; got {name!r}.")
+    return FAMILY[name]
+
+
+def num_seeds(store: Any) -> int:
+    """Seeds of one node type in a batch: in a batch of edges, which has no ``batch_size``, the ends of the edges.
+
+    Raises `DataError` where they are not the first nodes."""
+    if "root_n_id" in store:
+        raise DataError(
+            "ptr: the seeds of these batches are at root_n_id, and the built-in modules take the first nodes. Remove "
+            "data.ptr, or use a module of your own."
+        )
+    if "batch_size" not in store and "num_sampled_nodes" not in store:
+        raise DataError(
+            "the batch has no batch_size, the number of its seeds, which are its first nodes. Set it: batch.batch_size = n."
+        )
+    return int(store.batch_size if "batch_size" in store else store.num_sampled_nodes[0])
+
+
+class HomogeneousGNN(nn.Module):
+    """Logits of a batch's seeds by a PyG model; nodes without features get a learned embedding.
+
+    in_channels: width of ``x``; None learns an embedding for each of ``num_nodes`` nodes.
+    num_categories: number of codes of each column of ``x_codes``; their vectors are added to the projected features.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        in_channels: int | None,
+        hidden_channels: int,
+        num_layers: int,
+        out_channels: int,
+        *,
+        dropout: float,
+        num_nodes: int | None,
+        options: Mapping[str, Any],
+        num_categories: NumCategories = None,
+        node_embedding: str = "dense",
+    ) -> None:
+        super().__init__()
+        codes = categories_of(num_categories, "node")
+        given: dict[str, Any] = {"num_categories": codes, "node_embedding": node_embedding}
+        self.encoder = NodeEncoder(in_channels, num_nodes, hidden_channels, project=bool(codes), **given)
+        width = hidden_channels if in_channels is None or codes else in_channels
+        options = family_options(name, options)
+        self.gnn = fuse_layers(
+            gnn_class(name)(width, hidden_channels, num_layers, out_channels, dropout=dropout, **options)
+        )
+        self.gcn_loops = take_normalization(self.gnn.convs)
+        self.loops = take_self_loops(self.gnn.convs)
+        self.forms = find_forms(name, self.gnn.convs, [width] + [hidden_channels] * (num_layers - 1), options)
+        if self.loops and self.forms is None:
+            add_loop_sink(self.gnn.convs)
+        as_given = isinstance(self.encoder.layer, nn.Identity) and self.forms is not None
+        self.takes_aggregates = aggregates_of(self.gnn.convs[0]) if as_given else ()
+
+    def forward(self, batch: Data) -> Tensor:
+        """Logits [S, C] of the S seeds."""
+        x = self.encoder("node", batch)
+        layout = layout_of({NODE: batch}, {EDGE: batch}, {NODE: len(x)})
+        edge_index = layout.edges[EDGE]
+        aggregated = take_aggregate(batch, self.takes_aggregates, len(self.gnn.convs), has_hops=layout.has_hops)
+        weights: dict[str, Tensor] = {}
+        if self.gcn_loops is not None:
+            edge_index, weights["edge_weight"] = gcn_weights(edge_index, len(x), x.dtype, loops=self.gcn_loops)
+        elif self.loops and self.forms is None:
+            edge_index = with_self_loops(edge_index, len(x))
+        if self.forms is None:
+            return self.gnn(x, edge_index, **weights)[: num_seeds(batch)]
+        last = len(self.gnn.convs) - 1
+        hops = layout.nodes_per_hop[NODE], layout.edges_per_hop[EDGE]
+        for i, (conv, form) in enumerate(zip(self.gnn.convs, self.forms, strict=True)):
+            size = layer_size(last - i, *hops)
+            if i == 0 and aggregated is not None:
+                x = run_aggregated(conv, x[: size.destinations], aggregated[: size.destinations].to(x.dtype))
+            else:
+                run = run_with_loops if self.loops else run_layer
+                x = run(conv, form, x, size, *self._edges(edge_index, weights, size))
+            if i < last:
+                x = self._activate(x)
+        return x[: num_seeds(batch)]
+
+    def _activate(self, x: Tensor) -> Tensor:
+        act, dropout = self.gnn.act, self.gnn.dropout
+        if type(act) is nn.ReLU:
+            return relu_dropout(x, dropout.p, dropout.training)
+        return dropout(x if act is None else act(x))
+
+    def _edges(self, edge_index: Tensor, weights: dict[str, Tensor], size: LayerSize) -> tuple[Tensor, ...]:
+        """The edges that lead to the destinations, and their weights."""
+        needed = size.edges + (size.destinations if self.gcn_loops else 0)
+        return edge_index[:, :needed], *(weight[:needed] for weight in weights.values())
+
+
+class HeterogeneousEncoder(nn.Module):
+    """Embeddings of a batch's seeds by layers over the edge types.
+
+    Each node type is projected to ``hidden_channels`` (or has a learned embedding). A layer is made for the edge types that
+    can still reach the seeds alone, so that every parameter gets a gradient, as DDP wants it.
+
+    target_type: node type of the seeds, or several.
+    make_layer: makes the layer of some edge types. A layer has ``edge_types``, those edge types, and ``activate``, whether
+        its outputs pass a ReLU; it maps (x by node type, edge_index by edge type, number of destination nodes by node type: the
+        first of x) to outputs of the types that edges lead to.
+    """
+
+    def __init__(
+        self,
+        make_layer: Callable[[list[EdgeType]], Any],
+        in_channels: Mapping[NodeType, int | None],
+        hidden_channels: int,
+        num_layers: int,
+        *,
+        dropout: float,
+        metadata: Metadata,
+        num_nodes: Mapping[NodeType, int],
+        target_type: NodeType | Sequence[NodeType],
+        num_categories: NumCategories = None,
+        node_embedding: str = "dense",
+    ) -> None:
+        super().__init__()
+        self.target_types = [target_type] if isinstance(target_type, str) else sorted(set(target_type))
+        self.layers = nn.ModuleList()
+        needed = set(self.target_types)
+        for _ in range(num_layers):
+            layer = make_layer([e for e in metadata[1] if e[2] in needed])
+            self.layers.insert(0, layer)
+            needed |= {src for src, _, _ in layer.edge_types}
+        self.edge_types = layer.edge_types  # of the first layer: all that is ever used
+        self.encoders = nn.ModuleDict(
+            {
+                t: NodeEncoder(
+                    in_channels.get(t),
+                    num_nodes.get(t),
+                    hidden_channels,
+                    num_categories=categories_of(num_categories, t),
+                    node_embedding=node_embedding,
+                    of=t,
+                )
+                for t in sorted(needed)
+            }
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, batch: HeteroData) -> Tensor:
+        """Embeddings [S, hidden_channels] of the S seeds of the first target type."""
+        return self.embed(batch)[self.target_types[0]]
+
+    def embed(self, batch: HeteroData) -> dict[NodeType, Tensor]:
+        """Embeddings [S, hidden_channels] of the seeds of each target type."""
+        x = {t: encoder(t, batch[t]) for t, encoder in self.encoders.items()}
+        layout = layout_of(
+            {t: batch[t] for t in x}, {e: batch[e] for e in self.edge_types}, {t: len(rows) for t, rows in x.items()}
+        )
+        edges, nodes_per_hop, edges_per_hop = layout.edges, layout.nodes_per_hop, layout.edges_per_hop
+        for i, module in enumerate(self.layers):
+            layer: Any = module
+            after = len(self.layers) - 1 - i
+            x = {t: rows[: sum(nodes_per_hop[t][: after + 2])] for t, rows in x.items()}
+            into = {t: sum(nodes_per_hop[t][: after + 1]) for t in x}
+            needed = {
+                e: first_edges(edges[e], sum(edges_per_hop[e][: after + 1]), len(x[e[0]]), into[e[2]])
+                for e in layer.edge_types
+            }
+            out = layer(x, needed, into)
+            drop = partial(relu_dropout, p=self.dropout.p, training=self.training) if layer.activate else self.dropout
+            x |= {t: drop(rows) for t, rows in out.items()}
+        return {t: x[t][: num_seeds(batch[t])] for t in self.target_types}
+
+
+class HeterogeneousGNN(HeterogeneousEncoder):
+    """Logits of a batch's seeds by one convolution per layer and edge type."""
+
+    def __init__(
+        self,
+        name: str,
+        in_channels: Mapping[NodeType, int | None],
+        hidden_channels: int,
+        num_layers: int,
+        out_channels: int,
+        *,
+        dropout: float,
+        options: Mapping[str, Any],
+        **graph: Any,
+    ) -> None:
+        make_conv = partial(edge_type_conv, name, hidden_channels, dropout, options)
+        make_layer = partial(EdgeTypeLayer, make_conv)
+        super().__init__(make_layer, in_channels, hidden_channels, num_layers, dropout=dropout, **graph)
+        self.head = nn.Linear(hidden_channels, out_channels)
+
+    def forward(self, batch: HeteroData) -> Tensor:
+        """Logits [S, C] of the S seeds."""
+        return self.head(super().forward(batch))
+
+
+class EdgeTypeLayer(nn.Module):
+    """One convolution for each of some edge types; a node sums what they bring it, as in PyG's ``to_hetero``.
+
+    make_conv: makes a convolution between two sets of nodes, [N_src, width] and [N_dst, width] -> [N_dst, width].
+    """
+
+    activate = True
+
+    def __init__(self, make_conv: Callable[[], nn.Module], edge_types: list[EdgeType]) -> None:
+        super().__init__()
+        self.edge_types = edge_types
+        self.convs = fuse_layers(nn.ModuleList(make_conv() for _ in edge_types))
+
+    def forward(
+        self, x: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor], destinations: dict[NodeType, int]
+    ) -> dict[NodeType, Tensor]:
+        """x: float [N, width] per node type.  Returns [destinations, width] for the types that any edge type leads to."""
+        sums: dict[NodeType, Tensor] = {}
+        for edge_type, conv in zip(self.edge_types, self.convs, strict=True):
+            src, _, dst = edge_type
+            out = conv((x[src], x[dst][: destinations[dst]]), edges[edge_type])
+            sums[dst] = sums[dst] + out if dst in sums else out
+        return sums
+
+
+class NodeEncoder(nn.Module):
+    """From what a batch holds of a node type to float [N, width]: its features, projected or not, plus the vectors of
+    its codes; an embedding of each node where it has neither.
+
+    node_embedding: ``dense``: a parameter with a row for each node, on every rank; ``sparse``: a `DistEmbedding`.
+    of: the node type, in a heterogeneous graph."""
+
+    def __init__(
+        self,
+        in_channels: int | None,
+        num_nodes: int | None,
+        width: int,
+        *,
+        project: bool = True,
+        num_categories: Sequence[int] = (),
+        node_embedding: str = "dense",
+        of: NodeType | None = None,
+    ) -> None:
+        super().__init__()
+        self.codes = CodeEmbedding(num_categories, width) if num_categories else None
+        self.like: Tensor
+        self.in_channels = in_channels
+        self.register_buffer("like", torch.empty(0), persistent=False)  # has the dtype that the model is cast to
+        self.layer: nn.Module | None = None
+        if in_channels is not None:
+            self.layer = nn.Linear(in_channels, width) if project else nn.Identity()
+        elif self.codes is not None:
+            pass  # the codes say what a node is, also of nodes that come later
+        elif node_embedding == "sparse":
+            self.layer = DistEmbedding(width, of)
+        elif num_nodes is not None:
+            self.layer = nn.Embedding(num_nodes, width)
+        else:
+            raise OptionError("num_nodes: needed to learn embeddings for nodes without features; got None.")
+
+    def forward(self, node_type: NodeType, store: Any) -> Tensor:
+        if self.codes is None:
+            return self._features(node_type, store)
+        codes = self.codes(node_type, store)
+        return codes if self.layer is None else self._features(node_type, store) + codes
+
+    def _features(self, node_type: NodeType, store: Any) -> Tensor:
+        assert self.layer is not None
+        if self.in_channels is None:
+            if isinstance(self.layer, DistEmbedding):
+                return self.layer(store).to(self.like.dtype)
+            return self.layer(store.n_id)
+        x = store.x.flatten(1) if store.x.dim() > 1 else store.x[:, None]
+        if x.size(1) != self.in_channels:
+            raise DataError(
+                f"x of node type {node_type!r} has {x.size(1)} features, but the model was built for "
+                f"{self.in_channels}. Set in_channels to match the data."
+            )
+        return self.layer(x.to(self.like.dtype))
+
+
+def edge_type_conv(name: str, width: int, dropout: float, options: Mapping[str, Any]) -> nn.Module:
+    """The convolution of a PyG model between two sets of nodes, [N_src, width] and [N_dst, width] -> [N_dst, width]."""
+    if name in ("GCN", "PNA"):
+        raise OptionError(
+            f"model: {name} does not support edges between two node types; use GraphSAGE, GAT, GIN or EdgeCNN."
+        )
+    kind = gnn_class(name)
+    if name == "GAT":
+        options = {"add_self_loops": False, **options}
+    width_in = (width, width) if name in ("GraphSAGE", "GAT") else width
+    return kind(width_in, width, num_layers=1, dropout=dropout, **options).convs[0]
+
+
+def find_forms(
+    name: str, convs: Iterable[nn.Module], widths: Sequence[int], options: Mapping[str, Any]
+) -> list[Form] | None:
+    """How each layer is run on the prefix of a batch that it needs; None, with a line in the log, where it needs the whole.
+
+    Norms average over all nodes of the batch, and jumping knowledge wants all layers for the same nodes.
+    """
+    reason = next((f"{key}: {options[key]}" for key in ("norm", "jk") if options.get(key) is not None), None)
+    if reason is None:
+        found = [find_form(conv, width) for conv, width in zip(convs, widths, strict=True)]
+        if None not in found:
+            return [form for form in found if form is not None]
+        reason = "a node's output depends on more than the edges into it"
+    rank_zero_info(
+        f"{name}: every layer is computed for all nodes of a batch, not only for the nodes on which its seeds "
+        f"depend ({reason})."
+    )
+    return None

@@ -1,0 +1,251 @@
+"""The ready modules layer by layer over the whole graph: their layers, their columns, and the ranking of their test edges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.nn import HGTConv
+
+from glt_lightning.base import EdgeType, edge_type_str
+from glt_lightning.inference import (
+    ConvLayers,
+    HubPieces,
+    HubTypes,
+    Ranking,
+    RunningSoftmax,
+    RunningSum,
+    Sources,
+    after_conv,
+    after_layers,
+    gathering,
+    gathers,
+    refuse_norms,
+)
+from glt_lightning.models.encoders import ConvStack, FamilyEncoder
+from glt_lightning.models.gnn import HeterogeneousEncoder, HomogeneousGNN
+from glt_lightning.models.hgt import HGTLayer
+from glt_lightning.models.rgcn import RGCNLayer
+
+if TYPE_CHECKING:
+    from glt_lightning.inference import LayerwiseRun
+    from glt_lightning.lightning import GLTDataModule
+
+
+class ReadyLayers:
+    """The layers of a ready module: its encoder's, and its columns. columns(out, node_type): of outputs [n, D] of the encoder."""
+
+    def __init__(
+        self, encoder: Any, edge_names: Sequence[str], columns: Callable[[Tensor, str], dict[str, Tensor]]
+    ) -> None:
+        self._columns = columns
+        self._layers: Any
+        if isinstance(encoder, HeterogeneousEncoder):
+            self._layers = TypedLayers(encoder)
+            self.output_types, self.input_types = encoder.target_types, list(encoder.encoders)
+            self.targets, self.asked = self._layers.targets, (encoder, "embed")
+        else:
+            self.asked = encoder, "forward"
+            self._layers = HomogeneousLayers(encoder, edge_names)
+            self.keep, self.degrees = self._layers.keep, self._layers.degrees
+            self.aggregates, self.combine = self._layers.aggregates, self._layers.combine
+        self.num_layers = self._layers.num_layers
+        self.embed, self.layer, self._encoder = self._layers.embed, self._layers.layer, encoder
+        self.gathers, self.pieces = self._layers.gathers, self._layers.pieces
+
+    def head(self, hs: Any, node_type: str = "node") -> dict[str, Tensor]:
+        return self._columns(self._layers.outputs(hs), node_type)
+
+    def answer(self, hs: Any) -> Any:
+        """What the encoder returns."""
+        return (
+            {t: hs[t] for t in self.output_types} if isinstance(self._layers, TypedLayers) else self._layers.outputs(hs)
+        )
+
+    def reference(self, batch: Any) -> dict[str, Tensor]:
+        if not isinstance(self._layers, TypedLayers):
+            return self._columns(self._encoder(batch), "node")
+        found = self._encoder.embed(batch)
+        node_type = next(t for t in self.output_types if len(found[t]))
+        return self._columns(found[node_type], node_type)
+
+
+class TypedLayers:
+    """The encoder of a ready module over a typed graph."""
+
+    def __init__(self, encoder: HeterogeneousEncoder) -> None:
+        refuse_norms(encoder)
+        self._encoder, self.num_layers = encoder, len(encoder.layers)
+
+    def targets(self, k: int) -> set[str]:
+        layer: Any = self._encoder.layers[k]
+        return {dst for _, _, dst in layer.edge_types}
+
+    def embed(self, batch: Any) -> dict[str, Tensor]:
+        return {t: encoder(t, batch[t]) for t, encoder in self._encoder.encoders.items()}
+
+    def layer(self, k: int, h: dict[str, Tensor], batch: Any) -> dict[str, Tensor]:
+        layer: Any = self._encoder.layers[k]
+        into = {t: int(batch[t].batch_size) if "batch_size" in batch[t] else 0 for t in h}
+        out = layer(h, {e: batch[e].edge_index for e in layer.edge_types}, into)
+        return {t: rows.relu() if layer.activate else rows for t, rows in out.items()}
+
+    def gathers(self, k: int, node_type: str) -> bool:
+        return types_gather(self._encoder.layers[k], node_type)
+
+    def pieces(self, k: int, own: Tensor, batch: Any, node_type: str) -> HubPieces:
+        layer: Any = self._encoder.layers[k]
+        edges = {e: batch[e].edge_index for e in layer.edge_types if e[2] == node_type}
+        return typed_pieces(layer, node_type, own, edges)
+
+    def outputs(self, hs: Tensor) -> Tensor:
+        return hs
+
+
+class HomogeneousLayers:
+    """The encoder of a ready module over a homogeneous graph."""
+
+    def __init__(self, encoder: HomogeneousGNN | ConvStack, edge_names: Sequence[str]) -> None:
+        refuse_norms(encoder)
+        self.encoder = encoder
+        stack = isinstance(encoder, ConvStack)
+        convs: Any = encoder.convs if stack else encoder.gnn.convs  # type: ignore[union-attr]
+        self._convs = ConvLayers(convs, encoder.forms, encoder.gcn_loops, encoder.loops, None)
+        self.num_layers, self.degrees = self._convs.num_layers, self._convs.degrees
+        self.aggregates = self._convs.aggregates
+        self.keep = "last" if stack or not hasattr(encoder.gnn, "jk") else "all"
+
+    def embed(self, batch: Any) -> Tensor:
+        found: Tensor = self.encoder.encoder("node", batch)
+        return found
+
+    def layer(self, k: int, h: Tensor, batch: Any) -> Tensor:
+        values = {"edge_type": batch.edge_type.long()} if self._with_type else {}
+        return self._after(k, self._convs.run(k, h, batch, values))
+
+    @property
+    def _with_type(self) -> bool:
+        return isinstance(self.encoder, ConvStack) and self.encoder.with_type
+
+    def gathers(self, k: int, node_type: str) -> bool:
+        return self._convs.gathers(k)
+
+    def pieces(self, k: int, own: Tensor, batch: Any, node_type: str) -> HubPieces:
+        values = batch.edge_type.long() if self._with_type else None
+        return self._convs.pieces(k, own, batch, values, partial(self._after, k))
+
+    def combine(self, k: int, h: Tensor, aggregated: Tensor) -> Tensor:
+        return self._after(k, self._convs.combine(k, h, aggregated))
+
+    def _after(self, k: int, x: Tensor) -> Tensor:
+        return x.relu() if isinstance(self.encoder, ConvStack) else after_conv(self.encoder.gnn, k, x)
+
+    def outputs(self, hs: Any) -> Tensor:
+        """What the encoder returns of some nodes."""
+        encoder: Any = self.encoder
+        if isinstance(encoder, ConvStack):
+            return hs
+        found = after_layers(encoder.gnn, hs)
+        return found.relu() if isinstance(encoder, FamilyEncoder) else found
+
+
+def types_gather(layer: Any, node_type: str) -> bool:
+    """Whether there is `typed_pieces` for a layer of `HeterogeneousEncoder` and the nodes of a type."""
+    if isinstance(layer, (HGTLayer, RGCNLayer)):
+        return True
+    convs = [conv for e, conv in zip(layer.edge_types, layer.convs, strict=True) if e[2] == node_type]
+    return all(gathers(conv) and not getattr(conv, "add_self_loops", False) for conv in convs)
+
+
+def typed_pieces(layer: Any, node_type: str, own: Tensor, edges: Mapping[EdgeType, Tensor]) -> HubPieces:
+    """The layer of one node, with its ReLU. own: [1, D], its row.  edges: int64 [2, E] into it, by edge type."""
+    numbers = [number for number, e in enumerate(layer.edge_types) if e[2] == node_type]
+    sources = [Sources(layer.edge_types[n][0], edges[layer.edge_types[n]][0]) for n in numbers]
+    if isinstance(layer, HGTLayer):
+        attention = _HGTNode(layer, node_type, own)
+        return HubTypes(sources, [_HGTEdges(attention, layer.edge_types[n]) for n in numbers], attention.end)
+    if isinstance(layer, RGCNLayer):
+        sums = [RunningSum(own[0], mean=layer.conv.aggr == "mean") for _ in numbers]
+
+        def end() -> Tensor:
+            found = [
+                layer.conv.transformed(each.value()[None, None], slice(n, n + 1))
+                for n, each in zip(numbers, sums, strict=True)
+            ]
+            return layer.conv.with_root(torch.stack(found).sum(0), own).relu()
+
+        return HubTypes(sources, [_Plain(each) for each in sums], end)
+    each = [gathering(layer.convs[n], own) for n in numbers]
+    return HubTypes(sources, each, lambda: torch.stack([one.end() for one in each]).sum(0).relu())
+
+
+class _Plain:
+    def __init__(self, found: RunningSum) -> None:
+        self._found = found
+
+    def add(self, rows: Tensor, values: Tensor | None) -> None:
+        self._found.add(rows)
+
+
+class _HGTNode:
+    """The attention of a node over the edges of all types into it."""
+
+    def __init__(self, layer: HGTLayer, node_type: str, own: Tensor) -> None:
+        self.layer, self._type, self._own = layer, node_type, own
+        conv: HGTConv = layer.conv
+        self._width = conv.out_channels // conv.heads
+        self._query = self.heads(layer.queries(node_type, own))
+        self._sum = RunningSoftmax(conv.heads, own.new_empty(self._width))
+
+    def heads(self, rows: Tensor) -> Tensor:
+        return rows.view(-1, self.layer.conv.heads, self._width)
+
+    def add(self, keys: Tensor, values: Tensor) -> None:
+        scores = (self._query * self.heads(keys)).sum(-1) / math.sqrt(self._width)
+        self._sum.add(scores, self.heads(values))
+
+    def end(self) -> Tensor:
+        return self.layer.mixed(self._type, self._sum.value().flatten()[None], self._own)
+
+
+class _HGTEdges:
+    def __init__(self, node: _HGTNode, edge_type: EdgeType) -> None:
+        self._node, self._edge_type = node, edge_type
+
+    def add(self, rows: Tensor, values: Tensor | None) -> None:
+        self._node.add(*self._node.layer.keys_and_values(self._edge_type, rows))
+
+
+def rank_test_edges(module: Any, data: GLTDataModule, run: LayerwiseRun) -> None:
+    """Adds to the metrics of a `LinkPredictor` the edges of the test split, ranked by the outputs of a run among all destinations
+    without the edges of training. Each rank takes a share of the sources."""
+    graph = data.dist_graph
+    for number, edge_type in enumerate(graph.edge_types if module.edge_type is None else module.edge_types):
+        assert edge_type is not None
+        src, _, dst = edge_type
+        metrics = [
+            m for name, m in module.test_ranking.items() if name.partition("/")[2] in ("", edge_type_str(edge_type))
+        ]
+        test, train = (data.edges_of(split, edge_type) for split in ("test", "train"))
+        if test is None or not metrics:
+            continue
+        mine = np.isin(test[0], np.unique(test[0])[graph.rank :: graph.world_size])
+        pairs = [
+            np.stack(
+                [graph.rows_of(torch.from_numpy(ends), t).numpy() for ends, t in zip(edges, (src, dst), strict=True)]
+            )
+            for edges in (np.unique(test[:, mine], axis=1), np.empty((2, 0), np.int64) if train is None else train)
+        ]
+        source, destination = (partial(_embeddings, module, run, t) for t in (src, dst))
+        decoder: Any = module.decoder if len(module.edge_types) == 1 else module.decoders[module.type_names[number]]
+        Ranking(source, destination, graph.num_nodes(dst), decoder.all_pairs).update(metrics, *pairs)
+
+
+def _embeddings(module: Any, run: LayerwiseRun, node_type: str, rows: np.ndarray) -> Tensor:
+    found = run.outputs(torch.from_numpy(rows).to(module.device), node_type)
+    return run.module.head(found, node_type)["embedding"].float()

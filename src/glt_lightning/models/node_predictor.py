@@ -1,0 +1,228 @@
+"""`NodePredictor`: a ready LightningModule for whatever labels nodes have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from torch import Tensor, nn
+from torch_geometric.data import Data, HeteroData
+from torchmetrics import MeanMetric
+
+from glt_lightning.base import DataError, OptionError
+from glt_lightning.lightning import GLTDataModule
+from glt_lightning.models.encoders import EncoderShape, make_encoder
+from glt_lightning.models.fits import one_type, require_same_inputs
+from glt_lightning.models.gnn import Metadata
+from glt_lightning.models.layerwise import ReadyLayers
+from glt_lightning.models.metrics import make_metrics, metric_names, monitor_of, only_checks, update_metric
+from glt_lightning.models.row_embeddings import adam_of, check_node_embedding
+from glt_lightning.models.tasks import make_task
+
+Batch: TypeAlias = Data | HeteroData
+
+
+class NodePredictor(LightningModule):
+    """Predicts classes, labels or numbers of nodes with a GNN of PyG, trained by Adam.
+
+    Logs ``train_loss``, ``val_loss``, and each metric for validation and test (``val_acc``, ``test_acc``). On the command line
+    the arguments that describe the graph and its labels come from the data module.
+
+    Args:
+        in_channels: Width of ``x``; per node type in a heterogeneous graph. ``None`` for nodes without features, which
+            get a learned embedding.
+        label_facts: What the labels are: ``label_facts`` of the data module.
+        task: ``multiclass``, ``binary``, ``multilabel`` or ``regression``. ``None``: what the labels suggest.
+        encoder: Which GNN: EdgeCNN, GAT, GCN, GIN, GraphSAGE, PNA, HGT, RGCN, or a convolution of PyG such as ``GATv2Conv``.
+        encoder_kwargs: Further arguments of PyG's class, such as ``{heads: 4}`` for GAT or HGT.
+        hidden_channels: Width of the layers and of the embeddings.
+        num_layers: Number of message-passing layers; best equal to the number of fan-outs.
+        dropout: Probability of dropping a hidden value while training.
+        lr: Learning rate.
+        weight_decay: Weight decay.
+        class_weights: How much a class weighs in the loss: ``balanced`` (the rarer among the training seeds, the more), a list
+            with a number for each, or numbers by name of the class. ``None``: all the same.
+        metrics: What is logged besides the loss: any of acc, macro_acc, f1, micro_f1, auc, ap, precision, recall and mcc, for a
+            regression of mae, mse, rmse and r2. ``None``: those that suit the task.
+        val_metric: Which of them chooses the best checkpoint, such as ``val_auc`` or ``val_loss``. ``None``: the first.
+        embeddings: Whether predictions have the ``embedding`` of each node, its last hidden layer, beside them.
+        metadata: Node and edge types of a heterogeneous graph.
+        num_nodes: Number of nodes, per node type in a heterogeneous graph; needed where nodes have no features.
+        target_type: Node type of the seeds in a heterogeneous graph; one, since it is its labels that are predicted.
+        num_categories: Number of codes of each column of ``x_codes``, per node type in a heterogeneous graph: each code gets a
+            learned vector.
+        node_embedding: How nodes without features learn theirs. ``dense``: a parameter on every rank, all of it in each step.
+            ``sparse``: rows of a `DistEmbedding`, which the ranks of the host share, trained by `SparseAdam` with ``lr``.
+
+    Raises:
+        OptionError: For a task, encoder or metric that does not fit the labels or the graph.
+
+    Example:
+        >>> model = NodePredictor(datamodule.num_features, datamodule.label_facts, encoder="GAT", num_layers=2)
+        >>> trainer = Trainer(max_epochs=1)
+        >>> trainer.fit(model, datamodule)
+        >>> [name for name in sorted(trainer.callback_metrics) if name.startswith("val_")]
+        ['val_acc', 'val_auc', 'val_loss']
+    """
+
+    def __init__(
+        self,
+        in_channels: int | dict[str, int | None] | None,
+        label_facts: dict[str, Any] | None,
+        task: str | None = None,
+        encoder: str = "GraphSAGE",
+        encoder_kwargs: dict[str, Any] | None = None,
+        hidden_channels: int = 256,
+        num_layers: int = 3,
+        dropout: float = 0.5,
+        lr: float = 0.003,
+        weight_decay: float = 0.0,
+        class_weights: str | list[float] | dict[str, float] | None = None,
+        metrics: list[str] | None = None,
+        val_metric: str | None = None,
+        embeddings: bool = False,
+        metadata: Metadata | None = None,
+        num_nodes: int | dict[str, int] | None = None,
+        target_type: str | list[str] | None = None,
+        num_categories: list[int] | dict[str, list[int]] | None = None,
+        node_embedding: str = "dense",
+    ) -> None:
+        super().__init__()
+        target_type = one_type(target_type)
+        self.save_hyperparameters()
+        self.task = make_task(task, label_facts, class_weights)
+        names = metric_names(self.task.name, metrics)
+        self.checkpoint_monitor = monitor_of(val_metric, names)
+        shape = EncoderShape(
+            in_channels=in_channels,
+            hidden_channels=hidden_channels,
+            num_layers=num_layers,
+            dropout=dropout,
+            metadata=metadata,
+            num_nodes=num_nodes,
+            target_type=target_type,
+            num_categories=num_categories,
+            node_embedding=node_embedding,
+        )
+        self.encoder = make_encoder(encoder, encoder_kwargs or {}, shape)
+        check_node_embedding(self, node_embedding)
+        self.head = nn.Linear(hidden_channels, self.task.out_channels)
+        self.in_channels, self.num_categories = in_channels, num_categories
+        self.label_facts, self.embeddings = label_facts, embeddings
+        self.target_type = target_type if metadata is not None else None
+        self.lr, self.weight_decay = lr, weight_decay
+        self.val_loss = MeanMetric()  # exact over ranks with unequal batches
+        self.val_metrics = make_metrics(self.task.name, self.task.out_channels, names)
+        self.test_metrics = make_metrics(self.task.name, self.task.out_channels, names)
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """Names of the classes, or of the labels of a multi-label task."""
+        return None if self.label_facts is None else self.label_facts["class_names"]
+
+    @property
+    def takes_aggregates(self) -> tuple[str, ...]:
+        """The values of ``sampling.aggregate_first`` that the encoder takes."""
+        return getattr(self.encoder, "takes_aggregates", ())
+
+    def embed(self, batch: Batch) -> Tensor:
+        """Embeddings [S, hidden_channels] of the S seeds of a batch."""
+        if not self._seed_store(batch).batch_size:  # of a rank without a share of a small evaluation split
+            return self.head.weight.new_empty(0, self.head.in_features)
+        return self.encoder(batch)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Outputs [S, out_channels] of the S seeds of a batch: logits, or numbers."""
+        return self.head(self.embed(batch))
+
+    def setup(self, stage: str) -> None:
+        data = getattr(self.trainer, "datamodule", None)
+        if not isinstance(data, GLTDataModule):
+            if stage == "fit":
+                self._require_nothing_to_learn()
+            return
+        self._check_fits(data)
+        if stage == "fit":
+            rank_zero_info(
+                f"task: {self.task.name}; the best checkpoint is that of {' '.join(self.checkpoint_monitor)}."
+            )
+            if self.task.needs_labels:
+                self.task.learn(torch.as_tensor(data.train_labels()))
+
+    def _require_nothing_to_learn(self) -> None:
+        if getattr(self.task, "balanced", False):
+            raise OptionError(
+                "class_weights: balanced counts the labels of a GLTDataModule; the run has none. Give the numbers."
+            )
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        out, y = self._labelled(batch)
+        loss = self.task.loss(out, y)[0] if len(y) else out.sum() * 0  # so that all ranks make the step
+        self.log("train_loss", loss, prog_bar=True, batch_size=len(y))
+        return loss
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        out, y = self._labelled(batch)
+        if len(y):
+            self.val_loss(*self.task.loss(out, y))
+        self.log("val_loss", self.val_loss, prog_bar=True, batch_size=len(y))
+        self._log_metrics("val", self.val_metrics, out, y)
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        self._log_metrics("test", self.test_metrics, *self._labelled(batch))
+
+    def predict_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
+        """``n_id`` [S], the user's ids; ``pred`` [S] or [S, D]; ``probability`` of classes; ``embedding`` if asked for."""
+        embedding = self.embed(batch)
+        n_id = self._seed_store(batch).n_id[: len(embedding)].clone()  # a view would keep the memory of the whole batch
+        rows = {"n_id": n_id, **self.task.predict(self.head(embedding))}
+        return rows | {"embedding": embedding} if self.embeddings else rows
+
+    def layerwise_layers(self, edge_names: Sequence[str]) -> ReadyLayers:
+        """The layers for layer-wise inference. edge_names: attributes of edges."""
+        return ReadyLayers(
+            self.encoder, edge_names, lambda out, node_type: {"embedding": out} | self.task.predict(self.head(out))
+        )
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return adam_of(self, self.lr, self.weight_decay)
+
+    def _log_metrics(self, stage: str, metrics: nn.ModuleDict, out: Tensor, y: Tensor) -> None:
+        scores, targets = self.task.scores(out, y)
+        for name, module in metrics.items():
+            metric: Any = module
+            update_metric(metric, scores, targets)
+            if only_checks(self):
+                metric.reset()
+            else:
+                self.log(f"{stage}_{name}", metric, prog_bar=True, batch_size=len(y))
+
+    def _seed_store(self, batch: Batch) -> Any:
+        return batch if self.target_type is None else batch[self.target_type]
+
+    def _labelled(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(outputs, labels) of the seeds that have a label."""
+        out = self(batch)
+        store = self._seed_store(batch)
+        if "y" not in store:
+            raise DataError("the seeds have no labels y.")
+        y = store.y[: len(out)]
+        labelled = self.task.labelled(y)
+        return (out, y) if bool(labelled.all()) else (out[labelled], y[labelled])
+
+    def _check_fits(self, data: GLTDataModule) -> None:
+        """Raises `DataError` if the model was built for a graph of other sizes than the one it is trained or evaluated on."""
+        require_same_inputs(self.trainer, self.in_channels, self.num_categories)
+        found = make_task(self.task.name, data.label_facts, None) if data.label_facts is not None else self.task
+        exactly = self.task.name in (
+            "multilabel",
+            "regression",
+        )  # fewer classes may occur, but fewer columns are different ones
+        if found.out_channels > self.task.out_channels or (exactly and found.out_channels != self.task.out_channels):
+            raise DataError(
+                f"the model was built for {self.task.out_channels} outputs, but the labels of the graph need "
+                f"{found.out_channels}."
+            )

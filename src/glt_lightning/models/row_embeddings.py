@@ -1,0 +1,32 @@
+"""Embeddings of nodes as rows that the ranks share, in the built-in modules."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from glt_lightning.base import OptionError, one_of
+from glt_lightning.tensors import DistEmbedding, Optimizers, SparseAdam
+
+NODE_EMBEDDINGS = ("dense", "sparse")
+
+
+def rows_of(module: nn.Module) -> list[DistEmbedding]:
+    return [each for each in module.modules() if isinstance(each, DistEmbedding)]
+
+
+def check_node_embedding(module: nn.Module, node_embedding: str) -> None:
+    """Raises `OptionError` for another word, and where no node would have an embedding."""
+    one_of("node_embedding", node_embedding, NODE_EMBEDDINGS)
+    if node_embedding == "sparse" and not rows_of(module):
+        raise OptionError(
+            "node_embedding: sparse: all nodes that the model reads have features or codes, so none has an embedding. Remove "
+            "the option, or leave x out of the data set."
+        )
+
+
+def adam_of(module: nn.Module, lr: float, weight_decay: float) -> torch.optim.Optimizer:
+    """Adam for the parameters and, without weight decay, for the rows."""
+    dense = torch.optim.Adam(module.parameters(), lr=lr, weight_decay=weight_decay)
+    rows = rows_of(module)
+    return Optimizers(dense, SparseAdam(rows, lr=lr)) if rows else dense

@@ -1,0 +1,311 @@
+"""The prediction tasks: the loss, the inputs of metrics and the predictions for each kind of labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from glt_lightning.base import DataError, OptionError
+
+Facts = Mapping[str, Any]
+
+
+class Task(Protocol):
+    """Of the outputs [S, out_channels] of a model and the labels y [S] or [S, D] of its seeds. A module, which has what it
+    learned of the training labels as buffers."""
+
+    name: str
+    out_channels: int
+    needs_labels: bool  # whether `learn` is to be called: for what it takes from the labels, or to check them
+
+    def labelled(self, y: Tensor) -> Tensor:
+        """bool [S]: whether each seed has a label."""
+
+    def learn(self, labels: Tensor) -> None:
+        """Called with the labels of the training seeds before the first step, to compute class weights or scales."""
+
+    def loss(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """(mean loss, weight of these seeds in a mean over several batches)."""
+
+    def scores(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """(scores, targets) in the form that torchmetrics takes."""
+
+    def predict(self, out: Tensor) -> dict[str, Tensor]:
+        """The values to write for each node, by name of the column."""
+
+
+class Multiclass(nn.Module):
+    """One of C classes; labels are integers [S], negative where there is none."""
+
+    name: ClassVar[str] = "multiclass"
+
+    def __init__(self, facts: Facts, class_weights: Any) -> None:
+        super().__init__()
+        self.weight: Tensor
+        self.out_channels = int(facts["num_classes"])
+        self.balanced = self.needs_labels = class_weights == "balanced"
+        self.register_buffer("weight", _weights(class_weights, self.out_channels, facts))
+
+    def labelled(self, y: Tensor) -> Tensor:
+        return y >= 0
+
+    def learn(self, labels: Tensor) -> None:
+        if self.balanced:
+            counts = torch.bincount(labels[labels >= 0].long(), minlength=self.out_channels)
+            self.weight.copy_(_balanced(counts))
+
+    def loss(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        y, weights = y.long(), _full(self.weight)
+        total = weights[y].sum()
+        return _mean(functional.cross_entropy(_full(out), y, weights, reduction="sum"), total), total
+
+    def scores(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return out.float().softmax(dim=-1), y.long()
+
+    def predict(self, out: Tensor) -> dict[str, Tensor]:
+        return {"pred": out.argmax(dim=-1), "probability": out.float().softmax(dim=-1)}
+
+
+class Binary(nn.Module):
+    """Yes or no; labels are booleans, or 0 and 1, [S], negative where there is none. The model gives one logit."""
+
+    name: ClassVar[str] = "binary"
+    out_channels = 1
+
+    def __init__(self, facts: Facts, class_weights: Any) -> None:
+        super().__init__()
+        self.weight: Tensor
+        self.balanced = class_weights == "balanced"
+        self.needs_labels = self.balanced or facts["kind"] == "float"  # of integers num_classes says it
+        self.register_buffer("weight", _weights(class_weights, 2, facts))
+
+    def labelled(self, y: Tensor) -> Tensor:
+        return _column(y) >= 0
+
+    def learn(self, labels: Tensor) -> None:
+        labels = _column(labels)
+        if (labels > 1).any() or (labels != labels.long()).any():
+            raise DataError("task: binary: expected labels 0 and 1, or booleans; the training seeds have other values.")
+        if self.balanced:
+            self.weight.copy_(_balanced(torch.bincount(labels[labels >= 0].long(), minlength=2)))
+
+    def loss(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        y = _column(y)
+        out, weight = _full(out[:, 0]), _full(self.weight)[y.long()]
+        losses = functional.binary_cross_entropy_with_logits(out, y.to(out.dtype), weight, reduction="sum")
+        return _mean(losses, weight.sum()), weight.sum()
+
+    def scores(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return out[:, 0].float().sigmoid(), _column(y).long()
+
+    def predict(self, out: Tensor) -> dict[str, Tensor]:
+        probability = out[:, 0].float().sigmoid()
+        return {"pred": (probability > 0.5).long(), "probability": probability}
+
+
+class Multilabel(nn.Module):
+    """Any of C labels; y is [S, C] of 0 and 1, negative or NaN where it is not known."""
+
+    name: ClassVar[str] = "multilabel"
+
+    def __init__(self, facts: Facts, class_weights: Any) -> None:
+        super().__init__()
+        self.weight: Tensor
+        self.out_channels = int(facts["width"])
+        self.balanced = class_weights == "balanced"
+        self.needs_labels = self.balanced or facts["kind"] != "bool"
+        self.register_buffer("weight", _weights(class_weights, self.out_channels, facts))
+
+    def labelled(self, y: Tensor) -> Tensor:
+        return (y >= 0).any(dim=1)
+
+    def learn(self, labels: Tensor) -> None:
+        known = labels >= 0
+        if ((labels != 0) & (labels != 1) & known).any():
+            raise DataError(
+                "task: multilabel: expected labels 0 and 1, or booleans; the training seeds have other values."
+            )
+        if self.balanced:
+            positive = (labels > 0).sum(dim=0)
+            ratio = (known.sum(dim=0) - positive) / positive.clamp(min=1)
+            some = (positive > 0) & (ratio > 0)  # a label that all have, or none, counts as it is
+            self.weight.copy_(torch.where(some, ratio, 1.0))
+
+    def loss(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        known = (y >= 0).to(out.dtype)
+        target = torch.where(y >= 0, y, 0).to(out.dtype)
+        losses = functional.binary_cross_entropy_with_logits(
+            out, target, known, pos_weight=self.weight.to(out.dtype), reduction="sum"
+        )
+        return losses / known.sum(), known.sum()
+
+    def scores(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return out.float().sigmoid(), torch.where(y >= 0, y, -1).long()
+
+    def predict(self, out: Tensor) -> dict[str, Tensor]:
+        probability = out.float().sigmoid()
+        return {"pred": probability > 0.5, "probability": probability}
+
+
+class Regression(nn.Module):
+    """One number, or D of them; y is [S] or [S, D], NaN where there is none; of integers [S] a negative one is none.
+
+    The model learns the numbers less their mean over the training seeds, by their deviation: those of a price or of a year would
+    take Adam thousands of steps to reach. The losses are of these, predictions and metrics are in the units of the labels.
+    """
+
+    name: ClassVar[str] = "regression"
+    needs_labels = True
+
+    def __init__(self, facts: Facts, class_weights: Any) -> None:
+        super().__init__()
+        self.mean: Tensor
+        self.deviation: Tensor
+        if class_weights is not None:
+            raise OptionError("class_weights: a regression has no classes; leave it out.")
+        self.out_channels = int(facts["width"] or 1)
+        self.register_buffer("mean", torch.zeros(self.out_channels))
+        self.register_buffer("deviation", torch.ones(self.out_channels))
+
+    def labelled(self, y: Tensor) -> Tensor:
+        if y.dim() == 1 and not y.is_floating_point():
+            return y >= 0
+        return ~_rows(y).isnan().any(dim=1)
+
+    def learn(self, labels: Tensor) -> None:
+        rows = _rows(labels)[self.labelled(labels)].double()
+        if not rows.isfinite().all():
+            raise DataError("task: regression: a label of the training seeds is infinite. Correct the labels.")
+        if not len(rows):
+            raise DataError("task: regression: no training seed has a label. Correct the labels or the split.")
+        deviation = rows.std(dim=0, correction=0)
+        self.mean.copy_(rows.mean(dim=0))
+        self.deviation.copy_(torch.where(deviation > 0, deviation, 1.0))
+
+    def loss(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        # in float64: under bf16-true the buffers are bfloat16, in which years are multiples of 8
+        wanted = (_rows(y).double() - self.mean.double()) / self.deviation.double()
+        return functional.mse_loss(out, wanted.to(out.dtype)), torch.tensor(float(len(out)), device=out.device)
+
+    def scores(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        values, wanted = self._values(out), _rows(y).float()
+        return (values[:, 0], wanted[:, 0]) if self.out_channels == 1 else (values, wanted)
+
+    def predict(self, out: Tensor) -> dict[str, Tensor]:
+        values = self._values(out)
+        return {"pred": values[:, 0] if self.out_channels == 1 else values}
+
+    def _values(self, out: Tensor) -> Tensor:
+        return out.float() * self.deviation + self.mean
+
+
+_TASKS: dict[str, type[Any]] = {kind.name: kind for kind in (Multiclass, Binary, Multilabel, Regression)}
+# What each task can take: kinds of labels [N], kinds of labels [N, D].
+_TAKES = {
+    "multiclass": (("int", "bool"), ()),
+    "binary": (("int", "bool", "float"), ()),
+    "multilabel": ((), ("int", "bool", "float")),
+    "regression": (("int", "float"), ("int", "float")),
+}
+
+
+def make_task(name: str | None, facts: Facts | None, class_weights: Any) -> Any:
+    """The `Task` of this name, or the one that the labels suggest. Raises `OptionError` or `DataError` if they do not fit."""
+    if name is not None and name not in _TASKS:
+        raise OptionError(f"task: expected one of {', '.join(_TASKS)}; got {name!r}.")
+    if facts is None:
+        raise DataError(
+            "the data set has no labels y, so there is nothing to train on. Give them with the data set; in a "
+            "script pass label_facts=data.label_facts. To predict for nodes without labels, give the --ckpt_path of "
+            "a model that was trained on nodes with labels."
+        )
+    chosen = _suggested(facts) if name is None else name
+    flat, wide = _TAKES[chosen]
+    kind, width, classes = facts["kind"], facts["width"], facts["num_classes"]
+    fits = kind in (flat if width is None else wide)
+    if chosen == "multiclass":
+        fits = fits and bool(classes)
+    if chosen == "binary":
+        fits = fits and (kind == "float" or (classes or 0) <= 2)
+    if not fits:
+        raise DataError(
+            f"task: {chosen}: does not fit the labels, which are {_shown(facts)}. They suit "
+            f"{' or '.join(each for each in _TASKS if each == _suggested(facts))}."
+        )
+    return _TASKS[chosen](facts, class_weights)
+
+
+def _suggested(facts: Facts) -> str:
+    if facts["width"] is not None:
+        return "regression" if facts["kind"] == "float" else "multilabel"
+    if facts["kind"] == "float" or not facts["num_classes"]:  # integers too great for classes are times or amounts
+        return "regression"
+    return "binary" if facts["num_classes"] <= 2 else "multiclass"
+
+
+def _shown(facts: Facts) -> str:
+    shape = "[N]" if facts["width"] is None else f"[N, {facts['width']}]"
+    classes = facts["num_classes"] if facts["width"] is None else None
+    return f"{facts['kind']} {shape}" + (f" with {classes} classes" if classes else "")
+
+
+def _weights(given: Any, count: int, facts: Facts) -> Tensor:
+    """float32 [C]: ones where ``balanced``, which is known when training begins."""
+    if given is None or given == "balanced":
+        return torch.ones(count)
+    if isinstance(given, Mapping):
+        given = _by_name(given, count, facts.get("class_names"))
+    good = isinstance(given, (list, tuple)) and all(_is_weight(w) for w in given)
+    if not good or len(given) != count:
+        raise OptionError(
+            f"class_weights: expected balanced, or {count} numbers >= 0, one for each class; got "
+            f"{f'{len(given)} of them' if good else repr(given)}."
+        )
+    if not any(given):
+        raise OptionError(
+            "class_weights: all are 0, so nothing would be learned. Give at least one class a weight above 0."
+        )
+    return torch.tensor([float(w) for w in given])
+
+
+def _is_weight(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
+
+
+def _by_name(given: Mapping[Any, Any], count: int, names: Any) -> list[Any]:
+    names = names or [str(c) for c in range(count)]
+    if unknown := [str(key) for key in given if str(key) not in names]:
+        raise OptionError(f"class_weights: expected names of classes ({', '.join(names[:20])}); got {unknown[0]!r}.")
+    by_name = {str(key): weight for key, weight in given.items()}
+    return [by_name.get(name, 1.0) for name in names]
+
+
+def _balanced(counts: Tensor) -> Tensor:
+    """Weights under which each class that occurs counts the same; 1 for one that does not."""
+    present = counts > 0
+    weights = counts.sum() / (present.sum() * counts.clamp(min=1))
+    return torch.where(present, weights, 1.0)
+
+
+def _mean(losses: Tensor, weight: Tensor) -> Tensor:
+    """Their sum, divided by the sum of their weights: 0, not NaN, in a batch of classes that all weigh 0."""
+    return losses / weight.clamp(min=torch.finfo(weight.dtype).tiny)
+
+
+def _full(values: Tensor) -> Tensor:
+    """At least float32: a sum of many losses is too great for a float16."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def _column(y: Tensor) -> Tensor:
+    """Booleans as integers."""
+    return y.long() if y.dtype == torch.bool else y
+
+
+def _rows(y: Tensor) -> Tensor:
+    y = y if y.is_floating_point() else y.double()
+    return y[:, None] if y.dim() == 1 else y

@@ -1,0 +1,276 @@
+"""From seeds and a key to a `Sample`: the epoch plan, the k-hop loop, links, subgraphs, walks, and the questions to
+owners.
+
+An `EpochPlan` shuffles and splits the seeds of an epoch into `BatchRequest`s: a pure function of (seed, epoch, rank,
+world size), so that a run resumes in mid-epoch exactly. `KHopSampler` turns a request into a `Sample`: named arrays in
+one slot of memory. The loop itself is `k_hop`; it asks a **neighbour source** for neighbours and attributes and knows
+neither processes nor devices:
+
+* ``host_source.py``: mapped parts, one native call for all hops;
+* ``device_neighbors.py``: the same on a GPU;
+* ``routed_source.py``: own and remote parts. Each hop is routed to the owners of its rows, each owner is asked once,
+  own rows are drawn meanwhile, and the answers are stitched in the order of the frontier (docs/decisions/004).
+
+An owner answers five questions: expand (neighbours), gather (rows), has_edges, induce (edges among nodes) and walk.
+They carry the key of the batch, so an answer does not depend on who asks or when.
+
+Runs in sampler processes, graph servers, and ranks without workers. numpy alone, but for ``device_*.py``.
+
+Example:
+    >>> import numpy as np
+    >>> from glt_lightning.sampling import EpochPlan
+    >>> plan = EpochPlan(seeds=np.arange(10), batch_size=2, seed=0, loader="train", rank=1, world_size=2)
+    >>> len(plan), len(list(plan.requests(epoch=0)))
+    (3, 3)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from glt_lightning.base import lazy_names
+
+if TYPE_CHECKING:
+    from glt_lightning.sampling.aggregate import (
+        require_aggregable as require_aggregable,
+    )
+    from glt_lightning.sampling.counters import (
+        Counters as Counters,
+    )
+    from glt_lightning.sampling.device_draft import (
+        GpuSamplers as GpuSamplers,
+    )
+    from glt_lightning.sampling.device_source import (
+        DeviceSource as DeviceSource,
+    )
+    from glt_lightning.sampling.draws import (
+        role_key as role_key,
+        streams as streams,
+    )
+    from glt_lightning.sampling.fanouts import (
+        fanout_table as fanout_table,
+    )
+    from glt_lightning.sampling.hops import (
+        k_hop as k_hop,
+    )
+    from glt_lightning.sampling.importance_task import (
+        ImportanceTask as ImportanceTask,
+    )
+    from glt_lightning.sampling.khop import (
+        KHopSampler as KHopSampler,
+        neighbor_source as neighbor_source,
+    )
+    from glt_lightning.sampling.link_task import (
+        EXCLUDE as EXCLUDE,
+        LinkTask as LinkTask,
+    )
+    from glt_lightning.sampling.links import (
+        LinksSampler as LinksSampler,
+        split_by_type as split_by_type,
+    )
+    from glt_lightning.sampling.metapath import (
+        fault_of as fault_of,
+    )
+    from glt_lightning.sampling.negatives import (
+        DrawnTrials as DrawnTrials,
+        NodeWeights as NodeWeights,
+        key_of_type as key_of_type,
+    )
+    from glt_lightning.sampling.own_batches import (
+        BatchSampler as BatchSampler,
+        OwnBatches as OwnBatches,
+    )
+    from glt_lightning.sampling.plan import (
+        EpochPlan as EpochPlan,
+        permutation as permutation,
+    )
+    from glt_lightning.sampling.questions import (
+        QUESTIONS as QUESTIONS,
+    )
+    from glt_lightning.sampling.questions.expand import (
+        Expand as Expand,
+    )
+    from glt_lightning.sampling.questions.gather import (
+        AskedRows as AskedRows,
+        Gather as Gather,
+    )
+    from glt_lightning.sampling.questions.has_edges import (
+        HasEdges as HasEdges,
+    )
+    from glt_lightning.sampling.request import (
+        BatchRequest as BatchRequest,
+        SamplerConfig as SamplerConfig,
+        batch_key as batch_key,
+        drawn_from as drawn_from,
+        shuffle_key as shuffle_key,
+    )
+    from glt_lightning.sampling.sample import (
+        AGGREGATED as AGGREGATED,
+        BY_SOURCE as BY_SOURCE,
+        COLUMN_POINTERS as COLUMN_POINTERS,
+        EDGE_WEIGHT as EDGE_WEIGHT,
+        FLIPPED as FLIPPED,
+        ROW as ROW,
+        TARGET_ID as TARGET_ID,
+        TREE_OF as TREE_OF,
+        VISITS as VISITS,
+        Draft as Draft,
+        Placed as Placed,
+        Sample as Sample,
+        aggregate_key as aggregate_key,
+        edge_key as edge_key,
+        link_key as link_key,
+        node_key as node_key,
+        of_type as of_type,
+        seed_key as seed_key,
+        target_name as target_name,
+    )
+    from glt_lightning.sampling.source import (
+        Arrays as Arrays,
+        InconsistentReplyError as InconsistentReplyError,
+        OwnedParts as OwnedParts,
+        OwnerQuestion as OwnerQuestion,
+        Received as Received,
+        RemoteRows as RemoteRows,
+        Reply as Reply,
+        converse as converse,
+        wire_dtype as wire_dtype,
+    )
+    from glt_lightning.sampling.subgraph_task import (
+        BIDIRECTIONAL as BIDIRECTIONAL,
+        INDUCED as INDUCED,
+        SubgraphTask as SubgraphTask,
+    )
+    from glt_lightning.sampling.table import (
+        RowTable as RowTable,
+        ask_owners as ask_owners,
+        node_names as node_names,
+    )
+    from glt_lightning.sampling.times import (
+        ignored_times as ignored_times,
+        require_time_attr as require_time_attr,
+    )
+    from glt_lightning.sampling.walks import (
+        WalkStart as WalkStart,
+        walk_through as walk_through,
+    )
+    from glt_lightning.sampling.weights import (
+        ignored_weights as ignored_weights,
+        placed_weights as placed_weights,
+        weights_of as weights_of,
+    )
+
+# What users and other rooms ask for, by the module that defines it
+_MODULES = {
+    "aggregate": ("require_aggregable",),
+    "counters": ("Counters",),
+    "device_draft": ("GpuSamplers",),
+    "device_source": ("DeviceSource",),
+    "draws": (
+        "role_key",
+        "streams",
+    ),
+    "fanouts": ("fanout_table",),
+    "hops": ("k_hop",),
+    "importance_task": ("ImportanceTask",),
+    "khop": (
+        "KHopSampler",
+        "neighbor_source",
+    ),
+    "link_task": (
+        "EXCLUDE",
+        "LinkTask",
+    ),
+    "links": (
+        "LinksSampler",
+        "split_by_type",
+    ),
+    "metapath": ("fault_of",),
+    "negatives": (
+        "DrawnTrials",
+        "NodeWeights",
+        "key_of_type",
+    ),
+    "own_batches": (
+        "BatchSampler",
+        "OwnBatches",
+    ),
+    "plan": (
+        "EpochPlan",
+        "permutation",
+    ),
+    "questions": ("QUESTIONS",),
+    "questions.expand": ("Expand",),
+    "questions.gather": (
+        "AskedRows",
+        "Gather",
+    ),
+    "questions.has_edges": ("HasEdges",),
+    "request": (
+        "BatchRequest",
+        "SamplerConfig",
+        "batch_key",
+        "drawn_from",
+        "shuffle_key",
+    ),
+    "sample": (
+        "AGGREGATED",
+        "BY_SOURCE",
+        "COLUMN_POINTERS",
+        "Draft",
+        "EDGE_WEIGHT",
+        "FLIPPED",
+        "Placed",
+        "ROW",
+        "Sample",
+        "TARGET_ID",
+        "TREE_OF",
+        "VISITS",
+        "aggregate_key",
+        "edge_key",
+        "link_key",
+        "node_key",
+        "of_type",
+        "seed_key",
+        "target_name",
+    ),
+    "source": (
+        "Arrays",
+        "InconsistentReplyError",
+        "OwnedParts",
+        "OwnerQuestion",
+        "Received",
+        "RemoteRows",
+        "Reply",
+        "converse",
+        "wire_dtype",
+    ),
+    "subgraph_task": (
+        "BIDIRECTIONAL",
+        "INDUCED",
+        "SubgraphTask",
+    ),
+    "table": (
+        "RowTable",
+        "ask_owners",
+        "node_names",
+    ),
+    "times": (
+        "ignored_times",
+        "require_time_attr",
+    ),
+    "walks": (
+        "WalkStart",
+        "walk_through",
+    ),
+    "weights": (
+        "ignored_weights",
+        "placed_weights",
+        "weights_of",
+    ),
+}
+_HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+
+__all__ = ["BatchRequest", "BatchSampler", "Draft", "EpochPlan", "Sample", "SamplerConfig"]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -1,0 +1,116 @@
+"""Which GPUs sample in sampler processes, and where they find the graph: plain values, for another process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from glt_lightning.base import DEFAULT_DRAW, CacheOptions, DrawOptions, GpuBudgets, OptionError, SamplingOptions
+from glt_lightning.graph import Manifest, require_readable
+from glt_lightning.sampling.request import drawn_from
+from glt_lightning.sampling.weights import placed_weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceSource:
+    """devices: such as ``cuda:0``; sampler process k takes the k-th, and begins again at the first.
+
+    topology, features: as in `SamplingOptions`, without ``auto``.  feature_bytes, topology_bytes: the budgets
+    of ``hybrid``.  edges: batches may have ids and attributes of edges.  weights, timed, labor: as in `DrawOptions`.
+    host: path of the arrays that GPUs read in the host's memory; None where they read none.
+    """
+
+    devices: tuple[str, ...]
+    topology: str
+    features: str
+    feature_bytes: int | None = None
+    topology_bytes: int | None = None
+    edges: bool = True
+    host: str | None = None
+    weights: tuple[str | None, ...] = ()
+    timed: bool = False
+    labor: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        devices: Sequence[str],
+        sampling: SamplingOptions,
+        cache: CacheOptions,
+        edges: bool,
+        draw: DrawOptions = DEFAULT_DRAW,
+    ) -> DeviceSource | None:
+        """What the options say; None where no GPU is named. Raises `OptionError` for one that has nothing to do."""
+        if not devices:
+            return None
+        if draw.picker is not None:
+            raise OptionError(
+                f"sampling.picker: runs on CPUs, and {', '.join(devices)} would sample. Remove it, or worker_devices."
+            )
+        topology, features = str(sampling.topology), str(sampling.features)
+        if topology == "cpu":
+            raise OptionError(
+                f"worker_devices: {', '.join(devices)} has no effect with sampling.topology cpu; remove one of them."
+            )
+        on_disk = cache.memory_bytes is not None
+        require_readable(features, on_disk)
+        budgets = GpuBudgets.of(sampling, cache)
+        if topology == "auto":
+            topology = "device" if budgets.topology is None else "hybrid"
+        if features == "auto":
+            features = "cpu" if on_disk else "device" if budgets.features is None else "hybrid"
+        return cls(
+            devices=tuple(devices),
+            topology=topology,
+            features=features,
+            feature_bytes=budgets.features,
+            topology_bytes=budgets.topology,
+            edges=edges,
+            weights=draw.weights,
+            timed=draw.timed,
+            labor=draw.labor,
+        )
+
+    @classmethod
+    def of_workers(cls, sampling: SamplingOptions, cache: CacheOptions, manifest: Manifest) -> DeviceSource | None:
+        """For the sampler processes of a rank."""
+        return cls.of_devices(sampling.worker_devices, sampling, cache, manifest)
+
+    @classmethod
+    def of_devices(
+        cls,
+        devices: Sequence[str],
+        sampling: SamplingOptions,
+        cache: CacheOptions,
+        manifest: Manifest,
+        edges: bool = False,
+    ) -> DeviceSource | None:
+        """The same for this graph, which is drawn from by the weights and times of ``sampling``. edges: even if it wants none.
+
+        Raises `OptionError` for weights and times that the graph does not have, too.
+        """
+        draw = drawn_from(manifest, sampling.draw, sampling.weight_attr, time_attr=sampling.time_attr)
+        draw = replace(draw, weights=placed_weights(manifest, sampling.weight_attr))
+        return cls.of(devices, sampling, cache, edges or "edge_rows" in draw.columns, draw)
+
+    @property
+    def on_host(self) -> tuple[str, ...]:
+        """What GPUs read in the host's memory: ``topology``, ``features``."""
+        kinds = {"topology": self.topology, "features": self.features}
+        return tuple(what for what, kind in kinds.items() if kind in ("uva", "hybrid"))
+
+    def device(self, index: int) -> str:
+        """That of a sampler process."""
+        return self.devices[index % len(self.devices)]
+
+    @property
+    def budgets(self) -> GpuBudgets:
+        return GpuBudgets(topology=self.topology_bytes, features=self.feature_bytes)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> DeviceSource:
+        return cls(**dict(raw) | {"devices": tuple(raw["devices"]), "weights": tuple(raw["weights"])})

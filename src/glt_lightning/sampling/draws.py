@@ -1,0 +1,44 @@
+"""Keyed random numbers over arrays; their native twin is ``cuda/random.h``, their plain one in `tests/reference`."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from glt_lightning.base import DataError
+from glt_lightning.kernels import GOLDEN, mix64
+
+_MASK = (1 << 64) - 1
+_HALF, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
+
+
+def _mix(value: int) -> int:
+    return int(mix64(np.array([value & _MASK], dtype=np.uint64))[0])
+
+
+def role_key(batch_key: int, role: str) -> int:
+    """Key of the draws of a batch that are not of neighbours, such as those of ``negative`` edges: no two roles draw alike."""
+    name = int.from_bytes(hashlib.blake2b(role.encode(), digest_size=8).digest(), "little")
+    return _mix(batch_key ^ _mix(name))
+
+
+def streams(key: int, numbers: np.ndarray) -> np.ndarray:
+    """uint64 [n]: the stream of draws of each number, int64 [n], from 0."""
+    return mix64(np.uint64(key) + (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN))
+
+
+def draw64(streams: np.ndarray, i: np.ndarray, n: int) -> np.ndarray:
+    """int64: the i-th draw of each stream, uniform in [0, n): the high half of the product of 64 random bits and n < 2^63.
+
+    streams, i: uint64 arrays, broadcast. Raises `DataError` for n that is not in 1 to 2^63 - 1.
+    """
+    if not 1 <= n < 1 << 63:
+        raise DataError(f"draw64: expected n from 1 to 2^63 - 1, got {n}.")
+    bits = mix64(streams + (i + np.uint64(1)) * np.uint64(GOLDEN))
+    high, low = bits >> _HALF, bits & _LOW
+    n_high, n_low = np.uint64(n >> 32), np.uint64(n & 0xFFFFFFFF)
+    middle = high * n_low + (low * n_low >> _HALF)  # below 2^64: (2^32 - 1)^2 + 2^32 - 1
+    if not n_high:
+        return (middle >> _HALF).view(np.int64)
+    return (high * n_high + (middle >> _HALF) + ((low * n_high + (middle & _LOW)) >> _HALF)).view(np.int64)

@@ -1,0 +1,13 @@
+"""The questions to owners of remote rows, one file each. `sampler.source` tells how they travel."""
+
+from __future__ import annotations
+
+from glt_lightning.sampling.questions.expand import Expand
+from glt_lightning.sampling.questions.gather import AskedRows, Gather
+from glt_lightning.sampling.questions.has_edges import HasEdges
+from glt_lightning.sampling.questions.induce import Induce
+from glt_lightning.sampling.questions.walk import Walk
+
+QUESTIONS = (Expand, Gather, HasEdges, Induce, Walk)  # that owners answer
+
+__all__ = ["QUESTIONS", "AskedRows", "Expand", "Gather", "HasEdges", "Induce", "Walk"]

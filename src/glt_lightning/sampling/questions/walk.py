@@ -1,0 +1,219 @@
+"""The question to take walks on for as long as they stay in an owner's parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from glt_lightning.base import DataError, DrawOptions
+from glt_lightning.kernels import (
+    MOST_STEPS,
+    ExcludedEdges,
+    ExcludedEntries,
+    GraphView,
+    WalkRule,
+    Walks,
+    is_excluded,
+    user_ids,
+    walk_streams,
+)
+from glt_lightning.sampling.source import (
+    Arrays,
+    InconsistentReplyError,
+    OwnedParts,
+    OwnerQuestion,
+    Received,
+    Reply,
+    Work,
+    find_excluded,
+    require_few,
+    weights_header,
+)
+
+MOST_WALKS = 1 << 16  # of one question: 1.25 MiB
+STEPS_AT_ONCE = 1 << 22  # that an owner takes before it answers: a second's work at most
+STEP_BYTES = 40  # of memory on the way: the trace, which of it was visited, and twice the nodes of the reply
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """How walks went on. counts: [n], nodes that each came to.  nodes: [sum of counts] gids, with a -1 behind those of a walk
+    that has ended early.  user_ids: [R], of the roots where walks begin."""
+
+    counts: np.ndarray
+    nodes: np.ndarray
+    user_ids: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, walks: Walks, uids: np.ndarray | None = None) -> Stepped:
+        """Converts walks whose trace holds the requested steps alone."""
+        ended = walks.at < 0
+        visited = walks.trace >= 0
+        counts = np.count_nonzero(visited, axis=1) + ended
+        first, place = np.argmax(visited, axis=1), np.arange(walks.trace.shape[1])
+        np.greater_equal(place, first[:, None], out=visited)
+        visited &= place < (first + counts)[:, None]
+        return cls(counts, walks.trace[visited], uids)
+
+    @classmethod
+    def joined(cls, found: Sequence[Stepped]) -> Stepped:
+        """Those of one piece of the walks after the other."""
+        if len(found) == 1:
+            return found[0]
+        uids = [each.user_ids for each in found if each.user_ids is not None]
+        counts, nodes = (np.concatenate([getattr(each, name) for each in found]) for name in ("counts", "nodes"))
+        return cls(counts, nodes, np.concatenate(uids) if uids else None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Walk(OwnerQuestion[Stepped]):
+    """Walks of which an owner has the next rows.
+
+    weights: as of `DrawOptions`.  roots: integer [n] gids.
+    key, walks: so many walks of each root are to begin, with streams by this key (`walk_streams`); trees: int32 [n] of the roots,
+    in a disjoint batch.  Without a key, each walk is on its way: at [n], streams uint64 [n], step int32 [n], as of `Walks`.
+    excluded: edges of the owner's rows that walks do not go along.
+    """
+
+    op: ClassVar[str] = "walk"
+
+    rule: WalkRule
+    roots: np.ndarray
+    weights: tuple[str | None, ...] = ()
+    key: int | None = None
+    walks: int = 1
+    trees: np.ndarray | None = None
+    at: np.ndarray | None = None
+    streams: np.ndarray | None = None
+    step: np.ndarray | None = None
+    excluded: ExcludedEdges | None = None
+
+    def __len__(self) -> int:
+        return len(self.roots)
+
+    @property
+    def _of_walks(self) -> dict[str, np.ndarray]:
+        each = {name: getattr(self, name) for name in ("roots", "trees", "at", "streams", "step")}
+        return {name: array for name, array in each.items() if array is not None}
+
+    def _piece(self, begin: int, end: int) -> Self:
+        pieces: dict[str, Any] = {name: array[begin:end] for name, array in self._of_walks.items()}
+        return replace(self, **pieces)
+
+    def pieces(self) -> Sequence[Self]:
+        step = max(1, MOST_WALKS // self.walks)
+        return [self._piece(begin, begin + step) for begin in range(0, len(self), step)]
+
+    def joined(self, answers: Sequence[Stepped]) -> Stepped:
+        return Stepped.joined(answers)
+
+    def to_wire(self) -> tuple[dict[str, Any], Arrays]:
+        rule = {"edge_types": list(self.rule.edge_types), "length": self.rule.length, "restart": self.rule.restart}
+        header: dict[str, Any] = rule | {"ends": self.rule.ends}
+        header |= {} if self.key is None else {"key": self.key, "walks": self.walks}
+        excluded = {} if self.excluded is None else self.excluded.to_arrays()
+        return header | weights_header(self.weights), self._of_walks | excluded
+
+    def conversation(self) -> Generator[Self, Received, Stepped]:
+        """An owner answers the first walks, or roots; the rest is asked for after that."""
+        found, done = [], 0
+        while True:
+            reply = (yield self._piece(done, len(self)) if done else self).arrays
+            counts, nodes = (reply.get(name, np.empty(0)) for name in ("counts", "nodes"))
+            found.append(Stepped(counts, nodes, reply.get("user_ids")))
+            roots = self._number_of_roots(found[-1])
+            if not 0 < roots <= len(self) - done:
+                raise InconsistentReplyError(f"a question for {len(self) - done} walks is inconsistent.")
+            done += roots
+            if done == len(self):
+                return Stepped.joined(found)
+
+    def _number_of_roots(self, found: Stepped) -> int:
+        """How many walks, or roots, a reply is about; 0 where it contradicts itself."""
+        columns = [found.counts, found.nodes] + ([] if found.user_ids is None else [found.user_ids])
+        if any(a.ndim != 1 or a.dtype not in (np.int32, np.int64) for a in columns) or found.counts.min(initial=1) < 1:
+            return 0
+        roots, rest = divmod(len(found.counts), self.walks)
+        if rest or found.counts.max(initial=1) > self.rule.length or found.counts.sum() != len(found.nodes):
+            return 0
+        begins = self.key is not None
+        return roots if (found.user_ids is not None and len(found.user_ids) == roots) == begins else 0
+
+    @classmethod
+    def work(cls, header: Mapping[str, Any], arrays: Arrays, parts: OwnedParts) -> Work:
+        """For the first walks, or the first roots, as many as fit."""
+        view = parts.partition.weighted(weights := DrawOptions.from_wire(header).weights)
+        question = cls._from_wire(header, arrays, weights)
+        require_few("walk", question.excluded)
+        rule, size, most_bytes = question.rule, parts.wire.itemsize, parts.most_bytes
+        rule.require(view.src_types.tolist(), view.dst_types.tolist())
+        each = (question.walks * (rule.length + 1) + 1) * size
+        if each > most_bytes:
+            raise DataError(
+                f"walk: {question.walks} walks of {rule.length} steps take {each} bytes, more than a reply of this process may "
+                f"have ({most_bytes}). Use fewer or shorter walks, or raise cluster.limits.reply_size here."
+            )
+        steps = question.walks * rule.length
+        most = max(1, min(most_bytes // each, MOST_WALKS // question.walks, STEPS_AT_ONCE // steps, len(question)))
+
+        def reply(look: Callable[[], None]) -> Reply:
+            excluded = find_excluded(question.excluded, view, look)
+            found = question._piece(0, most).answer(view, excluded=excluded)
+            return Reply.of({"counts": found.counts, "nodes": found.nodes, "user_ids": found.user_ids}, parts.wire)
+
+        return Work(most * steps * STEP_BYTES, reply)
+
+    def answer(
+        self, view: GraphView, threads: int = 1, excluded: Mapping[int, ExcludedEntries] | None = None
+    ) -> Stepped:
+        """The walks through the mapped rows. excluded: where its rows have the excluded edges, if that is known.
+
+        Raises `DataError` for nodes that are not there, and as `Walks.advance`."""
+        roots, uids = self.roots.astype(np.int64), None
+        if self.key is None:
+            assert self.at is not None
+            assert self.streams is not None
+            assert self.step is not None
+            walks = Walks(self.rule, roots, self.streams, self.at.astype(np.int64), self.step.copy())
+        else:
+            uids = user_ids(view, int(view.dst_types[self.rule.edge_types[0]]), roots)
+            streams = walk_streams(uids, self.walks, self.key, self.trees)
+            walks = Walks.begin(self.rule, np.repeat(roots, self.walks), streams)
+        if excluded is None and self.excluded is not None:
+            excluded = self.excluded.find(view)
+        walks.advance(view, threads=threads, excluded=excluded)
+        return Stepped.of(walks, uids)
+
+    @classmethod
+    def _from_wire(cls, header: Mapping[str, Any], arrays: Arrays, weights: tuple[str | None, ...]) -> Self:
+        """The inverse of `to_wire`. weights: of the header, checked."""
+        edge_types = header.get("edge_types")
+        if not isinstance(edge_types, list) or not 0 < len(edge_types) <= MOST_STEPS:
+            raise DataError(f"walk: expected a list of edge types, got {edge_types!r:.100}.")
+        numbers = {name: header.get(name) for name in ("length", "restart", "ends")}
+        rule = WalkRule(edge_types=tuple(edge_types), **numbers)  # type: ignore[arg-type]  # checked there
+        key, walks = header.get("key"), header.get("walks", 1)
+        begins = key is not None
+        whole = (
+            type(walks) is int and 1 <= walks <= MOST_STEPS and (not begins or (type(key) is int and 0 <= key < 2**64))
+        )
+        if not whole or walks * rule.length > MOST_STEPS:
+            raise DataError(
+                f"walk: expected a key of 64 bits and at most {MOST_STEPS} steps of a root, got {key!r:.50} and {walks!r:.50} "
+                f"walks of {rule.length} steps."
+            )
+        ids: tuple[Any, ...] = np.int32, np.int64
+        dtypes = {"streams": (np.uint64,), "step": ids[:1], "trees": ids[:1]}
+        expected = ({"roots"}, {"roots", "trees"}) if begins else ({"roots", "at", "streams", "step"},)
+        excluded = ExcludedEdges.from_arrays(arrays)
+        arrays = {name: array for name, array in arrays.items() if not is_excluded(name)}
+        flat = all(a.ndim == 1 and a.dtype in dtypes.get(name, ids) for name, a in arrays.items())
+        if set(arrays) not in expected or not flat or len({len(a) for a in arrays.values()}) > 1:
+            got = {name: f"{a.dtype} {list(a.shape)}" for name, a in arrays.items()}
+            raise DataError(f"walk: expected the arrays {' or '.join(map(str, map(sorted, expected)))}; got {got}.")
+        if not begins and arrays["step"].min(initial=0) < 0:
+            raise DataError("walk: step: expected numbers of steps from 0.")
+        return cls(rule=rule, weights=weights, key=key, walks=walks, excluded=excluded, **arrays)

@@ -1,0 +1,217 @@
+"""What a sampler is asked for, and how its draws are keyed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.base import AGGREGATES, DataError, DrawOptions, OptionError, WeightAttr
+from glt_lightning.graph import Manifest, probed
+from glt_lightning.kernels import ExcludedEdges, Trees
+from glt_lightning.sampling.importance_task import ImportanceTask
+from glt_lightning.sampling.link_task import LinkTask
+from glt_lightning.sampling.subgraph_task import INDUCED, SubgraphTask
+from glt_lightning.sampling.times import require_time_attr
+from glt_lightning.sampling.weights import weights_of
+
+
+def drawn_from(
+    manifest: Manifest,
+    draw: DrawOptions,
+    weight_attr: WeightAttr = None,
+    subgraph: SubgraphTask | None = None,
+    time_attr: str | None = None,
+) -> DrawOptions:
+    """``draw`` for this graph: batches of a graph with attributes of edges have edge rows whether asked for or not.
+
+    weight_attr, time_attr: those of ``sampling``.  subgraph: the edges of batches; an induced one has none of those that are
+    sampled. Raises `OptionError` if they do not fit the graph.
+    """
+    with_attributes = any(manifest.edge_attrs(r) for r in range(len(manifest.schema.edge_types)))
+    require_time_attr(manifest, time_attr)
+    found = {"weights": weights_of(manifest, weight_attr), "timed": time_attr is not None}
+    found |= {} if draw.picker is None else {"picker": probed(draw.picker, manifest)}
+    with_edge = draw.with_edge or with_attributes if subgraph is None else subgraph.kind != INDUCED
+    return DrawOptions(**draw.values | found | {"with_edge": with_edge})
+
+
+def _refuse_own_batches(given: Any, _num_edge_types: int | None = None) -> None:
+    raise DataError(f"own_batches: {given!r:.100} makes batches in its own process alone.")
+
+
+@dataclass(frozen=True)
+class SamplerConfig(DrawOptions):
+    """How a loader's batches are sampled. Plain numbers, so that it can be sent to another process.
+
+    It is the draw options, and: seed_type: node type index of the seeds.  fanouts: [H][R], per hop and edge type; -1 all,
+    0 none.  stored: attributes are not decoded (`Manifest.as_stored`).
+    aggregate: ``mean`` or ``sum``: batches have what the last hop brings as ``x_neighbors`` (`sampler.aggregate`) instead; None:
+    they have its nodes and edges.
+    pointers: batches have the column pointers of their edges.  by_source: they have the edges in the order of sources, too.
+    with_row: batches have the number of each node in its type.
+    node_attrs, edge_attrs: batches have ids and attributes of nodes, of edges; without them no rows are read or asked for.
+    disjoint: each seed is the root of a tree of its own (`ops.trees.Trees`), and batches tell of each node in which it is.
+    link: what batches of edges, and not of nodes, are made of; their seeds are those that `sampler.links` finds.
+    more_links: the same of further edge types.
+    subgraph: the edges that batches have beside or in place of those that were sampled; None: these alone.
+    importance: walks that find the neighbours; ``fanouts`` are then of its edge types. None: stored edges lead to them.
+    own_batches: name of the `BatchSampler` that makes the batches, in this process; None: the k-hop sampler does.
+    most_bytes: largest memory of one batch, or None for no limit.
+
+    Raises:
+        DataError: By `require_room`, for a batch larger than ``most_bytes``.
+
+    Example:
+        >>> config = SamplerConfig(seed_type=0, fanouts=((15,), (10,)), replace=True)  # two hops, one edge type
+        >>> len(config.fanouts), config.replace
+        (2, True)
+    """
+
+    seed_type: int = field(metadata={"range": (0, 2**31 - 1)})
+    fanouts: tuple[tuple[int, ...], ...]
+    stored: bool = False
+    aggregate: str | None = field(default=None, metadata={"choices": AGGREGATES})
+    pointers: bool = False
+    by_source: bool = False
+    with_row: bool = False
+    node_attrs: bool = True
+    edge_attrs: bool = True
+    disjoint: bool = False
+    link: LinkTask | None = field(default=None, metadata={"read": LinkTask.from_wire})
+    more_links: tuple[LinkTask, ...] = field(default=(), metadata={"read": LinkTask.further})
+    subgraph: SubgraphTask | None = field(default=None, metadata={"read": SubgraphTask.from_wire})
+    importance: ImportanceTask | None = field(default=None, metadata={"read": ImportanceTask.from_wire})
+    own_batches: str | None = field(default=None, metadata={"read": _refuse_own_batches})
+    most_bytes: int | None = field(default=None, metadata={"range": (0, 2**62)})
+
+    @property
+    def links(self) -> tuple[LinkTask, ...]:
+        """The tasks of all edge types; none for seeds that are nodes."""
+        return () if self.link is None else (self.link, *self.more_links)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        # None where it is not so, so that a checkpoint with another value is noticed; those of earlier releases have neither
+        task = self.subgraph
+        edges = None if task is None else [task.kind, list(task.reverse)]
+        own = {"disjoint": self.disjoint or None, "subgraph": edges, "batch_sampler": self.own_batches}
+        own |= {"importance_neighbors": None if self.importance is None else self.importance.identity}
+        return super().identity | own
+
+    @property
+    def has_edge_rows(self) -> bool:
+        """Whether batches have ids and attributes of edges."""
+        return self.edge_attrs and (self.with_edge or self.subgraph is not None)
+
+    def by_walks(self, task: ImportanceTask) -> SamplerConfig:
+        """The same of batches whose edges have numbers of visits, where others have edge rows."""
+        return replace(self, importance=task, with_edge=True, edge_attrs=False)
+
+    def require_possible(self, on_gpu: bool, on_device: bool) -> None:
+        """Raises `OptionError` for what a GPU that samples (``on_gpu``), or keeps rows, cannot do; `DataError` for what no loader
+        asks for."""
+        if self.aggregate is not None and (on_gpu or on_device):
+            raise OptionError(
+                f"sampling.aggregate_first: {self.aggregate!r} needs a CPU that samples and reads all rows; here a GPU "
+                "samples, or keeps rows. Set sampling.topology to cpu and remove cache.device, or remove aggregate_first."
+            )
+        if self.picker is not None and on_gpu:
+            raise OptionError("sampling.picker: runs on CPUs, and here a GPU samples. Set sampling.topology to cpu.")
+        if on_gpu and on_device:
+            raise OptionError(
+                "neighbor_source: on_device and store exclude each other: on_device lists rows that batches made "
+                "by the CPU omit, and with store the GPU makes whole batches. Give one of them."
+            )
+        others = ("aggregate", "subgraph", "picker", "timed", "labor", "edge_attrs")
+        if self.importance is not None and (given := [name for name in others if getattr(self, name)]):
+            raise DataError(f"importance: {given[0]}: is not for batches whose neighbours walks find.")
+
+    def require_room(self, nbytes: int) -> None:
+        """Raises `DataError` for a batch that is larger than ``most_bytes``; to be asked before memory is taken."""
+        if self.most_bytes is not None and nbytes > self.most_bytes:
+            raise DataError(
+                f"a batch with fan-outs {[max(hop, key=abs) for hop in self.fanouts]} takes {nbytes} bytes or more; this server "
+                f"makes batches of at most {self.most_bytes} (cluster.limits.batch_size). Use smaller batches or fan-outs, or "
+                "raise cluster.limits.batch_size there."
+            )
+
+
+@dataclass(frozen=True)
+class BatchRequest:
+    """One batch to make: a pure function of this, the config and the graph.
+
+    Attributes:
+        number: Position in the rank's epoch, from 0.
+        key: 64-bit key of all draws.
+        seeds: int64 [S] gids of the config's ``seed_type``.
+        input_id: int64 [S] positions of the seeds in the loader's seed array.
+        more_seeds: Node type -> int64 gids of seeds of further node types.
+        extras: Name -> array [S, ...] that no sampler reads (labels, times, ids of edges); it travels untouched to
+            `loader.collate`.
+        link: For a loader of edges, whose sources are ``seeds``: ``dst`` int64 [S], gids of their destinations; where the trainer
+            has them, ``negatives`` int64 [S, K] (destinations that are given, -1: to draw), ``trial_src`` and ``trial_dst``
+            int64 [N, T] (`sampler.negatives.GivenTrials`), in the user's ids, ``rejected`` int64 [n] (trials, or positions of
+            the mask, that are edges of the loader), and ``look_up``, of any content, which asks for ``stored``: int64 [1], how
+            many of the edges are stored. Those of further edge types have names by `sample.of_type`, also ``src``, their sources.
+        excluded: Edges that the batch is sampled without, beside those of ``exclude_target_edges``.
+        trees: For a disjoint batch: the trees of all seeds, and their bounds in time. None: as ``Trees()``. In a request for
+            edges it has bounds alone, one for each edge, edge type after edge type: all trees of an example have its.
+        neighbor_key: 64-bit key of the draws of neighbours, where several batches have the same (``sampling.batch_dependency``).
+            None: ``key``, which other draws have in any case.
+
+    Example:
+        >>> request = BatchRequest(number=0, key=99, seeds=np.array([4, 2]), input_id=np.array([0, 1]))
+        >>> request.nbytes
+        32
+    """
+
+    number: int
+    key: int
+    seeds: np.ndarray
+    input_id: np.ndarray
+    more_seeds: Mapping[int, np.ndarray] = field(default_factory=dict)
+    extras: Mapping[str, np.ndarray] = field(default_factory=dict)
+    link: Mapping[str, np.ndarray] = field(default_factory=dict)
+    excluded: ExcludedEdges | None = None
+    trees: Trees | None = None
+    neighbor_key: int | None = None
+
+    @property
+    def key_of_neighbors(self) -> int:
+        return self.key if self.neighbor_key is None else self.neighbor_key
+
+    @property
+    def nbytes(self) -> int:
+        """Of all its arrays."""
+        arrays = [self.seeds, self.input_id]
+        for further in (self.more_seeds, self.extras, self.link):
+            arrays += further.values()
+        return sum(a.nbytes for a in arrays) + sum(a.nbytes for a in (self.excluded, self.trees) if a is not None)
+
+    def typed_seeds(self, seed_type: int) -> dict[int, np.ndarray]:
+        """All seeds by node type. seed_type: that of ``seeds``. Raises `DataError` where ``more_seeds`` has it, too."""
+        if seed_type in self.more_seeds:
+            raise DataError(
+                f"batch {self.number}: more_seeds has seeds of node type {seed_type}, which those in seeds are of. Put all seeds "
+                "of this type into seeds."
+            )
+        return {seed_type: self.seeds, **self.more_seeds}
+
+
+def batch_key(seed: int, loader: str, epoch: int, position: int) -> int:
+    """Key of the batch that starts at ``position`` of an epoch plan: 64 bits of a BLAKE2b hash."""
+    return _hash64("batch", seed, loader, epoch, position)
+
+
+def shuffle_key(seed: int, loader: str, epoch: int) -> int:
+    """Key of the order of an epoch's seeds."""
+    return _hash64("shuffle", seed, loader, epoch)
+
+
+def _hash64(*what: object) -> int:
+    text = "\x1f".join(str(w) for w in what)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

@@ -1,0 +1,310 @@
+"""Where a batch's rows of one table are found: in mapped parts, in the remote cache, in the answers of owners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from glt_lightning.base import PeerError
+from glt_lightning.graph import DeviceIndex, LocalPartition, Manifest
+from glt_lightning.kernels import DynamicCache, RankedSet, Route, Router, Shards, relabel
+from glt_lightning.sampling.counters import Counters
+from glt_lightning.sampling.questions.gather import AskedRows, Gather
+from glt_lightning.sampling.questions.has_edges import KnowsEdges
+from glt_lightning.sampling.request import SamplerConfig
+from glt_lightning.sampling.source import Arrays, RemoteRows, RowsQuestion
+from glt_lightning.sampling.walks import LocalWalks
+
+A = TypeVar("A")
+_NO_IDS = np.empty(0, dtype=np.int64)
+
+
+class CachedTable(Protocol):
+    """Remote rows of one table that are cached on this host: `CachedRows`, `CachedEdges`."""
+
+    @property
+    def rows(self) -> Mapping[str, np.ndarray]: ...
+
+    def __len__(self) -> int: ...
+
+    def find(self, ids: np.ndarray) -> np.ndarray:
+        """int32 [n]: which row each is, or -1."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Rows that are placed from ``place`` on. index: of the table in what ``gathered`` gives.  ids: of rows that an owner
+    was asked for; None: of a cache."""
+
+    place: int
+    count: int
+    gathered: Callable[[], Sequence[Arrays]]
+    index: int = 0
+    ids: np.ndarray | None = None
+
+
+@dataclass
+class RowTable:
+    """The nodes of one type or the edges of one edge type: where a batch's rows of it will be found.
+
+    names: name in a batch -> name in the partition.  local: the attributes in the mapped parts, by name in the partition.
+    on_device: nodes whose attributes the trainer's device has, so that they are left out.
+
+    Attributes:
+        once: A row that a batch names several times is routed, and counted, once.
+    """
+
+    kind: str
+    type: int
+    names: Mapping[str, str]
+    local: dict[str, Shards]
+    on_device: RankedSet | None = None
+
+    def __post_init__(self) -> None:
+        self.stored = tuple(self.names.values())
+        self.row_bytes = sum(shards.row_bytes for shards in self.local.values())
+        self.router: Router | None = None  # None: all rows are mapped here
+        self.cached: CachedTable | None = None
+        self.dynamic: DynamicCache | None = None
+        # first id behind those of the graph; cached rows are placed from there on, answers of owners behind those
+        self.end = self._first_answer = 0
+        self.once = False
+        self._found: list[list[np.ndarray]] = []  # memory for rows of `dynamic`, for each step of the batch
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets the batch before. Lists have one array per step of the batch."""
+        self.next_place = self._first_answer
+        self.places: list[np.ndarray] = []  # int64
+        self.answers: list[Answer] = []  # in the order of their places
+        self.ranks: list[np.ndarray] = []  # int32, on the device
+        self.routed: list[np.ndarray] = []  # edge rows
+        self.counts = [0, 0, 0]  # rows that are local, cached, remote
+        self.at_hand: Mapping[str, np.ndarray] = {}  # ids that are known already, by name in a batch
+        self._distinct = _NO_IDS
+        self._copies: list[np.ndarray] = []  # int32, which of the distinct rows each is
+
+    def route_by(
+        self,
+        router: Router,
+        cached: CachedTable | None = None,
+        dynamic: DynamicCache | None = None,
+        *,
+        repeats: bool = False,
+    ) -> None:
+        """Rows will be routed to their owners, unless they are cached. repeats: a batch may name a row several times; it is
+        routed once."""
+        self.router, self.cached, self.dynamic, self.once = router, cached, dynamic, repeats
+        self.end = self._first_answer = end = int(router.bounds[-1])
+        self._owners = np.arange(router.num_owners, dtype=np.int64)
+        if cached is not None:
+            self._first_answer += len(cached)
+            rows = cached.rows
+            self.local = {n: a.extended([(end, rows[n])], self._first_answer) for n, a in self.local.items()}
+        self.clear()
+
+    def place(self, ids: np.ndarray, at_hand: Mapping[str, np.ndarray]) -> None:
+        """Takes all rows of a batch from the mapped parts. ids: int64 [n]."""
+        if self.on_device is not None:
+            self.ranks.append(self.on_device.find(ids))
+            left = self.ranks[-1] < 0
+            ids, at_hand = ids[left], {name: values[left] for name, values in at_hand.items()}
+        self.places.append(ids)
+        self.at_hand = at_hand
+        self.counts[0] += len(ids)
+
+    def route(self, ids: np.ndarray) -> Route:
+        """Finds who has new rows of the batch and gives the rows their places, unless they are on the device, or have one."""
+        assert self.router is not None
+        if self.kind == "edge":
+            self.routed.append(ids)
+        if self.on_device is not None:
+            self.ranks.append(self.on_device.find(ids))
+            ids = ids[self.ranks[-1] < 0]
+        if self.once:
+            before = len(self._distinct)
+            self._distinct, copies = relabel(ids, self._distinct)
+            self._copies.append(copies)
+            ids = self._distinct[before:]
+        cached, begin = None, self.end
+        if self.cached is not None:
+            cached = self.cached.find(ids)
+        elif self.dynamic is not None:
+            cached, begin = self._look_up(ids, self.router, self.dynamic), self.next_place
+            self.next_place += int(cached.max(initial=-1)) + 1
+        first = self.next_place + len(ids) * (self._owners - 1)  # owner 0 needs no place
+        route = self.router(ids, first if cached is None else np.append(first, begin), cached)
+        self.next_place += len(ids) * (self.router.num_owners - 1)
+        self.places.append(route.place)
+        asked = route.begin[self.router.num_owners] - route.begin[1]
+        for i, n in enumerate((route.begin[1], len(ids) - route.begin[1] - asked, asked)):
+            self.counts[i] += n
+        return route
+
+    @property
+    def distinct_places(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """(int64 [d], where the rows that were placed or routed are in `shards`; int32 [n], which of them each of the batch's
+        rows is, or None: rows and places are one to one)."""
+        if len(self.places) != 1:
+            self.places = [np.concatenate(self.places) if self.places else _NO_IDS]
+        if not self._copies:
+            return self.places[0], None
+        self._copies = [np.concatenate(self._copies)]
+        return self.places[0], self._copies[0]
+
+    @property
+    def all_places(self) -> np.ndarray:
+        """int64 [n]: where the batch's rows are in `shards`, when all were placed or routed."""
+        places, copies = self.distinct_places
+        if copies is not None:
+            self.places, self._copies = [places[copies]], []
+        return self.places[0]
+
+    def keep(self, count: int) -> None:
+        """Leaves the batch's first ``count`` rows."""
+        self.places = [self.all_places[:count]]
+        self.at_hand = {name: values[:count] for name, values in self.at_hand.items()}
+
+    @property
+    def num_routed(self) -> int:
+        """Number of the edges that were routed."""
+        return sum(map(len, self.routed))
+
+    @property
+    def all_ranks(self) -> np.ndarray:
+        """int32 [n]: of all nodes of the batch, the row on the device, or -1."""
+        return np.concatenate(self.ranks)
+
+    def count(self, counters: Counters) -> None:
+        """Notes where the batch's rows come from."""
+        if not self.names:
+            return
+        left_out = sum(int(np.count_nonzero(ranks >= 0)) for ranks in self.ranks)
+        for kind, rows in zip(("local", "cached", "remote", "device"), (*self.counts, left_out), strict=True):
+            counters.add_rows(kind, rows, self.row_bytes)
+
+    def shards(self, name: str) -> Shards:
+        """The attribute, from the parts that are mapped and from the answers of owners."""
+        local = self.local[name]
+        remote = [(answer.place, self._checked(answer, name)) for answer in self.answers]
+        return local.extended(remote, self.next_place)
+
+    def gathered(self, threads: int) -> dict[str, np.ndarray]:
+        """All rows that were placed or routed, by name in a batch."""
+        return {
+            public: self.shards(name).gather(self.all_places, threads=threads) for public, name in self.names.items()
+        }
+
+    def learn(self) -> None:
+        """Offers the rows that owners sent to the dynamic cache."""
+        for answer in self.answers:
+            if self.dynamic is not None and answer.ids is not None:
+                rows = [np.ascontiguousarray(self._checked(answer, name)) for name in self.stored]
+                self.dynamic.insert(answer.ids.astype(np.int64), rows)
+
+    def _look_up(self, ids: np.ndarray, router: Router, dynamic: DynamicCache) -> np.ndarray:
+        """int32 [n]: which rows the dynamic cache has, numbered; those are placed next. Only remote ones are looked up."""
+        step = len(self.places)
+        if step == len(self._found):
+            self._found.append([])
+        remote = np.flatnonzero(router(ids, self._owners).owner)
+        if not self._found[step] or len(self._found[step][0]) < len(remote):
+            shards = [self.local[name] for name in self.stored]
+            self._found[step] = [np.empty((len(remote), *a.stored_row_shape), a.stored_dtype) for a in shards]
+        numbers, rows = dynamic.find(ids[remote], self._found[step])
+        if len(rows[0]):
+            found = [dict(zip(self.stored, rows, strict=True))]
+            self.answers.append(Answer(self.next_place, len(rows[0]), lambda: found))
+        cached = np.full(len(ids), -1, dtype=np.int32)
+        cached[remote] = numbers
+        return cached
+
+    def _checked(self, answer: Answer, name: str) -> np.ndarray:
+        given, rows = answer.gathered()[answer.index], answer.count
+        array = given.get(name) if isinstance(given, dict) else None
+        local = self.local[name]
+        if array is None or array.dtype != local.stored_dtype or array.shape != (rows, *local.stored_row_shape):
+            got = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
+            raise PeerError(f"an owner returned {got} for {rows} rows of {self.kind} attribute {name!r}.")
+        return array
+
+
+def ask_owners(remote: RemoteRows, routed: Sequence[tuple[RowTable, Route]]) -> None:
+    """Asks the owners for rows that were just routed: one question per owner."""
+    for owner in range(1, remote.num_owners):
+        asked = [(table, route, ids) for table, route in routed if len(ids := route.of(owner))]
+        if asked:
+            tables = [AskedRows(t.kind, t.type, t.stored, ids) for t, _, ids in asked]
+            answer = remote.ask(owner, Gather(tables))
+            for index, (table, route, ids) in enumerate(asked):
+                table.answers.append(Answer(int(route.first[owner]), len(ids), answer, index, ids))
+
+
+def node_names(manifest: Manifest) -> list[tuple[str, ...]]:
+    """Per node type, the attributes of its nodes in a batch, beside ``n_id``."""
+    return [tuple(manifest.node_attrs(t)) for t in range(len(manifest.schema.node_types))]
+
+
+def edge_names(manifest: Manifest, config: SamplerConfig) -> list[dict[str, str]]:
+    """Per edge type, name in the batch -> name in the partition, of the attributes of its edges."""
+    attributes = [manifest.edge_attrs(r) for r in range(len(manifest.schema.edge_types))]
+    return [
+        {"e_id": "edge_ids"} | {name: name for name in names} if config.has_edge_rows else {} for names in attributes
+    ]
+
+
+class MappedTables(LocalWalks, KnowsEdges):
+    """Where a batch's rows lie in the mapped parts: the part of a `neighbors.LocalSource` that is the same on the CPU and on
+    a device. on_device: nodes whose attributes the trainer's device has.
+
+    Attributes:
+        nodes: A table for each node type, with ``n_id`` and the attributes of nodes.
+        edges: A table for each edge type, with ``e_id`` and the attributes of edges, where batches have these.
+        targets: The same for edge types of which a batch has the attributes of the edges to predict.
+    """
+
+    def __init__(self, partition: LocalPartition, config: SamplerConfig, on_device: DeviceIndex | None = None) -> None:
+        self.config, self.counters = config, Counters()
+        self.view = partition.drawn_by(config.weights, config.timed, config.labor)
+        stored = partition.with_stored_edges
+        self._unweighted = stored.drawn_by((), config.timed)
+        self.stored_view = stored.weighted(config.weights)
+        self._edges_view = self.view if stored is partition else self.stored_view
+        self.nodes: list[RowTable] = []
+        self.edges: list[RowTable] = []
+        partition = partition.as_stored if config.stored else partition
+        for t, attributes in enumerate(node_names(partition.manifest)):
+            wanted = ("n_id", *attributes) if config.node_attrs else ()
+            shards = {name: partition.node_shards(t, name) for name in wanted}
+            members = on_device.tables[t] if on_device is not None and wanted else None
+            self.nodes.append(RowTable("node", t, {name: name for name in shards}, shards, members))
+        for r, names in enumerate(edge_names(partition.manifest, config)):
+            shards = {name: partition.edge_shards(r, name) for name in names.values()}
+            self.edges.append(RowTable("edge", r, names, shards))
+
+        stored = partition.with_stored_edges
+        attrs = stored.manifest.edge_attrs
+        self.targets: dict[int, RowTable] = {}
+        for r in (task.edge_type for task in config.links if task.attrs):
+            names = {"e_id": "edge_ids"} | {name: name for name in attrs(r)}
+            self.targets[r] = RowTable("edge", r, names, {n: stored.edge_shards(r, n) for n in names.values()})
+
+    def read_targets(self, edge_type: int, edges: np.ndarray) -> dict[str, np.ndarray]:
+        table = self.targets[edge_type]
+        table.clear()
+        table.place(edges, {})
+        return table.gathered(self.config.threads)
+
+    def ask(self, question: RowsQuestion[A]) -> Callable[[], A]:
+        view = self._edges_view if any(question.weights) else self._unweighted
+        return partial(question.answer, view, self.config.threads, self.config.require_room)
+
+    def begin(self) -> None:
+        """Forgets the batch before."""
+        self.counters = Counters()
+        for table in (*self.nodes, *self.edges):
+            table.clear()

@@ -1,0 +1,267 @@
+"""Random walks wherever the rows lie: in the mapped parts, and through those of owners."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.base import DataError, PeerError
+from glt_lightning.graph import LocalPartition, Manifest, bare_view
+from glt_lightning.kernels import (
+    AllLocal,
+    ExcludedEdges,
+    ExcludedEntries,
+    GraphView,
+    Pairs,
+    Picks,
+    WalkRule,
+    Walks,
+    count_visits,
+    guarded,
+    require_pairs,
+    user_ids,
+    walk_streams,
+)
+from glt_lightning.sampling.counters import Counters
+from glt_lightning.sampling.questions.walk import Stepped, Walk
+from glt_lightning.sampling.request import SamplerConfig
+from glt_lightning.sampling.source import RemoteRows, wire_dtype
+
+_WALK_BYTES = 44  # of a walk in memory, beside 8 for each step
+_AT_ONCE = 1 << 20  # walks whose steps are in memory at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class WalkStart:
+    """Walks that are to begin. roots: int64 [n] gids.  walks: number of walks of each root.  key: 64 bits, as `ops.mix.hop_key`.
+    trees: int32 [n] of the roots, in a disjoint batch.  excluded: edges that they do not go along."""
+
+    rule: WalkRule
+    roots: np.ndarray
+    walks: int
+    key: int
+    trees: np.ndarray | None = None
+    excluded: ExcludedEdges | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Of the walks in memory."""
+        return len(self.roots) * self.walks * (_WALK_BYTES + 8 * self.rule.length)
+
+    def walks_from(self, uids: np.ndarray) -> Walks:
+        """uids: int64 [n], the user's ids of the roots."""
+        streams = walk_streams(np.ascontiguousarray(uids), self.walks, self.key, self.trees)
+        return Walks.begin(self.rule, np.repeat(self.roots, self.walks), streams)
+
+
+def local_walks(view: GraphView, start: WalkStart, threads: int = 1) -> Walks:
+    """In mapped parts alone. Raises `DataError` for walks that leave them, and as `Walks.advance`."""
+    start.rule.require(view.src_types.tolist(), view.dst_types.tolist())
+    walks = start.walks_from(user_ids(view, int(view.dst_types[start.rule.edge_types[0]]), start.roots))
+    walks.advance(view, threads=threads, excluded=None if start.excluded is None else start.excluded.find(view))
+    left = walks.under_way(np.arange(len(walks)))
+    if len(left):
+        raise DataError(f"walk: node {walks.at[left[0]]} is in a part that is not mapped by this process.")
+    return walks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Visiting:
+    """Which nodes are the neighbours of others: the ``most`` (-1: all) that walks from these visit most often, at the end of each
+    ``every`` steps. walks, key, excluded: as of `WalkStart`.  self_loops: a node may be its own neighbour."""
+
+    rule: WalkRule
+    walks: int
+    key: int
+    every: int
+    most: int
+    self_loops: bool
+    excluded: ExcludedEdges | None = None
+
+    def start(self, roots: np.ndarray, trees: np.ndarray | None) -> WalkStart:
+        start = WalkStart(rule=self.rule, roots=roots, walks=self.walks, key=self.key, trees=trees)
+        return replace(start, excluded=self.excluded)
+
+
+class LocalWalks(AllLocal):
+    """For sources of the mapped parts. stored_view: the stored edges, by the weights of the config."""
+
+    config: SamplerConfig
+    counters: Counters
+    stored_view: GraphView
+
+    def walk(self, start: WalkStart) -> Walks:
+        self.config.require_room(start.nbytes)
+        return local_walks(self.stored_view, start, self.config.threads)
+
+    def most_visited(
+        self, asked: Visiting, frontier: Any, trees: np.ndarray | None, remote: RoutedWalks | None = None
+    ) -> Any:
+        """`neighbors.NeighborSource.most_visited`. remote: takes walks on where parts are remote."""
+        step, threads, pieces = max(1, _AT_ONCE // asked.walks), self.config.threads, []
+        for begin in range(0, max(1, len(frontier)), step):
+            some = np.ascontiguousarray(frontier[begin : begin + step])
+            start = asked.start(some, None if trees is None else np.ascontiguousarray(trees[begin : begin + step]))
+            self.config.require_room(start.nbytes)
+            walks = local_walks(self.stored_view, start, threads) if remote is None else remote(start, self.counters)
+            roots = None if asked.self_loops else some
+            pieces.append(count_visits(walks.trace, asked.walks, asked.every, asked.most, roots, threads))
+        columns = zip(*((p.counts, p.neighbors, p.edge_rows) for p in pieces), strict=True)
+        return Picks(*map(np.concatenate, columns)) if len(pieces) > 1 else pieces[0]
+
+
+@dataclass(frozen=True)
+class ExcludedShares:
+    """Edges that walks do not go along. of: by owner, those in its rows.  own: by edge type, the entries of the mapped parts."""
+
+    of: Sequence[ExcludedEdges | None]
+    own: Mapping[int, ExcludedEntries]
+
+
+class RoutedWalks:
+    """Walks through the mapped parts, ``view``, and those of ``remote`` owners.
+
+    An owner takes walks on for as long as they stay in its parts: so it is asked once in a round for all of them, and there are
+    at most as many rounds as steps. weights: that ``view`` is drawn by.  wire: dtype of ids in questions.
+    """
+
+    def __init__(
+        self,
+        view: GraphView,
+        remote: RemoteRows,
+        weights: tuple[str | None, ...],
+        wire: np.dtype,
+        threads: int,
+    ) -> None:
+        self._view, self._remote, self._weights, self._wire, self._threads = view, remote, weights, wire, threads
+
+    def __call__(self, start: WalkStart, counters: Counters) -> Walks:
+        """To their ends. Raises `PeerError`, naming an owner that does not answer, and as `Walks.advance`."""
+        without = self.without(start.excluded)
+        walks = self.begin(start, without, counters)
+        left = walks.under_way(np.arange(len(walks)))
+        while len(left):
+            walks.restart(left)
+            left = walks.under_way(left)
+            self.take_on(walks, left, without, counters)
+            left = walks.under_way(left)
+        return walks
+
+    def without(self, excluded: ExcludedEdges | None) -> ExcludedShares:
+        """The excluded edges in the rows of each owner."""
+        shares: list[dict[int, Pairs]] = [{} for _ in range(self._remote.num_owners)]
+        for r, (dst, src) in ({} if excluded is None else excluded.pairs).items():
+            require_pairs(self._view, r, dst, src, "excluded")
+            for owner, which in self._by_owner(dst, np.arange(len(dst))).items():
+                shares[owner][r] = dst[which].astype(self._wire), src[which].astype(self._wire)
+        own = ExcludedEdges(shares[0]).find(self._view) if shares[0] else {}
+        return ExcludedShares([ExcludedEdges(share) if share else None for share in shares], own)
+
+    def take_on(self, walks: Walks, which: np.ndarray, without: ExcludedShares, counters: Counters) -> None:
+        """One round: each goes on for as long as it stays where it stands, here or with an owner. which: int64 [m], none of which
+        restarts before its next step."""
+        shares = self._by_owner(walks.at[which], which)
+        asked = {owner: self._ask_on(walks, owner, mine, without.of[owner]) for owner, mine in shares.items() if owner}
+        if 0 in shares:
+            walks.advance(self._view, shares[0], self._threads, without.own)
+        for owner, answer in asked.items():
+            began = time.perf_counter()
+            found = answer()
+            counters.remote_s += time.perf_counter() - began
+            self._add(walks, shares[owner], found)
+
+    def begin(self, start: WalkStart, without: ExcludedShares, counters: Counters) -> Walks:
+        """The walks after their first stretches. Owners know the user's ids of their roots, which key the draws."""
+        start.rule.require(self._view.src_types.tolist(), self._view.dst_types.tolist())
+        shares = self._by_owner(start.roots, np.arange(len(start.roots)))
+        asked = {
+            owner: self._ask_first(start, owner, which, without.of[owner]) for owner, which in shares.items() if owner
+        }
+        uids = np.zeros(len(start.roots), dtype=np.int64)
+        own, each = shares.get(0, np.empty(0, np.int64)), np.arange(start.walks)
+        if len(own):
+            uids[own] = user_ids(self._view, int(self._view.dst_types[start.rule.edge_types[0]]), start.roots[own])
+        began = time.perf_counter()
+        answers = {owner: answer() for owner, answer in asked.items()}
+        counters.remote_s += time.perf_counter() - began
+        for owner, found in answers.items():
+            assert found.user_ids is not None
+            uids[shares[owner]] = found.user_ids
+        counters.remote_frontier_rows += len(uids) - len(own)
+        walks = start.walks_from(uids)
+        walks_of = {owner: (roots[:, None] * start.walks + each).reshape(-1) for owner, roots in shares.items()}
+        if 0 in walks_of:
+            walks.advance(self._view, walks_of[0], self._threads, without.own)
+        for owner, found in answers.items():
+            self._add(walks, walks_of[owner], found)
+        return walks
+
+    def _by_owner(self, gids: np.ndarray, which: np.ndarray) -> dict[int, np.ndarray]:
+        """Owner -> those of ``which`` that are at its nodes."""
+        segments = np.searchsorted(self._view.bounds, gids, side="right") - 1
+        owners = self._remote.owner_of_part[segments % self._view.num_parts]
+        return {int(owner): which[owners == owner] for owner in np.unique(owners)}
+
+    def _ask_first(
+        self, start: WalkStart, owner: int, which: np.ndarray, without: ExcludedEdges | None
+    ) -> Callable[[], Stepped]:
+        trees = None if start.trees is None else start.trees[which]
+        roots = start.roots[which].astype(self._wire)
+        question = Walk(rule=start.rule, roots=roots, weights=self._weights, trees=trees, excluded=without)
+        return self._remote.ask(owner, replace(question, key=start.key, walks=start.walks))
+
+    def _ask_on(
+        self, walks: Walks, owner: int, which: np.ndarray, without: ExcludedEdges | None
+    ) -> Callable[[], Stepped]:
+        roots, at = (ids[which].astype(self._wire) for ids in (walks.roots, walks.at))
+        question = Walk(rule=walks.rule, roots=roots, weights=self._weights, at=at, excluded=without)
+        return self._remote.ask(owner, replace(question, streams=walks.streams[which], step=walks.step[which]))
+
+    def _add(self, walks: Walks, which: np.ndarray, found: Stepped) -> None:
+        """What an owner answered. Raises `PeerError` for steps that no walk takes."""
+        counts = found.counts.astype(np.int64)
+        begin, nodes = np.cumsum(counts) - counts, found.nodes.astype(np.int64)
+        to = walks.step[which] + counts
+        if to.max(initial=0) > walks.rule.length:
+            raise PeerError("an owner took more steps of a walk than it was asked for.")
+        walk = np.repeat(which, counts)
+        step = np.arange(len(nodes)) + np.repeat(walks.step[which] - begin, counts)
+        last = begin + counts - 1
+        self._require_nodes(walks.rule, nodes, step, last)
+        walks.trace[walk, step] = nodes
+        walks.at[which] = nodes[last]
+        walks.step[which] = np.where(nodes[last] < 0, walks.rule.length, to)
+
+    def _require_nodes(self, rule: WalkRule, nodes: np.ndarray, step: np.ndarray, last: np.ndarray) -> None:
+        """Each is a node of the type that its step leads to, or ends its walk."""
+        types = self._view.src_types[np.array(rule.edge_types)][step % len(rule.edge_types)]
+        first = self._view.bounds[types * self._view.num_parts]
+        end = self._view.bounds[(types + 1) * self._view.num_parts]
+        fits = (first <= nodes) & (nodes < end)
+        fits[last] |= nodes[last] == -1
+        if not fits.all():
+            bad = int(np.flatnonzero(~fits)[0])
+            raise PeerError(
+                f"an owner led a walk to {nodes[bad]}, which is no node of type {types[bad]} (gids {first[bad]} to "
+                f"{end[bad] - 1})."
+            )
+
+
+@guarded()  # a truncated file becomes an error
+def walk_through(
+    manifest: Manifest,
+    partition: LocalPartition | None,
+    remote: RemoteRows | None,
+    start: WalkStart,
+    weights: tuple[str | None, ...],
+) -> Walks:
+    """Walks through a graph. partition: the parts that this process maps; None: none.  remote: the owners of the other parts;
+    None: all are mapped.  weights: as of `DrawOptions`."""
+    view = bare_view(manifest) if partition is None else partition.weighted(weights)
+    if remote is None:
+        return local_walks(view, start)
+    return RoutedWalks(view, remote, weights, wire_dtype(manifest), 1)(start, Counters())

@@ -1,1 +1,0 @@
-"""Where rows lie: the remote cache, the host tier and the device tier, and what lies in which."""

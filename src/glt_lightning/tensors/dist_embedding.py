@@ -1,0 +1,292 @@
+"""`DistEmbedding`: a vector for each node of a type, in a table that the ranks share."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from glt_lightning.base import ROW_STORAGES, DataError, OptionError, one_of
+from glt_lightning.kernels import RowSums, merge_rows
+from glt_lightning.tensors.dist_graph import DistGraph
+from glt_lightning.tensors.rows import EmbeddingRows, Held
+from glt_lightning.tensors.saved import WEIGHT, open_saved
+from glt_lightning.tensors.tables import TableSpec
+from glt_lightning.workers import on_all_or_none
+
+MARKER = "glt_rows"  # in a state dict: the name of a table whose rows are beside the checkpoint
+_FLOAT32 = np.dtype(np.float32)
+_AT_ONCE = 1 << 16  # rows
+
+
+class _LookUp(torch.autograd.Function):
+    """Gives rows, and their gradient to ``receive``. A leaf with a hook would have a gradient copied that others refer to."""
+
+    @staticmethod
+    def forward(ctx: Any, needed: Tensor, values: Tensor, receive: Callable[[Tensor], object]) -> Tensor:
+        """needed: requires a gradient, or there would be no backward pass."""
+        ctx.receive = receive
+        return values
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
+        ctx.receive(gradients[0])
+        return None, None, None
+
+
+class DistEmbedding(nn.Module):
+    """A vector for each node of a type. The vectors lie in a table that the ranks of the host share, not in parameters, so DDP
+    does not see them: lookups read rows, and the backward pass hands their gradients to a sparse optimizer.
+
+    A `GLTDataModule` attaches the embeddings of the module that it feeds to its graph; in a script `attach` does. The results
+    depend neither on the number of parts nor on timing. Tables lie in the memory of the host, also when a GPU trains.
+
+    Args:
+        embedding_dim: Width of the vectors.
+        of: Node type; None: the only one.
+        init: First values, by the user's ids of the nodes: as of `DistTensor`; ``("normal", 0, 1)``, as of `nn.Embedding`.
+        storage: Where the table and the states of its optimizer lie: ``memory`` or ``disk``. None: ``cluster.tensors.storage``.
+
+    Raises:
+        OptionError: For a width that is no positive integer; by `attach` for rows of another graph.
+        DataError: For lookups before there is a graph, or of rows that there are not.
+
+    Example:
+        >>> embedding = DistEmbedding(4, init="zeros")
+        >>> with DistGraph("parts") as graph:
+        ...     embedding.attach(graph)
+        >>> optimizer = SparseAdagrad([embedding], lr=0.1)
+        >>> embedding(torch.tensor([2, 5])).sum().backward()
+        >>> optimizer.step()
+        >>> embedding(torch.tensor([2, 3])).detach()
+        tensor([[-0.1000, -0.1000, -0.1000, -0.1000],
+                [ 0.0000,  0.0000,  0.0000,  0.0000]])
+    """
+
+    like: Tensor
+
+    def __init__(
+        self,
+        embedding_dim: int,
+        of: str | None = None,
+        *,
+        init: Any = ("normal", 0.0, 1.0),
+        storage: str | None = None,
+    ) -> None:
+        super().__init__()
+        if type(embedding_dim) is not int or embedding_dim < 1:
+            raise OptionError(f"DistEmbedding: embedding_dim: expected an integer >= 1, got {embedding_dim!r}.")
+        if storage is not None:
+            one_of("DistEmbedding: storage", storage, ROW_STORAGES)
+        self.embedding_dim, self.of, self.init, self.storage = embedding_dim, of, init, storage
+        self.register_buffer("like", torch.empty(0), persistent=False)  # lies where the module does
+        self._rows: EmbeddingRows | None = None
+        self._saved: dict[str, Any] | None = None  # of a checkpoint that was loaded before there was a graph
+        self._forget()
+
+    def _forget(self) -> None:
+        self._received: list[tuple[int, np.ndarray, Tensor]] = []
+        self._sums: RowSums | None = None
+        self._lookups, self._lock = 0, threading.Lock()
+
+    def extra_repr(self) -> str:
+        return f"{self.embedding_dim}" + ("" if self.of is None else f", of={self.of!r}")
+
+    # The table
+
+    @property
+    def rows(self) -> EmbeddingRows:
+        """The table and its states. Raises `DataError` where there is no graph yet."""
+        if self._rows is None:
+            raise DataError(
+                "DistEmbedding: not attached to a graph. Give the Trainer a GLTDataModule, or call attach(graph) first."
+            )
+        return self._rows
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether there is a table."""
+        return self._rows is not None
+
+    def attach(self, graph: DistGraph, name: str = "embedding") -> None:
+        """Makes the table, or keeps the one that all ranks have already. All ranks call it at the same time. The table stays when
+        the graph is closed.
+
+        name: of the table; random first values depend on it.
+        """
+        space = graph.space(self.of, "node")
+        before = None if self._rows is None else self._rows.held
+        mine, identity = None if before is None else [before.token, before.graph], graph.hash
+        everyone = [json.loads(text) for text in graph.ranks.exchange(json.dumps([mine, secrets.token_hex(8)]))]
+        for theirs, _ in everyone:
+            if theirs is not None and theirs[1] != identity:
+                raise OptionError(
+                    f"embedding {name!r} has the rows of another graph or partition ({theirs[1]}) than this one ({identity}). "
+                    "Make a new module and load a checkpoint, which finds rows by the user's ids."
+                )
+        tables = graph.tables.apart()
+        token = None if everyone[0][0] is None else everyone[0][0][0]
+        if before is not None and all(theirs == mine for theirs, _ in everyone) and before.lies_as(tables.homes):
+            for table in before.all():
+                tables.adopt(table)
+            self._rows = EmbeddingRows(name, tables, space, before, self.storage)
+        else:
+            spec = TableSpec(space, _FLOAT32, (self.embedding_dim,), name=name, init=self.init, storage=self.storage)
+            wide = np.dtype(np.int32 if space.num_rows < 1 << 31 else np.int64)
+            ids = TableSpec(
+                space,
+                wide,
+                (),
+                name=f"{name}/user_id",
+                init=np.arange(space.num_rows, dtype=wide),
+                storage=self.storage,
+            )
+            held = Held(tables.create(spec), tables.create(ids), identity, everyone[0][1])
+            self._rows = EmbeddingRows(name, tables, space, held, self.storage)
+            if token is not None:
+                self._take_over(before if before is not None and before.token == token else None)
+        if self._saved is not None:
+            self._load_saved(self._saved)
+
+    def _take_over(self, before: Held | None) -> None:
+        """The values that ranks have from an earlier run with other ranks or hosts. A collective call.
+
+        before: the table of that run; None: this rank had no part in it.
+        """
+        rows, own = self.rows, None
+        if before is not None and before.table.homes.is_first:
+            own = before.table
+        everyone = rows.tables.ranks.exchange(json.dumps(0 if own is None else len(own.own)))
+        if (found := sum(map(json.loads, everyone))) != rows.space.num_rows:
+            raise DataError(
+                f"embedding {rows.name!r}: of its {rows.space.num_rows} rows from the run before, {found} lie on hosts of this "
+                "run. Load a checkpoint of that run into a new module."
+            )
+
+        def write() -> None:
+            if own is None:
+                return
+            for each in own.own_parts:
+                for begin in range(0, each.count, _AT_ONCE):
+                    at = np.arange(begin, min(begin + _AT_ONCE, each.count))
+                    rows.table.write(each.first + at, own.own[each.begin + at])
+
+        on_all_or_none(rows.tables.ranks, write, lambda _: None)
+
+    def close(self) -> None:
+        """Lets go of the table, as the end of this object does. Safe to call twice."""
+        rows, self._rows = self._rows, None
+        if rows is not None:
+            rows.held.close()
+
+    # Lookups
+
+    def forward(self, rows: Any) -> Tensor:
+        """float32 [*, embedding_dim] of rows int64 [*], numbers of nodes in the type, or of the nodes of a batch (``row``)."""
+        values: Tensor = self._look_up(rows if isinstance(rows, Tensor) else self._rows_of(rows))
+        return values
+
+    def _rows_of(self, batch: Any) -> Tensor:
+        store = batch[self.of] if self.of is not None and hasattr(batch, "node_types") else batch
+        found = getattr(store, "row", None)
+        if not isinstance(found, Tensor):
+            raise DataError(
+                "DistEmbedding: the batch has no row numbers. Set data.with_row: true, or with_row=True of the loader."
+            )
+        return found
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _look_up(self, rows: Tensor) -> Tensor:
+        if rows.dtype not in (torch.int64, torch.int32):
+            raise DataError(f"DistEmbedding: expected rows as int64, got {rows.dtype}.")
+        at = np.array(rows.detach().reshape(-1).cpu().numpy(), np.int64)  # a copy: the memory of batches is used again
+        found = torch.from_numpy(self.rows.table.read(at))
+        values = found.to(rows.device).reshape(*rows.shape, self.embedding_dim)
+        if not torch.is_grad_enabled():
+            return values
+        if self._received:  # of an earlier backward pass, whose gradient the caller may write over for the next one
+            self._fold()
+            self._sums = None if self._sums is None else self._sums.copied()
+        number, self._lookups = self._lookups, self._lookups + 1
+
+        def receive(gradient: Tensor) -> None:
+            with self._lock:
+                self._received.append((number, at, gradient))
+
+        needed = torch.empty(0, requires_grad=True)
+        looked_up: Tensor = _LookUp.apply(needed, values, receive)  # type: ignore[no-untyped-call]
+        return looked_up
+
+    # Gradients
+
+    def _fold(self) -> None:
+        """Adds what was received to the sums of this rank, in the order of the lookups."""
+        with self._lock:
+            received, self._received = sorted(self._received, key=lambda each: each[0]), []
+        if not received:
+            return
+        rows = [at for _, at, _ in received]
+        values = [g.detach().reshape(-1, self.embedding_dim).float().cpu().numpy() for _, _, g in received]
+        counts = None
+        if self._sums is not None:
+            rows, values = [self._sums.rows, *rows], [self._sums.sums, *values]
+            counts = np.concatenate([self._sums.counts, *(np.ones(len(each), np.int64) for each in rows[1:])])
+        joined, summands = (each[0] if len(each) == 1 else np.concatenate(each) for each in (rows, values))
+        self._sums = merge_rows(joined, summands, counts, threads=torch.get_num_threads())
+
+    def take(self) -> RowSums:
+        """The gradients of all backward passes since the last call, and forgets them."""
+        self._fold()
+        sums, self._sums = self._sums, None
+        return RowSums.none(self.embedding_dim) if sums is None else sums
+
+    def drop(self) -> None:
+        """Forgets gradients that were not taken."""
+        with self._lock:
+            self._received.clear()
+        self._sums = None
+
+    # State dicts: the rows are beside the checkpoint
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {MARKER: {"name": None if self._rows is None else self._rows.name}}
+
+    def set_extra_state(self, state: Any) -> None:
+        found = state.get(MARKER) if isinstance(state, Mapping) else None
+        if not isinstance(found, Mapping) or "folder" not in found:
+            raise DataError(
+                "DistEmbedding: this state dict has no rows: they are beside the checkpoint that a Trainer writes. Load the "
+                "checkpoint (Trainer.fit(ckpt_path=...), load_from_checkpoint)."
+            )
+        if self._rows is None:
+            self._saved = dict(found)
+        else:
+            self._load_saved(found)
+
+    def _load_saved(self, found: Mapping[str, Any]) -> None:
+        rows, self._saved = self.rows, None
+        saved = on_all_or_none(rows.tables.ranks, lambda: open_saved(found), lambda _: None)
+        rows.load(saved, {WEIGHT: rows.table}, strict=not found.get("lenient"))
+
+    # Copies
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {key: value for key, value in self.__dict__.items() if key not in ("_received", "_sums", "_lock")}
+        return kept | {"_rows": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._forget()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DistEmbedding:
+        """A copy has the same table."""
+        copied = DistEmbedding(self.embedding_dim, self.of, init=self.init, storage=self.storage)
+        copied.to(self.like.device).train(self.training)
+        copied._rows, copied._saved = self._rows, self._saved
+        return copied

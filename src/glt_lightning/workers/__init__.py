@@ -1,0 +1,276 @@
+"""Who makes batches, and how processes talk: this process, sampler processes, other ranks, graph servers; slots, Arrow
+Flight.
+
+**Processes.** A rank is a Lightning process. With ``sampling.num_workers: K`` it starts K sampler processes and speaks
+with each over a socket pair: requests out, layouts back; the batch itself lies in a slot, a memfd that both map
+(docs/decisions/002). There is no thread and no lock between them. A sampler ends when its socket does, and the kernel
+kills it when its trainer ends.
+
+* ``producer/``: the producers of `Sample`s: inline, a pool of sampler processes, the ranks of a host for each other;
+  and `SampledGraph`, a graph that knows who makes its batches (docs/decisions/014).
+* ``cluster/``: an `Owner` serves parts, `PeerRows` asks owners; the filling of remote caches.
+* ``server/``: a graph server is a process with samplers of its own. Its scheduler's thread owns samplers, slots and
+  client sessions; the transport's threads check what clients say and ask that thread. On one host batches change hands
+  as slots (docs/decisions/005).
+* ``transport/``: requests, replies and streams as `Message`s over Arrow Flight, with credentials, deadlines and shares
+  of memory for each client (docs/wire-format.md). A client tells a dead peer from a slow one by its lease: who does not
+  renew it is gone, and the error names the peer.
+* ``slots.py``: recycled memory of batches, private or in a memfd. A slot goes back to its pool when the last tensor
+  over it is freed.
+
+Example:
+    >>> from glt_lightning.workers import Slot
+    >>> slot = Slot(0)
+    >>> slot.reserve(1000)
+    >>> slot.capacity >= 1000
+    True
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from glt_lightning.base import lazy_names
+
+if TYPE_CHECKING:
+    from glt_lightning.workers.cluster.cache import (
+        NOTHING_TO_CACHE as NOTHING_TO_CACHE,
+    )
+    from glt_lightning.workers.cluster.context import (
+        DistContext as DistContext,
+        Role as Role,
+    )
+    from glt_lightning.workers.cluster.device_fill import (
+        read_rows as read_rows,
+    )
+    from glt_lightning.workers.cluster.graph import (
+        ClusterGraph as ClusterGraph,
+        RemoteGraph as RemoteGraph,
+    )
+    from glt_lightning.workers.cluster.link import (
+        Link as Link,
+    )
+    from glt_lightning.workers.cluster.placement import (
+        placed_parts as placed_parts,
+    )
+    from glt_lightning.workers.cluster.server_status import (
+        ask_status as ask_status,
+    )
+    from glt_lightning.workers.cluster.silence import (
+        Silence as Silence,
+    )
+    from glt_lightning.workers.producer.base import (
+        JoiningProducer as JoiningProducer,
+        OpenedProducer as OpenedProducer,
+        ProducedElsewhere as ProducedElsewhere,
+        Producer as Producer,
+        ProducerSetup as ProducerSetup,
+        SampledGraph as SampledGraph,
+    )
+    from glt_lightning.workers.producer.group import (
+        WorkerGroup as WorkerGroup,
+    )
+    from glt_lightning.workers.producer.host_parts import (
+        HostParts as HostParts,
+    )
+    from glt_lightning.workers.producer.in_flight import (
+        InFlight as InFlight,
+        with_channel_bytes as with_channel_bytes,
+    )
+    from glt_lightning.workers.producer.inline import (
+        InlineProducer as InlineProducer,
+        OwnSamplers as OwnSamplers,
+    )
+    from glt_lightning.workers.producer.look_ahead import (
+        LoaderRun as LoaderRun,
+        LookAhead as LookAhead,
+    )
+    from glt_lightning.workers.producer.once_per_host import (
+        host_name as host_name,
+        on_all_or_none as on_all_or_none,
+        once_per_host as once_per_host,
+    )
+    from glt_lightning.workers.producer.ranks import (
+        Exchange as Exchange,
+        GatherCounts as GatherCounts,
+        Ranks as Ranks,
+        alone as alone,
+    )
+    from glt_lightning.workers.producer.samplers import (
+        Sampler as Sampler,
+        Samplers as Samplers,
+        SamplerSource as SamplerSource,
+    )
+    from glt_lightning.workers.producer.shared_uva import (
+        share_uva as share_uva,
+    )
+    from glt_lightning.workers.producer.subprocess import (
+        SubprocessProducer as SubprocessProducer,
+    )
+    from glt_lightning.workers.producer.watch import (
+        OnLoss as OnLoss,
+        end_by_deadline as end_by_deadline,
+    )
+    from glt_lightning.workers.server.hosted import (
+        HostedServer as HostedServer,
+    )
+    from glt_lightning.workers.server.plan import (
+        ServerPlan as ServerPlan,
+        server_gpus as server_gpus,
+    )
+    from glt_lightning.workers.server.process import (
+        ServerProcess as ServerProcess,
+    )
+    from glt_lightning.workers.server.served import (
+        ServedGraph as ServedGraph,
+    )
+    from glt_lightning.workers.slots import (
+        PinMemory as PinMemory,
+        SharedSlot as SharedSlot,
+        Slot as Slot,
+        SlotPool as SlotPool,
+        SlotWriter as SlotWriter,
+    )
+    from glt_lightning.workers.transport.base import (
+        PROTOCOL as PROTOCOL,
+        Caller as Caller,
+        CallHandler as CallHandler,
+        Service as Service,
+        Transport as Transport,
+    )
+    from glt_lightning.workers.transport.certs import (
+        CA as CA,
+        CA_KEY as CA_KEY,
+        TOKEN as TOKEN,
+        certificate_name as certificate_name,
+        make_authority as make_authority,
+        make_certificate as make_certificate,
+        make_token as make_token,
+        run_certs as run_certs,
+    )
+    from glt_lightning.workers.transport.message import (
+        DTYPES as DTYPES,
+        MOST_BODY as MOST_BODY,
+        Message as Message,
+        decode_header as decode_header,
+        encode_header as encode_header,
+        lay_out as lay_out,
+        pack as pack,
+        unpack as unpack,
+    )
+    from glt_lightning.workers.transport.peer import (
+        Peer as Peer,
+        PendingAnswer as PendingAnswer,
+    )
+
+# What users and other rooms ask for, by the module that defines it
+_MODULES = {
+    "cluster.cache": ("NOTHING_TO_CACHE",),
+    "cluster.context": (
+        "DistContext",
+        "Role",
+    ),
+    "cluster.device_fill": ("read_rows",),
+    "cluster.graph": (
+        "ClusterGraph",
+        "RemoteGraph",
+    ),
+    "cluster.link": ("Link",),
+    "cluster.placement": ("placed_parts",),
+    "cluster.server_status": ("ask_status",),
+    "cluster.silence": ("Silence",),
+    "producer.base": (
+        "JoiningProducer",
+        "OpenedProducer",
+        "ProducedElsewhere",
+        "Producer",
+        "ProducerSetup",
+        "SampledGraph",
+    ),
+    "producer.group": ("WorkerGroup",),
+    "producer.host_parts": ("HostParts",),
+    "producer.in_flight": (
+        "InFlight",
+        "with_channel_bytes",
+    ),
+    "producer.inline": (
+        "InlineProducer",
+        "OwnSamplers",
+    ),
+    "producer.look_ahead": (
+        "LoaderRun",
+        "LookAhead",
+    ),
+    "producer.once_per_host": (
+        "host_name",
+        "on_all_or_none",
+        "once_per_host",
+    ),
+    "producer.ranks": (
+        "Exchange",
+        "GatherCounts",
+        "Ranks",
+        "alone",
+    ),
+    "producer.samplers": (
+        "Sampler",
+        "SamplerSource",
+        "Samplers",
+    ),
+    "producer.shared_uva": ("share_uva",),
+    "producer.subprocess": ("SubprocessProducer",),
+    "producer.watch": (
+        "OnLoss",
+        "end_by_deadline",
+    ),
+    "server.hosted": ("HostedServer",),
+    "server.plan": (
+        "ServerPlan",
+        "server_gpus",
+    ),
+    "server.process": ("ServerProcess",),
+    "server.served": ("ServedGraph",),
+    "slots": (
+        "PinMemory",
+        "SharedSlot",
+        "Slot",
+        "SlotPool",
+        "SlotWriter",
+    ),
+    "transport.base": (
+        "CallHandler",
+        "Caller",
+        "PROTOCOL",
+        "Service",
+        "Transport",
+    ),
+    "transport.certs": (
+        "CA",
+        "CA_KEY",
+        "TOKEN",
+        "certificate_name",
+        "make_authority",
+        "make_certificate",
+        "make_token",
+        "run_certs",
+    ),
+    "transport.message": (
+        "DTYPES",
+        "MOST_BODY",
+        "Message",
+        "decode_header",
+        "encode_header",
+        "lay_out",
+        "pack",
+        "unpack",
+    ),
+    "transport.peer": (
+        "Peer",
+        "PendingAnswer",
+    ),
+}
+_HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+
+__all__ = ["PinMemory", "SharedSlot", "Slot", "SlotPool", "SlotWriter"]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -1,0 +1,164 @@
+"""A whole graph, of which this process maps some parts or none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.base import DataError, GraphSchema, PartitionError, RemoteError
+from glt_lightning.graph import (
+    EDGE_SPLIT_ARRAYS,
+    AnyGraph,
+    EdgeSplit,
+    LocalPartition,
+    Manifest,
+    Seeds,
+    choose_seeds,
+    gids_by_user_id,
+    parse_json,
+)
+from glt_lightning.sampling import AskedRows, Gather, RemoteRows, wire_dtype
+from glt_lightning.workers.transport.base import Caller, CallHandler
+from glt_lightning.workers.transport.message import EMPTY, Message, pack, unpack
+from glt_lightning.workers.transport.peer import Peer
+
+_CHUNK = 1 << 20  # user ids per request
+_SEED_BYTES = 24  # of memory for each node or id on the way to seeds: as an id, checked, and as sent
+
+
+class ClusterGraph:
+    """`data.graph.AnyGraph` over the local parts and, for operations on the whole graph, those of ``remote``.
+
+    remote: the owners of the other parts; set once they are known.
+    """
+
+    def __init__(self, partition: LocalPartition, remote: RemoteRows | None = None) -> None:
+        self.partition, self.remote = partition, remote
+        self.manifest, self.schema = partition.manifest, partition.schema
+
+    def split(self, name: str) -> Seeds:
+        return self.partition.split(name)
+
+    def edge_split(self, edge_type: int, name: str) -> EdgeSplit:
+        return self.partition.edge_split(edge_type, name)
+
+    def seeds(self, node_type: int, user_ids: np.ndarray | None = None) -> Seeds:
+        parts = range(self.manifest.num_parts)
+        mapped = self.partition.mapped_user_ids(node_type)
+        ids = [array if (array := mapped[p]) is not None else self._fetch(node_type, p) for p in parts]
+        gids = gids_by_user_id(self.manifest, node_type, ids, self.partition.directory)
+        return choose_seeds(self.schema, node_type, gids, user_ids)
+
+    def _fetch(self, node_type: int, part: int) -> np.ndarray:
+        """The user ids of a part, from its owner."""
+        if self.remote is None:
+            raise PartitionError(
+                f"{self.partition.directory}: part {part} is not local and its owner is unknown. "
+                "Give cluster.servers, or copy the part to this host."
+            )
+        bounds, offset = self.manifest.bounds[node_type], self.manifest.offsets[node_type]
+        begin, end = offset + bounds[part], offset + bounds[part + 1]
+        owner, wire = int(self.remote.owner_of_part[part]), wire_dtype(self.manifest)
+        chunks = [np.empty(0, dtype=self.manifest.id_dtype)]
+        for first in range(begin, end, _CHUNK):
+            ids = np.arange(first, min(end, first + _CHUNK), dtype=wire)
+            question = Gather([AskedRows("node", node_type, ("n_id",), ids)])
+            chunks.append(self.remote.ask(owner, question)()[0]["n_id"])
+        return np.concatenate(chunks)
+
+
+class GraphService:
+    """A server's operations for clients without a graph: ``info`` (the manifest), ``split``, ``edge_split`` and ``seeds``."""
+
+    def __init__(self, graph: AnyGraph, parts: tuple[int, ...]) -> None:
+        self._graph, self._parts = graph, parts
+
+    @property
+    def calls(self) -> Mapping[str, CallHandler]:
+        return {"info": self._info, "split": self._split, "edge_split": self._edge_split, "seeds": self._seeds}
+
+    def _info(self, _message: Message, _caller: Caller) -> Message:
+        text = json.dumps(self._graph.manifest.to_json()).encode()
+        return Message({"parts": list(self._parts)}, np.frombuffer(text, dtype=np.uint8))
+
+    def _split(self, message: Message, caller: Caller) -> Message:
+        seeds = self._graph.split(str(message.header.get("name")))
+        with caller.working(seeds.gids.nbytes):
+            return _seeds_message(seeds)
+
+    def _edge_split(self, message: Message, caller: Caller) -> Message:
+        edge_type = _index("edge_type", message, len(self._graph.schema.edge_types))
+        found = self._graph.edge_split(edge_type, str(message.header.get("name"))).arrays
+        with caller.working(sum(array.nbytes for array in found.values())):
+            arrays, body = pack(found)
+            return Message({"arrays": arrays}, body)
+
+    def _seeds(self, message: Message, caller: Caller) -> Message:
+        node_type = _index("node_type", message, len(self._graph.schema.node_types))
+        ids, nodes = unpack(message).get("ids"), self._graph.manifest.num_nodes[node_type]
+        with caller.working(_SEED_BYTES * ((nodes if ids is None else ids.size) + nodes)):
+            return _seeds_message(self._graph.seeds(node_type, ids))
+
+
+def _index(name: str, message: Message, count: int) -> int:
+    """The index of a type that a message names. Raises `DataError`."""
+    index = message.header.get(name)
+    if type(index) is not int or not 0 <= index < count:
+        raise DataError(f"{name}: expected 0 to {count - 1}, got {index!r:.50}.")
+    return index
+
+
+def _seeds_message(seeds: Seeds) -> Message:
+    arrays, body = pack({"gids": seeds.gids})
+    return Message({"node_type": seeds.node_type, "arrays": arrays}, body)
+
+
+class RemoteGraph:
+    """`data.graph.AnyGraph` of a server. Raises `PeerError`, with the server's name, if it does not answer."""
+
+    def __init__(self, server: Peer) -> None:
+        self._server = server
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        reply = self._ask("info", {})
+        try:
+            raw: Any = parse_json(reply.body.tobytes())
+        except ValueError as error:
+            raise PartitionError(f"{self._server.name}: the manifest that it sent cannot be read ({error}).") from None
+        return Manifest.parse(raw, self._server.name)
+
+    @property
+    def schema(self) -> GraphSchema:
+        return self.manifest.schema
+
+    def split(self, name: str) -> Seeds:
+        return self._seeds(self._ask("split", {"name": name}))
+
+    def edge_split(self, edge_type: int, name: str) -> EdgeSplit:
+        found = unpack(self._ask("edge_split", {"edge_type": edge_type, "name": name}))
+        if "edge" not in found or not set(found) <= set(EDGE_SPLIT_ARRAYS):
+            raise PartitionError(f"{self._server.name}: its answer contains no edges of a split.")
+        return EdgeSplit(**found)
+
+    def seeds(self, node_type: int, user_ids: np.ndarray | None = None) -> Seeds:
+        arrays, body = pack({} if user_ids is None else {"ids": np.ascontiguousarray(user_ids)})
+        return self._seeds(self._ask("seeds", {"node_type": node_type, "arrays": arrays}, body))
+
+    def _ask(self, op: str, header: Mapping[str, Any], body: np.ndarray = EMPTY) -> Message:
+        try:
+            return self._server.ask(op, header, body).result()
+        except RemoteError as error:
+            if error.kind == "DataError":  # the user's input is wrong, not the server
+                raise DataError(str(error)) from None
+            raise
+
+    def _seeds(self, reply: Message) -> Seeds:
+        gids = unpack(reply).get("gids")
+        if gids is None or gids.dtype != np.int64 or gids.ndim != 1:
+            raise PartitionError(f"{self._server.name}: its answer contains no int64 array of seeds.")
+        return Seeds(int(reply.header["node_type"]), gids)

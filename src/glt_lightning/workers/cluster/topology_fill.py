@@ -1,0 +1,169 @@
+"""Fetches whole neighbour lists of the hottest remote nodes, as many as fit a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.base import DrawOptions, OptionError, PeerError, Progress
+from glt_lightning.graph import LocalPartition, Manifest, NeighborLists, TopologyCache, first_within, stored_edge_rows
+from glt_lightning.kernels import Picks, RankedSet, Router, entries_of, row_bytes
+from glt_lightning.sampling import AskedRows, Expand, Gather, RemoteRows, wire_dtype
+from glt_lightning.workers.cluster.cache_fill import Wanted, fetch_rows
+
+_CHUNK = 1 << 12  # nodes per request: the hottest ones have thousands of neighbours
+
+
+def make_topology(
+    partition: LocalPartition,
+    remote: RemoteRows,
+    hottest: Sequence[np.ndarray],
+    budget: int,
+    made_by: Mapping[str, Any],
+    progress: bool | None = None,
+) -> TopologyCache | None:
+    """Caches the lists of the hottest remote nodes; None where not one fits.
+
+    hottest: for each node type gids (int64) of nodes that are not mapped here, hottest first; types share the budget
+    evenly by their numbers of rows.  budget: bytes. Filling takes twice as much memory.
+
+    Raises `OptionError` if the host has too little memory, `PeerError` if an owner does not answer.
+    """
+    manifest = partition.manifest
+    total = sum(len(gids) for gids in hottest)
+    gids, user_ids = [], []
+    by_type: dict[int, NeighborLists] = {}
+    with Progress(progress).phase("fetching neighbour lists", total, "nodes") as done:
+        for t, order in enumerate(hottest):
+            share = budget * len(order) // max(1, total)
+            ids, names, found = _of_type(partition, remote, t, order, share, done)
+            gids.append(ids)
+            user_ids.append(names)
+            by_type |= found
+    if not any(len(ids) for ids in gids):
+        return None
+    lists = [by_type.get(r) for r in range(len(manifest.schema.edge_types))]
+    try:
+        cache = TopologyCache.create(manifest, gids, user_ids, lists, made_by)
+    except MemoryError as error:
+        raise OptionError(f"cache.topology: not enough memory on this host: {error}. Lower cache.topology.") from None
+    try:
+        wanted = [
+            Wanted("edge", r, cache.edge_rows(r), manifest.edge_bounds(r), edges.rows)
+            for r, edges in enumerate(cache.edges)
+            if edges is not None
+        ]
+        fetch_rows(wanted, manifest, remote, "fetching edge attributes", progress)
+        cache.finish()
+    except BaseException:
+        cache.close()
+        raise
+    return cache
+
+
+def _of_type(
+    partition: LocalPartition, remote: RemoteRows, node_type: int, order: np.ndarray, budget: int, done: Any
+) -> tuple[np.ndarray, np.ndarray, dict[int, NeighborLists]]:
+    """Nodes of one type, ascending, their user's ids, and their lists by edge type."""
+    schema = partition.schema
+    edge_types = [r for r, t in enumerate(schema.destination_types()) if t == node_type]
+    edge_bytes = {r: _edge_bytes(partition.manifest, r) for r in edge_types}
+    pieces: list[tuple[np.ndarray, np.ndarray, dict[int, Picks]]] = []
+    spent = 8 * RankedSet.words_for(partition.manifest.num_nodes[node_type])
+    for ids, names, picks in _answers(partition, remote, node_type, order, edge_types):
+        sizes = np.full(len(ids), names.itemsize + 16 * len(edge_types), dtype=np.int64)
+        for r, each in picks.items():
+            sizes += each.counts.astype(np.int64) * (names.itemsize + edge_bytes[r])
+        fits = first_within(sizes, budget - spent)
+        spent += int(sizes[:fits].sum())
+        done(len(ids))
+        if fits:
+            pieces.append((ids[:fits], names[:fits], {r: _first_rows(p, fits) for r, p in picks.items()}))
+        if fits < len(ids):
+            break
+    if not pieces or not edge_types:
+        empty = np.empty(0, dtype=np.int64)
+        return empty, empty, {}
+    ids = np.concatenate([piece[0] for piece in pieces])
+    by_gid = np.argsort(ids)
+    names = np.concatenate([piece[1] for piece in pieces])[by_gid]
+    lists = {r: _sorted_lists([piece[2][r] for piece in pieces], by_gid) for r in edge_types}
+    return ids[by_gid], names, lists
+
+
+def _edge_bytes(manifest: Manifest, edge_type: int) -> int:
+    rows = stored_edge_rows(manifest, edge_type).values()
+    return sum(row_bytes(dtype, shape) for dtype, shape in rows)
+
+
+def _answers(
+    partition: LocalPartition, remote: RemoteRows, node_type: int, order: np.ndarray, edge_types: Sequence[int]
+) -> Iterator[tuple[np.ndarray, np.ndarray, dict[int, Picks]]]:
+    """Yields chunk after chunk, in the order of the nodes: gids, user ids, all neighbours by edge type."""
+    manifest, schema, wire = partition.manifest, partition.schema, wire_dtype(partition.manifest)
+    bounds = np.asarray(manifest.bounds[node_type], dtype=np.int64) + manifest.offsets[node_type]
+    router = Router(bounds, remote.owner_of_part, remote.num_owners, wire)
+    fanouts = tuple(-1 if r in edge_types else 0 for r in range(len(manifest.schema.edge_types)))
+    for first in range(0, len(order), _CHUNK):
+        ids = order[first : first + _CHUNK]
+        route = router(ids, np.zeros(remote.num_owners, dtype=np.int64))
+        asked = []
+        for owner in range(1, remote.num_owners):
+            if len(theirs := route.of(owner)):
+                expand = Expand(0, 0, fanouts, DrawOptions(with_edge=True), {node_type: theirs})
+                rows = AskedRows("node", node_type, ("n_id",), theirs)
+                asked.append((owner, remote.ask(owner, expand), remote.ask(owner, Gather([rows]))))
+        names = np.empty(len(ids), dtype=manifest.id_dtype)
+        parts: dict[int, list[Picks]] = {r: [] for r in edge_types}
+        places = []
+        for owner, picked, gathered in asked:
+            at = np.flatnonzero(route.owner == owner)
+            names[at] = gathered()[0]["n_id"]
+            answer = picked()
+            places.append(at)
+            for r in edge_types:
+                found = answer.get(r)
+                if found is None or not _whole(found, len(at)):
+                    served = np.flatnonzero(np.asarray(remote.owner_of_part) == owner).tolist()
+                    raise PeerError(
+                        f"the owner of parts {served} returned truncated neighbour lists of {schema.edge_types[r]} for "
+                        f"{len(at)} nodes. Run the same version of glt_lightning on all hosts."
+                    )
+                parts[r].append(found)
+        back = np.argsort(np.concatenate(places))
+        yield ids, names, {r: _reordered(_joined(parts[r]), back) for r in edge_types}
+
+
+def _whole(picks: Picks, rows: int) -> bool:
+    complete = len(picks.counts) == rows and picks.edge_rows is not None
+    return complete and int(picks.counts.sum()) == len(picks.neighbors)
+
+
+def _joined(picks: Sequence[Picks]) -> Picks:
+    arrays = [(p.counts, p.neighbors, p.edge_rows) for p in picks]
+    return Picks(*(np.concatenate([a[i] for a in arrays]) for i in range(3)))
+
+
+def _first_rows(picks: Picks, rows: int) -> Picks:
+    entries = int(picks.counts[:rows].sum())
+    assert picks.edge_rows is not None
+    return Picks(picks.counts[:rows], picks.neighbors[:entries], picks.edge_rows[:entries])
+
+
+def _reordered(picks: Picks, order: np.ndarray) -> Picks:
+    """The lists in another order."""
+    at = entries_of(order, picks.counts.astype(np.int64))
+    assert picks.edge_rows is not None
+    return Picks(picks.counts[order], picks.neighbors[at], picks.edge_rows[at])
+
+
+def _sorted_lists(picks: Sequence[Picks], order: np.ndarray) -> NeighborLists:
+    found = _reordered(_joined(picks), order)
+    assert found.edge_rows is not None
+    counts = found.counts.astype(np.int64)
+    first = np.zeros(len(counts), dtype=np.int64)
+    begin = np.cumsum(counts) - counts
+    first[counts > 0] = found.edge_rows[begin[counts > 0]]
+    return NeighborLists(counts, found.neighbors, first)

@@ -1,0 +1,43 @@
+"""The local parts of the graph with their host tier and the copies for GPUs, shared by the ranks of a host."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from glt_lightning.base import CacheOptions
+from glt_lightning.graph import LocalPartition
+from glt_lightning.sampling import DeviceSource
+from glt_lightning.workers.cluster.link import Link
+from glt_lightning.workers.producer.ranks import Ranks
+from glt_lightning.workers.producer.samplers import SamplerSource
+from glt_lightning.workers.producer.shared_tiers import shared_host_tier
+from glt_lightning.workers.producer.shared_uva import SamplerGpus
+
+
+class HostParts:
+    """Opens the host tier (``cache.memory``) and the memory that GPUs of sampler processes read, once per host. Collective:
+    all ranks construct theirs at the same time. Close it after the samplers.
+
+    partition: the mapped parts, with their host tier.  gpus: of the sampler processes; None: the CPU samples.
+    Raises `OptionError` for more memory than this host has, on other ranks `PeerError`.
+    """
+
+    def __init__(self, partition: LocalPartition, cache: CacheOptions, gpus: DeviceSource | None, ranks: Ranks) -> None:
+        with ExitStack() as opened:
+            memory = shared_host_tier(partition, cache, ranks) if partition.memory is None else None
+            if memory is not None:
+                opened.callback(memory.close)
+                partition = partition.with_memory(memory)
+            shared = SamplerGpus(partition, gpus, ranks)
+            opened.callback(shared.close)
+            self.partition, self._gpus = partition, shared.source
+            self._opened = opened.pop_all()
+
+    def source(self, link: Link | None = None, **changes: Any) -> SamplerSource:
+        """The `SamplerSource` of these parts; the arguments are its fields."""
+        return SamplerSource.of(self.partition, link, gpus=self._gpus, **changes)
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        self._opened.close()

@@ -1,0 +1,216 @@
+"""The graph as samplers open it, in a sampler process or in the trainer: local parts, and the owners of the remote parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from glt_lightning.base import PartitionError, PickerSpec, SamplerError
+from glt_lightning.graph import DeviceIndex, HostTier, LocalPartition, RemoteCache
+from glt_lightning.sampling import (
+    BatchRequest,
+    DeviceSource,
+    Draft,
+    KHopSampler,
+    OwnBatches,
+    RemoteRows,
+    SamplerConfig,
+    neighbor_source,
+)
+from glt_lightning.workers.cluster.link import Link
+from glt_lightning.workers.cluster.owner_server import OwnerAddresses, OwnerServer, connect_owners
+from glt_lightning.workers.cluster.remote_rows import PeerRows, Traffic
+
+if TYPE_CHECKING:
+    from glt_lightning.sampling import GpuSamplers  # imports torch
+
+
+class Sampler(Protocol):
+    """Makes batches for one thread: `sampler.khop.KHopSampler`, or one of a GPU or of the program's own."""
+
+    def draft(self, request: BatchRequest) -> Draft:
+        """One batch; it must be written before the next is requested."""
+
+
+@dataclass(frozen=True)
+class SamplerSource:
+    """The graph for samplers, as plain values.
+
+    directory, options_hash: the partition folder, and the hash in its manifest.  parts: those to map.
+    link: for calls to owners of other parts; None if all are mapped.  serve: address at which the mapped parts are served;
+    None: they are not.  owners: those of the other parts, if they are known from the start.
+    memory: path of the `HostTier` of the parts; None: their attributes are mapped.
+    on_device: path of the `DeviceIndex` of the trainer; None: batches have all rows.
+    gpus: the GPUs that sample; None: the CPU samples.
+    picker: that other processes may ask for, too; None: none.
+    """
+
+    directory: str
+    options_hash: str
+    parts: tuple[int, ...]
+    link: Link | None = None
+    serve: str | None = None
+    owners: tuple[OwnerAddresses, ...] = ()
+    memory: str | None = None
+    on_device: str | None = None
+    gpus: DeviceSource | None = None
+    picker: PickerSpec | None = None
+
+    @classmethod
+    def of(cls, partition: LocalPartition, link: Link | None = None, **changes: Any) -> SamplerSource:
+        """The source of the parts of ``partition``."""
+        if partition.memory is not None:
+            changes = {"memory": partition.memory.path} | changes
+        return cls(partition.location, partition.manifest.options_hash, partition.parts, link, **changes)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether samplers never wait for other processes."""
+        return self.link is None
+
+    @property
+    def waits(self) -> bool:
+        """Whether samplers wait, for other processes or for a disk."""
+        return not self.is_whole or self.memory is not None
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, for a private channel: the link's token is among them."""
+        return {
+            "directory": self.directory,
+            "options_hash": self.options_hash,
+            "parts": list(self.parts),
+            "link": None if self.link is None else self.link.to_json(),
+            "serve": self.serve,
+            "holders": [owner.to_json() for owner in self.owners],
+            "memory": self.memory,
+            "on_device": self.on_device,
+            "gpus": None if self.gpus is None else self.gpus.to_json(),
+            "picker": None if self.picker is None else self.picker.to_wire(),
+        }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> SamplerSource:
+        return cls(
+            raw["directory"],
+            raw["options_hash"],
+            tuple(raw["parts"]),
+            None if raw["link"] is None else Link.from_json(raw["link"]),
+            raw["serve"],
+            tuple(OwnerAddresses.from_json(owner) for owner in raw["holders"]),
+            raw["memory"],
+            raw["on_device"],
+            None if raw["gpus"] is None else DeviceSource.from_json(raw["gpus"]),
+            None if raw["picker"] is None else PickerSpec.from_wire(raw["picker"]),
+        )
+
+
+class Samplers:
+    """Opens a `SamplerSource` and makes samplers, one per thread. Close it: that ends its server and its calls.
+
+    works_for: pid of the training process, if that is another one.  partition: that of ``source`` where this process has opened
+    it already; it stays open when this object is closed.  own: makes batches whose config says so.
+    """
+
+    def __init__(
+        self,
+        source: SamplerSource,
+        index: int = 0,
+        works_for: int | None = None,
+        partition: LocalPartition | None = None,
+        own: OwnBatches | None = None,
+    ) -> None:
+        self._index, self._opens, self._own = index, partition is None, own
+        if partition is None:
+            memory = None if source.memory is None else HostTier.open(source.memory)
+            partition = LocalPartition.open(source.directory, parts=source.parts, memory=memory)
+        if partition.manifest.options_hash != source.options_hash:
+            raise PartitionError(
+                f"{source.directory}: the partition was replaced while this job runs. Start the job again."
+            )
+        self._opened: LocalPartition | None = partition
+        where = source.on_device
+        self._on_device = None if where is None else DeviceIndex.open(where, self._partition.manifest)
+        self._owner_server: OwnerServer | None = None
+        self._rows: PeerRows | None = None
+        self._cache = RemoteCache()
+        self._gpu = None if source.gpus is None else _open_gpu(source.gpus, index, self._partition)
+        self.version = 0
+        link = source.link
+        if link is not None and source.serve is not None:
+            name = f"{link.name}, sampler {index}"
+            self._owner_server = OwnerServer(self._partition, link.named(name), source.serve, works_for, source.picker)
+        elif link is not None:
+            self._rows = connect_owners(self._partition, source.owners, link, link.open_transport(), index)
+
+    @property
+    def _partition(self) -> LocalPartition:
+        if self._opened is None:
+            raise SamplerError("the loader's context is closed; open a new one.")
+        return self._opened
+
+    @property
+    def address(self) -> str | None:
+        """The address at which the mapped parts are served; None if they are not."""
+        return None if self._owner_server is None else self._owner_server.address
+
+    def join(self, owners: Sequence[OwnerAddresses]) -> None:
+        """Sets the owners of the other parts."""
+        assert self._owner_server is not None
+        self._rows = self._owner_server.join(owners, self._index)
+
+    def keep(self, handle: Mapping[str, Any]) -> None:
+        """Uses a `RemoteCache` in samplers made from now on, in a new `version`."""
+        before, self._cache = self._cache, RemoteCache.from_handle(handle, self._partition.manifest)
+        self.version += 1
+        before.close()
+
+    def make(self, config: SamplerConfig) -> Sampler:
+        """A sampler for one thread."""
+        remote = self.remote
+        if self._gpu is not None:
+            return self._gpu.sampler(config, remote, self._cache)
+        if config.own_batches is not None and self._own is not None:
+            own, cached = self._own, self._cache
+            return own.sampler(
+                neighbor_source(self._partition, config, remote=remote, cache=cached, on_device=self._on_device)
+            )
+        return KHopSampler(self._partition, config, remote=remote, cache=self._cache, on_device=self._on_device)
+
+    @property
+    def remote(self) -> RemoteRows | None:
+        """The owners of the parts that are not mapped; None if all are."""
+        if len(self._partition.parts) == self._partition.manifest.num_parts:
+            return None
+        if self._rows is None:
+            raise SamplerError("this sampler does not know the owners of the other parts yet: `join` was not called.")
+        return self._rows
+
+    @property
+    def cache(self) -> RemoteCache:
+        """The remote cache of this host."""
+        return self._cache
+
+    @property
+    def traffic(self) -> Traffic:
+        """Traffic with other processes so far."""
+        return Traffic() if self._rows is None else self._rows.traffic
+
+    def close(self) -> None:
+        self._cache.close()
+        if self._owner_server is not None:
+            self._owner_server.close()
+        elif self._rows is not None:
+            self._rows.close()
+        if self._gpu is not None:
+            self._gpu.close()
+        if self._opens and self._opened is not None:
+            self._opened.close()
+        # A closed loader may reference this object, which then must not reference the graph.
+        self._opened = self._owner_server = self._on_device = None
+
+
+def _open_gpu(source: DeviceSource, index: int, partition: LocalPartition) -> GpuSamplers:
+    from glt_lightning.sampling import GpuSamplers  # imports torch, which CPU samplers do without
+
+    return GpuSamplers(source, index, partition)

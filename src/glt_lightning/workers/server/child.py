@@ -1,0 +1,46 @@
+"""The main program of a graph server that a trainer starts itself. It ends when the trainer closes its socket or dies."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import traceback
+from contextlib import suppress
+
+from glt_lightning.base import GLTError
+from glt_lightning.workers.wire import ClosedError, receive, send
+
+
+def serve(sock: socket.socket) -> None:
+    """Reads a plan, answers with the address or the error, and serves until ``sock`` ends."""
+    from glt_lightning.workers.server.hosted import HostedServer
+    from glt_lightning.workers.server.plan import ServerPlan
+
+    header, _, _ = receive(sock)
+    try:
+        server = HostedServer(ServerPlan.from_json(header))
+    except Exception as error:
+        known = isinstance(error, GLTError)
+        reason = str(error) if known else f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+        send(sock, {"error": reason})
+        return
+    try:
+        send(sock, {"address": server.address})
+        receive(sock)
+    finally:
+        server.close()
+
+
+def main(fd: int) -> None:
+    """fd: descriptor of the socket to the trainer."""
+    faulthandler.enable()
+    for number in (signal.SIGINT, signal.SIGTERM):  # terminals and schedulers send them to all processes of a job
+        signal.signal(number, signal.SIG_IGN)  # the trainer ends this one, after the batches that it still needs
+    sock = socket.socket(fileno=fd)
+    with suppress(ClosedError):
+        serve(sock)
+    sys.stderr.flush()
+    os._exit(0)  # threads may be deep in native code, and there is nothing to flush
