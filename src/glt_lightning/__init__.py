@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from glt_lightning.base import lazy_names
+from glt_lightning.base import __version__, lazy_names
 
 if TYPE_CHECKING:
     from glt_lightning.base import (
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
         node_split as node_split,
     )
 
-__version__ = "0.1.0"
 
 _HOMES = {
     "CacheOptions": "glt_lightning.base",

@@ -51,8 +51,8 @@ def typed_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def opened() -> Iterator[list[Any]]:
     loaders: list[Any] = []
     yield loaders
-    for loader in loaders:
-        loader.shutdown()
+    while loaders:
+        loaders.pop().shutdown()
 
 
 def hops_of(seeds: list[int], hops: int, step: int) -> list[int]:
@@ -270,6 +270,9 @@ def test_a_dataset_of_tensors_and_a_random_split(out: Path, opened: list[Any]) -
         assert (len(each.val_idx), len(each.test_idx)) == (5, 3)
     ids = [i for each in parts for split in each.node_split for i in split.tolist()]
     assert sorted(ids) == list(range(NODES))
+
+
+def test_a_dataset_without_a_graph_has_no_loaders() -> None:
     with pytest.raises(OptionError, match=r"no partition folder\. Call load"):
         dist.DistNeighborLoader(dist.DistDataset(), [1], SEEDS)
 

@@ -23,9 +23,11 @@ class PublicObject:
 
 
 def public_objects(root: Path) -> list[PublicObject]:
-    """Those of ``glt_lightning`` and all packages in it, once each, by module and name. Aliases of types are left out."""
-    found = {}
-    for init in sorted((root / "src" / "glt_lightning").rglob("__init__.py")):
+    """Those of the root, the faces of rooms and the packages in compat, once each, by module and name, without types' aliases."""
+    found, package = {}, root / "src" / "glt_lightning"
+    for init in sorted(
+        [package / "__init__.py", *package.glob("*/__init__.py"), *package.glob("compat/*/**/__init__.py")]
+    ):
         for name in _exported(ast.parse(init.read_text())):
             if (public := _find(root / "src", init, name)) is not None:
                 found[public.module, public.name] = public

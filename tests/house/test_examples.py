@@ -32,6 +32,7 @@ from tests.house.public import PublicObject, public_objects
 
 ROOT = Path(__file__).parents[2]
 OBJECTS = public_objects(ROOT)
+ROOMS = sorted(each.parent.name for each in (ROOT / "src" / "glt_lightning").glob("*/__init__.py"))
 TABLES = {
     "nodes": {"paper": {"path": "papers.csv", "id": "paper", "features": "*", "encode": "auto"}},
     "edges": {"paper__cites__paper": {"path": "cites.csv", "source": "paper", "destination": "cited"}},
@@ -104,7 +105,11 @@ def names() -> dict[str, Any]:
 def test_example_gives_what_it_shows(public: PublicObject, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert public.has_example, f"{public.module}.{public.name}: its docstring has no example (>>> ...). Add one."
     monkeypatch.chdir(folder)
-    test = doctest.DocTestParser().get_doctest(public.doc, names(), public.name, public.module, 0)
+    _run_example(public.doc, names(), public.name, public.module)
+
+
+def _run_example(doc: str, known: dict[str, Any], name: str, module: str) -> None:
+    test = doctest.DocTestParser().get_doctest(doc, known, name, module, 0)
     shown: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Lightning's, about loaders without processes
@@ -113,19 +118,11 @@ def test_example_gives_what_it_shows(public: PublicObject, folder: Path, monkeyp
     assert not result.failed, "".join(shown)
 
 
-def test_an_object_without_example_is_found(tmp_path: Path) -> None:
-    package = tmp_path / "src" / "glt_lightning"
-    (package / "data").mkdir(parents=True)
-    (package / "__init__.py").write_text(
-        'from glt_lightning.graph import A\n_HOMES = {"A": ""}\n__all__ = [*_HOMES, "data", "__version__"]\n'
-    )
-    (package / "data/__init__.py").write_text(
-        'from glt_lightning.graph.one import (A, b)\nP = int\n__all__ = ["A", "P", "b"]\n'
-    )
-    (package / "data/one.py").write_text('class A:\n    """>>> 1"""\n\n\ndef b():\n    """No example."""\n')
-    found = public_objects(tmp_path)
-    assert [(each.name, each.has_example) for each in found] == [("A", True), ("b", False)]
-    assert {each.module for each in found} == {"glt_lightning.graph.one"}
+@pytest.mark.parametrize("room", ROOMS)
+def test_example_of_a_face_gives_what_it_shows(room: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    face = importlib.import_module(f"glt_lightning.{room}")
+    monkeypatch.chdir(folder)
+    _run_example(face.__doc__ or "", {}, room, face.__name__)
 
 
 @pytest.mark.parametrize("public", OBJECTS, ids=lambda each: f"{each.module}.{each.name}")

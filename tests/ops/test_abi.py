@@ -121,9 +121,10 @@ def declared() -> dict[str, tuple[Any, list[Any]]]:
     library, names = native.library(), set(native._SIGNATURES)
     for info in pkgutil.iter_modules(ops.__path__, f"{ops.__name__}."):
         module = importlib.import_module(info.name)
-        if module is not native and hasattr(module, "_SIGNATURES"):
-            module._library()
-            names |= set(module._SIGNATURES)
+        if module is not native:
+            for each in [value for name, value in vars(module).items() if name.endswith("_library")]:
+                each()
+            names |= {name for table, value in vars(module).items() if table.endswith("_SIGNATURES") for name in value}
     return {name: (getattr(library, name).restype, list(getattr(library, name).argtypes)) for name in names}
 
 

@@ -36,7 +36,7 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _small_chunks_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("data.chunk_hashes", "partition.copies"):
+    for module in ("graph.chunk_hashes", "partition.copies"):
         monkeypatch.setattr(f"glt_lightning.{module}.CHUNK_BYTES", CHUNK)
 
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from glt_lightning.base.lazy import lazy_names as lazy_names
+from glt_lightning.base.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from glt_lightning.base import numbers as numbers
@@ -345,7 +346,6 @@ __all__ = [
     "WeightAttr",
     "WorkerOptions",
     "as_options",
-    "lazy_names",
     "one_of",
     "parse_address",
     "parse_bytes",

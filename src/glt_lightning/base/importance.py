@@ -10,7 +10,7 @@ from glt_lightning.base.checks import as_options, at_least
 from glt_lightning.base.errors import OptionError
 from glt_lightning.base.types import MAX_FANOUT
 
-_OPTION = "sampling.importance_neighbors"
+_NAME = "sampling.importance_neighbors"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,30 +51,30 @@ class ImportanceNeighbors:
     self_loops: bool = False
 
     def __post_init__(self) -> None:
-        at_least(f"{_OPTION}.walks", self.walks, 1)
-        at_least(f"{_OPTION}.length", self.length, 1)
+        at_least(f"{_NAME}.walks", self.walks, 1)
+        at_least(f"{_NAME}.length", self.length, 1)
         for name in ("restart", "stop"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-                raise OptionError(f"{_OPTION}.{name}: expected a probability, 0 to 1; got {value!r:.80}.")
+                raise OptionError(f"{_NAME}.{name}: expected a probability, 0 to 1; got {value!r:.80}.")
         if self.restart and self.stop:
             raise OptionError(
-                f"{_OPTION}.stop: excludes restart: a walk ends, or goes back to its node. Remove one of them."
+                f"{_NAME}.stop: excludes restart: a walk ends, or goes back to its node. Remove one of them."
             )
         if not isinstance(self.self_loops, bool):
-            raise OptionError(f"{_OPTION}.self_loops: expected true or false, got {self.self_loops!r:.80}.")
+            raise OptionError(f"{_NAME}.self_loops: expected true or false, got {self.self_loops!r:.80}.")
         given: Any = self.metapath
         for each in given.values() if isinstance(given, Mapping) else [] if given is None else [given]:
             names = isinstance(each, Sequence) and not isinstance(each, str)
             if not names or not each or not all(isinstance(name, str) for name in each):
                 raise OptionError(
-                    f"{_OPTION}.metapath: expected edge types such as [user__rates__item, item__rated_by__user], or a mapping "
+                    f"{_NAME}.metapath: expected edge types such as [user__rates__item, item__rated_by__user], or a mapping "
                     f"from edge types of the batch to such lists; got {given!r:.200}."
                 )
         longest = max((len(each) for each in self.metapaths.values()), default=1)
         if self.walks * self.length * longest > MAX_FANOUT:
             raise OptionError(
-                f"{_OPTION}: {self.walks} walks of {self.length * longest} steps: expected at most {MAX_FANOUT} steps from one "
+                f"{_NAME}: {self.walks} walks of {self.length * longest} steps: expected at most {MAX_FANOUT} steps from one "
                 "node. Use fewer or shorter walks."
             )
 
@@ -88,4 +88,4 @@ class ImportanceNeighbors:
     @classmethod
     def of(cls, given: Any) -> ImportanceNeighbors | None:
         """given: None, an object, or a mapping of its fields."""
-        return None if given is None else as_options(cls, _OPTION, given)
+        return None if given is None else as_options(cls, _NAME, given)

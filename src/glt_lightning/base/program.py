@@ -40,7 +40,7 @@ def versions() -> str:
     """The version of the package, and in parentheses those of the libraries below it."""
     from importlib.metadata import version
 
-    from glt_lightning import __version__
+    from glt_lightning.base import __version__
 
     libraries = ", ".join(f"{name} {version(name)}" for name in ("lightning", "torch", "torch_geometric"))
     return f"glt_lightning {__version__} ({libraries}, Python {sys.version.split()[0]})"

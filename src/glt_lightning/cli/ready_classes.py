@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from lightning.pytorch import LightningDataModule, LightningModule
 
-import glt_lightning
+from glt_lightning.lightning import (
+    BestCheckpoint,
+    GLTDataModule,
+    PredictionWriter,
+    RunReport,
+    SamplingMonitor,
+    WholeCheckpointIO,
+)
+from glt_lightning.models import GraphSAGE, LinkPredictor, NodePredictor
 
+_READY: dict[str, list[type]] = {"data": [GLTDataModule], "model": [GraphSAGE, LinkPredictor, NodePredictor]}
+# jsonargparse knows a class by its name alone once it is imported
+CALLBACKS = (BestCheckpoint, PredictionWriter, RunReport, SamplingMonitor, WholeCheckpointIO)
 _BASES = {"data": LightningDataModule, "model": LightningModule}
 _OWN = {"data": "my_module.MyDataModule", "model": "my_module.MyModel"}
 
@@ -26,7 +37,7 @@ def asked_for_classes(argv: Sequence[str]) -> str | None:
 
 def ready_classes(group: str, command: str) -> str:
     """A page about the classes of a group. command: such as ``python -m lightning fit``."""
-    found = _ready(group)
+    found = _READY[group]
     width = max(len(kind.__name__) for kind in found)
     lines = [f"  {kind.__name__:<{width}}  {_first_line(kind)}" for kind in found]
     return "\n".join(
@@ -43,21 +54,7 @@ def ready_classes(group: str, command: str) -> str:
 
 def class_names(group: str) -> list[str]:
     """Names of the ready classes of a group."""
-    return [kind.__name__ for kind in _ready(group)]
-
-
-def _ready(group: str) -> list[type]:
-    return sorted(_of_the_package(_BASES[group]), key=lambda kind: kind.__name__)
-
-
-def _of_the_package(base: type) -> Iterator[type]:
-    """Public subclasses of ours that nothing of ours inherits from: `GraphDataModule` is only a part of `GLTDataModule`."""
-    kinds: list[type] = base.__subclasses__()
-    for kind in kinds:
-        inner = list(_of_the_package(kind))
-        yield from inner
-        if not inner and kind.__module__.startswith("glt_lightning.") and kind.__name__ in glt_lightning.__all__:
-            yield kind
+    return [kind.__name__ for kind in _READY[group]]
 
 
 def _first_line(kind: type) -> str:

@@ -10,7 +10,7 @@ Names are imported when they are first asked for: an agent needs few of them, an
 
 Example:
     >>> from glt_lightning.launch import LaunchHost
-    >>> LaunchHost(address="node-0").address
+    >>> LaunchHost(host="node-0").host
     'node-0'
 """
 

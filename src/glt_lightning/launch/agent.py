@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from glt_lightning import __version__
+from glt_lightning.base import __version__
 from glt_lightning.kernels import adopt_orphans
 from glt_lightning.launch.children import Child, kill_all, reap
 from glt_lightning.launch.messages import (

@@ -25,8 +25,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from glt_lightning import __version__
-from glt_lightning.base import GLTError, counted, size
+from glt_lightning.base import GLTError, __version__, counted, size
 from glt_lightning.graph import MANIFEST, Manifest, check_header, files_hash, verify_array
 from glt_lightning.partition import CopySource, pull_partition, wanted_files
 from glt_lightning.workers import PROTOCOL, placed_parts

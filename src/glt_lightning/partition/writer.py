@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from glt_lightning import __version__
-from glt_lightning.base import Normalize, OptionError, PartitionOptions
+from glt_lightning.base import Normalize, OptionError, PartitionOptions, __version__
 from glt_lightning.graph import MANIFEST, Manifest, options_hash
 from glt_lightning.partition.assign import assigner_of
 from glt_lightning.partition.assign.base import Assigner

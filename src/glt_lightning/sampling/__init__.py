@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from glt_lightning.sampling.questions.has_edges import (
         HasEdges as HasEdges,
     )
+    from glt_lightning.sampling.questions.induce import Induce as Induce
     from glt_lightning.sampling.request import (
         BatchRequest as BatchRequest,
         SamplerConfig as SamplerConfig,
@@ -206,6 +207,7 @@ _MODULES = {
         "Gather",
     ),
     "questions.has_edges": ("HasEdges",),
+    "questions.induce": ("Induce",),
     "request": (
         "BatchRequest",
         "SamplerConfig",

@@ -54,7 +54,7 @@ class Report:
 def make_report(partition: LocalPartition, options: TrafficOptions, progress: Progress) -> Report:
     """Reads the sources of all edges once and samples some batches; nothing is written.
 
-    partition: with all parts. Raises `OptionError` for options that do not fit the graph.
+    partition: with all parts.  progress: shows the work. Raises `OptionError` for options that do not fit the graph.
 
     Example:
         >>> from glt_lightning.base import Progress

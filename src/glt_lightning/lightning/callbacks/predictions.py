@@ -15,8 +15,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
-from glt_lightning import __version__
-from glt_lightning.base import DataError, PeerError, WriteError
+from glt_lightning.base import DataError, PeerError, WriteError, __version__
 from glt_lightning.lightning.callbacks.prediction_files import KEY, ROW_GROUP, Column, PredictionFile, read_predictions
 from glt_lightning.lightning.callbacks.prediction_places import folder_of, place_of, require_ours
 from glt_lightning.lightning.datamodule import GLTDataModule

@@ -16,7 +16,7 @@ _SECURITY, _DEADLINES, _RETRY, _LIMITS = SecurityOptions(), DeadlineOptions(), R
 
 def package_version() -> str:
     """Version of this package: peers must have the same."""
-    from glt_lightning import __version__
+    from glt_lightning.base import __version__
 
     return __version__
 

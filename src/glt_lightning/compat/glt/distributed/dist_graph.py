@@ -20,7 +20,7 @@ class DistGraph:
     num_partitions, partition_idx: number of parts, and which this is.  local_graph: a `Graph`.  node_pb, edge_pb: the part of
     each id: a `PartitionBook`, or int64 [N].
 
-    >>> graph = Graph(Topology(np.array([[0, 0], [1, 2]])), mode="CPU")
+    >>> graph = glt.data.Graph(glt.data.Topology(np.array([[0, 0], [1, 2]])), mode="CPU")
     >>> dist_graph = glt.distributed.DistGraph(2, 0, graph, node_pb=torch.tensor([0, 1, 1]))
     >>> dist_graph.get_node_partitions(torch.tensor([2, 0])), dist_graph.get_local_graph().edge_count
     (tensor([1, 0]), 2)
