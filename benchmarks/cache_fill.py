@@ -28,7 +28,7 @@ import numpy as np
 from cluster import TOKEN, Barrier, link
 from measure import cpu_s, process_tree, report
 
-from glt_lightning import LoaderContext, LoaderSpec, LocalPartition, SamplingOptions
+from glt_lightning import LoaderSpec, LocalPartition, SamplingOptions, Session
 from glt_lightning.base import CacheOptions, ClusterOptions, SecurityOptions
 from glt_lightning.graph import RemoteCache
 from glt_lightning.loader import HostsGraph
@@ -101,8 +101,8 @@ def rank_main(directory: str, rank: int, ratio: float) -> None:
     cache = CacheOptions(ratio=ratio)
     here = link(f"rank {rank}", "worker", SecurityOptions())
     graph = HostsGraph(LocalPartition.open(directory, parts=[rank % 2]), here, "127.0.0.1")
-    with LoaderContext(graph, options, ranks=Ranks(rank, RANKS, barrier.exchange), cache=cache) as context:
-        loader = context.make_loader(SPEC)
+    with Session(graph, options, ranks=Ranks(rank, RANKS, barrier.exchange), cache=cache) as session:
+        loader = session.make_loader(SPEC)
         for _ in loader:
             pass
         pids = process_tree()

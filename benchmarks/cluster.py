@@ -27,11 +27,10 @@ from typing import Any
 import torch
 from measure import cpu_s, process_tree, report
 
-from glt_lightning import LoaderContext, LoaderSpec, LocalPartition, SamplingOptions
+from glt_lightning import LoaderSpec, LocalPartition, SamplingOptions, Session
 from glt_lightning.base import ClusterOptions, SecurityOptions
 from glt_lightning.loader import HostsGraph
-from glt_lightning.workers import Link, Ranks, RemoteGraph, ServerPlan, ServerProcess
-from glt_lightning.workers.server.remote import RemoteProducer
+from glt_lightning.workers import Link, Ranks, ServedGraph, ServerPlan, ServerProcess
 
 TOKEN = "benchmark-of-a-cluster"
 HERE = Path(__file__).resolve().parent
@@ -80,10 +79,10 @@ def rank_main(args: argparse.Namespace) -> None:
 
     proxies = Proxies(args.delay_ms)
     ranks = Ranks(args.rank, partition.manifest.num_parts, exchange)
-    context = LoaderContext(graph, options, ranks=ranks)
-    producer = context._producer  # its traffic is that of this process; sampler processes count their own
-    with context:
-        loader = context.make_loader(spec)
+    session = Session(graph, options, ranks=ranks)
+    producer = session._producer  # its traffic is that of this process; sampler processes count their own
+    with session:
+        loader = session.make_loader(spec)
         stream = endless(loader)
         for _ in range(4 + 2 * args.workers * args.concurrency):
             next(stream)
@@ -185,14 +184,10 @@ def server(args: argparse.Namespace) -> dict[str, Any]:
     served = ServerProcess(plan, 0, print)
     proxies = Proxies(args.delay_ms)
     peer = here.peer("server", [proxies.before(served.address)], here.open_transport())
-    sampling = SamplingOptions()
-
-    def make(pin: Any) -> RemoteProducer:
-        return RemoteProducer(peer, options, sampling, pin, handover=args.handover)
 
     try:
-        with LoaderContext(RemoteGraph(peer), sampling, make_producer=make) as context:
-            loader = context.make_loader(SPEC)
+        with Session(ServedGraph(peer, options, handover=args.handover)) as session:
+            loader = session.make_loader(SPEC)
             stream = endless(loader)
             for _ in range(4 + 4 * args.workers * args.concurrency):
                 next(stream)

@@ -25,7 +25,7 @@ import torch
 from loader import endless
 from measure import report
 
-from glt_lightning import LoaderContext, LoaderSpec, LocalPartition, SamplingOptions
+from glt_lightning import LoaderSpec, LocalPartition, SamplingOptions, Session
 from glt_lightning.base import CacheOptions
 from glt_lightning.graph import node_path
 from glt_lightning.graph.host_tier import hottest_rows
@@ -51,8 +51,8 @@ def timed(partition: LocalPartition, memory: int, args: argparse.Namespace, work
     """Seconds per batch, and what each took."""
     spec = LoaderSpec(name="train", split="train", num_neighbors=args.fanouts, batch_size=args.batch_size, shuffle=True)
     options = SamplingOptions(num_workers=workers, concurrency=args.concurrency)
-    with LoaderContext(partition, options, cache=CacheOptions(memory=memory)) as context:
-        loader = context.make_loader(spec)
+    with Session(partition, options, cache=CacheOptions(memory=memory)) as session:
+        loader = session.make_loader(spec)
         stream = endless(loader)
         all(True for _ in islice(stream, 3 + 2 * workers * args.concurrency))
         before = Counters(*loader.stats().counters.to_list())

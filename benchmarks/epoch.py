@@ -16,7 +16,6 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
 from typing import Any
 
 import torch
@@ -26,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.nn import to_hetero
 
-from glt_lightning import GLTDataModule, GraphSAGE, LoaderContext, LoaderSpec, LocalPartition, PartitionOptions
+from glt_lightning import GLTDataModule, GraphSAGE, LoaderSpec, PartitionOptions, Session
 from glt_lightning.kernels import keep_freed_memory
 from glt_lightning.models.gnn import gnn_class
 
@@ -77,10 +76,10 @@ def products(model: nn.Module, loader: Iterable[Any]) -> float:
     return spent
 
 
-def measure(args: argparse.Namespace, data: GLTDataModule, context: LoaderContext) -> Iterator[tuple[str, float]]:
+def measure(args: argparse.Namespace, data: GLTDataModule, session: Session) -> Iterator[tuple[str, float]]:
     layers, target = len(args.num_neighbors), data.target_type if data.metadata else None
     sizes = {"num_neighbors": args.num_neighbors, "batch_size": args.batch_size}
-    loader = context.make_loader(LoaderSpec(name="train", shuffle=True, split="train", **sizes))
+    loader = session.make_loader(LoaderSpec(name="train", shuffle=True, split="train", **sizes))
     graph = {"metadata": data.metadata, "num_nodes": data.num_nodes, "target_type": target}
     ours = GraphSAGE(data.num_features, data.num_classes, args.hidden, layers, model=args.model, **graph)
     models = {"ours": ours.gnn}
@@ -88,7 +87,7 @@ def measure(args: argparse.Namespace, data: GLTDataModule, context: LoaderContex
         models["stock"] = StockTyped(args.model, data, args.hidden, layers)
     else:
         models["stock"] = Stock(args.model, data.num_features, args.hidden, layers, data.num_classes)
-    if whole := None if target else whole_graph(data, context):
+    if whole := None if target else whole_graph(data, session):
         models["whole graph"] = gnn_class(args.model)(
             data.num_features, args.hidden, layers, data.num_classes, dropout=0.5
         )
@@ -104,11 +103,11 @@ def measure(args: argparse.Namespace, data: GLTDataModule, context: LoaderContex
             yield "products", products(alone, loader)
 
 
-def whole_graph(data: GLTDataModule, context: LoaderContext) -> Any:
+def whole_graph(data: GLTDataModule, session: Session) -> Any:
     """All nodes and all edges as one batch."""
     seeds = torch.arange(data.num_nodes).numpy()
     spec = LoaderSpec(name="all", num_neighbors=[-1], batch_size=len(seeds), seeds=seeds)
-    return next(iter(context.make_loader(spec))).clone()
+    return next(iter(session.make_loader(spec))).clone()
 
 
 def whole_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -> float:
@@ -137,8 +136,8 @@ def main() -> None:
         partition = PartitionOptions(num_parts=1, dir=folder)
         data = GLTDataModule(args.dataset, root=folder, undirected=True, partition=partition)
         data.prepare_data()
-        with closing(LocalPartition.open(data.partition_dir)) as graph, LoaderContext(graph) as context:
-            for name, cpu_s in measure(args, data, context):
+        with Session(data.partition_dir) as session:
+            for name, cpu_s in measure(args, data, session):
                 spent.setdefault(name, []).append(cpu_s)
                 if min(map(len, spent.values())) > args.rounds and len(set(map(len, spent.values()))) == 1:
                     break

@@ -16,7 +16,7 @@ import torch
 from loader import SPEC, endless
 from measure import cpu_s, process_tree, report
 
-from glt_lightning import LoaderContext, LocalPartition, SamplingOptions
+from glt_lightning import LocalPartition, SamplingOptions, Session
 
 _BATCHES = 10  # of a turn
 
@@ -31,7 +31,7 @@ class Turn:
     def __init__(self, opened: ExitStack, partition: LocalPartition, dtype: str, workers: int) -> None:
         before = set(process_tree())
         options = SamplingOptions(num_workers=workers, feature_dtype=dtype)
-        self.loader = opened.enter_context(LoaderContext(partition, options)).make_loader(SPEC)
+        self.loader = opened.enter_context(Session(partition, options)).make_loader(SPEC)
         self.stored, self.dtype = stored(partition), dtype
         self.stream = endless(self.loader)
         for _ in range(10 + 20 * workers):  # every slot of every process has been used

@@ -30,7 +30,7 @@ import torch
 from benchmarks import gpu_graph, gpu_loader, gpu_ops
 from benchmarks.gpu_measure import Clock, DeviceClock, Limits, Rounds, Spread
 from benchmarks.gpu_rows import Row, markdown
-from glt_lightning import LoaderContext, LocalPartition
+from glt_lightning import LocalPartition, Session
 from glt_lightning.base import GpuBudgets, Memory
 from glt_lightning.graph import BatchArrays, node_path, open_store
 from glt_lightning.kernels import Kernels
@@ -47,7 +47,7 @@ MEMORIES: tuple[Memory, ...] = ("device", "uva")
 class Benchmark:
     """All measures of one device; of a small graph fewer and smaller batches, so that they are quick.
 
-    open_context: makes a `LoaderContext` for a kind of memory.  aims: whether the targets are meant for this run.
+    open_session: makes a `Session` for a kind of memory.  aims: whether the targets are meant for this run.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class Benchmark:
         kernels: Kernels,
         clock: Clock,
         *,
-        open_context: Callable[[Memory], LoaderContext],
+        open_session: Callable[[Memory], Session],
         accelerator: str = "gpu",
         rounds: Rounds | None = None,
         aims: bool = True,
     ) -> None:
         self._partition, self._kernels, self._clock = partition, kernels, clock
-        self._open_context, self._accelerator, self._aims = open_context, accelerator, aims
+        self._open_session, self._accelerator, self._aims = open_session, accelerator, aims
         self._rounds = rounds or Rounds()
         manifest = partition.manifest
         self._large = manifest.num_edges[0] > 10_000_000
@@ -136,10 +136,10 @@ class Benchmark:
         self._add("index_select, rows of 400 bytes: device", "GB/s", found, 1e9, *self._bytes("device"))
 
     def _loader(self, memory: Memory) -> None:
-        with self._open_context(memory) as context:
+        with self._open_session(memory) as session:
             batches = (60 if memory == "device" else 25) if self._large else 2
             found, edges, nbytes = gpu_loader.loading(
-                context, self._partition, self._clock, self._rounds, batches=batches, batch_size=self._batch_size
+                session, self._partition, self._clock, self._rounds, batches=batches, batch_size=self._batch_size
             )
         (reads, _), (rate, _) = self._reads(memory), self._bytes(memory)
         limit, by = 1 / (edges / reads + nbytes / rate), f"{edges / 1e3:.0f} k reads and {nbytes / 1e6:.0f} MB"
@@ -224,7 +224,7 @@ def main() -> int:
             partition,
             kernels,
             DeviceClock(device),
-            open_context=lambda memory: gpu_loader.open_context(partition, memory, device),
+            open_session=lambda memory: gpu_loader.open_session(partition, memory, device),
             aims="H200" in name and args.scale == 1.0,
         )
         rows = benchmark.all()

@@ -16,11 +16,11 @@ from glt_lightning import (
     DistNeighborLoader,
     GLTDataModule,
     GraphSAGE,
-    LoaderContext,
     LoaderSpec,
     LocalPartition,
     PartitionOptions,
     SamplingOptions,
+    Session,
 )
 from glt_lightning.base import Memory
 
@@ -35,13 +35,13 @@ def options(memory: Memory) -> SamplingOptions:
     return SamplingOptions(topology=memory, features=memory)
 
 
-def open_context(partition: LocalPartition, memory: Memory, device: torch.device) -> LoaderContext:
+def open_session(partition: LocalPartition, memory: Memory, device: torch.device) -> Session:
     """memory: where graph and attributes lie; ``cpu``: the CPU samples."""
-    return LoaderContext(partition, options(memory), seed=SEED, device=device)
+    return Session(partition, options(memory), seed=SEED, device=device)
 
 
 def loading(
-    context: LoaderContext,
+    session: Session,
     partition: LocalPartition,
     clock: Clock,
     rounds: Rounds,
@@ -50,7 +50,7 @@ def loading(
     batch_size: int = BATCH,
 ) -> tuple[Spread, float, float]:
     """(batches per second, mean edges of a batch, mean bytes of its features), while nobody computes anything."""
-    loader = context.make_loader(spec(batch_size))
+    loader = session.make_loader(spec(batch_size))
     _require_same(loader, partition, batch_size)
     stream, sizes = _endless(loader), []
 
@@ -68,8 +68,8 @@ def loading(
 
 def _require_same(loader: DistNeighborLoader, partition: LocalPartition, batch_size: int) -> None:
     """The first batches are those of the CPU, bit for bit."""
-    with LoaderContext(partition, options("cpu"), seed=SEED) as context:
-        for _, got, want in zip(range(2), loader, context.make_loader(spec(batch_size)), strict=False):
+    with Session(partition, options("cpu"), seed=SEED) as session:
+        for _, got, want in zip(range(2), loader, session.make_loader(spec(batch_size)), strict=False):
             for name, value in want:
                 mine = got[name]
                 same = torch.equal(mine.cpu(), value) if isinstance(value, torch.Tensor) else mine == value

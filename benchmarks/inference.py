@@ -29,7 +29,7 @@ from lightning.pytorch import LightningModule, Trainer
 from measure import cpu_s, report
 from torch_geometric.nn import GraphSAGE
 
-from glt_lightning import GLTDataModule, LoaderContext, LoaderSpec, LocalPartition, predict_layerwise, read_embeddings
+from glt_lightning import GLTDataModule, LoaderSpec, LocalPartition, Session, predict_layerwise, read_embeddings
 from glt_lightning.graph import edge_path
 from glt_lightning.kernels import Shards
 
@@ -70,7 +70,7 @@ class Ways:
 
     def pyg(self) -> tuple[int, np.ndarray]:
         seeds = self._spread(int(self.nodes * self._args.share))
-        with LoaderContext(self._partition) as context, torch.no_grad():
+        with Session(self._partition) as session, torch.no_grad():
             size = self._args.batch_size
             spec = LoaderSpec(name="all", seeds=seeds, num_neighbors=[-1], batch_size=size, exact=True)
             with self._uncounted():
@@ -78,7 +78,7 @@ class Ways:
                 x = torch.from_numpy(self._partition.node_shards(0, "x").gather(rows)).float()
             for k in range(self._args.layers):
                 outs = []
-                for batch in context.make_loader(spec):
+                for batch in session.make_loader(spec):
                     found = x[batch.n_id]
                     outs.append(self._gnn.inference_per_layer(k, found, batch.edge_index, batch.batch_size))
                 x = torch.cat(outs)
@@ -102,8 +102,8 @@ class Ways:
             batch_size=_WHOLE_BATCH,
             exact=True,
         )
-        with LoaderContext(self._partition) as context:
-            (batch,) = context.make_loader(spec)
+        with Session(self._partition) as session:
+            (batch,) = session.make_loader(spec)
         edges = [sum(batch.num_sampled_edges[: hops + 1]) for hops in range(self._args.layers)]
         rows = [e * width * 4 for e, width in zip(reversed(edges), self._widths, strict=False)]
         available = int(_AVAILABLE.search(Path("/proc/meminfo").read_text())[1]) << 10  # type: ignore[index]
@@ -123,9 +123,9 @@ class Ways:
 
     def _batches(self, fanouts: list[int], count: int, batch_size: int) -> tuple[int, np.ndarray]:
         seeds, outs = self._spread(count), []
-        with LoaderContext(self._partition) as context, torch.no_grad():
+        with Session(self._partition) as session, torch.no_grad():
             spec = LoaderSpec(name="some", seeds=seeds, num_neighbors=fanouts, batch_size=batch_size, exact=True)
-            for batch in context.make_loader(spec):
+            for batch in session.make_loader(spec):
                 hops = {
                     "num_sampled_nodes_per_hop": batch.num_sampled_nodes,
                     "num_sampled_edges_per_hop": batch.num_sampled_edges,

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from measure import report
 
-from glt_lightning import LoaderContext, LoaderSpec, LocalPartition, PartitionOptions, SamplingOptions
+from glt_lightning import LoaderSpec, LocalPartition, PartitionOptions, SamplingOptions, Session
 from glt_lightning.base import EDGE, NODE, GraphSchema
 from glt_lightning.kernels import mix64
 from glt_lightning.partition import ArraySource, partition_graph
@@ -81,8 +81,8 @@ def measure(name: str, graph: LocalPartition, args: argparse.Namespace) -> None:
     with ExitStack() as stack:
         streams = {}
         for system, options in SYSTEMS.items():
-            context = stack.enter_context(LoaderContext(graph, SamplingOptions(**options), seed=1))
-            streams[system] = endless(context.make_loader(spec))
+            session = stack.enter_context(Session(graph, SamplingOptions(**options), seed=1))
+            streams[system] = endless(session.make_loader(spec))
         found, before = {system: Found() for system in streams}, dict.fromkeys(streams, np.empty(0, np.int64))
         for _ in range(args.rounds + 1):
             for system, stream in streams.items():

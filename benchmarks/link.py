@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from measure import report
 
-from glt_lightning import LinkSpec, LoaderContext, LoaderSpec, LocalPartition, NegativeSampling
+from glt_lightning import LinkSpec, LoaderSpec, NegativeSampling, Session
 
 FANOUTS, EDGES_PER_BATCH, POSITIVES = [15, 10], 512, 100_000
 KINDS: dict[str, dict[str, Any]] = {
@@ -43,10 +43,10 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def some_edges(context: LoaderContext) -> np.ndarray:
+def some_edges(session: Session) -> np.ndarray:
     """int64 [2, S]: stored edges, one for each of S nodes."""
     spec = LoaderSpec(name="edges", split="train", num_neighbors=[1], batch_size=POSITIVES, shuffle=True)
-    batch = next(iter(context.make_loader(spec)))
+    batch = next(iter(session.make_loader(spec)))
     return batch.n_id[batch.edge_index].numpy()
 
 
@@ -92,17 +92,16 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     peer = start_dgl(args.dgl, args.partition, args.batches)
-    with LoaderContext(LocalPartition.open(args.partition)) as context, peer as dgl:
-        edges = some_edges(context)
+    with Session(args.partition) as session, peer as dgl:
+        edges = some_edges(session)
         plain = {"num_neighbors": FANOUTS, "batch_size": EDGES_PER_BATCH, "shuffle": True, "edge_label_index": edges}
         streams = {
-            name: endless(context.make_link_loader(LinkSpec(name=name, **plain, **kind)))
-            for name, kind in KINDS.items()
+            name: endless(session.make_loader(LinkSpec(name=name, **plain, **kind))) for name, kind in KINDS.items()
         }
         ends = {name: sum(num_ends(next(stream)) for _ in range(4)) // 4 for name, stream in streams.items()}
         seeds = ends["nodes"] = ends["binary strict"]
         spec = LoaderSpec(name="nodes", split="train", num_neighbors=FANOUTS, batch_size=seeds, shuffle=True)
-        streams["nodes"] = endless(context.make_loader(spec))
+        streams["nodes"] = endless(session.make_loader(spec))
         found: dict[str, list[tuple[float, int]]] = {name: [] for name in streams}
         for _ in range(args.rounds + 1):
             for name, stream in streams.items():

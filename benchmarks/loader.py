@@ -17,7 +17,7 @@ import torch
 from measure import cpu_s, minor_faults, process_tree, report
 from torch_geometric.data import Data
 
-from glt_lightning import DistNeighborLoader, LoaderContext, LoaderSpec, LocalPartition, SamplingOptions
+from glt_lightning import DistNeighborLoader, LoaderSpec, SamplingOptions, Session
 from glt_lightning.base import EDGE_FORMATS
 
 SPEC = LoaderSpec(name="train", split="train", num_neighbors=[15, 10, 5], batch_size=1024, shuffle=True)
@@ -36,8 +36,8 @@ def main() -> None:
     parser.add_argument("--edge_format", choices=EDGE_FORMATS, default="tensor")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    with LoaderContext(LocalPartition.open(args.partition), SamplingOptions(num_workers=args.workers)) as context:
-        stream = endless(context.make_loader(replace(SPEC, edge_format=args.edge_format)))
+    with Session(args.partition, SamplingOptions(num_workers=args.workers)) as session:
+        stream = endless(session.make_loader(replace(SPEC, edge_format=args.edge_format)))
         for _ in range(10 + 20 * args.workers):  # every slot of every process has been used
             next(stream)
         pids = process_tree()

@@ -22,16 +22,16 @@ def rank(directory: str, number: int, channel_size: str) -> None:
     import torch
     from loader import SPEC, endless
 
-    from glt_lightning import LoaderContext, LocalPartition, SamplingOptions
-    from glt_lightning.workers import with_channel_bytes
+    from glt_lightning import SamplingOptions, Session
+    from glt_lightning.workers import Ranks, with_channel_bytes
 
     torch.set_num_threads(1)
     print("imported", flush=True)
     sys.stdin.readline()
     channel = None if channel_size == "null" else channel_size
     options = with_channel_bytes(SamplingOptions(num_workers=2, channel_size=channel), 2)
-    with LoaderContext(LocalPartition.open(directory), options, rank=number, world_size=2) as context:
-        stream = endless(context.make_loader(SPEC))
+    with Session(directory, options, ranks=Ranks(number, 2)) as session:
+        stream = endless(session.make_loader(SPEC))
         for _ in range(60):
             batch = next(stream)
             batch.x.sum()

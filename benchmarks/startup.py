@@ -33,12 +33,12 @@ def main() -> None:
     import torch_geometric.data  # noqa: F401
 
     step("pyg")
-    from glt_lightning import LoaderContext, LoaderSpec, LocalPartition, SamplingOptions
+    from glt_lightning import LoaderSpec, SamplingOptions, Session
 
     torch.set_num_threads(1)
     spec = LoaderSpec(name="train", split="train", num_neighbors=[15, 10, 5], batch_size=1024, shuffle=True)
-    with LoaderContext(LocalPartition.open(args.partition), SamplingOptions(num_workers=args.workers)) as context:
-        loader = context.make_loader(spec)
+    with Session(args.partition, SamplingOptions(num_workers=args.workers)) as session:
+        loader = session.make_loader(spec)
         step("open")
         next(iter(loader))
         step("first_batch")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise, product
 
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.data import Data
 
-from glt_lightning import LoaderContext, LoaderSpec, LocalPartition
+from glt_lightning import LoaderSpec, Session
 from glt_lightning.base import EDGE_FORMATS
 from glt_lightning.kernels import keep_freed_memory
 from glt_lightning.loader import layer_size
@@ -79,11 +79,11 @@ def step(model: nn.Module, batch: Data, labels: Tensor, bf16: bool) -> float:
 
 def batches(args: argparse.Namespace) -> Iterator[dict[str, Data]]:
     """Each batch in every format."""
-    with closing(LocalPartition.open(args.partition)) as graph, LoaderContext(graph) as context:
+    with Session(args.partition) as session:
         spec = LoaderSpec(
             name="train", num_neighbors=[15, 10, 5], batch_size=args.batch_size, shuffle=True, split="train"
         )
-        loaders = [context.make_loader(replace(spec, edge_format=each)) for each in args.edge_format]
+        loaders = [session.make_loader(replace(spec, edge_format=each)) for each in args.edge_format]
         for number, formats in enumerate(zip(*loaders, strict=True)):
             if number > args.rounds:
                 return

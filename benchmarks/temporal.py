@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from measure import report
 
-from glt_lightning import LoaderContext, LoaderSpec, LocalPartition, PartitionOptions, SamplingOptions
+from glt_lightning import LoaderSpec, LocalPartition, PartitionOptions, SamplingOptions, Session
 from glt_lightning.base import EDGE, NODE, GraphSchema
 from glt_lightning.partition import ArraySource, partition_graph
 
@@ -64,9 +64,9 @@ def stream_of(graph: LocalPartition, name: str, nodes: int, batch_size: int, sta
     times = {"last": np.full(len(seeds), LAST), "random": rng.integers(0, LAST + 1, len(seeds))}
     given = {"input_time": times[options.pop("times")]} if "times" in options else {}
     disjoint = options.pop("disjoint", False)
-    context = stack.enter_context(LoaderContext(graph, SamplingOptions(**options), seed=1))
+    session = stack.enter_context(Session(graph, SamplingOptions(**options), seed=1))
     plain = {"num_neighbors": [15, 10], "batch_size": batch_size, "seeds": seeds, "disjoint": disjoint}
-    return endless(context.make_loader(LoaderSpec(name=name, **plain, **given)))
+    return endless(session.make_loader(LoaderSpec(name=name, **plain, **given)))
 
 
 def main() -> None:

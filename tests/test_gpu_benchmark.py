@@ -13,7 +13,7 @@ from benchmarks.gpu import MEMORIES, Benchmark, notes
 from benchmarks.gpu_measure import HostClock, Limits, Rounds, Spread
 from benchmarks.gpu_ops import Different
 from benchmarks.gpu_rows import Row, markdown
-from glt_lightning import LoaderContext, LocalPartition, SamplingOptions
+from glt_lightning import LocalPartition, SamplingOptions, Session
 from glt_lightning.base import GpuBudgets
 from glt_lightning.graph import BatchArrays, open_store
 from glt_lightning.kernels import Kernels, KHopOp
@@ -127,7 +127,7 @@ def test_wrong_results_are_not_timed(store, partition, kernels, monkeypatch):
 def test_wrong_batches_are_not_timed(partition):
     options = SamplingOptions()
     with (
-        LoaderContext(partition, options, seed=gpu_loader.SEED + 1) as context,
+        Session(partition, options, seed=gpu_loader.SEED + 1) as context,
         pytest.raises(Different, match="loader"),
     ):
         gpu_loader.loading(context, partition, Ticks(), QUICK, batches=1, batch_size=16)
@@ -139,7 +139,7 @@ def test_every_measure(partition, gpu_in_place):
         partition,
         gpu_in_place,
         HostClock(),
-        open_context=lambda memory: gpu_loader.open_context(partition, memory, CPU),
+        open_session=lambda memory: gpu_loader.open_session(partition, memory, CPU),
         accelerator="cpu",
         rounds=QUICK,
         aims=False,
@@ -159,9 +159,9 @@ def test_a_measure_that_fails_is_named_and_the_others_go_on(partition, gpu_in_pl
     monkeypatch.setattr(Benchmark, "_training", lambda self, memory: None)
 
     def opened(memory):
-        return gpu_loader.open_context(partition, memory, CPU)
+        return gpu_loader.open_session(partition, memory, CPU)
 
-    benchmark = Benchmark(partition, gpu_in_place, HostClock(), open_context=opened, rounds=QUICK)
+    benchmark = Benchmark(partition, gpu_in_place, HostClock(), open_session=opened, rounds=QUICK)
     rows = benchmark.all()
     assert [line.partition(":")[0] for line in benchmark.failed] == ["ops, device", "ops, uva"]
     assert any("loader" in row.what for row in rows)

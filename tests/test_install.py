@@ -61,7 +61,7 @@ def test_sampler_process_does_not_pay_for_torch(tmp_path: Path) -> None:
 
 def test_a_loader_does_not_pay_for_partitioning(tmp_path: Path) -> None:
     """A third of the CPU time of these imports; whoever samples has a partition."""
-    found = _imported_by("from glt_lightning import LoaderContext", tmp_path)
+    found = _imported_by("from glt_lightning import Session", tmp_path)
     assert not [name for name in found if name.startswith("glt_lightning.partition")]
 
 

@@ -14,9 +14,9 @@ import pytest
 
 from glt_lightning.base import DeadlineOptions, PeerLostError, RetryOptions, SamplingOptions
 from glt_lightning.graph import LocalPartition
-from glt_lightning.loader import HostsGraph, LoaderContext, LoaderSpec
+from glt_lightning.loader import HostsGraph, LoaderSpec, Session
 from glt_lightning.sampling import BatchRequest, SamplerConfig
-from glt_lightning.workers import Link
+from glt_lightning.workers import Link, Ranks
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.proxy import Proxy
@@ -220,11 +220,11 @@ def test_server_that_stays_away_is_named(farm: Farm, whole: LocalPartition, faul
 
 def rank_producer(
     whole: LocalPartition, rank: int, exchange: Callable[[str], list[str]], deadlines: DeadlineOptions
-) -> LoaderContext:
+) -> Session:
     retry = RetryOptions(first_s=0.01, most_s=0.1)
     link = Link(job="test", role="worker", name=f"rank {rank}", deadlines=deadlines, retry=retry)
     graph = HostsGraph(LocalPartition.open(whole.directory, parts=[rank]), link, "127.0.0.1")
-    return LoaderContext(graph, SamplingOptions(), seed=3, rank=rank, world_size=2, exchange=exchange)
+    return Session(graph, SamplingOptions(), seed=3, ranks=Ranks(rank, 2, exchange))
 
 
 def through(proxies: ExitStack, opened: list[Proxy], exchange: Callable[[str], list[str]]) -> Callable[..., list[str]]:
@@ -242,7 +242,7 @@ def through(proxies: ExitStack, opened: list[Proxy], exchange: Callable[[str], l
 
 
 def expected(whole: LocalPartition, rank: int) -> list[str]:
-    with LoaderContext(whole, SamplingOptions(), seed=3, rank=rank, world_size=2) as context:
+    with Session(whole, SamplingOptions(), seed=3, ranks=Ranks(rank, 2)) as context:
         return [contents(batch) for batch in context.make_loader(SPEC)]
 
 

@@ -41,7 +41,7 @@ def names_of_pyg(_: ExitStack) -> dict[str, Any]:
     wanted = (
         "GLTDataModule",
         "LinkSpec",
-        "LoaderContext",
+        "Session",
         "LoaderSpec",
         "LocalPartition",
         "PartitionOptions",
@@ -57,9 +57,7 @@ def names_of_pyg(_: ExitStack) -> dict[str, Any]:
 
 
 def names_of_dgl(_: ExitStack) -> dict[str, Any]:
-    names = {
-        name: getattr(glt_lightning, name) for name in ("LoaderContext", "LoaderSpec", "SamplingOptions", "as_blocks")
-    }
+    names = {name: getattr(glt_lightning, name) for name in ("Session", "LoaderSpec", "SamplingOptions", "as_blocks")}
     Path("ip_config.txt").write_text("127.0.0.1 30050\n")
     given = names_of_pyg(_)["data"]
     given.train_mask = torch.from_numpy(RING < 8)

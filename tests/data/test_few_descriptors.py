@@ -14,7 +14,7 @@ import pytest
 from glt_lightning.base import PartitionError
 from glt_lightning.graph import ArrayWriter, LocalPartition, open_array
 from glt_lightning.kernels import file_map
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader import LoaderSpec, Session
 from tests.helpers.partitions import partitioned, small_graph
 
 
@@ -37,7 +37,7 @@ def test_many_parts(tmp_path: Path, at_most, parts: int) -> None:
     at_most(256)
     partitioned(small_graph(1200), tmp_path, parts).close()
     partition = LocalPartition.open(tmp_path / f"parts{parts}")
-    with LoaderContext(partition) as context:
+    with Session(partition) as context:
         spec = LoaderSpec(name="val", split="val", num_neighbors=[3, 3], batch_size=50)
         assert sum(batch.batch_size for batch in context.make_loader(spec)) == 400
         assert descriptors() == before

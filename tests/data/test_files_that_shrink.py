@@ -13,7 +13,7 @@ import pytest
 
 from glt_lightning.base import PartitionError, SamplingOptions
 from glt_lightning.graph import LocalPartition
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader import LoaderSpec, Session
 from glt_lightning.workers import Message, pack
 from glt_lightning.workers.cluster.owner import Owner
 from tests.helpers.contents import contents
@@ -44,7 +44,7 @@ def spec() -> LoaderSpec:
 @pytest.mark.parametrize("path", [X, INDICES, IDS])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_batches_made_in_this_process(partition: LocalPartition, path: str, threads: int) -> None:
-    with LoaderContext(partition, SamplingOptions(num_threads=threads)) as context:
+    with Session(partition, SamplingOptions(num_threads=threads)) as context:
         batches = iter(context.make_loader(spec()))
         next(batches)
         cut_off(partition, path)
@@ -55,7 +55,7 @@ def test_batches_made_in_this_process(partition: LocalPartition, path: str, thre
 
 def test_goes_on_with_the_file_in_its_place(partition: LocalPartition) -> None:
     """Once the maps are let go of, nothing is left of the fault."""
-    with LoaderContext(partition) as context:
+    with Session(partition) as context:
         expected = [contents(batch) for batch in context.make_loader(spec())]
         whole = cut_off(partition, X)
         with pytest.raises(PartitionError, match=X):
@@ -63,7 +63,7 @@ def test_goes_on_with_the_file_in_its_place(partition: LocalPartition) -> None:
     partition.close()
     (partition.directory / X).write_bytes(whole)
     again = LocalPartition.open(partition.directory)
-    with LoaderContext(again) as context:
+    with Session(again) as context:
         assert [contents(batch) for batch in context.make_loader(spec())] == expected
     again.close()
 
@@ -71,13 +71,13 @@ def test_goes_on_with_the_file_in_its_place(partition: LocalPartition) -> None:
 def test_an_array_that_somebody_keeps_spoils_no_other_partition(partition: LocalPartition, tmp_path: Path) -> None:
     """As the traceback of the error does in a notebook, while the folder is replaced."""
     kept = partition.node_shards(0, "x")
-    with LoaderContext(partition) as context:
+    with Session(partition) as context:
         cut_off(partition, X)
         with pytest.raises(PartitionError, match=X):
             list(context.make_loader(spec()))
     partition.close()
     healthy = partitioned(small_graph(NODES), tmp_path / "again")
-    with LoaderContext(healthy) as context:
+    with Session(healthy) as context:
         assert sum(1 for _ in context.make_loader(spec()))
     healthy.close()
     del kept

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import glt_lightning.compat.dgl as dgl
-from glt_lightning import LoaderContext, LoaderSpec, SamplingOptions, as_blocks
+from glt_lightning import LoaderSpec, SamplingOptions, Session, as_blocks
 from glt_lightning.loader import Layer
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
@@ -90,7 +90,7 @@ def test_blocks_and_layers_are_those_of_dgl(typed: bool, python: str, tmp_path: 
     for (kind, e), conv in convs.items():
         given |= {f"{kind}/{':'.join(e)}/{name}": values for name, values in conv.state_dict().items()}
     ours: dict[str, torch.Tensor] = {}
-    with LoaderContext(partitioned(data, tmp_path, 2), SamplingOptions(), seed=1) as context:
+    with Session(partitioned(data, tmp_path, 2), SamplingOptions(), seed=1) as context:
         spec = LoaderSpec(
             name="t", seeds=seeds.numpy(), node_type=seed_type, num_neighbors=[-1] * HOPS, batch_size=len(seeds)
         )

@@ -193,7 +193,7 @@ def test_a_client_that_leaves_asks_all_servers_at_once(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(session, "Link", Link)
     context = dist.DistContext(dist.DistRole.CLIENT, "c", 2, 1, 4, 3, servers=2, clients=2)
-    client._say_left(session.Session(context, ClusterOptions(deadlines=deadlines), 180.0), ["a:1", "b:1"])
+    client._say_left(session.Membership(context, ClusterOptions(deadlines=deadlines), 180.0), ["a:1", "b:1"])
     left = "left {'rank': 1, 'clients': 2}"
     assert seen == [f"server 0: {left}", f"server 1: {left}", "server 0: answered", "server 1: answered"]
 

@@ -322,7 +322,7 @@ def test_features_keep_their_dtype(kind: str, as_they_are: bool, tmp_path: Path)
     glt.partition.RandomPartitioner(
         folder, 2, NODES, ring_edges(), rows, edge_feat=rows.repeat(2, 1), **chosen
     ).partition()
-    with glt_lightning.LoaderContext(glt_lightning.LocalPartition.open(folder)) as context:
+    with glt_lightning.Session(glt_lightning.LocalPartition.open(folder)) as context:
         spec = glt_lightning.LoaderSpec(name="all", split=None, num_neighbors=[2], batch_size=NODES)
         batch = next(iter(context.make_loader(spec)))
         assert batch.x.dtype == batch.edge_attr.dtype == expected.dtype

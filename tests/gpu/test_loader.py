@@ -9,7 +9,7 @@ import torch
 
 from glt_lightning.base import SamplingOptions
 from glt_lightning.kernels import wait_for
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader import LoaderSpec, Session
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.loader.test_stored_attributes import every_dtype
@@ -34,11 +34,11 @@ def open_context(graph, device, topology="device", features="device", **options)
     """hybrid: a part of the rows is on the device."""
     budgets = {"topology_bytes": 2000, "feature_bytes": 2000} if "hybrid" in (topology, features) else {}
     sampling = SamplingOptions(topology=topology, features=features, **budgets, **options)
-    return LoaderContext(graph, sampling, seed=7, device=device)
+    return Session(graph, sampling, seed=7, device=device)
 
 
 def of_the_cpu(graph, spec, epochs=1, **options):
-    with LoaderContext(graph, SamplingOptions(topology="cpu", **options), seed=7) as context:
+    with Session(graph, SamplingOptions(topology="cpu", **options), seed=7) as context:
         loader = context.make_loader(spec)
         return [contents(batch) for _ in range(epochs) for batch in loader]
 
@@ -119,7 +119,7 @@ def checksums(batch):
 @pytest.mark.parametrize(("topology", "features"), [("device", "device"), ("uva", "uva"), ("device", "cpu")])
 def test_memory_is_not_used_again_before_its_last_use(kernels, large, topology, features):
     """Each batch is dropped while the stream that reads it is far behind, and the sampler goes on."""
-    with LoaderContext(large, SamplingOptions(topology="cpu"), seed=7) as context:
+    with Session(large, SamplingOptions(topology="cpu"), seed=7) as context:
         expected = [checksums(batch) for batch in context.make_loader(LARGE)]
     with open_context(large, kernels.device, topology, features, prefetch=4) as context:
         found = []
@@ -188,5 +188,5 @@ def test_two_contexts_at_once(kernels, large):
 def test_sampler_processes_with_a_gpu(kernels, large, topology, features):
     """Their batches come through the host's memory, and are those of the CPU."""
     options = SamplingOptions(num_workers=2, worker_devices=["cuda:0"], topology=topology, features=features)
-    with LoaderContext(large, options, seed=7, device=kernels.device) as context:
+    with Session(large, options, seed=7, device=kernels.device) as context:
         assert [to_host(batch) for batch in context.make_loader(LARGE)] == of_the_cpu(large, LARGE)

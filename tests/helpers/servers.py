@@ -9,9 +9,19 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from glt_lightning.base import ClusterOptions, DeadlineOptions, PickerSpec, RetryOptions, SamplingOptions
-from glt_lightning.graph import LocalPartition
-from glt_lightning.loader import LoaderContext, LoaderSpec
-from glt_lightning.workers import Link, Peer, PinMemory, RemoteGraph, SamplerSource, Transport
+from glt_lightning.graph import AnyGraph, LocalPartition
+from glt_lightning.loader import LoaderSpec, Session
+from glt_lightning.workers import (
+    Link,
+    Peer,
+    PinMemory,
+    Producer,
+    ProducerSetup,
+    Ranks,
+    RemoteGraph,
+    SamplerSource,
+    Transport,
+)
 from glt_lightning.workers.cluster.graph import GraphService
 from glt_lightning.workers.cluster.owner import Owner
 from glt_lightning.workers.server.remote import RemoteProducer
@@ -46,6 +56,20 @@ def open_farm(kind: str) -> Iterator[Farm]:
             yield farm
         finally:
             farm.close()
+
+
+class Produced:
+    """A graph whose batches a producer of the test makes. make: its argument page-locks memory, or is None."""
+
+    def __init__(self, graph: AnyGraph, make: Callable[[PinMemory | None], Producer]) -> None:
+        self._make = make
+        self.manifest, self.schema = graph.manifest, graph.schema
+        self.split, self.edge_split, self.seeds = graph.split, graph.edge_split, graph.seeds
+
+    def open_producer(self, setup: ProducerSetup, opened: ExitStack) -> tuple[Producer, None]:
+        producer = self._make(setup.pin)
+        opened.callback(producer.close)
+        return producer, None
 
 
 class Farm:
@@ -101,16 +125,14 @@ class Farm:
         rank: int = 0,
         world_size: int = 1,
         **changes: Any,
-    ) -> LoaderContext:
+    ) -> Session:
         """Loaders of one client."""
         peer = self.peer(*addresses, name=f"rank {rank}", **changes.pop("peer", {}))
-        context = LoaderContext(
-            RemoteGraph(peer),
+        context = Session(
+            Produced(RemoteGraph(peer), lambda pin: self.producer(peer, sampling, pin, **changes)),
             sampling,
             seed=3,
-            rank=rank,
-            world_size=world_size,
-            make_producer=lambda pin: self.producer(peer, sampling, pin, **changes),
+            ranks=Ranks(rank, world_size),
         )
         self._stack.callback(context.close)
         return context
@@ -136,7 +158,7 @@ def until(fact: Callable[[], bool], patience_s: float = 20.0) -> None:
         time.sleep(0.01)
 
 
-def contents_of(context: LoaderContext, *specs: LoaderSpec, epochs: int = 1) -> list[Contents]:
+def contents_of(context: Session, *specs: LoaderSpec, epochs: int = 1) -> list[Contents]:
     """Of all batches, loader by loader."""
     found = []
     for spec in specs:
@@ -147,8 +169,15 @@ def contents_of(context: LoaderContext, *specs: LoaderSpec, epochs: int = 1) -> 
     return found
 
 
-def inline(partition: LocalPartition, *specs: LoaderSpec, epochs: int = 1, **place: Any) -> list[Contents]:
+def inline(
+    partition: LocalPartition,
+    *specs: LoaderSpec,
+    epochs: int = 1,
+    rank: int = 0,
+    world_size: int = 1,
+    sampling: Mapping[str, Any] | None = None,
+) -> list[Contents]:
     """What `contents_of` finds where the batches are made in this process."""
-    sampling: Mapping[str, Any] = place.pop("sampling", {})
-    with LoaderContext(partition, SamplingOptions(**sampling), seed=3, **place) as context:
+    ranks = Ranks(rank, world_size)
+    with Session(partition, SamplingOptions(**sampling or {}), seed=3, ranks=ranks) as context:
         return contents_of(context, *specs, epochs=epochs)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed import HashStore
 from torch_geometric.nn import SAGEConv
 
-from glt_lightning import DistGraph, LayerwiseOptions, LoaderContext
+from glt_lightning import DistGraph, LayerwiseOptions, Session
 from glt_lightning.base import OptionError, PeerError
 from glt_lightning.graph import LocalPartition, SharedArrays
 from glt_lightning.inference import LayerwiseLayers, LayerwiseRun, Marks, run
@@ -94,11 +94,11 @@ def computed(
         graph = DistGraph(partition, ranks=Ranks(rank, ranks, exchange), reach=reach)
         chosen = LayerwiseOptions(**options)
         found: list[dict[str, Tensor]] = []
-        with LoaderContext(partition, seed=3, rank=rank, world_size=ranks) as context, graph, torch.no_grad():
+        with Session(partition, seed=3, ranks=Ranks(rank, ranks)) as context, graph, torch.no_grad():
             types, typed = partition.schema.node_types, not partition.schema.homogeneous
             module = LayerwiseLayers(make(), types, typed)
             marks = Marks(rank, ranks, store, chosen.wait_s)
-            run = LayerwiseRun(module, graph, context.make_row_loader, marks, chosen, folder)
+            run = LayerwiseRun(module, graph, context.make_loader, marks, chosen, folder)
             try:
                 for step, loader in enumerate(run.loaders()):
                     for number, batch in enumerate(loader):

@@ -155,7 +155,7 @@ def test_a_loader_that_was_made_again_says_why_the_first_is_closed(make_data) ->
         next(iter(first))
     assert next(iter(second)).batch_size
     data.teardown()
-    with pytest.raises(OptionError, match=r"'val' is closed: so is its LoaderContext. Open a new"):
+    with pytest.raises(OptionError, match=r"'val' is closed: so is its Session. Open a new"):
         next(iter(second))
 
 

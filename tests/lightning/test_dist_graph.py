@@ -12,8 +12,9 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 
-from glt_lightning import DistGraph, DistTensor, GLTDataModule
+from glt_lightning import DistGraph, DistTensor, GLTDataModule, SamplingOptions
 from glt_lightning.base import ClusterOptions, DataError, OptionError, SamplerError
+from glt_lightning.lightning.strategies.session_host import Standalone
 from tests.helpers import run_script
 from tests.helpers.own_rows import Using, work
 from tests.lightning.serving import serving
@@ -92,6 +93,21 @@ def test_tensors_stay_when_a_checkpoint_brings_another_seed(make_data: Callable[
     data.teardown()
     with pytest.raises(DataError, match="tensor 'h' is closed"):
         h[[0]]
+
+
+def test_tensors_are_closed_where_a_session_cannot_be_opened_again(make_data: Callable[..., GLTDataModule]) -> None:
+    data = make_data()
+    data.prepare_data()
+    host = Standalone()
+    graph = host.open_graph(data.partition_dir)
+    host.open_session(graph, SamplingOptions(), seed=1)
+    h = DistTensor((host.graph.num_nodes(),), torch.float32, "h", "ones")
+    with pytest.raises(OptionError, match="batch_sampler: expected a class path"):
+        host.open_session(graph, SamplingOptions(batch_sampler=3), seed=2)
+    assert host.session is None
+    with pytest.raises(DataError, match="tensor 'h' is closed"):
+        h[[0]]
+    host.close()
 
 
 CASES = {

@@ -194,4 +194,4 @@ def test_error_of_the_user_closes_everything(make_data, make_model, make_trainer
     data: GLTDataModule = make_data(sampling=SamplingOptions(num_workers=workers))
     with pytest.raises(ZeroDivisionError, match="mine"):
         make_trainer().fit(make_model(Broken), data)
-    assert not data._standalone.has_context
+    assert data._standalone.session is None

@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 from torchmetrics.functional import auroc
 
 from glt_lightning import LinkPredictor
-from glt_lightning.loader import LinkSpec, LoaderContext
+from glt_lightning.loader import LinkSpec, Session
 from tests.helpers.partitions import partitioned
 
 NODES, EDGES, WIDTH = 10_000, 8_000, 24
@@ -27,13 +27,13 @@ def noise() -> tuple[Data, np.ndarray]:
     return Data(x=x, edge_index=edges, num_nodes=NODES), pairs
 
 
-def auc_of_unseen_edges(context: LoaderContext, pairs: np.ndarray, exclude: str) -> float:
+def auc_of_unseen_edges(context: Session, pairs: np.ndarray, exclude: str) -> float:
     """Of the second half of the edges, by a model that is trained on the first; the graph has both."""
     torch.manual_seed(0)
     plain = {"num_neighbors": [-1], "batch_size": 125, "neg_sampling": "binary", "exclude_target_edges": exclude}
     halves = np.split(pairs, 2, axis=1)
     train, val = (
-        context.make_link_loader(LinkSpec(name=f"{exclude}_{i}", edge_label_index=half, shuffle=i == 0, **plain))
+        context.make_loader(LinkSpec(name=f"{exclude}_{i}", edge_label_index=half, shuffle=i == 0, **plain))
         for i, half in enumerate(halves)
     )
     model = LinkPredictor(WIDTH, hidden_channels=2 * WIDTH, num_layers=1, dropout=0.0, decoder="bilinear")
@@ -55,7 +55,7 @@ def auc_of_unseen_edges(context: LoaderContext, pairs: np.ndarray, exclude: str)
 def test_predicting_noise(tmp_path, caplog: pytest.LogCaptureFixture) -> None:
     """O11 of the specification. Edges of noise look predictable where they are not excluded, and the log warns of it."""
     data, pairs = noise()
-    with LoaderContext(partitioned(data, tmp_path, 2)) as context, caplog.at_level(logging.WARNING):
+    with Session(partitioned(data, tmp_path, 2)) as context, caplog.at_level(logging.WARNING):
         honest = auc_of_unseen_edges(context, pairs, "reverse")
         assert "exclude_target_edges" not in caplog.text
         leaking = auc_of_unseen_edges(context, pairs, "none")

@@ -34,7 +34,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.demos.boring_classes import BoringModel, RandomDataset
 from torch.utils.data import DataLoader
 from glt_lightning import ClusterOptions, GLTDataModule, GLTWorkerStrategy, LocalPartition, SamplingMonitor
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader import Session, LoaderSpec
 from tests.lightning.tiny import Noting
 
 torch.set_num_threads(1)
@@ -63,7 +63,7 @@ class Mixed(BoringModel):
     def train_dataloader(self):
         if self.global_rank == 1:
             return DataLoader(RandomDataset(32, 5))
-        self.context = LoaderContext(LocalPartition.open(folder))
+        self.context = Session(LocalPartition.open(folder))
         return self.context.make_loader(LoaderSpec(name="a", split="train", num_neighbors=[2], batch_size=20))
 
     def training_step(self, batch, batch_idx):

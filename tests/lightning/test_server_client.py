@@ -215,7 +215,7 @@ def test_error_closes_everything(make_data, make_model, make_trainer, where: str
     trainer = make_trainer(strategy="glt_server_client")
     with pytest.raises(ZeroDivisionError, match="mine"):
         trainer.fit(make_model(Broken), make_data())
-    assert not trainer.strategy.has_context  # and the leak police looks for the server
+    assert trainer.strategy.session is None  # and the leak police looks for the server
 
 
 def test_several_hosts_need_servers(make_data, tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_another_partition_at_another_server_is_refused(make_data, folder: Path)
 def test_partition_that_is_not_mapped_by_a_server_is_no_graph(make_data, folder: Path) -> None:
     strategy = GLTServerClientStrategy()
     with pytest.raises(OptionError, match=r"the graph that strategy\.open_graph\(\) returned, got LocalPartition"):
-        strategy.open_context(LocalPartition.open(folder), SamplingOptions(), seed=3)
+        strategy.open_session(LocalPartition.open(folder), SamplingOptions(), seed=3)
 
 
 @pytest.mark.parametrize(

@@ -79,11 +79,11 @@ def test_same_training_as_with_any_other_strategy(
 def test_fit_then_test_then_fit_in_one_process(make_data, make_model, make_trainer, sampling: SamplingOptions) -> None:
     trainer, model, data = make_trainer(strategy="glt_worker"), make_model(), make_data(sampling=sampling)
     trainer.fit(model, data)
-    assert not trainer.strategy.has_context
+    assert trainer.strategy.session is None
     trainer.test(model, data, verbose=False)
     trainer.predict(model, data)
     make_trainer(strategy=GLTWorkerStrategy()).fit(model, data)
-    assert not trainer.strategy.has_context
+    assert trainer.strategy.session is None
 
 
 @pytest.mark.parametrize("where", ["training_step", "validation_step", "on_train_epoch_end"])
@@ -98,7 +98,7 @@ def test_error_closes_everything(make_data, make_model, make_trainer, sampling: 
     trainer = make_trainer(strategy="glt_worker")
     with pytest.raises(ZeroDivisionError, match="mine"):
         trainer.fit(make_model(Broken), make_data(sampling=sampling))
-    assert not trainer.strategy.has_context
+    assert trainer.strategy.session is None
 
 
 def test_kept_loader_raises_after_the_run(make_data, make_model, make_trainer, sampling: SamplingOptions) -> None:
@@ -120,15 +120,10 @@ def test_data_module_of_the_user_makes_loaders_through_the_strategy(make_data, m
     class Own(LightningDataModule):
         def train_dataloader(self) -> Any:
             strategy = self.trainer.strategy
-            strategy.open_context(LocalPartition.open(ready.partition_dir), SamplingOptions(), seed=3)
+            session = strategy.open_session(LocalPartition.open(ready.partition_dir), SamplingOptions(), seed=3)
             spec = LoaderSpec(name="mine", split="train", num_neighbors=[4, 4], batch_size=25, shuffle=True)
-            return strategy.make_loader(spec)
+            return session.make_loader(spec)
 
     model = make_model(Noting)
     make_trainer(strategy="glt_worker", limit_val_batches=0).fit(model, Own())
     assert [len(batch) for batch in model.seen[0]] == [25] * 4
-
-
-def test_loader_before_a_graph_is_open_is_refused() -> None:
-    with pytest.raises(SamplerError, match="loader 'mine': no graph is open"):
-        GLTWorkerStrategy().make_loader(LoaderSpec(name="mine", num_neighbors=[2], batch_size=1))

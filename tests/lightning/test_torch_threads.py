@@ -78,7 +78,7 @@ def test_no_more_threads_than_a_quota_allows(eight_cores, monkeypatch) -> None:
 def test_every_strategy_counts_ranks_and_samplers(make_data, make_model, make_trainer, monkeypatch, strategy) -> None:
     found = []
     monkeypatch.setattr(
-        "glt_lightning.lightning.strategies.graph_host.share_cores",
+        "glt_lightning.lightning.strategies.session_host.share_cores",
         lambda *counts: found.append(counts) or (lambda: found.append("end")),
     )
     trainer = make_trainer(strategy=strategy, max_epochs=1, limit_train_batches=1, limit_val_batches=0)

@@ -9,8 +9,7 @@ import torch
 
 from glt_lightning import GLTDataModule, GraphSAGE, SamplingOptions
 from glt_lightning.base import OptionError
-from glt_lightning.lightning.strategies.contexts import wants_pinned
-from glt_lightning.loader import CopiesInFlight
+from glt_lightning.loader.session import wants_pinned
 from tests.lightning.tiny import Noting
 
 
@@ -33,7 +32,7 @@ def test_pinning_without_a_gpu_is_refused(make_data) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_copies_are_right_while_slots_are_used_again(make_data, workers: int) -> None:
     """The GPU is kept busy, so that copies run long after the call that starts them."""
-    device, flight = torch.device("cuda", 0), CopiesInFlight()
+    device = torch.device("cuda", 0)
     sampling = SamplingOptions(num_workers=workers, concurrency=1, pin_memory=True, seed=0)
     data = make_data(sampling=sampling, batch_size=2)
     data.prepare_data()
@@ -43,12 +42,11 @@ def test_copies_are_right_while_slots_are_used_again(make_data, workers: int) ->
     moved = []
     for batch in data.val_dataloader():
         busy = (busy @ busy).relu()
-        copy = flight.copy(batch, device)
+        copy = data.transfer_batch_to_device(batch, device, 0)
         assert batch.x.device.type == "cpu"
         moved.append((copy.x.sum(), copy.n_id.sum()))
         del batch, copy
     torch.cuda.synchronize()
-    flight.clear()
     found = [(x.item(), n_id.item()) for x, n_id in moved]
     assert [n_id for _, n_id in found] == [n_id for _, n_id in expected]
     assert [x for x, _ in found] == pytest.approx([x for x, _ in expected], rel=1e-4, abs=1e-4)

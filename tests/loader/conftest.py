@@ -8,12 +8,12 @@ import pytest
 
 from glt_lightning.base import SamplingOptions
 from glt_lightning.kernels import Kernels
-from glt_lightning.loader import LoaderContext, on_gpu
+from glt_lightning.loader import Session, on_gpu
 from tests.helpers.servers import open_farm
 
 
 @pytest.fixture(params=["sampler process", "server", "gpu"])
-def context(request, graph, monkeypatch) -> Iterator[LoaderContext]:
+def context(request, graph, monkeypatch) -> Iterator[Session]:
     if request.param == "server":
         with open_farm("in process") as farm:
             yield farm.context(farm.serve(graph).address)
@@ -23,5 +23,5 @@ def context(request, graph, monkeypatch) -> Iterator[LoaderContext]:
         monkeypatch.setattr(on_gpu, "is_gpu", lambda device: True)
         monkeypatch.setattr(Kernels, "open", lambda device: kernels)
     workers = int(request.param == "sampler process")
-    with LoaderContext(graph, SamplingOptions(num_workers=workers, max_restarts=0), seed=3) as context:
+    with Session(graph, SamplingOptions(num_workers=workers, max_restarts=0), seed=3) as context:
         yield context

@@ -13,8 +13,9 @@ from torch_geometric.data import Data
 
 from glt_lightning.base import CacheOptions, DataError, OptionError, RemoteError, SamplingOptions
 from glt_lightning.graph import DeviceIndex
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader import LoaderSpec, Session
 from glt_lightning.sampling import KHopSampler, SamplerConfig
+from glt_lightning.workers import Ranks
 from glt_lightning.workers.producer.request_codec import read_config, write_config
 from tests.helpers.contents import Contents, contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
@@ -57,7 +58,7 @@ def expected(whole: Data, kind: str) -> Contents:
 
 
 def all_expected(partition, *specs, kind="mean", rank=0, world_size=1, **sampling):
-    with LoaderContext(partition, SamplingOptions(**sampling), seed=3, rank=rank, world_size=world_size) as context:
+    with Session(partition, SamplingOptions(**sampling), seed=3, ranks=Ranks(rank, world_size)) as context:
         return [expected(batch, kind) for spec in specs for batch in context.make_loader(spec)]
 
 
@@ -117,7 +118,7 @@ def test_aggregates_are_float32_whatever_is_stored(tmp_path, kind):
     halves = partitioned(data, tmp_path, 2, storage=storage)
     for dtype in ("float32", "stored"):
         for cache in (CacheOptions(), CacheOptions(memory=1000)):
-            with LoaderContext(halves, replace(MEAN, feature_dtype=dtype), seed=3, cache=cache) as context:
+            with Session(halves, replace(MEAN, feature_dtype=dtype), seed=3, cache=cache) as context:
                 found = [contents(batch) for batch in context.make_loader(TRAIN)]
             assert found == all_expected(halves, TRAIN, feature_dtype=dtype)
 
@@ -134,18 +135,18 @@ def test_aggregates_are_float32_whatever_is_stored(tmp_path, kind):
 def test_graphs_without_an_aggregate_are_refused(tmp_path, change, why):
     data = graph()
     change(data)
-    with LoaderContext(partitioned(data, tmp_path), MEAN) as context, pytest.raises(OptionError, match=why):
+    with Session(partitioned(data, tmp_path), MEAN) as context, pytest.raises(OptionError, match=why):
         context.make_loader(TRAIN)
 
 
 def test_typed_graphs_and_devices_are_refused(tmp_path):
     typed = partitioned(small_hetero(), tmp_path, undirected=True)
-    with LoaderContext(typed, MEAN) as context, pytest.raises(OptionError, match="one node type and one edge type"):
+    with Session(typed, MEAN) as context, pytest.raises(OptionError, match="one node type and one edge type"):
         context.make_loader(TRAIN)
     with open_farm("flight") as farm, pytest.raises(RemoteError, match="one node type and one edge type"):
         producer = farm.producer(farm.peer(farm.serve(typed).address))
         config = SamplerConfig(1, ((2, 2, 2),), aggregate="mean")
-        with LoaderContext(typed) as context:
+        with Session(typed) as context:
             requests = context.make_loader(TRAIN).plan.requests(0, 0)
             next(producer.stream(config, requests))
     whole = partitioned(graph(), tmp_path / "one")

@@ -8,13 +8,13 @@ import torch
 from torch_geometric.data import HeteroData
 
 from glt_lightning.base import OptionError, SamplingOptions
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader import LoaderSpec, Session
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 
 def first_batch(partition, *, with_edge=False, num_neighbors=(4, 3), workers=0, split="train"):
     options = SamplingOptions(with_edge=with_edge, num_workers=workers)
-    with LoaderContext(partition, options, seed=3) as context:
+    with Session(partition, options, seed=3) as context:
         spec = LoaderSpec(name="train", split=split, num_neighbors=list(num_neighbors), batch_size=10, shuffle=True)
         return next(iter(context.make_loader(spec)))
 
@@ -89,7 +89,7 @@ def test_with_row(tmp_path, workers):
         parts = partitioned(graph, tmp_path / type(graph).__name__, 3)
         options = SamplingOptions(num_workers=workers)
         spec = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=10, with_row=True)
-        with LoaderContext(parts, options, seed=3) as context:
+        with Session(parts, options, seed=3) as context:
             batch = next(iter(context.make_loader(spec)))
             plain = next(iter(context.make_loader(replace(spec, with_row=False))))
         for t, node_type in enumerate(parts.schema.node_types):
@@ -109,5 +109,5 @@ def test_with_row_beside_an_attribute_of_that_name(tmp_path):
     graph.row = torch.arange(300)
     spec = LoaderSpec(name="train", split="train", num_neighbors=[4], batch_size=10, with_row=True)
     refused = pytest.raises(OptionError, match="with_row: nodes of type 'node' have an attribute row")
-    with LoaderContext(partitioned(graph, tmp_path)) as context, refused:
+    with Session(partitioned(graph, tmp_path)) as context, refused:
         context.make_loader(spec)

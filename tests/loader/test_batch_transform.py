@@ -10,7 +10,7 @@ import torch
 from torch_geometric.transforms import NormalizeFeatures
 
 from glt_lightning.base import DataError, OptionError, SamplingOptions
-from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec
+from glt_lightning.loader import LinkSpec, LoaderSpec, Session
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.servers import open_farm
@@ -48,7 +48,7 @@ def context(request, graph):
             yield farm.context(farm.serve(graph).address)
         return
     workers = int(request.param == "sampler process")
-    with LoaderContext(graph, SamplingOptions(num_workers=workers, max_restarts=0), seed=3) as context:
+    with Session(graph, SamplingOptions(num_workers=workers, max_restarts=0), seed=3) as context:
         yield context
 
 
@@ -66,13 +66,13 @@ def test_every_batch_goes_through_it(context, edge_format):
 def test_batches_of_edges(context):
     spec = {"name": "l", "edge_label_index": EDGES, "num_neighbors": [2], "batch_size": 3, "neg_sampling": "binary"}
     transform = {"class_path": f"{HERE}Scaled", "init_args": {"by": 2.0}}
-    doubled, plain = (context.make_link_loader(LinkSpec(**spec, transform=t)) for t in (transform, None))
+    doubled, plain = (context.make_loader(LinkSpec(**spec, transform=t)) for t in (transform, None))
     for batch, without in zip(doubled, plain, strict=True):
         assert contents(batch) == contents(Scaled(2.0)(without))
 
 
 def test_a_transform_of_pyg(graph):
-    with LoaderContext(graph) as context:
+    with Session(graph) as context:
         found, plain = (context.make_loader(LoaderSpec(**PLAIN, transform=t)) for t in (NormalizeFeatures(), None))
         for batch, without in zip(found, plain, strict=True):
             assert contents(batch) == contents(NormalizeFeatures()(without))
@@ -87,7 +87,7 @@ def test_a_transform_of_pyg(graph):
     ],
 )
 def test_errors_name_it(graph, transform, message):
-    with LoaderContext(graph) as context, pytest.raises(DataError, match=message):
+    with Session(graph) as context, pytest.raises(DataError, match=message):
         next(iter(context.make_loader(LoaderSpec(**PLAIN, transform=transform))))
 
 
@@ -119,7 +119,7 @@ def test_what_is_no_transform(transform, error, message):
 
 
 def test_refused_where_batches_are_completed_later(graph):
-    with LoaderContext(graph) as context:
+    with Session(graph) as context:
         context.device_rows = SimpleNamespace()
         with pytest.raises(OptionError, match=r"transform: with cache.device batches get their rows on cpu"):
             context.make_loader(LoaderSpec(**PLAIN, transform=add_degree))

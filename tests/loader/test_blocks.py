@@ -13,7 +13,7 @@ from torch_geometric.nn import SAGEConv
 
 from glt_lightning import as_blocks, layers
 from glt_lightning.base import DataError, OptionError, SamplingOptions
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader import LoaderSpec, Session
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 
@@ -22,7 +22,7 @@ def loader(tmp_path):
     made = []
 
     def make(data, with_edge=False, **options):
-        context = LoaderContext(partitioned(data, tmp_path), SamplingOptions(with_edge=with_edge))
+        context = Session(partitioned(data, tmp_path), SamplingOptions(with_edge=with_edge))
         made.append(context)
         return context.make_loader(
             LoaderSpec(**{"name": "train", "split": "train", "num_neighbors": [-1, -1], "batch_size": 10} | options)

@@ -12,7 +12,7 @@ import torch
 
 from glt_lightning.base import CacheOptions, ClusterOptions, OptionError, SamplerError, SamplingOptions
 from glt_lightning.graph import LocalPartition
-from glt_lightning.loader import CopiesInFlight, HostsGraph, LoaderContext, LoaderSpec
+from glt_lightning.loader import HostsGraph, LoaderSpec, Session
 from glt_lightning.loader.device_rows import _complete
 from glt_lightning.workers import Ranks, ServedGraph
 from tests.helpers.contents import contents
@@ -41,7 +41,7 @@ def batches(context):
 
 def of_whole(graph, device=None, workers=0, memory=None, **options):
     sampling, cache = SamplingOptions(num_workers=workers, **options), CacheOptions(device=device, memory=memory)
-    with LoaderContext(graph, sampling, seed=7, cache=cache, device=CPU) as context:
+    with Session(graph, sampling, seed=7, cache=cache, device=CPU) as context:
         return batches(context)
 
 
@@ -63,7 +63,7 @@ def test_same_batches(tmp_path, apart, make, parts):
 
 
 def nodes_of(graph):
-    with LoaderContext(graph, seed=7) as context:
+    with Session(graph, seed=7) as context:
         return sum(batch.num_nodes for batch in context.make_loader(TRAIN))
 
 
@@ -104,8 +104,8 @@ def test_a_part_for_each_rank(tmp_path, apart, make, policy, memory, workers):
 
         def run(rank, exchange):
             graph = HostsGraph(LocalPartition.open(whole.directory, parts=[rank]), link(rank), "127.0.0.1")
-            shared = {"seed": 7, "rank": rank, "world_size": 2, "exchange": exchange}
-            with LoaderContext(graph, sampling, **shared, cache=options, device=CPU) as context:
+            ranks = Ranks(rank, 2, exchange)
+            with Session(graph, sampling, seed=7, ranks=ranks, cache=options, device=CPU) as context:
                 found = batches(context)
                 exchange("all done")
                 return found
@@ -126,7 +126,7 @@ def test_a_part_for_each_rank(tmp_path, apart, make, policy, memory, workers):
 def test_a_sampler_that_is_started_again(tmp_path, apart):
     graph = partitioned(small_graph(), tmp_path)
     options = SamplingOptions(num_workers=1)
-    with LoaderContext(graph, options, seed=7, cache=CacheOptions(device=3000), device=CPU) as context:
+    with Session(graph, options, seed=7, cache=CacheOptions(device=3000), device=CPU) as context:
         first = batches(context)
         os.kill(context._producer.pids[0], 9)
         second = batches(context)
@@ -175,17 +175,7 @@ def test_more_than_the_device_has(tmp_path, apart, monkeypatch):
 
 def test_servers_make_whole_batches():
     with pytest.raises(OptionError, match="the training process must map the graph"):
-        LoaderContext(ServedGraph(SimpleNamespace(), ClusterOptions()), cache=CacheOptions(device="1GiB"))
-
-
-def test_budgets_without_effect_on_a_producer_of_the_program(tmp_path, caplog):
-    graph, producer = partitioned(small_graph(), tmp_path), SimpleNamespace(close=lambda: None)
-    for rank, cache in ((0, {"memory": 1000, "ratio": 0.1}), (1, {"memory": 1000}), (0, {"ratio": 0})):
-        ranks = Ranks(rank, 2, lambda text: [text], lambda count: [count])
-        LoaderContext(graph, ranks=ranks, make_producer=lambda pin: producer, cache=CacheOptions(**cache)).close()
-    assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
-        ("WARNING", "cache.ratio, cache.memory: no effect, because make_producer makes the batches. Remove them.")
-    ]
+        Session(ServedGraph(SimpleNamespace(), ClusterOptions()), cache=CacheOptions(device="1GiB"))
 
 
 def test_an_attribute_of_a_reserved_name(tmp_path, apart):
@@ -197,9 +187,9 @@ def test_an_attribute_of_a_reserved_name(tmp_path, apart):
 
 def test_a_batch_that_comes_too_late(tmp_path, apart):
     graph = partitioned(small_graph(), tmp_path)
-    with LoaderContext(graph, seed=7, cache=CacheOptions(device=3000), device=CPU) as context:
+    with Session(graph, seed=7, cache=CacheOptions(device=3000), device=CPU) as context:
         batch = next(iter(context.make_loader(TRAIN)))
-    with pytest.raises(SamplerError, match="its LoaderContext is closed"):
+    with pytest.raises(SamplerError, match="its Session is closed"):
         context.device_rows.complete(batch)
 
 
@@ -211,13 +201,13 @@ def test_no_number_of_bytes(given):
 
 @pytest.mark.gpu
 def test_nothing_waits_for_a_gpu(tmp_path):
-    graph, device, flight = partitioned(every_dtype(), tmp_path), torch.device("cuda", 0), CopiesInFlight()
+    graph, device = partitioned(every_dtype(), tmp_path), torch.device("cuda", 0)
     found = []
     cache = CacheOptions(device=20_000)
     on_cpu = SamplingOptions(topology="cpu")
-    with LoaderContext(graph, on_cpu, seed=7, pin_memory=True, cache=cache, device=device) as context:
+    with Session(graph, on_cpu, seed=7, cache=cache, device=device) as context:
         for batch in context.make_loader(TRAIN):
-            moved = flight.copy(batch, device)
+            moved = context.in_flight.copy(batch, device)
             torch.cuda.set_sync_debug_mode("error")
             try:
                 context.device_rows.complete(moved)
@@ -226,5 +216,4 @@ def test_nothing_waits_for_a_gpu(tmp_path):
             found.append(contents(moved.to("cpu")))
             del batch
         torch.cuda.synchronize(device)
-        flight.clear()
     assert found == of_whole(graph)[0]

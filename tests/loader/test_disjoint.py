@@ -13,9 +13,9 @@ from torch_geometric.data import Data
 
 from glt_lightning.base import DataError, OptionError, SamplingOptions
 from glt_lightning.kernels import Kernels, Trees
-from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec, on_gpu
+from glt_lightning.loader import LinkSpec, LoaderSpec, Session, on_gpu
 from glt_lightning.sampling import BatchRequest, KHopSampler, SamplerConfig
-from glt_lightning.workers import Message, pack
+from glt_lightning.workers import Message, Ranks, pack
 from glt_lightning.workers.cluster.owner import Owner
 from glt_lightning.workers.server.question import Question, read_question
 from tests.helpers.contents import contents
@@ -59,7 +59,7 @@ def tree_of(batch, number: int) -> dict:
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
 def test_a_tree_with_all_neighbours_is_the_batch_of_its_seed(tmp_path, make):
     whole = partitioned(make(), tmp_path, 2)
-    with LoaderContext(whole, WITH_EDGE) as context:
+    with Session(whole, WITH_EDGE) as context:
         each = context.make_loader(spec(num_neighbors=[-1, -1], batch_size=1))
         alone = [tree_of(batch, 0) for batch in each]
         batches = list(context.make_loader(spec(num_neighbors=[-1, -1], batch_size=8)))
@@ -75,7 +75,7 @@ def test_a_gpu_makes_the_batches_of_the_cpu(tmp_path, make, kernels, monkeypatch
     whole, specs = partitioned(make(), tmp_path, 3), [spec(shuffle=True), spec(num_neighbors=[-1, 2])]
 
     def all_of():
-        with LoaderContext(whole, WITH_EDGE, seed=3) as context:
+        with Session(whole, WITH_EDGE, seed=3) as context:
             made = [[contents(batch) for batch in context.make_loader(each)] for each in specs]
             return made, type(context._producer).__name__
 
@@ -92,7 +92,7 @@ def test_who_samples_does_not_matter(tmp_path, make):
     def all_of(context, **changes):
         return [contents(batch) for batch in context.make_loader(spec(shuffle=True, **changes))]
 
-    with LoaderContext(whole[1], WITH_EDGE, seed=3) as context:
+    with Session(whole[1], WITH_EDGE, seed=3) as context:
         expected = all_of(context)
         assert expected != all_of(context, disjoint=False)
     for sampling in (
@@ -100,7 +100,7 @@ def test_who_samples_does_not_matter(tmp_path, make):
         SamplingOptions(with_edge=True, num_workers=2),
         SamplingOptions(num_threads=2, with_edge=True),
     ):
-        with LoaderContext(whole[3], sampling, seed=3) as context:
+        with Session(whole[3], sampling, seed=3) as context:
             assert all_of(context) == expected
     with open_farm("in process") as farm:
         assert all_of(farm.context(farm.serve(whole[3]).address, sampling=WITH_EDGE)) == expected
@@ -113,7 +113,7 @@ def test_who_samples_does_not_matter(tmp_path, make):
 
     wanted = []
     for rank in range(2):
-        with LoaderContext(whole[1], WITH_EDGE, seed=3, rank=rank, world_size=2) as context:
+        with Session(whole[1], WITH_EDGE, seed=3, ranks=Ranks(rank, 2)) as context:
             wanted.append(all_of(context))
     assert run_ranks(2, found) == wanted
 
@@ -121,7 +121,7 @@ def test_who_samples_does_not_matter(tmp_path, make):
 def test_a_node_draws_in_each_tree_on_its_own(tmp_path):
     """Seeds that are one node, each with a tree: all draw, and no two hundred draw alike."""
     whole = partitioned(small_graph(), tmp_path)
-    with LoaderContext(whole, seed=1) as context:
+    with Session(whole, seed=1) as context:
         seeds = np.zeros(200, np.int64)  # node 0 has many neighbours
         (batch,) = context.make_loader(spec(split=None, seeds=seeds, num_neighbors=[3], batch_size=200))
     assert batch.batch[:200].tolist() == list(range(200))
@@ -163,8 +163,8 @@ def test_target_edges_are_excluded_in_every_tree_and_hop(tmp_path):
             exclude_target_edges=exclude,
             disjoint=True,
         )
-        with LoaderContext(partitioned(data, tmp_path / exclude, 2), WITH_EDGE) as context:
-            (batch,) = context.make_link_loader(links)
+        with Session(partitioned(data, tmp_path / exclude, 2), WITH_EDGE) as context:
+            (batch,) = context.make_loader(links)
         pairs = Counter(zip(*batch.n_id[batch.edge_index].tolist(), strict=True))
         around = {(2, 3), (3, 2), (3, 0), (0, 3), (0, 1), (1, 0)}
         assert pairs == Counter(dict.fromkeys(around | left, 2))  # once in the tree of each end
@@ -191,8 +191,8 @@ def test_trees_of_links_say_which_edge_they_belong_to(tmp_path, make, neg_sampli
         batch_size=7,
         disjoint=True,
     )
-    with LoaderContext(partitioned(graph, tmp_path, 2)) as context:
-        (batch,) = context.make_link_loader(links)
+    with Session(partitioned(graph, tmp_path, 2)) as context:
+        (batch,) = context.make_loader(links)
     src, dst = (batch["author"], batch["paper"]) if typed else (batch, batch)
     count = -(-int(7 * neg_sampling[1] * 2) // 2)
     if neg_sampling[0] == "binary":
@@ -214,9 +214,9 @@ def test_trees_of_seeds_of_several_types(tmp_path):
     writes, cites = ("author", "writes", "paper"), ("paper", "cites", "paper")
     edges = {t: data[t].edge_index[:, :count].numpy() for t, count in ((writes, 5), (cites, 4))}
     plain = {"name": "train", "num_neighbors": [2, 2], "batch_size": 9, "disjoint": True}
-    with LoaderContext(partitioned(data, tmp_path, 2)) as context:
+    with Session(partitioned(data, tmp_path, 2)) as context:
         negatives = {writes: ("triplet", 2), cites: {"mode": "triplet", "sharing": "in_batch"}}
-        (batch,) = context.make_link_loader(LinkSpec(edge_label_index=edges, neg_sampling=negatives, **plain))
+        (batch,) = context.make_loader(LinkSpec(edge_label_index=edges, neg_sampling=negatives, **plain))
         (nodes,) = context.make_loader(LoaderSpec(seeds={"paper": np.arange(4), "author": np.arange(3)}, **plain))
     author, paper = batch["author"].batch, batch["paper"].batch
     store = batch[writes]
@@ -244,7 +244,7 @@ def test_trees_that_do_not_fit(tmp_path):
     graph = small_graph()
     graph.batch = torch.zeros(300)
     with (
-        LoaderContext(partitioned(graph, tmp_path)) as context,
+        Session(partitioned(graph, tmp_path)) as context,
         pytest.raises(
             OptionError, match=r"loader 'train': disjoint: batches say in 'batch' which tree .* type node have"
         ),
@@ -306,7 +306,7 @@ def test_what_other_processes_ask_for_is_checked(tmp_path):
 
 
 def test_a_checkpoint_knows_whether_batches_were_disjoint(tmp_path):
-    with LoaderContext(partitioned(small_graph(), tmp_path)) as context:
+    with Session(partitioned(small_graph(), tmp_path)) as context:
         for made, other in ((True, False), (False, True)):
             loader = context.make_loader(spec(disjoint=made))
             batches = iter(loader)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from glt_lightning.base import DataError, OptionError, SamplingOptions
-from glt_lightning.loader import LoaderContext, LoaderSpec, plain
+from glt_lightning.loader import LoaderSpec, Session, plain
 from glt_lightning.loader.collate import Collate
 from glt_lightning.loader.edge_index import BatchEdges
 from glt_lightning.sampling import BatchRequest, KHopSampler, Sample, SamplerConfig, k_hop, neighbor_source
@@ -54,7 +54,7 @@ def test_every_producer(tmp_path, make):
     found = {}
     for parts, workers, threads in ((1, 0, 1), (3, 1, 2)):
         options = SamplingOptions(num_workers=workers, num_threads=threads, with_edge=True)
-        with LoaderContext(partitioned(make(), tmp_path, parts, undirected=True), options, seed=7) as context:
+        with Session(partitioned(make(), tmp_path, parts, undirected=True), options, seed=7) as context:
             for tensor, batch in zip(context.make_loader(TENSOR), context.make_loader(SPEC), strict=True):
                 check(batch)
                 found.setdefault(parts, []).append(contents(batch))
@@ -85,7 +85,7 @@ def test_uneven_fanouts(tmp_path, seed_type, gids, fanouts):
 
 
 def test_pointers_alone(tmp_path):
-    with LoaderContext(partitioned(small_graph(), tmp_path)) as context:
+    with Session(partitioned(small_graph(), tmp_path)) as context:
         for change in ({"shuffle": False, "exact": True}, {"edge_format": "edge_index"}):
             for batch in context.make_loader(replace(SPEC, **change)):
                 check(batch, by_source=False)
@@ -94,14 +94,14 @@ def test_pointers_alone(tmp_path):
 def test_with_the_first_layer_aggregated(tmp_path):
     """The batch ends a hop earlier, and so do its pointers."""
     sampling = SamplingOptions(aggregate_first="mean")
-    with LoaderContext(partitioned(small_graph(), tmp_path), sampling) as context:
+    with Session(partitioned(small_graph(), tmp_path), sampling) as context:
         for batch in context.make_loader(SPEC):
             check(batch)
 
 
 def test_resume_with_the_other_format(tmp_path):
     """The format changes no draw, so a checkpoint in mid-epoch goes on with either."""
-    with LoaderContext(partitioned(small_graph(), tmp_path), seed=5) as context:
+    with Session(partitioned(small_graph(), tmp_path), seed=5) as context:
         loaders = [context.make_loader(spec) for spec in (TENSOR, SPEC)]
         batches = iter(loaders[0])
         next(batches), next(batches)

@@ -16,7 +16,7 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 from torch_geometric.transforms import AddSelfLoops, ToUndirected
 from torch_geometric.utils import trim_to_layer
 
-from glt_lightning.loader import LoaderContext, LoaderSpec, first_edges, plain
+from glt_lightning.loader import LoaderSpec, Session, first_edges, plain
 from glt_lightning.loader.edge_index import BatchEdges
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
@@ -24,7 +24,7 @@ from tests.reference import ops as reference
 
 
 def first_batch(folder, data):
-    with LoaderContext(partitioned(data, folder, undirected=True)) as context:
+    with Session(partitioned(data, folder, undirected=True)) as context:
         spec = LoaderSpec(
             name="train", split="train", num_neighbors=[4, 3, 2], batch_size=10, edge_format="edge_index_csr"
         )

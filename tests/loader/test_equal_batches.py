@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from glt_lightning.base import SamplingOptions
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader import LoaderSpec, Session
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
@@ -21,7 +21,7 @@ def test_three_epochs(tmp_path, make, replace):
     for parts, workers, threads in itertools.product(PARTS, WORKERS, THREADS):
         options = SamplingOptions(num_workers=workers, num_threads=threads, replace=replace, with_edge=True)
         spec = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=16, shuffle=True)
-        with LoaderContext(partitions[parts], options, seed=7) as context:
+        with Session(partitions[parts], options, seed=7) as context:
             loader = context.make_loader(spec)
             found = []
             for epoch in range(3):
@@ -39,7 +39,7 @@ def test_many_threads_on_large_batches(tmp_path):
     partition = partitioned(small_graph(6000), tmp_path)
     found = []
     for threads in (1, 2, 5):
-        with LoaderContext(partition, SamplingOptions(num_threads=threads), seed=1) as context:
+        with Session(partition, SamplingOptions(num_threads=threads), seed=1) as context:
             loader = context.make_loader(LoaderSpec(name="all", num_neighbors=[5, 5], batch_size=5000, exact=True))
             found.append([contents(batch) for batch in loader])
     assert found[0] == found[1] == found[2]

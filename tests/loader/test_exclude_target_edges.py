@@ -10,14 +10,14 @@ import torch
 from torch_geometric.data import Data
 
 from glt_lightning.base import SamplingOptions
-from glt_lightning.loader import LinkSpec, LoaderContext
+from glt_lightning.loader import LinkSpec, Session
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 PATH = [(0, 1), (1, 0), (1, 2), (2, 1)]
 
 
-def context_of(data, folder, parts=1, **given) -> LoaderContext:
-    return LoaderContext(partitioned(data, folder, parts, **given), SamplingOptions(with_edge=True), seed=2)
+def context_of(data, folder, parts=1, **given) -> Session:
+    return Session(partitioned(data, folder, parts, **given), SamplingOptions(with_edge=True), seed=2)
 
 
 def graph_of(pairs, nodes=3) -> Data:
@@ -40,7 +40,7 @@ def messages(batch) -> set[tuple[int, int]]:
 def test_a_path(tmp_path, exclude, left):
     """O5 of the specification: the edge 0 -> 1 of the path 0 - 1 - 2."""
     with context_of(graph_of(PATH), tmp_path) as context:
-        (batch,) = context.make_link_loader(spec([[0], [1]], exclude))
+        (batch,) = context.make_loader(spec([[0], [1]], exclude))
         assert messages(batch) == left
 
 
@@ -49,7 +49,7 @@ def test_a_fan_out_is_filled_from_the_rest(tmp_path):
     edges = np.array([[0], [1]])
     with context_of(graph_of([*PATH, (0, 1)]), tmp_path) as context:  # two parallel edges
         for epoch in range(20):
-            loader = context.make_link_loader(spec(edges, "reverse", [1]))
+            loader = context.make_loader(spec(edges, "reverse", [1]))
             loader.set_epoch(epoch)
             (batch,) = loader
             assert messages(batch) == {(2, 1)}
@@ -62,7 +62,7 @@ def test_no_batch_has_its_own_edges(tmp_path, parts, exclude):
     edges = data.edge_index[:, :200].numpy()
     stored = set(zip(*data.edge_index.tolist(), strict=True))
     with context_of(data, tmp_path, parts) as context:
-        for batch in context.make_link_loader(spec(edges, exclude, [4, -1], neg_sampling="binary", shuffle=True)):
+        for batch in context.make_loader(spec(edges, exclude, [4, -1], neg_sampling="binary", shuffle=True)):
             own = set(zip(*edges[:, batch.input_id].tolist(), strict=True))
             own |= {(v, u) for u, v in own} if exclude == "reverse" else set()
             assert not own & messages(batch)
@@ -78,7 +78,7 @@ def test_the_reverse_edge_type(tmp_path, given):
     edges = data["author", "writes", "paper"].edge_index[:, :100].numpy()
     with context_of(data, tmp_path, 2, undirected=True) as context:
         links = spec(edges, "reverse", [-1, -1], edge_type="author__writes__paper", reverse_edge_types=given)
-        for batch in context.make_link_loader(links):
+        for batch in context.make_loader(links):
             own = set(zip(*edges[:, batch["author", "writes", "paper"].input_id].tolist(), strict=True))
             author, paper = batch["author"].n_id, batch["paper"].n_id
             for edge_type, there, back in (("writes", author, paper), ("rev_writes", paper, author)):
@@ -94,7 +94,7 @@ def test_the_reverse_edge_type(tmp_path, given):
 )
 def test_a_leak_is_logged_once(tmp_path, caplog, exclude, edges, warned):
     with context_of(graph_of(PATH), tmp_path) as context, caplog.at_level(logging.WARNING):
-        loader = context.make_link_loader(spec(np.array(edges).T, exclude, batch_size=2))
+        loader = context.make_loader(spec(np.array(edges).T, exclude, batch_size=2))
         for _ in range(2):
             for batch in loader:
                 assert "stored" not in batch

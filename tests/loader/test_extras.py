@@ -10,7 +10,7 @@ import torch
 
 from glt_lightning.base import DataError, GLTError, OptionError, SamplingOptions
 from glt_lightning.kernels import Kernels
-from glt_lightning.loader import LoaderContext, LoaderSpec, on_gpu
+from glt_lightning.loader import LoaderSpec, Session, on_gpu
 from glt_lightning.sampling import BatchRequest, SamplerConfig
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
@@ -34,7 +34,7 @@ def graph(tmp_path_factory):
 
 
 @pytest.fixture(params=["inline", "sampler process", "server", "gpu"])
-def context(request, graph, monkeypatch) -> Iterator[LoaderContext]:
+def context(request, graph, monkeypatch) -> Iterator[Session]:
     if request.param == "server":
         with open_farm("in process") as farm:
             yield farm.context(farm.serve(graph).address)
@@ -44,7 +44,7 @@ def context(request, graph, monkeypatch) -> Iterator[LoaderContext]:
         monkeypatch.setattr(on_gpu, "is_gpu", lambda device: True)
         monkeypatch.setattr(Kernels, "open", lambda device: kernels)
     workers = int(request.param == "sampler process")
-    with LoaderContext(graph, SamplingOptions(num_workers=workers, max_restarts=0), seed=3) as context:
+    with Session(graph, SamplingOptions(num_workers=workers, max_restarts=0), seed=3) as context:
         yield context
 
 
@@ -77,7 +77,7 @@ def test_where_parts_are_remote(graph):
 
 def test_one_node_type(tmp_path):
     graph = partitioned(small_graph(), tmp_path)
-    with LoaderContext(graph) as context:
+    with Session(graph) as context:
         spec = LoaderSpec(
             name="t", seeds=np.array([9, 4, 7]), num_neighbors=[2], batch_size=2, extras={"t": np.arange(3)}
         )
@@ -99,12 +99,12 @@ def test_one_node_type(tmp_path):
     ],
 )
 def test_extras_that_do_not_fit(graph, extras, message):
-    with LoaderContext(graph) as context, pytest.raises(OptionError, match=message):
+    with Session(graph) as context, pytest.raises(OptionError, match=message):
         context.make_loader(LoaderSpec(**PLAIN, extras=extras))
 
 
 def test_a_loader_goes_on_only_with_the_same_extras(graph):
-    with LoaderContext(graph) as context:
+    with Session(graph) as context:
         state = context.make_loader(LoaderSpec(**PLAIN, extras=EXTRAS)).state_dict()
         context.make_loader(LoaderSpec(**PLAIN, extras=EXTRAS)).load_state_dict(state)
         for extras in (EXTRAS | {"time": np.arange(50)}, {}):

@@ -14,7 +14,7 @@ from torch import nn
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import GraphConv
 
-from glt_lightning import GLTDataModule, LinkSpec, LoaderContext, LoaderSpec, LocalPartition, SamplingOptions
+from glt_lightning import GLTDataModule, LinkSpec, LoaderSpec, LocalPartition, SamplingOptions, Session
 from glt_lightning.base import EDGE, DataError, GpuBudgets, OptionError, Progress, edge_type_key
 from glt_lightning.cli.partition_report.options import TrafficOptions
 from glt_lightning.cli.partition_report.report import make_report
@@ -82,7 +82,7 @@ def test_batches_are_those_of_the_reference(tmp_path: Path, typed: bool) -> None
     whole = partitioned(data, tmp_path, 3)
     given = RELATED | ({"metapath": [RATES, RATED]} if typed else {})
     spec = LoaderSpec(name="t", split="train", num_neighbors=[3, 2], batch_size=7)
-    with LoaderContext(whole, SamplingOptions(importance_neighbors=given), seed=4) as context:
+    with Session(whole, SamplingOptions(importance_neighbors=given), seed=4) as context:
         for number, batch in enumerate(context.make_loader(spec)):
             nodes, edges = (batch["item"], batch[edge_type]) if typed else (batch, batch)
             assert not typed or batch.edge_types == [edge_type]
@@ -106,7 +106,7 @@ def batches(partition, typed: bool, disjoint: bool, **context):
     given = RELATED | ({"metapath": [RATES, RATED]} if typed else {})
     weights = {"weight_attr": "edge_weight"} if typed else {}
     spec = LoaderSpec(name="t", split="train", num_neighbors=[3, -1], batch_size=9, disjoint=disjoint)
-    with LoaderContext(partition, SamplingOptions(importance_neighbors=given, **weights), seed=1, **context) as context:
+    with Session(partition, SamplingOptions(importance_neighbors=given, **weights), seed=1, **context) as context:
         loader = context.make_loader(spec)
         return loader._config, list(loader.plan.requests(0)), [contents(batch) for batch in loader]
 
@@ -199,8 +199,8 @@ def link_batches(partition, typed: bool, disjoint: bool, exclude: str, **context
     }
     spec = LinkSpec(name="l", edge_label_index=edges, num_neighbors=[3, -1], batch_size=10, **links)
     weights = {"weight_attr": "edge_weight"} if typed else {}
-    with LoaderContext(partition, SamplingOptions(importance_neighbors=given, **weights), seed=1, **context) as context:
-        loader = context.make_link_loader(spec)
+    with Session(partition, SamplingOptions(importance_neighbors=given, **weights), seed=1, **context) as context:
+        loader = context.make_loader(spec)
         return loader._config, list(loader.plan.requests(0)), list(loader)
 
 
@@ -284,7 +284,7 @@ def test_a_module_learns_from_the_weights(tmp_path: Path) -> None:
     conv = GraphConv(3, 2, aggr="add", bias=False)
     nn.init.zeros_(conv.lin_root.weight)
     spec = LoaderSpec(name="t", split="train", num_neighbors=[4], batch_size=50)
-    with LoaderContext(whole, SamplingOptions(importance_neighbors={"walks": 20, "stop": 0.5})) as context:
+    with Session(whole, SamplingOptions(importance_neighbors={"walks": 20, "stop": 0.5})) as context:
         batch = next(iter(context.make_loader(spec)))
     out = conv(batch.x, batch.edge_index, batch.edge_weight)
     seed = int(batch.edge_index[1, 0])
@@ -359,7 +359,7 @@ def test_options_that_no_walk_has(sampling: dict, message: str) -> None:
 def test_loaders_that_find_no_neighbours(tmp_path: Path, given: dict, spec: dict, message: str) -> None:
     spec = LoaderSpec(**{"name": "t", "split": "train", "num_neighbors": [9, 9], "batch_size": 2} | spec)
     with (
-        LoaderContext(partitioned(shop(), tmp_path), SamplingOptions(importance_neighbors=given)) as context,
+        Session(partitioned(shop(), tmp_path), SamplingOptions(importance_neighbors=given)) as context,
         pytest.raises(OptionError, match=message),
     ):
         context.make_loader(spec)
@@ -370,7 +370,7 @@ def test_other_loaders_and_checkpoints_are_refused(tmp_path: Path) -> None:
     spec = LoaderSpec(name="t", split="train", num_neighbors=[2], batch_size=9)
     states = []
     for given in (None, RELATED, RELATED | {"walks": 9}):
-        with LoaderContext(whole, SamplingOptions(importance_neighbors=given)) as context:
+        with Session(whole, SamplingOptions(importance_neighbors=given)) as context:
             loader = context.make_loader(spec)
             next(iter(loader))
             for state in states:

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from glt_lightning.base import OptionError, SamplerError, SamplingOptions
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader import LoaderSpec, Session
+from glt_lightning.workers import Ranks
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph
 
@@ -18,7 +19,7 @@ def partition(tmp_path_factory):
 
 
 def make(partition, workers=0, **changes):
-    context = LoaderContext(partition, SamplingOptions(num_workers=workers, concurrency=2), seed=5)
+    context = Session(partition, SamplingOptions(num_workers=workers, concurrency=2), seed=5)
     spec = {"name": "train", "split": "train", "num_neighbors": [3, 2], "batch_size": 8, "shuffle": True}
     return context, context.make_loader(LoaderSpec(**spec | changes))
 
@@ -51,7 +52,7 @@ def test_a_rank_without_seeds_evaluates_one_empty_batch(partition, workers, capl
     spec = LoaderSpec(name="val", seeds=np.array([5, 7]), num_neighbors=[3, 2], batch_size=8, exact=True)
     batches = []
     for rank in range(3):
-        with LoaderContext(partition, SamplingOptions(num_workers=workers), rank=rank, world_size=3) as context:
+        with Session(partition, SamplingOptions(num_workers=workers), ranks=Ranks(rank, 3)) as context:
             loader = context.make_loader(spec)
             assert len(loader) == 1
             batches += list(loader)
@@ -228,11 +229,11 @@ def test_bytes_limit_what_is_in_flight(partition, monkeypatch, caplog, room, mos
     """It begins with two batches, whose size is then known, and grows to what has room; the batches stay the same."""
     size = 1 << 20
     spec = LoaderSpec(name="train", split="train", num_neighbors=[3, 2], batch_size=8, shuffle=True)
-    with LoaderContext(partition, seed=5) as context:
+    with Session(partition, seed=5) as context:
         loader = context.make_loader(spec)
         expected = [contents(batch) for _ in range(2) for batch in loader]
     options = SamplingOptions(num_workers=2, concurrency=4, channel_size=max(1, room * size))
-    with LoaderContext(partition, options, seed=5) as context, caplog.at_level("INFO"):
+    with Session(partition, options, seed=5) as context, caplog.at_level("INFO"):
         producer = context._producer
         monkeypatch.setattr(producer, "_sizes", _AllOf(size))
         allowed, counts, found = [], [], []
@@ -281,7 +282,7 @@ def test_bad_input_is_one_clear_error(partition, change, message):
 
 def test_more_ranks_than_seeds(partition):
     with (
-        LoaderContext(partition, rank=0, world_size=4) as context,
+        Session(partition, ranks=Ranks(0, 4)) as context,
         pytest.raises(OptionError, match="there are 3 for world size 4"),
     ):
         context.make_loader(LoaderSpec(name="t", seeds=torch.arange(3).numpy(), num_neighbors=[1], batch_size=1))
@@ -293,7 +294,7 @@ def test_seeds_of_one_rank(partition):
     states = []
     for exact, lengths in ((False, [5, 5]), (True, [5, 2])):
         for rank in (0, 1):
-            context = LoaderContext(partition, seed=5, rank=rank, world_size=2, gather_counts=lambda _: [5, 2])
+            context = Session(partition, seed=5, ranks=Ranks(rank, 2, gather_counts=lambda _: [5, 2]))
             with context:
                 spec = LoaderSpec(
                     name="t", seeds=own[rank], per_rank=True, num_neighbors=[2], batch_size=4, exact=exact
@@ -309,10 +310,10 @@ def test_seeds_of_one_rank(partition):
 
 def test_seeds_of_one_rank_need_all_of_them(partition):
     spec = LoaderSpec(name="t", seeds=torch.arange(3).numpy(), per_rank=True, num_neighbors=[2], batch_size=4)
-    with LoaderContext(partition, world_size=2) as context, pytest.raises(OptionError, match="gather_counts"):
+    with Session(partition, ranks=Ranks(world_size=2)) as context, pytest.raises(OptionError, match="gather_counts"):
         context.make_loader(spec)
     with (
-        LoaderContext(partition, world_size=2, gather_counts=lambda _: [1, 0]) as context,
+        Session(partition, ranks=Ranks(world_size=2, gather_counts=lambda _: [1, 0])) as context,
         pytest.raises(OptionError, match="rank 1 has no seeds"),
     ):
         context.make_loader(spec)

@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 
 from glt_lightning.base import CacheOptions, OptionError, PartitionError, SamplerError, SamplingOptions
 from glt_lightning.graph import HostTier, LocalPartition, node_path
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader import LoaderSpec, Session
 from glt_lightning.sampling import BatchRequest, KHopSampler, SamplerConfig
 from tests.helpers.contents import Contents, contents
 from tests.helpers.owners import DirectRows
@@ -24,7 +24,7 @@ TRAIN = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size
 
 def contents_of(graph: LocalPartition, memory: int | None, workers: int = 0, **options: object) -> list[Contents]:
     sampling = SamplingOptions(num_workers=workers, with_edge=True, **options)
-    with LoaderContext(graph, sampling, seed=7, cache=CacheOptions(memory=memory)) as context:
+    with Session(graph, sampling, seed=7, cache=CacheOptions(memory=memory)) as context:
         return [contents(batch) for batch in context.make_loader(TRAIN)]
 
 
@@ -54,14 +54,14 @@ def test_sampler_that_is_killed(tmp_path):
     """The process that takes its place opens the same memory."""
     graph = partitioned(wide_graph(), tmp_path)
     spec = replace(TRAIN, batch_size=4)  # more batches than are in hand when it dies
-    with LoaderContext(graph, SamplingOptions(num_workers=1), seed=7, cache=CacheOptions(memory=1 << 20)) as context:
+    with Session(graph, SamplingOptions(num_workers=1), seed=7, cache=CacheOptions(memory=1 << 20)) as context:
         found = []
         for number, batch in enumerate(context.make_loader(spec)):
             found.append(contents(batch))
             if number == 1:
                 os.kill(context._producer.pids[0], 9)
         assert context._producer.restarts == 1
-    with LoaderContext(graph, seed=7) as context:
+    with Session(graph, seed=7) as context:
         assert found == [contents(batch) for batch in context.make_loader(spec)]
 
 
@@ -71,7 +71,7 @@ def test_counters(tmp_path, workers):
     totals = []
     for memory in (None, 1, 1_500_000, 1 << 30):
         options = SamplingOptions(num_workers=workers, with_edge=True)
-        with LoaderContext(graph, options, seed=7, cache=CacheOptions(memory=memory)) as context:
+        with Session(graph, options, seed=7, cache=CacheOptions(memory=memory)) as context:
             loader = context.make_loader(TRAIN)
             assert all(True for _ in loader)
             totals.append(loader.stats().counters)
@@ -94,7 +94,7 @@ def test_rows_that_are_summed_and_given_are_counted_once(tmp_path):
     totals = []
     for memory in (None, 1):
         options = SamplingOptions(num_workers=1, aggregate_first="mean")
-        with LoaderContext(graph, options, seed=7, cache=CacheOptions(memory=memory)) as context:
+        with Session(graph, options, seed=7, cache=CacheOptions(memory=memory)) as context:
             loader = context.make_loader(TRAIN)
             assert all(True for _ in loader)
             totals.append(loader.stats().counters)
@@ -129,14 +129,14 @@ def test_rows_of_several_trees_are_counted_once(tmp_path, memory):
 def test_more_memory_than_there_is(tmp_path, monkeypatch):
     monkeypatch.setattr("glt_lightning.graph.host_memory.available_memory", lambda: 64 << 20)
     with pytest.raises(OptionError, match=r"^cache\.memory: "):
-        LoaderContext(partitioned(wide_graph(), tmp_path), cache=CacheOptions(memory=1 << 30))
+        Session(partitioned(wide_graph(), tmp_path), cache=CacheOptions(memory=1 << 30))
 
 
 @pytest.mark.parametrize(("workers", "error"), [(0, PartitionError), (1, SamplerError)])
 def test_a_file_is_cut_off(tmp_path, workers, error):
     graph = partitioned(wide_graph(), tmp_path)
     options = SamplingOptions(num_workers=workers, max_restarts=0)
-    with LoaderContext(graph, options, seed=7, cache=CacheOptions(memory=1 << 20)) as context:
+    with Session(graph, options, seed=7, cache=CacheOptions(memory=1 << 20)) as context:
         loader = context.make_loader(TRAIN)
         batches = iter(loader)
         next(batches)

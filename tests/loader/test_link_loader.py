@@ -8,7 +8,8 @@ import torch
 from torch_geometric.data import Data
 
 from glt_lightning.base import DataError, GLTError, OptionError, SamplingOptions
-from glt_lightning.loader import LinkSpec, LoaderContext
+from glt_lightning.loader import LinkSpec, Session
+from glt_lightning.workers import Ranks
 from tests.helpers.contents import contents
 from tests.helpers.negatives import plain_negatives
 from tests.helpers.partitions import partitioned, small_hetero
@@ -53,32 +54,31 @@ def graph(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(graph):
-    with LoaderContext(graph, seed=3) as context:
-        return {kind: [contents(batch) for batch in context.make_link_loader(spec(kind))] for kind in KINDS}
+    with Session(graph, seed=3) as context:
+        return {kind: [contents(batch) for batch in context.make_loader(spec(kind))] for kind in KINDS}
 
 
 def test_who_makes_them_does_not_matter(context, expected):
     for kind, batches in expected.items():
-        assert [contents(batch) for batch in context.make_link_loader(spec(kind))] == batches, kind
+        assert [contents(batch) for batch in context.make_loader(spec(kind))] == batches, kind
 
 
 def test_where_parts_are_remote(graph, expected):
     def found(rank, exchange):
         with open_rank(graph, rank, 2, exchange, SamplingOptions()) as context:
             made = {
-                kind: [contents(batch) for batch in context.make_link_loader(spec(kind, batch_size=8))]
-                for kind in KINDS
+                kind: [contents(batch) for batch in context.make_loader(spec(kind, batch_size=8))] for kind in KINDS
             }
             exchange("all done")
             return made
 
     with (
-        LoaderContext(graph, seed=3, rank=0, world_size=2) as one,
-        LoaderContext(graph, seed=3, rank=1, world_size=2) as two,
+        Session(graph, seed=3, ranks=Ranks(0, 2)) as one,
+        Session(graph, seed=3, ranks=Ranks(1, 2)) as two,
     ):
         contexts = one, two
         wanted = [
-            {kind: [contents(batch) for batch in each.make_link_loader(spec(kind, batch_size=8))] for kind in KINDS}
+            {kind: [contents(batch) for batch in each.make_loader(spec(kind, batch_size=8))] for kind in KINDS}
             for each in contexts
         ]
     assert run_ranks(2, found) == wanted
@@ -87,8 +87,8 @@ def test_where_parts_are_remote(graph, expected):
 @pytest.mark.parametrize(("kind", "named"), [("none", 2), ("binary", 2.6), ("triplet", 4), ("shared", None)])
 def test_edges_name_two_nodes(graph, kind, named):
     """And so do their negatives, but for those of triplets, which have the source of an edge; the shared ones are named once."""
-    with LoaderContext(graph, seed=3) as context:
-        loader = context.make_link_loader(spec(kind, batch_size=10, num_neighbors=[1, 1]))
+    with Session(graph, seed=3) as context:
+        loader = context.make_loader(spec(kind, batch_size=10, num_neighbors=[1, 1]))
         found = [(batch.num_nodes, batch.num_edges) for batch in loader]
         stats = loader.stats()
     nodes, edges = map(sum, zip(*found, strict=True))
@@ -105,8 +105,8 @@ def pairs(batch, lids) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("parts", [1, 2, 4])
 def test_negatives_are_those_of_the_definition(tmp_path, parts):
     known = WRITTEN | set(FREE)
-    with LoaderContext(partitioned(HETERO, tmp_path, parts), seed=3) as context:
-        binary, triplet = (context.make_link_loader(spec(kind)) for kind in ("binary", "triplet"))
+    with Session(partitioned(HETERO, tmp_path, parts), seed=3) as context:
+        binary, triplet = (context.make_loader(spec(kind)) for kind in ("binary", "triplet"))
         for request, batch in zip(binary.plan.requests(0), binary, strict=True):
             found, positives = pairs(batch, batch[EDGE_TYPE].edge_label_index), len(request.seeds)
             assert found[:positives] == list(zip(*SEEDS[:, request.input_id].tolist(), strict=True))
@@ -126,10 +126,10 @@ def test_negatives_are_those_of_the_definition(tmp_path, parts):
 
 
 def test_masks(graph, expected):
-    with LoaderContext(graph, seed=3) as context:
+    with Session(graph, seed=3) as context:
         for kind, strict in (("shared", True), ("in_batch", True), ("shared", False), ("in_batch", False)):
             given = KINDS[kind]["neg_sampling"] | {"strict": strict}
-            for batch in context.make_link_loader(spec(kind, neg_sampling=given)):
+            for batch in context.make_loader(spec(kind, neg_sampling=given)):
                 src, dst = batch["author"], batch["paper"]
                 us, vs = src.n_id[src.src_index].tolist(), dst.n_id[dst.dst_neg_index].tolist()
                 true = dst.n_id[dst.dst_pos_index].tolist()
@@ -142,8 +142,8 @@ def test_masks(graph, expected):
 
 
 def test_hetero_fields(graph):
-    with LoaderContext(graph, seed=3) as context:
-        batch = next(iter(context.make_link_loader(spec("binary", extras={"time": np.arange(70)}))))
+    with Session(graph, seed=3) as context:
+        batch = next(iter(context.make_loader(spec("binary", extras={"time": np.arange(70)}))))
         edges = batch[EDGE_TYPE]
         assert edges.edge_label.tolist() == [*(edges.input_id % 3 + 1).tolist(), 0, 0, 0, 0, 0]
         assert edges.time.tolist() == edges.input_id.tolist()
@@ -165,9 +165,9 @@ def test_ids_of_edges_and_nodes(tmp_path, parts):
     source is PyG's LinkNeighborLoader, which needs pyg-lib or torch-sparse: the registry lacks them, so brute force stands in."""
     edges = torch.tensor(O1).T.contiguous()
     data = Data(edge_index=edges, num_nodes=12, x=torch.arange(12.0).unsqueeze(1))
-    with LoaderContext(partitioned(data, tmp_path, parts), SamplingOptions(with_edge=True), seed=1) as context:
+    with Session(partitioned(data, tmp_path, parts), SamplingOptions(with_edge=True), seed=1) as context:
         given = {"num_neighbors": [-1, -1], "edge_type": None, "edge_label_index": edges.numpy(), "batch_size": 3}
-        for batch in context.make_link_loader(spec(**given)):
+        for batch in context.make_loader(spec(**given)):
             assert torch.equal(batch.n_id[batch.edge_label_index], edges[:, batch.input_id])
             assert torch.equal(batch.n_id[batch.edge_index], edges[:, batch.e_id])
             assert torch.equal(batch.x[:, 0], batch.n_id.float())
@@ -195,21 +195,21 @@ def test_ids_of_edges_and_nodes(tmp_path, parts):
 def test_labels(tmp_path, labels, wanted):
     data = Data(edge_index=torch.tensor(O1).T.contiguous(), num_nodes=12)
     given = {"edge_type": None, "edge_label_index": np.array(O1[:3]).T, "edge_label": labels, "batch_size": 3}
-    with LoaderContext(partitioned(data, tmp_path), seed=1) as context:
-        (batch,) = context.make_link_loader(spec(neg_sampling="binary", shuffle=False, **given))
+    with Session(partitioned(data, tmp_path), seed=1) as context:
+        (batch,) = context.make_loader(spec(neg_sampling="binary", shuffle=False, **given))
         assert [batch.edge_label[1].item(), batch.edge_label[4].item()] == wanted
         assert batch.edge_label.shape == (6,)
-        (batch,) = context.make_link_loader(spec(shuffle=False, **given))
+        (batch,) = context.make_loader(spec(shuffle=False, **given))
         assert batch.get("edge_label") is None if labels is None else batch.edge_label.tolist() == labels.tolist()
 
 
 def test_an_epoch_goes_on_in_its_middle(graph):
-    with LoaderContext(graph, seed=3) as context:
-        loader = context.make_link_loader(spec("weights"))
+    with Session(graph, seed=3) as context:
+        loader = context.make_loader(spec("weights"))
         iterator = iter(loader)
         first, state = [next(iterator) for _ in range(2)], loader.state_dict()
         rest = [contents(batch) for batch in iterator]
-        again = context.make_link_loader(spec("weights"))
+        again = context.make_loader(spec("weights"))
         again.load_state_dict(state)
         assert [contents(batch) for batch in again] == rest
         assert len(first) + len(rest) == len(loader) == 5
@@ -221,7 +221,7 @@ def test_an_epoch_goes_on_in_its_middle(graph):
             {"neg_sampling": {"src_weight": "degree", "dst_weight": np.arange(200) % 4 * 0.2, "strict": False}},
         ):
             with pytest.raises(OptionError, match="cannot resume"):
-                context.make_link_loader(spec("weights", **changes)).load_state_dict(state)
+                context.make_loader(spec("weights", **changes)).load_state_dict(state)
 
 
 @pytest.mark.parametrize(
@@ -264,8 +264,8 @@ def test_an_epoch_goes_on_in_its_middle(graph):
     ],
 )
 def test_what_is_refused(graph, changes, message):
-    with LoaderContext(graph) as context, pytest.raises(GLTError, match=message):
-        context.make_link_loader(spec(**changes))
+    with Session(graph) as context, pytest.raises(GLTError, match=message):
+        context.make_loader(spec(**changes))
 
 
 def test_no_negative_names_the_loader(tmp_path):
@@ -273,5 +273,5 @@ def test_no_negative_names_the_loader(tmp_path):
     data = Data(edge_index=torch.tensor(complete).T.contiguous(), num_nodes=4)
     given = {"edge_type": None, "edge_label_index": np.array(complete).T, "neg_sampling": "binary"}
     message = r"loader 'train': neg_sampling.strict: none of 32 drawn pairs"
-    with LoaderContext(partitioned(data, tmp_path)) as context, pytest.raises(DataError, match=message):
-        list(context.make_link_loader(spec(**given)))
+    with Session(partitioned(data, tmp_path)) as context, pytest.raises(DataError, match=message):
+        list(context.make_loader(spec(**given)))

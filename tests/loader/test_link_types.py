@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from glt_lightning.base import GLTError, OptionError, RemoteError, SamplingOptions
-from glt_lightning.loader import LinkSpec, LoaderContext
+from glt_lightning.loader import LinkSpec, Session
 from glt_lightning.sampling import permutation, shuffle_key
+from glt_lightning.workers import Ranks
 from tests.helpers.contents import contents
 from tests.helpers.negatives import plain_negatives, plain_role_key
 from tests.helpers.partitions import partitioned, small_hetero
@@ -50,8 +51,8 @@ def spec(kind: str = "none", **changes) -> LinkSpec:
     return LinkSpec(**plain | KINDS[kind] | changes)
 
 
-def made(context: LoaderContext) -> dict[str, list]:
-    return {kind: [contents(batch) for batch in context.make_link_loader(spec(kind))] for kind in KINDS}
+def made(context: Session) -> dict[str, list]:
+    return {kind: [contents(batch) for batch in context.make_loader(spec(kind))] for kind in KINDS}
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def graph(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(graph):
-    with LoaderContext(graph, seed=3) as context:
+    with Session(graph, seed=3) as context:
         return made(context)
 
 
@@ -71,7 +72,7 @@ def test_who_makes_them_does_not_matter(context, expected):
 
 @pytest.mark.parametrize("parts", [1, 3, 4])
 def test_how_the_graph_is_cut_does_not_matter(tmp_path, expected, parts):
-    with LoaderContext(partitioned(DATA, tmp_path, parts, undirected=True), seed=3) as context:
+    with Session(partitioned(DATA, tmp_path, parts, undirected=True), seed=3) as context:
         assert made(context) == expected
 
 
@@ -83,8 +84,8 @@ def test_where_parts_are_remote(graph):
             return batches
 
     with (
-        LoaderContext(graph, seed=3, rank=0, world_size=2) as one,
-        LoaderContext(graph, seed=3, rank=1, world_size=2) as two,
+        Session(graph, seed=3, ranks=Ranks(0, 2)) as one,
+        Session(graph, seed=3, ranks=Ranks(1, 2)) as two,
     ):
         assert run_ranks(2, found) == [made(one), made(two)]
 
@@ -108,8 +109,8 @@ def drawn(key: int, edge_type, count: int, sources=None) -> list[tuple[int, int]
 
 
 def test_batches_are_those_of_the_definition(graph):
-    with LoaderContext(graph, seed=3) as context:
-        loader = context.make_link_loader(spec("mixed"))
+    with Session(graph, seed=3) as context:
+        loader = context.make_loader(spec("mixed"))
         requests = list(loader.plan.requests(0))
         assert len(loader) == len(requests) == 5
         for step, (request, batch) in enumerate(zip(requests, loader, strict=True)):
@@ -136,8 +137,8 @@ def test_batches_are_those_of_the_definition(graph):
 
 
 def test_nodes_are_in_the_order_of_the_edge_types(graph):
-    with LoaderContext(graph, seed=3) as context:
-        for batch in context.make_link_loader(spec("reverse", num_neighbors=[1])):
+    with Session(graph, seed=3) as context:
+        for batch in context.make_loader(spec("reverse", num_neighbors=[1])):
             writes, cites = batch[WRITES].edge_label_index, batch[CITES].edge_label_index
             count = len(batch[CITES].input_id)
             ends = [*writes[1], *cites[0, :count], *cites[1, :count], *cites[0, count:], *cites[1, count:]]
@@ -147,9 +148,9 @@ def test_nodes_are_in_the_order_of_the_edge_types(graph):
 
 
 def test_no_messages_over_the_edges_of_any_type(graph):
-    with LoaderContext(graph, seed=3) as context:
+    with Session(graph, seed=3) as context:
         some = 0
-        for batch in context.make_link_loader(spec("reverse")):
+        for batch in context.make_loader(spec("reverse")):
             hidden = {t: {tuple(e) for e in EDGES[t][:, batch[t].input_id].T.tolist()} for t in EDGES}
             hidden[CITES] |= {(v, u) for u, v in hidden[CITES]}
             hidden["paper", "rev_writes", "author"] = {(v, u) for u, v in hidden[WRITES]}
@@ -160,9 +161,9 @@ def test_no_messages_over_the_edges_of_any_type(graph):
 
 
 def test_a_type_that_a_batch_lacks(graph):
-    with LoaderContext(graph, seed=3) as context:
+    with Session(graph, seed=3) as context:
         for kind in ("binary", "mixed", "shared"):
-            loader = context.make_link_loader(spec(kind, shuffle=False, batch_size=10))
+            loader = context.make_loader(spec(kind, shuffle=False, batch_size=10))
             first, last = [batch for i, batch in enumerate(loader) if i in (0, 6)]
             assert [len(b[t].input_id) for b in (first, last) for t in (WRITES, CITES)] == [10, 0, 0, 10]
             if kind == "binary":
@@ -176,21 +177,21 @@ def test_a_type_that_a_batch_lacks(graph):
 
 def test_one_type_alone_draws_as_before(graph):
     edges = {WRITES: EDGES[WRITES]}
-    with LoaderContext(graph, seed=3) as context:
-        typed = context.make_link_loader(spec(edge_label_index=edges, neg_sampling="binary"))
-        plain = context.make_link_loader(
+    with Session(graph, seed=3) as context:
+        typed = context.make_loader(spec(edge_label_index=edges, neg_sampling="binary"))
+        plain = context.make_loader(
             spec(edge_label_index=EDGES[WRITES], edge_type="author__writes__paper", neg_sampling="binary")
         )
         assert [contents(b) for b in typed] == [contents(b) for b in plain]
 
 
 def test_an_epoch_goes_on_in_its_middle(graph, expected):
-    with LoaderContext(graph, seed=3) as context:
-        loader = context.make_link_loader(spec("mixed"))
+    with Session(graph, seed=3) as context:
+        loader = context.make_loader(spec("mixed"))
         iterator = iter(loader)
         _ = [next(iterator) for _ in range(2)]
         state = loader.state_dict()
-        again = context.make_link_loader(spec("mixed"))
+        again = context.make_loader(spec("mixed"))
         again.load_state_dict(state)
         assert [contents(batch) for batch in again] == expected["mixed"][2:]
         turned = {CITES: EDGES[CITES], WRITES: np.stack([EDGES[WRITES][0], EDGES[WRITES][1, ::-1]])}
@@ -201,12 +202,12 @@ def test_an_epoch_goes_on_in_its_middle(graph, expected):
             {"neg_sampling": ("triplet", 2)},
         ):
             with pytest.raises(OptionError, match="cannot resume"):
-                context.make_link_loader(spec("mixed", **changes)).load_state_dict(state)
+                context.make_loader(spec("mixed", **changes)).load_state_dict(state)
 
 
 def test_seen_targets_are_said_once(graph, caplog):
-    with LoaderContext(graph, seed=3) as context:
-        list(context.make_link_loader(spec()))
+    with Session(graph, seed=3) as context:
+        list(context.make_loader(spec()))
     (said,) = [r.message for r in caplog.records if "exclude_target_edges is none" in r.message]
     assert "16 of the 16 edges of batch 0 are stored" in said
 
@@ -242,8 +243,8 @@ def test_seen_targets_are_said_once(graph, caplog):
     ],
 )
 def test_what_is_refused(graph, changes, message):
-    with LoaderContext(graph) as context, pytest.raises(GLTError, match=message):
-        context.make_link_loader(spec(**changes))
+    with Session(graph) as context, pytest.raises(GLTError, match=message):
+        context.make_loader(spec(**changes))
 
 
 @pytest.mark.parametrize(
@@ -257,7 +258,7 @@ def test_what_is_refused(graph, changes, message):
 )
 def test_a_server_refuses_what_does_not_fit(graph, monkeypatch, name, array, message):
     with open_farm("in process") as farm:
-        loader = farm.context(farm.serve(graph).address).make_link_loader(spec())
+        loader = farm.context(farm.serve(graph).address).make_loader(spec())
         (request,) = [r for i, r in enumerate(loader.plan.requests(0)) if i == 0]
         request.link[name] = array
         monkeypatch.setattr(type(loader.plan), "requests", lambda *_: iter([request]))

@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from glt_lightning.base import SamplingOptions
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader import LoaderSpec, Session
 from tests.helpers.partitions import partitioned, small_graph
 
 
@@ -21,7 +21,7 @@ def family_bytes() -> int:
 def test_flat(tmp_path, workers):
     partition = partitioned(small_graph(4000), tmp_path, 2)
     spec = LoaderSpec(name="train", split="train", num_neighbors=[10, 10], batch_size=24, shuffle=True)
-    with LoaderContext(partition, SamplingOptions(num_workers=workers), seed=1) as context:
+    with Session(partition, SamplingOptions(num_workers=workers), seed=1) as context:
         loader = context.make_loader(spec)
         assert 20 * len(loader) > 1000
         for _ in range(6):

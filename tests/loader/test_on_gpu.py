@@ -12,12 +12,13 @@ import torch
 
 from glt_lightning.base import CacheOptions, NativeError, OptionError, SamplerError, SamplingOptions
 from glt_lightning.kernels import Kernels
-from glt_lightning.loader import LoaderContext, LoaderSpec, on_gpu
+from glt_lightning.loader import LoaderSpec, Session, on_gpu
 from glt_lightning.loader.device_producer import DeviceProducer
 from glt_lightning.sampling import BatchRequest, SamplerConfig
 from glt_lightning.workers.server.served import _log_without_effect
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
+from tests.helpers.servers import Produced
 from tests.loader.test_stored_attributes import every_dtype
 
 CONFIG = SamplerConfig(seed_type=0, fanouts=((2,),))
@@ -33,7 +34,7 @@ def gpu(kernels, monkeypatch):
 
 
 def batches(graph, spec=TRAIN, cache=None, **sampling):
-    with LoaderContext(graph, SamplingOptions(**sampling), seed=7, cache=cache) as context:
+    with Session(graph, SamplingOptions(**sampling), seed=7, cache=cache) as context:
         loader = context.make_loader(spec)
         found = [contents(batch) for epoch in range(2) for batch in loader]
         return found, loader.stats(), type(context._producer).__name__
@@ -77,7 +78,7 @@ def test_rows_on_disk_are_read_by_the_cpu(tmp_path, gpu):
 
 
 def test_an_epoch_may_be_left_early_and_resumed(tmp_path, gpu):
-    with LoaderContext(partitioned(small_graph(), tmp_path, 2), SamplingOptions(prefetch=3), seed=7) as context:
+    with Session(partitioned(small_graph(), tmp_path, 2), SamplingOptions(prefetch=3), seed=7) as context:
         loader = context.make_loader(TRAIN)
         whole = [contents(batch) for batch in loader]
         loader.set_epoch(0)
@@ -93,14 +94,14 @@ def test_an_epoch_may_be_left_early_and_resumed(tmp_path, gpu):
 
 
 def test_several_loaders_at_once(tmp_path, gpu):
-    with LoaderContext(partitioned(small_graph(), tmp_path, 2), SamplingOptions(), seed=7) as context:
+    with Session(partitioned(small_graph(), tmp_path, 2), SamplingOptions(), seed=7) as context:
         alone = [contents(batch) for batch in context.make_loader(TRAIN)]
         first, second = context.make_loader(TRAIN), context.make_loader(TRAIN)
         assert [(contents(a), contents(b)) for a, b in zip(first, second, strict=True)] == [(d, d) for d in alone]
 
 
 def test_threads_end_with_the_context(tmp_path, gpu):
-    context = LoaderContext(partitioned(small_graph(), tmp_path, 2), SamplingOptions(), seed=7)
+    context = Session(partitioned(small_graph(), tmp_path, 2), SamplingOptions(), seed=7)
     loader = iter(context.make_loader(TRAIN))
     next(loader)
     assert [t for t in threading.enumerate() if t.name.startswith("glt-cpu")]
@@ -118,7 +119,7 @@ def test_an_error_of_a_sampler_reaches_the_loop(tmp_path, gpu):
 
     producer = DeviceProducer(torch.device("cpu"), lambda config: Broken(), prefetch=1)
     with (
-        LoaderContext(partitioned(small_graph(), tmp_path, 1), seed=7, make_producer=lambda pin: producer) as context,
+        Session(Produced(partitioned(small_graph(), tmp_path, 1), lambda pin: producer), seed=7) as context,
         pytest.raises(ValueError, match="no batch 0"),
     ):
         next(iter(context.make_loader(TRAIN)))
@@ -132,7 +133,7 @@ def test_a_batch_that_takes_too_long_is_named(tmp_path, gpu):
             end.wait(30)
 
     producer = DeviceProducer(torch.device("cpu"), lambda config: Slow(), prefetch=1, timeout_s=0.05)
-    with LoaderContext(partitioned(small_graph(), tmp_path, 1), seed=7, make_producer=lambda pin: producer) as context:
+    with Session(Produced(partitioned(small_graph(), tmp_path, 1), lambda pin: producer), seed=7) as context:
         with pytest.raises(SamplerError, match=r"batch 0 was not made within 0.05 s \(sampling.timeout_s\)"):
             next(iter(context.make_loader(TRAIN)))
         end.set()

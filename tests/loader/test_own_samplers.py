@@ -5,18 +5,27 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from glt_lightning.base import DataError, DeadlineOptions, GLTError, OptionError, PickerSpec, SamplingOptions
+from glt_lightning.base import (
+    ClusterOptions,
+    DataError,
+    DeadlineOptions,
+    GLTError,
+    OptionError,
+    PickerSpec,
+    SamplingOptions,
+)
 from glt_lightning.graph import LocalPartition
-from glt_lightning.loader import HostsGraph, LinkSpec, LoaderContext, LoaderSpec
+from glt_lightning.loader import HostsGraph, LinkSpec, LoaderSpec, Session
 from glt_lightning.sampling import k_hop
 from glt_lightning.sampling.assemble import assemble
-from glt_lightning.workers import Link
+from glt_lightning.workers import Link, Ranks, ServedGraph
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.pickers import Heaviest, Uniform
@@ -34,9 +43,9 @@ def batches(context):
 def test_the_same_in_every_process_that_makes_batches(tmp_path: Path) -> None:
     """This one, sampler processes, and a graph server that has the picker."""
     whole = partitioned(small_graph(), tmp_path, 2)
-    with LoaderContext(whole, PICKER, seed=3) as context:
+    with Session(whole, PICKER, seed=3) as context:
         expected = batches(context)
-    with LoaderContext(whole, {"picker": Heaviest(), "with_edge": True, "num_workers": 1}, seed=3) as context:
+    with Session(whole, {"picker": Heaviest(), "with_edge": True, "num_workers": 1}, seed=3) as context:
         assert batches(context) == expected
     with open_farm("in process") as farm:
         server = farm.serve(whole, picker=PickerSpec.of(Heaviest()))
@@ -60,24 +69,24 @@ def test_ranks_pick_for_each_other(tmp_path: Path, workers: int) -> None:
         deadlines = DeadlineOptions(call_s=20, reconnect_s=20)
         link = Link(job="test", role="worker", name=f"rank {rank}", token="a-secret-of-this-test", deadlines=deadlines)
         graph = HostsGraph(LocalPartition.open(whole.directory, parts=[rank]), link, "127.0.0.1")
-        with LoaderContext(graph, sampling, seed=3, rank=rank, world_size=2, exchange=exchange) as context:
+        with Session(graph, sampling, seed=3, ranks=Ranks(rank, 2, exchange)) as context:
             found = batches(context)
             exchange("done")
             return found
 
     for rank, found in enumerate(run_ranks(2, of_rank)):
-        with LoaderContext(whole, PICKER, seed=3, rank=rank, world_size=2) as context:
+        with Session(whole, PICKER, seed=3, ranks=Ranks(rank, 2)) as context:
             assert found == batches(context)
 
 
 def test_a_checkpoint_resumes_with_the_same_picker_alone(tmp_path: Path) -> None:
     whole = partitioned(small_graph(), tmp_path, 1)
-    with LoaderContext(whole, PICKER, seed=3) as context:
+    with Session(whole, PICKER, seed=3) as context:
         loader = context.make_loader(SPEC)
         next(iter(loader))
         state = loader.state_dict()
     with (
-        LoaderContext(whole, SamplingOptions(with_edge=True), seed=3) as context,
+        Session(whole, SamplingOptions(with_edge=True), seed=3) as context,
         pytest.raises(OptionError, match=r"cannot resume: picker: '?tests\S+Heaviest.* in the checkpoint, None now"),
     ):
         context.make_loader(SPEC).load_state_dict(state)
@@ -91,7 +100,7 @@ def newest_first(request, source):
 
 def test_a_function_makes_whole_batches(tmp_path: Path) -> None:
     whole = partitioned(small_graph(), tmp_path, 2)
-    with LoaderContext(whole, SamplingOptions(batch_sampler=newest_first), seed=3) as context:
+    with Session(whole, SamplingOptions(batch_sampler=newest_first), seed=3) as context:
         spec = LoaderSpec(name="own", split="train", num_neighbors=[3], batch_size=16)
         loader = context.make_loader(spec)
         first, second = ([contents(batch) for batch in loader] for _ in range(2))
@@ -100,8 +109,8 @@ def test_a_function_makes_whole_batches(tmp_path: Path) -> None:
         state = loader.state_dict()
         with pytest.raises(OptionError, match=r"sampling\.batch_sampler: makes batches of nodes"):
             edges = np.array([[0, 1], [1, 2]])
-            context.make_link_loader(LinkSpec(name="l", edge_label_index=edges, num_neighbors=[2], batch_size=2))
-    with LoaderContext(whole, seed=3) as context:
+            context.make_loader(LinkSpec(name="l", edge_label_index=edges, num_neighbors=[2], batch_size=2))
+    with Session(whole, seed=3) as context:
         plain = context.make_loader(spec)
         assert [contents(batch) for batch in plain] != first
         with pytest.raises(
@@ -126,7 +135,7 @@ def test_induced_batches_of_a_batch_sampler_have_the_same_edge_ids_in_parts(tmp_
     def of_rank(rank, exchange):
         link = Link(job="test", role="worker", name=f"rank {rank}", token="a-secret-of-this-test")
         graph = HostsGraph(LocalPartition.open(whole.directory, parts=[rank]), link, "127.0.0.1")
-        with LoaderContext(graph, sampling, seed=3, rank=rank, world_size=2, exchange=exchange) as context:
+        with Session(graph, sampling, seed=3, ranks=Ranks(rank, 2, exchange)) as context:
             found = made(context)
             exchange("done")
             return found
@@ -135,13 +144,13 @@ def test_induced_batches_of_a_batch_sampler_have_the_same_edge_ids_in_parts(tmp_
     for rank, found in enumerate(ranks):
         plain = SamplingOptions(with_edge=with_edge)
         with (
-            LoaderContext(whole, sampling, seed=3, rank=rank, world_size=2) as context,
-            LoaderContext(whole, plain, seed=3, rank=rank, world_size=2) as built_in,
+            Session(whole, sampling, seed=3, ranks=Ranks(rank, 2)) as context,
+            Session(whole, plain, seed=3, ranks=Ranks(rank, 2)) as built_in,
         ):
             assert found == made(context)
             if make == "leaves them to the loader":
                 assert found == made(built_in)
-        with LoaderContext(whole, sampling, seed=3, rank=rank, world_size=2) as context:
+        with Session(whole, sampling, seed=3, ranks=Ranks(rank, 2)) as context:
             for batch in context.make_loader(spec):
                 assert torch.equal(batch.n_id[batch.edge_index], small_graph().edge_index[:, batch.e_id])
 
@@ -153,7 +162,7 @@ def test_edges_of_a_batch_sampler_without_their_rows_are_refused(tmp_path: Path)
 
     whole = partitioned(small_graph(), tmp_path, 1)
     sampling = SamplingOptions(batch_sampler=without, with_edge=True)
-    with LoaderContext(whole, sampling, seed=3) as context, pytest.raises(DataError, match="Give them as edge_row"):
+    with Session(whole, sampling, seed=3) as context, pytest.raises(DataError, match="Give them as edge_row"):
         batches(context)
 
 
@@ -173,13 +182,11 @@ def test_mistakes_of_a_batch_sampler_are_named(tmp_path: Path) -> None:
         (lambda request, source: None, "returned NoneType for batch 0; expected a Draft"),
     ]:
         sampling = SamplingOptions(batch_sampler=function)
-        with LoaderContext(whole, sampling) as context, pytest.raises(DataError, match=said):
+        with Session(whole, sampling) as context, pytest.raises(DataError, match=said):
             batches(context)
     with pytest.raises(OptionError, match=r"num_workers 2 leaves sampling to others\. Set sampling\.num_workers to 0"):
         SamplingOptions(batch_sampler=newest_first, num_workers=2)
     with pytest.raises(OptionError, match="batch_sampler: expected a class path, the path of a function"):
-        LoaderContext(whole, SamplingOptions(batch_sampler=3))
-    with open_farm("in process") as farm, pytest.raises(OptionError, match="here a graph server or a producer"):
-        LoaderContext(
-            whole, SamplingOptions(batch_sampler=newest_first), make_producer=lambda pin: farm.producer(farm.peer("x"))
-        )
+        Session(whole, SamplingOptions(batch_sampler=3))
+    with pytest.raises(OptionError, match="here a graph server makes the batches"):
+        Session(ServedGraph(SimpleNamespace(), ClusterOptions()), SamplingOptions(batch_sampler=newest_first))

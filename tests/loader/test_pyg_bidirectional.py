@@ -9,7 +9,7 @@ import torch
 from torch_geometric.sampler.base import to_bidirectional
 
 from glt_lightning.base import DataError, SamplingOptions
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader import LoaderSpec, Session
 from glt_lightning.loader.transforms import PyGBidirectional
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
@@ -18,7 +18,7 @@ SPEC = LoaderSpec(name="own", split="train", num_neighbors=[4, 3], batch_size=16
 
 def batches(folder: Path, data, **sampling):
     whole = partitioned(data, folder, undirected=True)
-    with LoaderContext(whole, SamplingOptions(**sampling)) as context:
+    with Session(whole, SamplingOptions(**sampling)) as context:
         return next(iter(context.make_loader(SPEC))).clone(), whole
 
 
@@ -53,7 +53,7 @@ def test_several_edge_types(tmp_path: Path) -> None:
 
 def test_other_edges_are_refused(tmp_path: Path) -> None:
     whole = partitioned(small_graph(), tmp_path)
-    with LoaderContext(whole) as context:
+    with Session(whole) as context:
         for kind in ("induced", "bidirectional"):
             spec = LoaderSpec(
                 name="own", num_neighbors=[2], batch_size=4, subgraph_type=kind, transform=PyGBidirectional()

@@ -18,7 +18,7 @@ from torch_geometric.testing import MyFeatureStore, MyGraphStore
 
 from glt_lightning import PartitionOptions
 from glt_lightning.base import DataError, NegativeSampling as OurNegatives, OptionError, SamplingOptions
-from glt_lightning.loader import LinkNeighborLoader, LoaderContext, LoaderSpec, NeighborLoader
+from glt_lightning.loader import LinkNeighborLoader, LoaderSpec, NeighborLoader, Session
 from glt_lightning.loader.in_memory import InMemoryGraph
 from glt_lightning.partition import open_source, partition_graph
 
@@ -132,7 +132,7 @@ def test_a_context_draws_the_same_nodes() -> None:
     data = make_data()
     graph = InMemoryGraph.of(data, None, None).partition
     spec = LoaderSpec(name="all", seeds=np.arange(N), num_neighbors=[-1, -1], batch_size=10)
-    with LoaderContext(graph, SamplingOptions(with_edge=True)) as context:
+    with Session(graph, SamplingOptions(with_edge=True)) as context:
         for mine, theirs in zip(NeighborLoader(data, [-1, -1], batch_size=10), context.make_loader(spec), strict=True):
             equal(mine, theirs, {"n_id", "e_id", "edge_index", "input_id"})
 

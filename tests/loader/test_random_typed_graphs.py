@@ -14,7 +14,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.utils import k_hop_subgraph
 
 from glt_lightning.base import SamplingOptions
-from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec
+from glt_lightning.loader import LinkSpec, LoaderSpec, Session
 from glt_lightning.sampling import KHopSampler
 from tests.helpers.contents import contents
 from tests.helpers.owners import split_up
@@ -57,8 +57,8 @@ def specs(data: HeteroData, rng: np.random.Generator) -> list[LoaderSpec | LinkS
     return made
 
 
-def loader_of(context: LoaderContext, spec: LoaderSpec | LinkSpec):
-    return context.make_link_loader(spec) if isinstance(spec, LinkSpec) else context.make_loader(spec)
+def loader_of(context: Session, spec: LoaderSpec | LinkSpec):
+    return context.make_loader(spec)
 
 
 def arrays_of(arrays) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def test_the_same_everywhere_and_all_edges_among_the_nodes(tmp_path: Path, numbe
     sampling = SamplingOptions(method="labor" if number % 2 else "neighbor", with_edge=True)
     single, cut = (partitioned(data, tmp_path, parts) for parts in (1, 3))
     here, remote = split_up(cut, [[1], [0], [2]])
-    with LoaderContext(single, sampling, seed=number) as whole, LoaderContext(cut, sampling, seed=number) as parts:
+    with Session(single, sampling, seed=number) as whole, Session(cut, sampling, seed=number) as parts:
         for spec in wanted:
             found = list(loader_of(whole, spec))
             loader = loader_of(parts, spec)
@@ -100,7 +100,7 @@ def test_all_neighbours_are_the_nodes_of_pyg(tmp_path: Path, number: int) -> Non
     data, seeds = Data(edge_index=edge_index, num_nodes=80), rng.choice(80, 6, replace=False)
     hops = 1 + number % 2
     spec = LoaderSpec(name="s", seeds=seeds, num_neighbors=[-1] * hops, batch_size=6, subgraph_type="induced")
-    with LoaderContext(partitioned(data, tmp_path, 2)) as context:
+    with Session(partitioned(data, tmp_path, 2)) as context:
         (batch,) = context.make_loader(spec)
     nodes, _, _, kept = k_hop_subgraph(torch.from_numpy(seeds), hops, edge_index, num_nodes=80)
     assert sorted(batch.n_id.tolist()) == nodes.tolist()

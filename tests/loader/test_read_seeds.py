@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from glt_lightning.base import DataError, OptionError, SamplingOptions
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader import LoaderSpec, Session
+from glt_lightning.workers import Ranks
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.servers import contents_of, inline, open_farm
 
@@ -22,7 +23,7 @@ def test_attributes_come_in_the_order_of_the_seeds(make, tmp_path) -> None:
     own = LoaderSpec(
         name="train", seeds=seeds, node_type=None if make is small_graph else "paper", num_neighbors=[4], batch_size=2
     )
-    with open_farm("in process") as farm, LoaderContext(partition, SamplingOptions(), rank=1, world_size=2) as local:
+    with open_farm("in process") as farm, Session(partition, SamplingOptions(), ranks=Ranks(1, 2)) as local:
         remote = farm.context(farm.serve(partition).address)
         for context in (local, remote):
             for name in ("x", "y"):

@@ -13,8 +13,9 @@ import pytest
 
 from glt_lightning.base import OptionError, PartitionOptions, SamplingOptions
 from glt_lightning.graph import LocalPartition
-from glt_lightning.loader import DistNeighborLoader, LoaderContext, LoaderSpec
+from glt_lightning.loader import DistNeighborLoader, LoaderSpec, Session
 from glt_lightning.partition import open_source, partition_graph
+from glt_lightning.workers import Ranks
 from tests.helpers.contents import Contents, contents
 from tests.helpers.partitions import small_graph
 
@@ -39,10 +40,10 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LocalPartition
     return {name: LocalPartition.open(folder / name) for name in ("one", *OTHERS)}
 
 
-def loader_of(partition: LocalPartition, seeds: dict[str, Any], placement: str = "global", **context: Any):
+def loader_of(partition: LocalPartition, seeds: dict[str, Any], placement: str = "global", world_size: int = 1):
     options = SamplingOptions(seed_placement=placement)
     spec = LoaderSpec(name="train", num_neighbors=[3, 2], batch_size=8, shuffle=True, **seeds)
-    return LoaderContext(partition, options, seed=5, **context).make_loader(spec)
+    return Session(partition, options, seed=5, ranks=Ranks(0, world_size)).make_loader(spec)
 
 
 def stopped(loader: DistNeighborLoader, after: int = 3) -> tuple[Any, list[Contents]]:

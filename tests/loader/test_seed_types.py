@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from glt_lightning.base import DataError, GLTError, OptionError, SamplingOptions
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader import LoaderSpec, Session
 from glt_lightning.sampling import permutation, shuffle_key
+from glt_lightning.workers import Ranks
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_hetero
 from tests.helpers.ranks import run_ranks
@@ -38,7 +39,7 @@ def spec(**changes) -> LoaderSpec:
     return LoaderSpec(**plain | changes)
 
 
-def made(context: LoaderContext, **changes) -> list:
+def made(context: Session, **changes) -> list:
     return [contents(batch) for batch in context.make_loader(spec(**changes))]
 
 
@@ -49,7 +50,7 @@ def graph(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(graph):
-    with LoaderContext(graph, seed=3) as context:
+    with Session(graph, seed=3) as context:
         return made(context)
 
 
@@ -59,7 +60,7 @@ def test_who_makes_them_does_not_matter(context, expected):
 
 @pytest.mark.parametrize("parts", [1, 3, 4])
 def test_how_the_graph_is_cut_does_not_matter(tmp_path, expected, parts):
-    with LoaderContext(partitioned(DATA, tmp_path, parts), seed=3) as context:
+    with Session(partitioned(DATA, tmp_path, parts), seed=3) as context:
         assert made(context) == expected
 
 
@@ -71,8 +72,8 @@ def test_where_parts_are_remote(graph):
             return batches
 
     with (
-        LoaderContext(graph, seed=3, rank=0, world_size=2) as one,
-        LoaderContext(graph, seed=3, rank=1, world_size=2) as two,
+        Session(graph, seed=3, ranks=Ranks(0, 2)) as one,
+        Session(graph, seed=3, ranks=Ranks(1, 2)) as two,
     ):
         assert run_ranks(2, found) == [made(one), made(two)]
 
@@ -80,7 +81,7 @@ def test_where_parts_are_remote(graph):
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_one_order_over_all_types(graph, shuffle):
     """The batches are those of the definition: of one order over the authors and, behind them, the papers."""
-    with LoaderContext(graph, seed=3) as context:
+    with Session(graph, seed=3) as context:
         loader = context.make_loader(spec(shuffle=shuffle))
         order = permutation(45, shuffle_key(3, "train", 0)) if shuffle else np.arange(45)
         for step, batch in enumerate(loader):
@@ -98,7 +99,7 @@ def test_one_order_over_all_types(graph, shuffle):
 
 
 def test_all_nodes_of_several_types(graph):
-    with LoaderContext(graph, seed=3) as context:
+    with Session(graph, seed=3) as context:
         loader = context.make_loader(
             LoaderSpec(name="all", node_type=["paper", "author"], num_neighbors=[1], batch_size=64)
         )
@@ -111,7 +112,7 @@ def test_all_nodes_of_several_types(graph):
 
 def test_attributes_weights_and_owners(graph):
     """What else is by seed: attributes that are read before training, weights in the plan, and the ranks that own seeds."""
-    with LoaderContext(graph, seed=3) as context:
+    with Session(graph, seed=3) as context:
         marks = [DATA[t].mark[SEEDS[t]] for t in TYPES]
         assert context.read_seeds(spec(), "mark").tolist() == torch.cat(marks).tolist()
         weights = {"paper": np.zeros(40), "author": np.array([0, 0, 1.0, 0, 3.0])}
@@ -119,7 +120,7 @@ def test_attributes_weights_and_owners(graph):
             assert batch["paper"].batch_size == 0
             assert set(batch["author"].input_id.tolist()) <= {2, 4}
     for rank in range(2):
-        with LoaderContext(graph, SamplingOptions(seed_placement="owner"), seed=3, rank=rank, world_size=2) as context:
+        with Session(graph, SamplingOptions(seed_placement="owner"), seed=3, ranks=Ranks(rank, 2)) as context:
             plan = context.make_loader(spec()).plan
             found = [plan.owner[plan.of.gids == gid][0] for part in plan.of.parts for gid in part.gids]
             owned = {
@@ -132,9 +133,9 @@ def test_attributes_weights_and_owners(graph):
 
 def test_own_seeds_of_every_rank(graph):
     def found(rank, gather):
-        ranks = {"rank": rank, "world_size": 2, "gather_counts": lambda n: [int(x) for x in gather(str(n))]}
+        ranks = Ranks(rank, 2, gather_counts=lambda n: [int(x) for x in gather(str(n))])
         mine = {"author": AUTHORS[rank::2], "paper": PAPERS[rank::2]}
-        with LoaderContext(graph, seed=3, **ranks) as context:
+        with Session(graph, seed=3, ranks=ranks) as context:
             loader = context.make_loader(spec(seeds=mine, extras={}, per_rank=True, exact=True, shuffle=False))
             return {t: [n for b in loader for n in b[t].n_id[: b[t].batch_size].tolist()] for t in TYPES}
 
@@ -142,7 +143,7 @@ def test_own_seeds_of_every_rank(graph):
 
 
 def test_an_epoch_goes_on_in_its_middle(graph, expected):
-    with LoaderContext(graph, seed=3) as context:
+    with Session(graph, seed=3) as context:
         loader = context.make_loader(spec())
         iterator = iter(loader)
         _ = [next(iterator) for _ in range(2)]
@@ -197,10 +198,10 @@ def test_an_epoch_goes_on_in_its_middle(graph, expected):
     ],
 )
 def test_what_is_refused(graph, changes, message):
-    with LoaderContext(graph) as context, pytest.raises(GLTError, match=message):
+    with Session(graph) as context, pytest.raises(GLTError, match=message):
         context.make_loader(spec(**changes))
 
 
 def test_an_attribute_that_one_type_lacks(graph):
-    with LoaderContext(graph) as context, pytest.raises(DataError, match="have no attribute 'w'"):
+    with Session(graph) as context, pytest.raises(DataError, match="have no attribute 'w'"):
         context.read_seeds(spec(), "w")

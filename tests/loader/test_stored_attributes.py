@@ -14,8 +14,9 @@ from glt_lightning.base import STORAGE, CacheOptions, OptionError, SamplingOptio
 from glt_lightning.graph import LocalPartition
 from glt_lightning.kernels import ENCODINGS, Shards
 from glt_lightning.lightning.graph_facts import GraphFacts
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader import LoaderSpec, Session
 from glt_lightning.sampling import BatchRequest, KHopSampler, SamplerConfig
+from glt_lightning.workers import Ranks
 from tests.helpers.contents import Contents, contents
 from tests.helpers.owners import split_up
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
@@ -62,7 +63,7 @@ def every_dtype() -> Data:
 
 
 def batches(partition: LocalPartition, spec: LoaderSpec = ALL, workers: int = 0) -> Iterator[Data | HeteroData]:
-    with LoaderContext(partition, SamplingOptions(num_workers=workers), seed=7) as context:
+    with Session(partition, SamplingOptions(num_workers=workers), seed=7) as context:
         yield from context.make_loader(spec)
 
 
@@ -124,7 +125,7 @@ def test_worker_mode_and_servers(tmp_path, kind):
             return found
 
     for rank, found in enumerate(run_ranks(2, rank_contents)):
-        with LoaderContext(whole, seed=3, rank=rank, world_size=2) as context:
+        with Session(whole, seed=3, ranks=Ranks(rank, 2)) as context:
             loaders = [context.make_loader(spec) for spec in specs]
             assert found == [contents(batch) for loader in loaders for batch in loader]
     with open_farm("flight") as farm:
@@ -158,7 +159,7 @@ def test_handed_over_as_stored(tmp_path, caplog, kind):
         for workers in (0, 1):
             options = replace(STORED, num_workers=workers)
             for cache in (CacheOptions(), CacheOptions(memory=1000)):
-                with LoaderContext(halves, options, seed=3, cache=cache) as context:
+                with Session(halves, options, seed=3, cache=cache) as context:
                     assert found(context) == expected
     level, text = ("WARNING", "no effect") if kind == "int8" else ("INFO", f"x as {kind}")
     assert caplog.records[0].levelname == level
@@ -218,7 +219,7 @@ def test_resume_with_other_storage_is_refused(tmp_path):
     states = []
     for storage in ({}, {"x": "int8"}):
         partition = partitioned(small_graph(), tmp_path / str(len(storage)), storage=storage)
-        with LoaderContext(partition) as context:
+        with Session(partition) as context:
             loader = context.make_loader(TRAIN)
             states.append(loader.state_dict())
             loader.load_state_dict(states[-1])

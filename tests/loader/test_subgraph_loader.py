@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from glt_lightning.base import DataError, OptionError, SamplingOptions
-from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec
+from glt_lightning.loader import LinkSpec, LoaderSpec, Session
 from glt_lightning.loader.transforms import DRNL, drnl
+from glt_lightning.workers import Ranks
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
@@ -25,7 +26,7 @@ PLAIN = {"name": "s", "batch_size": 5}
 def test_two_graphs_of_graphlearn(tmp_path):
     """S1 and S2, as GLT's own tests have them; a node that comes twice among the seeds is in the batch once."""
     graph = rows_graph([0, 1, 7], [1, 3, 6], [2, 4, 6], [5], [1, 3], [0, 5], [0, 4], [7])
-    with LoaderContext(partitioned(graph, tmp_path / "one", 2)) as context:
+    with Session(partitioned(graph, tmp_path / "one", 2)) as context:
         (batch,) = context.make_subgraph_loader(LoaderSpec(**PLAIN, seeds=np.array([0, 3, 7]), num_neighbors=[-1, -1]))
         assert batch.node.tolist() == [0, 1, 3, 5, 6, 7]
         assert batch.edge.tolist() == [0, 1, 2, 3, 4, 5, 9, 12, 13, 14, 16]
@@ -33,7 +34,7 @@ def test_two_graphs_of_graphlearn(tmp_path):
         assert "num_sampled_nodes" not in batch
         assert "num_sampled_edges" not in batch
     graph = rows_graph([0, 1], [1, 3], [2, 4], [5], [], [])
-    with LoaderContext(partitioned(graph, tmp_path / "two")) as context:
+    with Session(partitioned(graph, tmp_path / "two")) as context:
         (batch,) = context.make_subgraph_loader(LoaderSpec(**PLAIN, seeds=np.array([0, 2, 1, 2, 4]), num_neighbors=[]))
         assert (batch.node.tolist(), batch.num_nodes) == ([0, 1, 2, 4], 4)
         assert batch.mapping.tolist() == [0, 2, 1, 2, 3]
@@ -45,7 +46,7 @@ def test_one_subgraph_for_each_root(tmp_path):
     """S3, as PyG's own test has it."""
     graph = rows_graph([1, 2, 3], [0, 2], [0, 1, 4, 5], [0], [2, 5], [2, 4])
     graph.x = torch.arange(6.0)[:, None]
-    with LoaderContext(partitioned(graph, tmp_path, 2)) as context:
+    with Session(partitioned(graph, tmp_path, 2)) as context:
         spec = LoaderSpec(**PLAIN, seeds=np.array([0, 1]), num_neighbors=[3], disjoint=True)
         (batch,) = context.make_subgraph_loader(spec)
         assert batch.ptr.tolist() == [0, 4, 7]
@@ -60,7 +61,7 @@ def test_one_subgraph_for_each_root(tmp_path):
 
 def test_ptr_is_an_option_of_loaders(tmp_path):
     spec = LoaderSpec(name="s", split="train", num_neighbors=[3], batch_size=20, disjoint=True)
-    with LoaderContext(partitioned(small_graph(), tmp_path)) as context:
+    with Session(partitioned(small_graph(), tmp_path)) as context:
         expected = [contents(batch) for batch in context.make_subgraph_loader(spec)]
         loader = context.make_loader(replace(spec, subgraph_type="induced", ptr=True))
         assert [contents(batch) for batch in loader] == expected
@@ -80,13 +81,13 @@ def test_who_makes_the_batches_does_not_matter(tmp_path, disjoint):
     def found(context):
         return [contents(batch) for batch in context.make_subgraph_loader(spec)]
 
-    with LoaderContext(whole, seed=3) as context:
+    with Session(whole, seed=3) as context:
         expected = found(context)
         for batch in context.make_subgraph_loader(spec):
             assert torch.equal(batch.x, data.x[batch.n_id])
             assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
             assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
-    with LoaderContext(cut, SamplingOptions(num_workers=1), seed=3) as context:
+    with Session(cut, SamplingOptions(num_workers=1), seed=3) as context:
         assert found(context) == expected
     with open_farm("in process") as farm:
         assert found(farm.context(farm.serve(cut).address)) == expected
@@ -98,12 +99,12 @@ def test_who_makes_the_batches_does_not_matter(tmp_path, disjoint):
             return made
 
     for rank, made in enumerate(run_ranks(2, of_rank)):
-        with LoaderContext(whole, seed=3, rank=rank, world_size=2) as context:
+        with Session(whole, seed=3, ranks=Ranks(rank, 2)) as context:
             assert made == found(context)
 
 
 def test_what_subgraphs_cannot_be_of(tmp_path):
-    with LoaderContext(partitioned(small_graph(), tmp_path / "one")) as context:
+    with Session(partitioned(small_graph(), tmp_path / "one")) as context:
         for changes, message in (
             ({"edge_format": "edge_index"}, "edge_format: expected tensor"),
             ({"subgraph_type": "bidirectional"}, "subgraph_type: expected induced"),
@@ -111,7 +112,7 @@ def test_what_subgraphs_cannot_be_of(tmp_path):
             with pytest.raises(OptionError, match=message):
                 context.make_subgraph_loader(LoaderSpec(**PLAIN, num_neighbors=[2], **changes))
     several, error = partitioned(small_hetero(), tmp_path / "two"), "expected a graph with one node type"
-    with LoaderContext(several) as context, pytest.raises(OptionError, match=error):
+    with Session(several) as context, pytest.raises(OptionError, match=error):
         context.make_subgraph_loader(LoaderSpec(**PLAIN, node_type="paper", num_neighbors=[2]))
 
 
@@ -159,8 +160,8 @@ def pairs_spec(**changes):
 def test_both_ends_are_in_one_tree(tmp_path):
     data = small_graph()
     pairs = set(zip(*data.edge_index.tolist(), strict=True))
-    with LoaderContext(partitioned(data, tmp_path, 2), seed=3) as context:
-        for batch in context.make_link_loader(pairs_spec(transform=DRNL())):
+    with Session(partitioned(data, tmp_path, 2), seed=3) as context:
+        for batch in context.make_loader(pairs_spec(transform=DRNL())):
             count, ends = len(batch.input_id), batch.edge_label_index
             assert ends.size(1) == 2 * count
             column = torch.arange(2 * count)
@@ -178,7 +179,7 @@ def test_both_ends_are_in_one_tree(tmp_path):
                 assert torch.equal(batch.z[mine], alone[mine])
         with open_farm("in process") as farm:
             theirs = farm.context(farm.serve(partitioned(data, tmp_path, 2)).address)
-            each = [[contents(b) for b in c.make_link_loader(pairs_spec())] for c in (context, theirs)]
+            each = [[contents(b) for b in c.make_loader(pairs_spec())] for c in (context, theirs)]
             assert each[0] == each[1]
 
 
@@ -196,12 +197,12 @@ def test_trees_that_pairs_cannot_have(changes, message):
 
 
 def test_drnl_of_other_batches(tmp_path):
-    with LoaderContext(partitioned(small_graph(), tmp_path), seed=3) as context:
+    with Session(partitioned(small_graph(), tmp_path), seed=3) as context:
         with pytest.raises(DataError, match=r"DRNL: the two ends of a pair are in different trees. Set tree: example"):
-            next(iter(context.make_link_loader(pairs_spec(tree="end", transform=DRNL()))))
+            next(iter(context.make_loader(pairs_spec(tree="end", transform=DRNL()))))
         with pytest.raises(DataError, match="DRNL labels batches of edges in which the two ends"):
             next(iter(context.make_loader(LoaderSpec(**PLAIN, num_neighbors=[2], transform=DRNL()))))
-        wide = next(iter(context.make_link_loader(pairs_spec(transform=DRNL(max_z=4, to="x")))))
+        wide = next(iter(context.make_loader(pairs_spec(transform=DRNL(max_z=4, to="x")))))
         assert wide.x.shape == (wide.num_nodes, 3 + 5)
         assert (wide.x[:, 3:].sum(1) == 1).all()
     for arguments, message in (({"max_z": 0}, "max_z: expected an integer >= 1"), ({"to": "y"}, "to: expected x or z")):

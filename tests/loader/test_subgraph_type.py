@@ -14,11 +14,12 @@ from torch_geometric.data import Data, HeteroData
 
 from glt_lightning.base import DataError, GLTError, OptionError, SamplingOptions
 from glt_lightning.kernels import Kernels
-from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec, on_gpu
+from glt_lightning.loader import LinkSpec, LoaderSpec, Session, on_gpu
 from glt_lightning.loader.device_producer import DeviceProducer
 from glt_lightning.loader.subgraph_type import subgraph_task
 from glt_lightning.sampling.device_neighbors import DeviceNeighbors
 from glt_lightning.sampling.questions.induce import Induce
+from glt_lightning.workers import Ranks
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
@@ -54,19 +55,19 @@ def link_spec(data, kind: str, **changes: Any) -> LinkSpec:
     return LinkSpec(**loader | {"exclude_target_edges": "reverse", "subgraph_type": kind} | changes)
 
 
-def loaders(context: LoaderContext, data) -> Iterator[tuple[str, Any]]:
+def loaders(context: Session, data) -> Iterator[tuple[str, Any]]:
     for kind in KINDS:
         yield kind, context.make_loader(spec(data, kind))
-        yield kind, context.make_link_loader(link_spec(data, kind))
+        yield kind, context.make_loader(link_spec(data, kind))
 
 
-def disjoint_loaders(context: LoaderContext, data) -> Iterator[tuple[str, Any]]:
+def disjoint_loaders(context: Session, data) -> Iterator[tuple[str, Any]]:
     for kind in KINDS:
         yield kind, context.make_loader(spec(data, kind, disjoint=True))
-        yield kind, context.make_link_loader(link_spec(data, kind, disjoint=True))
+        yield kind, context.make_loader(link_spec(data, kind, disjoint=True))
 
 
-def all_loaders(context: LoaderContext, data) -> list[list[Any]]:
+def all_loaders(context: Session, data) -> list[list[Any]]:
     made = [*loaders(context, data), *disjoint_loaders(context, data)]
     return [[contents(batch) for batch in loader] for _, loader in made]
 
@@ -171,7 +172,7 @@ def expected(folders):
     """The batches of one process with all parts, one of them."""
     found = {}
     for name, make in GRAPHS.items():
-        with LoaderContext(folders[name, 1], seed=3) as context:
+        with Session(folders[name, 1], seed=3) as context:
             found[name] = all_loaders(context, make())
     return found
 
@@ -179,11 +180,11 @@ def expected(folders):
 @pytest.mark.parametrize("name", GRAPHS)
 def test_against_brute_force(folders, name):
     data = GRAPHS[name]()
-    with LoaderContext(folders[name, 1], SamplingOptions(with_edge=True), seed=3) as context:
+    with Session(folders[name, 1], SamplingOptions(with_edge=True), seed=3) as context:
         for kind, loader in loaders(context, data):
             links = "edge_label_index" in next(iter(loader)) if isinstance(data, Data) else False
             links = links or type(loader).__name__ == "DistLinkNeighborLoader"
-            plain = context.make_link_loader(link_spec(data, "directional")) if links else None
+            plain = context.make_loader(link_spec(data, "directional")) if links else None
             plain = plain or context.make_loader(spec(data, "directional"))
             loader.set_epoch(0)
             total = 0
@@ -201,7 +202,7 @@ def test_against_brute_force(folders, name):
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("who", ["inline, 4 parts", "3 threads", "sampler process", "server"])
 def test_who_makes_the_batches_does_not_matter(folders, expected, name, who):
-    def compare(context: LoaderContext) -> None:
+    def compare(context: Session) -> None:
         assert all_loaders(context, GRAPHS[name]()) == expected[name]
 
     if who == "server":
@@ -209,7 +210,7 @@ def test_who_makes_the_batches_does_not_matter(folders, expected, name, who):
             compare(farm.context(farm.serve(folders[name, 2]).address))
         return
     options = SamplingOptions(num_workers=int(who == "sampler process"), num_threads=3 if who == "3 threads" else 1)
-    with LoaderContext(folders[name, 4 if "4" in who else 2], options, seed=3) as context:
+    with Session(folders[name, 4 if "4" in who else 2], options, seed=3) as context:
         compare(context)
 
 
@@ -224,7 +225,7 @@ def test_where_parts_are_remote(folders, name, workers):
             return made
 
     for rank, made in enumerate(run_ranks(2, found)):
-        with LoaderContext(folders[name, 1], seed=3, rank=rank, world_size=2) as context:
+        with Session(folders[name, 1], seed=3, ranks=Ranks(rank, 2)) as context:
             assert made == all_loaders(context, GRAPHS[name]())
 
 
@@ -233,9 +234,9 @@ def test_with_labor(folders, who):
     """Its nodes, and the further edges, whoever finds either."""
     data, labor, made = hetero(), SamplingOptions(method="labor"), []
 
-    def batches(context: LoaderContext) -> list[Any]:
+    def batches(context: Session) -> list[Any]:
         loaders = [context.make_loader(spec(data, kind, disjoint=d)) for kind in KINDS for d in (False, True)]
-        loaders += [context.make_link_loader(link_spec(data, kind)) for kind in KINDS]
+        loaders += [context.make_loader(link_spec(data, kind)) for kind in KINDS]
         return [contents(batch) for loader in loaders for batch in itertools.islice(loader, 2)]
 
     def of_rank(rank, exchange):
@@ -251,11 +252,11 @@ def test_with_labor(folders, who):
             made = [batches(farm.context(farm.serve(folders["several", 2]).address, sampling=labor))]
     else:
         options = SamplingOptions(method="labor", num_workers=int(who == "sampler process"))
-        with LoaderContext(folders["several", 4], options, seed=3) as context:
+        with Session(folders["several", 4], options, seed=3) as context:
             made = [batches(context)]
     for rank, found in enumerate(made):
         for sampling, same in ((labor, True), (None, False)):
-            with LoaderContext(folders["several", 1], sampling, seed=3, rank=rank, world_size=len(made)) as context:
+            with Session(folders["several", 1], sampling, seed=3, ranks=Ranks(rank, len(made))) as context:
                 assert (found == batches(context)) == same
 
 
@@ -272,7 +273,7 @@ def rows_graph(*rows: list[int]) -> Data:
 def test_two_graphs_of_graphlearn(tmp_path):
     """S1 and S2, as GLT's own tests have them; the second takes no hop, and a seed that comes twice has two rows."""
     graph = rows_graph([0, 1, 7], [1, 3, 6], [2, 4, 6], [5], [1, 3], [0, 5], [0, 4], [7])
-    with LoaderContext(partitioned(graph, tmp_path / "one", 2)) as context:
+    with Session(partitioned(graph, tmp_path / "one", 2)) as context:
         seeds = LoaderSpec(
             name="s", seeds=np.array([0, 3, 7]), num_neighbors=[-1, -1], batch_size=3, subgraph_type="induced"
         )
@@ -280,7 +281,7 @@ def test_two_graphs_of_graphlearn(tmp_path):
         assert subgraph(batch) == ([0, 1, 3, 5, 6, 7], [0, 1, 2, 3, 4, 5, 9, 12, 13, 14, 16])
         assert batch.n_id[:3].tolist() == [0, 3, 7]
     graph = rows_graph([0, 1], [1, 3], [2, 4], [5], [], [])
-    with LoaderContext(partitioned(graph, tmp_path / "two")) as context:
+    with Session(partitioned(graph, tmp_path / "two")) as context:
         spec = LoaderSpec(
             name="s", seeds=np.array([0, 2, 1, 2, 4]), num_neighbors=[], batch_size=5, subgraph_type="induced"
         )
@@ -293,7 +294,7 @@ def test_two_graphs_of_graphlearn(tmp_path):
 def test_parallel_edges_and_loops_of_both_directions(tmp_path):
     """0 -> 1 twice, 1 -> 0 once, 0 -> 2 three times, and a loop: copies are as many as the edges."""
     graph = Data(edge_index=torch.tensor([[0, 0, 1, 0, 0, 0, 2], [1, 1, 0, 2, 2, 2, 2]]), num_nodes=3)
-    with LoaderContext(partitioned(graph, tmp_path)) as context:
+    with Session(partitioned(graph, tmp_path)) as context:
         spec = LoaderSpec(
             name="s", seeds=np.array([1, 2]), num_neighbors=[-1], batch_size=2, subgraph_type="bidirectional"
         )
@@ -311,7 +312,7 @@ def test_edges_of_weight_0_are_in_no_batch(tmp_path, kernels, monkeypatch, where
     graph = partitioned(data, tmp_path, 2, weights=["edge_weight"])
     if where == "gpu":
         sample_on(kernels, monkeypatch)
-    with LoaderContext(graph, SamplingOptions(weight_attr="edge_weight"), seed=3) as context:
+    with Session(graph, SamplingOptions(weight_attr="edge_weight"), seed=3) as context:
         for kind in KINDS:
             for batch in itertools.islice(context.make_loader(spec(data, kind)), 3):
                 assert (batch.edge_weight > 0).all()
@@ -326,7 +327,7 @@ def test_a_hub_beyond_the_limit_is_named(folders, kernels, monkeypatch, where):
     if where == "gpu":
         sample_on(kernels, monkeypatch)
     most = int(torch.bincount(data.edge_index[1]).max())
-    with LoaderContext(folders["one type", 2], seed=3) as context:
+    with Session(folders["one type", 2], seed=3) as context:
         everything = {"num_neighbors": [-1, -1], "batch_size": 300, "split": None, "seeds": None}
         assert len(list(context.make_loader(spec(data, "induced", induced_limit=most, **everything)))) == 1
         with pytest.raises(
@@ -368,7 +369,7 @@ def test_what_does_not_fit_the_graph(tmp_path, folders):
             subgraph_task(spec(small_graph(), **given), manifest, sampling)
     data = small_hetero()
     del data["paper", "cites", "paper"]
-    with LoaderContext(partitioned(data, tmp_path)) as context:
+    with Session(partitioned(data, tmp_path)) as context:
         with pytest.raises(OptionError, match="no edge type of author__writes__paper has one of the other direction"):
             context.make_loader(spec(data, "bidirectional"))
         wrong = {"author__writes__paper": "author__writes__paper"}
@@ -395,11 +396,11 @@ def test_a_gpu_that_samples(folders, kernels, monkeypatch, name):
     """It makes the batches of the CPU, also where it has no ids of edges."""
     data, found = GRAPHS[name](), {}
     for where in ("cpu", "gpu"):
-        with LoaderContext(folders[name, 1], seed=3) as context:
+        with Session(folders[name, 1], seed=3) as context:
             if where == "gpu":
                 assert isinstance(context._producer, DeviceProducer)
             loaders = [context.make_loader(spec(data, kind, disjoint=d)) for kind in KINDS for d in (False, True)]
-            loaders += [context.make_link_loader(link_spec(data, kind)) for kind in KINDS]
+            loaders += [context.make_loader(link_spec(data, kind)) for kind in KINDS]
             found[where] = [contents(batch) for loader in loaders for batch in itertools.islice(loader, 2)]
         sample_on(kernels, monkeypatch)
     assert found["gpu"] == found["cpu"]
@@ -410,10 +411,10 @@ def test_gpus_that_sample_where_parts_are_remote(folders, kernels, monkeypatch, 
     """Also links whose targets are left out, and both ends of each in one tree (SEAL)."""
     data, whole = GRAPHS[name](), []
 
-    def batches(context: LoaderContext) -> list[Any]:
+    def batches(context: Session) -> list[Any]:
         loaders = [context.make_loader(spec(data, kind, disjoint=d)) for kind in KINDS for d in (False, True)]
-        loaders += [context.make_link_loader(link_spec(data, kind)) for kind in KINDS]
-        loaders += [context.make_link_loader(link_spec(data, kind, disjoint=True, tree="example")) for kind in KINDS]
+        loaders += [context.make_loader(link_spec(data, kind)) for kind in KINDS]
+        loaders += [context.make_loader(link_spec(data, kind, disjoint=True, tree="example")) for kind in KINDS]
         return [contents(batch) for loader in loaders for batch in itertools.islice(loader, 2)]
 
     def of_rank(rank, exchange):
@@ -424,7 +425,7 @@ def test_gpus_that_sample_where_parts_are_remote(folders, kernels, monkeypatch, 
             return found
 
     for rank in range(2):
-        with LoaderContext(folders[name, 1], seed=3, rank=rank, world_size=2) as context:
+        with Session(folders[name, 1], seed=3, ranks=Ranks(rank, 2)) as context:
             whole.append(batches(context))
     sample_on(kernels, monkeypatch)
     assert run_ranks(2, of_rank) == whole
@@ -434,7 +435,7 @@ def test_gpus_that_sample_where_parts_are_remote(folders, kernels, monkeypatch, 
 def test_disjoint_batches_have_the_edges_of_each_tree(folders, name):
     """S3, too: of every tree, all edges of the user's list among its nodes; the other direction of its own sampled edges."""
     data = GRAPHS[name]()
-    with LoaderContext(folders[name, 4], SamplingOptions(with_edge=True), seed=3) as context:
+    with Session(folders[name, 4], SamplingOptions(with_edge=True), seed=3) as context:
         for kind in KINDS:
             loader = context.make_loader(spec(data, kind, disjoint=True))
             plain = context.make_loader(spec(data, "directional", disjoint=True))

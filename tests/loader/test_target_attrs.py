@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from glt_lightning.base import GLTError, SamplingOptions
-from glt_lightning.loader import LinkSpec, LoaderContext
+from glt_lightning.loader import LinkSpec, Session
+from glt_lightning.workers import Ranks
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
@@ -36,8 +37,8 @@ def spec(kind: str, **changes) -> LinkSpec:
     return LinkSpec(**plain | KINDS[kind] | changes)
 
 
-def made(context: LoaderContext) -> dict[str, list]:
-    return {kind: [contents(batch) for batch in context.make_link_loader(spec(kind))] for kind in KINDS}
+def made(context: Session) -> dict[str, list]:
+    return {kind: [contents(batch) for batch in context.make_loader(spec(kind))] for kind in KINDS}
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def graph(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(graph):
-    with LoaderContext(graph, seed=3) as context:
+    with Session(graph, seed=3) as context:
         return made(context)
 
 
@@ -57,7 +58,7 @@ def test_who_makes_them_does_not_matter(context, expected):
 
 @pytest.mark.parametrize("parts", [1, 4])
 def test_how_the_graph_is_cut_does_not_matter(tmp_path, expected, parts):
-    with LoaderContext(partitioned(DATA, tmp_path, parts), seed=3) as context:
+    with Session(partitioned(DATA, tmp_path, parts), seed=3) as context:
         assert made(context) == expected
 
 
@@ -69,8 +70,8 @@ def test_where_parts_are_remote(graph):
             return batches
 
     with (
-        LoaderContext(graph, seed=3, rank=0, world_size=2) as one,
-        LoaderContext(graph, seed=3, rank=1, world_size=2) as two,
+        Session(graph, seed=3, ranks=Ranks(0, 2)) as one,
+        Session(graph, seed=3, ranks=Ranks(1, 2)) as two,
     ):
         assert run_ranks(2, found) == [made(one), made(two)]
 
@@ -82,9 +83,9 @@ def test_they_are_those_of_the_edges(tmp_path, kind, feature_dtype):
     storage = {"edge_attr": "bfloat16"} if feature_dtype == "stored" else {}
     graph = partitioned(DATA, tmp_path, 3, storage=storage)
     attrs = DATA[WRITES].edge_attr.bfloat16() if storage else DATA[WRITES].edge_attr
-    with LoaderContext(graph, SamplingOptions(feature_dtype=feature_dtype), seed=3) as context:
+    with Session(graph, SamplingOptions(feature_dtype=feature_dtype), seed=3) as context:
         missing = 0
-        for batch in context.make_link_loader(spec(kind)):
+        for batch in context.make_loader(spec(kind)):
             store = batch[WRITES]
             ids = [FIRST.get(tuple(pair), -1) for pair in SEEDS[:, store.input_id.numpy()].T.tolist()]
             assert store.edge_label_id.tolist() == ids
@@ -114,7 +115,7 @@ def test_stored_edges_of_weight_0_have_their_ids_and_attributes(tmp_path, world_
     wanted = LinkSpec(name="l", edge_label_index=edges, num_neighbors=[2], batch_size=30, with_target_attrs=True)
 
     def made(context):
-        return [(b.input_id, b.edge_label_id, b.edge_label_attr) for b in context.make_link_loader(wanted)]
+        return [(b.input_id, b.edge_label_id, b.edge_label_attr) for b in context.make_loader(wanted)]
 
     def found(rank, exchange):
         with open_rank(graph, rank, 2, exchange, SamplingOptions(weight_attr="edge_attr")) as context:
@@ -123,7 +124,7 @@ def test_stored_edges_of_weight_0_have_their_ids_and_attributes(tmp_path, world_
             return batches
 
     if world_size == 1:
-        with LoaderContext(graph, SamplingOptions(weight_attr="edge_attr"), seed=3) as context:
+        with Session(graph, SamplingOptions(weight_attr="edge_attr"), seed=3) as context:
             batches = made(context)
     else:
         batches = [each for of_rank in run_ranks(2, found) for each in of_rank]
@@ -137,11 +138,11 @@ def test_edges_of_every_rank(graph):
     """``per_rank``: each rank has edges of its own; in training all make as many steps."""
 
     def found(rank, gather, exact):
-        ranks = {"rank": rank, "world_size": 2, "gather_counts": lambda n: [int(x) for x in gather(str(n))]}
-        with LoaderContext(graph, seed=3, **ranks) as context:
+        ranks = Ranks(rank, 2, gather_counts=lambda n: [int(x) for x in gather(str(n))])
+        with Session(graph, seed=3, ranks=ranks) as context:
             mine = SEEDS[:, : 20 + 30 * rank]
             options = {"edge_label_index": mine, "per_rank": True, "exact": exact, "shuffle": not exact}
-            loader = context.make_link_loader(spec("plain", neg_sampling="binary", **options))
+            loader = context.make_loader(spec("plain", neg_sampling="binary", **options))
             seen = []
             for batch in loader:
                 src, dst = batch[WRITES].edge_label_index[:, : len(batch[WRITES].input_id)]
@@ -170,5 +171,5 @@ def test_edges_of_every_rank(graph):
     ],
 )
 def test_what_is_refused(graph, changes, message):
-    with LoaderContext(graph) as context, pytest.raises(GLTError, match=message):
-        context.make_link_loader(spec("plain", **changes))
+    with Session(graph) as context, pytest.raises(GLTError, match=message):
+        context.make_loader(spec("plain", **changes))

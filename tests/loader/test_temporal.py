@@ -13,8 +13,9 @@ import torch
 from glt_lightning.base import DataError, GLTError, OptionError, PartitionOptions, SamplingOptions
 from glt_lightning.graph import LocalPartition
 from glt_lightning.kernels import Kernels
-from glt_lightning.loader import HostsGraph, LinkSpec, LoaderContext, LoaderSpec, on_gpu
+from glt_lightning.loader import HostsGraph, LinkSpec, LoaderSpec, Session, on_gpu
 from glt_lightning.partition import partition_graph
+from glt_lightning.workers import Ranks
 from tests.helpers.contents import contents
 from tests.helpers.negatives import plain_trial
 from tests.helpers.partition_truth import single
@@ -40,12 +41,12 @@ def node_spec(seeds, times, fanouts, **changes):
     return LoaderSpec(**given | changes)
 
 
-def make_loader(context: LoaderContext, spec: LoaderSpec | LinkSpec):
-    return context.make_loader(spec) if isinstance(spec, LoaderSpec) else context.make_link_loader(spec)
+def make_loader(context: Session, spec: LoaderSpec | LinkSpec):
+    return context.make_loader(spec)
 
 
 def one_batch(partition: LocalPartition, spec, **sampling):
-    with LoaderContext(partition, SamplingOptions(time_attr="time", **sampling), seed=3) as context:
+    with Session(partition, SamplingOptions(time_attr="time", **sampling), seed=3) as context:
         (batch,) = make_loader(context, spec)
     return batch
 
@@ -238,8 +239,8 @@ def test_links_and_their_negatives(tmp_path: Path, of: str, mode: str) -> None:
     edges = set(zip(*source.edge_index[BUYS].tolist(), strict=True))
     ages = [source.node[t].get("time", np.full(n, NO_BOUND)) for t, n in (("user", 40), ("item", 60))]
     options = SamplingOptions(time_attr="time", with_edge=True)
-    with LoaderContext(partitioned_by_time(source, tmp_path, 2), options, seed=3) as context:
-        loader = context.make_link_loader(link_spec(source, neg_sampling=NEGATIVES[mode]))
+    with Session(partitioned_by_time(source, tmp_path, 2), options, seed=3) as context:
+        loader = context.make_loader(link_spec(source, neg_sampling=NEGATIVES[mode]))
         for request, batch in zip(loader.plan.requests(0), loader, strict=True):
             times = link_spec(source).edge_label_time[request.input_id]
             positives, store = len(times), batch[BUYS]
@@ -284,7 +285,7 @@ def specs(source) -> list[LoaderSpec | LinkSpec]:
     ]
 
 
-def batches(context: LoaderContext, chosen: list[LoaderSpec | LinkSpec]) -> list[list]:
+def batches(context: Session, chosen: list[LoaderSpec | LinkSpec]) -> list[list]:
     return [[contents(batch) for batch in make_loader(context, spec)] for spec in chosen]
 
 
@@ -295,19 +296,19 @@ OPTIONS = {"time_attr": "time", "with_edge": True}
 def made(request, tmp_path_factory):
     """(source, a partition of four parts, the batches of one process that maps one part)."""
     source, folder = shop(request.param), tmp_path_factory.mktemp(request.param)
-    with LoaderContext(partitioned_by_time(source, folder, 1), SamplingOptions(**OPTIONS), seed=3) as context:
+    with Session(partitioned_by_time(source, folder, 1), SamplingOptions(**OPTIONS), seed=3) as context:
         expected = batches(context, specs(source))
     return source, partitioned_by_time(source, folder, 4), expected
 
 
 @pytest.fixture(params=["inline", "sampler processes", "threads", "server"])
-def context(request, made) -> Iterator[LoaderContext]:
+def context(request, made) -> Iterator[Session]:
     if request.param == "server":
         with open_farm("in process") as farm:
             yield farm.context(farm.serve(made[1]).address, sampling=SamplingOptions(**OPTIONS))
         return
     more = {"sampler processes": {"num_workers": 2, "max_restarts": 0}, "threads": {"num_threads": 2}}
-    with LoaderContext(made[1], SamplingOptions(**OPTIONS, **more.get(request.param, {})), seed=3) as context:
+    with Session(made[1], SamplingOptions(**OPTIONS, **more.get(request.param, {})), seed=3) as context:
         yield context
 
 
@@ -328,10 +329,10 @@ def gpu(kernels, monkeypatch) -> None:
 def test_a_gpu_makes_the_batches_of_the_cpu(made, gpu, memory: str, strategy: str) -> None:
     source, whole, _ = made
     options = OPTIONS | {"temporal_strategy": strategy, "time_window": 7}
-    with LoaderContext(whole, SamplingOptions(**options, topology="cpu"), seed=3) as context:
+    with Session(whole, SamplingOptions(**options, topology="cpu"), seed=3) as context:
         expected = batches(context, specs(source))
     budget = {"topology_bytes": 9000} if memory == "hybrid" else {}
-    with LoaderContext(whole, SamplingOptions(**options, topology=memory, **budget), seed=3) as context:
+    with Session(whole, SamplingOptions(**options, topology=memory, **budget), seed=3) as context:
         assert batches(context, specs(source)) == expected
         assert type(context._producer).__name__ == "DeviceProducer"
 
@@ -353,8 +354,8 @@ def remote_parts(made, cache) -> None:
     def found(rank, exchange):
         here = LocalPartition.open(whole.directory, parts=[rank, rank + 2])
         graph = HostsGraph(here, link(rank), "127.0.0.1")
-        ranks = {"rank": rank, "world_size": 2, "exchange": exchange}
-        with LoaderContext(graph, SamplingOptions(**OPTIONS), seed=3, cache=cache, **ranks) as context:
+        ranks = Ranks(rank, 2, exchange)
+        with Session(graph, SamplingOptions(**OPTIONS), seed=3, cache=cache, ranks=ranks) as context:
             loader = context.make_loader(chosen[0])
             for _ in loader:
                 pass
@@ -364,7 +365,7 @@ def remote_parts(made, cache) -> None:
             return mine
 
     on_cpu = SamplingOptions(**OPTIONS, topology="cpu")
-    contexts = [LoaderContext(whole, on_cpu, seed=3, rank=r, world_size=2) for r in range(2)]
+    contexts = [Session(whole, on_cpu, seed=3, ranks=Ranks(r, 2)) for r in range(2)]
     expected = [batches(context, chosen) for context in contexts]
     for context in contexts:
         context.close()
@@ -377,9 +378,9 @@ def test_resume_in_mid_epoch(made) -> None:
     chosen = specs(source)[:2]
 
     def loaders(context):
-        return context.make_loader(chosen[0]), context.make_link_loader(chosen[1])
+        return context.make_loader(chosen[0]), context.make_loader(chosen[1])
 
-    with LoaderContext(whole, SamplingOptions(**OPTIONS), seed=3) as context:
+    with Session(whole, SamplingOptions(**OPTIONS), seed=3) as context:
         states = []
         for loader in loaders(context):
             stream = iter(loader)
@@ -392,7 +393,7 @@ def test_resume_in_mid_epoch(made) -> None:
         with pytest.raises(OptionError, match=r"cannot resume: .*time_bounds"):
             context.make_loader(later).load_state_dict(states[0])
     for changes in ({"time_window": 3}, {"time_boundary": "<"}, {"temporal_strategy": "last"}, {"time_attr": None}):
-        with LoaderContext(whole, SamplingOptions(**OPTIONS | changes), seed=3) as context:
+        with Session(whole, SamplingOptions(**OPTIONS | changes), seed=3) as context:
             spec = chosen[0] if "time_attr" not in changes else replace(chosen[0], input_time=None)
             with pytest.raises(OptionError, match="cannot resume"):
                 context.make_loader(spec).load_state_dict(states[0])
@@ -491,7 +492,7 @@ LINK = {"name": "t", "edge_label_index": PAIR, "num_neighbors": [1], "batch_size
 def test_loaders_that_cannot_be(tmp_path: Path, make, sampling, said: str) -> None:
     graph = timed_graph(tmp_path, [(0, 1), (1, 0)], 2, times=[1, 2])
     options = SamplingOptions() if sampling is None else SamplingOptions(**{"time_attr": "time"} | sampling)
-    with pytest.raises(GLTError) as error, LoaderContext(graph, options, seed=3) as context:
+    with pytest.raises(GLTError) as error, Session(graph, options, seed=3) as context:
         _ = make_loader(context, make())
     assert "\n" not in str(error.value)
     assert error.match(said)
@@ -507,7 +508,7 @@ def test_a_partition_without_times(tmp_path: Path) -> None:
 
 def test_times_that_are_not_asked_for_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     graph = timed_graph(tmp_path, [(0, 1)], 2, times=[1])
-    with caplog.at_level("INFO"), LoaderContext(graph, SamplingOptions(), seed=3) as context:
+    with caplog.at_level("INFO"), Session(graph, SamplingOptions(), seed=3) as context:
         context.make_loader(LoaderSpec(name="one", num_neighbors=[-1], batch_size=2))
     assert "neighbours of any time are drawn" in caplog.text
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from glt_lightning import SamplingOptions
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader import LoaderSpec, Session
 from tests.helpers.partitions import partitioned, small_graph
 
 ELSEWHERE = torch.device("meta")  # a device that every torch has
@@ -36,7 +36,7 @@ def device(monkeypatch) -> torch.device:
 def test_memory_is_not_used_again_under_a_copy(tmp_path, device):
     spec = LoaderSpec(name="t", num_neighbors=[2], batch_size=4, split=None, shuffle=False)
     graph = partitioned(small_graph(), tmp_path, 1)
-    with LoaderContext(graph, SamplingOptions(num_workers=0), seed=7) as context:
+    with Session(graph, SamplingOptions(num_workers=0), seed=7) as context:
         held = []
         for batch in context.make_loader(spec):
             Event.done = len(held) == 5
@@ -53,6 +53,6 @@ def test_memory_is_not_used_again_under_a_copy(tmp_path, device):
 
 def test_on_the_cpu_a_batch_stays_what_it_is(tmp_path):
     spec = LoaderSpec(name="t", num_neighbors=[2], batch_size=4, split=None, shuffle=False)
-    with LoaderContext(partitioned(small_graph(), tmp_path, 1), seed=7) as context:
+    with Session(partitioned(small_graph(), tmp_path, 1), seed=7) as context:
         batch = next(iter(context.make_loader(spec)))
         assert context.to_device(batch) is batch

@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 
 from glt_lightning.base import EDGE, NODE, DataError, GraphSchema, OptionError, PartitionOptions, SamplingOptions
 from glt_lightning.graph import LocalPartition, Manifest
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader import LoaderSpec, Session
 from glt_lightning.partition import ArraySource, assign_graph, open_source, partition_graph
 from tests.helpers.contents import contents
 from tests.helpers.partition_truth import HETERO, edges_of, random_source, read_folder, single, stored_edges
@@ -159,7 +159,7 @@ def test_same_batches_for_any_partitioning(tmp_path: Path, make: Callable[[], An
         partition_graph(source, tmp_path / name, options, undirected=undirected)
         spec = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=16, shuffle=True)
         sampling = SamplingOptions(num_workers=0, with_edge=True)
-        with LoaderContext(LocalPartition.open(tmp_path / name), sampling, seed=7) as context:
+        with Session(LocalPartition.open(tmp_path / name), sampling, seed=7) as context:
             return [contents(batch) for batch in context.make_loader(spec)]
 
     expected = batches("whole", PartitionOptions())

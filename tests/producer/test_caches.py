@@ -10,8 +10,8 @@ import pytest
 
 from glt_lightning.base import CacheOptions, OptionError, PeerError, SamplingOptions
 from glt_lightning.graph import LocalPartition
-from glt_lightning.loader import HostsGraph, LoaderContext, LoaderSpec, hosts
-from glt_lightning.workers import HostedServer, ServerPlan
+from glt_lightning.loader import HostsGraph, LoaderSpec, Session, hosts
+from glt_lightning.workers import HostedServer, Ranks, ServerPlan
 from glt_lightning.workers.producer import host_parts, shared_tiers
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
@@ -26,7 +26,7 @@ OPTIONS = SamplingOptions(num_workers=2, concurrency=2)
 
 def open_rank(partition, rank, count, exchange, parts, cache, options=OPTIONS):
     graph = HostsGraph(LocalPartition.open(partition.directory, parts=parts), link(rank), "127.0.0.1")
-    return LoaderContext(graph, options, seed=3, rank=rank, world_size=count, cache=cache, exchange=exchange)
+    return Session(graph, options, seed=3, ranks=Ranks(rank, count, exchange), cache=cache)
 
 
 def contents_of(context, epochs=2):
@@ -66,7 +66,7 @@ def test_ranks_of_a_host_share_one_copy(tmp_path, make, workers, monkeypatch):
 
     expected = []
     for rank in range(count):
-        with LoaderContext(whole, SamplingOptions(), seed=3, rank=rank, world_size=count) as context:
+        with Session(whole, SamplingOptions(), seed=3, ranks=Ranks(rank, count)) as context:
             expected.append(contents_of(context)[0])
     without = run_ranks(count, rank_of(0.0))
     found = run_ranks(count, rank_of(0.1))
@@ -178,7 +178,7 @@ def test_ranks_of_a_host_share_the_hottest_rows_of_their_parts(tmp_path, monkeyp
     monkeypatch.setattr(host_parts, "shared_host_tier", recorded)
 
     def run(rank, exchange):
-        with LoaderContext(whole, options, seed=3, rank=rank, world_size=2, cache=MEMORY, exchange=exchange) as context:
+        with Session(whole, options, seed=3, ranks=Ranks(rank, 2, exchange), cache=MEMORY) as context:
             found = contents_of(context)
             exchange("all done")
         return *found, paths[rank]
@@ -225,7 +225,7 @@ def test_all_ranks_hear_of_too_much_memory(tmp_path, monkeypatch):
 
     def run(rank, exchange):
         with pytest.raises((OptionError, PeerError), match=r"cache.memory: .*Lower cache.memory"):
-            LoaderContext(whole, seed=3, rank=rank, world_size=2, cache=MEMORY, exchange=exchange)
+            Session(whole, seed=3, ranks=Ranks(rank, 2, exchange), cache=MEMORY)
 
     run_ranks(2, run)
 
@@ -236,7 +236,7 @@ def test_where_all_parts_are_here_one_line_says_so(tmp_path, caplog):
         directory=str(whole.directory), cluster=cluster(), address="127.0.0.1:0", cache=CacheOptions(ratio=0.1)
     )
     with caplog.at_level("INFO", "glt_lightning"):
-        LoaderContext(whole, cache=CacheOptions(ratio=0.1)).close()
+        Session(whole, cache=CacheOptions(ratio=0.1)).close()
         HostedServer(plan).close()
     said = (
         "cache: all parts are mapped here, so no row is remote, and cache.ratio and cache.bytes have no effect. Remove them, "

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from glt_lightning.base import SamplingOptions
-from glt_lightning.loader import LoaderContext, LoaderSpec, LoaderStats
+from glt_lightning.loader import LoaderSpec, LoaderStats, Session
 from glt_lightning.sampling import BatchRequest, Counters, SamplerConfig
 from glt_lightning.workers.server.scheduler import Scheduler
 from tests.helpers.partitions import partitioned, small_graph
@@ -30,7 +30,7 @@ def whole(tmp_path_factory):
     return partitioned(small_graph(), tmp_path_factory.mktemp("graph"), 2)
 
 
-def run(context: LoaderContext) -> tuple[LoaderStats, list[int], list[int]]:
+def run(context: Session) -> tuple[LoaderStats, list[int], list[int]]:
     """Totals after an epoch, and by hand: the batches' nodes and edges."""
     with closing(context):
         loader = context.make_loader(SPEC)
@@ -46,7 +46,7 @@ def counted(stats: LoaderStats) -> dict[str, int]:
 @pytest.fixture(scope="module")
 def by_hand(whole) -> LoaderStats:
     """Made in this process: a node has its id, 3 floats and a label, an edge its id and 2 floats."""
-    stats, nodes, edges = run(LoaderContext(whole, SamplingOptions(with_edge=True), seed=3))
+    stats, nodes, edges = run(Session(whole, SamplingOptions(with_edge=True), seed=3))
     wanted = Counters(local_rows=sum(nodes) + sum(edges), local_bytes=sum(nodes) * (4 + 12 + 8) + sum(edges) * (4 + 8))
     for name in ("local_rows", "local_bytes"):
         assert getattr(stats.counters, name) == getattr(wanted, name), name
@@ -60,7 +60,7 @@ def by_hand(whole) -> LoaderStats:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_of_sampler_processes(whole, by_hand, workers: int) -> None:
-    stats, _, _ = run(LoaderContext(whole, SamplingOptions(num_workers=workers, with_edge=True), seed=3))
+    stats, _, _ = run(Session(whole, SamplingOptions(num_workers=workers, with_edge=True), seed=3))
     assert counted(stats) == counted(by_hand)
     assert min(stats.counters.sample_s, stats.counters.gather_s) > 0
 

@@ -14,7 +14,7 @@ import pytest
 
 from glt_lightning.base import ClusterOptions, SamplingOptions
 from glt_lightning.kernels import child
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader import LoaderSpec, Session
 from glt_lightning.workers import ServerPlan, ServerProcess
 from tests.helpers import started
 from tests.helpers.contents import contents
@@ -76,12 +76,10 @@ def test_parent_that_ended_before_its_child_began() -> None:
 
 def test_thread_that_ends_after_it_opened_a_loader(partition) -> None:
     """The kernel kills the children of a thread; samplers stay with their process."""
-    with LoaderContext(partition, seed=5) as context:
+    with Session(partition, seed=5) as context:
         want = [contents(batch) for batch in context.make_loader(SPEC)]
-    opened: list[LoaderContext] = []
-    thread = threading.Thread(
-        target=lambda: opened.append(LoaderContext(partition, SamplingOptions(num_workers=1), seed=5))
-    )
+    opened: list[Session] = []
+    thread = threading.Thread(target=lambda: opened.append(Session(partition, SamplingOptions(num_workers=1), seed=5)))
     thread.start()
     thread.join()
     with opened[0] as context:
@@ -93,7 +91,7 @@ def test_thread_that_ends_after_it_opened_a_loader(partition) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_to_all_processes_of_a_job_leave_samplers_to_the_trainer(partition, number: int) -> None:
     """The trainer ends them with the run, in order; until then it needs their batches, and would start them again."""
-    with LoaderContext(partition, SamplingOptions(num_workers=2), seed=5) as context:
+    with Session(partition, SamplingOptions(num_workers=2), seed=5) as context:
         want = [contents(batch) for batch in context.make_loader(SPEC)]
         for pid in context._producer.pids:
             os.kill(pid, number)
@@ -125,7 +123,7 @@ def test_signals_to_all_processes_of_a_job_leave_the_server_to_the_trainer(parti
 
 def test_stopped_samplers_are_killed_on_close(partition) -> None:
     """All of them within one deadline."""
-    with LoaderContext(partition, SamplingOptions(num_workers=3), seed=5) as context:
+    with Session(partition, SamplingOptions(num_workers=3), seed=5) as context:
         next(iter(context.make_loader(SPEC)))
         stopped = [psutil.Process(pid) for pid in context._producer.pids]
         for process in stopped:

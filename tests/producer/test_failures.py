@@ -12,7 +12,7 @@ import torch
 from torch_geometric.data import Data
 
 from glt_lightning.base import GLTError, SamplerError, SamplingOptions
-from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec
+from glt_lightning.loader import LinkSpec, LoaderSpec, Session
 from glt_lightning.sampling import BatchRequest, SamplerConfig
 from glt_lightning.workers import SubprocessProducer
 from glt_lightning.workers.producer import subprocess
@@ -32,12 +32,12 @@ def partition(tmp_path_factory):
 
 
 def open_context(partition, **changes):
-    return LoaderContext(partition, SamplingOptions(**{"num_workers": 2, "concurrency": 3} | changes), seed=5)
+    return Session(partition, SamplingOptions(**{"num_workers": 2, "concurrency": 3} | changes), seed=5)
 
 
 @pytest.fixture(scope="module")
 def want(partition):
-    with LoaderContext(partition, seed=5) as context:
+    with Session(partition, seed=5) as context:
         return [contents(b) for b in context.make_loader(SPEC)]
 
 
@@ -133,14 +133,14 @@ def test_a_batch_that_cannot_be_made_ends_its_own_loader_alone(tmp_path, who):
             context = farm.context(farm.serve(graph).address)
         else:
             workers = 0 if who == "this process" else 1
-            context = stack.enter_context(LoaderContext(graph, {"num_workers": workers, "max_restarts": 1}, seed=3))
-        other = iter(context.make_link_loader(links))
+            context = stack.enter_context(Session(graph, {"num_workers": workers, "max_restarts": 1}, seed=3))
+        other = iter(context.make_loader(links))
         next(other)
         for _ in range(3):  # each time anew
             with pytest.raises(GLTError, match="loader 'b'"):
-                list(context.make_link_loader(bad))
+                list(context.make_loader(bad))
         assert len(list(other)) == 2
-        assert len(list(context.make_link_loader(links))) == 3
+        assert len(list(context.make_loader(links))) == 3
 
 
 def test_batches_before_one_that_cannot_be_made_are_delivered(partition):

@@ -26,7 +26,7 @@ from glt_lightning.base import (
 )
 from glt_lightning.graph import LocalPartition, device_store
 from glt_lightning.kernels import Kernels
-from glt_lightning.loader import HostsGraph, LoaderContext, LoaderSpec, on_gpu
+from glt_lightning.loader import HostsGraph, LoaderSpec, Session, on_gpu
 from glt_lightning.sampling import BatchRequest, DeviceSource, KHopSampler, SamplerConfig
 from glt_lightning.workers import Ranks, Samplers, SamplerSource, server_gpus
 from glt_lightning.workers.producer.shared_uva import SamplerGpus
@@ -60,9 +60,7 @@ def test_ranks_that_map_different_parts(tmp_path, gpu, make, cache):
     def remote(rank, exchange):
         parts = [p for p in range(4) if p % count == rank]
         graph = HostsGraph(LocalPartition.open(whole.directory, parts=parts), link(rank), "127.0.0.1")
-        context = LoaderContext(
-            graph, options, seed=3, rank=rank, world_size=count, cache=CacheOptions(**cache), exchange=exchange
-        )
+        context = Session(graph, options, seed=3, ranks=Ranks(rank, count, exchange), cache=CacheOptions(**cache))
         with context:
             assert type(context._producer).__name__ == "DeviceProducer"
             found = contents_of(context, specs)
@@ -72,7 +70,7 @@ def test_ranks_that_map_different_parts(tmp_path, gpu, make, cache):
     found = run_ranks(count, remote)
     on_cpu = SamplingOptions(with_edge=True, topology="cpu")
     for rank in range(count):
-        with LoaderContext(whole, on_cpu, seed=3, rank=rank, world_size=count) as context:
+        with Session(whole, on_cpu, seed=3, ranks=Ranks(rank, count)) as context:
             assert found[rank] == contents_of(context, specs)
 
 
@@ -93,9 +91,7 @@ def test_one_rank_without_a_gpu_takes_all_to_the_cpu(tmp_path, gpu, kernels, mon
 
     def run(rank, exchange, **sampling):
         options, device = SamplingOptions(**sampling), torch.device("cpu", rank)
-        with LoaderContext(
-            whole, options, seed=3, rank=rank, world_size=2, exchange=exchange, device=device
-        ) as context:
+        with Session(whole, options, seed=3, ranks=Ranks(rank, 2, exchange), device=device) as context:
             return type(context._producer).__name__
 
     assert run_ranks(2, run) == ["InlineProducer"] * 2
@@ -124,7 +120,7 @@ def test_what_one_rank_has_no_memory_for_ends_all(tmp_path, gpu, monkeypatch, st
         threading.current_thread().name = f"rank {rank}"
         kind, said = (OptionError, "^too little") if rank == 0 else (PeerError, "^rank 0: too little")
         with pytest.raises(kind, match=said):
-            LoaderContext(whole, SamplingOptions(topology="uva"), seed=3, rank=rank, world_size=2, exchange=exchange)
+            Session(whole, SamplingOptions(topology="uva"), seed=3, ranks=Ranks(rank, 2, exchange))
 
     run_ranks(2, run)
     assert not memory_files()
@@ -226,7 +222,7 @@ def test_processes_take_the_gpus_in_turn():
 def test_a_process_without_its_gpu_says_so(tmp_path):
     graph = partitioned(small_graph(), tmp_path, 1)
     options = SamplingOptions(num_workers=1, worker_devices=["cuda:7"], timeout_s=60)
-    with LoaderContext(graph, options, seed=1) as context, pytest.raises(SamplerError, match=r"cannot start.*CUDA"):
+    with Session(graph, options, seed=1) as context, pytest.raises(SamplerError, match=r"cannot start.*CUDA"):
         next(iter(context.make_loader(SPEC)))
 
 
@@ -242,7 +238,7 @@ def test_ranks_that_cannot_begin_leave_no_memory_behind(tmp_path, gpu, sampling,
     if not sampling:
         monkeypatch.setattr(on_gpu, "DeviceProducer", broken)
     with pytest.raises(SamplerError, match="cannot start"):
-        LoaderContext(graph, SamplingOptions(**sampling), cache=CacheOptions(memory=None if sampling else 500))
+        Session(graph, SamplingOptions(**sampling), cache=CacheOptions(memory=None if sampling else 500))
     assert memory_files() == before
 
 
@@ -256,7 +252,7 @@ def test_gpus_that_have_nothing_to_do_are_refused(tmp_path):
     graph = partitioned(small_graph(), tmp_path, 1)
     options = SamplingOptions(num_workers=1, worker_devices=["cuda:0"], topology="cpu")
     with pytest.raises(OptionError, match=r"cuda:0 has no effect with sampling\.topology cpu"):
-        LoaderContext(graph, options, seed=1)
+        Session(graph, options, seed=1)
 
 
 def test_a_process_without_a_gpu_imports_no_torch(tmp_path):

@@ -10,8 +10,8 @@ import pytest
 
 from glt_lightning.base import DataError, DeadlineOptions, PartitionError, RefusedError, RetryOptions, SamplingOptions
 from glt_lightning.graph import LocalPartition, Manifest
-from glt_lightning.loader import HostsGraph, LoaderContext, LoaderSpec
-from glt_lightning.workers import Link
+from glt_lightning.loader import HostsGraph, LoaderSpec, Session
+from glt_lightning.workers import Link, Ranks
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
@@ -31,7 +31,7 @@ def link(rank, **changes):
 def open_rank(partition, rank, count, exchange, options, **changes):
     parts = [p for p in range(partition.manifest.num_parts) if p % count == rank]
     graph = HostsGraph(LocalPartition.open(partition.directory, parts=parts), link(rank, **changes), "127.0.0.1")
-    return LoaderContext(graph, options, seed=3, rank=rank, world_size=count, exchange=exchange)
+    return Session(graph, options, seed=3, ranks=Ranks(rank, count, exchange))
 
 
 def contents_of(context, specs, epochs=2):
@@ -66,7 +66,7 @@ def test_same_batches(tmp_path, make, count, workers):
 
     found = run_ranks(count, remote)
     for rank in range(count):
-        with LoaderContext(whole, SamplingOptions(with_edge=True), seed=3, rank=rank, world_size=count) as context:
+        with Session(whole, SamplingOptions(with_edge=True), seed=3, ranks=Ranks(rank, count)) as context:
             assert found[rank] == contents_of(context, specs)
 
 
@@ -83,7 +83,7 @@ def test_ranks_need_not_call_in_step(tmp_path):
 
     found = run_ranks(2, remote)
     for rank, specs, epochs in ((0, [ALL, SPEC, ALL, SPEC], 1), (1, [SPEC, ALL], 3)):
-        with LoaderContext(whole, seed=3, rank=rank, world_size=2) as context:
+        with Session(whole, seed=3, ranks=Ranks(rank, 2)) as context:
             assert found[rank] == contents_of(context, specs, epochs)
 
 
@@ -105,7 +105,7 @@ def test_a_sampler_of_a_peer_is_killed(tmp_path):
 
     found = run_ranks(2, remote)
     for rank in range(2):
-        with LoaderContext(whole, seed=3, rank=rank, world_size=2) as context:
+        with Session(whole, seed=3, ranks=Ranks(rank, 2)) as context:
             assert found[rank] == contents_of(context, [SPEC], 1)
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from glt_lightning.base import DeadlineOptions, PeerLostError, RetryOptions, SamplingOptions
 from glt_lightning.graph import LocalPartition
-from glt_lightning.loader import HostsGraph, LoaderContext, LoaderSpec
-from glt_lightning.workers import Link, Transport
+from glt_lightning.loader import HostsGraph, LoaderSpec, Session
+from glt_lightning.workers import Link, Ranks, Transport
 from tests.helpers.contents import contents
 from tests.helpers.in_process import InProcessNetwork
 from tests.helpers.network_faults import Faults
@@ -40,11 +40,11 @@ def open_rank(network, partition, rank, exchange, on_loss=None, **deadlines):
     )
 
     graph = HostsGraph(LocalPartition.open(partition.directory, parts=[rank]), link, f"host{rank}", on_loss)
-    return LoaderContext(graph, OPTIONS, seed=3, rank=rank, world_size=2, exchange=exchange)
+    return Session(graph, OPTIONS, seed=3, ranks=Ranks(rank, 2, exchange))
 
 
 def expected(whole, rank):
-    with LoaderContext(whole, OPTIONS, seed=3, rank=rank, world_size=2) as context:
+    with Session(whole, OPTIONS, seed=3, ranks=Ranks(rank, 2)) as context:
         return [contents(batch) for batch in context.make_loader(SPEC)]
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from glt_lightning.base import DeadlineOptions, RetryOptions, SamplingOptions
 from glt_lightning.graph import LocalPartition
-from glt_lightning.loader import HostsGraph, LoaderContext, LoaderSpec
-from glt_lightning.workers import Link
+from glt_lightning.loader import HostsGraph, LoaderSpec, Session
+from glt_lightning.workers import Link, Ranks
 from tests.helpers.contents import contents
 from tests.helpers.family import children
 from tests.helpers.partitions import partitioned, small_graph
@@ -27,7 +27,7 @@ DEADLINES = DeadlineOptions(connect_s=2, call_s=2, reconnect_s=5)
 @pytest.mark.timeout(120)
 def test_sampler_of_a_rank_that_takes_no_batches(tmp_path: Path) -> None:
     whole = partitioned(small_graph(), tmp_path, 2)
-    with LoaderContext(whole, SamplingOptions(), seed=3, rank=1, world_size=2) as context:
+    with Session(whole, SamplingOptions(), seed=3, ranks=Ranks(1, 2)) as context:
         expected = [contents(batch) for batch in context.make_loader(SPEC)]
     opening = threading.Lock()  # one after the other, so that it is clear whose sampler is whose
 
@@ -44,7 +44,7 @@ def test_sampler_of_a_rank_that_takes_no_batches(tmp_path: Path) -> None:
         graph = HostsGraph(LocalPartition.open(whole.directory, parts=[rank]), link, "127.0.0.1")
         opening.acquire()
         before = {child.pid for child in children()}
-        with LoaderContext(graph, OPTIONS, seed=3, rank=rank, world_size=2, exchange=spread) as context:
+        with Session(graph, OPTIONS, seed=3, ranks=Ranks(rank, 2, spread)) as context:
             batches = iter(context.make_loader(SPEC))
             found = [contents(next(batches))]
             if rank == 0:

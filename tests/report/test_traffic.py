@@ -16,9 +16,9 @@ from glt_lightning.cli.partition_report.batches import why_no_batches
 from glt_lightning.cli.partition_report.options import TrafficOptions
 from glt_lightning.cli.partition_report.traffic import PartTraffic, predict_traffic
 from glt_lightning.graph import LocalPartition
-from glt_lightning.loader import HostsGraph, LinkSpec, LoaderContext, LoaderSpec
+from glt_lightning.loader import HostsGraph, LinkSpec, LoaderSpec, Session
 from glt_lightning.partition import hold_out_edges, open_source, partition_graph
-from glt_lightning.workers import Link
+from glt_lightning.workers import Link, Ranks
 from glt_lightning.workers.cluster.remote_rows import Traffic as Measured
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
@@ -52,9 +52,8 @@ def measure_loader(
     def run(rank: int, exchange: Callable[[str], list[str]]) -> tuple[Measured, int]:
         link = Link(job="test", role="worker", name=f"rank {rank}", token="a-secret-of-this-test")
         graph = HostsGraph(LocalPartition.open(partition.directory, parts=[rank]), link, "127.0.0.1")
-        with LoaderContext(graph, sampling, seed=seed, rank=rank, world_size=count, exchange=exchange) as context:
-            make = context.make_loader if isinstance(spec, LoaderSpec) else context.make_link_loader
-            loader, batches = make(spec), 0
+        with Session(graph, sampling, seed=seed, ranks=Ranks(rank, count, exchange)) as context:
+            loader, batches = context.make_loader(spec), 0
             before = asdict(context._producer.traffic)  # seeds may have to ask for their times
             for epoch in range(epochs):
                 loader.set_epoch(epoch)

@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 from glt_lightning.base import NODE, DataError, DrawOptions, GpuBudgets, OptionError, SamplingOptions, node_type_key
 from glt_lightning.graph import BatchArrays, LocalPartition, open_store
 from glt_lightning.kernels import Kernels
-from glt_lightning.loader import LinkSpec, LoaderContext, LoaderSpec, on_gpu
+from glt_lightning.loader import LinkSpec, LoaderSpec, Session, on_gpu
 from glt_lightning.sampling import SamplerConfig, k_hop, neighbor_source
 from tests.helpers.contents import contents
 from tests.helpers.partitions import gids_of, partitioned, small_hetero
@@ -137,8 +137,8 @@ def test_batches_that_draw_neighbours_alike(tmp_path: Path) -> None:
     edges = {"edge_label_index": np.tile(every, (2, 6)), "edge_type": "paper__cites__paper", "neg_sampling": "binary"}
     links = LinkSpec(name="l", num_neighbors=[2], batch_size=200, **edges)
     with (
-        LoaderContext(whole, SamplingOptions(batch_dependency=3), seed=1) as alike,
-        LoaderContext(whole, SamplingOptions(), seed=1) as apart,
+        Session(whole, SamplingOptions(batch_dependency=3), seed=1) as alike,
+        Session(whole, SamplingOptions(), seed=1) as apart,
     ):
 
         def drawn(loader) -> list:
@@ -152,7 +152,7 @@ def test_batches_that_draw_neighbours_alike(tmp_path: Path) -> None:
         assert len({str(each) for each in drawn(apart.make_loader(spec))}) == 6
         with pytest.raises(OptionError, match="cannot resume: batch_dependency: 3 in the checkpoint, None now"):
             apart.make_loader(spec).load_state_dict(loader.state_dict() | {"delivered": 2})
-        negatives = [[b[cites].edge_label_index.tolist() for b in c.make_link_loader(links)] for c in (alike, apart)]
+        negatives = [[b[cites].edge_label_index.tolist() for b in c.make_loader(links)] for c in (alike, apart)]
         assert negatives[0] == negatives[1]
         assert len({str(each) for each in negatives[0]}) == 6
 
@@ -165,7 +165,7 @@ def test_batches_of_a_loader(tmp_path: Path, workers: int) -> None:
 
     def loader_of(method: str):
         options = SamplingOptions(method=method, num_workers=workers * (method == "labor"))
-        return LoaderContext(whole, options, seed=1)
+        return Session(whole, options, seed=1)
 
     with loader_of("labor") as context:
         loader = context.make_loader(spec)
@@ -185,12 +185,10 @@ def test_a_gpu_gives_the_batches_of_a_cpu(tmp_path: Path, kernels, monkeypatch) 
     """The emulated one. A graph that was placed on it for LABOR is drawn from without, too; one that was not says so."""
     whole = partitioned(small_hetero(), tmp_path, 2)
     spec = LoaderSpec(name="train", split="train", num_neighbors=[3, 2], batch_size=40)
-    expected = [
-        contents(batch) for batch in LoaderContext(whole, SamplingOptions(method="labor"), seed=1).make_loader(spec)
-    ]
+    expected = [contents(batch) for batch in Session(whole, SamplingOptions(method="labor"), seed=1).make_loader(spec)]
     monkeypatch.setattr(on_gpu, "is_gpu", lambda device: True)
     monkeypatch.setattr(Kernels, "open", lambda device: kernels)
-    with LoaderContext(whole, SamplingOptions(method="labor"), seed=1) as context:
+    with Session(whole, SamplingOptions(method="labor"), seed=1) as context:
         assert [contents(batch) for batch in context.make_loader(spec)] == expected
     config, seeds = SamplerConfig(1, ((2, 2),)), {1: gids_of(whole)[1][:9]}
     for labor in (False, True):

@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 
 from glt_lightning.base import DataError, DrawOptions, OptionError, SamplingOptions
 from glt_lightning.graph import LocalPartition
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader import LoaderSpec, Session
 from glt_lightning.sampling import BatchRequest, SamplerConfig, ignored_weights, k_hop, neighbor_source, weights_of
 from glt_lightning.workers import Message, pack
 from glt_lightning.workers.cluster.owner import Owner
@@ -135,7 +135,7 @@ def test_batches_of_a_loader(tmp_path: Path, workers: int) -> None:
     spec = LoaderSpec(name="train", split="train", num_neighbors=[3, 2], batch_size=10)
     sampling = {"weight_attr": {"paper__cites__paper": "seen"}, "num_workers": workers}
     mask = small_mask(whole)
-    with closing(LoaderContext(whole, sampling=sampling, seed=1)) as context:
+    with closing(Session(whole, sampling=sampling, seed=1)) as context:
         loader = context.make_loader(spec)
         batches = list(loader)
         state = loader.state_dict()
@@ -143,7 +143,7 @@ def test_batches_of_a_loader(tmp_path: Path, workers: int) -> None:
     assert len(cited) > 50
     assert mask[cited].all()
     assert sum(b["author", "writes", "paper"].edge_index.shape[1] for b in batches) > 50
-    with closing(LoaderContext(whole, seed=1)) as context:
+    with closing(Session(whole, seed=1)) as context:
         uniform = context.make_loader(spec)
         assert not mask[np.concatenate([b["paper", "cites", "paper"].e_id.numpy() for b in uniform])].all()
         with pytest.raises(OptionError, match=r"cannot resume: weights: .*'seen'.* in the checkpoint, None now"):
@@ -211,7 +211,7 @@ def test_what_other_processes_ask_for_is_checked(tmp_path: Path) -> None:
 def test_weights_that_are_ignored_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     whole = repeated(tmp_path, [1.0, 2.0], 3)
     with caplog.at_level(logging.INFO, "glt_lightning"):
-        with LoaderContext(whole) as context:
+        with Session(whole) as context:
             context.make_loader(LoaderSpec(name="all", num_neighbors=[-1], batch_size=2))
             context.make_loader(LoaderSpec(name="alone", num_neighbors=[], batch_size=2))
             assert "weight_attr" not in caplog.text  # their batches do not depend on weights
@@ -222,6 +222,6 @@ def test_weights_that_are_ignored_are_named(tmp_path: Path, caplog: pytest.LogCa
         ]
         caplog.clear()
         for sampling in ({"weight_attr": "edge_weight"}, {"picker": "tests.helpers.pickers.Uniform"}):
-            with LoaderContext(whole, sampling=sampling) as context:
+            with Session(whole, sampling=sampling) as context:
                 context.make_loader(LoaderSpec(name="one", num_neighbors=[2], batch_size=2))
     assert "weight_attr" not in caplog.text

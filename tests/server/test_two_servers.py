@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from glt_lightning.base import SamplingOptions
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader import LoaderSpec, Session
 from glt_lightning.workers import HostedServer, ServerPlan
 from tests.helpers.contents import Contents, contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
@@ -45,7 +45,7 @@ def test_one_is_restarted(tmp_path):
     """Its own client waits for it, and so do the samplers of the other server that need its rows."""
     whole = partitioned(small_graph(), tmp_path, 2)
 
-    def train(context: LoaderContext, server: HostedServer, plan: ServerPlan | None) -> list[Contents]:
+    def train(context: Session, server: HostedServer, plan: ServerPlan | None) -> list[Contents]:
         found = []
         for number, batch in enumerate(context.make_loader(SPEC)):
             found.append(contents(batch))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning import DistGraph, DistTensor, LoaderContext, LoaderSpec, LocalPartition, SamplingOptions
+from glt_lightning import DistGraph, DistTensor, LoaderSpec, LocalPartition, SamplingOptions, Session
 from glt_lightning.base import DataError, OptionError, TensorOptions
 from glt_lightning.sampling import batch_key
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
@@ -278,7 +278,7 @@ def _hop_0(folder: Path, rows: torch.Tensor, fanout: int, replace: bool) -> set[
     """(user id of the destination, e_id) of the edges of a loader's batch, whose key is that of position 0 of its first epoch."""
     partition = LocalPartition.open(folder)
     sampling = SamplingOptions(with_edge=True, replace=replace)
-    with LoaderContext(partition, sampling, seed=3) as context, DistGraph(partition) as graph:
+    with Session(partition, sampling, seed=3) as context, DistGraph(partition) as graph:
         ids = graph.user_ids(rows)
         spec = LoaderSpec(name="train", seeds=ids, num_neighbors=[fanout], batch_size=len(ids))
         batch = next(iter(context.make_loader(spec)))

@@ -15,7 +15,7 @@ _KEEP = {_MMAP_MAX: 0, _TRIM_THRESHOLD: -1}
 _RETURN = {_MMAP_MAX: 65536, _MMAP_THRESHOLD: 32 << 20, _TRIM_THRESHOLD: 64 << 20}
 
 _lock = threading.Lock()
-_keepers = 0  # the allocator belongs to the process, and several of its loader contexts may be open
+_keepers = 0  # the allocator belongs to the process, and several of its sessions may be open
 
 
 def keep_freed_memory() -> Callable[[], None]:

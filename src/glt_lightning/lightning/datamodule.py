@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -37,9 +38,9 @@ from glt_lightning.lightning.log import show_log
 from glt_lightning.lightning.seed_data_module import SeedDataModule
 from glt_lightning.lightning.seed_weights import BALANCED, check_seed_weights, weights_of
 from glt_lightning.lightning.strategies.dry_run import give_shapes_early
-from glt_lightning.lightning.strategies.graph_host import GraphHost, Standalone
 from glt_lightning.lightning.strategies.notebook import check_ranks
-from glt_lightning.loader import BatchTransform, CopiesInFlight, DistNeighborLoader, LoaderSpec
+from glt_lightning.lightning.strategies.session_host import SessionHost, Standalone
+from glt_lightning.loader import BatchTransform, DistNeighborLoader, LoaderSpec, Session
 from glt_lightning.tensors import DistGraph
 
 PredictSplit = Literal["all", "train", "val", "test"]
@@ -235,7 +236,6 @@ class GLTDataModule(SeedDataModule):
         self._loaders: dict[str, DistNeighborLoader] = {}
         self._train_labels: np.ndarray | None = None
         self._standalone = Standalone(self.cluster)
-        self._in_flight = CopiesInFlight()
 
     def _check_options(self) -> None:
         check_seed_weights(self.seed_weights)
@@ -297,17 +297,15 @@ class GLTDataModule(SeedDataModule):
         return self._make_loader("predict", None if self.predict_split == "all" else self.predict_split)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        session = self._host().session
         if (module := self._moving_module()) is not None:
-            with self._in_flight.held(batch, device):
+            with nullcontext() if session is None else session.in_flight.held(batch, device):
                 moved = module.transfer_batch_to_device(batch, device, dataloader_idx)
-            return self._host().complete(moved) if isinstance(moved, (Data, HeteroData)) else moved
-        if not isinstance(batch, (Data, HeteroData)):
+            return session.complete(moved) if session is not None and isinstance(moved, (Data, HeteroData)) else moved
+        ours = session is not None and isinstance(batch, (Data, HeteroData)) and device.type in ("cpu", "cuda")
+        if session is None or not ours:
             return super().transfer_batch_to_device(batch, device, dataloader_idx)
-        if device.type == "cuda":
-            moved = self._in_flight.copy(batch, device)
-        else:
-            moved = super().transfer_batch_to_device(batch, device, dataloader_idx)
-        return self._host().complete(moved)
+        return session.to_device(batch, device)
 
     def _moving_module(self) -> LightningModule | None:
         """The module, if it moves batches itself. Lightning asks it where the data module has no such hook, and ours is none of
@@ -338,8 +336,8 @@ class GLTDataModule(SeedDataModule):
         if self.sampling.seed is not None or seed in (None, self._seed):
             return
         self._seed, host = seed, self._host()
-        if host.has_context:  # opened early, for the tables of embeddings
-            host.open_context(self._opened(), self.sampling, seed, self.cache)
+        if host.session is not None:  # opened early, for the tables of embeddings
+            host.open_session(self._opened(), self.sampling, seed, self.cache)
 
     # Seeds and loaders
 
@@ -349,25 +347,25 @@ class GLTDataModule(SeedDataModule):
             old.close(
                 f"{name}_dataloader() was called again, and its new loader replaces this one. Iterate the new one."
             )
-        host, spec = self._open_host(), self._loader_spec(name, split, shuffle=shuffle)
+        session, spec = self._session(), self._loader_spec(name, split, shuffle=shuffle)
         if name == "train" and self.seed_weights is not None and isinstance(spec, LoaderSpec):
-            spec = replace(spec, seed_weights=self._seed_weights(host, spec))
-        loader = host.make_loader(spec)
+            spec = replace(spec, seed_weights=self._seed_weights(session, spec))
+        loader = session.make_loader(spec)
         if not len(loader.plan.seeds):
             raise DataError(f"loader {name!r}: no seeds, so there is nothing to evaluate. Give some as data.splits.")
         self._loaders[name] = loader
         return loader
 
     def make_loader(self, spec: Any) -> DistNeighborLoader:
-        """A loader of one's own over the graph, as `LoaderContext.make_loader`, from `setup` to `teardown`. All ranks make it."""
-        return self._open_host().make_loader(spec)
+        """A loader of one's own over the graph, as `Session.make_loader`, from `setup` to `teardown`. All ranks make it."""
+        return self._session().make_loader(spec)
 
-    def _seed_weights(self, host: GraphHost, spec: LoaderSpec) -> np.ndarray:
+    def _seed_weights(self, session: Session, spec: LoaderSpec) -> np.ndarray:
         assert self.seed_weights is not None
         if self.seed_weights == BALANCED:
             return weights_of(BALANCED, self.train_labels())
         try:
-            return weights_of(self.seed_weights, host.read_seeds(spec, self.seed_weights))
+            return weights_of(self.seed_weights, session.read_seeds(spec, self.seed_weights))
         except DataError as error:
             raise DataError(f"seed_weights: {error}") from None
 
@@ -375,34 +373,35 @@ class GLTDataModule(SeedDataModule):
         """Labels [S] or [S, D] of the training seeds, in the user's order; the same on every rank, whoever has the graph.
         A collective call before the first loader is made."""
         if self._train_labels is None:
-            self._train_labels = self._open_host().read_seeds(self._node_spec("train", "train"), "y")
+            self._train_labels = self._session().read_seeds(self._node_spec("train", "train"), "y")
         return self._train_labels
 
     @property
     def dist_graph(self) -> DistGraph:
         """The graph of the job by row, with tensors of one's own, under every strategy: from `setup` to `teardown`. The first
         access is a collective call, unless a loader was made before."""
-        return self._open_host().graph
+        self._session()
+        return self._host().graph
 
-    def _host(self) -> GraphHost:
-        """Who opens the graph and makes loaders: the strategy if it is ours, else this object."""
+    def _host(self) -> SessionHost:
+        """Who opens the graph and its session: the strategy if it is ours, else this object."""
         return self._standalone.under(self._running_trainer())
 
-    def _open_host(self) -> GraphHost:
-        """The same, sampling the graph."""
+    def _session(self) -> Session:
+        """Makes the loaders of this rank. The first call opens it, and is a collective one."""
         graph, host = self._opened(), self._host()
+        if host.session is not None:
+            return host.session
         assert self._seed is not None
-        if not host.has_context:
-            host.open_context(graph, self.sampling, self._seed, self.cache)
-            if self.trainer is not None:
-                save_with_checkpoints(self.trainer, host.graph)
-        return host
+        session = host.open_session(graph, self.sampling, self._seed, self.cache)
+        if self.trainer is not None:
+            save_with_checkpoints(self.trainer, host.graph)
+        return session
 
     def _close(self) -> None:
         self._loaders.clear()
         self._train_labels = None
         self._standalone.close()
-        self._in_flight.clear()
 
 
 def _fresh_seed() -> int:

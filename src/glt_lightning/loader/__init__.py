@@ -2,8 +2,8 @@
 edges.
 
 This is the only door to PyG's data classes: ``collate.py`` turns a `Sample` into `Data`, whose tensors view the slot,
-so nothing is copied. A `LoaderContext` holds what the loaders of a graph share (its samplers, caches, tiers) and makes
-them: `LoaderSpec` for seed nodes, `LinkSpec` for seed edges. Who opens it closes it. `DistNeighborLoader` keeps its
+so nothing is copied. A `Session` owns what a graph opened on a rank (its samplers, caches, tiers) and makes the loaders:
+`LoaderSpec` for seed nodes, `LinkSpec` for seed edges. Who opens it closes it. `DistNeighborLoader` keeps its
 position, so a checkpoint in mid-epoch resumes at the next batch (``resume.py``, docs/decisions/022).
 
 Layers: `fuse_layers` gives PyG's convolutions one pass over sorted edges (docs/decisions/015), `layers` trims each
@@ -13,11 +13,10 @@ Runs in the ranks, and where a script makes batches; samplers themselves may be 
 (`glt_lightning.workers`).
 
 Example:
-    >>> from glt_lightning.graph import LocalPartition
-    >>> from glt_lightning.loader import LoaderContext, LoaderSpec
+    >>> from glt_lightning.loader import LoaderSpec, Session
     >>> spec = LoaderSpec(name="train", split="train", num_neighbors=[2, 2], batch_size=4)
-    >>> with LoaderContext(LocalPartition.open("parts")) as context:
-    ...     print([batch.batch_size for batch in context.make_loader(spec)])
+    >>> with Session("parts") as session:
+    ...     print([batch.batch_size for batch in session.make_loader(spec)])
     [4, 2]
 """
 
@@ -46,9 +45,6 @@ if TYPE_CHECKING:
     )
     from glt_lightning.loader.collate import (
         Batch as Batch,
-    )
-    from glt_lightning.loader.context import (
-        LoaderContext as LoaderContext,
     )
     from glt_lightning.loader.edge_index import (
         first_edges as first_edges,
@@ -101,6 +97,9 @@ if TYPE_CHECKING:
     from glt_lightning.loader.row_loader import (
         RowSpec as RowSpec,
     )
+    from glt_lightning.loader.session import (
+        Session as Session,
+    )
     from glt_lightning.loader.spec import (
         LoaderSpec as LoaderSpec,
     )
@@ -113,9 +112,6 @@ if TYPE_CHECKING:
     )
     from glt_lightning.loader.times import (
         require_own_negatives as require_own_negatives,
-    )
-    from glt_lightning.loader.transfer import (
-        CopiesInFlight as CopiesInFlight,
     )
     from glt_lightning.loader.trim import (
         Form as Form,
@@ -145,7 +141,6 @@ _MODULES = {
         "layers",
     ),
     "collate": ("Batch",),
-    "context": ("LoaderContext",),
     "edge_index": (
         "first_edges",
         "plain",
@@ -185,6 +180,7 @@ _MODULES = {
         "NeighborLoader",
     ),
     "row_loader": ("RowSpec",),
+    "session": ("Session",),
     "spec": ("LoaderSpec",),
     "subgraph_loader": ("DistSubGraphLoader",),
     "subgraph_type": (
@@ -192,7 +188,6 @@ _MODULES = {
         "check_subgraph",
     ),
     "times": ("require_own_negatives",),
-    "transfer": ("CopiesInFlight",),
     "trim": (
         "Form",
         "LayerSize",
@@ -215,10 +210,10 @@ __all__ = [
     "Layer",
     "LinkNeighborLoader",
     "LinkSpec",
-    "LoaderContext",
     "LoaderSpec",
     "LoaderStats",
     "NeighborLoader",
+    "Session",
     "aggregate",
     "as_blocks",
     "fuse_layers",

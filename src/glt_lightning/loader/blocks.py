@@ -43,8 +43,8 @@ class Layer:
     layers; DGL draws anew for each layer.
 
     Example:
-        >>> with LoaderContext(LocalPartition.open("parts")) as context:
-        ...     loader = context.make_loader(LoaderSpec(name="train", split="train", num_neighbors=[2, 2], batch_size=4))
+        >>> with Session("parts") as session:
+        ...     loader = session.make_loader(LoaderSpec(name="train", split="train", num_neighbors=[2, 2], batch_size=4))
         ...     first, last = layers(next(iter(loader)))
         >>> last.size, last.num_dst_nodes(), len(last.dstdata["_ID"])
         ((6, 4), 4, 4)
@@ -115,8 +115,8 @@ def layers(batch: Batch) -> list[Layer]:
             ``sampling.aggregate_first``.
 
     Example:
-        >>> with LoaderContext(LocalPartition.open("parts")) as context:
-        ...     loader = context.make_loader(LoaderSpec(name="train", split="train", num_neighbors=[2, 2], batch_size=4))
+        >>> with Session("parts") as session:
+        ...     loader = session.make_loader(LoaderSpec(name="train", split="train", num_neighbors=[2, 2], batch_size=4))
         ...     print([layer.size for layer in layers(next(iter(loader)))])
         [(8, 6), (6, 4)]
     """
@@ -158,8 +158,8 @@ def as_blocks(loader: Iterable[Batch]) -> Iterator[tuple[Any, Any, list[Layer]]]
         DataError: As `layers`.
 
     Example:
-        >>> with LoaderContext(LocalPartition.open("parts")) as context:
-        ...     loader = context.make_loader(LoaderSpec(name="train", split="train", num_neighbors=[2, 2], batch_size=4))
+        >>> with Session("parts") as session:
+        ...     loader = session.make_loader(LoaderSpec(name="train", split="train", num_neighbors=[2, 2], batch_size=4))
         ...     for input_nodes, output_nodes, blocks in as_blocks(loader):
         ...         print(len(input_nodes), len(output_nodes), len(blocks))
         8 4 2

@@ -60,7 +60,7 @@ class DeviceProducer(OwnSamplers, LookAhead[_Task, _Made]):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise SamplerError("the loader's context is closed; open a new one.")
+            raise SamplerError("the loader's session is closed; open a new one.")
 
     def _ask(self, run: _Run, request: BatchRequest) -> _Task:
         future = self._threads.submit(self._make, run.config, request)
@@ -73,7 +73,7 @@ class DeviceProducer(OwnSamplers, LookAhead[_Task, _Made]):
         try:
             return future.result(self._timeout_s)
         except CancelledError:
-            raise SamplerError("the loader's context is closed; open a new one.") from None
+            raise SamplerError("the loader's session is closed; open a new one.") from None
         except TimeoutError:
             if future.done():  # an error of the sampler
                 raise

@@ -77,7 +77,7 @@ class DeviceRows:
     def complete(self, batch: Batch) -> Batch:
         """Gives a batch, moved to the device, the rows that it came without; the same object. Never waits for the device."""
         if not self._tables:
-            raise SamplerError("the rows of this batch on the GPU were released, because its LoaderContext is closed.")
+            raise SamplerError("the rows of this batch on the GPU were released, because its Session is closed.")
         for table, store in self._stores(batch):
             if DEVICE_ROWS in store:
                 ranks = store[DEVICE_ROWS]

@@ -7,8 +7,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from glt_lightning.graph import LocalPartition
+from glt_lightning.loader.device_rows import DeviceRows
 from glt_lightning.loader.mapped import open_mapped
-from glt_lightning.workers import ClusterGraph, Link, OnLoss, OpenedProducer, ProducerSetup, WorkerGroup
+from glt_lightning.workers import ClusterGraph, JoiningProducer, Link, OnLoss, ProducerSetup, WorkerGroup
 
 
 class HostsGraph(ClusterGraph):
@@ -36,13 +37,12 @@ class HostsGraph(ClusterGraph):
         self._serve = f"[{host}]:0" if ":" in host else f"{host}:0"
         self._on_loss, self._silence_s = on_loss, silence_s
 
-    def open_producer(self, setup: ProducerSetup) -> OpenedProducer:
+    def open_producer(self, setup: ProducerSetup, opened: ExitStack) -> tuple[JoiningProducer, DeviceRows | None]:
         link = self._link
         setup = replace(setup, ranks=replace(setup.ranks, name=link.name))
-        with ExitStack() as opened:
-            producer, rows = open_mapped(self.partition, setup, opened, link, self._serve)
-            group = WorkerGroup(self, producer, link, setup, self._on_loss, self._silence_s)
-            opened.callback(group.close)
-            if rows is not None:
-                rows.fill(group.rows)
-            return OpenedProducer(producer, rows, opened.pop_all().close)
+        producer, rows = open_mapped(self.partition, setup, opened, link, self._serve)
+        group = WorkerGroup(self, producer, link, setup, self._on_loss, self._silence_s)
+        opened.callback(group.close)
+        if rows is not None:
+            rows.fill(group.rows)
+        return producer, rows

@@ -21,7 +21,7 @@ class DistLinkNeighborLoader(DistNeighborLoader):
     """Yields the batches of one rank around edges and their negatives, as PyG `Data` or `HeteroData` with the fields of PyG's
     `LinkNeighborLoader`.
 
-    Made by `LoaderContext.make_link_loader`; it is a `DistNeighborLoader` whose seeds are edges. ``edge_label_index``,
+    Made by `Session.make_loader`; it is a `DistNeighborLoader` whose seeds are edges. ``edge_label_index``,
     ``src_index``, ``dst_pos_index`` and ``dst_neg_index`` name nodes of the batch, and ``input_id`` the edges by their position
     in the spec. ``neg_mask`` is true where a shared negative is one. There is no ``batch_size``.
 
@@ -38,8 +38,8 @@ class DistLinkNeighborLoader(DistNeighborLoader):
         >>> spec = LinkSpec(
         ...     name="train", edge_label_index=edges, num_neighbors=[2], batch_size=2, neg_sampling=("triplet", 2)
         ... )
-        >>> with LoaderContext(LocalPartition.open("parts")) as context:
-        ...     for batch in context.make_link_loader(spec):
+        >>> with Session("parts") as session:
+        ...     for batch in session.make_loader(spec):
         ...         print(batch.n_id[batch.src_index], batch.n_id[batch.dst_pos_index], batch.dst_neg_index.shape)
         tensor([0, 3]) tensor([1, 4]) torch.Size([2, 2])
         tensor([4]) tensor([6]) torch.Size([1, 2])

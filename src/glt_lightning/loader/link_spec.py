@@ -76,13 +76,13 @@ class LinkSpec:
             ``batch`` is the column of ``edge_label_index`` that it belongs to.
 
     Raises:
-        OptionError: For a spec that contradicts itself; by ``make_link_loader`` for one that does not fit the graph.
+        OptionError: For a spec that contradicts itself; by ``Session.make_loader`` for one that does not fit the graph.
 
     Example:
         >>> edges = np.array([[0, 3, 4], [1, 4, 6]])
         >>> spec = LinkSpec(name="train", edge_label_index=edges, num_neighbors=[2], batch_size=3, neg_sampling="binary")
-        >>> with LoaderContext(LocalPartition.open("parts")) as context:
-        ...     batch = next(iter(context.make_link_loader(spec)))
+        >>> with Session("parts") as session:
+        ...     batch = next(iter(session.make_loader(spec)))
         >>> batch.n_id[batch.edge_label_index[:, :3]].tolist(), batch.edge_label.tolist()
         ([[0, 3, 4], [1, 4, 6]], [1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
     """

@@ -18,7 +18,6 @@ from glt_lightning.workers import (
     InlineProducer,
     JoiningProducer,
     Link,
-    OpenedProducer,
     ProducerSetup,
     Samplers,
     SubprocessProducer,
@@ -41,14 +40,13 @@ class MappedGraph:
         self.manifest, self.schema = partition.manifest, partition.schema
         self.split, self.edge_split, self.seeds = partition.split, partition.edge_split, partition.seeds
 
-    def open_producer(self, setup: ProducerSetup) -> OpenedProducer:
+    def open_producer(self, setup: ProducerSetup, opened: ExitStack) -> tuple[JoiningProducer, DeviceRows | None]:
         if setup.cache.keeps_rows and setup.ranks.rank == 0:
             _log.warning("%s", NOTHING_TO_CACHE)
-        with ExitStack() as opened:
-            producer, rows = open_mapped(self._partition, setup, opened)
-            if rows is not None:
-                rows.fill()
-            return OpenedProducer(producer, rows, opened.pop_all().close)
+        producer, rows = open_mapped(self._partition, setup, opened)
+        if rows is not None:
+            rows.fill()
+        return producer, rows
 
 
 def open_mapped(

@@ -31,8 +31,8 @@ class LoaderStats:
         counters: Where the rows of the batches came from, and what took their samplers' time.
 
     Example:
-        >>> with LoaderContext(LocalPartition.open("parts")) as context:
-        ...     loader = context.make_loader(LoaderSpec(name="train", split="train", num_neighbors=[2], batch_size=4))
+        >>> with Session("parts") as session:
+        ...     loader = session.make_loader(LoaderSpec(name="train", split="train", num_neighbors=[2], batch_size=4))
         ...     batches = list(loader)
         ...     stats = loader.stats()
         >>> stats.batches, stats.seeds
@@ -58,7 +58,7 @@ class LoaderStats:
 class DistNeighborLoader:
     """Yields the batches of one rank as PyG `Data` or `HeteroData`, in the order of the epoch plan.
 
-    Made by `LoaderContext.make_loader`. ``iter`` has no effect before the first ``next``; an iteration may be left early.
+    Made by `Session.make_loader`. ``iter`` has no effect before the first ``next``; an iteration may be left early.
     An epoch is set by `set_epoch`; without it, each new iteration is the next epoch.
 
     Args:
@@ -73,8 +73,8 @@ class DistNeighborLoader:
         SamplerError: While iterating, if a batch cannot be made; the message has the sampler's traceback.
 
     Example:
-        >>> with LoaderContext(LocalPartition.open("parts")) as context:
-        ...     loader = context.make_loader(LoaderSpec(name="train", split="train", num_neighbors=[2], batch_size=4))
+        >>> with Session("parts") as session:
+        ...     loader = session.make_loader(LoaderSpec(name="train", split="train", num_neighbors=[2], batch_size=4))
         ...     loader.set_epoch(3)
         ...     print(len(loader), [batch.batch_size for batch in loader])
         2 [4, 2]

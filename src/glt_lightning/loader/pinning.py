@@ -39,7 +39,7 @@ def _register(device: torch.device, address: int, nbytes: int) -> Callable[[], N
 
 def _unregister(device: torch.device, address: int) -> None:
     """Waits for the device first: a copy that was started may still read this memory, and CUDA does not say that it would
-    wait. Memory is unregistered when a slot grows and when a loader's context closes, not in every batch."""
+    wait. Memory is unregistered when a slot grows and when a loader's session closes, not in every batch."""
     if sys.is_finalizing():
         return
     with torch.cuda.device(device):

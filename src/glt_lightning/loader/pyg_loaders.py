@@ -18,11 +18,11 @@ from torch_geometric.sampler.base import SubgraphType
 
 from glt_lightning.base import EdgeType, OptionError, SamplingOptions, edge_type_str
 from glt_lightning.graph import LocalPartition
-from glt_lightning.loader.context import LoaderContext
 from glt_lightning.loader.in_memory import Graph, InMemoryGraph, Rows, sampler_output
 from glt_lightning.loader.link_spec import LinkSpec
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.pyg_inputs import read_edges, read_fanouts, read_negatives, read_nodes, require_graph
+from glt_lightning.loader.session import Session
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.partition import host_array
 from glt_lightning.sampling import BatchRequest, batch_key
@@ -82,8 +82,8 @@ class _PygLoader(DataLoader):  # type: ignore[type-arg]
             "subgraph_type": "directional" if bidirectional_later else self._kind.value,
             "exact": True,
         }
-        self._opened: tuple[LoaderContext, DistNeighborLoader] | None = None
-        self._workers: LoaderContext | None = None
+        self._opened: tuple[Session, DistNeighborLoader] | None = None
+        self._workers: Session | None = None
         self._input_ids: Tensor | None = None
         self._loader_options = kwargs
 
@@ -108,15 +108,15 @@ class _PygLoader(DataLoader):  # type: ignore[type-arg]
         super().__init__(positions, collate_fn=_as_they_are, **self._loader_options)
         _ = self._engine
 
-    def _make(self, context: LoaderContext) -> DistNeighborLoader:
+    def _make(self, session: Session) -> DistNeighborLoader:
         raise NotImplementedError
 
     @property
     def _engine(self) -> DistNeighborLoader:
         if self._opened is None:
-            context = LoaderContext(self._graph, self._sampling)
-            self._opened = context, self._make(context)
-            finalize(self, context.close)  # its loaders refer to themselves, and would hold the graph
+            session = Session(self._graph, self._sampling)
+            self._opened = session, self._make(session)
+            finalize(self, session.close)  # its loaders refer to themselves, and would hold the graph
         return self._opened[1]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -140,14 +140,14 @@ class _PygLoader(DataLoader):  # type: ignore[type-arg]
         return self._finished(batch)
 
     def _batches(self, positions: Iterator[Any]) -> Iterator[Any]:
-        with self._samplers() as context:
-            for batch in self._engine.batches(self._requests(positions), None if context is None else context.producer):
+        with self._samplers() as session:
+            for batch in self._engine.batches(self._requests(positions), None if session is None else session.producer):
                 made = self._finished(batch)
                 del batch  # its memory is used again when the program drops what it was made to
                 yield made.pin_memory() if self.pin_memory and torch.cuda.is_available() else made
 
     @contextmanager
-    def _samplers(self) -> Iterator[LoaderContext | None]:
+    def _samplers(self) -> Iterator[Session | None]:
         """Who makes the batches of one iteration; None: this process."""
         if not self.num_workers:
             yield None
@@ -157,12 +157,12 @@ class _PygLoader(DataLoader):  # type: ignore[type-arg]
                 finalize(self, self._workers.close)
             yield self._workers
         else:
-            with self._start_samplers() as context:
-                yield context
+            with self._start_samplers() as session:
+                yield session
 
-    def _start_samplers(self) -> LoaderContext:
+    def _start_samplers(self) -> Session:
         sampling = replace(self._sampling, num_workers=self.num_workers)
-        return LoaderContext(self._graph, replace(sampling, timeout_s=self.timeout) if self.timeout else sampling)
+        return Session(self._graph, replace(sampling, timeout_s=self.timeout) if self.timeout else sampling)
 
     def _requests(self, positions: Iterator[Any]) -> Iterator[BatchRequest]:
         base = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator))
@@ -198,9 +198,9 @@ class _PygLoader(DataLoader):  # type: ignore[type-arg]
 
     def close(self) -> None:
         """Stops what samples. Safe to call twice; a later iteration starts it again."""
-        for context in (self._workers, self._opened and self._opened[0]):
-            if context is not None:
-                context.close()
+        for session in (self._workers, self._opened and self._opened[0]):
+            if session is not None:
+                session.close()
         self._workers = self._opened = None
 
     def __repr__(self) -> str:
@@ -295,8 +295,8 @@ class NeighborLoader(_PygLoader):
         self._input_ids = ids if self.input_id is None else torch.as_tensor(self.input_id)
         self._over(len(self._seeds))
 
-    def _make(self, context: LoaderContext) -> DistNeighborLoader:
-        return context.make_loader(self._node_spec())
+    def _make(self, session: Session) -> DistNeighborLoader:
+        return session.make_loader(self._node_spec())
 
     def _node_spec(self) -> LoaderSpec:
         return LoaderSpec(
@@ -391,11 +391,11 @@ class LinkNeighborLoader(_PygLoader):
         self._input_ids = None if self.input_id is None else torch.as_tensor(self.input_id)
         self._over(self._edges.shape[1])
 
-    def _make(self, context: LoaderContext) -> DistNeighborLoader:
+    def _make(self, session: Session) -> DistNeighborLoader:
         label, times = (
             None if each is None else host_array("edge_label", each) for each in (self.edge_label, self.edge_label_time)
         )
-        return context.make_link_loader(
+        return session.make_loader(
             LinkSpec(
                 name="links",
                 batch_size=max(1, self._edges.shape[1]),

@@ -30,8 +30,8 @@ class RowSpec:
 
     Example:
         >>> spec = RowSpec(name="rows", node_type=0, chunks=np.array([[0, 4], [4, 10]]), hops=1, node_attrs=False)
-        >>> with LoaderContext(LocalPartition.open("parts")) as context:
-        ...     [batch.row[: batch.batch_size].tolist() for batch in context.make_row_loader(spec)]
+        >>> with Session("parts") as session:
+        ...     [batch.row[: batch.batch_size].tolist() for batch in session.make_loader(spec)]
         [[0, 1, 2, 3], [4, 5, 6, 7, 8, 9]]
     """
 

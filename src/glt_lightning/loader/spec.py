@@ -77,13 +77,13 @@ class LoaderSpec:
     Example:
         >>> seeds, times = np.array([7, 3]), np.array([5, 9])
         >>> spec = LoaderSpec(name="own", seeds=seeds, num_neighbors=[-1], batch_size=2, extras={"time": times})
-        >>> with LoaderContext(LocalPartition.open("parts")) as context:
-        ...     batch = next(iter(context.make_loader(spec)))
+        >>> with Session("parts") as session:
+        ...     batch = next(iter(session.make_loader(spec)))
         >>> batch.n_id[:2], batch.time
         (tensor([7, 3]), tensor([5, 9]))
         >>> spec = LoaderSpec(name="own", num_neighbors=[-1], batch_size=2, edge_format="edge_index")
-        >>> with LoaderContext(LocalPartition.open("parts")) as context:
-        ...     edges = next(iter(context.make_loader(spec))).edge_index
+        >>> with Session("parts") as session:
+        ...     edges = next(iter(session.make_loader(spec))).edge_index
         >>> (colptr, sources), _ = edges.get_csc()  # as the sampler made them
         >>> edges.sort_order, len(colptr) == edges.num_cols + 1, len(sources) == edges.size(1)
         ('col', True, True)

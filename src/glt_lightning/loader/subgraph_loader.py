@@ -19,7 +19,7 @@ from glt_lightning.sampling import TREE_OF, Sample
 class DistSubGraphLoader(DistNeighborLoader):
     """Yields the subgraphs of one rank: nodes around seeds, and all edges among them.
 
-    Made by `LoaderContext.make_subgraph_loader`. A batch has each node once, in the order of ``n_id``, as ``node`` (``n_id``) and
+    Made by `Session.make_subgraph_loader`. A batch has each node once, in the order of ``n_id``, as ``node`` (``n_id``) and
     ``edge`` (``e_id``); ``mapping``, int64 [S], are the positions of the seeds, as in GraphLearn-for-PyTorch's loader of this
     name. Edges are in the order of destinations and stored rows, on any rank. Without hops (``num_neighbors=[]``) the nodes are
     the seeds.
@@ -38,8 +38,8 @@ class DistSubGraphLoader(DistNeighborLoader):
 
     Example:
         >>> spec = LoaderSpec(name="own", seeds=np.array([7, 3, 7]), num_neighbors=[2], batch_size=3)
-        >>> with LoaderContext(LocalPartition.open("parts")) as context:
-        ...     batch = next(iter(context.make_subgraph_loader(spec)))
+        >>> with Session("parts") as session:
+        ...     batch = next(iter(session.make_subgraph_loader(spec)))
         >>> batch.node[batch.mapping]
         tensor([7, 3, 7])
     """

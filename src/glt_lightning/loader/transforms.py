@@ -36,8 +36,8 @@ class DRNL:
         ...     name="seal", edge_label_index=edges, num_neighbors=[-1], batch_size=2, disjoint=True, tree="example",
         ...     subgraph_type="induced", transform=DRNL(),
         ... )
-        >>> with LoaderContext(LocalPartition.open("parts")) as context:
-        ...     batch = next(iter(context.make_link_loader(spec)))
+        >>> with Session("parts") as session:
+        ...     batch = next(iter(session.make_loader(spec)))
         >>> batch.z[batch.edge_label_index]
         tensor([[1, 1],
                 [1, 1]])
@@ -120,8 +120,8 @@ class PyGBidirectional:
 
     Example:
         >>> spec = LoaderSpec(name="own", split="train", num_neighbors=[2], batch_size=2, transform=PyGBidirectional())
-        >>> with LoaderContext(LocalPartition.open("parts")) as context:
-        ...     edges = next(iter(context.make_loader(spec))).edge_index
+        >>> with Session("parts") as session:
+        ...     edges = next(iter(session.make_loader(spec))).edge_index
         >>> {*zip(*edges.tolist())} == {*zip(*edges.flip(0).tolist())}
         True
     """

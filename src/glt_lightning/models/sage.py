@@ -53,8 +53,8 @@ class GraphSAGE(LightningModule):
 
     Example:
         >>> model = GraphSAGE(in_channels=3, out_channels=2, hidden_channels=16, num_layers=2)
-        >>> with LoaderContext(LocalPartition.open("parts")) as context:
-        ...     loader = context.make_loader(LoaderSpec(name="train", split="train", num_neighbors=[2, 2], batch_size=4))
+        >>> with Session("parts") as session:
+        ...     loader = session.make_loader(LoaderSpec(name="train", split="train", num_neighbors=[2, 2], batch_size=4))
         ...     out = model(next(iter(loader)))
         >>> out.shape
         torch.Size([4, 2])

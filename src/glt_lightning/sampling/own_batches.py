@@ -28,8 +28,8 @@ class BatchSampler(Protocol):
         ...     found = k_hop(source, request.typed_seeds(source.config.seed_type), int(request.input_id[0]))
         ...     return assemble(source, request, found)
         >>> spec = LoaderSpec(name="own", split="train", num_neighbors=[2], batch_size=1)
-        >>> with LoaderContext(LocalPartition.open("parts"), SamplingOptions(batch_sampler=by_position)) as context:
-        ...     loader = context.make_loader(spec)
+        >>> with Session("parts", SamplingOptions(batch_sampler=by_position)) as session:
+        ...     loader = session.make_loader(spec)
         ...     [batch.n_id.tolist() for batch in loader] == [batch.n_id.tolist() for batch in loader]
         True
     """

@@ -61,8 +61,6 @@ if TYPE_CHECKING:
     )
     from glt_lightning.workers.producer.base import (
         JoiningProducer as JoiningProducer,
-        OpenedProducer as OpenedProducer,
-        ProducedElsewhere as ProducedElsewhere,
         Producer as Producer,
         ProducerSetup as ProducerSetup,
         SampledGraph as SampledGraph,
@@ -181,8 +179,6 @@ _MODULES = {
     "cluster.silence": ("Silence",),
     "producer.base": (
         "JoiningProducer",
-        "OpenedProducer",
-        "ProducedElsewhere",
         "Producer",
         "ProducerSetup",
         "SampledGraph",

@@ -23,9 +23,9 @@ from glt_lightning.compat.dgl.samplers import (
 )
 
 _REFUSED = {
-    "ShaDowKHopSampler": "{name}: a subgraph for each seed: LoaderContext.make_subgraph_loader(LoaderSpec(..., disjoint=True)).",
+    "ShaDowKHopSampler": "{name}: a subgraph for each seed: Session.make_subgraph_loader(LoaderSpec(..., disjoint=True)).",
     "ClusterGCNSampler": "{name}: clusters are not sampled here. Use NeighborSampler on a METIS partition.",
-    "SAINTSampler": "{name}: not offered. LoaderContext.make_subgraph_loader gives the edges among seeds and their neighbours.",
+    "SAINTSampler": "{name}: not offered. Session.make_subgraph_loader gives the edges among seeds and their neighbours.",
     "GraphDataLoader": "{name}: batches of many small graphs: torch_geometric.loader.DataLoader.",
     "GraphCollator": "{name}: batches of many small graphs: torch_geometric.loader.DataLoader.",
     "SpotTarget": "{name}: use exclude='self', 'reverse_id' or 'reverse_types', which take all target edges out.",

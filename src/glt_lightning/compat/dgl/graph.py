@@ -23,7 +23,7 @@ from glt_lightning.compat.dgl.book import GraphPartitionBook
 from glt_lightning.compat.dgl.hosts import JoinedHosts, ScriptHosts
 from glt_lightning.compat.dgl.state import STATE
 from glt_lightning.graph import MANIFEST, LocalPartition
-from glt_lightning.loader import LoaderContext
+from glt_lightning.loader import Session
 from glt_lightning.sampling import batch_key
 from glt_lightning.tensors import (
     OPEN_GRAPHS,
@@ -81,7 +81,7 @@ class DistGraph(tensors.DistGraph):
             self._join(STATE.hosts)
         self.seed = STATE.seed
         self.rank: int = CalledRank(self.rank)
-        self._contexts: dict[str, LoaderContext] = {}
+        self._sessions: dict[str, Session] = {}
         self._draws, self._loaders = count(), count()
         STATE.graph = ref(self)
         # by name: who names an embedding that there is gets its rows
@@ -204,18 +204,17 @@ class DistGraph(tensors.DistGraph):
 
     # Loaders
 
-    def context(self, sampling: SamplingOptions) -> LoaderContext:
+    def session(self, sampling: SamplingOptions) -> Session:
         """What makes the loaders of this process: its own seeds, without any call of other ranks."""
         key = repr(sampling)
-        if key not in self._contexts:
+        if key not in self._sessions:
             if (joined := self._joined) is None:
-                made = LoaderContext(self.partition, sampling, seed=self.seed)
+                made = Session(self.partition, sampling, seed=self.seed)
             else:
-                sampling = joined.require(sampling)
-                made = LoaderContext(joined.graph, sampling, seed=self.seed, make_producer=lambda _pin: joined.producer)
-            self._contexts[key] = made
-            self._closing.callback(self._contexts[key].close)
-        return self._contexts[key]
+                made = Session(joined.lent, joined.require(sampling), seed=self.seed)
+            self._sessions[key] = made
+            self._closing.callback(made.close)
+        return self._sessions[key]
 
     def __getattr__(self, name: str) -> Any:
         if name in _REFUSED:

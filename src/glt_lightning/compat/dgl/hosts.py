@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from glt_lightning.base import CacheOptions, ClusterOptions, OptionError, Sampli
 from glt_lightning.graph import LocalPartition, Manifest
 from glt_lightning.launch import launched_script
 from glt_lightning.loader import HostsGraph
-from glt_lightning.sampling import BatchRequest, Sample, SamplerConfig
 from glt_lightning.tensors import Reach
 from glt_lightning.workers import Link, Producer, ProducerSetup, Ranks, end_by_deadline, on_all_or_none, placed_parts
 
@@ -111,9 +109,7 @@ class JoinedHosts:
             end = end_by_deadline(name, options.peer_timeout_s, "cluster.peer_timeout_s")
             self.graph = HostsGraph(self.partition, link, own, end, options.peer_silence_s)
             setup = ProducerSetup(ranks=ranks, sampling=self.sampling, cache=CacheOptions())
-            made = self.graph.open_producer(setup)
-            opened.callback(made.close)
-            self.producer = LentProducer(made.producer)
+            self.lent = LentGraph(self.graph, self.graph.open_producer(setup, opened)[0])
             self.close = opened.pop_all().close
         address = f"[{own}]:0" if ":" in own else f"{own}:0"
         self.reach = Reach(f"host {hosts.number}", link, lambda: address, link.open_transport)
@@ -128,25 +124,17 @@ class JoinedHosts:
         return replace(sampling, num_workers=0)
 
 
-class LentProducer:
-    """A producer that stays open when a loader context that uses it is closed."""
+class LentGraph:
+    """A graph whose producer stays open when a session that uses it is closed."""
 
-    def __init__(self, producer: Producer) -> None:
+    def __init__(self, graph: HostsGraph, producer: Producer) -> None:
         self._producer = producer
+        self.manifest, self.schema = graph.manifest, graph.schema
+        self.split, self.edge_split, self.seeds = graph.split, graph.edge_split, graph.seeds
 
-    @property
-    def restarts(self) -> int:
-        return self._producer.restarts
-
-    @property
-    def fresh_slots(self) -> int:
-        return self._producer.fresh_slots
-
-    def stream(self, config: SamplerConfig, requests: Iterator[BatchRequest]) -> Iterator[Sample]:
-        return self._producer.stream(config, requests)
-
-    def close(self) -> None:
-        """The graph closes it."""
+    def open_producer(self, setup: ProducerSetup, opened: ExitStack) -> tuple[Producer, None]:
+        """The producer, which the graph closes."""
+        return self._producer, None
 
 
 def _open(folder: Path, hosts: ScriptHosts) -> LocalPartition:

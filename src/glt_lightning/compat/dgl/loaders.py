@@ -103,8 +103,8 @@ class NodeDataLoader(SeedLoader):
         if ours is not None and fanouts is not None:
             workers = STATE.num_workers if num_workers is None else num_workers
             if len(self):
-                context = g.context(SamplingOptions(num_workers=workers, **ours.sampling))
-                self._loader = context.make_loader(self._spec(ours, fanouts, user_ids))
+                session = g.session(SamplingOptions(num_workers=workers, **ours.sampling))
+                self._loader = session.make_loader(self._spec(ours, fanouts, user_ids))
         else:
             require_no_workers("NodeDataLoader", num_workers)
 

@@ -16,7 +16,7 @@ from glt_lightning.compat.glt.links import link_spec
 from glt_lightning.compat.glt.loading import WEIGHTS, as_pyg_v1 as pyg_v1_of, output_device
 from glt_lightning.compat.glt.sample_prob import NeighborSampler
 from glt_lightning.compat.glt.stored import StoredEdges
-from glt_lightning.loader import DistNeighborLoader, LoaderContext
+from glt_lightning.loader import DistNeighborLoader, Session
 
 
 class _OverDataset:
@@ -138,8 +138,8 @@ class SubGraphLoader(NeighborLoader):
         order = batch_size, shuffle, drop_last
         super().__init__(data, num_neighbors, input_nodes, neighbor_sampler, *order, strategy=strategy, **options)
 
-    def _make(self, context: LoaderContext) -> DistNeighborLoader:
-        return context.make_subgraph_loader(self._node_spec())
+    def _make(self, session: Session) -> DistNeighborLoader:
+        return session.make_subgraph_loader(self._node_spec())
 
 
 class LinkNeighborLoader(_OverDataset, loader.LinkNeighborLoader):
@@ -174,8 +174,8 @@ class LinkNeighborLoader(_OverDataset, loader.LinkNeighborLoader):
         self._fields = replace(self._fields, swap=swap)
         super().__init__(edge_label_index=edges, batch_size=batch_size, shuffle=shuffle, drop_last=drop_last, **options)
 
-    def _make(self, context: LoaderContext) -> DistNeighborLoader:
-        return context.make_link_loader(
+    def _make(self, session: Session) -> DistNeighborLoader:
+        return session.make_loader(
             replace(self._links, batch_size=max(1, self._links.edge_label_index.shape[1]), **self._spec)
         )
 

@@ -14,7 +14,7 @@ from glt_lightning.base import EDGE, OptionError
 from glt_lightning.compat.glt.fields import GLTFields
 from glt_lightning.compat.glt.given import read_seeds
 from glt_lightning.compat.glt.stored import StoredEdges
-from glt_lightning.loader import DistNeighborLoader, LinkSpec, LoaderContext, LoaderSpec, layers
+from glt_lightning.loader import DistNeighborLoader, LinkSpec, LoaderSpec, Session, layers
 
 WEIGHTS = "edge_weight"
 
@@ -44,7 +44,7 @@ def as_pyg_v1(batch: Any, edge_ids: Any = None) -> tuple[int, Tensor, list[EdgeI
 class GLTLoader:
     """Yields batches with GLT's fields. Iterating it again is the next epoch; an iteration may be left early."""
 
-    _context: LoaderContext
+    _session: Session
     _loader: DistNeighborLoader
     _fields: GLTFields
     batch_size: int
@@ -59,21 +59,21 @@ class GLTLoader:
 
     def __iter__(self) -> Iterator[Any]:
         for batch in islice(iter(self._loader), len(self)):
-            yield self._fields(self._context.to_device(batch))
+            yield self._fields(self._session.to_device(batch))
 
     def close(self) -> None:
         """Stops what samples. Safe to call twice."""
-        self._context.close()
+        self._session.close()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
 
 def node_spec(
-    context: LoaderContext, name: str, input_nodes: Any, fanouts: Any, batch_size: int, shuffle: bool, with_weight: bool
+    session: Session, name: str, input_nodes: Any, fanouts: Any, batch_size: int, shuffle: bool, with_weight: bool
 ) -> LoaderSpec:
     """A loader of this process's own seeds."""
-    given = read_seeds(input_nodes, context.graph.schema)
+    given = read_seeds(input_nodes, session.graph.schema)
     return LoaderSpec(
         name=name,
         num_neighbors=fanouts,
@@ -81,7 +81,7 @@ def node_spec(
         seeds=given.seeds,
         split=given.split,
         node_type=None if given.split else given.node_type,
-        per_rank=context.world_size > 1 and given.seeds is not None,
+        per_rank=session.ranks.world_size > 1 and given.seeds is not None,
         shuffle=shuffle,
         exact=not shuffle,
         weight_attr=WEIGHTS if with_weight else None,
@@ -89,7 +89,7 @@ def node_spec(
 
 
 def own_edges(
-    context: LoaderContext, spec: LinkSpec, fanouts: Any, batch_size: int, shuffle: bool, with_weight: bool
+    session: Session, spec: LinkSpec, fanouts: Any, batch_size: int, shuffle: bool, with_weight: bool
 ) -> LinkSpec:
     """The same of edges."""
     return replace(
@@ -98,7 +98,7 @@ def own_edges(
         batch_size=batch_size,
         shuffle=shuffle,
         exact=not shuffle,
-        per_rank=context.world_size > 1,
+        per_rank=session.ranks.world_size > 1,
         weight_attr=WEIGHTS if with_weight else None,
     )
 
@@ -119,5 +119,5 @@ def output_device(given: Any) -> torch.device:
     return device
 
 
-def stored_edges(context: LoaderContext, edge_dir: str) -> StoredEdges:
-    return StoredEdges(context.graph.manifest, edge_dir)
+def stored_edges(session: Session, edge_dir: str) -> StoredEdges:
+    return StoredEdges(session.graph.manifest, edge_dir)

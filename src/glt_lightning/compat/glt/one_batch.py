@@ -23,7 +23,7 @@ from glt_lightning.compat.glt.sampled import (
     output_of,
 )
 from glt_lightning.compat.glt.stored import StoredEdges
-from glt_lightning.loader import LoaderContext, LoaderSpec
+from glt_lightning.loader import LoaderSpec, Session
 from glt_lightning.partition import reverse_edge_type
 
 
@@ -43,21 +43,21 @@ class OneBatch:
         self._seed, self._calls = seed, 0
 
     def of_nodes(self, inputs: NodeSamplerInput, num_neighbors: Any) -> SamplerOutput | HeteroSamplerOutput:
-        with self._context() as context:
-            stored = stored_edges(context, self._dataset.edge_dir)
+        with self._session() as session:
+            stored = stored_edges(session, self._dataset.edge_dir)
             spec = self._spec(inputs, stored.fanouts(_given(num_neighbors)))
-            return self._only(context.make_loader(spec), inputs.input_type)
+            return self._only(session.make_loader(spec), inputs.input_type)
 
     def of_edges(self, inputs: EdgeSamplerInput, num_neighbors: Any) -> SamplerOutput | HeteroSamplerOutput:
-        with self._context() as context:
-            stored: StoredEdges = stored_edges(context, self._dataset.edge_dir)
+        with self._session() as session:
+            stored: StoredEdges = stored_edges(session, self._dataset.edge_dir)
             edges = inputs.ends if inputs.input_type is None else (inputs.input_type, inputs.ends)
             spec, _ = link_spec(stored, self._name(), edges, inputs.label, inputs.neg_sampling)
             fanouts = stored.fanouts(_given(num_neighbors))
             spec = replace(
                 spec, num_neighbors=fanouts, batch_size=max(1, len(inputs)), exact=True, weight_attr=self._weight
             )
-            found = self._only(context.make_link_loader(spec), inputs.input_type)
+            found = self._only(session.make_loader(spec), inputs.input_type)
             if stored.turned and "edge_label_index" in (
                 found.metadata or {}
             ):  # a sampler gives sources first, and its loaders swap
@@ -84,16 +84,16 @@ class OneBatch:
         return NeighborOutput(node[row[at]], of_seed, None if edge is None else edge[at])
 
     def pyg_v1(self, ids: Tensor, num_neighbors: Any) -> tuple[int, Tensor, list[EdgeIndex]]:
-        with self._context() as context:
-            stored = stored_edges(context, self._dataset.edge_dir)
+        with self._session() as session:
+            stored = stored_edges(session, self._dataset.edge_dir)
             spec = self._spec(NodeSamplerInput(ids), stored.fanouts(_given(num_neighbors)))
-            return as_pyg_v1(next(iter(context.make_loader(spec))), self._dataset.fields().edge_ids)
+            return as_pyg_v1(next(iter(session.make_loader(spec))), self._dataset.fields().edge_ids)
 
     def subgraph(self, inputs: NodeSamplerInput, num_neighbors: Any) -> SamplerOutput:
-        with self._context() as context:
-            stored = stored_edges(context, self._dataset.edge_dir)
+        with self._session() as session:
+            stored = stored_edges(session, self._dataset.edge_dir)
             spec = self._spec(inputs, stored.fanouts([] if num_neighbors is None else num_neighbors))
-            found = self._only(context.make_subgraph_loader(spec), None)
+            found = self._only(session.make_subgraph_loader(spec), None)
             assert isinstance(found, SamplerOutput)
             return found
 
@@ -112,9 +112,9 @@ class OneBatch:
         self._calls += 1
         return f"call {self._calls}"
 
-    def _context(self) -> LoaderContext:
+    def _session(self) -> Session:
         seed = torch.initial_seed() if self._seed is None else self._seed
-        return LoaderContext(self._dataset.open(), SamplingOptions(with_edge=self._with_edge), seed=seed % (1 << 63))
+        return Session(self._dataset.open(), SamplingOptions(with_edge=self._with_edge), seed=seed % (1 << 63))
 
     def _only(self, loader: Any, input_type: Any) -> SamplerOutput | HeteroSamplerOutput:
         fields = self._dataset.fields(with_edge=self._with_edge)

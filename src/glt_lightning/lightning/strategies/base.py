@@ -15,10 +15,9 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
 from glt_lightning.base import ClusterOptions, DataError, OptionError
-from glt_lightning.lightning.strategies.contexts import ContextOwner
 from glt_lightning.lightning.strategies.ddp_arguments import VARIANTS
 from glt_lightning.lightning.strategies.dry_run import give_shapes
-from glt_lightning.lightning.strategies.graph_host import GraphHost
+from glt_lightning.lightning.strategies.session_host import SessionHost
 from glt_lightning.lightning.strategies.watched_ddp import WatchedDDP
 from glt_lightning.tensors import Reach
 from glt_lightning.workers import DistContext, Link, Ranks
@@ -26,7 +25,7 @@ from glt_lightning.workers import DistContext, Link, Ranks
 _LOOPBACK = "127.0.0.1"
 
 
-class GLTStrategy(WatchedDDP, GraphHost):
+class GLTStrategy(WatchedDDP, SessionHost):
     """DDP whose ranks watch each other; loaders, and what makes their batches, end with the run.
 
     A strategy of ours says where the graph is (`open_graph`); the graph knows who makes batches of it.
@@ -43,7 +42,6 @@ class GLTStrategy(WatchedDDP, GraphHost):
 
     def __init__(self, cluster: ClusterOptions | None = None, **kwargs: Any) -> None:
         super().__init__(cluster, **kwargs)
-        self._contexts = ContextOwner()
         self._job = ""
 
     @classmethod
@@ -160,8 +158,8 @@ class GLTStrategy(WatchedDDP, GraphHost):
         with ExitStack() as then:  # in reverse order, and each even if an earlier one raises
             then.callback(super().teardown)
             then.callback(self._close_graph)
-            then.callback(self._contexts.close)
-            if self.has_context and not self._failure:
+            then.callback(self.close_session)
+            if self.session is not None and not self._failure:
                 self._leave_together()
 
     def _leave(self) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import cached_property
 
 import numpy as np
 
-from glt_lightning.base import ClusterOptions, SamplingOptions
+from glt_lightning.base import ClusterOptions, OptionError, SamplingOptions
 from glt_lightning.sampling import RemoteRows
 from glt_lightning.workers.cluster.graph import RemoteGraph
 from glt_lightning.workers.cluster.placement import placed_parts
 from glt_lightning.workers.cluster.remote_rows import PeerRows
-from glt_lightning.workers.producer.base import OpenedProducer, ProducerSetup, refuse_device_rows, refuse_own_batches
+from glt_lightning.workers.producer.base import ProducerSetup
 from glt_lightning.workers.server.remote import RemoteProducer
 from glt_lightning.workers.transport.peer import Peer
 
@@ -47,15 +48,23 @@ class ServedGraph(RemoteGraph):
         """The servers as the owners of all parts."""
         return self._rows
 
-    def open_producer(self, setup: ProducerSetup) -> OpenedProducer:
-        """Raises `OptionError` for ``cache.device``, unless it is the budget of the servers' GPUs."""
-        if not self._options.worker_devices:
-            refuse_device_rows(setup.cache)
-        refuse_own_batches(setup.sampling)
+    def open_producer(self, setup: ProducerSetup, opened: ExitStack) -> tuple[RemoteProducer, None]:
+        """Raises `OptionError` for what only a process that maps the graph can do."""
+        if setup.cache.device_bytes is not None and not self._options.worker_devices:  # else the servers' GPUs have it
+            raise OptionError(
+                "cache.device: the training process must map the graph, but here a graph server makes whole batches. Train with "
+                "strategy glt_worker, or remove cache.device."
+            )
+        if setup.sampling.batch_sampler is not None:
+            raise OptionError(
+                "sampling.batch_sampler: runs in the training process, and here a graph server makes the batches. Remove it, or "
+                "write a sampling.picker, which runs wherever rows are."
+            )
         if setup.ranks.rank == 0:
             _log_without_effect(setup.sampling)
         producer = RemoteProducer(self._server, self._options, setup.sampling, setup.pin, handover=self.handover)
-        return OpenedProducer(producer, None, producer.close)
+        opened.callback(producer.close)
+        return producer, None
 
 
 def _log_without_effect(sampling: SamplingOptions) -> None:

@@ -16,7 +16,7 @@ from glt_lightning.compat.glt.distributed.context import DistContext, DistRole
 from glt_lightning.compat.glt.distributed.meeting import ask_round
 from glt_lightning.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
 from glt_lightning.compat.glt.distributed.requests import BY_INDEX, from_message, name_of, to_message
-from glt_lightning.compat.glt.distributed.session import Session, required, start, stop
+from glt_lightning.compat.glt.distributed.session import Membership, required, start, stop
 from glt_lightning.compat.glt.fields import Lookup
 from glt_lightning.compat.glt.given import Split
 from glt_lightning.workers import PendingAnswer
@@ -86,7 +86,7 @@ def shutdown_client() -> None:
     stop()
 
 
-def _say_left(session: Session, addresses: list[str]) -> None:
+def _say_left(session: Membership, addresses: list[str]) -> None:
     """Tells all servers at once. One that was killed and is started again has as long as a call of a loader would wait for it: it
     serves for ever if it does not hear of a client that has left."""
     if session.failed:
@@ -194,7 +194,7 @@ def seeds_of_split(input_nodes: Any, options: Any) -> Any:
     return input_nodes if any(each is None for each in found) else torch.cat(found)
 
 
-def remote_labels(session: Session, number: int) -> tuple[Lookup | None, frozenset[NodeType]]:
+def remote_labels(session: Membership, number: int) -> tuple[Lookup | None, frozenset[NodeType]]:
     """Labels that a server has beside its partition: asked for each batch."""
     labelled = frozenset(request_server(number, "DistServer.get_labelled_types"))
 

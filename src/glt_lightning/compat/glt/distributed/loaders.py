@@ -24,7 +24,7 @@ from glt_lightning.compat.glt.loading import (
     own_edges,
     stored_edges,
 )
-from glt_lightning.loader import DistNeighborLoader as OurLoader, LoaderContext
+from glt_lightning.loader import DistNeighborLoader as OurLoader, Session
 
 
 class DistLoader(GLTLoader):
@@ -48,7 +48,7 @@ class DistLoader(GLTLoader):
     def __init__(
         self,
         data: DistDataset | None,
-        make: Callable[[LoaderContext, str], tuple[OurLoader, GLTFields]],
+        make: Callable[[Session, str], tuple[OurLoader, GLTFields]],
         *,
         batch_size: int,
         drop_last: bool,
@@ -63,21 +63,20 @@ class DistLoader(GLTLoader):
         self.to_device = output_device(to_device)
         place = place_of(data, self.worker_options)
         seed = _agreed(place, torch.initial_seed() if random_seed is None else random_seed)
-        self._context = LoaderContext(
+        self._session = Session(
             place.graph,
             SamplingOptions(with_edge=with_edge, **place.sampling),
             seed=seed,
             ranks=place.ranks,
-            pin_memory=place.pin_memory,
             device=self.to_device,
         )
-        if (session := current()) is not None:
-            session.opened.append(self)
+        if (member := current()) is not None:
+            member.opened.append(self)
         try:
-            owner = session or data
+            owner = member or data
             assert owner is not None
             owner.loaders += 1  # which is the same on all ranks, as they make their loaders in one order
-            self._loader, fields = make(self._context, f"loader {owner.loaders}")
+            self._loader, fields = make(self._session, f"loader {owner.loaders}")
         except BaseException:
             self.close()
             raise
@@ -87,8 +86,8 @@ class DistLoader(GLTLoader):
     def shutdown(self) -> None:
         """Ends its iterations. Its sampler goes on where other processes may ask it for rows, until they have all ended, too."""
         self._loader.close()
-        session = current()
-        if session is None or session.group is None or session.context.is_client():
+        member = current()
+        if member is None or member.group is None or member.context.is_client():
             self.close()
 
 
@@ -133,7 +132,7 @@ class DistNeighborLoader(DistLoader):
         random_seed: int | None = None,
         worker_options: AnyWorkerOptions | None = None,
     ) -> None:
-        def make(context: LoaderContext, name: str) -> tuple[OurLoader, GLTFields]:
+        def make(context: Session, name: str) -> tuple[OurLoader, GLTFields]:
             stored = stored_edges(context, edge_dir)
             fanouts = stored.fanouts(num_neighbors)
             seeds = seeds_of_split(input_nodes, worker_options)
@@ -182,7 +181,7 @@ class DistSubGraphLoader(DistLoader):
         random_seed: int | None = None,
         worker_options: AnyWorkerOptions | None = None,
     ) -> None:
-        def make(context: LoaderContext, name: str) -> tuple[OurLoader, GLTFields]:
+        def make(context: Session, name: str) -> tuple[OurLoader, GLTFields]:
             stored = stored_edges(context, edge_dir)
             fanouts = stored.fanouts([] if num_neighbors is None else num_neighbors)
             seeds = seeds_of_split(input_nodes, worker_options)
@@ -237,11 +236,11 @@ class DistLinkNeighborLoader(DistLoader):
         random_seed: int | None = None,
         worker_options: AnyWorkerOptions | None = None,
     ) -> None:
-        def make(context: LoaderContext, name: str) -> tuple[OurLoader, GLTFields]:
+        def make(context: Session, name: str) -> tuple[OurLoader, GLTFields]:
             stored = stored_edges(context, edge_dir)
             spec, swap = link_spec(stored, name, edge_label_index, edge_label, neg_sampling)
             spec = own_edges(context, spec, stored.fanouts(num_neighbors), batch_size, shuffle, with_weight)
-            loader = every_epoch_anew(context.make_link_loader(spec))
+            loader = every_epoch_anew(context.make_loader(spec))
             return loader, GLTFields(collect_features=collect_features, swap=swap)
 
         super().__init__(

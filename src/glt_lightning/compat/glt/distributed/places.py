@@ -18,7 +18,7 @@ from glt_lightning.compat.glt.distributed.options import (
     MpDistSamplingWorkerOptions,
     RemoteDistSamplingWorkerOptions,
 )
-from glt_lightning.compat.glt.distributed.session import Session, current, required
+from glt_lightning.compat.glt.distributed.session import Membership, current, required
 from glt_lightning.compat.glt.fields import Lookup, lookup_in
 from glt_lightning.graph import LocalPartition
 from glt_lightning.loader import HostsGraph
@@ -34,7 +34,6 @@ class Place:
     labels: Lookup | None = None
     labelled: frozenset[NodeType] = frozenset()
     sampling: dict[str, Any] = field(default_factory=dict)
-    pin_memory: bool = False
     edge_ids: Any = None  # of `GLTFields`
 
 
@@ -60,13 +59,12 @@ def place_of(data: Any, options: AnyWorkerOptions) -> Place:
         lookup_in(own) if own else None,
         frozenset(own),
         _sampling(options),
-        options.pin_memory and torch.cuda.is_available(),
         None if data.graph is None else data.fields().edge_ids,
     )
 
 
 def _mapped(
-    data: DistDataset, options: AnyWorkerOptions, session: Session | None
+    data: DistDataset, options: AnyWorkerOptions, session: Membership | None
 ) -> tuple[LocalPartition | SampledGraph, Ranks]:
     if session is None or session.context.world_size == 1:
         return data.map(whole=True), Ranks()
@@ -92,9 +90,10 @@ def _mapped(
 
 
 def _sampling(options: CollocatedDistSamplingWorkerOptions | MpDistSamplingWorkerOptions) -> dict[str, Any]:
+    pin: dict[str, Any] = {"pin_memory": options.pin_memory and torch.cuda.is_available()}
     if not options.num_workers:
-        return {}
-    found: dict[str, Any] = {"num_workers": options.num_workers, "concurrency": options.worker_concurrency}
+        return pin
+    found = pin | {"num_workers": options.num_workers, "concurrency": options.worker_concurrency}
     found |= {"channel_size": options.channel_size}
     devices = [usable_device(each) for each in options.worker_devices or ()]
     return found | {"worker_devices": [each if ":" in each else f"{each}:0" for each in devices if each != "cpu"]}
@@ -109,4 +108,4 @@ def _served(options: RemoteDistSamplingWorkerOptions) -> Place:
     options_here = ClusterOptions(prefetch=options.prefetch_size, deadlines=given.deadlines, retry=given.retry)
     graph = ServedGraph(session.peers[number], options_here, servers=session.peers)
     labels, labelled = remote_labels(session, number)
-    return Place(graph, session.ranks(), labels, labelled, {"channel_size": options.buffer_size})
+    return Place(graph, session.ranks(), labels, labelled, {"channel_size": options.buffer_size, "pin_memory": False})

@@ -16,7 +16,7 @@ from glt_lightning.compat.glt.fields import GLTFields
 from glt_lightning.compat.glt.links import link_spec
 from glt_lightning.compat.glt.loading import node_spec, output_device, own_edges, stored_edges
 from glt_lightning.compat.glt.sampled import EdgeSamplerInput, NodeSamplerInput
-from glt_lightning.loader import LoaderContext
+from glt_lightning.loader import Session
 
 
 class DistNeighborSampler:
@@ -68,15 +68,15 @@ class DistNeighborSampler:
         world = place.ranks.world_size
         # each worker asks on its own, and so nobody compares the number of batches
         ranks = replace(place.ranks, gather_counts=lambda count: [count] * world)
-        self._context = LoaderContext(
+        self._session = Session(
             place.graph,
             SamplingOptions(with_edge=with_edge, **place.sampling),
             seed=(torch.initial_seed() if seed is None else seed) % (1 << 63),
             ranks=ranks,
             device=output_device(device),
         )
-        if (session := current()) is not None:
-            session.opened.append(self)
+        if (member := current()) is not None:
+            member.opened.append(self)
         self._num_neighbors, self._edge_dir, self._weighted, self._calls = num_neighbors, edge_dir, with_weight, 0
         self._fields = GLTFields(
             with_edge=with_edge,
@@ -88,38 +88,38 @@ class DistNeighborSampler:
 
     def sample_from_nodes(self, inputs: Any) -> Any:
         """inputs: a `NodeSamplerInput`, ids [S], or (node type, ids)."""
-        return self._batch(self._context.make_loader(self._spec(inputs)))
+        return self._batch(self._session.make_loader(self._spec(inputs)))
 
     def subgraph(self, inputs: Any) -> Any:
         """All edges among the seeds and what ``num_neighbors`` draws."""
-        return self._batch(self._context.make_subgraph_loader(self._spec(inputs)))
+        return self._batch(self._session.make_subgraph_loader(self._spec(inputs)))
 
     def sample_from_edges(self, inputs: EdgeSamplerInput) -> Any:
         """Around edges and negatives."""
-        stored = stored_edges(self._context, self._edge_dir)
+        stored = stored_edges(self._session, self._edge_dir)
         edges = (inputs.input_type, inputs.ends) if inputs.input_type is not None else inputs.ends
         spec, swap = link_spec(stored, self._name(), edges, inputs.label, inputs.neg_sampling)
         fanouts = stored.fanouts(self._num_neighbors or [])
-        spec = own_edges(self._context, spec, fanouts, max(1, len(inputs)), False, self._weighted)
-        return self._batch(self._context.make_link_loader(spec), replace(self._fields, swap=swap))
+        spec = own_edges(self._session, spec, fanouts, max(1, len(inputs)), False, self._weighted)
+        return self._batch(self._session.make_loader(spec), replace(self._fields, swap=swap))
 
     def start_loop(self) -> None:
         """Nothing is left to do."""
 
     def shutdown_loop(self) -> None:
         """Ends the sampler; where other workers may ask it for rows, with them. Safe to call twice."""
-        session = current()
-        if session is None or session.group is None:
+        member = current()
+        if member is None or member.group is None:
             self.close()
 
     def close(self) -> None:
-        self._context.close()
+        self._session.close()
 
     def _spec(self, inputs: Any) -> Any:
         given = NodeSamplerInput.of(inputs)
-        fanouts = stored_edges(self._context, self._edge_dir).fanouts(self._num_neighbors or [])
+        fanouts = stored_edges(self._session, self._edge_dir).fanouts(self._num_neighbors or [])
         seeds = given.node if given.input_type is None else (given.input_type, given.node)
-        return node_spec(self._context, self._name(), seeds, fanouts, max(1, len(given)), False, self._weighted)
+        return node_spec(self._session, self._name(), seeds, fanouts, max(1, len(given)), False, self._weighted)
 
     def _name(self) -> str:
         self._calls += 1
@@ -127,4 +127,4 @@ class DistNeighborSampler:
 
     def _batch(self, loader: Any, fields: GLTFields | None = None) -> Any:
         (batch,) = loader
-        return (fields or self._fields)(self._context.to_device(batch))
+        return (fields or self._fields)(self._session.to_device(batch))

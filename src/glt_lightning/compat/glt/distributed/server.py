@@ -22,7 +22,7 @@ from glt_lightning.compat.glt.distributed.context import DistContext, DistRole
 from glt_lightning.compat.glt.distributed.dataset import DistDataset
 from glt_lightning.compat.glt.distributed.meeting import Group, ask_round
 from glt_lightning.compat.glt.distributed.requests import BY_INDEX, CallTable
-from glt_lightning.compat.glt.distributed.session import Session, required, start, stop
+from glt_lightning.compat.glt.distributed.session import Membership, required, start, stop
 from glt_lightning.compat.glt.folders import load_graphs
 from glt_lightning.compat.glt.stored import StoredEdges
 from glt_lightning.tensors import GraphReader, row_spaces
@@ -66,7 +66,7 @@ class DistServer:
     """
 
     def __init__(
-        self, session: Session, group: Group, dataset: DistDataset, address: str, addresses: list[str]
+        self, session: Membership, group: Group, dataset: DistDataset, address: str, addresses: list[str]
     ) -> None:
         self._session, self._group, self._dataset, self._address = session, group, dataset, address
         self._left: set[int] = set()

@@ -32,7 +32,7 @@ class Closeable(Protocol):
 
 
 @dataclass
-class Session:
+class Membership:
     """What `get_context` stands for. opened: loaders, in the order in which they were made."""
 
     context: DistContext
@@ -145,13 +145,13 @@ def address_towards(host: str) -> str:
 
 # The current session
 
-_current: list[Session] = []
+_current: list[Membership] = []
 
 
-def start(context: DistContext, cluster: ClusterOptions | None, timeout_s: float = _CALL_S) -> Session:
+def start(context: DistContext, cluster: ClusterOptions | None, timeout_s: float = _CALL_S) -> Membership:
     """Makes a session the current one, and closes the one before. timeout_s: of collective calls."""
     stop()
-    session = Session(context, cluster or ClusterOptions(), float(timeout_s))
+    session = Membership(context, cluster or ClusterOptions(), float(timeout_s))
     _current.append(session)
     # Exit handlers run in reverse order. Those of weakref, which the first line registers, end the servers through which this
     # process still has to talk to the others. Processes that multiprocessing forks come to its handlers alone.
@@ -161,11 +161,11 @@ def start(context: DistContext, cluster: ClusterOptions | None, timeout_s: float
     return session
 
 
-def current() -> Session | None:
+def current() -> Membership | None:
     return _current[-1] if _current else None
 
 
-def required(who: str) -> Session:
+def required(who: str) -> Membership:
     """Raises `OptionError` where no function has made a context yet."""
     if not _current:
         raise OptionError(
@@ -193,6 +193,6 @@ def get_context() -> DistContext | None:
     return _current[-1].context if _current else None
 
 
-def _at_exit(session: Session) -> None:
+def _at_exit(session: Membership) -> None:
     if session in _current:
         stop(failed=getattr(sys, "last_value", None) is not None)  # after an exception it does not wait for the others
