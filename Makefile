@@ -15,7 +15,7 @@ CUDA_ARCHITECTURES ?= 90
 # What the installed package is made of, besides Python files (an editable install finds those in src/).
 BUILD_INPUTS := pyproject.toml constraints-dev.txt CMakeLists.txt $(wildcard cuda/*.* cuda/boot/* cuda/include/glt/*)
 
-.PHONY: install demo test test-all soak faults multi-host ptx-check gpu-check lint format wheel clean
+.PHONY: install demo test test-all soak faults multi-host ptx-check gpu-check docs lint format wheel clean
 
 install: $(VENV)/.installed
 
@@ -65,6 +65,10 @@ ptx-check: install
 # On a machine with a GPU, nvcc, and torch with CUDA for PYTHON; needs no network, installs nothing, takes less than 8 minutes.
 gpu-check:
 	PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(if $(filter file,$(origin PYTHON)),python3,$(PYTHON)) -m benchmarks.gpu_check
+
+# docs/options.md: every option with its type, default and meaning.
+docs: install
+	$(BIN)/python docs/options_page.py
 
 lint: install
 	$(BIN)/ruff check

@@ -1,4 +1,4 @@
-"""Writes docs/options.md from the options classes: ``python docs/options_page.py``. A test fails when the page is stale."""
+"""Writes docs/options.md, which is not in git, from the options classes: ``make docs``."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ REQUIRED: dict[type, dict[str, Any]] = {  # without which there is no object who
 }
 HEAD = """# Options
 
-Every option with its type, its default and its meaning. This page is made from the source by
-`python docs/options_page.py`; do not edit it. [configuration.md](configuration.md) shows how the groups make a run, and
+Every option with its type, its default and its meaning. `make docs` makes this page from the source; do not edit it.
+[configuration.md](configuration.md) shows how the groups make a run, and
 `python -m lightning fit --data.help GLTDataModule` prints the same in a terminal.
 
 `data` stands in YAML as `class_path: glt_lightning.GLTDataModule` with the options under `init_args`. In Python,

@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--partitioner", choices=("random", "frequency", "metis", "streaming"), default="random")
     args = parser.parse_args(argv)
 
-    # OGB keeps its processed data as pickles; torch >= 2.6 reads of those only the classes that it is told.
+    # OGB keeps its processed data as pickles; torch >= 2.6 reads only classes of those that are listed.
     with torch.serialization.safe_globals([DataEdgeAttr, DataTensorAttr, GlobalStorage]):
         dataset = PygNodePropPredDataset(args.dataset, str(args.root))
     data, splits = dataset[0], dataset.get_idx_split()

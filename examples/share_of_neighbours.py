@@ -1,4 +1,4 @@
-"""Fan-outs as a share of the degree: hubs give more neighbours than small nodes, up to a limit.
+"""Fan-outs as a share of the degree: nodes of high degree give more neighbours than others, up to a limit.
 
 python examples/share_of_neighbours.py --share 0.5
 PYTHONPATH=examples python -m lightning fit --model GraphSAGE --data GLTDataModule --data.dataset demo \

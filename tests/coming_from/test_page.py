@@ -14,6 +14,8 @@ import torch
 from torch_geometric.data import Data
 
 import glt_lightning
+import glt_lightning.compat.dgl
+import glt_lightning.compat.glt.distributed
 from glt_lightning import partition
 
 PAGE = Path(__file__).parents[2] / "docs/coming-from.md"

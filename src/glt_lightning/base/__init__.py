@@ -5,8 +5,8 @@ job start in a fraction of a second because of it.
 
 * **Options** are frozen dataclasses with keyword arguments, a documented field each, checked in ``__post_init__``. They
   travel whole: a component takes the object, not its fields. Derived numbers are properties. YAML's leaves are these
-  fields, so an option is declared, documented and checked in one place; the command line and docs/options.md are made
-  from them.
+  fields, so an option is declared, documented and checked in one place; the command line, its help and the page
+  of `make docs` are made from them.
 * **Errors** derive from `GLTError`: `OptionError` for what a user typed, `DataError` and `PartitionError` for what lies
   on disk, `PeerError` for another process. A message says what was given, what is allowed and what to do.
 * **Types**: `NodeType`, `EdgeType`, `GraphSchema`; a homogeneous graph has the one node type `NODE` and the one edge

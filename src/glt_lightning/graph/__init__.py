@@ -1,6 +1,6 @@
 """A partition folder in memory: its manifest, mapped arrays, and the tiers and caches that hold its rows.
 
-A folder (docs/on-disk-format.md) has one manifest and a folder per part. `LocalPartition` opens some of its parts:
+A folder (``manifest.py`` has the format) has one manifest and a folder per part. `LocalPartition` opens some of its parts:
 topology as CSC by destination, attributes as rows, all memory-mapped, so that processes of a host share pages. A folder
 of another build, a truncated file or a manifest that does not match is refused in `Manifest` and `LocalPartition.open`.
 

@@ -1,6 +1,165 @@
 """The manifest of a partition folder: its contents, the options it was made with, and the checks before it is used.
 
-`docs/on-disk-format.md` is the reference of the format.
+This text defines the format, version 3. A partition is a folder of plain arrays and one JSON file. It is written once
+and never changed; any number of processes map it and share the page cache. `numpy.load` without pickles and a JSON
+parser read all of it.
+
+    manifest.json
+    splits/<name>.npy                     int64 [S]       seeds: gids in the order of the user's split; the position is input_id
+    edge_splits/<r>/<split>/<array>.npy   int64           optional: edges to predict, by the user's ids (below)
+    nodes/<t>/gid.npy                     ids [num_nodes]  gids of all nodes of the type by the user's id
+    nodes/<t>/times.npy                   int64 [num_nodes]  their times, where row_order has some
+    tables/encoding.npy                   uint8 [bytes]   optional: JSON (UTF-8), how columns of tables became features
+    part<p>/nodes/<t>/n_id.npy            ids [rows]      the user's node id by row
+    part<p>/nodes/<t>/hotness.npy         float32 [rows]  expected accesses of the row by one batch of the part's own seeds
+    part<p>/nodes/<t>/<attr>.npy          [rows, ...]     node attributes by row: x, y and whatever the data has
+    part<p>/hot/<policy>/<t>/gids.npy     ids [K]         nodes of other parts that the part's batches want, hottest first
+    part<p>/hot/<policy>/<t>/hotness.npy  float32 [K]     their expected accesses by one batch
+    part<p>/edges/<r>/indptr.npy          int64 [rows+1]  row pointers; rows are those of the edge type's destination type
+    part<p>/edges/<r>/indices.npy         ids [edges]     gids of the sources
+    part<p>/edges/<r>/edge_ids.npy        edge ids [edges]  the user's edge id of each stored edge
+    part<p>/edges/<r>/<attr>.npy          [edges, ...]    edge attributes in the order of edge_ids
+    part<p>/edges/<r>/<attr>.cum.npy      int32 [edges]   sums of the weights of the row, of partition.weights
+    part<p>/edges/<r>/times.npy           int64 [edges]   for edge types in row_order: times, which ascend within each row
+
+``<p>`` counts parts from 0. ``<t>`` and ``<r>`` are positions in ``node_types`` and ``edge_types``, which are in
+lexicographic order. A homogeneous graph has the one node type ``node`` and the one edge type ``["node", "to",
+"node"]``.
+
+**Numbers of nodes.** Nodes of a type are numbered anew so that part *p* owns one contiguous range, ``bounds[t][p]`` up
+to ``bounds[t][p + 1]``. A **gid** is the new number plus the number of nodes of all earlier types. A node's **row** is
+its new number minus ``bounds[t][p]``. A gid is thus found by a search among P + 1 numbers per type, and ``n_id`` gives
+a row's user id. ``gid`` gives the gid of a user id: one array for the whole graph, which every host maps, since
+negatives are drawn among the user's ids. Folders of version 2 lack it: they are read, but no negatives can be drawn.
+Seeds are stored as gids.
+
+Within a part, nodes are ordered by **hotness** for the part's own batches, hottest first, ties by the number of edges
+that have the node as source, then by the user's id. A prefix of a part's rows is thus the best set of its own rows to
+cache, without an index.
+
+Nodes of *other* parts that a part's batches will want are listed under ``hot/<policy>``, where ``<policy>`` says how
+hotness was worked out (``vip``, ``presample``, ``degree``, ``given``; partitioning.md): all nodes with a hotness above
+zero that another part owns. With more than one part, each policy of the manifest has a list for every part and node
+type.
+
+**Edges.** An edge is stored in the part of its destination (``edge_direction`` is ``"in"``): row ``i`` of ``indptr``
+lists the sources of the edges into node ``i``. A row is sorted by (user id of the source, edge id). This order, and
+with it the samples, does not depend on the number of parts.
+
+With ``partition.time_attr`` the manifest has ``row_order``: ``time_attr``, the attribute; ``of``, whether it is one of
+``nodes`` or of ``edges``; and ``edge_types``, the positions of the edge types that have times. Their rows are sorted by
+(time, user id of the source, edge id), and ``times.npy`` has the time of each entry: the attribute of the edge, or of
+its source. Rows of other edge types are in the usual order. Where parallel edges are merged, only those of equal time
+are.
+
+An **edge id** is the edge's column in the user's ``edge_index``. With ``undirected``:
+
+* within one node type, the reverse of column *k* of E columns gets the id E + *k*, then parallel edges are merged and
+  keep the lowest id;
+* between two node types, a second edge type ``[dst, "rev_" + rel, src]`` holds the reverse edges, with the columns as
+  ids and nothing merged. It is not added when the data has that edge type already.
+
+Edge attributes of a reverse edge are those of the edge it came from.
+
+**Edges to predict.** ``edge_splits/<r>/<split>`` has the edges to predict of an edge type, for ``<split>`` train, val
+or test: ``edge`` int64 [2, S], sources and destinations; and where they are given, ``label`` [S, ...] of numbers,
+``time`` int64 [S], ``negatives`` int64 [S, K] (destinations; -1: to be drawn) and ``negative_edges`` int64 [2, M]. All
+are the user's ids, so that they do not depend on the parts. Edges whose pair of nodes is in no training edge are not
+stored as edges of the graph, neither in their reverse; ids of the others are still columns of the user's
+``edge_index``.
+
+**How columns of tables became features.** ``tables/encoding.npy`` exists when the data set was tables. Its bytes are
+JSON: ``nodes`` (by node type) and ``edges`` (by ``SRC__REL__DST``) each have ``columns``, the fitted columns in the
+order of the features, each with its kind in ``as`` (``plain``, ``number``, ``date``, ``one_hot``, ``code``), the name
+of its ``column`` and its numbers or ``categories``; ``features``, the names of the columns of ``x`` or ``edge_attr``;
+``asked``, the keys of the mapping that they come from; and ``classes``, the names of labels 0, 1, ... where labels are
+text. Data says what they mean; ``encode_rows`` applies them.
+
+**Types of numbers.** All arrays are little-endian, in C order. Node ids (``n_id``, ``indices``) are int32 when all gids
+fit, else int64 (``id_dtype``); edge ids likewise (``edge_id_dtype``).
+
+An ``.npy`` file's data begins at byte 4096, so that a map of it is aligned for any type. Readers must still take the
+offset from the header.
+
+**Attributes in fewer bytes.** An attribute is stored as it is given unless ``encodings`` names it, as
+``nodes/<t>/<attr>`` or ``edges/<r>/<attr>``. ``stored`` is what its rows are:
+
+Value, ``dtype`` of the file, and a row of D values:
+
+* ``float16``: ``<f2``; the nearest float16
+* ``bfloat16``: ``<u2``; the nearest bfloat16: the upper half of a float32
+* ``int8``: ``|u1``, [rows, 4 + D]; a little-endian float32 *s*, the greatest absolute value of the row by 127; then D
+  signed bytes, each value by *s*. A row of zeros has *s* = 0
+
+Rounding is to the nearest, ties to even. ``given`` is what batches have: ``float32``, decoded (for ``int8``, *s* times
+the byte, rounded once), or for ``stored: bfloat16`` also ``bfloat16``, as the user's data had it. What is encoded is
+finite, and so is what comes back. An array may have any number of dimensions; for ``int8`` it has two. Rows are mapped,
+cached and sent as they are stored, and decoded when they are gathered into a batch.
+
+**manifest.json:**
+
+* ``format``, ``version``: ``"glt_lightning.partition"``, ``3`` (read, too: ``2``, without ``nodes/<t>/gid.npy``)
+* ``num_parts``: number of parts P, at least 1; parts may be empty
+* ``homogeneous``: whether batches are given back as ``Data`` rather than ``HeteroData``
+* ``node_types``, ``edge_types``: sorted names; an edge type is ``[source, relation, destination]``
+* ``edge_direction``: ``"in"``
+* ``num_nodes``, ``num_edges``: per type; edges as stored
+* ``bounds``: per node type, P + 1 numbers from 0 to ``num_nodes``
+* ``id_dtype``, ``edge_id_dtype``: ``"int32"`` or ``"int64"``
+* ``num_classes``, ``target_type``: what the labels tell, or ``null``
+* ``splits``: name → ``{"node_type", "count", "ids_hash"}``; the last, optional, is BLAKE2b (16 bytes) of the user's ids
+  as int64 in the order of the split
+* ``edge_splits``: optional: ``"<r>/<split>"`` → ``{"count", "digest"}``; the digest is a hash of the arrays
+* ``arrays``: relative path → ``{"dtype", "shape", "bytes", "crc32", "chunks"}``; every file but the manifest is listed
+* ``class_names``: optional: names of the classes, ``num_classes`` of them
+* ``encodings``: optional: attribute → ``{"stored", "given"}`` (above)
+* ``num_categories``: optional: node type → the number of codes of each column of its attribute ``x_codes``, integers
+  [rows, C]
+* ``made_by``: data set (``source``, ``fingerprint``), ``undirected``, ``normalize``, ``splits`` (hash of the user's
+  own), ``algorithm`` (of a file of part numbers, its hash), ``num_parts``, ``seed``, ``hotness``, ``num_neighbors``,
+  ``batch_size``, ``wide_ids``, ``storage`` (if asked for), ``package_version``; what else the algorithm depends on
+* ``hotness``: policy → what it was worked out for (``num_neighbors``, ``batch_size``); the first orders the rows
+* ``options_hash``: BLAKE2b (16 bytes) of ``made_by`` without ``package_version``, as JSON with sorted keys and no
+  blanks
+
+``dtype`` is numpy's spelling (``"<f4"``), ``bytes`` the size of the file, ``crc32`` that of the data without the
+header. ``chunks``, which folders of earlier releases lack, has for each 64 MiB of the data, and for the rest, the first
+16 bytes of its SHA-256 in hexadecimal: by it a copy is checked piece by piece.
+
+**A reader must refuse** the following. Each of these is an error that names the file: no manifest; no JSON object;
+another format or version; a key missing or of another kind; types not sorted; bounds that do not cut the nodes; a path
+that is not one of the above (no ``..``, nothing absolute); an array missing in one part and present in another; rows,
+edges or splits that do not add up; an encoding of something that is no attribute, or that its array cannot hold;
+``num_categories`` that do not fit ``x_codes``; an ``options_hash`` that does not match. Of an array: file missing, no
+regular file, another size, another dtype or shape than listed, Fortran order, objects. Of ``n_id``, over the parts of a
+type: a number outside 0 to N - 1, or one that is there twice. This is checked whenever user ids are looked up (own
+splits, predictions of all nodes), and on opening for types whose ids take up to 16 MiB.
+
+**Checksums.** Arrays up to 16 MiB are verified whenever they are opened; larger ones, which every process of a host
+would have to read before its first batch, on demand (``python -m lightning partition --verify FOLDER``). Damage that
+changes a size is always noticed.
+
+**Files that shrink while they are mapped.** Reading a page that is no longer there raises SIGBUS. In a training process
+that makes batches, and in an owner, the batch or the reply becomes an error that names the file. A sampler process
+names the file and ends; its successor refuses the file. Other reads name the file before the process ends. Bytes
+missing from the last remaining page read as zeros, without a signal; the next opening checks the size.
+
+**Writing.** The writer holds a lock beside the target (``.<name>.lock``, ``flock``), writes into ``.<name>.tmp-<pid>``
+beside it and renames that folder when it is complete: a target that exists is whole. A killed run leaves at most these
+two names, which the next run removes; for a writer that is alive it waits, up to a deadline. Working files have no
+name, so that the system always frees them. After a power failure verify the large arrays once.
+
+A folder that several runs fill (``partition --parts``) gets each part by one rename, and beside its arrays a
+``part.json``: the entries of its arrays, and what it must share with the others. The run that adds the last part writes
+``manifest.json``. Parts that were written with different options are refused.
+
+A complete folder with the requested ``options_hash`` is used again. Any other folder is left unchanged, and the error
+lists the options that differ.
+
+Memory is bounded by ``partition.memory_bytes`` plus some bytes per node (how many): edges are dealt into ranges of
+destination rows (in memory while they fit, else in a working file), and each range is sorted by itself; feature rows
+likewise. The content does not depend on ``memory_bytes``. A single row with more edges than the memory holds is still
+sorted in one piece.
 """
 
 from __future__ import annotations

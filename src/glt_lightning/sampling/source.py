@@ -132,7 +132,7 @@ class OwnerQuestion(ABC, Generic[A]):
 
     @abstractmethod
     def to_wire(self) -> tuple[dict[str, Any], Arrays]:
-        """Header and arrays of the request; docs/wire-format.md has them."""
+        """Header and arrays of the request; the question's module has their fields."""
 
     @classmethod
     @abstractmethod

@@ -1,4 +1,25 @@
-"""The home of a host's rows for ranks on other hosts: it answers reads, and applies each write once."""
+"""The shard server of a host's rows for ranks on other hosts: it answers reads, and applies each write once.
+
+The first rank of a host serves the host's rows of tensors of one's own to the ranks of the same job on other hosts,
+from the first tensor on. Only callers with the role ``worker`` or ``client`` and the same ``job`` are answered.
+``tensor`` in each request is the name that rank 0 drew for the tensor when all ranks created it together, 16
+hexadecimal digits; a tensor that is unknown or closed is an error. Rows are numbers in the type; those that lie on
+another host, or are out of range, are an error.
+
+**rows** reads rows. The request has ``tensor`` and the array ``rows`` int64 [n]; the reply has the array ``values`` of
+the tensor's dtype (bfloat16 as uint16): the first rows, as many as fit into ``cluster.limits.reply_size``, at least
+one; the others are asked for again.
+
+**put** writes. The request has ``tensor``; ``how``: ``set``, ``add`` or ``fill``; ``writer``: 16 to 100 characters,
+drawn once by each rank for each shard server; ``seq``: the number of the write, from 1 for each writer; ``rank`` and
+``epoch``, the rank that writes and its number of barriers so far, by which conflicting writes are told; the arrays
+``rows`` int64 [n] and ``values`` [n, ...], for ``fill`` ``values`` [...] alone. The reply is empty. A writer sends a
+write when the one before has its reply. The shard server applies the write after the last one; one with a number that
+was applied already is answered and not applied again; any other number is an error. So each write is applied once,
+however often it is sent and whatever overtakes it. dtype and shape must be the tensor's; nothing is written otherwise.
+
+**count** gives ``nonzero``, the number of values in the host's rows of ``tensor`` that are not zero.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +52,8 @@ class _Writer:
 
 
 class RowsHome:
-    """Serves the tables of this host at ``address`` to the ranks of the same job on other hosts: ``rows``, ``put``, ``count``
-    (docs/wire-format.md, "Home of rows"). Close it.
+    """Serves the tables of this host at ``address`` to the ranks of the same job on other hosts: ``rows``, ``put``, ``count``.
+    Close it.
 
     A writer numbers its writes from 1 and sends the next one when it has the answer to the last. So a write whose number was
     applied already is one that was sent again, and is answered without being applied.

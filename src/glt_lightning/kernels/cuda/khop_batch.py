@@ -1,4 +1,33 @@
-"""A k-hop batch on a CUDA device as one native call, in memory for as much as its fan-outs can find."""
+"""A k-hop batch on a CUDA device as one native call, in memory for as much as its fan-outs can find.
+
+``glt_cuda_khop`` queues a whole batch before any of its sizes is known. From the numbers of seeds, the fan-outs and the
+sizes of the types it computes the largest number of rows and picks of each step (one edge type of one hop)
+(``khop_room.h``) and launches kernels for that many. Each kernel reads the true number from a cell that an earlier
+kernel wrote. Three memsets clear the sizes, the cells and the table; one kernel for each node type that has seeds
+inserts them; then a step is three kernels:
+
+1. **Count** (a scan): finds the row of each node of the frontier, stores its address and degree (16 bytes) and the
+place of its first pick. 2. **Pick**: 8, 16 or 32 lanes a row, the least that has a lane for each pick. Each pick is
+inserted into the table at once and stores 8 bytes: its slot and the lid of its row. 3. **Number** (a scan): a pick
+whose order is still the one in its slot is a first occurrence. It takes the next lid, writes the node and its user id,
+and writes its lid into the slot. The lid is no higher than the order was, so threads that read the slot meanwhile see
+from either value that they are not the first.
+
+When the table has all lids, one kernel per edge type turns slots into lids and writes ``edge_index`` [2, edges] of all
+hops in one piece. With one edge type and three hops that is 11 kernels; with seeds of S node types and R edge types
+that reach rows in each of H hops, S + R (3 H + 1).
+
+* **Table** (``lids.h``): one 4-byte order for every node of the graph, written by an atomic minimum, if that takes no
+  more memory than a hash table of the batch's nodes (up to twice as many nodes as that has slots). Else open addressing
+  with 8-byte slots (id, order), twice as many as nodes can be found, written by one compare-and-swap or one minimum.
+* **Scan** (``scan.cuh``): single pass with decoupled look-back [4], tiles of 1024. A tile takes its number when its
+  block starts, so every tile that it waits for is running. ``place`` may run before later tiles are counted, so a body
+  that changes an input of the count must say why that is safe.
+* **Batches without a bound.** With more than 2^24 picks (``max_picks``), a fan-out of -1 that meets rows, or at least
+  2^32 - 1 nodes, the batch is sampled hop by hop. The result is the same.
+* **Threads and streams.** ``CudaKHopOp`` caches only the bounds for up to 64 numbers of seeds, so several threads may
+  queue batches on several streams.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,21 @@
-"""A k-hop batch on a CUDA device hop by hop: where fan-outs do not bound it, or some parts of the graph are remote."""
+"""A k-hop batch on a CUDA device hop by hop: where fan-outs do not bound it, or some parts of the graph are remote.
+
+If some parts are not mapped here, a GPU samples hop by hop (``kernels/cuda/khop_steps.py``). The device knows where
+each part begins and divides the new nodes of a hop into remote and local ones; the remote ids are copied to the host
+with the sizes of the hop, in its only wait. While the owners answer (or cached lists are read), the device counts and
+picks for the local nodes. Then the remote picks are copied to the device, owner by owner. A scan of all counts gives
+each row's place; local and remote picks are scattered to their places and relabelled. A hop that finds more than 65,536
+remote nodes of one type waits once more for the rest. Attributes of remote rows are gathered into pinned memory as they
+are stored, copied in one piece, and appended to the mapped parts under ids of their own, so that one gather (and
+decode) reads all. That takes about 70 launches a hop with one edge type, most of them torch's; several threads with a
+stream each hide them, as they hide the wait for other hosts.
+
+Further edges of subgraphs (``subgraph_type``, ``sampling/device_subgraph.py``): the destinations in remote parts and
+the sources among which edges are wanted are copied to the host, and owners are asked for the edges between them
+(``induce``). Meanwhile the kernels of ``induce.cu`` read the rows that are here. The answers are copied to the device,
+which looks up their sources in the batch, or in the tree of each row, by a binary search, and sorts both by row. Of the
+edges that are left, the numbers of the remote ones go back to the host, which asks owners for their attributes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The questions to owners of remote rows, one file each. `sampler.source` tells how they travel."""
+"""The questions to owners of remote rows, one file each, with the code of both sides and the fields of request and reply.
+
+Owners keep no state, so every question may be repeated. Ids are gids, as int32 where all nodes and edges of the graph
+can be counted with it, else int64. `sampling.source` has how questions travel."""
 
 from __future__ import annotations
 

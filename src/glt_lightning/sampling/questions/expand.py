@@ -1,10 +1,41 @@
 """The question for neighbours of rows, answered in a bounded reply: counts first, then the memory, then the picks.
 
-A reply has as many picks as fit, and their total number; the caller requests the rest. So a node of ten million neighbours
-costs an owner the memory of one reply at a time, and the caller the memory of the result.
+A reply has as many picks as fit, and their total number; the caller requests the rest. So a node of ten million
+neighbours costs an owner the memory of one reply at a time, and the caller the memory of the result.
 
-What a request takes is known from the degrees of its rows before the work begins. Between pieces of `MOST_SCANNED` entries the
-owner looks whether its caller is still there.
+What a request takes is known from the degrees of its rows before the work begins. Between pieces of `MOST_SCANNED`
+entries the owner looks whether its caller is still there.
+
+**expand** samples the neighbours of rows.
+
+The request:
+
+* ``key``, ``hop``: batch key (below 2^64) and hop (0 to 15) of the draws
+* ``fanouts``: one integer per edge type, at most 65536: 0 leaves it out, -1 takes all
+* ``replace``, ``with_edge``: with replacement; whether edge rows are wanted
+* ``timed``, ``last``: where it is true: entries with times are drawn between the bounds of their tree; the latest of
+  them
+* ``labor``: where it is true: rows are drawn by LABOR
+* ``picker``: where a picker picks: an object of texts, ``class_path``, ``arguments`` (JSON), ``version`` and ``probe``,
+  a hash of its picks from made-up rows. All must be those of the owner's own picker; nothing is imported. Picks of a
+  row are then in the picker's order
+* ``first``: picks that the asker has already; left out: 0
+* array ``"<t>"``: ids [F] of destination nodes of type *t*
+* array ``"tree/<t>"``: in a disjoint batch: int32 [F], the trees of these nodes; a node may come once for each tree
+* arrays ``since``, ``until``: with ``timed``: int64 [number of trees], the bounds of each tree, both included
+* array ``"excluded/<r>"``: where some edges are to be left out: ids [2, X] of destinations, which the owner has, and
+  sources, ascending in this order, each pair once; at most 65,536 in a request
+
+The reply, for each edge type *r* that was expanded:
+
+* ``total``: picks of all rows of all edge types
+* array ``"<r>/counts"``: [F], picks of each row; only with ``first`` 0
+* array ``"<r>/neighbors"``: ids [n]
+* array ``"<r>/edge_rows"``: [n], with ``with_edge``
+
+All picks are in one order: edge types ascending, rows as asked, a row's picks ascending. A reply has those from
+``first`` on that fit into the owner's ``cluster.limits.reply_size``, at least one; the asker repeats the request with
+its number of picks until it has ``total``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""The question for attributes of rows."""
+"""The question for attributes of rows.
+
+**gather** reads attributes. The request names tables, ``"tables": [["node" or "edge", type, [name, ...]], ...]``, and
+has for the *k*-th of them the array ``"<k>"``: gids of nodes, or edge rows. The reply has the arrays ``"<k>/<name>"``,
+one row for each id, as it is stored. ``n_id`` and ``edge_ids`` are names like any other; ``indices`` of edges are their
+ends, int64 [n, 2], the gids of source and destination. The rows are the first of those asked for, table after table,
+that fit into ``cluster.limits.reply_size``, at least one; the others are asked for again.
+"""
 
 from __future__ import annotations
 

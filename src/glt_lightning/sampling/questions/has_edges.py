@@ -1,4 +1,11 @@
-"""The question whether there are edges."""
+"""The question whether there are edges.
+
+**has_edges** tells whether edges are stored; with ``weights``, as in ``expand``, such whose weight is not 0. The
+request has ``edge_type`` (an index) and the arrays ``dst`` and ``src``, gids of the same number; the nodes ``dst`` are
+in the owner's parts. The reply has the array ``found`` uint8: 1 where there is an edge from ``src[i]`` to ``dst[i]``.
+An owner answers the first pairs, as many as fit into ``cluster.limits.reply_size``, at most 65536, and so many that
+their rows have 2^26 entries together, since rows are scanned; the others are asked for again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,15 @@
-"""The question for the edges among some nodes."""
+"""The question for the edges among some nodes.
+
+**induce** gives the edges among some nodes. The request has ``edge_type`` (an index), the array ``rows``, gids of
+destination nodes in the owner's parts, and the sources that are meant: the array ``members``, their gids in ascending
+order, or, where that is smaller, ``bitmap`` uint8 [ceil(N / 8)], a bit for each of the N nodes of the source type in
+the order of their gids, the first one the highest of its byte. ``weights`` is as in ``expand``; edges of weight 0 are
+left out. ``limit``, if given, is the most entries that a row may have; a longer one is an error. The reply has
+``counts``, the number of edges of each row, and for each edge, row after row in stored order, ``members``, the position
+of its source among the members, and ``edge_rows``. An owner answers the first rows, at least one, as many as fit into
+``cluster.limits.reply_size``, at most 65536, with 2^26 entries together and 2^20 edges among the members, unless the
+first alone has more; the others are asked for again. A row whose edges do not fit into a reply is an error.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,18 @@
-"""The question to take walks on for as long as they stay in an owner's parts."""
+"""The question to take walks on for as long as they stay in an owner's parts.
+
+**walk** takes random walks on for as long as they stay in the owner's parts. The request has ``edge_types`` (indices:
+step j goes along the one at j modulo their number, from a node to the source of an edge into it), ``length`` (steps, at
+most 65536 of all walks of a root), ``restart`` (of 2^32: the probability with which a walk goes back to its root before
+a step that begins the edge types anew, but for the first), ``ends`` (it ends there instead) and ``weights`` as in
+``expand``. To begin walks it has ``key`` (64 bits), ``walks`` (of each root), the array ``roots`` and, in a disjoint
+batch, ``trees`` int32 [n]; for walks on their way the arrays ``roots``, ``at`` (where each stands), ``streams`` uint64
+(of its draws) and ``step`` int32 (how many it has taken). Edges of these rows that walks do not go along are
+``excluded/<r>``, as in ``expand``; an owner of an earlier release refuses them. The reply has ``counts``, the number of
+nodes that each walk came to, at least one, ``nodes``, walk after walk, with a -1 behind those of a walk that ended
+before its last step, and, where walks began, ``user_ids`` of the roots. An owner answers the first roots or walks, as
+many as fit into ``cluster.limits.reply_size``, at most 65536 walks and at most 2^22 steps; the others are asked for
+again.
+"""
 
 from __future__ import annotations
 

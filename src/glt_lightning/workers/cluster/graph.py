@@ -1,4 +1,15 @@
-"""A whole graph, of which this process maps some parts or none."""
+"""A whole graph, of which this process maps some parts or none.
+
+Operations, their requests and replies:
+
+Operation, request and reply:
+
+* **info**: ``parts``; the body is the partition's manifest, as JSON
+* **split**: ``name``; ``node_type``, array ``gids`` int64 [S]
+* **edge_split**: ``edge_type``, ``name``; arrays of the split, as on disk: ``edge`` int64 [2, S], the user's ids, and
+  what belongs to it
+* **seeds**: ``node_type``, array ``ids`` (the user's; none: all nodes); ``node_type``, array ``gids`` int64 [S]
+"""
 
 from __future__ import annotations
 

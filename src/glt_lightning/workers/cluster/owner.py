@@ -22,7 +22,7 @@ _SLOTS = 16  # replies in flight that are written into recycled memory
 
 class Owner:
     """The operations on the parts that a process maps: those of `sampler.questions`, and ``here`` (a heartbeat).
-    docs/wire-format.md has their messages.
+    Each question's module has its messages.
 
     reply_bytes: limit of one reply; larger answers take several.  works_for: pid of the process whose sampler this one is;
     None: it samples for itself.  picker: that other processes may ask for.

@@ -1,7 +1,43 @@
 """A request for a batch as a header and a body: the same for sampler processes and graph servers.
 
-docs/wire-format.md has its fields (``make``). Checks that do not depend on the graph are here, those that do in
-`server.question`.
+Checks that do not depend on the graph are here, those that do in `server.question`.
+
+The fields of ``make``, of a graph server:
+
+* make: ``session``, ``talk``, ``run``, ``number``, ``key``, ``config``, arrays ``seeds`` and ``input_id`` int64 [S],
+  and where wanted ``seeds/<node type>`` int64, ``excluded/<edge type>`` int64 [2, X] as in ``expand``, ``tree/<node
+  type>`` int32, ``extra/<name>`` and ``link/<name>``, and ``neighbor_key``, 64 bits, where several batches draw
+  neighbours alike
+
+A request ``make`` carries all that its batch depends on: 64 bits of ``key``, gids of ``seeds``, and ``config`` with
+``seed_type``, ``fanouts`` (a list of edge types' fan-outs, -1 to 65536, for each of at most 16 hops), ``replace``,
+``with_edge``, ``threads``, and where it is true ``stored``: attributes kept as float16 or bfloat16 come undecoded;
+``pointers`` and ``by_source``: the batch has the arrays ``edge/<edge type>/edge_index/colptr`` and ``edge/<edge
+type>/edge_index/by_source`` (what they are); ``with_row``: it has ``node/<node type>/n_id/row``, the number of each
+node in its type, int64; where they are false ``node_attrs``: the batch has neither ids nor attributes of nodes, and
+``edge_attrs``: none of edges; and ``aggregate``, ``mean`` or ``sum``, where the first layer is aggregated: the batch
+has it as ``x_neighbors/mean`` or ``x_neighbors/sum``, and ends a hop earlier; ``disjoint``: every seed has a tree of
+its own, or that of ``tree/<node type>``, one for each seed, and the batch says of each node in ``node/<node
+type>/batch`` which it is in; ``timed``, ``last`` and ``labor``, as in ``expand``, with ``since`` and ``until`` for each
+seed (of ``link``, for each edge); and ``subgraph``, an object with ``kind`` (``bidirectional`` or ``induced``),
+``limit`` and ``reverse`` (for each edge type that of the other direction, or -1), where more edges are wanted: the
+first has ``edge/<edge type>/edge_index/is_flipped``, the second no ``num_sampled_edges``. ``importance`` is an object
+with ``edge_types`` (names of the edge types of the batch, in order), ``metapaths`` (for each the indices of stored edge
+types, as in ``walk``), ``walks``, ``length``, ``restart``, ``ends`` and ``self_loops``, where walks find the
+neighbours: ``fanouts`` are then of these edge types, ``edge_attrs`` is false, and the batch has ``edge/<edge
+type>/visits`` int64 and ``edge/<edge type>/edge_weight`` float32. ``picker`` is as in ``expand``, and compared with
+that of the server. A server of an earlier release refuses a request with one of these. The server checks the request
+against its graph and keeps no state of loaders or epochs. ``seeds`` are of ``seed_type``; those of further node types
+are named with its index. With ``link`` in ``config``, a batch is made of edges: ``seeds`` are their sources,
+``link/dst`` their destinations, int64 [S], and where a trainer has them ``link/negatives`` [S, K], ``link/trial_src``,
+``link/trial_dst`` [N, T] (user ids) and ``link/rejected`` [n], and ``link/time`` [S] where negatives have to exist by
+then; the answer has arrays such as ``link/edge_label_index`` (``sampler.link``). ``joint`` in ``link``: both ends of a
+pair have one tree. ``turned``: the edges come the other way round than they are stored. ``more_links`` in ``config``
+are further edge types; the arrays of each are named ``link/<edge type>/<name>``, and ``link/<edge type>/src`` are its
+sources. The arrays ``extra/<name>`` come back in the batch as ``seed/<name>``, unchanged; those of seeds of a further
+node type are named ``<node type>/<name>``, and ``<node type>/input_id`` are their positions. A server of release 0.1
+refuses these, and one of an earlier release ``excluded/<edge type>``. ``run`` and ``number`` are the client's names for
+the batch; a request that is known already is not carried out twice.
 """
 
 from __future__ import annotations

@@ -4,6 +4,15 @@ Client and server exchange messages over an abstract unix socket, which has no f
 accepted. The server sends the number of a slot and the layout of the batch in it, the first time with the slot's
 descriptor. The client reports when the last view of a batch is gone, which frees the slot for another batch. While a
 client references many batches, further ones are copied, so that their slots are free again.
+
+``place`` is a hash of the running host's id, the network namespace and the user; if it is the server's, ``handover``
+names an abstract unix socket (else it is empty), and the client takes its batches there instead of from ``batches``.
+Both ends check with ``SO_PEERCRED`` that the other belongs to the same user. The frames are two little-endian uint32,
+the lengths of a JSON header and of a body (always 0), and the header. The client begins with ``session`` and ``talk``
+and gets ``{"ok": true}``; then come the headers of ``batches`` with ``slot`` and ``nbytes``: the batch lies at the
+beginning of a memfd, whose descriptor rides on the frame the first time its slot is named. ``gone`` lists slots that
+will not be named again. The client sends ``{"free": [slot, ...]}`` when it does not read them any more. Slots that a
+client still has when its connection ends are not used again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,40 @@
-"""The graph server: sampler processes that make batches for any number of clients."""
+"""The graph server: sampler processes that make batches for any number of clients.
+
+A client opens a session, asks for batches and takes them from a stream in the order in which they are finished. It
+chooses the session's id, 16 to 100 characters that nobody can guess: the id alone identifies the client.
+
+Operation, request and reply:
+
+* **open**: ``session``, ``max_restarts``, ``timeout_s``, ``place``; ``lease_s``, ``handover``
+* **make**: ``session``, ``talk``, ``run``, ``number``, ``key``, ``config``, arrays ``seeds`` and ``input_id`` int64
+  [S], and where wanted ``seeds/<node type>`` int64, ``excluded/<edge type>`` int64 [2, X] as in ``expand``,
+  ``tree/<node type>`` int32, ``extra/<name>`` and ``link/<name>``, and ``neighbor_key``, 64 bits, where several batches
+  draw neighbours alike; empty, at once
+* **drop**: ``session``, ``run``: what is not made of it is not wanted
+* **renew**: ``session``
+* **close**: ``session``
+* **status**: ``rank``, ``address``, ``graph``, ``partition``, ``parts``, ``num_parts``, ``uptime_s``, ``num_clients``,
+  ``clients`` (at most 100), ``samplers``, ``memory``, ``batches_per_s``
+* stream **batches**: ``session``, ``talk``; ``run``, ``number``, and ``arrays`` and ``counters``, or ``error`` and
+  ``traceback``
+
+``talk`` counts the streams of a session. A stream with a higher number, or a request that names one, ends the stream
+before it and gets the batches that it had left. The client repeats all unanswered requests under the new number, since
+a batch may have been lost with the old stream. Requests under an older number are ignored.
+
+``counters`` is what the batch took: a list of eleven counts, four times in seconds, and two counts, each at least 0 and
+below 2^63. In order, rows and bytes that were local, cached, remote, on disk; nodes whose neighbours were drawn, those
+of them with cached and with remote lists; the time for sampling, owners, disk and copying; and rows and bytes that were
+on a training device, which is 0 for a server (``Counters`` in ``sampling/counters.py`` says more). A
+number that cannot be one of these counts as 0, and the batch is taken.
+
+A session ends when its client was silent for ``lease_s``. Then, and after a restart of the server, operations that name
+it fail with the kind ``SessionLostError``; the client opens another one and asks again. ``max_restarts``: how often a
+batch may end its sampler process before the answer is an ``error``. ``timeout_s``: how long the client waits for a
+batch; a sampler that is silent for half of it (and 10 s) is replaced.
+
+`request_codec` has the fields of ``make``, `handover` the messages within a host.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +65,7 @@ class GraphServer:
     """Listens at ``address`` from the moment it is made, with its samplers ready. Close it.
 
     Clients open a session, ask for batches (`make`) and take them from a stream (`batches`) in the order in which they are
-    finished; docs/wire-format.md has the messages. A question carries everything that its batch depends on, so the server
+    finished; the module has the messages. A question carries everything that its batch depends on, so the server
     keeps no state of an epoch, and a restarted server makes the same batches.
 
     Its components: a `Scheduler`, which owns samplers and sessions; a `HandoverServer` for clients on the same host; and

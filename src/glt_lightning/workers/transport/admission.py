@@ -1,7 +1,46 @@
-"""Admission of clients to a server: bounds on open streams, on the memory of calls at work, and on that of replies that were not
-read yet.
+"""Admission of clients to a server: bounds on open streams, on the memory of calls at work, and on that of replies that
+were not read yet.
 
 A client is one TCP connection. It may choose its name but not its address, so streams are counted by address first.
+
+* header, opening: 64 KiB
+* arrays in a message: 1024
+* body: 2 GiB - 1 MiB
+* requests of a lane without an answer: 64, and 512 MiB: the server does not read on, so TCP makes the caller wait
+* lanes and streams of a server: ``cluster.limits.streams`` (1024), from one address ``streams_per_host`` (768)
+* sessions of a graph server: ``cluster.limits.sessions`` (1024)
+* memory of calls at work: ``cluster.limits.unread_size`` for a connection, ``unread_total_size`` for all
+* entries of rows that a call reads before it looks at its caller: 2^26, or one row
+* what a picker sees of the rows of one ``expand``: 2 GiB
+* requests ``make`` that wait: 4096 and 256 MiB of a session, 2 GiB of all, half of which is divided evenly among the
+  sessions
+* replies that are made and not read: ``cluster.limits.unread_size`` (256 MB) for a connection, ``unread_total_size`` (2
+  GB) for all
+
+Shares are counted by TCP connection and its address, not by the name that a caller chooses. A full server ends an idle
+connection (or session) of the address that has the most; that client connects again with its next request. If none is
+idle, ``REFUSED`` has ``again: true`` (a fault has the kind ``FullError``), and the caller tries again until its
+deadline. The next reply is made for a connection when its unread bytes and a reply as large as the lane's last one are
+within its share, so at most four replies of each lane exceed it. If the share of all is used up, the connection with
+the most unread bytes is ended when it has read nothing of one of its lanes for 2 s.
+
+**The work for a reply.** What a call takes is worked out before it begins, from its request and the degrees of the rows
+that it names, and reserved; it waits for that behind the calls that came before it. One that alone is larger than the
+limits waits until no other is at work. A large question is answered in part: the reply has the first rows, pairs or
+walks, and the caller asks for the others, so that work for a caller that has left ends by itself; an ``expand`` that
+has to read whole rows, and any request with excluded edges, looks between pieces whether its caller is still there.
+``here``, ``open``, ``drop``, ``renew``, ``close`` and ``status`` have a thread of their own on each lane, and are
+answered while other calls of the lane work.
+
+A frame that breaks these rules ends its lane; a request that can be read as a frame and cannot be carried out gets a
+``FAULT``. A stream is sent ahead of its reader by as much as HTTP/2's window holds, a few MB.
+
+What a caller without the certificate or the secret sends is dropped by TLS, by gRPC, or before the opening is read. A
+peer *with* both is still held to the rules above, with one gap: Arrow decompresses a compressed batch before this
+program sees it, so such a peer can make a server allocate, for a moment, what one column of bytes unpacks to; pyarrow's
+Flight server has no option against that. A lane with another schema than the one above ends before its first batch is
+decoded, and a body longer than the message it came in (compressed; we send none) ends its lane unread. Give processes
+on shared machines a secret.
 """
 
 from __future__ import annotations

@@ -1,4 +1,30 @@
-"""The interfaces of a transport. Every wait has a deadline, and a peer is served only after `Service.greet` accepted it."""
+"""The interfaces of a transport. Every wait has a deadline, and a peer is served only after `Service.greet` accepted it.
+
+**The greeting.** ``hello`` introduces the caller in every opening, so that the server keeps no state of callers:
+
+* field
+* ``protocol``: 3
+* ``version``: version of the package; must be the same
+* ``job``: name of the job
+* ``role``: ``worker``, ``client``, ``server`` or ``tool``
+* ``name``: what errors call it, such as ``rank 3``
+* ``graph``: hash of its partition, or ``""`` if it does not know one yet
+
+The first frame of the answer is ``WELCOME``, with the server's own introduction as header, or ``REFUSED``, with the
+reason as ``message``, which ends the stream.
+
+**Lost messages.** All operations may be repeated; ``put``, which changes something, has a number by which a repeated
+one is known and not applied again. A caller that gets no answer in time asks again, over a new connection if the old
+one is silent, for up to ``cluster.deadlines.reconnect_s``. A second reply with the same id is dropped. The reader of a
+broken stream opens it again, with a request that says what is still wanted.
+
+While a connection has streams open, the caller sends a ``PING`` four times per ``cluster.deadlines.call_s``, and takes
+a server that was silent for that long as lost. (gRPC's own keepalive cannot be used: Flight leaves servers at defaults
+that end a connection which pings while idle.)
+
+**Versions.** `PROTOCOL` changes whenever the wire format does. There is no negotiation: all processes of a job run one
+release, and a peer of another one is refused with both versions in the message.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,14 @@
-"""A server proves to its client that it knows the job's secret.
+"""The proof by which a server shows its client that it knows the job's secret.
 
-The client shows the secret with every call, and a server without one would take it and answer. So each opening carries a
-nonce, and the welcome a MAC of it under the secret. A client that has a secret accepts no server without this proof.
+The client shows the secret with every call, and a server without one would take it and answer. So each opening carries
+a nonce, and the welcome a MAC of it under the secret. A client that has a secret accepts no server without this proof.
+
+A caller that was given the job's secret puts a ``nonce`` into each opening, 32 hexadecimal digits of its own, new each
+time. The ``WELCOME`` then has ``proof``: HMAC-SHA256 in hexadecimal, keyed with the secret, of the bytes
+``glt-lightning welcome``, a zero byte, and the nonce. If it is missing or wrong, the caller ends the connection before
+its first request, with an error that names the server and ``cluster.security.token_file``. A server ignores a nonce of
+more than 128 characters, and any nonce if it has no secret. The secret itself is sent before the proof arrives: on a
+shared machine use certificates, which identify the server first.
 """
 
 from __future__ import annotations

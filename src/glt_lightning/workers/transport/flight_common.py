@@ -1,4 +1,37 @@
-"""The common part of both ends of a Flight connection: how a frame and its body become a Flight message, and back."""
+"""The common part of both ends of a Flight connection: how a frame and its body become a Flight message, and back.
+
+The carrier of the wire format is Arrow Flight, gRPC over HTTP/2, in clear text on loopback and with mutual TLS
+everywhere else. Two of its methods are used; all others are refused.
+
+Method, purpose and opening:
+
+* ``DoExchange``: a *lane*: many calls at once, answered in the order in which they are ready; descriptor of type
+  command: the **opening**
+* ``DoGet``: a stream of replies to one request; the ticket: the **opening**
+
+Every call brings the job's secret, if the job has one, in the gRPC header ``glt-token``, which is compared before
+anything else is read.
+
+A connection has a lane ``calls`` and, once it needs one, a lane ``bulk`` for large replies, so that small ones do not
+wait behind them. Each lane has threads of its own at the server.
+
+An opening is a JSON object of at most 64 KiB:
+
+    {"lane": "calls", "hello": {...}, "nonce": "..."}                    of a lane: "calls" or "bulk"
+    {"op": "batches", "header": {...}, "hello": {...}, "nonce": "..."}   of a stream
+
+**Flight messages.** All streams have one Arrow schema, a single column ``body`` of ``uint8``. The *frame* below is the
+``app_metadata`` of a Flight message. A body of up to 16 KiB rides in the frame; a larger one is the column's buffer,
+which the sender does not copy.
+
+In a stream of ``DoGet`` every Flight message has a batch, of no rows where the body is in the frame. In a lane it may
+have none.
+
+The header of a frame whose body is in the column is padded with up to 15 spaces, so that the body arrives at an address
+that 16 divides: with *f* the bytes of the frame, *b* those of the body rounded up to 8, and *v(n)* the bytes of *n* as
+a protobuf varint, (14 + *f* + *v(f)* + *v(b)*) mod 16 = 0. A receiver does not rely on it: it copies a body that is not
+aligned to 8.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,34 @@
 """A message on the wire: 16 bytes, the header as JSON, and a small body right behind it.
 
 A larger body travels beside the frame, in memory of its own that nobody copies.
+
+Little-endian, 16 bytes, then the header, then the body if it is small.
+
+Offset, type and content:
+
+* 0: uint8; protocol: 3
+* 1: uint8; kind
+* 2: uint16; 0
+* 4: uint32; bytes of the header, *h*
+* 8: uint64; id: the caller's number of a request, the same in its reply; 0 elsewhere
+* 16: *h* bytes; the header: one JSON object in UTF-8, perhaps followed by spaces
+* 16 + *h*: body, at most 16 KiB
+
+Kind, sender and header:
+
+* 1: ``REQUEST``; caller; ``{"op": "gather", "header": {...}}``
+* 2: ``REPLY``; server; the operation's
+* 3: ``FAULT``; server; ``kind`` (name of the exception), ``message``, ``traceback`` (each at most 5000 characters),
+  ``expected`` (true: the message alone is for people)
+* 4: ``WELCOME``; server; the answer to the greeting
+* 5: ``REFUSED``; server; ``message``
+* 6: ``PING``; caller; ``{}``
+* 7: ``PONG``; server; ``{}``, at once and not behind the calls
+* 8: ``PART``; server; ``{"bytes": n}``: a piece of a body of *n* bytes
+
+A body above 2 MiB comes in pieces, in order: frames ``PART`` with the reply's id, and the last piece with the ``REPLY``
+itself. Pieces of several replies may alternate. Pieces are copied into recycled memory, which takes the receiver a
+third of the CPU of fresh memory for each message (80 MB bodies, loopback: 0.5 and 1.4 CPU s per GB, both ends).
 """
 
 from __future__ import annotations

@@ -1,7 +1,28 @@
-"""A message: a small header and one body of raw arrays. docs/wire-format.md describes the format.
+"""A message: a small JSON header and one body of raw arrays.
 
-All input is checked before it is used: none makes this process crash, recurse, or take more memory than the input's size.
-"""
+All input is checked before it is used: none makes this process crash, recurse, or take more memory than the input's
+size.
+
+The header is one JSON object. Allowed are strings that UTF-8 can say, integers of at most 20 characters, finite
+numbers, true, false, null, lists and objects, nested at most 16 deep.
+
+``arrays`` describes the body, in the header of any message that has one:
+
+    "arrays": [[name, dtype, shape, offset], ...]
+
+* name: a string of at most 200 characters, once per message.
+* dtype: ``|b1 |i1 |u1 <i2 <u2 <f2 <i4 <u4 <f4 <i8 <u8 <f8``, as numpy spells them. bfloat16 travels as the ``<u2`` it
+  is stored as.
+* shape: at most 8 counts.
+* offset: bytes from the start of the body, a multiple of the item's size. We write multiples of 64.
+
+Every array must lie inside the body. A reader computes with unbounded integers and checks all entries before it makes
+an array.
+
+A header has at most 64 KiB, a message at most 1024 arrays, a body at most 2 GiB - 1 MiB.
+
+JSON needs no dependency, and headers are small: 140 bytes for an ``expand``, 340 for a batch of nine arrays. Encoding
+one takes 5 to 13 µs and decoding with all checks 11 to 40 µs of the 200 µs of CPU that a call costs both ends."""
 
 from __future__ import annotations
 
