@@ -81,12 +81,7 @@ class RankOfPart:
         maker.close()
 
     def options(self, policy: str, ratio: float) -> CacheOptions:
-        return CacheOptions(
-            policy=policy,  # type: ignore[arg-type]
-            ratio=ratio,
-            num_neighbors=self.fanouts,
-            batch_size=self.batch_size,
-        )
+        return CacheOptions(policy=policy, ratio=ratio)  # type: ignore[arg-type]
 
     def count(self, options: CacheOptions | None = None) -> tuple[Counters, Counters]:
         """Where the rows of the batches come from: of all, and of those with own seeds alone."""
@@ -102,7 +97,7 @@ class RankOfPart:
     def reads(self) -> np.ndarray:
         """int32 [N]: how often the batches read each row of another part; 0 for own rows."""
         reads = np.zeros(self.here.manifest.total_nodes, dtype=np.int32)
-        source = neighbor_source(self.here, self._config, remote=self.owners, attributes=False)
+        source = neighbor_source(self.here, self._config, remote=self.owners)
         for request in self.requests:
             for gids in k_hop(source, request.typed_seeds(source.config.seed_type), request.key).gid:
                 reads[gids] += 1

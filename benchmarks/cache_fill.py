@@ -4,17 +4,15 @@
     python benchmarks/cache_fill.py memory PARTITION [--ratio 0.1]
 
 fill: a process that maps part 0 fills its cache from a server that has the others, through Flight on this host; CPU
-seconds of both. ``start_s``: from options to a cache with which batches could begin; ``saving_s``: where it is kept in a
-file (``save: true``); ``saved_s``: where an earlier run has left that. memory: of 2 parts, four ranks in pairs, each pair
-with a part, with two sampler processes each, have made an epoch; ``copies`` is the proportional set size of all cached
-rows in all twelve processes, divided by the bytes of the two caches. A page of n processes counts 1/n in each.
+seconds of both. ``start_s``: from options to a cache with which batches could begin. memory: of 2 parts, four ranks in
+pairs, each pair with a part, with two sampler processes each, have made an epoch; ``copies`` is the proportional set size
+of all cached rows in all twelve processes, divided by the bytes of the two caches. A page of n processes counts 1/n in each.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -29,7 +27,7 @@ from cluster import TOKEN, Barrier, link
 from measure import cpu_s, process_tree, report
 
 from glt_lightning import LoaderSpec, LocalPartition, SamplingOptions, Session
-from glt_lightning.base import CacheOptions, ClusterOptions, SecurityOptions
+from glt_lightning.base import CacheOptions, SecurityOptions, ServingOptions
 from glt_lightning.graph import RemoteCache
 from glt_lightning.loader import HostsGraph
 from glt_lightning.workers import Ranks, ServerPlan, ServerProcess
@@ -42,41 +40,31 @@ RANKS, WORKERS = 4, 2
 
 def fill(directory: str, ratio: float, rounds: int) -> None:
     partition = LocalPartition.open(directory, parts=[0])
-    caches = Path(directory) / "caches"
-    assert not caches.exists(), f"{caches} is in the way"
-    plan = ServerPlan(directory=directory, cluster=ClusterOptions(), address="127.0.0.1:0", token=TOKEN)
+    plan = ServerPlan(directory=directory, cluster=ServingOptions(), address="127.0.0.1:0", token=TOKEN)
     server = ServerProcess(plan, 0, print)
     try:
         pids = process_tree()
         here = link("rank 0", "worker", SecurityOptions())
         owners = [OwnerAddresses("server", tuple(range(1, partition.manifest.num_parts)), (server.address,))]
         remote = connect_owners(partition, owners, here, here.open_transport())
-        found: dict[str, list[Mapping[str, float]]] = {"memory": [], "saving": [], "saved": []}
-        for _ in range(rounds + 1):
-            found["memory"].append(_made(pids, partition, remote, CacheOptions(ratio=ratio)))
-            found["saving"].append(_made(pids, partition, remote, CacheOptions(ratio=ratio, save=True)))
-            found["saved"].append(_made(pids, partition, remote, CacheOptions(ratio=ratio, save=True)))
-            shutil.rmtree(caches)
+        found = [_made(pids, partition, remote, CacheOptions(ratio=ratio)) for _ in range(rounds + 1)]
         remote.close()
     finally:
         server.close()
-        shutil.rmtree(caches, ignore_errors=True)
-    spent = {kind: [each["wall"] for each in times[1:]] for kind, times in found.items()}  # the first one warms up
-    cpu = median(each["cpu"] for each in found["memory"][1:])
-    rows, mb = found["memory"][0]["rows"], found["memory"][0]["mb"]
+    spent = [each["wall"] for each in found[1:]]  # the first one warms up
+    cpu = median(each["cpu"] for each in found[1:])
+    rows, mb = found[0]["rows"], found[0]["mb"]
     report(
         bench="cache_fill",
         graph=partition.manifest.made_by.get("source"),
         ratio=ratio,
         rows=rows,
         cache_mb=mb,
-        start_s=median(spent["memory"]),
-        start_s_range=[round(pick(spent["memory"]), 3) for pick in (min, max)],
-        m_rows_per_s=rows / median(spent["memory"]) / 1e6,
-        mb_per_s=mb / median(spent["memory"]),
+        start_s=median(spent),
+        start_s_range=[round(pick(spent), 3) for pick in (min, max)],
+        m_rows_per_s=rows / median(spent) / 1e6,
+        mb_per_s=mb / median(spent),
         cpu_s_per_gb=cpu / (mb / 1e3),
-        saving_s=median(spent["saving"]),
-        saved_s=median(spent["saved"]),
     )
 
 

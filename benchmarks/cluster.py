@@ -28,7 +28,7 @@ import torch
 from measure import cpu_s, process_tree, report
 
 from glt_lightning import LoaderSpec, LocalPartition, SamplingOptions, Session
-from glt_lightning.base import ClusterOptions, SecurityOptions
+from glt_lightning.base import SecurityOptions, ServingOptions
 from glt_lightning.loader import HostsGraph
 from glt_lightning.workers import Link, Ranks, ServedGraph, ServerPlan, ServerProcess
 
@@ -178,7 +178,7 @@ def of_batches(counted: dict[str, Any], batches: int) -> dict[str, float]:
 def server(args: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     security = SecurityOptions(**json.loads(args.security))
-    options = ClusterOptions(num_workers=args.workers, concurrency=args.concurrency, security=security)
+    options = ServingOptions(num_workers=args.workers, concurrency=args.concurrency, security=security)
     plan = ServerPlan(directory=args.partition, cluster=options, address="127.0.0.1:0", token=TOKEN)
     here = link("client", "client", security)
     served = ServerProcess(plan, 0, print)

@@ -24,7 +24,6 @@ from glt_lightning.base import (
     NegativeSampling,
     OptionError,
     PartitionOptions,
-    RetryOptions,
     SamplingOptions,
     SecurityOptions,
     TensorOptions,
@@ -52,7 +51,6 @@ GROUPS: dict[str, type] = {
     "data.neg_sampling": NegativeSampling,
     "cluster": ClusterOptions,
     "cluster.deadlines": DeadlineOptions,
-    "cluster.retry": RetryOptions,
     "cluster.limits": LimitOptions,
     "cluster.security": SecurityOptions,
     "cluster.tensors": TensorOptions,
@@ -87,52 +85,25 @@ Every option with its type, its default and its meaning. `make docs` makes this 
 `GLTDataModule(sampling=SamplingOptions(num_workers=2))` and `GLTDataModule(sampling={"num_workers": 2})` say the same.
 Sizes in bytes are integers or texts such as `500MB` and `2GiB`; times (`_s`) are seconds.
 """
-OLD = "Old name of "
 _INTEGERS = (-1, 0, 1, 2, 1 << 20)  # the least of these that an option takes is the bound that the page names
 _NAMES = {NoneType: "null", str: "text", int: "integer", float: "number", bool: "true, false", Any: "object"}
 
 
 def page() -> str:
     """The text of the page."""
-    texts, old = [HEAD], []
+    texts = [HEAD]
     for group, kind in GROUPS.items():
-        rows = list(_rows(group, kind))
-        old += [
-            f"| `{group}.{name}` | {meaning.removeprefix(OLD).rstrip('.')} |"
-            for name, _, _, meaning in rows
-            if _is_old(meaning)
-        ]
         table = [
-            f"| `{name}` | {type_} | {default} | {meaning} |"
-            for name, type_, default, meaning in rows
-            if not _is_old(meaning)
+            f"| `{name}` | {type_} | {default} | {meaning} |" for name, type_, default, meaning in _rows(group, kind)
         ]
         summary = _markdown(docstring_parser.parse(kind.__doc__ or "").short_description or "")
         texts.append(
             "\n".join([f"## {group}", "", summary, "", "| option | type | default | meaning |", _RULE, *table, ""])
         )
-    texts.append(
-        "\n".join(
-            [
-                "## Old names",
-                "",
-                "They are still read, with a line of advice.",
-                "",
-                "| old | now |",
-                "| --- | --- |",
-                *old,
-                "",
-            ]
-        )
-    )
     return "\n".join(texts)
 
 
 _RULE = "| --- | --- | --- | --- |"
-
-
-def _is_old(meaning: str) -> bool:
-    return meaning.startswith(OLD)
 
 
 def _rows(group: str, kind: type) -> Iterator[tuple[str, str, str, str]]:

@@ -47,7 +47,6 @@ COMMANDS = {
     "aggregate_first.py": "{part1} --rounds 1 --batch_size 64 --hidden 8",
     "first_step.py": "{graph} {tmp}/part --hidden 8",
     "transport.py": "--rounds 1 --mb 4 --gb 0.2",
-    "dynamic_cache.py": "--ids 1000 --width 4 --repeat 1",
     "typed_step.py": "{typed} --rounds 1 --batch_size 16 --hidden 8",
     "embedding.py": "--rows 500 --width 4 --batch 50 --rounds 1",
     "inference.py": "{part1} --hidden 8 --sampled 64 --whole 4 --work {tmp}",

@@ -5,13 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
-from glt_lightning.base import CacheOptions, DataError, OptionError, PartitionOptions, PeerError
-from glt_lightning.graph import LocalPartition, RemoteCache, cached_node_bytes, remote_hotness
+from glt_lightning.base import CacheOptions, OptionError, PartitionOptions, PeerError
+from glt_lightning.graph import LocalPartition, cached_node_bytes, remote_hotness
 from glt_lightning.graph.row_cache import index_bytes
 from glt_lightning.partition import open_source, partition_graph
-from glt_lightning.sampling import BatchRequest, Counters, KHopSampler, SamplerConfig, batch_key, k_hop, neighbor_source
+from glt_lightning.sampling import BatchRequest, Counters, KHopSampler, SamplerConfig
 from glt_lightning.workers.cluster.cache import CacheMaker
 from tests.helpers.owners import make_cache, split_up
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
@@ -81,19 +80,6 @@ def test_the_folders_ranking_is_followed(tmp_path):
     assert policy == "degree"
     rows = int(0.1 * whole.manifest.num_nodes[0])
     assert kept[0].tolist() == sorted(gids[:rows].tolist())
-
-
-def test_a_ranking_that_knows_no_weights_is_said(tmp_path, caplog):
-    data = small_graph()
-    data.rare = torch.arange(data.num_edges) % 4 == 0
-    here, _ = split_up(partitioned(data, tmp_path, 2, weights=["rare"]), [[0], [1]])
-    for policy, lines in (("auto", 1), ("presample", 0), ("dynamic", 0)):
-        caplog.clear()
-        CacheMaker(here, CacheOptions(policy=policy, ratio=0.1).assuming([4], 8, "rare")).close()
-        assert len(caplog.messages) == lines, policy
-        if lines:
-            assert "cache.policy: degree ranks rows as if all edges weighed the same" in caplog.text
-            assert "drawn by rare" in caplog.text
 
 
 def test_several_mapped_parts_add_up(tmp_path):
@@ -173,77 +159,6 @@ def test_one_line_says_what_it_comes_to(tmp_path, caplog):
     assert line.endswith(" MB.")
 
 
-def test_it_is_kept_for_the_next_run(tmp_path, caplog):
-    whole = partitioned(small_graph(), tmp_path, 2, undirected=True)
-    here, remote = split_up(whole, [[0], [1]])
-    options = CacheOptions(ratio=0.1, save=True)
-    make_cache(here, remote, options).close()
-    (file,) = (whole.directory / "caches").iterdir()
-    remote.asked.clear()
-    with caplog.at_level(logging.INFO, "glt_lightning"):
-        cache = make_cache(here, remote, options)
-    assert remote.asked == []
-    assert str(file) in caplog.text
-    _compare(whole, here, remote, cache)
-    cache.close()
-    remote.asked.clear()
-    other = make_cache(here, remote, CacheOptions(ratio=0.2, save=True))  # replaces it
-    assert remote.asked
-    _compare(whole, here, remote, other)
-    other.close()
-    assert list((whole.directory / "caches").iterdir()) == [file]
-    for topology in (None, 1 << 10):  # lists leave less of the bytes for rows
-        remote.asked.clear()
-        maker = CacheMaker(here, CacheOptions(bytes=1 << 16, topology=topology, save=True))
-        assert not maker._filled
-        maker.make(remote, progress=False)
-        maker.close()
-
-
-def test_what_was_made_otherwise_is_not_opened(tmp_path):
-    whole = partitioned(small_graph(), tmp_path, 2, undirected=True)
-    here, remote = split_up(whole, [[0], [1]])
-    maker = CacheMaker(here, CacheOptions(bytes=1 << 20, topology=1 << 18))
-    handle = maker.make(remote, progress=False)
-    for what in ("rows", "topology"):
-        other = dict(handle) | {what: handle[what] | {"made_by": {"graph": "other"}}}
-        with pytest.raises(DataError, match="built with different options"):
-            RemoteCache.from_handle(other, whole.manifest)
-    maker.close()
-
-
-@pytest.mark.parametrize("make", [small_graph, small_hetero])
-@pytest.mark.parametrize("owners", [[[0], [1]], [[0, 2], [1], [3]]])
-@pytest.mark.parametrize("with_edge", [False, True])
-def test_a_cache_that_learns(tmp_path, make, owners, with_edge):
-    whole = partitioned(make(), tmp_path, sum(map(len, owners)), undirected=True)
-    here, remote = split_up(whole, owners)
-    without = _compare(whole, here, remote, None, with_edge)
-    for room in ({"ratio": 0.05}, {"ratio": 0.5}, {"bytes": 3000}, {"bytes": 1 << 24}):
-        kept = make_cache(here, remote, CacheOptions(policy="dynamic", **room))
-        first, second = (_compare(whole, here, remote, kept, with_edge) for _ in range(2))
-        assert first.cached_rows + first.remote_rows == without.remote_rows
-        assert second.cached_rows + second.remote_rows == without.remote_rows
-        kept.close()
-    edges = without.remote_rows - first.cached_rows - first.remote_rows
-    assert first.cached_rows < second.cached_rows  # there is room for all that the first round has asked for
-    assert edges == 0
-
-
-def test_room_to_learn_is_shared_among_processes(tmp_path, monkeypatch):
-    whole = partitioned(small_hetero(), tmp_path, 2, undirected=True)
-    here, remote = split_up(whole, [[0], [1]])
-    maker = CacheMaker(here, CacheOptions(policy="dynamic", ratio=0.4), processes=3)
-    foreign = [n - whole.manifest.rows(0, t) for t, n in enumerate(whole.manifest.num_nodes)]
-    expected = [min(int(0.4 * n), f) // 3 for n, f in zip(whole.manifest.num_nodes, foreign, strict=True)]
-    assert maker.make(remote)["capacity"] == expected
-    monkeypatch.setattr("glt_lightning.graph.host_memory.available_memory", lambda: 1000)
-    with pytest.raises(
-        OptionError, match=r"cache: not enough memory for .* are available on this host. Lower cache.ratio"
-    ):
-        CacheMaker(here, CacheOptions(policy="dynamic", bytes="1GB"))
-
-
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
 @pytest.mark.parametrize("owners", [[[0], [1]], [[0, 2], [1], [3]]])
 @pytest.mark.parametrize("with_edge", [False, True])
@@ -276,55 +191,6 @@ def test_a_node_without_neighbours_is_kept_too(tmp_path):
     kept.close()
 
 
-@pytest.mark.parametrize(("make", "weight_attr"), [(small_graph, None), (small_hetero, None), (small_hetero, "rare")])
-def test_batches_are_counted_where_the_folder_says_nothing(tmp_path, make, weight_attr):
-    """What 64 batches of this host's seeds use, counted again here; drawn by weight where training draws so."""
-    data = make()
-    for store in data.edge_stores:
-        store.rare = torch.arange(store.num_edges) % 4 == 0
-    whole = partitioned(data, tmp_path, 2, undirected=True, weights=["rare"])
-    here, remote = split_up(whole, [[0], [1]])
-    edge_types = len(whole.schema.edge_types)
-    options = CacheOptions(policy="presample", ratio=0.1, num_neighbors=[4, 3], batch_size=8, weight_attr=weight_attr)
-    maker = CacheMaker(here, options)
-    kept = RemoteCache.from_handle(maker.make(remote, progress=False), here.manifest)
-    maker.close()
-    seeds = whole.split("train")
-    bounds = np.asarray(whole.manifest.bounds[seeds.node_type]) + whole.manifest.offsets[seeds.node_type]
-    own = np.random.default_rng(0).permutation(seeds.gids[(seeds.gids >= bounds[0]) & (seeds.gids < bounds[1])])
-    weights = () if weight_attr is None else (weight_attr,) * edge_types
-    source = neighbor_source(
-        whole, SamplerConfig(seeds.node_type, ((4,) * edge_types, (3,) * edge_types), weights=weights)
-    )
-    counts = np.zeros(whole.manifest.total_nodes, dtype=np.int64)
-    for number, first in enumerate(range(0, len(own), 8)):
-        gids = np.ascontiguousarray(own[first : first + 8])
-        for found in k_hop(source, {seeds.node_type: gids}, batch_key(0, "presample", 0, number)).gid:
-            counts[found] += 1
-    for t, members in enumerate(maker._gids):
-        begin, end = whole.manifest.offsets[t : t + 2]
-        foreign = counts.copy()
-        foreign[:begin] = foreign[end:] = 0
-        foreign[begin : begin + whole.manifest.bounds[t][1]] = 0
-        best = np.argsort(-foreign, kind="stable")[: int(0.1 * whole.manifest.num_nodes[t])]
-        assert members.tolist() == sorted(best[foreign[best] > 0].tolist())
-    _compare(whole, here, remote, kept)
-    kept.close()
-
-
-@pytest.mark.parametrize("make", [small_graph, small_hetero])
-def test_the_budget_is_divided_by_what_it_saves(tmp_path, make):
-    whole = partitioned(make(), tmp_path, 2, undirected=True)
-    here, remote = split_up(whole, [[0], [1]])
-    for budget in (4000, 20_000, 1 << 24):
-        options = CacheOptions(bytes=budget, topology="auto", num_neighbors=[4, 3], batch_size=8)
-        kept = make_cache(here, remote, options)
-        _compare(whole, here, remote, kept)
-        kept.close()
-    assert kept.rows is not None  # there is room for everything
-    assert kept.topology is not None
-
-
 def _without_own_seeds(tmp_path, *, stored, hotness="auto"):
     """Two parts; the second has no training seeds, or no split is stored at all."""
     data = small_graph()
@@ -337,32 +203,6 @@ def _without_own_seeds(tmp_path, *, stored, hotness="auto"):
     source = open_source(data, str(tmp_path))
     partition_graph(source, tmp_path / "cut", options, undirected=True, normalize="none", progress=False)
     return split_up(LocalPartition.open(tmp_path / "cut"), [[1], [0]])
-
-
-@pytest.mark.parametrize("stored", [True, False])
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"policy": "presample", "ratio": 0.1}, "cache.policy: presample counts batches of"),
-        ({"topology": "auto", "bytes": 20_000}, "cache.topology: auto counts batches of"),
-    ],
-)
-def test_a_host_without_training_seeds_counts_batches_of_other_nodes(tmp_path, caplog, stored, options, said):
-    here, remote = _without_own_seeds(tmp_path, stored=stored)
-    if stored:
-        assert not len(np.intersect1d(here.split("train").gids, _own_gids(here)))
-    with caplog.at_level(logging.WARNING):
-        kept = make_cache(here, remote, CacheOptions(**options, num_neighbors=[4, 3], batch_size=8))
-    line = caplog.records[-1].getMessage()
-    assert line.startswith(f"{said} the training seeds in parts [1].")
-    assert ("all training seeds of the graph are used" if stored else "random nodes of these parts are used") in line
-    assert kept.rows is not None
-    kept.close()
-
-
-def _own_gids(here):
-    bounds = here.manifest.bounds[0]
-    return np.concatenate([np.arange(bounds[p], bounds[p + 1]) for p in here.parts])
 
 
 def test_a_host_whose_lists_are_empty_ranks_by_degree(tmp_path, caplog):
@@ -382,13 +222,15 @@ def test_a_host_whose_lists_are_empty_ranks_by_degree(tmp_path, caplog):
         ({"ratio": 0.1, "bytes": "1GB"}, "give ratio or bytes, not both"),
         ({"bytes": "much"}, "cache.bytes: expected bytes"),
         ({"policy": "vipp", "ratio": 0.1}, r"cache.policy: expected auto.*Did you mean vip\?"),
+        ({"policy": "presample"}, "cache.policy: presample was removed. Write auto, and partition with"),
+        ({"policy": "dynamic"}, "cache.policy: dynamic was removed. Write auto"),
+        ({"topology": "auto", "bytes": "1GB"}, "cache.topology: auto was removed. Write the number of bytes"),
         ({"memory": "0"}, "cache.memory: expected bytes"),
         (
             {"topology": "1GB"},
             r"cache.topology \('1GB'\) is carved out of cache.bytes and must not exceed it; cache.bytes is not set",
         ),
         ({"topology": "2GB", "bytes": "1GB"}, "must not exceed it; cache.bytes is '1GB'"),
-        ({"batch_size": 0, "ratio": 0.1}, "cache.batch_size: expected an integer >= 1"),
     ],
 )
 def test_options_that_make_no_sense(options, message):
@@ -422,8 +264,7 @@ def test_an_owner_that_fails_or_lies(tmp_path):
     with pytest.raises(
         PeerError, match=r"the owner of parts \[1\] answered .* rows of .*, .* each\. Run the same version"
     ):
-        make_cache(here, remote, CacheOptions(ratio=0.1, save=True))
-    assert list((whole.directory / "caches").iterdir()) == []
+        make_cache(here, remote, CacheOptions(ratio=0.1))
 
 
 def test_an_owner_that_truncates_lists(tmp_path):
@@ -448,7 +289,7 @@ def test_rows_in_fewer_bytes_are_kept_in_fewer_bytes(tmp_path, make, stored):
     here, remote = split_up(whole, [[0], [1]])
     sizes = [sum(cached_node_bytes(p.manifest, t) for t in range(len(p.schema.node_types))) for p in (whole, plain)]
     assert sizes[0] < sizes[1]
-    for options in ({"ratio": 0.3}, {"policy": "dynamic", "ratio": 0.3}, {"bytes": 1 << 20, "topology": 10_000}):
+    for options in ({"ratio": 0.3}, {"bytes": 1 << 20, "topology": 10_000}):
         kept = make_cache(here, remote, CacheOptions(**options))
         for _ in range(2):
             found = _compare(whole, here, remote, kept)

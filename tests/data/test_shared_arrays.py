@@ -1,6 +1,5 @@
 """Arrays that several processes map."""
 
-import os
 import subprocess
 import sys
 
@@ -13,8 +12,8 @@ from glt_lightning.graph import SharedArrays, host_memory as free_memory
 SHAPES = {"a": (np.dtype(np.float32), (3, 5)), "b": (np.dtype(np.int64), (0,)), "c": (np.dtype(np.uint8), (5000,))}
 
 
-def _filled(file=None):
-    made = SharedArrays.create(SHAPES, {"what": "test", "n": 3}, file)
+def _filled():
+    made = SharedArrays.create(SHAPES, {"what": "test", "n": 3})
     made.arrays["a"][:] = np.arange(15).reshape(3, 5)
     made.arrays["c"][:] = 7
     return made
@@ -31,30 +30,26 @@ def _check(opened):
 
 def test_rows_may_lie_apart(tmp_path):
     file, shapes = tmp_path / "padded.bin", {"a": (np.dtype(np.int16), (5, 2, 3)), "b": (np.dtype(np.int64), (0, 3))}
-    made = SharedArrays.create(shapes, {}, file, strides={"a": 4096, "b": 32})
+    made = SharedArrays.create(shapes, {}, strides={"a": 4096, "b": 32})
     made.arrays["a"][:] = numbers = np.arange(30).reshape(5, 2, 3)
-    made.finish(file)
-    opened = SharedArrays.open(file)
+    made.finish()
+    opened = SharedArrays.open(made.path)
     assert np.array_equal(opened.arrays["a"], numbers)
     assert opened.arrays["a"].strides == (4096, 6, 2)
     assert opened.arrays["b"].shape == (0, 3)
     assert opened.nbytes == 6 * 4096
+    content = bytes(opened.memory)
     opened.close()
     made.close()
-    content = file.read_bytes()
     for stride in (b"   8", b"9999"):  # less than a row; more than the file has
         file.write_bytes(content.replace(b"4096, 4096]", b"4096, " + stride + b"]"))
         with pytest.raises(DataError, match="damaged"):
             SharedArrays.open(file)
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_another_process_opens_what_is_finished(tmp_path, kept):
-    file = tmp_path / "deep" / "cache.bin" if kept else None
-    made = _filled(file)
-    if file is not None:
-        assert not file.exists()
-    made.finish(file)
+def test_another_process_opens_what_is_finished():
+    made = _filled()
+    made.finish()
     code = (
         "import sys; from glt_lightning.graph.shared_arrays import SharedArrays as S; o = S.open(sys.argv[1]);"
         "print(o.arrays['a'].sum(), o.meta['n']); o.close()"
@@ -65,14 +60,6 @@ def test_another_process_opens_what_is_finished(tmp_path, kept):
     made.close()
     _check(opened)  # the memory outlives its maker
     opened.close()
-    if file is not None:
-        assert [p.name for p in file.parent.iterdir()] == ["cache.bin"]
-        _check(SharedArrays.open(file))
-
-
-def test_nothing_is_left_of_a_file_that_was_not_finished(tmp_path):
-    _filled(tmp_path / "cache.bin").close()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_not_finished_cannot_be_opened():
@@ -92,10 +79,10 @@ def test_a_file_of_something_else(tmp_path, content):
 
 def test_a_file_that_was_cut(tmp_path):
     file = tmp_path / "cache.bin"
-    made = _filled(file)
-    made.finish(file)
+    made = _filled()
+    made.finish()
+    file.write_bytes(bytes(made.memory)[:-4096])
     made.close()
-    os.truncate(file, file.stat().st_size - 4096)
     with pytest.raises(DataError, match="damaged"):
         SharedArrays.open(file)
 

@@ -13,16 +13,14 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import glt_lightning.compat.glt as glt
-from glt_lightning.base import ClusterOptions, DeadlineOptions, RetryOptions
+from glt_lightning.base import ClusterOptions, DeadlineOptions
 from tests.distributed.fields import loader_of_subgraphs
 from tests.helpers.rings import NODES, dataset, ring_edges
 
 dist = glt.distributed
 # reconnect_s: a server that is started again needed more than a minute on two cores that eight others used, too
 CLUSTER = ClusterOptions(
-    num_workers=1,
     deadlines=DeadlineOptions(connect_s=5, call_s=20, reconnect_s=180, join_s=120),
-    retry=RetryOptions(first_s=0.05, most_s=0.2),
 )
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import glt_lightning.compat.glt as glt
-from glt_lightning.base import ClusterOptions, DataError, DeadlineOptions, OptionError, PeerError
+from glt_lightning.base import ClusterOptions, DataError, DeadlineOptions, OptionError, PeerError, SamplingOptions
 from glt_lightning.compat.glt.distributed import client, session
 from glt_lightning.compat.glt.distributed.requests import CallTable, to_message
 from glt_lightning.workers.transport.dispatch import caller_is
@@ -146,7 +146,7 @@ def test_a_server_names_edges_as_its_users_do(tmp_path: Path) -> None:
     """Out-bound, they are stored under the reversed type."""
     data = dataset(typed_ring_folder(tmp_path, parts=1), labels=False)
     try:
-        dist.init_server(1, 0, data, "localhost", glt.utils.get_free_port(), cluster=ClusterOptions(num_workers=1))
+        dist.init_server(1, 0, data, "localhost", glt.utils.get_free_port(), sampling=SamplingOptions(num_workers=1))
         server = dist.get_server()
         assert server.get_dataset_meta() == [1, 0, ["item", "user"], [list(I2I), list(U2I)]]
         assert server.get_edge_size(U2I) == [NODES, NODES]

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import glt_lightning.compat.glt as glt
-from glt_lightning.base import ClusterOptions, GLTError, LimitOptions
+from glt_lightning.base import ClusterOptions, GLTError, LimitOptions, SamplingOptions
 from glt_lightning.compat.glt.distributed.requests import to_message
 from glt_lightning.sampling import SamplerConfig
 from glt_lightning.workers import Message, pack
@@ -181,7 +181,9 @@ def ask_all(folder: str) -> dict[str, Any]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     limits = LimitOptions(reply_size=REPLY, batch_size="32MiB")
-    glt.distributed.init_server(1, 0, data, "localhost", port, cluster=ClusterOptions(num_workers=1, limits=limits))
+    glt.distributed.init_server(
+        1, 0, data, "localhost", port, cluster=ClusterOptions(limits=limits), sampling=SamplingOptions(num_workers=1)
+    )
     (service,) = (each for each in services if "expand" in each.calls)
     view = glt.distributed.get_server()._hosted.partition.view
     hub = int(np.argmax(np.diff(view.arrays(0, 0).indptr)))

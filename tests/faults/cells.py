@@ -36,7 +36,6 @@ POINTS = (START, MID, TO_VAL, SHUTDOWN, EARLY, CHECKPOINT, PREDICT)
 # Short, so that a cell takes seconds; each point but `START` comes later than reconnect_s after the first stream opened.
 RECONNECT_S = 10.0
 CONNECT_S, CALL_S, LEASE_S, PEER_TIMEOUT_S, PEER_SILENCE_S = 2.0, 3.0, 3.0, 5.0, 5.0
-MOST_PAUSE_S = 0.5  # between attempts
 SAMPLER_TIMEOUT_S = 12.0  # of a rank's own samplers: a stopped one ends the run
 SERVER_SAMPLER_TIMEOUT_S = 30.0  # a server replaces a stopped one after half of it
 

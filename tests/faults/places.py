@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from glt_lightning import ClusterOptions, GLTDataModule
-from glt_lightning.base import DeadlineOptions, RetryOptions, SecurityOptions
+from glt_lightning.base import DeadlineOptions, SamplingOptions, SecurityOptions
 from glt_lightning.workers import ServerPlan, run_certs
 from tests.faults import cells
 from tests.faults.zygote import Zygote
@@ -85,11 +85,9 @@ class Place:
     def _cluster(self, host: int) -> ClusterOptions:
         return ClusterOptions(
             servers=self.servers,
-            num_workers=1,
             prefetch=2,
             placement="rank" if self.mode == cells.PLACED else "host",
             deadlines=_DEADLINES,
-            retry=RetryOptions(most_s=cells.MOST_PAUSE_S),
             peer_timeout_s=cells.PEER_TIMEOUT_S,
             peer_silence_s=cells.PEER_SILENCE_S,
             security=self._security(host),
@@ -116,7 +114,12 @@ class Place:
     def plan(self, rank: int) -> ServerPlan:
         """Of a server that is started by itself."""
         directory, options = str(self._graph.folder), self._cluster(_SERVING)
-        return ServerPlan(directory=directory, cluster=options, address=self.servers[rank], rank=rank)
+        return ServerPlan(
+            directory=directory,
+            cluster=options.serving(SamplingOptions(num_workers=1)),
+            address=self.servers[rank],
+            rank=rank,
+        )
 
     @contextlib.contextmanager
     def trainer(self, rank: int, options: str, port: str, folder: Path, temporary: Path) -> Iterator[Run]:

@@ -19,7 +19,8 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from glt_lightning import ClusterOptions, GLTDataModule, GraphSAGE, PredictionWriter
+from glt_lightning import GLTDataModule, GraphSAGE, PredictionWriter
+from glt_lightning.base import ServingOptions
 from glt_lightning.workers import ServerPlan
 from tests.lightning.tiny import SHAPE
 
@@ -125,7 +126,7 @@ def main() -> None:
     options = Options(**json.loads(sys.argv[1]))
     torch.set_num_threads(1)
     seed_everything(1)
-    plan = ServerPlan(directory="", cluster=ClusterOptions(), address="").to_json()
+    plan = ServerPlan(directory="", cluster=ServingOptions(), address="").to_json()
     cluster = ServerPlan.from_json(plan | {"cluster": options.cluster}).cluster
     data = GLTDataModule(num_neighbors=[5, 5], batch_size=2, cluster=cluster, **options.data)
     predicts = options.point == "predict"

@@ -5,10 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Protocol, TypeVar
 
-from glt_lightning.base import ClusterOptions, DeadlineOptions, PickerSpec, RetryOptions, SamplingOptions
+from glt_lightning.base import (
+    ClusterOptions,
+    DeadlineOptions,
+    PickerSpec,
+    RetryOptions,
+    SamplingOptions,
+    ServingOptions,
+)
 from glt_lightning.graph import AnyGraph, LocalPartition
 from glt_lightning.loader import LoaderSpec, Session
 from glt_lightning.workers import (
@@ -43,8 +50,13 @@ class _Closeable(Protocol):
 _Closes = TypeVar("_Closes", bound=_Closeable)
 
 
-def cluster(**changes: Any) -> ClusterOptions:
-    return ClusterOptions(**{"num_workers": 1, "deadlines": DEADLINES, "retry": RETRY} | changes)
+def cluster(**changes: Any) -> ServingOptions:
+    return ServingOptions(**{"num_workers": 1, "deadlines": DEADLINES} | changes)
+
+
+def of_clients(options: ServingOptions) -> ClusterOptions:
+    """What clients have of the options of their servers."""
+    return ClusterOptions(**{each.name: getattr(options, each.name) for each in fields(ClusterOptions)})
 
 
 @contextmanager

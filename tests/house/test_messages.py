@@ -17,7 +17,6 @@ GROUPS = {
     "cache": options.CacheOptions,
     "cluster": options.ClusterOptions,
     "cluster.deadlines": options.DeadlineOptions,
-    "cluster.retry": options.RetryOptions,
     "cluster.limits": options.LimitOptions,
     "cluster.security": options.SecurityOptions,
 }

@@ -55,7 +55,7 @@ open(procs, "w").write(str(os.getpid()))
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch_geometric.nn import GAT
-from glt_lightning import GLTDataModule, predict_layerwise
+from glt_lightning import GLTDataModule, LayerwiseOptions, predict_layerwise
 
 class Holding(LightningModule):
     def __init__(self):
@@ -68,7 +68,8 @@ model = Holding()
 torch.save(model.gnn.state_dict(), out + ".pt")
 data = GLTDataModule(graph, os.path.dirname(out), num_neighbors=[1], batch_size=1)
 trainer = Trainer(accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False)
-options = {"batch_size": 2000, "most_edges": 50_000, "memory": "20MB", "self_check": 0}
+LayerwiseOptions.most_edges = 50_000
+options = {"batch_size": 2000, "memory": "20MB", "self_check": 0}
 predict_layerwise(trainer, model, data, out, options=options)
 """
 

@@ -198,12 +198,16 @@ def test_each_remote_row_is_fetched_once_per_layer(
     assert sum(asked) == of_layers + sum(halo) * 4  # and the degrees
 
 
-def test_a_rank_that_goes_away_in_layer_1_is_named(partitions: dict[int, LocalPartition], tmp_path: Path) -> None:
+def test_a_rank_that_goes_away_in_layer_1_is_named(
+    partitions: dict[int, LocalPartition], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LayerwiseOptions, "wait_s", 0.5)
+
     def fail(run: LayerwiseRun, step: int) -> None:
         if run.marks.rank == 1 and run.steps[step].layer == 1:
             raise Gone
 
     said = r"rank 1 has made no progress for 0.5 s, last while computing layer 0 of 'node'; rank 0 waits for it after"
     with pytest.raises(PeerError, match=said):
-        computed(partitions[3], tmp_path, 2, 1, fail, wait_s=0.5)
+        computed(partitions[3], tmp_path, 2, 1, fail)
     assert list(tmp_path.iterdir()) == []

@@ -26,6 +26,7 @@ import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 from glt_lightning import ClusterOptions, GLTDataModule
+from glt_lightning.base import ServingOptions
 from glt_lightning.workers import ServerPlan
 from tests.lightning.tiny import Noting
 
@@ -46,7 +47,7 @@ class Pause(Callback):
 
 def main():
     seed_everything(1)
-    plan = ServerPlan(directory="", cluster=ClusterOptions(), address="").to_json()
+    plan = ServerPlan(directory="", cluster=ServingOptions(), address="").to_json()
     cluster = ServerPlan.from_json(plan | {{"cluster": options["cluster"]}}).cluster
     data = GLTDataModule(num_neighbors=[5, 5], batch_size=10, cluster=cluster, **options["data"])
     model = Noting(dropout=0.0)

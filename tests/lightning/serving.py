@@ -5,13 +5,12 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from glt_lightning import CacheOptions, ClusterOptions
 from glt_lightning.workers import HostedServer, ServerPlan
-from tests.helpers.servers import cluster
+from tests.helpers.servers import cluster, of_clients
 
 
 def free_addresses(count: int) -> list[str]:
@@ -36,4 +35,4 @@ def serving(
             plan = ServerPlan(directory=str(folder), cluster=where, address=address, rank=rank, cache=keeps)
             hosted.append(HostedServer(plan))
             stack.callback(hosted[-1].close)
-        yield replace(where), hosted
+        yield of_clients(where), hosted

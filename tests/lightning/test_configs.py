@@ -61,6 +61,8 @@ def test_the_page_of_options_names_every_option() -> None:
     kinds = {each for each in vars(options).values() if isinstance(each, type) and dataclasses.is_dataclass(each)}
     inner = {
         options.WorkerOptions,
+        options.ServingOptions,
+        options.RetryOptions,
         options.DrawOptions,
         options.GpuBudgets,
         options.PickerSpec,

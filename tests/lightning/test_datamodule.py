@@ -18,7 +18,6 @@ from glt_lightning.base import (
     GLTError,
     OptionError,
     PartitionError,
-    RetryOptions,
     SecurityOptions,
 )
 from tests.lightning.tiny import CLASSES, NODES, WIDTH, learnable_graph, learnable_hetero, save_graph
@@ -160,10 +159,8 @@ def test_a_loader_that_was_made_again_says_why_the_first_is_closed(make_data) ->
 
 
 def test_nested_options_may_be_mappings() -> None:
-    options = ClusterOptions(deadlines={"call_s": 3.0}, retry={"first_s": 0.5}, security={"insecure": True})
-    assert options == ClusterOptions(
-        deadlines=DeadlineOptions(call_s=3.0), retry=RetryOptions(first_s=0.5), security=SecurityOptions(insecure=True)
-    )
+    options = ClusterOptions(deadlines={"call_s": 3.0}, security={"insecure": True})
+    assert options == ClusterOptions(deadlines=DeadlineOptions(call_s=3.0), security=SecurityOptions(insecure=True))
 
 
 def test_own_splits(make_data, tmp_path: Path) -> None:
@@ -216,7 +213,7 @@ def test_missing_split_names_those_that_exist(make_data, tmp_path: Path) -> None
             {"cluster": {"deadlines": {"conect_s": 1}}},
             r"cluster.deadlines: .* got 'conect_s'. Did you mean connect_s\?",
         ),
-        ({"cluster": {"retry": 0.5}}, "cluster.retry: expected RetryOptions"),
+        ({"cluster": {"limits": 0.5}}, "cluster.limits: expected LimitOptions"),
         ({"cluster": {"security": None}}, "cluster.security: expected SecurityOptions"),
     ],
 )
@@ -246,3 +243,10 @@ def test_bad_own_splits(make_data, given: Any, said: str) -> None:
 def test_loader_before_setup_is_refused(make_data) -> None:
     with pytest.raises(OptionError, match="call prepare_data"):
         make_data().train_dataloader()
+
+
+def test_a_cache_whose_ranking_knows_no_weights_is_said(recwarn: pytest.WarningsRecorder) -> None:
+    GLTDataModule("demo", sampling={"weight_attr": "w"}, cache={"memory": "1GB"})
+    assert not [each for each in recwarn if "weighed the same" in str(each.message)]
+    with pytest.warns(UserWarning, match=r"cache: remote rows are ranked .* neighbours are drawn by w, so that rows"):
+        GLTDataModule("demo", sampling={"weight_attr": "w"}, cache={"ratio": 0.1})

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 KEPT = 6  # the step of the last checkpoint before rank 0 waits
 LEASE_S = 2.0
 GONE_S = 10.0  # after the end of a process of the job, nothing of it is left
-CLUSTER = ClusterOptions(num_workers=1, deadlines=DeadlineOptions(lease_s=LEASE_S), peer_timeout_s=3.0)
+CLUSTER = ClusterOptions(deadlines=DeadlineOptions(lease_s=LEASE_S), peer_timeout_s=3.0)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from torch_geometric.nn import GAT, GCN, GIN, GraphNorm, GraphSAGE as PyGSAGE, S
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from glt_lightning import GLTDataModule, GraphSAGE, LinkPredictor, NodePredictor, predict_layerwise, read_embeddings
-from glt_lightning.base import DataError, OptionError
+from glt_lightning.base import DataError, LayerwiseOptions, OptionError
 from glt_lightning.inference import HubTypes
 from glt_lightning.inference.hubs import HubConv
 from glt_lightning.lightning import PredictionWriter
@@ -91,14 +91,27 @@ def isolated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture
+def at_most(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sets the number of edges that are computed together; returns further options."""
+
+    def set_(most_edges: int | None = None, **options: Any) -> dict[str, Any]:
+        if most_edges is not None:
+            monkeypatch.setattr(LayerwiseOptions, "most_edges", most_edges)
+        return options
+
+    return set_
+
+
 CHUNKS = [{"batch_size": 17, "self_check": 0}, {"batch_size": 1000, "most_edges": 100, "memory": 9000}]
 
 
 @pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("options", CHUNKS)
 def test_exact_with_whole_numbers(
-    isolated: Path, make_data: MakeData, embed: Any, parts: int, options: dict[str, Any]
+    isolated: Path, make_data: MakeData, embed: Any, at_most: Any, parts: int, options: dict[str, Any]
 ) -> None:
+    options = at_most(**options)
     graph = np.load(isolated)
     seed_everything(3, verbose=False)
     for gnn in (PyGSAGE(WIDTH, 6, 3, 4, aggr="sum"), GIN(WIDTH, 6, 3, 4)):
@@ -123,12 +136,14 @@ FAMILY = {
 
 
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.slow if k == "GAT" else ()) for k in FAMILY])
-def test_family_of_pyg(isolated: Path, make_data: MakeData, embed: Any, pieces: list[int], kind: str) -> None:
+def test_family_of_pyg(
+    isolated: Path, make_data: MakeData, embed: Any, at_most: Any, pieces: list[int], kind: str
+) -> None:
     graph = np.load(isolated)
     seed_everything(3, verbose=False)
     gnn = FAMILY[kind]()
     data = make_data(dataset=str(isolated), partition={"num_parts": 2})
-    found = embed(Holding(gnn), data, batch_size=60, most_edges=100)
+    found = embed(Holding(gnn), data, **at_most(batch_size=60, most_edges=100))
     np.testing.assert_allclose(found["embedding"], whole(gnn, graph["x"], graph["edge_index"]), rtol=1e-5, atol=1e-6)
     if kind == "SAGE":
         assert not pieces  # their sum is read where they lie
@@ -138,12 +153,14 @@ def test_family_of_pyg(isolated: Path, make_data: MakeData, embed: Any, pieces: 
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
-def test_precision_is_the_trainers(make_data: MakeData, make_trainer: Any, tmp_path: Path, precision: str) -> None:
+def test_precision_is_the_trainers(
+    make_data: MakeData, make_trainer: Any, at_most: Any, tmp_path: Path, precision: str
+) -> None:
     seed_everything(3, verbose=False)
     module, found = Holding(GAT(WIDTH, 16, 2, 3)), []
     for each in ("32-true", precision):
         predict_layerwise(
-            make_trainer(precision=each), module, make_data(), tmp_path / "emb", options={"most_edges": 30}
+            make_trainer(precision=each), module, make_data(), tmp_path / "emb", options=at_most(most_edges=30)
         )
         found.append(read_embeddings(tmp_path / "emb")["embedding"])
     assert 1e-5 < np.abs(found[1] - found[0]).max() < 0.05
@@ -165,7 +182,9 @@ def test_ready_module_gives_what_it_does_over_whole_neighbourhoods(
 @pytest.mark.parametrize(
     "encoder", ["GraphSAGE", *(pytest.param(e, marks=pytest.mark.slow) for e in ("HGT", "RGCN", "GAT"))]
 )
-def test_typed_graph(make_data: MakeData, make_trainer: Any, embed: Any, pieces: list[int], encoder: str) -> None:
+def test_typed_graph(
+    make_data: MakeData, make_trainer: Any, embed: Any, at_most: Any, pieces: list[int], encoder: str
+) -> None:
     """A batch has no more than 3 edges: nodes with more are computed in pieces."""
     data = make_data(dataset=learnable_hetero(), partition={"num_parts": 2}, eval_num_neighbors=[-1, -1])
     data.prepare_data()
@@ -181,7 +200,7 @@ def test_typed_graph(make_data: MakeData, make_trainer: Any, embed: Any, pieces:
         embeddings=True,
         **described,
     )
-    found = embed(module, data, batch_size=25, most_edges=3)
+    found = embed(module, data, **at_most(batch_size=25, most_edges=3))
     assert len(pieces) > 40
     assert max(pieces) == 3
     rows = make_trainer().predict(module, data)
@@ -284,15 +303,15 @@ def test_self_check_finds_what_cannot_be_computed_so(make_data: MakeData, embed:
     embed(AsPyGDoes(PyGSAGE(WIDTH, 8, 2, 3)), make_data())
 
 
-def test_refusals(make_data: MakeData, make_model: Any, make_trainer: Any, tmp_path: Path) -> None:
+def test_refusals(make_data: MakeData, make_model: Any, make_trainer: Any, at_most: Any, tmp_path: Path) -> None:
     def refused(module: Any, said: str, options: Any = None, **trainer: Any) -> None:
         with pytest.raises(OptionError, match=said):
             predict_layerwise(make_trainer(**trainer), module, make_data(), tmp_path / "emb", options=options)
         assert not (tmp_path / "emb").exists()
 
     refused(Holding(PyGSAGE(WIDTH, 8, 2, 3, norm=GraphNorm(8))), "GraphNorm averages over all nodes of a batch")
-    few = {"most_edges": 5, "memory": 200}
-    said = r"most_edges: node \d+ of 'node' has \d+ edges, more than the 5 that .* layer 0 cannot be .*memory \(200 B\)"
+    few = at_most(most_edges=5, memory=200)
+    said = r"layerwise: node \d+ of 'node' has \d+ edges, more than the 5 that .* layer 0 cannot be .*memory \(200 B\)"
     refused(OwnLayers(), said, options=few)
     refused(Holding(nn.Linear(2, 2)), "Holding offers no layers. Expected num_layers and layer")
     refused(make_model(), "limit_predict_batches and fast_dev_run would leave out nodes", limit_predict_batches=1)

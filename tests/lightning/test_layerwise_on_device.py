@@ -32,6 +32,7 @@ from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch_geometric.nn import GAT, GCN, GraphSAGE as PyGSAGE
 from glt_lightning import GLTDataModule, GraphSAGE, LinkPredictor, NodePredictor, predict_layerwise, read_embeddings
+from glt_lightning.base import LayerwiseOptions
 from tests.helpers.own_device import DEVICE, OwnAccelerator, own_device
 from tests.lightning.test_layerwise import Holding
 from tests.lightning.tiny import CLASSES, SHAPE, WIDTH, learnable_hetero
@@ -74,7 +75,8 @@ for name, (make, given) in cases.items():
         seed_everything(1, verbose=False)
         module = make()
         with own_device() as mode:
-            for options in ({"batch_size": 60}, {"batch_size": 60, "most_edges": 12}):  # the second in pieces
+            for most in (20_000_000, 12):  # the second in pieces
+                LayerwiseOptions.most_edges, options = most, {"batch_size": 60}
                 predict_layerwise(trainer(there), module, data(**given), root + "/emb", options=options)
                 found.append(read_embeddings(root + "/emb"))
             if not isinstance(module, Holding):

@@ -37,7 +37,7 @@ def test_two_ranks(graph_npz: Path, tmp_path: Path, strategy: str) -> None:
     """With a sampler each that serves its part, or with a graph server of the run."""
     data: dict[str, Any] = {"dataset": str(graph_npz), "root": "root", "partition": {"num_parts": 2}}
     data["sampling"] = {"num_workers": 1}
-    cluster = ClusterOptions(num_workers=1, placement="rank")
+    cluster = ClusterOptions(placement="rank")
     with training(tmp_path, strategy, cluster, data, stops=True) as run:
         wait_for(tmp_path / "at", run)
         found = listening(run.family())

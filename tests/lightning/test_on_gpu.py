@@ -9,7 +9,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from glt_lightning import CacheOptions, ClusterOptions, GLTDataModule, SamplingOptions
+from glt_lightning import CacheOptions, GLTDataModule, SamplingOptions
 from glt_lightning.base import GLTError
 from glt_lightning.kernels import Kernels
 from glt_lightning.loader import on_gpu
@@ -61,7 +61,8 @@ def test_servers_make_whole_batches(fitted, gpu, caplog):
     with caplog.at_level(logging.INFO, "glt_lightning"):
         _, model = fitted("glt_server_client", sampling={"topology": "device"})
     assert (
-        "servers make the batches; these options hold for their cluster.worker_devices: topology device." in caplog.text
+        "servers make the batches; these options hold for their sampling.worker_devices: topology device."
+        in caplog.text
     )
     assert same(model, plain)
 
@@ -82,6 +83,5 @@ def test_a_budget_may_be_that_of_servers(make_data, make_model, make_trainer):
 
 
 def test_a_gpu_that_a_server_shall_use_and_cannot(fitted):
-    cluster = ClusterOptions(worker_devices=["cuda:0"])
     with pytest.raises(GLTError, match="CUDA"):
-        fitted("glt_server_client", cluster=cluster)
+        fitted("glt_server_client", sampling={"num_workers": 1, "worker_devices": ["cuda:0"]})

@@ -42,7 +42,7 @@ def config(graph_npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "trainer": {"strategy": "of.a.module.elsewhere", "devices": 64},
         "model": {"class_path": "not.installed.here.Model"},
         "data": {"class_path": "GLTDataModule", "init_args": data | {"partition": {"num_parts": 2}}},
-        "cluster": {"num_workers": 1},
+        "cluster": {"prefetch": 3},
     }
     Path("run.yaml").write_text(yaml.safe_dump(run))
     return "run.yaml"

@@ -308,7 +308,7 @@ def test_plan_survives_a_private_channel(tmp_path: Path) -> None:
         address="a:1",
         parts=(0, 2),
         token="x" * 16,
-        cache=CacheOptions(ratio={"a": 0.5}, save=True),
+        cache=CacheOptions(ratio={"a": 0.5}),
     )
     assert ServerPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 

@@ -93,7 +93,7 @@ def test_rows_of_a_limited_memory(tmp_path, apart):
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
 @pytest.mark.parametrize(
     ("policy", "memory", "workers"),
-    [("none", None, 0), ("degree", None, 0), ("dynamic", None, 0), ("degree", None, 1), ("none", 2000, 0)],
+    [("none", None, 0), ("degree", None, 0), ("degree", None, 1), ("none", 2000, 0)],
 )
 def test_a_part_for_each_rank(tmp_path, apart, make, policy, memory, workers):
     whole = partitioned(make(), tmp_path, 2, undirected=True)

@@ -427,7 +427,6 @@ def test_what_is_ranked_ahead_says_that_it_counts_no_walks(tmp_path: Path) -> No
     ):
         caches = {"policy": "vip", "bytes": "1MB", "topology": "10kB"}
         data = GLTDataModule(shop(), str(tmp_path), sampling=walks, cache=caches, **given)
-    assert data.cache.num_neighbors is None
     data.prepare_data()
     whole = LocalPartition.open(data.partition_dir)
     assert whole.manifest.made_by["num_neighbors"] == [15, 10, 5]

@@ -22,7 +22,6 @@ from glt_lightning.kernels import (
     assign,
     build,
     disk,
-    dynamic_cache,
     embedding,
     encoding,
     excluded,
@@ -47,7 +46,6 @@ STRUCTS = {
     "glt_rows": assign._RowsStruct,
     "glt_pairs": assign._PairsStruct,
     "glt_buckets": build._BucketStruct,
-    "glt_cache_spec": dynamic_cache._Spec,
     "glt_edges": aggregate.EdgesStruct,
     "glt_disk": disk._DiskStruct,
     "glt_khop_shape": khop_batch._Shape,
@@ -64,8 +62,6 @@ CONSTANTS = {
         f"GLT_{name}": getattr(native, name)
         for name in ["OK", "GROW", "BAD_ID", "BAD_ROW", "BAD_ARG", "CUDA", "NO_MEMORY", "NO_THREAD", "THROWN"]
     },
-    "GLT_CACHE_MAX_SHARDS": dynamic_cache.MAX_SHARDS,
-    "GLT_CACHE_MAX_ENTRIES": dynamic_cache.MAX_ENTRIES,
     **{f"GLT_{name.upper()}": each.number for name, each in encoding.ENCODINGS.items()},
     **{f"GLT_AGGREGATE_{name.upper()}": number for name, number in aggregate.KINDS.items()},
     **{f"GLT_VALUES_{name.upper()}": number for name, number in aggregate.VALUES.items()},

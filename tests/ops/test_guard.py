@@ -18,7 +18,7 @@ from tests.helpers.rows import sample_rows
 
 CUDA = Path(__file__).parents[2] / "cuda"
 # They return no status, and do nothing that throws.
-NO_STATUS = {"glt_abi_version", "glt_rank_words", "glt_cache_bytes", "glt_cuda_error_text", "glt_disk_try"}
+NO_STATUS = {"glt_abi_version", "glt_rank_words", "glt_cuda_error_text", "glt_disk_try"}
 
 
 def declared() -> set[str]:

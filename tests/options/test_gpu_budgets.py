@@ -1,4 +1,4 @@
-"""Budgets of GPUs that sample, and their old names in the cache."""
+"""Budgets of GPUs that sample."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ def test_budgets_are_those_of_sampling(recwarn):
     assert not recwarn.list
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "budget"),
-    [("device", "feature_bytes", "features"), ("device_topology", "topology_bytes", "topology")],
-)
-def test_old_names_are_read_with_advice(old, new, budget):
-    cache = CacheOptions(**{old: "2KB"})
+def test_the_budget_of_the_cache_is_read_with_advice():
+    cache = CacheOptions(device="2KB")
     with pytest.warns(
-        FutureWarning, match=rf"cache\.{old}: a GPU samples, and its budget is now called sampling\.{new}\."
+        FutureWarning, match=r"cache\.device: a GPU samples, and its budget is now called sampling\.feature_bytes\."
     ):
-        assert GpuBudgets.of(SamplingOptions(), cache) == GpuBudgets(**{budget: 2000})
+        assert GpuBudgets.of(SamplingOptions(), cache) == GpuBudgets(features=2000)
     with pytest.raises(
-        OptionError, match=rf"cache\.{old} \('2KB'\) and sampling\.{new} \(5\) are both given.* Remove cache"
+        OptionError, match=r"cache\.device \('2KB'\) and sampling\.feature_bytes \(5\) are both given.* Remove"
     ):
-        GpuBudgets.of(SamplingOptions(**{new: 5}), cache)
+        GpuBudgets.of(SamplingOptions(feature_bytes=5), cache)
+
+
+def test_advice_is_for_the_first_rank(monkeypatch, recwarn):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert GpuBudgets.of(SamplingOptions(), CacheOptions(device="2KB")).features == 2000
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize("name", ["topology_bytes", "feature_bytes"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from glt_lightning.base import ClusterOptions, SamplingOptions
+from glt_lightning.base import SamplingOptions, ServingOptions
 from glt_lightning.kernels import child
 from glt_lightning.loader import LoaderSpec, Session
 from glt_lightning.workers import ServerPlan, ServerProcess
@@ -42,11 +42,11 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 SERVER = """
 import os, signal, sys
-from glt_lightning.base import ClusterOptions
+from glt_lightning.base import ServingOptions
 from glt_lightning.workers import ServerPlan
 from glt_lightning.workers import ServerProcess
 
-plan = ServerPlan(directory=sys.argv[1], cluster=ClusterOptions(num_workers=1), address="127.0.0.1:0", token="0123456789abcdef")
+plan = ServerPlan(directory=sys.argv[1], cluster=ServingOptions(num_workers=1), address="127.0.0.1:0", token="0123456789abcdef")
 server = ServerProcess(plan, 0, print)
 os.kill(server.pid, signal.SIGSTOP)
 print("ready", flush=True)
@@ -104,7 +104,7 @@ def test_signals_to_all_processes_of_a_job_leave_samplers_to_the_trainer(partiti
 def test_signals_to_all_processes_of_a_job_leave_the_server_to_the_trainer(partition, capfd, number: int) -> None:
     plan = ServerPlan(
         directory=str(partition.directory),
-        cluster=ClusterOptions(num_workers=1),
+        cluster=ServingOptions(num_workers=1),
         address="127.0.0.1:0",
         token="0123456789abcdef",
     )

@@ -17,7 +17,6 @@ import torch
 
 from glt_lightning.base import (
     CacheOptions,
-    ClusterOptions,
     NativeError,
     OptionError,
     PeerError,
@@ -49,7 +48,7 @@ def gpu(kernels, monkeypatch):
 # --- ranks
 
 
-@pytest.mark.parametrize("cache", [{}, {"ratio": 0.2}, {"bytes": 4000, "policy": "dynamic"}, {"device": 1000}])
+@pytest.mark.parametrize("cache", [{}, {"ratio": 0.2}, {"bytes": 4000}, {"device": 1000}])
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
 def test_ranks_that_map_different_parts(tmp_path, gpu, make, cache):
     whole, count = partitioned(make(), tmp_path, 4, undirected=True), 2
@@ -160,10 +159,14 @@ def written(draft):
     return draft.write(np.empty(draft.nbytes, dtype=np.uint8))
 
 
+OF_SERVER = {"num_workers": 1, "worker_devices": ["cuda:0"]}
+
+
 def drafts_by_gpus(partition, sampling, configs):
     """Of each config the draft of a graph server's GPU whose options are ``sampling``, and that of the CPU."""
-    cluster = ClusterOptions(worker_devices=["cuda:0"])
-    here = SamplerGpus(partition, server_gpus(str(partition.directory), cluster, sampling, CacheOptions()), Ranks())
+    here = SamplerGpus(
+        partition, server_gpus(str(partition.directory), replace(sampling, **OF_SERVER), CacheOptions()), Ranks()
+    )
     samplers = Samplers(SamplerSource.of(partition, gpus=here.source), 0)
     request = BatchRequest(0, 77, np.arange(9), np.arange(9))
     try:
@@ -187,10 +190,9 @@ def test_gpus_of_a_server_draw_by_its_weights(tmp_path, gpu):
         OptionError, match=r"weight_attr: \['v'\]: the GPU that samples has .*\['w'\]. Start graph servers"
     ):
         list(drafts_by_gpus(partition, SamplingOptions(weight_attr="w"), [by["v"]]))
-    options = [str(partition.directory), ClusterOptions(worker_devices=["cuda:0"])]
     with pytest.raises(OptionError, match="no edge type has it"):
-        server_gpus(*options, SamplingOptions(weight_attr="u"), CacheOptions())
-    assert server_gpus(str(tmp_path / "nowhere"), ClusterOptions(), SamplingOptions(), CacheOptions()) is None
+        server_gpus(str(partition.directory), SamplingOptions(weight_attr="u", **OF_SERVER), CacheOptions())
+    assert server_gpus(str(tmp_path / "nowhere"), SamplingOptions(), CacheOptions()) is None
 
 
 def test_gpus_of_a_server_draw_by_time_where_it_does(tmp_path, gpu):

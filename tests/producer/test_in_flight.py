@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from glt_lightning.base import ClusterOptions, OptionError, SamplingOptions
+from glt_lightning.base import OptionError, SamplingOptions
 from glt_lightning.workers import InFlight, with_channel_bytes
 from glt_lightning.workers.producer.in_flight import memory_for_batches
 
@@ -39,5 +39,3 @@ def test_auto_is_a_share_of_what_the_host_has_available(monkeypatch):
 def test_what_is_no_size():
     with pytest.raises(OptionError, match=r"sampling.channel_size: expected bytes .* got 'all'"):
         SamplingOptions(channel_size="all")
-    with pytest.raises(OptionError, match=r"cluster.channel_size: expected bytes .* got 'much'"):
-        ClusterOptions(channel_size="much")

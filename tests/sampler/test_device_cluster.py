@@ -106,9 +106,8 @@ def test_random_graphs(kernels, open_case, seed):
         CacheOptions(ratio=1.0),
         CacheOptions(bytes=1 << 25, topology=10_000),
         CacheOptions(bytes=1 << 25, topology=1 << 24),
-        CacheOptions(policy="dynamic", ratio=0.2),
     ],
-    ids=["few rows", "all rows", "few lists", "all lists", "learning"],
+    ids=["few rows", "all rows", "few lists", "all lists"],
 )
 def test_cached_rows_are_not_asked_for(open_case, make, owners, options):
     case = open_case(make(), owners)

@@ -230,11 +230,11 @@ import signal
 import sys
 from glt_lightning.workers import Link
 from glt_lightning.graph import LocalPartition
-from glt_lightning.base import ClusterOptions
+from glt_lightning.base import ServingOptions
 from glt_lightning.workers.server.server import GraphServer
 link = Link(job="", role="server", name="server 0")
 server = GraphServer(
-    LocalPartition.open(sys.argv[1]), ClusterOptions(num_workers=2), link.open_transport(), sys.argv[2], greet=link.greet
+    LocalPartition.open(sys.argv[1]), ServingOptions(num_workers=2), link.open_transport(), sys.argv[2], greet=link.greet
 )
 print("listening at", server.address, flush=True)
 signal.pause()

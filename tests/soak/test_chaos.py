@@ -24,6 +24,7 @@ import psutil
 import pytest
 
 from glt_lightning import ClusterOptions, GLTDataModule
+from glt_lightning.base import SamplingOptions
 from glt_lightning.workers import ServerPlan
 from tests.faults.job import samplers_of
 from tests.helpers import Run, started
@@ -124,7 +125,9 @@ class _Servers:
         self.proxies = [stack.enter_context(Proxy(address)) for address in addresses]
         self.options = ClusterOptions(servers=[proxy.address for proxy in self.proxies])
         self.plans = [
-            ServerPlan(directory=str(partition), cluster=self.options, address=address, rank=rank)
+            ServerPlan(
+                directory=str(partition), cluster=self.options.serving(SamplingOptions()), address=address, rank=rank
+            )
             for rank, address in enumerate(addresses)
         ]
         self.runs = [self.start(rank) for rank in range(2)]

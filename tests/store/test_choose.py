@@ -41,9 +41,9 @@ def test_equals_one_row_after_the_other(rankings, budget):
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=3), st.floats(0, 1.2))
-def test_rows_of_which_nothing_is_known_get_the_same_share(numbers, share):
+def test_rows_that_save_the_same_get_the_same_share(numbers, share):
     total = sum(n * 8 for n in numbers)
-    found = choose([Candidates.unranked(n, 8) for n in numbers], share * total)
+    found = choose([Candidates.alike(np.ones(n), 8) for n in numbers], share * total)
     assert 8 * sum(found) <= share * total < 8 * sum(found) + 8 or found == numbers
     for n, k in zip(numbers, found, strict=True):
         assert abs(k - min(share, 1) * n) <= len(numbers)
@@ -59,7 +59,7 @@ def test_a_block_is_cut_where_the_budget_ends():
 
 def test_nothing_to_choose_from():
     assert choose([], 100) == []
-    assert choose([Candidates.alike(np.empty(0), 4), Candidates.unranked(0, 4)], 100) == [0, 0]
+    assert choose([Candidates.alike(np.empty(0), 4), Candidates.alike(np.empty(0), 4)], 100) == [0, 0]
     assert choose([Candidates.alike(np.full(7, 9.0), 0), Candidates.alike(np.ones(3), 4)], 4) == [7, 1]
     assert first_within(np.array([3, 3]), 2) == first_within(np.empty(0), 9) == 0
 

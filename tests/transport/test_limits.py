@@ -6,8 +6,9 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import fields
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -32,13 +33,20 @@ pytestmark = pytest.mark.timeout(60)
 MB = 1 << 20
 
 
+def some(**limits: Any) -> LimitOptions:
+    """These limits, also those that are no options of a user."""
+    options = {each.name for each in fields(LimitOptions)} & limits.keys()
+    kind = type("Limits", (LimitOptions,), {name: limits[name] for name in limits.keys() - options})
+    return cast(LimitOptions, kind(**{name: limits[name] for name in options}))
+
+
 @pytest.fixture
 def limited() -> Iterator[Any]:
     """Makes a place whose servers have these limits."""
     with ExitStack() as stack:
 
         def make(**limits: Any) -> Place:
-            place = Place("flight", FlightTransport(Credentials(), DEADLINES, LimitOptions(**limits)))
+            place = Place("flight", FlightTransport(Credentials(), DEADLINES, some(**limits)))
             stack.callback(place.close)
             return place
 
@@ -85,7 +93,7 @@ def greedy() -> Iterator[Any]:
 
 
 def test_idle_lanes_of_one_client_do_not_shut_others_out(limited: Any, greedy: Any, desk: Desk) -> None:
-    place = limited(streams=12)
+    place = limited(streams=12, streams_per_host=12)
     address = place.serve(desk.service()).address
     held = place.connect(address, name="healthy")
     waiting = held.call("wait", {"n": 1})
@@ -137,7 +145,7 @@ def test_an_operation_that_has_no_room_is_asked_again(place: Place, desk: Desk) 
 
 def test_replies_that_nobody_reads_are_bounded(limited: Any, greedy: Any, desk: Desk) -> None:
     """Of one client by its usage; of many by ending the one that has the most and reads nothing."""
-    place = limited(unread_size="40MB", unread_total_size="100MB")
+    place = limited(unread_bytes=40_000_000, unread_total_size="100MB")
     made: list[str] = []
 
     def grow(message: Message, caller: Any) -> Message:
@@ -205,7 +213,7 @@ def test_whose_connection_makes_room() -> None:
             for _ in range(times):
                 enter(admission, rooms.setdefault(peer, stack.enter_context(ExitStack())), peer)
 
-        admission = Admission(LimitOptions(streams=8, streams_per_host=6), sever, clock)
+        admission = Admission(LimitOptions(streams=8), sever, clock)
         come("ipv4:10.0.0.1:1", 2)
         come("ipv4:10.0.0.2:1")
         come("ipv4:10.0.0.2:2", 3)
@@ -224,7 +232,7 @@ def test_whose_connection_makes_room() -> None:
 
 def test_an_address_that_has_less_does_not_make_room() -> None:
     severed: list[str] = []
-    admission = Admission(LimitOptions(streams=3, streams_per_host=3), severed.append, Clock())
+    admission = Admission(some(streams=3, streams_per_host=3), severed.append, Clock())
     with ExitStack() as stack:
         enter(admission, stack, "ipv4:10.0.0.2:1")
         enter(admission, stack, "ipv4:10.0.0.1:1")
@@ -239,7 +247,7 @@ def test_an_address_that_has_less_does_not_make_room() -> None:
     ("limits", "complaint"),
     [
         ({"streams": 0}, "cluster.limits.streams: expected an integer >= 1, got 0"),
-        ({"unread_size": "lots"}, "cluster.limits.unread_size: expected bytes"),
+        ({"unread_total_size": "lots"}, "cluster.limits.unread_total_size: expected bytes"),
     ],
 )
 def test_limits_are_checked(limits: dict[str, Any], complaint: str) -> None:
@@ -249,7 +257,7 @@ def test_limits_are_checked(limits: dict[str, Any], complaint: str) -> None:
 
 def test_a_lane_that_is_not_read_is_one_whatever_else_its_client_reads() -> None:
     clock, severed = Clock(), []
-    admission = Admission(LimitOptions(unread_size=1000, unread_total_size=10), severed.append, clock)
+    admission = Admission(some(unread_bytes=1000, unread_total_size=10), severed.append, clock)
     with ExitStack() as stack:
         greedy, other = stack.enter_context(admission.stream("a:1")), stack.enter_context(admission.stream("b:1"))
         stuck, lively, newcomer = (
@@ -275,7 +283,7 @@ def test_a_lane_that_is_not_read_is_one_whatever_else_its_client_reads() -> None
 
 def test_calls_at_work_take_what_the_limits_give() -> None:
     """Of one client, and of all in the order in which they come; one that is larger than the limit works alone."""
-    admission = Admission(LimitOptions(unread_size=100, unread_total_size=150), lambda peer: None)
+    admission = Admission(some(unread_bytes=100, unread_total_size=150), lambda peer: None)
     with ExitStack() as stack:
         one, other = (stack.enter_context(admission.stream(peer)) for peer in ("a:1", "b:1"))
 
@@ -296,7 +304,7 @@ def test_calls_at_work_take_what_the_limits_give() -> None:
 
 
 def test_a_large_call_has_its_turn_before_later_ones() -> None:
-    admission, order = Admission(LimitOptions(unread_size=100, unread_total_size=150), lambda peer: None), []
+    admission, order = Admission(some(unread_bytes=100, unread_total_size=150), lambda peer: None), []
 
     def work(client, nbytes: int) -> None:
         with admission.working(client, nbytes, lambda: False):
@@ -317,7 +325,7 @@ def test_a_large_call_has_its_turn_before_later_ones() -> None:
 
 
 def test_a_client_at_its_limit_keeps_nobody_waiting() -> None:
-    admission = Admission(LimitOptions(unread_size=100, unread_total_size=100), lambda peer: None)
+    admission = Admission(some(unread_bytes=100, unread_total_size=100), lambda peer: None)
 
     def work(client, nbytes: int, until: threading.Event) -> None:
         with admission.working(client, nbytes, lambda: False):

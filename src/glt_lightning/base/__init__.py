@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from glt_lightning.base.cluster import (
         ClusterOptions as ClusterOptions,
         Placement as Placement,
+        ServingOptions as ServingOptions,
     )
     from glt_lightning.base.deadlines import (
         DeadlineOptions as DeadlineOptions,
@@ -132,6 +133,10 @@ if TYPE_CHECKING:
         Progress as Progress,
         long_work as long_work,
     )
+    from glt_lightning.base.removed import (
+        removed_in as removed_in,
+        without_removed as without_removed,
+    )
     from glt_lightning.base.sampling import (
         AGGREGATES as AGGREGATES,
         EDGE_FORMATS as EDGE_FORMATS,
@@ -176,6 +181,10 @@ _MODULES = {
         "CacheOptions",
         "CachePolicy",
     ),
+    "removed": (
+        "removed_in",
+        "without_removed",
+    ),
     "checks": (
         "above_zero",
         "as_options",
@@ -186,6 +195,7 @@ _MODULES = {
     "cluster": (
         "ClusterOptions",
         "Placement",
+        "ServingOptions",
     ),
     "deadlines": (
         "DeadlineOptions",

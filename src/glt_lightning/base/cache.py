@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from glt_lightning.base.checks import at_least, one_of
+from glt_lightning.base.checks import one_of
 from glt_lightning.base.errors import OptionError
-from glt_lightning.base.parse import Fanouts, parse_bytes
-from glt_lightning.base.sampling import WeightAttr
+from glt_lightning.base.parse import parse_bytes
+from glt_lightning.base.removed import refuse_removed_values, without_removed
 
-CachePolicy = Literal["auto", "vip", "degree", "presample", "dynamic", "none"]
-CACHE_POLICIES = ("auto", "vip", "degree", "presample", "dynamic", "none")
+CachePolicy = Literal["auto", "vip", "degree", "none"]
+CACHE_POLICIES = ("auto", "vip", "degree", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,25 +20,17 @@ class CacheOptions:
     ``ratio``, ``bytes``, ``memory`` and ``device`` there is no cache.
 
     Attributes:
-        policy: Which remote rows (rows of parts that other hosts own) a host caches: those that ``vip``, ``degree`` or
-            ``presample`` rank highest; with ``dynamic``, those that training asks for often; with ``none``, no rows.
-            ``auto``: by the ranking of the partition folder.
+        policy: Which remote rows (rows of parts that other hosts own) a host caches: those that ``vip`` or ``degree``
+            ranks highest; with ``none``, no rows. ``auto``: by the ranking of the partition folder.
         ratio: Size of the remote cache as a share of all nodes of each type, such as 0.1; or a share per node type
             (``{paper: 0.2}``), where a type that is not named has no cache.
         bytes: Size of the remote cache in bytes per host, such as ``"2GiB"``, instead of ``ratio``.
-        topology: Bytes, taken out of ``bytes``, for neighbour lists of the cached nodes. ``auto`` splits ``bytes`` to minimise
-            remote traffic.
+        topology: Bytes, taken out of ``bytes``, for neighbour lists of the hottest nodes.
         memory: Bytes per host for the attributes of the host's own parts. The hottest rows stay in memory, the other rows are
             read from disk for each batch. ``None``: files are mapped, and the operating system decides.
         device: Bytes on the GPU that trains, such as ``"4GiB"``, for the attributes of the hottest nodes of all parts: batches
             from the CPU bring only the rows of the other nodes. (The budget of a GPU that samples is
             ``sampling.feature_bytes``.)
-        save: Store the filled remote cache in the partition folder, for later runs.
-        num_neighbors: Fan-outs that ``presample`` and ``topology: auto`` assume. ``None``: as ``data.num_neighbors``.
-        batch_size: Batch size that ``presample`` and ``topology: auto`` assume. ``None``: as ``data.batch_size``.
-        weight_attr: Edge attribute by which ``presample`` and ``topology: auto`` assume that neighbours are drawn. ``None``: as
-            ``data.sampling.weight_attr``.
-        device_topology: Old name of ``data.sampling.topology_bytes``.
 
     Raises:
         OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
@@ -58,13 +50,9 @@ class CacheOptions:
     topology: int | str | None = None
     memory: int | str | None = None
     device: int | str | None = None
-    save: bool = False
-    num_neighbors: Fanouts | None = None
-    batch_size: int | None = None
-    weight_attr: WeightAttr = None
-    device_topology: int | str | None = None
 
     def __post_init__(self) -> None:
+        refuse_removed_values("cache", vars(self))
         one_of("cache.policy", self.policy, CACHE_POLICIES)
         if self.ratio is not None and self.bytes is not None:
             raise OptionError(f"cache: give ratio or bytes, not both; got {self.ratio!r} and {self.bytes!r}.")
@@ -80,28 +68,14 @@ class CacheOptions:
             parse_bytes("cache.memory", self.memory)
         if self.device is not None:
             parse_bytes("cache.device", self.device)
-        if self.device_topology is not None:
-            parse_bytes("cache.device_topology", self.device_topology)
         if self.topology is not None:
-            if self.topology != "auto":
-                parse_bytes("cache.topology", self.topology)
+            parse_bytes("cache.topology", self.topology)
             if self.budget is None or self.topology_bytes > self.budget:
                 given = "not set" if self.bytes is None else repr(self.bytes)
                 raise OptionError(
                     f"cache.topology ({self.topology!r}) is carved out of cache.bytes and must not exceed it; "
                     f"cache.bytes is {given}."
                 )
-        if self.batch_size is not None:
-            at_least("cache.batch_size", self.batch_size, 1)
-
-    def assuming(self, num_neighbors: Fanouts | None, batch_size: int, weight_attr: WeightAttr = None) -> CacheOptions:
-        """With these where none are given."""
-        return replace(
-            self,
-            num_neighbors=num_neighbors if self.num_neighbors is None else self.num_neighbors,
-            batch_size=batch_size if self.batch_size is None else self.batch_size,
-            weight_attr=weight_attr if self.weight_attr is None else self.weight_attr,
-        )
 
     @property
     def budget(self) -> int | None:
@@ -110,8 +84,8 @@ class CacheOptions:
 
     @property
     def topology_bytes(self) -> int:
-        """``topology`` as a number; 0 for none, and for ``auto``."""
-        return 0 if self.topology in (None, "auto") else parse_bytes("cache.topology", self.topology)
+        """``topology`` as a number; 0 for none."""
+        return 0 if self.topology is None else parse_bytes("cache.topology", self.topology)
 
     @property
     def memory_bytes(self) -> int | None:
@@ -127,3 +101,7 @@ class CacheOptions:
     def keeps_rows(self) -> bool:
         """Whether remote rows are cached."""
         return self.policy != "none" and (self.budget is not None or bool(self.ratio))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a pickle, such as hyperparameters in a checkpoint; one of an earlier release may have options that were removed."""
+        self.__dict__.update(without_removed("cache", state))

@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from glt_lightning.base.errors import OptionError
+from glt_lightning.base.removed import without_removed
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -50,24 +51,6 @@ def one_of(name: str, given: object, known: Sequence[str], further: str = "") ->
     raise OptionError(f"{name}: expected {', '.join([*known, further] if further else known)}; got {given!r}.{hint}")
 
 
-def take_old_name(options: Any, group: str, old: str, new: str) -> None:
-    """For ``__post_init__``: moves the value of a field's old name to the field, with a line of advice. Raises `OptionError`
-    where the field has a value, too, that is not its default: the command line gives every field, so a default counts as
-    not given."""
-    value = getattr(options, old)
-    if value is None:
-        return
-    default = next(each.default for each in fields(options) if each.name == new)
-    if getattr(options, new) != default:
-        raise OptionError(
-            f"{group}.{old}: is the old name of {group}.{new}, and both are given: {value!r} and "
-            f"{getattr(options, new)!r}. Remove {group}.{old}."
-        )
-    advise(f"{group}.{old} is now called {group}.{new}. The value {value!r} is used; rename the option.")
-    object.__setattr__(options, new, value)
-    object.__setattr__(options, old, None)
-
-
 def advise(text: str) -> None:
     """One line about an old name, once in a job. A warning of Python's, which shows each text once in a process: the command
     line makes an options object several times."""
@@ -101,6 +84,7 @@ def as_options(kind: type[_Options], name: str, given: Any) -> _Options:
         return given
     if not isinstance(given, Mapping):
         raise OptionError(f"{name}: expected {kind.__name__} or a mapping of its fields, got {given!r:.80}.")
+    given = without_removed(name, given)
     known = [each.name for each in fields(kind)]
     for key in given:
         if key not in known:

@@ -45,14 +45,11 @@ class DeadlineOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RetryOptions:
-    """Pauses between attempts to reach a peer, in seconds.
+    """Pauses between attempts to reach a peer, in seconds; no options of a user.
 
     Attributes:
         first_s: The first pause. Each further one is twice as long.
         most_s: The longest pause.
-
-    Raises:
-        OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
 
     Example:
         >>> RetryOptions(first_s=0.1, most_s=5.0).most_s
@@ -61,7 +58,3 @@ class RetryOptions:
 
     first_s: float = 0.05
     most_s: float = 2.0
-
-    def __post_init__(self) -> None:
-        above_zero("cluster.retry.first_s", self.first_s)
-        above_zero("cluster.retry.most_s", self.most_s)

@@ -27,24 +27,25 @@ class GpuBudgets:
 
     @classmethod
     def of(cls, sampling: SamplingOptions, cache: CacheOptions) -> GpuBudgets:
-        """As the options say, for GPUs that sample; `CacheOptions` has their old names. Raises `OptionError` where both names
-        are given."""
+        """As the options say; a GPU that samples takes ``cache.device`` for ``sampling.feature_bytes``. Raises `OptionError`
+        where both are given."""
+        topology, features = sampling.topology_bytes, sampling.feature_bytes
+        if cache.device is not None:
+            features = _of_cache(cache.device, features)
         return cls(
-            topology=_budget(sampling.topology_bytes, "topology_bytes", cache.device_topology, "device_topology"),
-            features=_budget(sampling.feature_bytes, "feature_bytes", cache.device, "device"),
+            topology=None if topology is None else parse_bytes("sampling.topology_bytes", topology),
+            features=None if features is None else parse_bytes("sampling.feature_bytes", features),
         )
 
 
-def _budget(given: int | str | None, name: str, old: int | str | None, old_name: str) -> int | None:
-    if old is None:
-        return None if given is None else parse_bytes(f"sampling.{name}", given)
+def _of_cache(device: int | str, given: int | str | None) -> int | str:
     if given is not None:
         raise OptionError(
-            f"cache.{old_name} ({old!r}) and sampling.{name} ({given!r}) are both given, and a GPU samples: its budget is "
-            f"sampling.{name}. Remove cache.{old_name}."
+            f"cache.device ({device!r}) and sampling.feature_bytes ({given!r}) are both given, and a GPU samples: its budget is "
+            "sampling.feature_bytes. Remove cache.device."
         )
     advise(
-        f"cache.{old_name}: a GPU samples, and its budget is now called sampling.{name}. The value {old!r} is used for it; "
+        f"cache.device: a GPU samples, and its budget is now called sampling.feature_bytes. The value {device!r} is used for it; "
         "rename the option."
     )
-    return parse_bytes(f"cache.{old_name}", old)
+    return device

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from glt_lightning.base.checks import one_of
 from glt_lightning.base.errors import OptionError
@@ -18,10 +19,9 @@ class LayerwiseOptions:
     """How the outputs of all nodes are computed, layer by layer.
 
     Attributes:
-        batch_size: Nodes that are computed together.
-        most_edges: Edges that are computed together, at most, and fewer where a row for each would take more than 1 GiB: a batch
-            has fewer nodes then. A node with more edges is a batch of its own, computed from some of them at a time: layers of
-            GraphSAGE, GIN, GCN, GAT, GATv2, RGCN and HGT. Other layers read all its rows at once, if they fit in ``memory``.
+        batch_size: Nodes that are computed together; fewer where they have more than 20 million edges, or a row for each edge
+            would take more than 1 GiB. A node with more edges is a batch of its own, computed from some of them at a time: layers
+            of GraphSAGE, GIN, GCN, GAT, GATv2, RGCN and HGT. Other layers read all its rows at once, if they fit in ``memory``.
         dtype: How the outputs of layers are kept and written: ``float32``, ``float16`` or ``float64``.
         memory: Bytes of memory that the outputs of layers may take on a host, such as ``"20GB"``; more of them lie in files
             of ``scratch``. ``auto``: half of the host's memory.
@@ -30,7 +30,6 @@ class LayerwiseOptions:
             of temporary files.
         self_check: Number of nodes of which the outputs are compared with those of the module's own forward pass before the
             first layer; 0: none.
-        wait_s: How long a rank that others wait for may show no progress.
 
     Raises:
         OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
@@ -40,24 +39,23 @@ class LayerwiseOptions:
         2000000000
     """
 
+    most_edges: ClassVar[int] = 20_000_000  # that are computed together
+    wait_s: ClassVar[float] = 600.0  # how long a rank that others wait for may show no progress
+
     batch_size: int = 4096
-    most_edges: int = 20_000_000
     dtype: str = "float32"
     memory: int | str = "auto"
     scratch: str | None = None
     self_check: int = 16
-    wait_s: float = 600.0
 
     def __post_init__(self) -> None:
-        for name, least in (("batch_size", 1), ("most_edges", 1), ("self_check", 0)):
+        for name, least in (("batch_size", 1), ("self_check", 0)):
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise OptionError(f"layerwise.{name}: expected an integer >= {least}, got {value!r}.")
         one_of("layerwise.dtype", self.dtype, DTYPES)
         if self.memory != "auto":
             parse_bytes("layerwise.memory", self.memory)
-        if not isinstance(self.wait_s, (int, float)) or not self.wait_s > 0:
-            raise OptionError(f"layerwise.wait_s: expected seconds > 0, got {self.wait_s!r}.")
         if self.scratch is not None and not Path(self.scratch).is_dir():
             raise OptionError(
                 f"layerwise.scratch: there is no folder {self.scratch!r}. Create it, or leave the option out."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from glt_lightning.base.checks import at_least, one_of
 from glt_lightning.base.errors import OptionError
@@ -38,9 +38,7 @@ class PartitionOptions:
         memory_bytes: Working memory of the partitioner beyond a few arrays of one entry per node. METIS takes more.
         balance: What ``metis`` and ``streaming`` spread evenly over the parts: ``nodes`` of each type, ``seeds`` of each
             split, ``edges`` by destination.
-        imbalance: How far a part may exceed its even share, as a fraction.
         node_weight: Node attribute of integers >= 0 by which ``nodes`` is balanced. ``None``: each node counts 1.
-        passes: Passes over the edges: in which ``streaming`` groups nodes, and in which ``streaming`` and ``metis`` refine parts.
         hotness: How rows are ranked: ``vip`` by the probability to be in a batch of the part's own training seeds,
             ``presample`` by counting sampled batches, ``degree`` by edges. ``auto``: ``degree`` for ``random``, else
             ``vip``. Without training seeds it is always ``degree``.
@@ -74,15 +72,16 @@ class PartitionOptions:
         glt_lightning.base.errors.OptionError: partition.num_parts: ...
     """
 
+    imbalance: ClassVar[float] = 0.05  # how far a part may exceed its even share
+    passes: ClassVar[int] = 3  # over the edges: to group nodes (streaming), and to refine parts (streaming, metis)
+
     num_parts: int = 1
     algorithm: str | dict[str, Any] = "random"
     seed: int = 0
     dir: str | None = None
     memory_bytes: int = 2 << 30
     balance: list[str] = field(default_factory=lambda: list(_BALANCE))
-    imbalance: float = 0.05
     node_weight: str | None = None
-    passes: int = 3
     hotness: Hotness = "auto"
     num_neighbors: Fanouts | None = None
     batch_size: int | None = None
@@ -96,7 +95,6 @@ class PartitionOptions:
         at_least("partition.num_parts", self.num_parts, 1)
         at_least("partition.seed", self.seed, 0)
         at_least("partition.memory_bytes", self.memory_bytes, 1 << 20)
-        at_least("partition.passes", self.passes, 1)
         self._check_algorithm()
         for name in self.balance:
             one_of("partition.balance", name, BALANCE)
@@ -114,8 +112,6 @@ class PartitionOptions:
         allow: Any = self.allow
         for name in [allow] if isinstance(allow, str) else allow:
             one_of("partition.allow", name, ALLOWED)
-        if isinstance(self.imbalance, bool) or not isinstance(self.imbalance, (int, float)) or not self.imbalance > 0:
-            raise OptionError(f"partition.imbalance: expected a fraction > 0 such as 0.05, got {self.imbalance!r}.")
         if re.fullmatch(r"cpu|cuda(:\d+)?", str(self.device)) is None:
             raise OptionError(f"partition.device: expected cpu, cuda or cuda:0 and so on, got {self.device!r}.")
         at_least("partition.batch_size", self.assumed_batch_size, 1)

@@ -36,12 +36,14 @@ class SamplingOptions(WorkerOptions):
     """How batches are made.
 
     Attributes:
-        num_workers: Sampler processes per rank; 0 samples inside the training process.
+        num_workers: Sampler processes per rank; 0 samples inside the training process. With graph servers those of each server,
+            and 2 for 0.
         prefetch: Batches that the GPU that trains makes ahead, where it samples.
         channel_size: Bytes of batches in flight per rank, as an integer or like ``"2GB"``, beside those that the trainer
             has; never fewer than two batches. A loader begins with two and takes more when their size is known; the log says
             how many. ``auto``: an eighth of the memory that the host, or the control group, has
-            available, divided by the ranks of the host. ``None``: no limit beyond ``num_workers * concurrency`` batches, or
+            available, divided by the ranks of the host. A graph server holds as much for each client, and with ``auto`` an
+            eighth for all of them. ``None``: no limit beyond ``num_workers * concurrency`` batches, or
             ``cluster.prefetch`` from a server.
         num_threads: Threads that share the work of one batch.
         method: How neighbours are drawn. ``neighbor``: for each node on its own. ``labor``: LABOR-0; the nodes of a hop choose

@@ -1,4 +1,4 @@
-"""Options of sampler processes, for those of a rank (`sampling`) and those of a graph server (`cluster`)."""
+"""Options of sampler processes, for those of a rank and those of a graph server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from glt_lightning.base.parse import parse_bytes
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
     """Sampler processes, and the batches that they have in flight. `SamplingOptions` has them for each rank,
-    `ClusterOptions` for each graph server.
+    `ServingOptions` for each graph server.
 
     Attributes:
         num_workers: Number of sampler processes.
@@ -30,7 +30,7 @@ class WorkerOptions:
         OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
 
     Example:
-        >>> [kind().num_workers for kind in (SamplingOptions, ClusterOptions)]  # both are WorkerOptions
+        >>> [kind().num_workers for kind in (SamplingOptions, ServingOptions)]  # both are WorkerOptions
         [0, 2]
     """
 

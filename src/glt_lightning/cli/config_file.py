@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from glt_lightning.base import OptionError, read_yaml
+from glt_lightning.cli.messages import without_removed_options
 
 
 def keep_groups(argv: Sequence[str], groups: Collection[str]) -> list[str]:
@@ -28,4 +29,7 @@ def _read(path: str, groups: Collection[str]) -> dict[str, Any]:
     raw = read_yaml(path)
     if not isinstance(raw, dict):
         raise OptionError(f"--config: {path} contains no configuration.")
-    return {key: raw[key] for key in groups if raw.get(key) is not None}
+    try:
+        return without_removed_options({key: raw[key] for key in groups if raw.get(key) is not None})
+    except OptionError as error:
+        raise OptionError(f"{path}: {error}") from None

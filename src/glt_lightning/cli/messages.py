@@ -18,7 +18,7 @@ import yaml  # type: ignore[import-untyped]
 from jsonargparse._typehints import ActionTypeHint
 from lightning.pytorch.cli import LightningArgumentParser
 
-from glt_lightning.base import line_of, read_yaml
+from glt_lightning.base import OptionError, line_of, read_yaml, removed_in, without_removed
 from glt_lightning.partition import is_text
 
 _KEY = re.compile(r'Parser key "([^"]+)":?')
@@ -40,6 +40,14 @@ _REMOVED = {"SeedProgressBar": "is removed: Lightning's own progress bar shows t
 _OF_REASON = re.compile(r"^([\w.-]+):")
 _STRAY = re.compile(r"[Oo]ption '([\w.-]+)'")  # not accepted
 _NO_SUBCOMMAND = 'expected "subcommand" to be one of'
+_SUBCOMMANDS = (
+    "fit",
+    "validate",
+    "test",
+    "predict",
+    "embed",
+    "serve",
+)  # whose options a configuration may have below them
 _OTHER_WORDS = {"train": "fit", "eval": "validate", "evaluate": "validate", "status": "serve --status host:port"}
 
 
@@ -81,6 +89,16 @@ class OneLineParser(LightningArgumentParser):
         finally:
             self._file = ""
 
+    def _apply_actions(
+        self, cfg: Any, *args: Any, **kwargs: Any
+    ) -> Any:  # of jsonargparse: every configuration passes here
+        if self._file and isinstance(cfg, dict):
+            try:
+                cfg = without_removed_options(cfg)
+            except OptionError as error:
+                raise TypeError(str(error)) from None
+        return super()._apply_actions(cfg, *args, **kwargs)
+
     def _parse_known_args(self, *args: Any, **kwargs: Any) -> Any:  # of argparse: all words pass here
         for action in self._actions:
             if type(action) is ActionTypeHint:
@@ -93,10 +111,35 @@ class OneLineParser(LightningArgumentParser):
         parser = getattr(ex, "subcommand_parser", None) or self
         prog = parser.prog.replace(" [options]", "")
         known = [option for action in parser._actions for option in action.option_strings]
-        reason = wrong_subcommand(message, _subcommands(parser)) or f"{one_line(message)}{did_you_mean(message, known)}"
+        reason = wrong_subcommand(message, _subcommands(parser)) or removed_in(message)
+        reason = reason or f"{one_line(message)}{did_you_mean(message, known)}"
         reason = f"{self._place(reason)}{reason}"
         sys.stderr.write(f"error: {reason} Options: {prog} {_help(message)}\n")
         self.exit(2)
+
+
+def without_removed_options(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration without options of an earlier release that have their defaults there. Raises `OptionError` for others."""
+    kept = dict(config)
+    for key, value in config.items():
+        if not isinstance(value, Mapping):
+            continue
+        if key == "data":
+            kept[key] = _of_data(value)
+        elif key in ("cluster", "layerwise"):
+            kept[key] = without_removed(key, value)
+        elif key in _SUBCOMMANDS:
+            kept[key] = without_removed_options(value)
+    return kept
+
+
+def _of_data(given: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        if isinstance(given.get("init_args"), Mapping):
+            return {**given, "init_args": without_removed("", given["init_args"])}
+        return without_removed("", given)
+    except OptionError as error:
+        raise OptionError(f"data.{error}") from None
 
 
 class _LeafOverrides(ActionTypeHint):

@@ -13,7 +13,15 @@ from typing import Any, NoReturn
 from jsonargparse import Namespace
 from lightning.pytorch import LightningDataModule
 
-from glt_lightning.base import ClusterOptions, GLTError, OptionError, PartitionError, counted, parse_address
+from glt_lightning.base import (
+    ClusterOptions,
+    GLTError,
+    OptionError,
+    PartitionError,
+    ServingOptions,
+    counted,
+    parse_address,
+)
 from glt_lightning.cli.config_file import keep_groups
 from glt_lightning.cli.interrupt import Told
 from glt_lightning.cli.messages import OneLineParser
@@ -42,7 +50,10 @@ def run_serve(argv: Sequence[str], prog: str) -> None:
         _print_health(config.health, cluster)
     else:
         data = parser.instantiate_classes(config).data
-        _serve(data, _plan_of(config, cluster))
+        if not isinstance(data, GLTDataModule):
+            given = "nothing" if data is None else type(data).__name__
+            raise OptionError(f"data: expected a GLTDataModule, got {given}. Give --config of a run, or --data.")
+        _serve(data, _plan_of(config, cluster.serving(data.sampling)))
 
 
 def _parser(prog: str) -> OneLineParser:
@@ -77,7 +88,7 @@ def _parser(prog: str) -> OneLineParser:
 # Serving
 
 
-def _plan_of(config: Namespace, cluster: ClusterOptions) -> ServerPlan:
+def _plan_of(config: Namespace, cluster: ServingOptions) -> ServerPlan:
     """What to serve, without the folder."""
     rank, servers = config.server.rank, cluster.servers
     if not 0 <= rank < max(1, len(servers)):
@@ -100,14 +111,11 @@ def _parse_parts(given: str | int | list[int] | None) -> tuple[int, ...] | None:
     return tuple(sorted(set(numbers)))
 
 
-def _serve(data: LightningDataModule | None, plan: ServerPlan) -> None:
-    if not isinstance(data, GLTDataModule):
-        given = "nothing" if data is None else type(data).__name__
-        raise OptionError(f"data: expected a GLTDataModule, got {given}. Give --config of a run, or --data.")
+def _serve(data: GLTDataModule, plan: ServerPlan) -> None:
     with Told() as told:
         _prepare(data, plan)
         folder = str(data.partition_dir.resolve())
-        gpus = server_gpus(folder, plan.cluster, data.sampling, data.cache)
+        gpus = server_gpus(folder, data.sampling, data.cache)
         server = HostedServer(
             replace(plan, directory=folder, cache=data.cache, gpus=gpus, picker=data.sampling.draw.picker)
         )

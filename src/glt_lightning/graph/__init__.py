@@ -89,14 +89,11 @@ if TYPE_CHECKING:
     )
     from glt_lightning.graph.host_memory import (
         available_memory as available_memory,
-        require_memory as require_memory,
     )
     from glt_lightning.graph.host_tier import (
         HostTier as HostTier,
     )
     from glt_lightning.graph.hotness import (
-        Ranked as Ranked,
-        rank_by_counts as rank_by_counts,
         rank_by_edges as rank_by_edges,
         rank_stored as rank_stored,
         remote_hotness as remote_hotness,
@@ -152,7 +149,6 @@ if TYPE_CHECKING:
         cache_handle as cache_handle,
     )
     from glt_lightning.graph.remote_choice import (
-        bytes_for_lists as bytes_for_lists,
         choose_policy as choose_policy,
         rows_by_bytes as rows_by_bytes,
         rows_by_ratio as rows_by_ratio,
@@ -243,14 +239,9 @@ _MODULES = {
         "is_integer_mask",
         "seeds_hash",
     ),
-    "host_memory": (
-        "available_memory",
-        "require_memory",
-    ),
+    "host_memory": ("available_memory",),
     "host_tier": ("HostTier",),
     "hotness": (
-        "Ranked",
-        "rank_by_counts",
         "rank_by_edges",
         "rank_stored",
         "remote_hotness",
@@ -302,7 +293,6 @@ _MODULES = {
         "cache_handle",
     ),
     "remote_choice": (
-        "bytes_for_lists",
         "choose_policy",
         "rows_by_bytes",
         "rows_by_ratio",

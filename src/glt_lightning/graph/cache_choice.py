@@ -32,12 +32,6 @@ class Candidates:
         """Rows of ``row_bytes`` each, ranked one by one. hotness: float64 [K], falling; an access that hits saves ``gain``."""
         return cls(np.arange(1, len(hotness) + 1), hotness * gain, partial(np.multiply, row_bytes))
 
-    @classmethod
-    def unranked(cls, num_rows: int, row_bytes: int) -> Candidates:
-        """Rows of which nothing is known: of all candidates like these, the same share lies in the tier."""
-        ends = block_ends(num_rows)
-        return cls(ends, np.diff(ends, prepend=0) * float(row_bytes), partial(np.multiply, row_bytes))
-
 
 def block_ends(num_rows: int) -> np.ndarray:
     """int64 [B]: where each block of so many rows ends."""

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from glt_lightning.graph.manifest import Manifest
-from glt_lightning.graph.row_cache import RowCache, stored_rows
+from glt_lightning.graph.row_cache import RowCache
 from glt_lightning.graph.topology_cache import TopologyCache
-from glt_lightning.kernels import DynamicCache
 
 
 @dataclass(frozen=True)
 class RemoteCache:
-    """rows: attributes of nodes.  topology: neighbour lists.  dynamic: for each node type the dynamic cache of this process, or
-    None. Close it."""
+    """rows: attributes of nodes.  topology: neighbour lists. Close it."""
 
     rows: RowCache | None = None
     topology: TopologyCache | None = None
-    dynamic: Sequence[DynamicCache | None] = ()
 
     @classmethod
     def from_handle(cls, handle: Mapping[str, Any], manifest: Manifest) -> RemoteCache:
-        """Maps the cache of a `cache_handle`. Raises `DataError` for one that is damaged or was built with different options."""
+        """Maps the cache of a `cache_handle`. Raises `DataError` for one that is damaged."""
         with ExitStack() as opened:
             rows = topology = None
             if handle["rows"] is not None:
-                rows = RowCache.from_handle(handle["rows"], manifest)
+                rows = RowCache.open(handle["rows"], manifest)
                 opened.callback(rows.close)
             if handle["topology"] is not None:
-                topology = TopologyCache.from_handle(handle["topology"], manifest)
+                topology = TopologyCache.open(handle["topology"], manifest)
             opened.pop_all()
-        return cls(rows, topology, _dynamic_caches(handle["capacity"], manifest))
+        return cls(rows, topology)
 
     def close(self) -> None:
         for each in (self.rows, self.topology):
@@ -41,17 +38,9 @@ class RemoteCache:
                 each.close()
 
 
-def cache_handle(rows: RowCache | None, topology: TopologyCache | None, capacity: Sequence[int] = ()) -> dict[str, Any]:
-    """What the processes of a host need to open its cache, for JSON. capacity: rows of each node type for which the dynamic
-    cache of a process has room."""
+def cache_handle(rows: RowCache | None, topology: TopologyCache | None) -> dict[str, Any]:
+    """What the processes of a host need to open its cache, for JSON."""
     return {
-        "rows": None if rows is None else rows.handle,
-        "topology": None if topology is None else topology.handle,
-        "capacity": list(capacity),
+        "rows": None if rows is None else rows.arrays.path,
+        "topology": None if topology is None else topology.arrays.path,
     }
-
-
-def _dynamic_caches(capacity: Sequence[int], manifest: Manifest) -> list[DynamicCache | None]:
-    return [
-        DynamicCache(rows, list(stored_rows(manifest, t).values())) if rows else None for t, rows in enumerate(capacity)
-    ]

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from glt_lightning.base import DataError
 from glt_lightning.graph.manifest import Manifest, node_path
 from glt_lightning.graph.shared_arrays import SharedArrays
 from glt_lightning.kernels import RankedSet, row_bytes
@@ -49,13 +46,10 @@ class RowCache:
         return CachedRows(index, rows)
 
     @classmethod
-    def create(
-        cls, manifest: Manifest, gids: Sequence[np.ndarray], made_by: Mapping[str, Any], file: Path | None = None
-    ) -> RowCache:
+    def create(cls, manifest: Manifest, gids: Sequence[np.ndarray]) -> RowCache:
         """A cache of these rows, ascending, for each node type (int64 [K]); its attributes are still to be filled in.
 
-        made_by: the options it is built with, which `open` compares.  file: where to save it; None: in memory.
-        Raises MemoryError or `PartitionError` where there is no room.
+        Raises MemoryError where there is no room.
         """
         shapes: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
         for t, nodes in enumerate(gids):
@@ -63,32 +57,16 @@ class RowCache:
                 shapes[_words(t)] = (np.dtype(np.uint64), (RankedSet.words_for(manifest.num_nodes[t]),))
                 for name, (dtype, shape) in stored_rows(manifest, t).items():
                     shapes[f"rows/{t}/{name}"] = (dtype, (len(nodes), *shape))
-        arrays = SharedArrays.create(shapes, {"made_by": dict(made_by)}, file)
+        arrays = SharedArrays.create(shapes, {})
         for t, nodes in enumerate(gids):
             if len(nodes):
                 RankedSet.build(nodes, manifest.offsets[t], manifest.num_nodes[t], arrays.arrays[_words(t)])
         return cls(arrays, manifest)
 
-    @property
-    def handle(self) -> dict[str, Any]:
-        """What other processes of the host need to open it, for JSON."""
-        return {"path": self.arrays.path, "made_by": self.arrays.meta["made_by"]}
-
     @classmethod
-    def from_handle(cls, handle: Mapping[str, Any], manifest: Manifest) -> RowCache:
-        """The cache of a `handle`, mapped here. Raises `DataError`, as `open`."""
-        return cls.open(handle["path"], manifest, handle["made_by"])
-
-    @classmethod
-    def open(cls, path: str | Path, manifest: Manifest, made_by: Mapping[str, Any]) -> RowCache:
-        """Maps a finished cache. Raises `DataError` if it is damaged or was built with different options."""
-        arrays = SharedArrays.open(path)
-        if arrays.meta.get("made_by") != made_by:
-            arrays.close()
-            raise DataError(
-                f"{path}: this cache was built with different options. Delete the file, and the next run fills it anew."
-            )
-        return cls(arrays, manifest)
+    def open(cls, path: str, manifest: Manifest) -> RowCache:
+        """Maps the finished cache of another process of the host. Raises `DataError` if it is damaged."""
+        return cls(SharedArrays.open(path), manifest)
 
     @property
     def nbytes(self) -> int:
@@ -118,5 +96,5 @@ def index_bytes(manifest: Manifest, node_type: int) -> int:
 
 
 def _words(node_type: int) -> str:
-    """Name of the index of a node type; saved caches have it."""
+    """Name of the index of a node type."""
     return f"members/{node_type}"

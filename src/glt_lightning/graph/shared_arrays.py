@@ -1,4 +1,4 @@
-"""Named arrays that all processes of a host map: one copy, in anonymous memory or in a file that is saved."""
+"""Named arrays that all processes of a host map: one copy, in anonymous memory or in a file without a name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import DataError
-from glt_lightning.graph.arrays import disk_full_speaks
 from glt_lightning.graph.host_memory import require_memory
 from glt_lightning.graph.regular_file import parse_json
 from glt_lightning.kernels import row_bytes
@@ -30,7 +29,7 @@ class SharedArrays:
     """Arrays by name, each beginning at a page, and ``meta``: plain values that describe them.
 
     One process makes them (`create`), fills them and calls `finish`; other processes `open` them by `path`, read-only.
-    Without a file they live as long as a process has them mapped, and can be opened until their maker closes them.
+    They live as long as a process has them mapped, and can be opened until their maker closes them.
 
     Attributes:
         arrays: Name -> array; not contiguous where its rows have padding.
@@ -56,35 +55,21 @@ class SharedArrays:
         cls,
         shapes: Shapes,
         meta: Mapping[str, Any],
-        file: Path | None = None,
         strides: Mapping[str, int] | None = None,
     ) -> SharedArrays:
-        """New arrays of zeros, writable. All their memory, or space on disk, is reserved now: a write to memory that the host
-        does not have would end the process without an error.
+        """New arrays of zeros, writable. All their memory is reserved now: a write to memory that the host does not have would
+        end the process without an error.
 
-        file: to save them to; it appears when they are finished. None: in memory.  strides: bytes from row to row, of the
-        arrays whose rows have padding.
-        Raises `PartitionError` if the disk is full; MemoryError where the host has too little memory.
+        strides: bytes from row to row, of the arrays whose rows have padding.
+        Raises MemoryError where the host has too little memory.
         """
         header, size = _header(shapes, meta, strides or {})
-        if file is None:
-            fd = os.memfd_create("glt-arrays", os.MFD_CLOEXEC)
-            path = f"/proc/{os.getpid()}/fd/{fd}"
-        else:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            fd, path = _nameless(file)
+        fd = os.memfd_create("glt-arrays", os.MFD_CLOEXEC)
         try:
-            if file is None:
-                _take_memory(fd, size)
-            else:
-                with disk_full_speaks(file.parent, size):
-                    os.posix_fallocate(fd, 0, size)
-            memory = mmap.mmap(fd, size)
-            memory[len(_MAGIC) : len(_MAGIC) + 8 + len(header)] = len(header).to_bytes(8, "little") + header
-            return cls(fd, memory, json.loads(header), path)
+            _take_memory(fd, size)
+            return cls._new(fd, size, header)
         except BaseException:
             os.close(fd)
-            _remove(path)
             raise
 
     @classmethod
@@ -96,26 +81,21 @@ class SharedArrays:
         try:
             if not path.startswith("/proc/"):
                 os.unlink(path)
-                path = f"/proc/{os.getpid()}/fd/{fd}"
             os.posix_fallocate(fd, 0, size)
-            memory = mmap.mmap(fd, size)
-            memory[len(_MAGIC) : len(_MAGIC) + 8 + len(header)] = len(header).to_bytes(8, "little") + header
-            return cls(fd, memory, json.loads(header), path)
+            return cls._new(fd, size, header)
         except BaseException:
             os.close(fd)
             raise
 
-    def finish(self, file: Path | None = None) -> None:
-        """Lets other processes open them. file: as given to `create`; it gets its name in one step."""
-        if file is not None:
-            self._map.flush()
+    @classmethod
+    def _new(cls, fd: int, size: int, header: bytes) -> SharedArrays:
+        memory = mmap.mmap(fd, size)
+        memory[len(_MAGIC) : len(_MAGIC) + 8 + len(header)] = len(header).to_bytes(8, "little") + header
+        return cls(fd, memory, json.loads(header), f"/proc/{os.getpid()}/fd/{fd}")
+
+    def finish(self) -> None:
+        """Lets other processes open them."""
         self._map[: len(_MAGIC)] = _MAGIC
-        if file is not None:
-            self._map.flush()
-            if self.path.startswith("/proc/"):
-                self.path = _name(self.path, file.with_name(f".{file.name}.{os.getpid()}"))
-            os.replace(self.path, file)
-            self.path = str(file)
 
     @classmethod
     def open(cls, path: str | Path, *, writable: bool = False) -> SharedArrays:
@@ -147,13 +127,10 @@ class SharedArrays:
         return self._fd
 
     def close(self) -> None:
-        """Other processes can no longer open them; the memory is freed with its last view. An unfinished file is removed."""
+        """Other processes can no longer open them; the memory is freed with its last view."""
         fd, self._fd = self._fd, -1
-        if fd < 0:
-            return
-        os.close(fd)
-        if self._map[: len(_MAGIC)] != _MAGIC:
-            _remove(self.path)
+        if fd >= 0:
+            os.close(fd)
 
 
 def _nameless(file: Path) -> tuple[int, str]:
@@ -166,21 +143,6 @@ def _nameless(file: Path) -> tuple[int, str]:
             raise DataError(f"{file}: cannot be written ({error.strerror}).") from None
         return tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
     return fd, f"/proc/{os.getpid()}/fd/{fd}"
-
-
-def _name(path: str, file: Path) -> str:
-    """Gives a name to a file without one."""
-    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.link(path, file.name, dst_dir_fd=folder, follow_symlinks=True)  # without a dir_fd Python would not follow
-    finally:
-        os.close(folder)
-    return str(file)
-
-
-def _remove(path: str) -> None:
-    if not path.startswith("/proc/"):
-        os.unlink(path)
 
 
 def _size(dtype: Any, shape: Sequence[int], stride: int | None = None) -> int:

@@ -166,7 +166,6 @@ class TopologyCache:
         gids: Sequence[np.ndarray],
         user_ids: Sequence[np.ndarray],
         lists: Sequence[NeighborLists | None],
-        made_by: Mapping[str, Any],
     ) -> TopologyCache:
         """Of these nodes, ascending, for each node type (int64 [K]), with their user's ids and the lists of all edge types
         that lead to them; the attributes of their edges, where the graph has some, are still to be filled in, and `finish`
@@ -185,7 +184,7 @@ class TopologyCache:
                 if len(each.neighbors) < _MOST_EDGES:
                     for name, (dtype, shape) in stored_edge_rows(manifest, r).items():
                         shapes[f"edge/{r}/{name}"] = (dtype, (len(each.neighbors), *shape))
-        made = SharedArrays.create(shapes, {"made_by": dict(made_by)})
+        made = SharedArrays.create(shapes, {})
         arrays = made.arrays
         for t, nodes in enumerate(gids):
             if len(nodes):
@@ -210,21 +209,10 @@ class TopologyCache:
         """Other processes may open it after this."""
         self.arrays.finish()
 
-    @property
-    def handle(self) -> dict[str, Any]:
-        """What other processes of the host need to open it, for JSON."""
-        return {"path": self.arrays.path, "made_by": self.arrays.meta["made_by"]}
-
     @classmethod
-    def from_handle(cls, handle: Mapping[str, Any], manifest: Manifest) -> TopologyCache:
-        """Maps the lists of a `handle`. Raises `DataError` where they are damaged or were built with different options."""
-        arrays = SharedArrays.open(handle["path"])
-        if arrays.meta.get("made_by") != handle["made_by"]:
-            arrays.close()
-            raise DataError(
-                f"{handle['path']}: these neighbour lists were built with different options. Start the run again."
-            )
-        return cls(arrays, manifest)
+    def open(cls, path: str, manifest: Manifest) -> TopologyCache:
+        """Maps the finished lists of another process of the host. Raises `DataError` where they are damaged."""
+        return cls(SharedArrays.open(path), manifest)
 
     def sample(
         self,

@@ -91,7 +91,7 @@ class Marks:
                 doing = seen.decode(errors="replace").partition(" ")[2] or "starting"
                 raise PeerError(
                     f"rank {rank} has made no progress for {self.wait_s:g} s, last while {doing}; rank {self.rank} waits for it "
-                    f"after {self._doing}. See the messages of rank {rank}; if it only is slow, raise wait_s."
+                    f"after {self._doing}. See the messages of rank {rank}; if it only is slow, lower layerwise.batch_size."
                 )
             self.beat(self._doing)  # who waits for this rank learns that it lives
             self._sleep(pause)

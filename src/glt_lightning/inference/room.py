@@ -155,7 +155,7 @@ def require_pieces(module: LayerwiseLayers, hub: Hub, most_edges: int, row: int,
         in_place = module.aggregates[k] is not None and dtype == "float32"
         if hub.node_type in module.targets(k) and not in_place and not module.gathers(k, hub.node_type):
             raise OptionError(
-                f"layerwise.most_edges: node {hub.node} of {hub.node_type!r} has {hub.edges:,} edges, more than the "
+                f"layerwise: node {hub.node} of {hub.node_type!r} has {hub.edges:,} edges, more than the "
                 f"{most_edges:,} that are computed together, and layer {k} cannot be computed from some of them at a time. Their "
                 f"rows take {size(hub.edges * row)}, more than layerwise.memory ({size(memory)}). Raise it, or choose layers of "
                 "GraphSAGE, GIN, GCN, GAT, GATv2, RGCN or HGT without attributes of edges."

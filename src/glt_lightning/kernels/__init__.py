@@ -122,9 +122,6 @@ if TYPE_CHECKING:
         DiskRows as DiskRows,
         ReadSlots as ReadSlots,
     )
-    from glt_lightning.kernels.dynamic_cache import (
-        DynamicCache as DynamicCache,
-    )
     from glt_lightning.kernels.edge_lookup import (
         has_edges as has_edges,
         require_pairs as require_pairs,
@@ -337,7 +334,6 @@ _MODULES = {
         "PAGE",
         "ReadSlots",
     ),
-    "dynamic_cache": ("DynamicCache",),
     "edge_lookup": (
         "has_edges",
         "require_pairs",

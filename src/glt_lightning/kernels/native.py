@@ -20,7 +20,7 @@ import numpy as np
 
 from glt_lightning.base import DataError, NativeError, NativeMemoryError, PartitionError
 
-ABI_VERSION = 21
+ABI_VERSION = 22
 OK, GROW, BAD_ID, BAD_ROW, BAD_ARG, CUDA, NO_MEMORY, NO_THREAD, THROWN = range(9)
 
 # Arguments as the headers have them: a pointer, int32_t, int64_t, uint64_t.

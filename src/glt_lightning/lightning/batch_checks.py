@@ -21,6 +21,11 @@ def check_batches(data: Any) -> None:
     one_of("eval", data.eval, ("sampled", "layerwise"))
     if data.sampling.importance_neighbors is not None:
         _check_walks(data)
+    elif data.sampling.weight_attr is not None and data.cache.keeps_rows:
+        rank_zero_warn(
+            f"cache: remote rows are ranked (cache.policy: {data.cache.policy}) as if all edges weighed the same, and neighbours "
+            f"are drawn by {data.sampling.weight_attr}, so that rows which are hardly drawn may take the place of others."
+        )
     check_subgraph("", data)
     check_ptr("", data)
     negatives = None if data.links is None else data.links.neg_sampling
@@ -49,12 +54,11 @@ def _check_walks(data: Any) -> None:
             f"subgraph_type: {data.subgraph_type} and sampling.importance_neighbors exclude each other. Remove one of them."
         )
     cache = data.cache
-    ranked = cache.memory is not None or cache.device is not None or (cache.keeps_rows and cache.policy != "dynamic")
+    ranked = cache.memory is not None or cache.device is not None or cache.keeps_rows
     if ranked:
         rank_zero_warn(
             f"cache: rows are ranked (cache.policy: {cache.policy}) as if neighbours were drawn from edges, and "
-            "sampling.importance_neighbors finds them by walks, which no ranking counts. cache.policy: dynamic caches the remote "
-            "rows that batches ask for."
+            "sampling.importance_neighbors finds them by walks, which no ranking counts."
         )
     if cache.topology is not None:
         rank_zero_warn(

@@ -231,7 +231,6 @@ class GLTDataModule(SeedDataModule):
         self.disjoint, self.tree, self.ptr = disjoint, tree, ptr
         self.eval, self.layerwise = eval, as_options(LayerwiseOptions, "layerwise", layerwise)
         self._check_options()
-        self.cache = self.cache.assuming(self.fanouts_of_edges, batch_size, self.sampling.weight_attr)
         self._seed: int | None = self.sampling.seed
         self._loaders: dict[str, DistNeighborLoader] = {}
         self._train_labels: np.ndarray | None = None

@@ -29,7 +29,6 @@ def neighbor_source(
     remote: RemoteRows | None = None,
     cache: RemoteCache | None = None,
     on_device: DeviceIndex | None = None,
-    attributes: bool = True,
 ) -> NeighborSource:
     """The source of a graph's neighbours and attributes, for one thread.
 
@@ -37,7 +36,7 @@ def neighbor_source(
     batches lie in the host's memory.  remote: the owners of the parts that are not mapped; None: all are.  cache: the
     remote rows and neighbour lists that are cached on this host.  on_device: nodes whose attributes the trainer's device
     has; batches of the CPU leave them out, and an array ``device_rows`` (int32 [n], -1: not there) tells of every node its
-    row on the device.  attributes: False for a source that serves `k_hop` alone, and asks owners for no attributes.
+    row on the device.
     Raises `OptionError` for ``on_device`` together with ``store``.
     """
     local: LocalSource
@@ -50,7 +49,7 @@ def neighbor_source(
         from glt_lightning.sampling.device_neighbors import DeviceNeighbors  # imports torch
 
         local = DeviceNeighbors(store, partition, config, None if remote is None else remote.owner_of_part != 0)
-    source = local if remote is None else RoutedSource(local, partition, remote, cache, attributes=attributes)
+    source = local if remote is None else RoutedSource(local, partition, remote, cache)
     return source if config.importance is None else ImportanceSource(source, config.importance)
 
 

@@ -35,13 +35,11 @@ class RoutedSource(KnowsEdges):
         partition: LocalPartition,
         remote: RemoteRows,
         cache: RemoteCache | None = None,
-        *,
-        attributes: bool = True,
     ) -> None:
         cache = cache or RemoteCache()
         view, parts = partition.view, partition.manifest.num_parts
         self.config, self.view, self.nodes, self.edges = local.config, view, local.nodes, local.edges
-        self.local, self._remote, self._topology, self._attributes = local, remote, cache.topology, attributes
+        self.local, self._remote, self._topology = local, remote, cache.topology
         self._others = range(1, remote.num_owners)
         self._edge_types = list(enumerate(view.dst_types.tolist()))
         self._wire = wire_dtype(partition.manifest)
@@ -51,11 +49,10 @@ class RoutedSource(KnowsEdges):
         self._walks = RoutedWalks(stored.weighted(weights), remote, weights, self._wire, self.config.threads)
         for t, table in enumerate(self.nodes):
             rows = None if cache.rows is None else cache.rows.tables[t]
-            dynamic = cache.dynamic[t] if cache.dynamic else None
             if not table.names:  # nothing is asked for
-                rows = dynamic = None
+                rows = None
             router = self._router(view.bounds[t * parts : (t + 1) * parts + 1])
-            table.route_by(router, rows, dynamic, repeats=self.config.disjoint)
+            table.route_by(router, rows, repeats=self.config.disjoint)
         for r, table in enumerate(self.edges):
             edges = cache.topology.edges[r] if cache.topology is not None and table.names else None
             table.route_by(self._router(view.edge_bounds[r]), edges, repeats=self.config.disjoint)
@@ -211,15 +208,12 @@ class RoutedSource(KnowsEdges):
 
     def _ask_rows(self, tables: Sequence[RowTable], routes: Iterable[Route]) -> None:
         """Asks the owners for the attributes of rows that were just routed."""
-        if self._attributes:
-            ask_owners(self._remote, [(table, r) for table, r in zip(tables, routes, strict=True) if table.names])
+        ask_owners(self._remote, [(table, r) for table, r in zip(tables, routes, strict=True) if table.names])
 
     def settle(self, found: Found) -> None:
-        """Caches that learn are offered the rows of nodes that owners sent."""
+        """Waits for the rows that owners were asked for."""
         with self._waiting():
             for table in (*self.nodes, *self.edges):
                 for answer in table.answers:
                     answer.gathered()
-        for table in self.nodes:
-            table.learn()
         self.local.settle(found)

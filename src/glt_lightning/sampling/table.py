@@ -11,7 +11,7 @@ import numpy as np
 
 from glt_lightning.base import PeerError
 from glt_lightning.graph import DeviceIndex, LocalPartition, Manifest
-from glt_lightning.kernels import DynamicCache, RankedSet, Route, Router, Shards, relabel
+from glt_lightning.kernels import RankedSet, Route, Router, Shards, relabel
 from glt_lightning.sampling.counters import Counters
 from glt_lightning.sampling.questions.gather import AskedRows, Gather
 from glt_lightning.sampling.questions.has_edges import KnowsEdges
@@ -37,14 +37,12 @@ class CachedTable(Protocol):
 
 @dataclass(frozen=True)
 class Answer:
-    """Rows that are placed from ``place`` on. index: of the table in what ``gathered`` gives.  ids: of rows that an owner
-    was asked for; None: of a cache."""
+    """Rows that are placed from ``place`` on. index: of the table in what ``gathered`` gives."""
 
     place: int
     count: int
     gathered: Callable[[], Sequence[Arrays]]
-    index: int = 0
-    ids: np.ndarray | None = None
+    index: int
 
 
 @dataclass
@@ -69,11 +67,9 @@ class RowTable:
         self.row_bytes = sum(shards.row_bytes for shards in self.local.values())
         self.router: Router | None = None  # None: all rows are mapped here
         self.cached: CachedTable | None = None
-        self.dynamic: DynamicCache | None = None
         # first id behind those of the graph; cached rows are placed from there on, answers of owners behind those
         self.end = self._first_answer = 0
         self.once = False
-        self._found: list[list[np.ndarray]] = []  # memory for rows of `dynamic`, for each step of the batch
         self.clear()
 
     def clear(self) -> None:
@@ -88,17 +84,10 @@ class RowTable:
         self._distinct = _NO_IDS
         self._copies: list[np.ndarray] = []  # int32, which of the distinct rows each is
 
-    def route_by(
-        self,
-        router: Router,
-        cached: CachedTable | None = None,
-        dynamic: DynamicCache | None = None,
-        *,
-        repeats: bool = False,
-    ) -> None:
+    def route_by(self, router: Router, cached: CachedTable | None = None, *, repeats: bool = False) -> None:
         """Rows will be routed to their owners, unless they are cached. repeats: a batch may name a row several times; it is
         routed once."""
-        self.router, self.cached, self.dynamic, self.once = router, cached, dynamic, repeats
+        self.router, self.cached, self.once = router, cached, repeats
         self.end = self._first_answer = end = int(router.bounds[-1])
         self._owners = np.arange(router.num_owners, dtype=np.int64)
         if cached is not None:
@@ -130,14 +119,9 @@ class RowTable:
             self._distinct, copies = relabel(ids, self._distinct)
             self._copies.append(copies)
             ids = self._distinct[before:]
-        cached, begin = None, self.end
-        if self.cached is not None:
-            cached = self.cached.find(ids)
-        elif self.dynamic is not None:
-            cached, begin = self._look_up(ids, self.router, self.dynamic), self.next_place
-            self.next_place += int(cached.max(initial=-1)) + 1
+        cached = None if self.cached is None else self.cached.find(ids)
         first = self.next_place + len(ids) * (self._owners - 1)  # owner 0 needs no place
-        route = self.router(ids, first if cached is None else np.append(first, begin), cached)
+        route = self.router(ids, first if cached is None else np.append(first, self.end), cached)
         self.next_place += len(ids) * (self.router.num_owners - 1)
         self.places.append(route.place)
         asked = route.begin[self.router.num_owners] - route.begin[1]
@@ -199,30 +183,6 @@ class RowTable:
             public: self.shards(name).gather(self.all_places, threads=threads) for public, name in self.names.items()
         }
 
-    def learn(self) -> None:
-        """Offers the rows that owners sent to the dynamic cache."""
-        for answer in self.answers:
-            if self.dynamic is not None and answer.ids is not None:
-                rows = [np.ascontiguousarray(self._checked(answer, name)) for name in self.stored]
-                self.dynamic.insert(answer.ids.astype(np.int64), rows)
-
-    def _look_up(self, ids: np.ndarray, router: Router, dynamic: DynamicCache) -> np.ndarray:
-        """int32 [n]: which rows the dynamic cache has, numbered; those are placed next. Only remote ones are looked up."""
-        step = len(self.places)
-        if step == len(self._found):
-            self._found.append([])
-        remote = np.flatnonzero(router(ids, self._owners).owner)
-        if not self._found[step] or len(self._found[step][0]) < len(remote):
-            shards = [self.local[name] for name in self.stored]
-            self._found[step] = [np.empty((len(remote), *a.stored_row_shape), a.stored_dtype) for a in shards]
-        numbers, rows = dynamic.find(ids[remote], self._found[step])
-        if len(rows[0]):
-            found = [dict(zip(self.stored, rows, strict=True))]
-            self.answers.append(Answer(self.next_place, len(rows[0]), lambda: found))
-        cached = np.full(len(ids), -1, dtype=np.int32)
-        cached[remote] = numbers
-        return cached
-
     def _checked(self, answer: Answer, name: str) -> np.ndarray:
         given, rows = answer.gathered()[answer.index], answer.count
         array = given.get(name) if isinstance(given, dict) else None
@@ -241,7 +201,7 @@ def ask_owners(remote: RemoteRows, routed: Sequence[tuple[RowTable, Route]]) -> 
             tables = [AskedRows(t.kind, t.type, t.stored, ids) for t, _, ids in asked]
             answer = remote.ask(owner, Gather(tables))
             for index, (table, route, ids) in enumerate(asked):
-                table.answers.append(Answer(int(route.first[owner]), len(ids), answer, index, ids))
+                table.answers.append(Answer(int(route.first[owner]), len(ids), answer, index))
 
 
 def node_names(manifest: Manifest) -> list[tuple[str, ...]]:

@@ -43,7 +43,6 @@ def _graph_of_servers(cluster: ClusterOptions, rank: int, closing: ExitStack) ->
         name=f"rank {rank} (pid {os.getpid()} on {socket.gethostname()})",
         security=cluster.security,
         deadlines=cluster.deadlines,
-        retry=cluster.retry,
         limits=cluster.limits,
     )
     transport = link.open_transport()

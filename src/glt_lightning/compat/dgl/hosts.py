@@ -99,7 +99,6 @@ class JoinedHosts:
             name=name,
             security=options.security,
             deadlines=options.deadlines,
-            retry=options.retry,
             limits=options.limits,
         )
         self.cluster, self.sampling = options, SamplingOptions(num_workers=num_workers)

@@ -13,7 +13,7 @@ ADVICE = {
         "(OMP_NUM_THREADS), or less other work on this host, may help."
     ),
     "compute": "Samplers keep up: a faster device or a smaller model would shorten an epoch.",
-    "sampling": "More sampling.num_workers (of graph servers: cluster.num_workers) or smaller num_neighbors may help.",
+    "sampling": "More sampling.num_workers (of graph servers: in their configuration) or smaller num_neighbors may help.",
     "network": (
         "A larger cache.ratio, a partition.algorithm that cuts fewer edges (metis, streaming), fewer bytes per row "
         "(partition.storage) or more sampling.concurrency may help."

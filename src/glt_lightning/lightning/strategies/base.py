@@ -103,7 +103,6 @@ class GLTStrategy(WatchedDDP, SessionHost):
             token=token,
             security=options.security,
             deadlines=options.deadlines,
-            retry=options.retry,
             limits=options.limits,
         )
 

@@ -89,7 +89,9 @@ class GLTServerClientStrategy(GLTStrategy):
         return found[0]
 
     def _samplers(self, sampling: SamplingOptions, ranks: int) -> int:
-        return 0 if self.options.servers else self.options.num_workers  # of the server that this run starts
+        return (
+            0 if self.options.servers else self.options.serving(sampling).num_workers
+        )  # of the server that this run starts
 
     def _find_graph(self) -> ServedGraph:
         options = self.options
@@ -125,11 +127,11 @@ class GLTServerClientStrategy(GLTStrategy):
         directory = os.path.abspath(folder)
         plan = ServerPlan(
             directory=directory,
-            cluster=cluster,
+            cluster=cluster.serving(sampling),
             address="127.0.0.1:0",
             token=self._secret(),
             cache=cache,
-            gpus=server_gpus(directory, cluster, sampling, cache),
+            gpus=server_gpus(directory, sampling, cache),
             picker=sampling.draw.picker,
         )
         self._server = ServerProcess(plan, sampling.max_restarts, self._give_up)

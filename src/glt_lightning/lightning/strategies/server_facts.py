@@ -23,7 +23,6 @@ def ask_manifest(cluster: ClusterOptions) -> Manifest:
         name=f"data module (pid {os.getpid()} on {socket.gethostname()})",
         security=cluster.security,
         deadlines=cluster.deadlines,
-        retry=cluster.retry,
     )
     waiting = f"waiting up to {cluster.deadlines.reconnect_s:g} s for a graph server at {', '.join(cluster.servers)}"
     notice = threading.Timer(_SILENCE_S, rank_zero_info, (waiting,))

@@ -27,7 +27,6 @@ def ask_status(address: str, cluster: ClusterOptions) -> Mapping[str, Any]:
         name=f"serve (pid {os.getpid()} on {socket.gethostname()})",
         security=cluster.security,
         deadlines=deadlines,
-        retry=cluster.retry,
     )
     peer = link.peer("graph server", [address], link.open_transport())
     try:

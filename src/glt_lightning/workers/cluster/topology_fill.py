@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ def make_topology(
     remote: RemoteRows,
     hottest: Sequence[np.ndarray],
     budget: int,
-    made_by: Mapping[str, Any],
     progress: bool | None = None,
 ) -> TopologyCache | None:
     """Caches the lists of the hottest remote nodes; None where not one fits.
@@ -46,7 +45,7 @@ def make_topology(
         return None
     lists = [by_type.get(r) for r in range(len(manifest.schema.edge_types))]
     try:
-        cache = TopologyCache.create(manifest, gids, user_ids, lists, made_by)
+        cache = TopologyCache.create(manifest, gids, user_ids, lists)
     except MemoryError as error:
         raise OptionError(f"cache.topology: not enough memory on this host: {error}. Lower cache.topology.") from None
     try:

@@ -60,7 +60,7 @@ class WorkerGroup:
             graph.remote = self.rows
             opened.callback(self.rows.close)
             if setup.cache.keeps_rows:
-                self.cache = SharedCache(partition, self.rows, setup.cache, setup.ranks, max(1, processes))
+                self.cache = SharedCache(partition, self.rows, setup.cache, setup.ranks)
                 opened.callback(self.cache.close)
                 producer.keep(self.cache.handle)
             if on_loss is not None:

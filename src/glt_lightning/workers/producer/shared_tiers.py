@@ -17,22 +17,15 @@ class SharedCache:
     """The remote cache of this rank's host. Collective: all ranks construct theirs at the same time, with the same options.
     Close it.
 
-    processes: number of processes that sample for this rank.  handle: with which samplers open it.
+    handle: with which samplers open it.
     Raises as `CacheMaker` on the rank that fills it, and `PeerError` on the other ranks.
     """
 
-    def __init__(
-        self,
-        partition: LocalPartition,
-        rows: RemoteRows,
-        options: CacheOptions,
-        ranks: Ranks,
-        processes: int = 1,
-    ) -> None:
+    def __init__(self, partition: LocalPartition, rows: RemoteRows, options: CacheOptions, ranks: Ranks) -> None:
         self._own: CacheMaker | None = None
 
-        def make(sharing: int) -> Mapping[str, Any]:
-            self._own = CacheMaker(partition, options, sharing * processes)
+        def make(_sharing: int) -> Mapping[str, Any]:
+            self._own = CacheMaker(partition, options)
             return self._own.make(rows)
 
         try:

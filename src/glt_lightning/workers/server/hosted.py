@@ -33,8 +33,8 @@ class _Filling:
     """Fills the cache of a server while it serves already: the other servers may start later. Close it after the
     connections to them, or `close` would wait for their deadlines."""
 
-    def __init__(self, partition: LocalPartition, options: CacheOptions, processes: int) -> None:
-        self._maker = CacheMaker(partition, options, processes) if options.keeps_rows else None
+    def __init__(self, partition: LocalPartition, options: CacheOptions) -> None:
+        self._maker = CacheMaker(partition, options) if options.keeps_rows else None
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
 
@@ -94,7 +94,6 @@ class HostedServer:
             token=plan.token,
             security=options.security,
             deadlines=options.deadlines,
-            retry=options.retry,
             limits=options.limits,
         )
         parts = HostParts(mapped, plan.cache, plan.gpus, Ranks(name=link.name))
@@ -115,7 +114,7 @@ class HostedServer:
         self.graph = graph = ClusterGraph(partition)
         if whole and plan.cache.keeps_rows:
             _log.warning("%s", NOTHING_TO_CACHE)
-        filling = None if whole else _Filling(partition, plan.cache, options.num_workers)
+        filling = None if whole else _Filling(partition, plan.cache)
         if filling is not None:
             self._closing.callback(filling.close)
             graph.remote = connect_owners(partition, owners, link, transport)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from glt_lightning.base import CacheOptions, ClusterOptions, OptionError, PickerSpec, SamplingOptions
+from glt_lightning.base import CacheOptions, OptionError, PickerSpec, SamplingOptions, ServingOptions
 from glt_lightning.graph import LocalPartition, Manifest
 from glt_lightning.sampling import DeviceSource
 from glt_lightning.workers.cluster.owner_server import OwnerAddresses
@@ -28,7 +28,7 @@ class ServerPlan:
     """
 
     directory: str
-    cluster: ClusterOptions
+    cluster: ServingOptions
     address: str
     rank: int = 0
     parts: tuple[int, ...] | None = None
@@ -48,7 +48,7 @@ class ServerPlan:
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> ServerPlan:
         parts = None if raw["parts"] is None else tuple(raw["parts"])
-        changed = {"cluster": ClusterOptions(**raw["cluster"]), "parts": parts, "cache": CacheOptions(**raw["cache"])}
+        changed = {"cluster": ServingOptions(**raw["cluster"]), "parts": parts, "cache": CacheOptions(**raw["cache"])}
         gpus = None if raw["gpus"] is None else DeviceSource.from_json(raw["gpus"])
         picker = None if raw["picker"] is None else PickerSpec.from_wire(raw["picker"])
         return cls(**dict(raw) | changed | {"gpus": gpus, "picker": picker})
@@ -67,17 +67,15 @@ class ServerPlan:
         ]
 
 
-def server_gpus(
-    directory: str, cluster: ClusterOptions, sampling: SamplingOptions, cache: CacheOptions
-) -> DeviceSource | None:
-    """The GPUs with which a server samples, by the weights and times of ``sampling``, and with edges: its clients may
-    request them.
+def server_gpus(directory: str, sampling: SamplingOptions, cache: CacheOptions) -> DeviceSource | None:
+    """The GPUs of ``sampling.worker_devices``, with which a server samples by the weights and times of ``sampling``, and with
+    edges: its clients may request them.
 
     Raises `OptionError` for weights and times that the graph in ``directory`` does not have.
     """
-    if not cluster.worker_devices:
+    if not sampling.worker_devices:
         return None
-    return DeviceSource.of_devices(cluster.worker_devices, sampling, cache, Manifest.load(Path(directory)), edges=True)
+    return DeviceSource.of_devices(sampling.worker_devices, sampling, cache, Manifest.load(Path(directory)), edges=True)
 
 
 def open_parts(plan: ServerPlan) -> LocalPartition:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from glt_lightning.base import ClusterOptions, DataError, FullError, PeerError, SamplerError
+from glt_lightning.base import DataError, FullError, PeerError, SamplerError, ServingOptions
 from glt_lightning.workers.producer.in_flight import memory_for_batches
 from glt_lightning.workers.producer.pool import Failure, SamplerPool
 from glt_lightning.workers.producer.process import BatchTask, batches_at_once
@@ -49,7 +49,7 @@ class Scheduler:
     def __init__(
         self,
         source: SamplerSource,
-        options: ClusterOptions,
+        options: ServingOptions,
         on_gone: Callable[[int], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -86,11 +86,11 @@ class Scheduler:
                 idle = self._sessions.greediest(session.host)
                 if idle is None:
                     raise FullError(
-                        f"this server has {most} clients, the limit of cluster.limits.sessions, and none is idle. "
+                        f"this server has {most} clients, the limit of cluster.limits.streams, and none is idle. "
                         "Close some, or raise it"
                     )
                 _log.warning(
-                    "ending the idle session of %s for the new client %s: cluster.limits.sessions is reached",
+                    "ending the idle session of %s for the new client %s: cluster.limits.streams is reached",
                     idle.client,
                     session.client,
                 )
@@ -264,7 +264,7 @@ class Scheduler:
                 session.stream.put(
                     _no_batch(
                         question.key,
-                        f"the server has no memory for this batch: {error}. Lower cluster.channel_size of the server",
+                        f"the server has no memory for this batch: {error}. Lower sampling.channel_size of the server",
                     )
                 )
                 continue
@@ -348,12 +348,14 @@ class Scheduler:
         return again
 
 
-def _sessions(options: ClusterOptions) -> Sessions:
+def _sessions(options: ServingOptions) -> Sessions:
     if options.channel_size != "auto":
-        assert options.channel_bytes is not None, "the options refuse a server without a limit"
+        assert options.channel_bytes is not None, "a server has a limit"
         return Sessions(options.channel_bytes)
     shared = memory_for_batches()
-    _log.info("cluster.channel_size: auto, %s MB of finished batches for all clients together.", f"{shared / 1e6:,.0f}")
+    _log.info(
+        "sampling.channel_size: auto, %s MB of finished batches for all clients together.", f"{shared / 1e6:,.0f}"
+    )
     return Sessions(shared, shared=True)
 
 

@@ -50,7 +50,7 @@ class ServedGraph(RemoteGraph):
 
     def open_producer(self, setup: ProducerSetup, opened: ExitStack) -> tuple[RemoteProducer, None]:
         """Raises `OptionError` for what only a process that maps the graph can do."""
-        if setup.cache.device_bytes is not None and not self._options.worker_devices:  # else the servers' GPUs have it
+        if setup.cache.device_bytes is not None and not setup.sampling.worker_devices:  # else the servers' GPUs have it
             raise OptionError(
                 "cache.device: the training process must map the graph, but here a graph server makes whole batches. Train with "
                 "strategy glt_worker, or remove cache.device."
@@ -69,17 +69,14 @@ class ServedGraph(RemoteGraph):
 
 def _log_without_effect(sampling: SamplingOptions) -> None:
     """Logs options of a sampling trainer that have no effect here."""
-    for name in ("num_workers", "concurrency", "worker_devices", "prefetch"):
-        if getattr(sampling, name) != getattr(_DEFAULTS, name):
-            _log.warning(
-                "sampling.%s has no effect: servers make the batches. Remove it, or set cluster.%s.", name, name
-            )
+    if sampling.prefetch != _DEFAULTS.prefetch:
+        _log.warning("sampling.prefetch has no effect: servers make the batches. Remove it, or set cluster.prefetch.")
     if sampling.worker_devices:
         return
     kinds = (("topology", sampling.topology), ("features", sampling.features))
     given = [f"{name} {kind}" for name, kind in kinds if kind != "auto"]
     if given and sampling.topology != "cpu":
         _log.info(
-            "sampling: servers make the batches; these options hold for their cluster.worker_devices: %s.",
+            "sampling: servers make the batches; these options hold for their sampling.worker_devices: %s.",
             ", ".join(given),
         )

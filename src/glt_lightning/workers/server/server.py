@@ -44,7 +44,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from glt_lightning.base import ClusterOptions, DataError, read_integer
+from glt_lightning.base import DataError, ServingOptions, read_integer
 from glt_lightning.graph import LocalPartition, probed, usable_cores
 from glt_lightning.workers.producer.samplers import SamplerSource
 from glt_lightning.workers.server.handover import HandoverServer
@@ -87,7 +87,7 @@ class GraphServer:
     def __init__(
         self,
         partition: LocalPartition,
-        options: ClusterOptions,
+        options: ServingOptions,
         transport: Transport,
         address: str,
         *,
@@ -216,7 +216,7 @@ class GraphServer:
             if session.ended:
                 raise SessionLostError(
                     "the session has ended: the client was silent for longer than cluster.deadlines.lease_s, or it was idle when "
-                    "a new client found cluster.limits.sessions reached."
+                    "a new client found as many sessions as cluster.limits.streams allows."
                 )
             if stream.ended:
                 return

@@ -167,7 +167,7 @@ class Admission:
 
     @contextmanager
     def working(self, client: ClientConnection, nbytes: int, is_gone: Callable[[], bool]) -> Iterator[None]:
-        """Reserves the working memory of one call. The calls of a client take at most ``unread_size``, those of all clients
+        """Reserves the working memory of one call. The calls of a client take at most ``unread_bytes``, those of all clients
         ``unread_total_size``; a larger one waits until the client, and the server, have no other at work. Raises `PeerLostError`
         if the client leaves meanwhile."""
         if not nbytes:
@@ -241,12 +241,12 @@ class Admission:
     def _full(self, client: ClientConnection) -> str:
         """The reason why a client may not open one more stream; "" if it may."""
         counts = self._streams_of_hosts()
-        for of, count, name, most in (
-            ("", sum(counts.values()), "streams", self._limits.streams),
-            (f" of {client.host}", counts.get(client.host, 0), "streams_per_host", self._limits.streams_per_host),
+        for of, count, limit, most in (
+            ("", sum(counts.values()), "the limit", self._limits.streams),
+            (f" of {client.host}", counts.get(client.host, 0), "three quarters", self._limits.streams_per_host),
         ):
             if count >= most:
-                return f"this server has {count} streams{of} open, the limit of cluster.limits.{name}. Close clients, or raise it"
+                return f"this server has {count} streams{of} open, {limit} of cluster.limits.streams. Close clients, or raise it"
         return ""
 
     def _greediest(self, client: ClientConnection) -> ClientConnection | None:

@@ -105,7 +105,7 @@ def _served(options: RemoteDistSamplingWorkerOptions) -> Place:
         raise OptionError("RemoteDistSamplingWorkerOptions: needs a client. Call init_client first.")
     number = options.server_of(session.context.rank, len(session.peers))
     given = session.cluster
-    options_here = ClusterOptions(prefetch=options.prefetch_size, deadlines=given.deadlines, retry=given.retry)
+    options_here = ClusterOptions(prefetch=options.prefetch_size, deadlines=given.deadlines)
     graph = ServedGraph(session.peers[number], options_here, servers=session.peers)
     labels, labelled = remote_labels(session, number)
     return Place(graph, session.ranks(), labels, labelled, {"channel_size": options.buffer_size, "pin_memory": False})

@@ -17,7 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt_lightning.base import ClusterOptions, DataError, EdgeType, OptionError, PeerError, read_integer
+from glt_lightning.base import (
+    ClusterOptions,
+    DataError,
+    EdgeType,
+    OptionError,
+    PeerError,
+    SamplingOptions,
+    read_integer,
+)
 from glt_lightning.compat.glt.distributed.context import DistContext, DistRole
 from glt_lightning.compat.glt.distributed.dataset import DistDataset
 from glt_lightning.compat.glt.distributed.meeting import Group, ask_round
@@ -66,12 +74,18 @@ class DistServer:
     """
 
     def __init__(
-        self, session: Membership, group: Group, dataset: DistDataset, address: str, addresses: list[str]
+        self,
+        session: Membership,
+        group: Group,
+        dataset: DistDataset,
+        address: str,
+        addresses: list[str],
+        sampling: SamplingOptions,
     ) -> None:
         self._session, self._group, self._dataset, self._address = session, group, dataset, address
         self._left: set[int] = set()
         self._all_left = threading.Event()
-        options = replace(session.cluster, servers=addresses)
+        options = replace(session.cluster, servers=addresses).serving(sampling)
         plan = ServerPlan(
             directory=str(dataset.folder.resolve()),
             cluster=options,
@@ -272,14 +286,15 @@ def init_server(
     is_dynamic: bool = False,
     *,
     cluster: ClusterOptions | None = None,
+    sampling: SamplingOptions | None = None,
 ) -> None:
     """Serves the parts of ``dataset`` as server ``server_rank``, from now on.
 
     Server 0 listens at ``master_addr:master_port``, where servers and clients meet; each server listens at a port of its own. A
     server that is started again with the same arguments goes on. num_servers: how many there are.  num_clients: that it waits
     for in `wait_and_shutdown_server`.  request_timeout: seconds that collective calls wait.  server_group_name: of the servers.
-    cluster: sampler processes (``num_workers``, ``worker_devices``), deadlines, limits, security.  num_rpc_threads, is_dynamic:
-    no effect, as clients may always come and go.
+    cluster: deadlines, limits, security.  sampling: sampler processes (``num_workers``).  num_rpc_threads, is_dynamic: no effect,
+    as clients may always come and go.
 
     >>> data = glt.distributed.DistDataset()
     >>> data.load("parts", partition_idx=0)
@@ -302,7 +317,7 @@ def init_server(
             master_addr, int(master_port), "servers", server_rank, num_servers, is_master=server_rank == 0
         )
         address = free_address(session.own_host(), f"{master_addr}:{master_port}/{server_rank}")
-        server = DistServer(session, group, dataset, address, group.exchange(address))
+        server = DistServer(session, group, dataset, address, group.exchange(address), sampling or SamplingOptions())
     except BaseException:
         stop(failed=True)
         raise

@@ -60,7 +60,6 @@ class Membership:
         given: dict[str, Any] = {
             "security": options.security,
             "deadlines": options.deadlines,
-            "retry": options.retry,
             "limits": options.limits,
         }
         return Link(**{"job": self.job, "role": role, "name": self.name} | given | changes)
