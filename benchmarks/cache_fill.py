@@ -32,7 +32,7 @@ from glt_lightning.graph import RemoteCache
 from glt_lightning.loader import HostsGraph
 from glt_lightning.workers import Ranks, ServerPlan, ServerProcess
 from glt_lightning.workers.cluster.cache import CacheMaker
-from glt_lightning.workers.cluster.owner_server import OwnerAddresses, connect_owners
+from glt_lightning.workers.cluster.owner import OwnerAddresses, connect_owners
 
 SPEC = LoaderSpec(name="train", split="train", num_neighbors=[15, 10, 5], batch_size=1024, shuffle=True)
 RANKS, WORKERS = 4, 2

@@ -25,7 +25,7 @@ from torch_geometric.nn import RGCNConv
 from glt_lightning import GLTDataModule
 from glt_lightning.kernels import keep_freed_memory
 from glt_lightning.loader import plain
-from glt_lightning.models import encoders, hgt, rgcn
+from glt_lightning.models import encoders, layers as hgt, layers as rgcn
 from glt_lightning.models.encoders import EncoderShape, make_encoder
 
 

@@ -28,7 +28,7 @@ DOORS = {
         "kernels/cuda/",
         "sampling/device_",
         "graph/device_store.py",
-        "graph/device_memory.py",
+        "graph/device_store.py",
         "partition/sources/",
         "loader/",
         "tensors/",

@@ -5,9 +5,9 @@ import pytest
 from lightning.pytorch import Trainer, seed_everything
 
 from glt_lightning import DistEmbedding, GraphSAGE
-from tests.embedding.test_models import data_of, without_features
-from tests.embedding.twins import QUIET
 from tests.lightning.tiny import learnable_graph
+from tests.tensors.test_models import data_of, without_features
+from tests.tensors.twins import QUIET
 
 pytestmark = pytest.mark.gpu
 

@@ -50,8 +50,8 @@ from glt_lightning.kernels import (
     walk_streams,
 )
 from glt_lightning.kernels.cuda import relabel as cuda_relabel
-from glt_lightning.kernels.cuda.kernels import raise_if
 from glt_lightning.kernels.cuda.sample import MODEST_ROOM, DeviceRowDraw, rooms_of
+from glt_lightning.kernels.cuda.stream import raise_if
 from tests.helpers.cuda_ranked_set import CudaRankedSet
 from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, cut, excluded_edges, random_excluded, random_seeds
 from tests.helpers.rows import sample_rows

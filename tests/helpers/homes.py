@@ -9,7 +9,7 @@ from typing import Any
 from glt_lightning.base import DeadlineOptions, RetryOptions, TensorOptions
 from glt_lightning.graph import LocalPartition
 from glt_lightning.tensors import GraphReader, Reach, SharedTables
-from glt_lightning.tensors.remote_home import LazyHomes
+from glt_lightning.tensors.home import LazyHomes
 from glt_lightning.tensors.space import Homes
 from glt_lightning.workers import Link, Ranks
 from tests.helpers.in_process import InProcessNetwork

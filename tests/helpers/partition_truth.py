@@ -9,7 +9,7 @@ import numpy as np
 from glt_lightning.base import EDGE, NODE, EdgeType, GraphSchema
 from glt_lightning.graph import Manifest, open_array, verify_array
 from glt_lightning.partition import ArraySource
-from glt_lightning.partition.assign.random import random_parts
+from glt_lightning.partition.assign.assigners import random_parts
 
 HETERO: tuple[EdgeType, ...] = (("b", "near", "b"), ("a", "likes", "b"), ("c", "owns", "a"))
 Edges = dict[EdgeType, list[tuple[int, int, int]]]

@@ -31,7 +31,7 @@ from glt_lightning.workers import (
 )
 from glt_lightning.workers.cluster.graph import GraphService
 from glt_lightning.workers.cluster.owner import Owner
-from glt_lightning.workers.server.remote import RemoteProducer
+from glt_lightning.workers.server.served import RemoteProducer
 from glt_lightning.workers.server.server import GraphServer
 from glt_lightning.workers.transport.credentials import Credentials
 from glt_lightning.workers.transport.flight_transport import FlightTransport

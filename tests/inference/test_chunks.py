@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings, strategies as st
 
-from glt_lightning.inference.chunks import chunks_of, cut, share_of
+from glt_lightning.inference.states import chunks_of, cut, share_of
 
 
 @settings(max_examples=60, deadline=None)

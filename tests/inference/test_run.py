@@ -21,7 +21,7 @@ from glt_lightning.graph import LocalPartition, SharedArrays
 from glt_lightning.inference import LayerwiseLayers, LayerwiseRun, Marks, run
 from glt_lightning.inference.protocol import DegreeSpec
 from glt_lightning.tensors import Reach
-from glt_lightning.tensors.remote_home import RemoteHome
+from glt_lightning.tensors.home import RemoteHome
 from glt_lightning.workers import Ranks
 from tests.helpers.homes import link_of
 from tests.helpers.in_process import InProcessNetwork

@@ -15,7 +15,7 @@ from lightning.pytorch.plugins.io.wrapper import _WrappingCheckpointIO
 from glt_lightning import GLTServerClientStrategy, GLTWorkerStrategy
 from glt_lightning.base import DataError, WriteError
 from glt_lightning.lightning import WholeCheckpointIO
-from glt_lightning.lightning.callbacks.checkpoint_io import write_whole
+from glt_lightning.lightning.callbacks.checkpoints import write_whole
 from tests.helpers.disks import SIZE, full_soon
 
 SMALL, LARGE = {"weights": torch.arange(10)}, {"weights": torch.zeros(SIZE)}
@@ -48,7 +48,7 @@ def test_no_name_before_all_is_on_disk(
 ) -> None:
     seen = []
     if not unnamed:
-        monkeypatch.setattr("glt_lightning.lightning.callbacks.checkpoint_io._open_unnamed", lambda folder: None)
+        monkeypatch.setattr("glt_lightning.lightning.callbacks.checkpoints._open_unnamed", lambda folder: None)
     monkeypatch.setattr(os, "fsync", lambda fd: seen.append((os.listdir(tmp_path / "made"), os.fstat(fd).st_size)))
     path = tmp_path / "made" / "a.ckpt"
     for checkpoint in (SMALL, LARGE):

@@ -22,8 +22,8 @@ import glt_lightning
 from glt_lightning.base import PartitionOptions
 from glt_lightning.cli import GLTCLI, command_line, main
 from glt_lightning.cli.messages import OneLineParser
-from glt_lightning.cli.quiet import without_noise
-from glt_lightning.cli.strategy_options import cluster_of_data
+from glt_lightning.cli.run_line import without_noise
+from glt_lightning.cli.subcommands import cluster_of_data
 from tests.helpers.disks import full_soon
 from tests.lightning.tiny import CLASSES, NODES, WIDTH
 
@@ -583,6 +583,8 @@ def test_full_disk_is_one_line_whoever_writes(
     config: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, kib: int, said: str
 ) -> None:
     with full_soon(tmp_path / "disk", kib << 10):
+        if kib == 4:
+            (tmp_path / "disk" / "of the user").write_text("takes the only page")
         line = refused(capsys, "fit", "--config", config, "--trainer.default_root_dir", str(tmp_path / "disk"))
         assert said in line
         assert "Free some space, or choose another folder" in line

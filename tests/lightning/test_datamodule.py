@@ -123,7 +123,7 @@ def test_evaluation_has_options_of_its_own(make_data) -> None:
     ],
 )
 def test_evaluation_looks_at_more_neighbours_unless_told(make_data, monkeypatch, caplog, given, most, expected) -> None:
-    monkeypatch.setattr("glt_lightning.lightning.eval_fanouts.MOST_EDGES", most)
+    monkeypatch.setattr("glt_lightning.lightning.facts.MOST_EDGES", most)
     typed = isinstance(given, dict)
     if typed:
         given["author__reads__journal"] = [1, 1]

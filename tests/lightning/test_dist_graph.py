@@ -118,7 +118,7 @@ CASES = {
 }
 
 
-@pytest.mark.slow  # tests/embedding/test_two_ranks.py is the quick one of tables of two ranks
+@pytest.mark.slow  # tests/tensors/test_two_ranks.py is the quick one of tables of two ranks
 @pytest.mark.parametrize("case", CASES)
 def test_on_two_ranks_it_is_as_alone(
     case: str, make_data: Callable[..., GLTDataModule], graph_npz: Path, tmp_path: Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glt_lightning.lightning.callbacks.epoch_totals import EpochTotals
+from glt_lightning.lightning.callbacks.monitor import EpochTotals
 from glt_lightning.loader import LoaderStats
 from glt_lightning.sampling import Counters
 

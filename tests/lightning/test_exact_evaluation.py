@@ -25,7 +25,7 @@ from glt_lightning import (
     read_embeddings,
 )
 from glt_lightning.base import OptionError
-from glt_lightning.models import link_decoders
+from glt_lightning.models import link_scores as link_decoders
 from tests.lightning.tiny import CLASSES, NODES, WIDTH, learnable_graph, learnable_hetero
 
 MakeData = Callable[..., GLTDataModule]

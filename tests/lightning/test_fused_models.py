@@ -10,9 +10,9 @@ import torch
 from torch._dynamo.backends.debugging import aot_eager
 
 from glt_lightning import SamplingOptions
-from glt_lightning.loader.gathered import Gathered
-from glt_lightning.loader.projected import GatheredProjection
-from glt_lightning.models import encoders, gnn, hgt, rgcn
+from glt_lightning.loader.aggregation import Gathered
+from glt_lightning.loader.fuse import GatheredProjection
+from glt_lightning.models import encoders, gnn, layers as hgt, layers as rgcn
 from glt_lightning.models.encoders import EncoderShape, make_encoder
 from tests.lightning.test_gnn import one_batch, with_loops
 from tests.lightning.tiny import WIDTH, learnable_hetero

@@ -21,7 +21,7 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 from glt_lightning import GLTDataModule, GraphSAGE, LinkPredictor, NodePredictor, predict_layerwise, read_embeddings
 from glt_lightning.base import DataError, LayerwiseOptions, OptionError
 from glt_lightning.inference import HubTypes
-from glt_lightning.inference.hubs import HubConv
+from glt_lightning.inference.convs import HubConv
 from glt_lightning.lightning import PredictionWriter
 from glt_lightning.lightning.callbacks.prediction_places import StorePlace
 from tests.lightning.tiny import CLASSES, NODES, WIDTH, learnable_graph, learnable_hetero

@@ -10,7 +10,7 @@ import pytest
 
 from glt_lightning.base import DataError
 from glt_lightning.lightning import GLTDataModule
-from glt_lightning.partition.sources.ogb.edges import read_edge_splits
+from glt_lightning.partition.sources.ogb.source import read_edge_splits
 from tests.helpers.ogb_layout import RawGraph
 from tests.helpers.ogb_links import lay_out_links, write_link_splits
 

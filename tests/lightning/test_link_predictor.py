@@ -15,8 +15,7 @@ from torch_geometric.data import Data, HeteroData
 
 from glt_lightning import HitsAtK, LinkPredictor
 from glt_lightning.base import DataError, OptionError
-from glt_lightning.models.link_decoders import make_decoder
-from glt_lightning.models.link_scores import LOSSES, LinkScores, score_links
+from glt_lightning.models.link_scores import LOSSES, LinkScores, make_decoder, score_links
 
 NODES, BLOCKS, WIDTH = 60, 3, 8
 USERS, ITEMS = ("user", "buys", "item"), ("item", "rev_buys", "user")

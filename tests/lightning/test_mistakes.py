@@ -12,8 +12,7 @@ from torch_geometric.nn import GraphSAGE as PygSAGE
 
 from glt_lightning import GLTDataModule, PartitionOptions
 from glt_lightning.base import DataError, GLTError
-from glt_lightning.lightning.layers import layers_of, warn_of_hops
-from glt_lightning.lightning.own_splits import read_split
+from glt_lightning.lightning.facts import layers_of, read_split, warn_of_hops
 from tests.lightning.tiny import learnable_graph, save_graph
 
 SPLIT_KEYS = ("train_idx", "valid_idx", "test_idx")

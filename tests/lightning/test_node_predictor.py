@@ -15,8 +15,7 @@ from glt_lightning.base import DataError, OptionError
 from glt_lightning.lightning import BestCheckpoint, read_predictions
 from glt_lightning.models.gnn import EdgeTypeLayer
 from glt_lightning.models.layers import make_conv
-from glt_lightning.models.metrics import update_metric
-from glt_lightning.models.tasks import make_task
+from glt_lightning.models.tasks import make_task, update_metric
 from tests.lightning.tiny import CLASSES, NODES, learnable_graph, learnable_hetero
 
 FACTS: dict[str, Any] = {"kind": "int", "width": None, "num_classes": CLASSES, "class_names": None}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 import pytest
 import torch
@@ -75,9 +74,9 @@ def test_a_budget_may_be_that_of_servers(make_data, make_model, make_trainer):
         theirs = GLTDataModule(
             num_neighbors=[5, 5],
             batch_size=20,
-            sampling=SamplingOptions(features="hybrid"),
+            sampling=SamplingOptions(features="hybrid", num_workers=1, worker_devices=["cuda:0"]),
             cache=CacheOptions(device=3000),
-            cluster=replace(where, worker_devices=["cuda:0"]),
+            cluster=where,
         )
         make_trainer(strategy="glt_server_client", max_epochs=1).fit(make_model(), theirs)
 

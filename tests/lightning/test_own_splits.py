@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from glt_lightning.base import DataError
-from glt_lightning.lightning.own_splits import read_split
+from glt_lightning.lightning.facts import read_split
 from tests.lightning.tiny import NODES
 
 

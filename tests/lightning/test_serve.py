@@ -20,8 +20,8 @@ import yaml
 
 from glt_lightning.base import SecurityOptions
 from glt_lightning.cli import main
-from glt_lightning.cli.interrupt import Told
-from glt_lightning.cli.status_table import status_table
+from glt_lightning.cli.run_line import Told
+from glt_lightning.cli.serve import status_table
 from glt_lightning.workers import placed_parts
 from tests.helpers import Run, started
 from tests.helpers.family import settle

@@ -14,7 +14,7 @@ import pytest
 
 from glt_lightning.cli import main
 from glt_lightning.graph import Manifest
-from glt_lightning.partition.sources.tables.encode_rows import encode_rows
+from glt_lightning.partition.sources.tables.encoding import encode_rows
 
 FIELDS = ["biology", "chemistry", "physics"]
 # 15 lines, no code.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from glt_lightning.lightning.callbacks.thread_times import thread_times, times_since
+from glt_lightning.lightning.callbacks.monitor import thread_times, times_since
 from glt_lightning.lightning.strategies import torch_threads
 from glt_lightning.lightning.strategies.torch_threads import fair_threads, share_cores
 

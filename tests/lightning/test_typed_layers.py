@@ -14,8 +14,7 @@ from torch_geometric.nn import RGCNConv
 from glt_lightning.base import OptionError
 from glt_lightning.loader import fuse_layers
 from glt_lightning.models.encoders import EncoderShape, make_encoder
-from glt_lightning.models.hgt import HGTLayer, merge_edges
-from glt_lightning.models.rgcn import EdgeKindConv, RGCNLayer
+from glt_lightning.models.layers import EdgeKindConv, HGTLayer, RGCNLayer, merge_edges
 
 WIDTH = 12
 # Two edge types lead to "a", one of them from itself; "c" is a source alone, and nothing sends to "b" here.

@@ -21,8 +21,8 @@ from tests.helpers.contents import Contents, contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 from tests.helpers.servers import contents_of, inline, open_farm
-from tests.producer.test_caches import open_rank as open_cached
 from tests.reference import ops as reference
+from tests.workers.test_caches import open_rank as open_cached
 
 TRAIN = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=8, shuffle=True)
 ALL = LoaderSpec(name="all", num_neighbors=[3, -1], batch_size=64, exact=True)

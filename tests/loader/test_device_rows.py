@@ -13,17 +13,17 @@ import torch
 from glt_lightning.base import CacheOptions, ClusterOptions, OptionError, SamplerError, SamplingOptions
 from glt_lightning.graph import LocalPartition
 from glt_lightning.loader import HostsGraph, LoaderSpec, Session
-from glt_lightning.loader.device_rows import _complete
+from glt_lightning.loader.device_producer import _complete
 from glt_lightning.workers import Ranks, ServedGraph
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 from tests.loader.test_stored_attributes import every_dtype
-from tests.producer.test_group import link
+from tests.workers.test_group import link
 
 CPU = torch.device("cpu")
 TRAIN = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=16, shuffle=True)
-MODULE = "glt_lightning.loader.device_rows"
+MODULE = "glt_lightning.loader.device_producer"
 
 
 @pytest.fixture

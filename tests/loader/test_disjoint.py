@@ -23,7 +23,7 @@ from tests.helpers.owners import CALLER, split_up
 from tests.helpers.partitions import gids_of, partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 from tests.helpers.servers import open_farm
-from tests.producer.test_group import open_rank
+from tests.workers.test_group import open_rank
 
 WITH_EDGE = SamplingOptions(with_edge=True)
 

@@ -16,7 +16,7 @@ from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 from tests.helpers.servers import open_farm
-from tests.producer.test_group import open_rank
+from tests.workers.test_group import open_rank
 
 EXTRAS = {
     "label": np.linspace(0, 1, 150, dtype=np.float32).reshape(50, 3),

@@ -14,7 +14,7 @@ from tests.helpers.contents import contents
 from tests.helpers.negatives import plain_negatives
 from tests.helpers.partitions import partitioned, small_hetero
 from tests.helpers.ranks import run_ranks
-from tests.producer.test_group import open_rank
+from tests.workers.test_group import open_rank
 
 HETERO = small_hetero()
 WRITES = HETERO["author", "writes", "paper"].edge_index.numpy()

@@ -14,7 +14,7 @@ from tests.helpers.negatives import plain_negatives, plain_role_key
 from tests.helpers.partitions import partitioned, small_hetero
 from tests.helpers.ranks import run_ranks
 from tests.helpers.servers import open_farm
-from tests.producer.test_group import open_rank
+from tests.workers.test_group import open_rank
 
 DATA = small_hetero()
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")  # in the order of the plan

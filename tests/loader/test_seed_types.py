@@ -13,7 +13,7 @@ from glt_lightning.workers import Ranks
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_hetero
 from tests.helpers.ranks import run_ranks
-from tests.producer.test_group import open_rank
+from tests.workers.test_group import open_rank
 
 DATA = small_hetero()
 for node_type in ("author", "paper"):

@@ -13,7 +13,7 @@ from torch_geometric.data import Data, HeteroData
 from glt_lightning.base import STORAGE, CacheOptions, OptionError, SamplingOptions
 from glt_lightning.graph import LocalPartition
 from glt_lightning.kernels import ENCODINGS, Shards
-from glt_lightning.lightning.graph_facts import GraphFacts
+from glt_lightning.lightning.facts import GraphFacts
 from glt_lightning.loader import LoaderSpec, Session
 from glt_lightning.sampling import BatchRequest, KHopSampler, SamplerConfig
 from glt_lightning.workers import Ranks
@@ -22,8 +22,8 @@ from tests.helpers.owners import split_up
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 from tests.helpers.servers import contents_of, inline, open_farm
-from tests.producer.test_caches import open_rank as open_cached
-from tests.producer.test_group import open_rank
+from tests.workers.test_caches import open_rank as open_cached
+from tests.workers.test_group import open_rank
 
 ALL = LoaderSpec(name="all", num_neighbors=[4, 3], batch_size=50, exact=True, node_type="node")
 TRAIN = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=8, shuffle=True)

@@ -18,7 +18,7 @@ from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 from tests.helpers.servers import open_farm
 from tests.loader.test_subgraph_type import rows_graph
-from tests.producer.test_group import open_rank
+from tests.workers.test_group import open_rank
 
 PLAIN = {"name": "s", "batch_size": 5}
 

@@ -24,7 +24,7 @@ from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 from tests.helpers.servers import open_farm
-from tests.producer.test_group import open_rank
+from tests.workers.test_group import open_rank
 
 PLAIN: dict[str, Any] = {"name": "train", "num_neighbors": [3, 2], "batch_size": 20, "shuffle": True}
 KINDS = ("bidirectional", "induced")

@@ -12,7 +12,7 @@ from glt_lightning.workers import Ranks
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
-from tests.producer.test_group import open_rank
+from tests.workers.test_group import open_rank
 
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
 DATA = small_hetero()

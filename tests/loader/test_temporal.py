@@ -31,7 +31,7 @@ from tests.helpers.temporal import (
     trees,
     whole_tree,
 )
-from tests.producer.test_group import link
+from tests.workers.test_group import link
 
 NO_BOUND = -(10**9)
 

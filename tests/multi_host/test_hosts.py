@@ -221,7 +221,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def embedded(epochs: int) -> dict[str, Any]:
     """What of a configuration is changed to train an embedding."""
     found = config(epochs)
-    found["model"] = {"class_path": "tests.embedding.twins.Twin", "init_args": {"rule": "adam", "real": True}}
+    found["model"] = {"class_path": "tests.tensors.twins.Twin", "init_args": {"rule": "adam", "real": True}}
     found["data"]["init_args"] |= {"num_neighbors": [3], "batch_size": 8}
     found["trainer"] |= {"num_sanity_val_steps": 0}
     return found
@@ -353,7 +353,7 @@ def test_a_mistake_with_rows_is_in_the_log_of_each_host(tmp_path, four_hosts, ba
     for each in folders:
         made = yaml.safe_load((each / "run.yaml").read_text())
         made["model"] = {
-            "class_path": "tests.embedding.mistaken.Mistaken",
+            "class_path": "tests.tensors.mistaken.Mistaken",
             "init_args": {"mistake": mistake, "rank": rank},
         }
         (each / "run.yaml").write_text(yaml.safe_dump(made))

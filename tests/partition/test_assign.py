@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glt_lightning.partition.assign.random import random_parts
+from glt_lightning.partition.assign.assigners import random_parts
 from glt_lightning.partition.build.layout import number_nodes
 
 

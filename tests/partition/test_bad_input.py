@@ -13,7 +13,7 @@ import pytest
 from glt_lightning.base import EDGE, NODE, DataError, EdgeType, PartitionError, PartitionOptions
 from glt_lightning.graph import Manifest
 from glt_lightning.partition import ArraySource, partition_graph
-from glt_lightning.partition.build.scratch import Scratch
+from glt_lightning.partition.build.rows import Scratch
 from glt_lightning.partition.sources.base import EdgeList
 from tests.helpers.partition_truth import single
 

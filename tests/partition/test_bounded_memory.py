@@ -14,7 +14,7 @@ from glt_lightning.base import EDGE, NODE, PartitionOptions
 from glt_lightning.graph import Manifest
 from glt_lightning.partition import partition_graph
 from glt_lightning.partition.build.edges import bucket_capacity, bucket_starts
-from glt_lightning.partition.build.scratch import Scratch
+from glt_lightning.partition.build.rows import Scratch
 from glt_lightning.partition.sources.folder import FolderSource
 from tests.helpers.partition_truth import HETERO, random_source, single
 

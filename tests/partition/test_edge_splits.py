@@ -30,7 +30,7 @@ from glt_lightning.partition import (
     partition_graph,
     verify_partition,
 )
-from glt_lightning.partition.sources.ogb.edges import read_edge_splits
+from glt_lightning.partition.sources.ogb.source import read_edge_splits
 from tests.helpers.ogb_layout import RawGraph
 from tests.helpers.ogb_links import lay_out_links, write_link_splits
 from tests.helpers.partition_truth import edges_of, single

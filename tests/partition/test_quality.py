@@ -15,7 +15,7 @@ from glt_lightning.partition import ArraySource, partition_graph
 from tests.helpers.communities import community_graph
 from tests.helpers.partition_truth import read_folder
 
-NODES, IMBALANCE = 4000, 0.05
+NODES, IMBALANCE = 4000, PartitionOptions.imbalance
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def source() -> ArraySource:
 
 def parts_of(source: ArraySource, folder: Path, algorithm: str, num_parts: int = 4, **options: Any) -> np.ndarray:
     """int [N]: the part of each node. hotness is left out, as nothing here reads it."""
-    given: Any = {"algorithm": algorithm, "num_parts": num_parts, "hotness": "degree", "imbalance": IMBALANCE}
+    given: Any = {"algorithm": algorithm, "num_parts": num_parts, "hotness": "degree"}
     partition_graph(source, folder, PartitionOptions(**(given | options)))
     arrays, parts = read_folder(folder), np.empty(NODES, np.int64)
     for p in range(num_parts):
@@ -129,7 +129,7 @@ def test_nothing_to_balance(tmp_path: Path, source: ArraySource, balance: list[s
 def test_streaming_in_little_memory(tmp_path: Path, source: ArraySource, monkeypatch: pytest.MonkeyPatch) -> None:
     """Less memory for pairs of groups costs a few edges, and the parts differ: the manifest tells the memory."""
     whole = parts_of(source, tmp_path / "whole", "streaming", memory_bytes=1 << 30)
-    monkeypatch.setattr("glt_lightning.partition.assign.streaming._LEAST_PAIRS", 500)
+    monkeypatch.setattr("glt_lightning.partition.assign.assigners._LEAST_PAIRS", 500)
     little = parts_of(source, tmp_path / "little", "streaming", memory_bytes=1 << 20)
     assert (whole != little).any()
     assert cut(source, little) < 1.3 * cut(source, whole)

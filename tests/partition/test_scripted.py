@@ -25,7 +25,7 @@ from glt_lightning.base import (
     PartitionError,
     PartitionOptions,
 )
-from glt_lightning.compat.glt import device as scripted_device
+from glt_lightning.compat.glt import feature as scripted_device
 from glt_lightning.compat.glt.partitioners import PartitionerBase
 from glt_lightning.graph import Manifest
 from glt_lightning.partition import ArraySource, GraphToPartition, partition_graph

@@ -13,7 +13,7 @@ import pytest
 
 from glt_lightning.base import PartitionError, PartitionOptions
 from glt_lightning.partition import GraphSource, GraphTopology, assign_graph, partition_graph, partition_parts
-from glt_lightning.partition.build.scratch import Scratch
+from glt_lightning.partition.build.rows import Scratch
 from glt_lightning.partition.sources.folder import FolderSource
 from tests.helpers.partition_truth import HETERO, random_source
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 from glt_lightning.base import EDGE, PartitionOptions, Progress
 from glt_lightning.kernels import MetisGraph, NeighborRows
 from glt_lightning.partition import ArraySource, GraphToPartition, GraphTopology, StoredEdgeType, stored_edge_types
-from glt_lightning.partition.assign.metis import fill
+from glt_lightning.partition.assign.assigners import fill
 from glt_lightning.partition.build.degrees import count_degrees
 from tests.helpers.partition_truth import HETERO, random_source, stored_edges
 

@@ -14,7 +14,7 @@ from glt_lightning.base import EDGE, DataError, OptionError, PartitionError, Par
 from glt_lightning.cli.partition_report.contents import collect_contents
 from glt_lightning.graph import ArrayWriter, LocalPartition, Manifest, options_hash
 from glt_lightning.partition import ArraySource, open_source, partition_graph, verify_partition
-from glt_lightning.partition.build.weights import WeightSums
+from glt_lightning.partition.build.times import WeightSums
 from tests.helpers.partition_truth import HETERO, random_source, read_folder, single
 
 _MOST = 2**31 - 1

@@ -15,7 +15,7 @@ import pytest
 from glt_lightning.base import SamplingOptions
 from glt_lightning.sampling import BatchRequest, SamplerConfig
 from glt_lightning.workers import Peer, ServerPlan
-from glt_lightning.workers.server.remote import RemoteProducer
+from glt_lightning.workers.server.served import RemoteProducer
 from tests.helpers import started
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.servers import cluster, open_farm, until

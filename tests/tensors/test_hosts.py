@@ -111,7 +111,7 @@ def test_each_write_is_applied_once(partition: LocalPartition, network: InProces
 def test_large_answers_and_writes_come_in_pieces(
     partition: LocalPartition, network: InProcessNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("glt_lightning.tensors.remote_home._MOST_BYTES", 100)
+    monkeypatch.setattr("glt_lightning.tensors.home._MOST_BYTES", 100)
     values = np.random.default_rng(0).random((300, 4), dtype=np.float32)
 
     def body(tables: SharedTables, rank: int) -> np.ndarray:

@@ -12,8 +12,7 @@ import torch
 
 from glt_lightning import DistGraph, DistTensor
 from glt_lightning.base import DataError
-from glt_lightning.tensors.init import bits_of, normal, uniform
-from glt_lightning.tensors.normal import standard_normal
+from glt_lightning.tensors.init import bits_of, normal, standard_normal, uniform
 from tests.helpers.partitions import partitioned, small_graph
 
 _MASK = (1 << 64) - 1

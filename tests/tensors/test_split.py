@@ -11,8 +11,7 @@ import torch
 from glt_lightning import DistGraph, DistTensor, edge_split, node_split
 from glt_lightning.base import DataError, OptionError
 from glt_lightning.tensors import RowSpace
-from glt_lightning.tensors.space import Homes
-from glt_lightning.tensors.split import local_share, split_rows
+from glt_lightning.tensors.space import Homes, local_share, split_rows
 from tests.helpers.partitions import partitioned, small_graph
 
 

@@ -33,29 +33,29 @@ if TYPE_CHECKING:
         CACHE_POLICIES as CACHE_POLICIES,
         CacheOptions as CacheOptions,
         CachePolicy as CachePolicy,
+        GpuBudgets as GpuBudgets,
     )
     from glt_lightning.base.checks import (
+        ClassSpec as ClassSpec,
+        Fanouts as Fanouts,
         above_zero as above_zero,
         as_options as as_options,
         at_least as at_least,
+        line_of as line_of,
         one_of as one_of,
-    )
-    from glt_lightning.base.class_spec import (
-        ClassSpec as ClassSpec,
+        parse_address as parse_address,
+        parse_bytes as parse_bytes,
+        parse_fanouts as parse_fanouts,
+        read_yaml as read_yaml,
     )
     from glt_lightning.base.cluster import (
         ClusterOptions as ClusterOptions,
-        Placement as Placement,
-        ServingOptions as ServingOptions,
-    )
-    from glt_lightning.base.deadlines import (
         DeadlineOptions as DeadlineOptions,
+        LimitOptions as LimitOptions,
+        Placement as Placement,
         RetryOptions as RetryOptions,
-    )
-    from glt_lightning.base.draw import (
-        DEFAULT_DRAW as DEFAULT_DRAW,
-        DrawOptions as DrawOptions,
-        read_integer as read_integer,
+        SecurityOptions as SecurityOptions,
+        ServingOptions as ServingOptions,
     )
     from glt_lightning.base.errors import (
         DataError as DataError,
@@ -73,39 +73,24 @@ if TYPE_CHECKING:
         UnprovenError as UnprovenError,
         WriteError as WriteError,
     )
-    from glt_lightning.base.gpu_budgets import (
-        GpuBudgets as GpuBudgets,
-    )
-    from glt_lightning.base.importance import (
-        ImportanceNeighbors as ImportanceNeighbors,
-    )
     from glt_lightning.base.layerwise import (
         LayerwiseOptions as LayerwiseOptions,
     )
-    from glt_lightning.base.limits import (
-        LimitOptions as LimitOptions,
-    )
-    from glt_lightning.base.negatives import (
+    from glt_lightning.base.neighbors import (
         DEGREE_WEIGHTS as DEGREE_WEIGHTS,
         NEGATIVE_MODES as NEGATIVE_MODES,
         SHARINGS as SHARINGS,
         UNRESOLVED as UNRESOLVED,
+        ImportanceNeighbors as ImportanceNeighbors,
         NegativeMode as NegativeMode,
         NegativeSampling as NegativeSampling,
+        PickerSpec as PickerSpec,
         Sharing as Sharing,
     )
     from glt_lightning.base.numbers import (
         counted as counted,
         percent as percent,
         size as size,
-    )
-    from glt_lightning.base.parse import (
-        Fanouts as Fanouts,
-        line_of as line_of,
-        parse_address as parse_address,
-        parse_bytes as parse_bytes,
-        parse_fanouts as parse_fanouts,
-        read_yaml as read_yaml,
     )
     from glt_lightning.base.partition import (
         ALGORITHMS as ALGORITHMS,
@@ -116,9 +101,6 @@ if TYPE_CHECKING:
         Hotness as Hotness,
         Normalize as Normalize,
         PartitionOptions as PartitionOptions,
-    )
-    from glt_lightning.base.picker import (
-        PickerSpec as PickerSpec,
     )
     from glt_lightning.base.program import (
         DESCRIPTION as DESCRIPTION,
@@ -139,10 +121,12 @@ if TYPE_CHECKING:
     )
     from glt_lightning.base.sampling import (
         AGGREGATES as AGGREGATES,
+        DEFAULT_DRAW as DEFAULT_DRAW,
         EDGE_FORMATS as EDGE_FORMATS,
         MEMORIES as MEMORIES,
         SUBGRAPH_TYPES as SUBGRAPH_TYPES,
         Aggregate as Aggregate,
+        DrawOptions as DrawOptions,
         EdgeFormat as EdgeFormat,
         FeatureDtype as FeatureDtype,
         Memory as Memory,
@@ -151,9 +135,7 @@ if TYPE_CHECKING:
         SubgraphType as SubgraphType,
         TimeBoundary as TimeBoundary,
         WeightAttr as WeightAttr,
-    )
-    from glt_lightning.base.security import (
-        SecurityOptions as SecurityOptions,
+        read_integer as read_integer,
     )
     from glt_lightning.base.tensors import (
         ROW_STORAGES as ROW_STORAGES,
@@ -180,31 +162,29 @@ _MODULES = {
         "CACHE_POLICIES",
         "CacheOptions",
         "CachePolicy",
-    ),
-    "removed": (
-        "removed_in",
-        "without_removed",
+        "GpuBudgets",
     ),
     "checks": (
+        "ClassSpec",
+        "Fanouts",
         "above_zero",
         "as_options",
         "at_least",
+        "line_of",
         "one_of",
+        "parse_address",
+        "parse_bytes",
+        "parse_fanouts",
+        "read_yaml",
     ),
-    "class_spec": ("ClassSpec",),
     "cluster": (
         "ClusterOptions",
-        "Placement",
-        "ServingOptions",
-    ),
-    "deadlines": (
         "DeadlineOptions",
+        "LimitOptions",
+        "Placement",
         "RetryOptions",
-    ),
-    "draw": (
-        "DEFAULT_DRAW",
-        "DrawOptions",
-        "read_integer",
+        "SecurityOptions",
+        "ServingOptions",
     ),
     "errors": (
         "DataError",
@@ -222,15 +202,14 @@ _MODULES = {
         "UnprovenError",
         "WriteError",
     ),
-    "gpu_budgets": ("GpuBudgets",),
-    "importance": ("ImportanceNeighbors",),
     "layerwise": ("LayerwiseOptions",),
-    "limits": ("LimitOptions",),
-    "negatives": (
+    "neighbors": (
         "DEGREE_WEIGHTS",
+        "ImportanceNeighbors",
         "NEGATIVE_MODES",
         "NegativeMode",
         "NegativeSampling",
+        "PickerSpec",
         "SHARINGS",
         "Sharing",
         "UNRESOLVED",
@@ -240,14 +219,6 @@ _MODULES = {
         "numbers",
         "percent",
         "size",
-    ),
-    "parse": (
-        "Fanouts",
-        "line_of",
-        "parse_address",
-        "parse_bytes",
-        "parse_fanouts",
-        "read_yaml",
     ),
     "partition": (
         "ALGORITHMS",
@@ -259,7 +230,6 @@ _MODULES = {
         "PartitionOptions",
         "STORAGE",
     ),
-    "picker": ("PickerSpec",),
     "program": (
         "DESCRIPTION",
         "EPILOG",
@@ -273,9 +243,15 @@ _MODULES = {
         "Progress",
         "long_work",
     ),
+    "removed": (
+        "removed_in",
+        "without_removed",
+    ),
     "sampling": (
         "AGGREGATES",
         "Aggregate",
+        "DEFAULT_DRAW",
+        "DrawOptions",
         "EDGE_FORMATS",
         "EdgeFormat",
         "FeatureDtype",
@@ -287,8 +263,8 @@ _MODULES = {
         "SubgraphType",
         "TimeBoundary",
         "WeightAttr",
+        "read_integer",
     ),
-    "security": ("SecurityOptions",),
     "tensors": (
         "ROW_STORAGES",
         "TensorOptions",

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from glt_lightning.base.checks import one_of
+from glt_lightning.base.checks import advise, one_of, parse_bytes
 from glt_lightning.base.errors import OptionError
-from glt_lightning.base.parse import parse_bytes
 from glt_lightning.base.removed import refuse_removed_values, without_removed
+from glt_lightning.base.sampling import SamplingOptions
 
 CachePolicy = Literal["auto", "vip", "degree", "none"]
+
+
 CACHE_POLICIES = ("auto", "vip", "degree", "none")
 
 
@@ -105,3 +107,46 @@ class CacheOptions:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Of a pickle, such as hyperparameters in a checkpoint; one of an earlier release may have options that were removed."""
         self.__dict__.update(without_removed("cache", state))
+
+
+# How much of a GPU's memory its sampling may take.
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuBudgets:
+    """Bytes of each GPU that samples, for what is ``hybrid``. None: not given.
+
+    topology: for neighbour lists.  features: for attributes.
+
+    Example:
+        >>> GpuBudgets.of(SamplingOptions(topology="hybrid", topology_bytes="2GB"), CacheOptions())
+        GpuBudgets(topology=2000000000, features=None)
+    """
+
+    topology: int | None = None
+    features: int | None = None
+
+    @classmethod
+    def of(cls, sampling: SamplingOptions, cache: CacheOptions) -> GpuBudgets:
+        """As the options say; a GPU that samples takes ``cache.device`` for ``sampling.feature_bytes``. Raises `OptionError`
+        where both are given."""
+        topology, features = sampling.topology_bytes, sampling.feature_bytes
+        if cache.device is not None:
+            features = _of_cache(cache.device, features)
+        return cls(
+            topology=None if topology is None else parse_bytes("sampling.topology_bytes", topology),
+            features=None if features is None else parse_bytes("sampling.feature_bytes", features),
+        )
+
+
+def _of_cache(device: int | str, given: int | str | None) -> int | str:
+    if given is not None:
+        raise OptionError(
+            f"cache.device ({device!r}) and sampling.feature_bytes ({given!r}) are both given, and a GPU samples: its budget is "
+            "sampling.feature_bytes. Remove cache.device."
+        )
+    advise(
+        f"cache.device: a GPU samples, and its budget is now called sampling.feature_bytes. The value {device!r} is used for it; "
+        "rename the option."
+    )
+    return device

@@ -5,19 +5,195 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
-from glt_lightning.base.checks import above_zero, as_options, at_least
-from glt_lightning.base.deadlines import DeadlineOptions
+from glt_lightning.base.checks import above_zero, as_options, at_least, parse_address, parse_bytes
 from glt_lightning.base.errors import OptionError
-from glt_lightning.base.limits import LimitOptions
-from glt_lightning.base.parse import parse_address
 from glt_lightning.base.removed import without_removed
 from glt_lightning.base.sampling import SamplingOptions
-from glt_lightning.base.security import SecurityOptions
 from glt_lightning.base.tensors import TensorOptions
 from glt_lightning.base.workers import WorkerOptions
 
+# Deadlines of calls between processes, and the pauses between attempts.
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadlineOptions:
+    """How long the processes of a job wait for each other, in seconds.
+
+    Attributes:
+        connect_s: One attempt to reach a peer.
+        call_s: One attempt of one call.
+        reconnect_s: How long to retry an unresponsive peer before the run fails; longer than a server takes to restart.
+        lease_s: Session lease: how long a server keeps the state of a silent client.
+        start_s: Until the processes that a rank or a server starts itself are ready.
+        join_s: Until the ranks of all hosts of a job (``trainer.num_nodes``) have met.
+
+    Raises:
+        OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
+
+    Example:
+        >>> ClusterOptions(deadlines=DeadlineOptions(call_s=10, reconnect_s=300)).deadlines.call_s
+        10
+        >>> DeadlineOptions(call_s=0)
+        Traceback (most recent call last):
+            ...
+        glt_lightning.base.errors.OptionError: cluster.deadlines.call_s: ...
+    """
+
+    connect_s: float = 10.0
+    call_s: float = 30.0
+    reconnect_s: float = 120.0
+    lease_s: float = 15.0
+    start_s: float = 60.0
+    join_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        for name in ("connect_s", "call_s", "reconnect_s", "lease_s", "start_s", "join_s"):
+            above_zero(f"cluster.deadlines.{name}", getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryOptions:
+    """Pauses between attempts to reach a peer, in seconds; no options of a user.
+
+    Attributes:
+        first_s: The first pause. Each further one is twice as long.
+        most_s: The longest pause.
+
+    Example:
+        >>> RetryOptions(first_s=0.1, most_s=5.0).most_s
+        5.0
+    """
+
+    first_s: float = 0.05
+    most_s: float = 2.0
+
+
+# Limits of what clients may use of a process that serves them.
+
+
+_LEAST_REPLY, _MOST_REPLY = 64 << 10, 2047 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitOptions:
+    """What clients may use of a process that serves them: a graph server, or a process of ``glt_worker`` that owns parts. A
+    client that finds it full tries again until ``cluster.deadlines.reconnect_s`` is over. One address has at most three
+    quarters of the streams, and a graph server at most as many sessions as streams: when all are in use, an idle one is ended.
+
+    Attributes:
+        streams: Number of open streams. A client has two for its calls and one for its batches; each takes a thread. When all
+            are in use, an idle connection of the address with the most streams is closed.
+        unread_total_size: Bytes of replies that wait unread on all connections, and of memory that all calls at work take; a
+            call that alone takes more waits until no other is at work. At the limit of replies, the connection with the most is
+            closed if it has read nothing for 2 s. On one connection 256 MB may wait, and one reply always.
+        reply_size: Bytes of one reply of a process that owns parts, 64KiB to 2047MiB. A larger answer (all neighbours of a node
+            that has millions) comes in pieces.
+        batch_size: Bytes of one batch that a graph server makes. A request with fan-outs that lead to a larger batch gets an
+            error.
+
+    Raises:
+        OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
+
+    Example:
+        >>> ClusterOptions(limits={"streams": 4000}).limits.streams_per_host
+        3000
+    """
+
+    unread_bytes: ClassVar[int] = 256_000_000  # of replies that wait unread on one connection, and of its calls at work
+
+    streams: int = 1024
+    unread_total_size: int | str = "2GB"
+    reply_size: int | str = "256MB"
+    batch_size: int | str = "8GiB"
+
+    def __post_init__(self) -> None:
+        at_least("cluster.limits.streams", self.streams, 1)
+        for name in ("unread_total_size", "reply_size", "batch_size"):
+            parse_bytes(f"cluster.limits.{name}", getattr(self, name))
+        if not _LEAST_REPLY <= self.reply_bytes <= _MOST_REPLY:
+            raise OptionError(
+                "cluster.limits.reply_size: expected 64KiB to 2047MiB, the most that one message takes; got "
+                f"{self.reply_size!r}."
+            )
+
+    @property
+    def streams_per_host(self) -> int:
+        """Number of open streams from one address."""
+        return max(1, self.streams * 3 // 4)
+
+    @property
+    def sessions(self) -> int:
+        """Number of client sessions of a graph server."""
+        return self.streams
+
+    @property
+    def unread_total_bytes(self) -> int:
+        """``unread_total_size`` in bytes."""
+        return parse_bytes("cluster.limits.unread_total_size", self.unread_total_size)
+
+    @property
+    def reply_bytes(self) -> int:
+        """``reply_size`` in bytes."""
+        return parse_bytes("cluster.limits.reply_size", self.reply_size)
+
+    @property
+    def batch_bytes(self) -> int:
+        """``batch_size`` in bytes."""
+        return parse_bytes("cluster.limits.batch_size", self.batch_size)
+
+
+# Which processes may connect to those of a job.
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecurityOptions:
+    """Certificates and the secret that processes of a job authenticate with. ``glt-lightning certs`` makes the files.
+
+    Attributes:
+        ca: PEM file of the authority that signed every certificate of the job.
+        cert: PEM file of this host's certificate.
+        key: PEM file of its private key.
+        token_file: File with the job's secret, at least 16 characters; the same on all hosts.
+        insecure: Allow clear text beyond the loopback interface.
+
+    Raises:
+        OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
+
+    Example:
+        >>> SecurityOptions(ca="ca.pem", cert="node.pem", key="node.key").ca
+        'ca.pem'
+        >>> SecurityOptions(cert="node.pem")
+        Traceback (most recent call last):
+            ...
+        glt_lightning.base.errors.OptionError: cluster.security: ...
+    """
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    token_file: str | None = None
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("ca", "cert", "key") if getattr(self, name) is not None]
+        if 0 < len(given) < 3:
+            raise OptionError(
+                f"cluster.security: expected ca, cert and key together, got {' and '.join(given)} only. "
+                "`glt-lightning certs` makes all three."
+            )
+
+    @property
+    def tls(self) -> bool:
+        """Whether peers prove who they are with certificates."""
+        return self.ca is not None
+
+
 Placement = Literal["host", "rank"]
+
+
 _SERVER_WORKERS = 2  # of a graph server whose configuration names none
+
+
 _DEADLINES, _SECURITY, _TENSORS = DeadlineOptions(), SecurityOptions(), TensorOptions()
 
 

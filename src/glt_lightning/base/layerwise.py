@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from glt_lightning.base.checks import one_of
+from glt_lightning.base.checks import one_of, parse_bytes
 from glt_lightning.base.errors import OptionError
-from glt_lightning.base.parse import parse_bytes
 from glt_lightning.base.tensors import TensorOptions
 
 DTYPES = ("float32", "float16", "float64")

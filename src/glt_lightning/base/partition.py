@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any, ClassVar, Literal
 
-from glt_lightning.base.checks import at_least, one_of
+from glt_lightning.base.checks import Fanouts, at_least, one_of, parse_fanouts
 from glt_lightning.base.errors import OptionError
-from glt_lightning.base.parse import Fanouts, parse_fanouts
 
 Normalize = Literal["none", "rows", "standardize"]
 Hotness = Literal["auto", "vip", "degree", "presample"]

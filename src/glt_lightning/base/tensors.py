@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from glt_lightning.base.checks import one_of
-from glt_lightning.base.parse import parse_bytes
+from glt_lightning.base.checks import one_of, parse_bytes
 
 ROW_STORAGES = ("memory", "disk")
 

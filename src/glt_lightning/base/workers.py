@@ -6,9 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from glt_lightning.base.checks import at_least
+from glt_lightning.base.checks import at_least, parse_bytes
 from glt_lightning.base.errors import OptionError
-from glt_lightning.base.parse import parse_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +29,7 @@ class WorkerOptions:
         OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
 
     Example:
+        >>> from glt_lightning.base import ServingOptions
         >>> [kind().num_workers for kind in (SamplingOptions, ServingOptions)]  # both are WorkerOptions
         [0, 2]
     """

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import difflib
 import errno
+import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from importlib.metadata import version
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_only
@@ -25,12 +27,12 @@ from glt_lightning.base import (
     OptionError,
     WriteError,
     quick_answer,
+    read_yaml,
     versions,
 )
-from glt_lightning.cli.default_callbacks import default_callbacks
 from glt_lightning.cli.embed import EmbeddingTrainer
 from glt_lightning.cli.links import give_taken_links, link_graph
-from glt_lightning.cli.messages import OneLineParser, misfit
+from glt_lightning.cli.messages import OneLineParser, misfit, without_removed_options
 from glt_lightning.cli.past_runs import (
     RunConfig,
     find_past_run,
@@ -39,23 +41,53 @@ from glt_lightning.cli.past_runs import (
     past_run_at,
     recorded_checkpoints,
 )
-from glt_lightning.cli.quiet import without_noise
-from glt_lightning.cli.ready_classes import asked_for_classes, ready_classes
-from glt_lightning.cli.run_line import INTERRUPTED, end_said, reserved_folders, run_line
-from glt_lightning.cli.strategy_options import check_strategy, cluster_of_data, meet_other_hosts, with_cluster
-from glt_lightning.cli.subcommands import TOOLS, list_tools
-from glt_lightning.lightning import NAMED_RANK, GLTDataModule, OtherHostError, RankError, unwound_by_sigterm
+from glt_lightning.cli.run_line import INTERRUPTED, end_said, reserved_folders, run_line, without_noise
+from glt_lightning.cli.subcommands import (
+    TOOLS,
+    asked_for_classes,
+    check_strategy,
+    cluster_of_data,
+    list_tools,
+    meet_other_hosts,
+    ready_classes,
+    with_cluster,
+)
+from glt_lightning.lightning import (
+    NAMED_RANK,
+    BestCheckpoint,
+    GLTDataModule,
+    OtherHostError,
+    PredictionWriter,
+    RankError,
+    RunReport,
+    SamplingMonitor,
+    unwound_by_sigterm,
+)
 
 _CLUSTER = ClusterOptions()
+
+
 _PAST_RUN = ("best", "last")
+
+
 _NO_CHECKPOINT = "none"
+
+
 _CHECKPOINT_WORDS = (*_PAST_RUN, _NO_CHECKPOINT, "hpc", "registry")
+
+
 _NO_GPU = (
     f"accelerator is gpu, and torch {version('torch')} finds no GPU that it can use. Choose --trainer.accelerator cpu, or "
     "install a torch that is built for this machine's GPU and driver."
 )
+
+
 _DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 _NO_FOLDER = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST)
+
+
 _MISFIT = "Error(s) in loading state_dict for"  # torch's
 
 
@@ -334,3 +366,46 @@ def _trust_no_url(config: Any) -> None:
     if isinstance(path, str) and path.startswith("http") and config.get("weights_only") is None:
         config["weights_only"] = True
         rank_zero_info(f"ckpt_path: {path}: read with weights_only, as it comes from the network.")
+
+
+# The callbacks that the command line adds.
+
+
+def default_callbacks(subcommand: str | None, given: list[Callback], trainer: Any) -> list[Callback]:
+    """The default callbacks that the user has not replaced. trainer: its options."""
+    wanted: dict[type, type[Callback]] = {}
+    if trainer.enable_checkpointing is not False:
+        wanted[Checkpoint] = BestCheckpoint
+    if subcommand == "fit":
+        wanted |= {SamplingMonitor: SamplingMonitor, RunReport: RunReport}
+    if subcommand == "predict":
+        wanted[PredictionWriter] = PredictionWriter
+    return [make() for kind, make in wanted.items() if not any(isinstance(callback, kind) for callback in given)]
+
+
+# Configurations of ``fit`` for subcommands that want only a part of them.
+
+
+def keep_groups(argv: Sequence[str], groups: Collection[str]) -> list[str]:
+    """The arguments, with these groups of each configuration in place of its path. Raises `OptionError`."""
+    given, out = iter(argv), []
+    for arg in given:
+        name, equals, value = arg.partition("=")
+        if name not in ("--config", "-c"):
+            out.append(arg)
+            continue
+        path = value if equals else next(given, None)
+        if path is None:
+            raise OptionError("--config: expected the path of a YAML file.")
+        out.append(f"--config={json.dumps(_read(path, groups))}")
+    return out
+
+
+def _read(path: str, groups: Collection[str]) -> dict[str, Any]:
+    raw = read_yaml(path)
+    if not isinstance(raw, dict):
+        raise OptionError(f"--config: {path} contains no configuration.")
+    try:
+        return without_removed_options({key: raw[key] for key in groups if raw.get(key) is not None})
+    except OptionError as error:
+        raise OptionError(f"{path}: {error}") from None

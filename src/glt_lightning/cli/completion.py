@@ -11,8 +11,7 @@ from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.strategies import StrategyRegistry
 
 from glt_lightning.cli.messages import OneLineParser
-from glt_lightning.cli.ready_classes import class_names
-from glt_lightning.cli.subcommands import TOOLS
+from glt_lightning.cli.subcommands import TOOLS, class_names
 
 _PROGRAM = "glt-lightning"  # a shell completes the words behind the name of a program, so not `python -m lightning`
 _OPTION = re.compile(r"^ +(?:-\w(?: [\w.]+)?, )?(--[\w.]+)", re.MULTILINE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,24 +10,35 @@ from jsonargparse import Namespace
 from lightning.pytorch import LightningDataModule
 
 from glt_lightning.base import OptionError, Progress, counted, size
-from glt_lightning.cli.config_file import keep_groups
-from glt_lightning.cli.convert import run_convert
-from glt_lightning.cli.interrupt import interruptible
+from glt_lightning.cli.command_line import keep_groups
 from glt_lightning.cli.messages import OneLineParser
 from glt_lightning.cli.partition_report.options import TrafficOptions
-from glt_lightning.cli.parts import assign_only, part_numbers, write_parts
 from glt_lightning.cli.report_command import add_report_arguments, page_path, show_report
+from glt_lightning.cli.run_line import interruptible
+from glt_lightning.compat import KINDS, convert_partition, read_labels
 from glt_lightning.graph import MANIFEST
 from glt_lightning.lightning import GLTDataModule, read_array
-from glt_lightning.partition import hash_partition, verify_partition
+from glt_lightning.partition import (
+    GraphSource,
+    assign_graph,
+    finished_parts,
+    hash_partition,
+    partition_dir,
+    partition_parts,
+    verify_partition,
+)
 
 _READ = ("data",)  # what partition reads of a configuration
+
+
 _DESCRIPTION = (
     "Partitions the graph of a configuration of fit, as fit itself would, and shows the report; or, with --verify, checks "
     "every file of a finished partition. Several hosts share the work in two stages: one runs --assign_only, then each "
     "--parts with the file as algorithm. --from KIND DIR converts a partition of another system; --from --help shows how. Reads "
     "data of the configuration, and nothing else of it."
 )
+
+
 _OF_CONFIG = ""  # --verify without a folder
 
 
@@ -165,3 +177,99 @@ def _batches_of(data: GLTDataModule, config: Namespace) -> TrafficOptions:
         **links,
         **sampling.draw.values,
     )
+
+
+# The two stages of ``python -m lightning partition``: ``--assign_only`` and ``--parts``.
+
+
+def part_numbers(text: str) -> list[int]:
+    """``0,2`` as numbers. Raises `OptionError`."""
+    if re.fullmatch(r"\d+(,\d+)*", text) is None:
+        raise OptionError(f"--parts: expected numbers of parts such as 0,2, got {text!r}.")
+    return [int(number) for number in text.split(",")]
+
+
+def assign_only(data: GLTDataModule, file: Path) -> None:
+    """Assigns nodes to parts, saves that and says how many nodes each part gets."""
+    options = data.partition.assuming(data.fanouts_of_edges, data.batch_size)
+    sizes = assign_graph(_source(data), file, options, undirected=data.undirected)
+    print(f"assigned: {file}")
+    for node_type, counts in sizes.items():
+        print(f"  {node_type}: {', '.join(f'{count:,}' for count in counts)} nodes in parts 0 to {len(counts) - 1}")
+    print(f"Give it as --data.partition.algorithm {file} on every host, with all other options unchanged.", flush=True)
+
+
+def write_parts(data: GLTDataModule, parts: list[int]) -> None:
+    """Writes some parts and says which are missing."""
+    source = _source(data)
+    folder = partition_dir(data.root, source, data.partition, data.undirected, data.normalize)
+    manifest = partition_parts(
+        source, folder, data.partition_options, parts, undirected=data.undirected, normalize=data.normalize
+    )
+    if manifest is not None:
+        print(f"complete: {folder}", flush=True)
+        return
+    missing = sorted(set(range(data.partition.num_parts)) - set(finished_parts(folder)))
+    print(f"{folder}: has part {_listed(parts)}, lacks {_listed(missing)} of {data.partition.num_parts}", flush=True)
+
+
+def _source(data: GLTDataModule) -> GraphSource:
+    if data.dataset is None:
+        raise OptionError("dataset: not given. Name the graph to partition: demo, graph.npz, ogbn-products.")
+    return data.source
+
+
+def _listed(parts: list[int]) -> str:
+    return ", ".join(map(str, sorted(set(parts))))
+
+
+# ``python -m lightning partition --from dgl DIR --to FOLDER``: the partition of another system becomes one of ours.
+
+
+_CONVERT_DESCRIPTION = (
+    "Converts a partition of GraphLearn-for-PyTorch, DGL or torch_geometric.distributed: the same parts and ids. The graph is "
+    "read into memory."
+)
+
+
+def run_convert(argv: Sequence[str], prog: str) -> None:
+    """Raises `GLTError` for what is wrong, SystemExit for help and wrong options."""
+    config = _convert_parser(prog).parse_args(list(argv))
+    kind, folder = config["from"]
+    if kind not in KINDS:
+        raise OptionError(f"--from: expected one of {', '.join(KINDS)}, and a folder; got {kind!r}.")
+    labels = read_labels(config.labels or [])
+    with interruptible(f"nothing is left of {config.to}"):
+        manifest = convert_partition(
+            kind,
+            folder,
+            config.to,
+            python=config.python,
+            labels=labels,
+            edge_dir=config.edge_dir,
+            timeout_s=config.timeout_s,
+        )
+    numbers = f"{counted(sum(manifest.num_nodes), 'node')}, {counted(sum(manifest.num_edges), 'edge')}"
+    print(f"converted {folder} to {config.to}: {counted(manifest.num_parts, 'part')}, {numbers}.", flush=True)
+
+
+def _convert_parser(prog: str) -> OneLineParser:
+    parser = OneLineParser(prog=prog, description=_CONVERT_DESCRIPTION)
+    parser.add_argument(
+        "--from", nargs=2, required=True, metavar=("KIND", "DIR"), help=f"{', '.join(KINDS)}; its folder."
+    )
+    parser.add_argument("--to", type=str, required=True, metavar="FOLDER", help="Folder of the partition to write.")
+    parser.add_argument("--python", type=str | None, default=None, help="For dgl: a Python that has the package dgl.")
+    parser.add_argument(
+        "--labels",
+        type=str,
+        nargs="+",
+        default=None,
+        metavar="FILE",
+        help="Labels of all nodes, .pt or .npy, which glt and pyg keep apart; TYPE=FILE in a graph with several node types.",
+    )
+    parser.add_argument(
+        "--edge_dir", type=str, default="in", help="out: batches have out-neighbours, as GLT's do unless it says 'in'."
+    )
+    parser.add_argument("--timeout_s", type=float, default=3600.0, help="How long DGL may take to read its partition.")
+    return parser

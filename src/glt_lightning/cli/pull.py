@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from glt_lightning.base import counted, size
-from glt_lightning.cli.interrupt import interruptible
 from glt_lightning.cli.messages import OneLineParser
-from glt_lightning.cli.parts import part_numbers
+from glt_lightning.cli.partition import part_numbers
+from glt_lightning.cli.run_line import interruptible
 from glt_lightning.partition import pull_partition
 
 _DESCRIPTION = (

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
-from collections.abc import Iterator, Mapping
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -20,7 +25,11 @@ from glt_lightning.cli.past_runs import chosen_state
 from glt_lightning.lightning import end_other_ranks
 
 _FILES = ("metrics.csv", "predictions", "report.html", "config.yaml")
+
+
 _MOST_METRICS = 4
+
+
 INTERRUPTED = 130  # exit status, as a shell has it
 
 
@@ -141,3 +150,105 @@ def _shown(path: Path) -> str:
     """Relative to the current folder where it is below that."""
     path = path.absolute()
     return str(path.relative_to(os.getcwd())) if path.is_relative_to(os.getcwd()) and path != Path.cwd() else str(path)
+
+
+# Lines of dependencies that a user of the command line can do nothing about.
+
+
+_LIGHTNING = "lightning.pytorch.utilities.rank_zero"
+
+
+# Beginnings of log lines: hardware that nobody asked for, and other packages of Lightning's makers.
+_LINES = ("TPU available: False", "💡 Tip: For seamless cloud")
+
+
+_BANNER_OF_ONE = "All distributed processes registered. Starting with 1 processes"  # five lines about nobody else
+
+
+_WARNINGS = (
+    r".*`tensorboardX` has been removed as a dependency",  # the default logger; docs/configuration.md says which it is
+    r"The dirpath has changed from",  # a fit that goes on writes into a folder of its own
+    r".*No seed found, seed set to",  # the line below it says the seed
+    r".*`isinstance\(treespec, LeafSpec\)` is deprecated",  # Lightning's use of torch
+)
+
+
+@contextmanager
+def without_noise() -> Iterator[None]:
+    """Leaves out these lines and warnings in its block, and nothing else."""
+    log = logging.getLogger(_LIGHTNING)
+    log.addFilter(_is_wanted)
+    try:
+        with warnings.catch_warnings():
+            for message in _WARNINGS:
+                warnings.filterwarnings("ignore", message=message)
+            yield
+    finally:
+        log.removeFilter(_is_wanted)
+
+
+def _is_wanted(record: logging.LogRecord) -> bool:
+    message = str(
+        record.msg
+    )  # the hidden messages have no arguments, and arguments of other messages may not fit their format
+    return not message.startswith(_LINES) and _BANNER_OF_ONE not in message
+
+
+# Ctrl-C and SIGTERM in the subcommands that write files, and in those that serve until they are told to end.
+
+
+_INTERRUPTED = 130  # exit status, as a shell has it
+
+
+_STEP_S = 0.2  # how often the main thread wakes to run a signal's handler: the longest delay after SIGTERM
+
+
+@contextmanager
+def interruptible(state: str) -> Iterator[None]:
+    """Ctrl-C and SIGTERM unwind the block once, so that it cleans up, and end the process with one line."""
+
+    def unwind(number: int, _frame: Any) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)  # a second Ctrl-C must not end the cleaning up
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, unwind) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"interrupted; {state}.", file=sys.stderr, flush=True)
+        sys.exit(_INTERRUPTED)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Told:
+    """SIGTERM and SIGINT, in its block: what waits for them returns; before that, they end the process in order."""
+
+    _NUMBERS = (signal.SIGTERM, signal.SIGINT)
+
+    def __init__(self) -> None:
+        self._event, self._waited_for = threading.Event(), False
+
+    def wait(self, announce: Callable[[], object] = lambda: None) -> None:
+        """announce: tells others that they may send a signal now; it is called when one would no longer end the process."""
+        self._waited_for = True
+        announce()
+        # In steps: the kernel may give a signal to any thread, which does so for one that follows SIGCONT at once. Python
+        # runs our handler in the main thread alone, once that wakes; waiting without end, it would never.
+        while not self._event.wait(_STEP_S):
+            continue
+
+    def _tell(self, number: int, _frame: Any) -> None:
+        self._event.set()
+        if not self._waited_for:
+            sys.exit(128 + number)
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._tell) for number in self._NUMBERS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)

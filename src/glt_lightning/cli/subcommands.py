@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser
+from lightning.pytorch.strategies import StrategyRegistry
+from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
 
 from glt_lightning import base
-from glt_lightning.base import TRAINER_COMMANDS
+from glt_lightning.base import TRAINER_COMMANDS, ClusterOptions, OptionError
 from glt_lightning.cli.messages import OneLineParser
+from glt_lightning.lightning import (
+    BestCheckpoint,
+    GLTDataModule,
+    GLTServerClientStrategy,
+    GLTStrategy,
+    PredictionWriter,
+    RunReport,
+    SamplingMonitor,
+    WholeCheckpointIO,
+    meet_hosts,
+)
+from glt_lightning.models import GraphSAGE, LinkPredictor, NodePredictor
 
 
 @dataclass(frozen=True)
@@ -51,7 +70,7 @@ def _launch(argv: Sequence[str], prog: str) -> None:
 
 
 def _neighbours(argv: Sequence[str], prog: str) -> None:
-    from glt_lightning.cli.neighbours import run_neighbours
+    from glt_lightning.cli.embed import run_neighbours
 
     run_neighbours(argv, prog)
 
@@ -78,6 +97,8 @@ _RUN: Mapping[str, Callable[[Sequence[str], str], None]] = {
     "certs": _certs,
     "completion": _completion,
 }
+
+
 TOOLS = {name: Tool(help, _RUN[name]) for name, help in base.TOOLS.items()}
 
 
@@ -89,3 +110,113 @@ def list_tools(parser: LightningArgumentParser) -> None:
         each.help = TRAINER_COMMANDS.get(each.dest, each.help)  # Lightning cuts the first line of a docstring
     for name, tool in TOOLS.items():
         action.add_subcommand(name, OneLineParser(description=tool.help), help=tool.help)
+
+
+# ``--data.help`` and ``--model.help`` without a class: which classes there are, and how to see the options of one.
+
+
+_READY: dict[str, list[type]] = {"data": [GLTDataModule], "model": [GraphSAGE, LinkPredictor, NodePredictor]}
+
+
+# jsonargparse knows a class by its name alone once it is imported
+CALLBACKS = (BestCheckpoint, PredictionWriter, RunReport, SamplingMonitor, WholeCheckpointIO)
+
+
+_BASES = {"data": LightningDataModule, "model": LightningModule}
+
+
+_OWN = {"data": "my_module.MyDataModule", "model": "my_module.MyModel"}
+
+
+def asked_for_classes(argv: Sequence[str]) -> str | None:
+    """The group, ``data`` or ``model``, whose help is asked for without a class."""
+    for number, arg in enumerate(argv):
+        group = arg.removeprefix("--").removesuffix(".help")
+        if group in _BASES and arg == f"--{group}.help":
+            following = argv[number + 1 : number + 2]
+            if not following or following[0].startswith("-"):
+                return group
+    return None
+
+
+def ready_classes(group: str, command: str) -> str:
+    """A page about the classes of a group. command: such as ``python -m lightning fit``."""
+    found = _READY[group]
+    width = max(len(kind.__name__) for kind in found)
+    lines = [f"  {kind.__name__:<{width}}  {_first_line(kind)}" for kind in found]
+    return "\n".join(
+        [
+            f"--{group} takes the name of a ready class, or the dotted path of your own {_BASES[group].__name__}.",
+            "",
+            *lines,
+            "",
+            f"Options of one:  {command} --{group}.help {found[0].__name__}",
+            f"One of your own: {command} --{group} {_OWN[group]} (a file in the current folder; docs/lightning.md)",
+        ]
+    )
+
+
+def class_names(group: str) -> list[str]:
+    """Names of the ready classes of a group."""
+    return [kind.__name__ for kind in _READY[group]]
+
+
+def _first_line(kind: type) -> str:
+    return (inspect.getdoc(kind) or "").partition("\n")[0]
+
+
+# What the command line does about the strategy, beyond what Lightning does.
+
+
+def check_strategy(strategy: Any) -> None:
+    """Raises `OptionError` for a name that the registry does not have."""
+    known = ["auto", *StrategyRegistry.available_strategies()]
+    if isinstance(strategy, str) and strategy not in known:
+        ours = ", ".join(name for name in known if name.startswith("glt_") and "_find_unused_" not in name)
+        near = difflib.get_close_matches(strategy, known, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise OptionError(
+            f"trainer.strategy: expected auto, {ours}, ddp or another strategy of Lightning; got {strategy!r}.{hint}"
+        )
+
+
+def cluster_of_data(cluster: Any, strategy: Any) -> Any:
+    """The options for a data module whose graph servers may have; with other strategies it samples what is here."""
+    name = strategy if isinstance(strategy, str) else "" if strategy is None else strategy.class_path
+    if name in StrategyRegistry:
+        kind: Any = StrategyRegistry[name]["strategy"]
+    else:
+        module, _, last = name.rpartition(".")
+        kind = getattr(import_module(module), last) if module else None
+    return cluster if isinstance(kind, type) and issubclass(kind, GLTServerClientStrategy) else None
+
+
+def with_cluster(strategy: Any, cluster: ClusterOptions) -> Any:
+    """The strategy with the options of the job's processes; strategies that are not ours have no use for them."""
+    if isinstance(strategy, str) and strategy in StrategyRegistry and _is_ours(StrategyRegistry[strategy]["strategy"]):
+        strategy = StrategyRegistry.get(strategy)
+    if isinstance(strategy, GLTStrategy) and strategy.cluster is None:
+        strategy.cluster = cluster
+    return strategy
+
+
+def meet_other_hosts(trainer: Trainer, cluster: ClusterOptions) -> object:
+    """Waits for the other hosts of the job where a strategy of Lightning's would wait inside torch, without a word and deaf to
+    signals. Strategies of ours wait for themselves. Keep what it returns until there is a process group.
+
+    Raises `PeerError` if a host is missing after ``cluster.deadlines.join_s``, `OptionError` for a strategy without this wait.
+    """
+    strategy: Any = trainer.strategy
+    if trainer.num_nodes == 1 or isinstance(strategy, GLTStrategy) or not hasattr(strategy, "cluster_environment"):
+        return None
+    if isinstance(strategy.launcher, _MultiProcessingLauncher):
+        # Rank 0 is a process that has yet to be forked or spawned, and opens the port where the hosts would meet by now.
+        raise OptionError(
+            f"trainer.num_nodes: {trainer.num_nodes} hosts need a strategy that starts each rank as a command, and this one "
+            "forks or spawns them. Choose ddp, or a strategy of ours (docs/cluster.md)."
+        )
+    return meet_hosts(strategy, cluster.deadlines.join_s, first_ranks=True)
+
+
+def _is_ours(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, GLTStrategy)

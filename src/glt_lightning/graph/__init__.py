@@ -41,7 +41,11 @@ if TYPE_CHECKING:
         Candidates as Candidates,
         choose as choose,
         first_within as first_within,
+        rank_by_edges as rank_by_edges,
+        rank_stored as rank_stored,
+        remote_hotness as remote_hotness,
         rows_of_share as rows_of_share,
+        stored_policies as stored_policies,
     )
     from glt_lightning.graph.chunk_hashes import (
         CHUNK_BYTES as CHUNK_BYTES,
@@ -51,11 +55,9 @@ if TYPE_CHECKING:
         usable_cores as usable_cores,
     )
     from glt_lightning.graph.device_choice import (
+        DeviceIndex as DeviceIndex,
         choose_nodes as choose_nodes,
         device_node_bytes as device_node_bytes,
-    )
-    from glt_lightning.graph.device_index import (
-        DeviceIndex as DeviceIndex,
     )
     from glt_lightning.graph.device_store import (
         DeviceStore as DeviceStore,
@@ -73,17 +75,16 @@ if TYPE_CHECKING:
         EdgeEnds as EdgeEnds,
         stored_rows as stored_rows,
     )
-    from glt_lightning.graph.edge_split import (
+    from glt_lightning.graph.graph import (
         EDGE_SPLIT_ARRAYS as EDGE_SPLIT_ARRAYS,
         IN_TRAINING as IN_TRAINING,
-        EdgeSplit as EdgeSplit,
-    )
-    from glt_lightning.graph.graph import (
         INTEGER_MASK as INTEGER_MASK,
         AnyGraph as AnyGraph,
+        EdgeSplit as EdgeSplit,
         Seeds as Seeds,
         checked_ids as checked_ids,
         choose_seeds as choose_seeds,
+        gids_by_user_id as gids_by_user_id,
         is_integer_mask as is_integer_mask,
         seeds_hash as seeds_hash,
     )
@@ -93,14 +94,11 @@ if TYPE_CHECKING:
     from glt_lightning.graph.host_tier import (
         HostTier as HostTier,
     )
-    from glt_lightning.graph.hotness import (
-        rank_by_edges as rank_by_edges,
-        rank_stored as rank_stored,
-        remote_hotness as remote_hotness,
-        stored_policies as stored_policies,
-    )
     from glt_lightning.graph.local_partition import (
         LocalPartition as LocalPartition,
+        difference as difference,
+        files_hash as files_hash,
+        partition_id as partition_id,
     )
     from glt_lightning.graph.manifest import (
         MANIFEST as MANIFEST,
@@ -161,11 +159,6 @@ if TYPE_CHECKING:
         TIMES as TIMES,
         RowOrder as RowOrder,
     )
-    from glt_lightning.graph.same_partition import (
-        difference as difference,
-        files_hash as files_hash,
-        partition_id as partition_id,
-    )
     from glt_lightning.graph.shared_arrays import (
         Shapes as Shapes,
         SharedArrays as SharedArrays,
@@ -174,9 +167,6 @@ if TYPE_CHECKING:
         NeighborLists as NeighborLists,
         TopologyCache as TopologyCache,
         stored_edge_rows as stored_edge_rows,
-    )
-    from glt_lightning.graph.user_ids import (
-        gids_by_user_id as gids_by_user_id,
     )
     from glt_lightning.graph.uva import (
         copy_for_uva as copy_for_uva,
@@ -197,7 +187,11 @@ _MODULES = {
         "Candidates",
         "choose",
         "first_within",
+        "rank_by_edges",
+        "rank_stored",
+        "remote_hotness",
         "rows_of_share",
+        "stored_policies",
     ),
     "chunk_hashes": (
         "CHUNK_BYTES",
@@ -205,10 +199,10 @@ _MODULES = {
     ),
     "control_groups": ("usable_cores",),
     "device_choice": (
+        "DeviceIndex",
         "choose_nodes",
         "device_node_bytes",
     ),
-    "device_index": ("DeviceIndex",),
     "device_store": (
         "DeviceStore",
         "free_memory",
@@ -225,29 +219,27 @@ _MODULES = {
         "EdgeEnds",
         "stored_rows",
     ),
-    "edge_split": (
-        "EDGE_SPLIT_ARRAYS",
-        "EdgeSplit",
-        "IN_TRAINING",
-    ),
     "graph": (
         "AnyGraph",
+        "EDGE_SPLIT_ARRAYS",
+        "EdgeSplit",
         "INTEGER_MASK",
+        "IN_TRAINING",
         "Seeds",
         "checked_ids",
         "choose_seeds",
+        "gids_by_user_id",
         "is_integer_mask",
         "seeds_hash",
     ),
     "host_memory": ("available_memory",),
     "host_tier": ("HostTier",),
-    "hotness": (
-        "rank_by_edges",
-        "rank_stored",
-        "remote_hotness",
-        "stored_policies",
+    "local_partition": (
+        "LocalPartition",
+        "difference",
+        "files_hash",
+        "partition_id",
     ),
-    "local_partition": ("LocalPartition",),
     "manifest": (
         "ArrayEntry",
         "EdgeSplitEntry",
@@ -305,11 +297,6 @@ _MODULES = {
         "RowOrder",
         "TIMES",
     ),
-    "same_partition": (
-        "difference",
-        "files_hash",
-        "partition_id",
-    ),
     "shared_arrays": (
         "Shapes",
         "SharedArrays",
@@ -319,7 +306,6 @@ _MODULES = {
         "TopologyCache",
         "stored_edge_rows",
     ),
-    "user_ids": ("gids_by_user_id",),
     "uva": (
         "copy_for_uva",
         "open_uva",

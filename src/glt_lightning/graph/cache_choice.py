@@ -6,11 +6,19 @@ many bytes it takes, is up to the tier: see `remote_choice`, `host_tier` and `de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
+
+from glt_lightning.base import PartitionError
+from glt_lightning.graph.arrays import open_array
+from glt_lightning.graph.local_partition import LocalPartition
+from glt_lightning.graph.manifest import Manifest, edge_path, hot_path, node_path
+from glt_lightning.kernels import count_ids
 
 _BLOCKS = 1024  # of a ranking that is not looked at row by row: that of 100 M rows is then a thousand numbers
 
@@ -96,3 +104,178 @@ def first_within(sizes: np.ndarray, budget: float) -> int:
 def rows_of_share(share: float, num_rows: int, ranked: int) -> int:
     """How many rows are a share of ``num_rows``, where only ``ranked`` of them may be taken."""
     return min(int(share * num_rows), ranked)
+
+
+# How hot rows are: how often the batches of the mapped parts are expected to access them.
+
+
+_CHUNK = 1 << 22  # edges looked at together
+
+
+_DRAWN = 10  # edges that are drawn when a node is visited: the order of usual fan-outs
+
+
+_LISTS = re.compile(r"part0/hot/(\w+)/\d+/gids\.npy")
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Nodes of one type, hottest first. gids: int64 [K].  hotness: float64 [K], expected accesses of each."""
+
+    gids: np.ndarray
+    hotness: np.ndarray
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Rows of a part in blocks, hottest first. ends: int64 [B], where each block ends.  accesses: float64 [B], of a block."""
+
+    ends: np.ndarray
+    accesses: np.ndarray
+
+
+def stored_policies(manifest: Manifest) -> tuple[str, ...]:
+    """The policies by which the folder ranks remote rows, in the order of the manifest."""
+    listed = {found[1] for path in manifest.arrays if (found := _LISTS.fullmatch(path))}
+    return tuple(policy for policy in manifest.hotness if policy in listed)
+
+
+def remote_hotness(partition: LocalPartition, policy: str, part: int, node_type: int) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes of other parts that a part's batches are expected to access, hottest first: gids [K] and hotness, float32 [K].
+
+    Both are empty where the folder has no such list.
+    """
+    found = []
+    for name, dtype in (("gids", np.int64), ("hotness", np.float32)):
+        path = hot_path(part, policy, node_type, name)
+        found.append(_open(partition, path) if path in partition.manifest.arrays else np.empty(0, dtype))
+    return found[0], found[1]
+
+
+def rank_stored(partition: LocalPartition, policy: str) -> list[Ranked] | None:
+    """Remote nodes by the lists of the folder, made for the training seeds of each part; several mapped parts add up. None
+    where the folder has no lists of this policy."""
+    if policy not in stored_policies(partition.manifest):
+        return None
+    ranked = []
+    for t in range(len(partition.manifest.num_nodes)):
+        lists = [remote_hotness(partition, policy, part, t) for part in partition.parts]
+        gids = np.concatenate([np.asarray(g, dtype=np.int64) for g, _ in lists])
+        hotness = np.concatenate([np.asarray(h, dtype=np.float64) for _, h in lists])
+        if len(lists) > 1:
+            gids, inverse = np.unique(gids, return_inverse=True)
+            ranked.append(_remote_first(partition, t, gids, np.bincount(inverse, hotness, minlength=len(gids))))
+        else:
+            ranked.append(Ranked(gids, hotness))
+    return ranked
+
+
+def rank_by_edges(partition: LocalPartition) -> list[Ranked]:
+    """Remote nodes by the number of edges of the mapped parts that come from each."""
+    return rank_by_counts(partition, _count_edges(partition))
+
+
+def rank_by_counts(partition: LocalPartition, counts: np.ndarray) -> list[Ranked]:
+    """Remote nodes by a number for each node of the graph, int [N] by gid; those with 0 are left out."""
+    ranked = []
+    for t, (begin, end) in enumerate(pairwise(partition.manifest.offsets)):
+        gids = np.flatnonzero(counts[begin:end]) + begin
+        ranked.append(_remote_first(partition, t, gids, counts[gids].astype(np.float64)))
+    return ranked
+
+
+def rank_all(partition: LocalPartition) -> Sequence[Ranked]:
+    """All nodes of the mapped parts, and the remote ones that batches may contain; by edges where the folder has no hotness."""
+    manifest = partition.manifest
+    by_edges = None if _has_hotness(partition) else _count_edges(partition)
+    ranked = []
+    for t, (begin, end) in enumerate(pairwise(manifest.offsets)):
+        hotness = _stored_hotness(partition, t) if by_edges is None else by_edges[begin:end].astype(np.float64)
+        may_come = hotness > 0
+        for p in partition.parts:
+            may_come[slice(*manifest.bounds[t][p : p + 2])] = True
+        rows = np.flatnonzero(may_come)
+        rows = rows[np.argsort(-hotness[rows], kind="stable")]
+        ranked.append(Ranked(rows + begin, hotness[rows]))
+    return ranked
+
+
+def node_blocks(partition: LocalPartition, part: int, node_type: int) -> Blocks:
+    """Of the nodes of a mapped part, which lie hottest first; all are equally hot where the folder has no hotness."""
+    hotness = _of_part(partition, part, node_type)
+    ends = block_ends(len(hotness))
+    return Blocks(ends, np.array([hotness[b:e].sum(dtype=np.float64) for b, e in _bounds(ends)]))
+
+
+def edge_blocks(partition: LocalPartition, part: int, edge_type: int) -> Blocks:
+    """Of the edges of a mapped part, which lie in the order of their destinations."""
+    hotness = _of_part(partition, part, partition.schema.destination_types()[edge_type])
+    indptr = _open(partition, edge_path(part, edge_type, "indptr"))
+    ends = block_ends(len(hotness))
+    drawn = [
+        np.dot(hotness[b:e].astype(np.float64), np.minimum(np.diff(indptr[b : e + 1]), _DRAWN))
+        for b, e in _bounds(ends)
+    ]
+    return Blocks(np.asarray(indptr[ends]), np.array(drawn))
+
+
+def _remote_first(partition: LocalPartition, node_type: int, gids: np.ndarray, hotness: np.ndarray) -> Ranked:
+    """Of ascending gids those that are not mapped here."""
+    manifest = partition.manifest
+    bounds = np.asarray(manifest.bounds[node_type]) + manifest.offsets[node_type]
+    remote = ~np.isin(np.searchsorted(bounds, gids, side="right") - 1, partition.parts)
+    gids, hotness = gids[remote], hotness[remote]
+    order = np.argsort(-hotness, kind="stable")
+    return Ranked(gids[order], hotness[order])
+
+
+def _count_edges(partition: LocalPartition) -> np.ndarray:
+    """int64 [N]: for each node of the graph, by gid, the number of edges of the mapped parts that come from it."""
+    manifest = partition.manifest
+    counts = np.zeros(manifest.total_nodes, dtype=np.int64)
+    for part in partition.parts:
+        for r in range(len(manifest.schema.edge_types)):
+            path = edge_path(part, r, "indices")
+            indices = _open(partition, path)
+            for first in range(0, len(indices), _CHUNK):
+                bad = count_ids(indices[first : first + _CHUNK].astype(np.int64), counts)
+                if bad is not None:
+                    raise PartitionError(
+                        f"{partition.directory / path}: damaged: entry {first + bad} is no node. Delete the partition "
+                        "folder and partition again."
+                    )
+    return counts
+
+
+def _has_hotness(partition: LocalPartition) -> bool:
+    """Whether the folder has the hotness of all nodes for the mapped parts, by one policy."""
+    manifest = partition.manifest
+    stored = next(iter(manifest.hotness), "") in stored_policies(manifest)
+    return node_path(0, 0, "hotness") in manifest.arrays and (manifest.num_parts == 1 or stored)
+
+
+def _stored_hotness(partition: LocalPartition, node_type: int) -> np.ndarray:
+    """float64 [nodes of the type]: expected accesses by a batch of each mapped part, added up."""
+    manifest, bounds = partition.manifest, partition.manifest.bounds[node_type]
+    hotness = np.zeros(manifest.num_nodes[node_type])
+    for part in partition.parts:
+        hotness[bounds[part] : bounds[part + 1]] += _open(partition, node_path(part, node_type, "hotness"))
+        gids, remote = remote_hotness(partition, next(iter(manifest.hotness), ""), part, node_type)
+        hotness[np.asarray(gids, dtype=np.int64) - manifest.offsets[node_type]] += remote
+    return hotness
+
+
+def _of_part(partition: LocalPartition, part: int, node_type: int) -> np.ndarray:
+    """Expected accesses of the nodes of a part; 1 for each where the folder has no hotness."""
+    path = node_path(part, node_type, "hotness")
+    if path in partition.manifest.arrays:
+        return _open(partition, path)
+    return np.broadcast_to(np.float32(1), partition.manifest.rows(part, node_type))
+
+
+def _bounds(ends: np.ndarray) -> Iterator[tuple[int, int]]:
+    return pairwise([0, *ends.tolist()])
+
+
+def _open(partition: LocalPartition, path: str) -> np.ndarray:
+    return open_array(partition.directory, path, partition.manifest.arrays[path])

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import gcd
+from pathlib import Path
 
 import numpy as np
 
-from glt_lightning.graph.cache_choice import Candidates, choose
-from glt_lightning.graph.hotness import edge_blocks, node_blocks, rank_all
+from glt_lightning.graph.cache_choice import Candidates, choose, edge_blocks, node_blocks, rank_all
 from glt_lightning.graph.local_partition import LocalPartition
 from glt_lightning.graph.manifest import Manifest, edge_path, node_path
 from glt_lightning.graph.placement import BatchArrays
-from glt_lightning.kernels import EdgeTypeArrays, row_bytes
+from glt_lightning.graph.shared_arrays import SharedArrays
+from glt_lightning.kernels import EdgeTypeArrays, RankedSet, row_bytes
 
 
 @dataclass(frozen=True)
@@ -118,3 +120,81 @@ def _list_bytes(lists: Sequence[EdgeTypeArrays], id_bytes: int, pointers: bool, 
 def _bytes_of(manifest: Manifest, paths: Iterable[str]) -> int:
     """Bytes of a row of all these arrays."""
     return sum(row_bytes(e.dtype, e.shape[1:]) for e in (manifest.arrays[path] for path in paths))
+
+
+# Which nodes have their attributes on the training device, so that batches leave these out.
+
+
+class DeviceIndex:
+    """The nodes of each type whose attributes are on the training device. The trainer makes it, its samplers open it by
+    ``path``, and batches bring the attributes of the other nodes. Close it.
+
+    Attributes:
+        tables: For each node type a set that tells the row on the device, or None where there is none.
+        path: Where samplers open it, while its maker has not closed it.
+    """
+
+    def __init__(self, arrays: SharedArrays, manifest: Manifest) -> None:
+        self._arrays, self.path = arrays, arrays.path
+        self.tables: list[RankedSet | None] = []
+        for t, (first, count) in enumerate(zip(manifest.offsets, manifest.num_nodes, strict=False)):
+            words = arrays.arrays.get(_words(t))
+            self.tables.append(None if words is None else RankedSet(words, first, count))
+
+    @classmethod
+    def create(cls, manifest: Manifest, gids: Sequence[np.ndarray]) -> DeviceIndex:
+        """Of these nodes, int64 [K], ascending, for each node type; row k on the device is that of the k-th.
+
+        Raises MemoryError where the host has too little memory.
+        """
+        chosen = [t for t, nodes in enumerate(gids) if len(nodes)]
+        shapes = {_words(t): (np.dtype(np.uint64), (RankedSet.words_for(manifest.num_nodes[t]),)) for t in chosen}
+        arrays = SharedArrays.create(shapes, {"options_hash": manifest.options_hash})
+        for t in chosen:
+            RankedSet.build(gids[t], manifest.offsets[t], manifest.num_nodes[t], arrays.arrays[_words(t)])
+        arrays.finish()
+        return cls(arrays, manifest)
+
+    @classmethod
+    def open(cls, path: str | Path, manifest: Manifest) -> DeviceIndex:
+        """Maps what the trainer has made. Raises `DataError` where that is not what ``path`` is."""
+        arrays = SharedArrays.open(path)
+        arrays.close()  # the map stays
+        return cls(arrays, manifest)
+
+    def close(self) -> None:
+        """Other processes can no longer open it; its memory goes with its last view. Safe to call twice."""
+        self._arrays.close()
+
+
+def _words(node_type: int) -> str:
+    return f"members/{node_type}"
+
+
+# How far apart rows lie in memory of the host that a GPU reads over the bus.
+
+
+LINE = 128  # bytes: a GPU asks the bus for (sectors of) one line at a time, and lines begin at multiples of it
+
+
+def bus_stride(row_bytes: int) -> int:
+    """Bytes from the first of a row to the first of the next: ``row_bytes``, or more where padding pays.
+
+    It pays where the lines that are read fall by a tenth, or by as large a share as the memory grows, and that grows by at most
+    a third: it is page-locked, once per host. The module has a table.
+    """
+    # a power of two below a line divides it, so that no row lies in two
+    unit = 1 << max(0, min(row_bytes, LINE) - 1).bit_length()
+    padded = -(-row_bytes // unit) * unit
+    padding, lines = padded - row_bytes, lines_read(row_bytes, row_bytes)
+    spared = lines - lines_read(row_bytes, padded)
+    pays = 10 * spared >= lines or spared * row_bytes >= padding * lines
+    return padded if pays and 3 * padding <= row_bytes else row_bytes
+
+
+def lines_read(row_bytes: int, stride: int) -> float:
+    """How many lines a row lies in, in the mean over many rows ``stride`` bytes apart, the first of which begins a line."""
+    if row_bytes == 0:
+        return 0
+    step = gcd(stride, LINE)  # rows begin at each multiple of this in a line, equally often
+    return (LINE - step + -(-row_bytes // step) * step) / LINE

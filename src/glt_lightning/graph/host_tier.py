@@ -16,8 +16,7 @@ import numpy as np
 
 from glt_lightning.base import DataError, OptionError, PartitionError
 from glt_lightning.graph.arrays import open_array
-from glt_lightning.graph.cache_choice import Candidates, choose
-from glt_lightning.graph.hotness import Blocks, edge_blocks, node_blocks
+from glt_lightning.graph.cache_choice import Blocks, Candidates, choose, edge_blocks, node_blocks
 from glt_lightning.graph.local_partition import AttributeFiles, LocalPartition
 from glt_lightning.graph.manifest import ArrayEntry, Manifest, edge_path, node_path
 from glt_lightning.graph.shared_arrays import SharedArrays

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,8 +14,16 @@ import numpy as np
 
 from glt_lightning.base import GraphSchema, PartitionError, SamplerError, edge_type_key, node_type_key
 from glt_lightning.graph.arrays import VERIFY_BYTES, open_array, verify_array
-from glt_lightning.graph.edge_split import EDGE_SPLIT_ARRAYS, EdgeSplit
-from glt_lightning.graph.graph import Seeds, choose_seeds, no_edge_split, no_split
+from glt_lightning.graph.graph import (
+    EDGE_SPLIT_ARRAYS,
+    EdgeSplit,
+    Seeds,
+    check_user_ids,
+    choose_seeds,
+    gids_by_user_id,
+    no_edge_split,
+    no_split,
+)
 from glt_lightning.graph.manifest import (
     ArrayEntry,
     Manifest,
@@ -27,9 +37,7 @@ from glt_lightning.graph.manifest import (
     split_path,
 )
 from glt_lightning.graph.row_order import TIMES
-from glt_lightning.graph.same_partition import partition_id
 from glt_lightning.graph.shared_arrays import SharedArrays
-from glt_lightning.graph.user_ids import check_user_ids, gids_by_user_id
 from glt_lightning.kernels import EdgeTypeArrays, Encoding, GraphView, LaborIds, Shards, forget_losses, guarded
 
 _OPEN_FILES = "/proc"  # where a process of this host opens the memory of another one
@@ -454,3 +462,32 @@ def _checked(parts: Sequence[int] | None, directory: Path, num_parts: int) -> tu
     if not parts or not all(0 <= p < num_parts for p in parts):
         raise PartitionError(f"{directory}: expected some of the parts 0 to {num_parts - 1}, got {list(parts)}.")
     return tuple(sorted(set(parts)))
+
+
+# Whether two hosts have the same partition, by what their manifests say: the options it was made with, and all its files.
+
+
+_COPY = "Copy one partition folder to all hosts, or partition with the same options and seed"
+
+
+def files_hash(manifest: Manifest) -> str:
+    """Hash of the names, shapes and checksums of all files: 32 hexadecimal digits. It takes no file but the manifest, and does
+    not depend on whether that has hashes of chunks."""
+    listed = [[path, e.dtype, list(e.shape), e.bytes, e.crc32] for path, e in sorted(manifest.arrays.items())]
+    return hashlib.blake2b(json.dumps(listed).encode(), digest_size=16).hexdigest()
+
+
+def partition_id(manifest: Manifest) -> str:
+    """What hosts compare before they work together."""
+    return f"{manifest.options_hash} {files_hash(manifest)}"
+
+
+def difference(theirs: object, ours: str) -> str:
+    """How a partition elsewhere differs from the one here, and what to do. theirs, ours: `partition_id`."""
+    (options, _, files), (own, _, own_files) = str(theirs)[:100].partition(" "), ours.partition(" ")
+    if options != own:
+        return f"options_hash in manifest.json is {options!r} there and {own!r} here. {_COPY}."
+    return (
+        f"they were made with the same options, and their files differ (hash {files!r} there, {own_files!r} here). {_COPY}; "
+        "`partition --verify` finds a file that was changed."
+    )

@@ -6,8 +6,7 @@ import difflib
 from collections.abc import Sequence
 
 from glt_lightning.base import CacheOptions, OptionError
-from glt_lightning.graph.cache_choice import Candidates, choose, rows_of_share
-from glt_lightning.graph.hotness import Ranked, stored_policies
+from glt_lightning.graph.cache_choice import Candidates, Ranked, choose, rows_of_share, stored_policies
 from glt_lightning.graph.local_partition import LocalPartition
 from glt_lightning.graph.manifest import Manifest
 from glt_lightning.graph.row_cache import cached_node_bytes, index_bytes

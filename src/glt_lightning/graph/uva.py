@@ -11,7 +11,7 @@ import numpy as np
 
 from glt_lightning.base import OptionError, PartitionError
 from glt_lightning.graph.arrays import open_array
-from glt_lightning.graph.bus_stride import bus_stride
+from glt_lightning.graph.device_choice import bus_stride
 from glt_lightning.graph.local_partition import LocalPartition
 from glt_lightning.graph.placement import BatchArrays
 from glt_lightning.graph.shared_arrays import SharedArrays

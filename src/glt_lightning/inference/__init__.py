@@ -4,7 +4,7 @@ A module offers its layers by the protocol `Layerwise`: ``num_layers`` and ``lay
 k for the seeds of a batch of one hop with all neighbours; or it has ``layerwise_layers``, as the ready models do, or is
 a model of PyG's `BasicGNN` family. `LayerwiseRun` goes through the layers: each rank computes the nodes of its parts in
 chunks, writes their rows into shared memory, or a scratch file, and the ranks wait for each other between layers. Rows
-of other hosts are fetched once per layer. A node with more edges than fit is computed in pieces (``hubs.py``). Progress
+of other hosts are fetched once per layer. A node with more edges than fit is computed in pieces (``convs.py``). Progress
 is marked on disk, so that a killed run goes on.
 
 The half that belongs to a Trainer (`predict_layerwise`, ``eval: layerwise``) is in `glt_lightning.lightning`.
@@ -32,32 +32,23 @@ if TYPE_CHECKING:
     )
     from glt_lightning.inference.convs import (
         ConvLayers as ConvLayers,
+        HubTypes as HubTypes,
         after_conv as after_conv,
         after_layers as after_layers,
-        refuse_norms as refuse_norms,
-    )
-    from glt_lightning.inference.find import (
         find_layers as find_layers,
-    )
-    from glt_lightning.inference.hubs import (
-        HubTypes as HubTypes,
         gathering as gathering,
         gathers as gathers,
-    )
-    from glt_lightning.inference.marks import (
-        Marks as Marks,
+        refuse_norms as refuse_norms,
     )
     from glt_lightning.inference.neighbours import (
         nearest as nearest,
     )
-    from glt_lightning.inference.pieces import (
+    from glt_lightning.inference.protocol import (
         HubPieces as HubPieces,
+        LayerwiseLayers as LayerwiseLayers,
         RunningSoftmax as RunningSoftmax,
         RunningSum as RunningSum,
         Sources as Sources,
-    )
-    from glt_lightning.inference.protocol import (
-        LayerwiseLayers as LayerwiseLayers,
     )
     from glt_lightning.inference.ranking import (
         Ranking as Ranking,
@@ -67,37 +58,38 @@ if TYPE_CHECKING:
     from glt_lightning.inference.run import (
         LayerwiseRun as LayerwiseRun,
     )
+    from glt_lightning.inference.states import (
+        Marks as Marks,
+    )
 
 # What users and other rooms ask for, by the module that defines it
 _MODULES = {
     "check": ("check_module",),
     "convs": (
         "ConvLayers",
+        "HubTypes",
         "after_conv",
         "after_layers",
-        "refuse_norms",
-    ),
-    "find": ("find_layers",),
-    "hubs": (
-        "HubTypes",
+        "find_layers",
         "gathering",
         "gathers",
+        "refuse_norms",
     ),
-    "marks": ("Marks",),
     "neighbours": ("nearest",),
-    "pieces": (
+    "protocol": (
         "HubPieces",
+        "LayerwiseLayers",
         "RunningSoftmax",
         "RunningSum",
         "Sources",
     ),
-    "protocol": ("LayerwiseLayers",),
     "ranking": (
         "Ranking",
         "rank_links",
         "ranking_metric",
     ),
     "run": ("LayerwiseRun",),
+    "states": ("Marks",),
 }
 _HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 

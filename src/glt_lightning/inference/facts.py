@@ -14,9 +14,8 @@ from torch import Tensor
 
 from glt_lightning.base import DataError
 from glt_lightning.graph import SharedArrays
-from glt_lightning.inference.chunks import chunks_of, share_of
 from glt_lightning.inference.protocol import DegreeSpec
-from glt_lightning.inference.states import halo_of
+from glt_lightning.inference.states import chunks_of, halo_of, share_of
 from glt_lightning.loader import RowSpec
 from glt_lightning.tensors import DistGraph, RowSpace, SharedTable, SharedTables, TableSpec
 from glt_lightning.workers import once_per_host

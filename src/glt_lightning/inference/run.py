@@ -14,12 +14,10 @@ import torch
 from torch import Tensor
 
 from glt_lightning.base import LayerwiseOptions
-from glt_lightning.inference.chunks import chunks_of, share_of
 from glt_lightning.inference.facts import Loaders, Reading
-from glt_lightning.inference.marks import Marks
 from glt_lightning.inference.protocol import EMBED, LayerwiseLayers
 from glt_lightning.inference.room import Hub, Room, one_row, require_disk, require_pieces, shapes_of, widest
-from glt_lightning.inference.states import HaloTraffic, LayerRows, fetch_halo
+from glt_lightning.inference.states import HaloTraffic, LayerRows, Marks, chunks_of, fetch_halo, share_of
 from glt_lightning.kernels import row_bytes
 from glt_lightning.loader import RowSpec
 from glt_lightning.tensors import DistGraph, RowSpace, SharedTable, TableSpec, own_parts

@@ -27,14 +27,12 @@ from glt_lightning.base import lazy_names
 
 if TYPE_CHECKING:
     from glt_lightning.kernels import child as child
-    from glt_lightning.kernels.activation import (
-        relu_dropout as relu_dropout,
-        relu_dropout_grad as relu_dropout_grad,
-    )
     from glt_lightning.kernels.aggregate import (
         KINDS as KINDS,
         VALUES as VALUES,
         Edges as Edges,
+        relu_dropout as relu_dropout,
+        relu_dropout_grad as relu_dropout_grad,
     )
     from glt_lightning.kernels.assign import (
         Labels as Labels,
@@ -43,40 +41,29 @@ if TYPE_CHECKING:
         PairTable as PairTable,
     )
     from glt_lightning.kernels.build import (
+        BFLOAT16 as BFLOAT16,
         CHANGED as CHANGED,
+        ENCODINGS as ENCODINGS,
         Buckets as Buckets,
+        Encoding as Encoding,
         RowBuffers as RowBuffers,
         build_rows as build_rows,
+        by_source as by_source,
+        column_pointers as column_pointers,
         count_ids as count_ids,
+        from_bfloat16 as from_bfloat16,
+        split_by_source as split_by_source,
+        to_bfloat16 as to_bfloat16,
     )
     from glt_lightning.kernels.child import (
         adopt_orphans as adopt_orphans,
         terminate_with as terminate_with,
         wake_with_parent as wake_with_parent,
     )
-    from glt_lightning.kernels.cuda.aggregate import (
-        CudaEdges as CudaEdges,
-    )
-    from glt_lightning.kernels.cuda.excluded import (
-        DeviceExcluded as DeviceExcluded,
-    )
-    from glt_lightning.kernels.cuda.gather import (
-        CudaShards as CudaShards,
-        RowsAt as RowsAt,
-    )
     from glt_lightning.kernels.cuda.graph import (
         DeviceGraph as DeviceGraph,
         GraphAddresses as GraphAddresses,
-    )
-    from glt_lightning.kernels.cuda.induce import (
-        ENTRY_BYTES as ENTRY_BYTES,
-        Between as Between,
-        LidEdges as LidEdges,
-        stored_between as stored_between,
-    )
-    from glt_lightning.kernels.cuda.kernels import (
-        Kernels as Kernels,
-        read as read,
+        Registered as Registered,
     )
     from glt_lightning.kernels.cuda.khop import (
         CudaKHopOp as CudaKHopOp,
@@ -89,25 +76,32 @@ if TYPE_CHECKING:
         Frontier as Frontier,
         RemoteParts as RemoteParts,
     )
-    from glt_lightning.kernels.cuda.memory import (
-        Registered as Registered,
-    )
     from glt_lightning.kernels.cuda.merge import (
         Piece as Piece,
     )
     from glt_lightning.kernels.cuda.relabel import (
         DeviceLids as DeviceLids,
     )
+    from glt_lightning.kernels.cuda.rows import (
+        CudaEdges as CudaEdges,
+        CudaNeighborSums as CudaNeighborSums,
+        CudaShards as CudaShards,
+        RowsAt as RowsAt,
+    )
     from glt_lightning.kernels.cuda.stream import (
+        Kernels as Kernels,
         Mark as Mark,
         SideStream as SideStream,
+        read as read,
         wait_for as wait_for,
     )
     from glt_lightning.kernels.cuda.subgraph import (
+        ENTRY_BYTES as ENTRY_BYTES,
+        Between as Between,
+        DeviceExcluded as DeviceExcluded,
         DeviceSubgraph as DeviceSubgraph,
-    )
-    from glt_lightning.kernels.cuda.sums import (
-        CudaNeighborSums as CudaNeighborSums,
+        LidEdges as LidEdges,
+        stored_between as stored_between,
     )
     from glt_lightning.kernels.cuda.walks import (
         DeviceWalks as DeviceWalks,
@@ -126,11 +120,6 @@ if TYPE_CHECKING:
         has_edges as has_edges,
         require_pairs as require_pairs,
     )
-    from glt_lightning.kernels.edge_order import (
-        by_source as by_source,
-        column_pointers as column_pointers,
-        split_by_source as split_by_source,
-    )
     from glt_lightning.kernels.embedding import (
         Adjust as Adjust,
         RowSums as RowSums,
@@ -139,13 +128,6 @@ if TYPE_CHECKING:
         merge_rows as merge_rows,
         row_squares as row_squares,
         sgd_rows as sgd_rows,
-    )
-    from glt_lightning.kernels.encoding import (
-        BFLOAT16 as BFLOAT16,
-        ENCODINGS as ENCODINGS,
-        Encoding as Encoding,
-        from_bfloat16 as from_bfloat16,
-        to_bfloat16 as to_bfloat16,
     )
     from glt_lightning.kernels.excluded import (
         ExcludedEdges as ExcludedEdges,
@@ -158,10 +140,6 @@ if TYPE_CHECKING:
         guarded as guarded,
         map_file as map_file,
         map_limit as map_limit,
-    )
-    from glt_lightning.kernels.gather import (
-        OnDisk as OnDisk,
-        Shards as Shards,
     )
     from glt_lightning.kernels.graph import (
         EdgeTypeArrays as EdgeTypeArrays,
@@ -182,16 +160,8 @@ if TYPE_CHECKING:
     from glt_lightning.kernels.khop import (
         KHopOp as KHopOp,
         Subgraph as Subgraph,
+        relabel as relabel,
         widen as widen,
-    )
-    from glt_lightning.kernels.malloc import (
-        keep_freed_memory as keep_freed_memory,
-    )
-    from glt_lightning.kernels.merge import (
-        BatchBuilder as BatchBuilder,
-        Drawn as Drawn,
-        Picks as Picks,
-        require_seeds as require_seeds,
     )
     from glt_lightning.kernels.metis.library import (
         MetisGraph as MetisGraph,
@@ -204,42 +174,40 @@ if TYPE_CHECKING:
     )
     from glt_lightning.kernels.native import (
         address_of as address_of,
+        keep_freed_memory as keep_freed_memory,
         lend as lend,
         view_of as view_of,
     )
-    from glt_lightning.kernels.picker_draw import (
+    from glt_lightning.kernels.picker import (
         PickableRows as PickableRows,
+        Picker as Picker,
         PickerDraw as PickerDraw,
+        RowView as RowView,
+        pick_uniform as pick_uniform,
         picked as picked,
         require_pure as require_pure,
-    )
-    from glt_lightning.kernels.ranges import (
-        entries_of as entries_of,
-        spread as spread,
     )
     from glt_lightning.kernels.ranked_set import (
         RankedSet as RankedSet,
     )
-    from glt_lightning.kernels.relabelling import (
-        relabel as relabel,
-    )
-    from glt_lightning.kernels.route import (
+    from glt_lightning.kernels.routing import (
+        BatchBuilder as BatchBuilder,
+        Drawn as Drawn,
+        Picks as Picks,
         Route as Route,
         Router as Router,
+        require_seeds as require_seeds,
     )
-    from glt_lightning.kernels.row_size import (
+    from glt_lightning.kernels.rows import (
+        OnDisk as OnDisk,
+        Shards as Shards,
+        TieredShards as TieredShards,
+        entries_of as entries_of,
         row_bytes as row_bytes,
-    )
-    from glt_lightning.kernels.row_view import (
-        Picker as Picker,
-        RowView as RowView,
-        pick_uniform as pick_uniform,
+        spread as spread,
     )
     from glt_lightning.kernels.sample import (
         RowDraw as RowDraw,
-    )
-    from glt_lightning.kernels.tiered import (
-        TieredShards as TieredShards,
     )
     from glt_lightning.kernels.trees import (
         Trees as Trees,
@@ -256,14 +224,12 @@ if TYPE_CHECKING:
 
 # What users and other rooms ask for, by the module that defines it
 _MODULES = {
-    "activation": (
-        "relu_dropout",
-        "relu_dropout_grad",
-    ),
     "aggregate": (
         "Edges",
         "KINDS",
         "VALUES",
+        "relu_dropout",
+        "relu_dropout_grad",
     ),
     "assign": (
         "Labels",
@@ -272,11 +238,19 @@ _MODULES = {
         "PairTable",
     ),
     "build": (
+        "BFLOAT16",
         "Buckets",
         "CHANGED",
+        "ENCODINGS",
+        "Encoding",
         "RowBuffers",
         "build_rows",
+        "by_source",
+        "column_pointers",
         "count_ids",
+        "from_bfloat16",
+        "split_by_source",
+        "to_bfloat16",
     ),
     "child": (
         "adopt_orphans",
@@ -284,25 +258,10 @@ _MODULES = {
         "terminate_with",
         "wake_with_parent",
     ),
-    "cuda.aggregate": ("CudaEdges",),
-    "cuda.excluded": ("DeviceExcluded",),
-    "cuda.gather": (
-        "CudaShards",
-        "RowsAt",
-    ),
     "cuda.graph": (
         "DeviceGraph",
         "GraphAddresses",
-    ),
-    "cuda.induce": (
-        "Between",
-        "ENTRY_BYTES",
-        "LidEdges",
-        "stored_between",
-    ),
-    "cuda.kernels": (
-        "Kernels",
-        "read",
+        "Registered",
     ),
     "cuda.khop": ("CudaKHopOp",),
     "cuda.khop_batch": ("HostCopy",),
@@ -311,16 +270,29 @@ _MODULES = {
         "Frontier",
         "RemoteParts",
     ),
-    "cuda.memory": ("Registered",),
     "cuda.merge": ("Piece",),
     "cuda.relabel": ("DeviceLids",),
+    "cuda.rows": (
+        "CudaEdges",
+        "CudaNeighborSums",
+        "CudaShards",
+        "RowsAt",
+    ),
     "cuda.stream": (
+        "Kernels",
         "Mark",
         "SideStream",
+        "read",
         "wait_for",
     ),
-    "cuda.subgraph": ("DeviceSubgraph",),
-    "cuda.sums": ("CudaNeighborSums",),
+    "cuda.subgraph": (
+        "Between",
+        "DeviceExcluded",
+        "DeviceSubgraph",
+        "ENTRY_BYTES",
+        "LidEdges",
+        "stored_between",
+    ),
     "cuda.walks": (
         "DeviceWalks",
         "Visited",
@@ -338,11 +310,6 @@ _MODULES = {
         "has_edges",
         "require_pairs",
     ),
-    "edge_order": (
-        "by_source",
-        "column_pointers",
-        "split_by_source",
-    ),
     "embedding": (
         "Adjust",
         "RowSums",
@@ -351,13 +318,6 @@ _MODULES = {
         "merge_rows",
         "row_squares",
         "sgd_rows",
-    ),
-    "encoding": (
-        "BFLOAT16",
-        "ENCODINGS",
-        "Encoding",
-        "from_bfloat16",
-        "to_bfloat16",
     ),
     "excluded": (
         "ExcludedEdges",
@@ -370,10 +330,6 @@ _MODULES = {
         "guarded",
         "map_file",
         "map_limit",
-    ),
-    "gather": (
-        "OnDisk",
-        "Shards",
     ),
     "graph": (
         "EdgeTypeArrays",
@@ -394,14 +350,8 @@ _MODULES = {
     "khop": (
         "KHopOp",
         "Subgraph",
+        "relabel",
         "widen",
-    ),
-    "malloc": ("keep_freed_memory",),
-    "merge": (
-        "BatchBuilder",
-        "Drawn",
-        "Picks",
-        "require_seeds",
     ),
     "metis.library": (
         "MetisGraph",
@@ -414,33 +364,37 @@ _MODULES = {
     ),
     "native": (
         "address_of",
+        "keep_freed_memory",
         "lend",
         "view_of",
     ),
-    "picker_draw": (
+    "picker": (
         "PickableRows",
+        "Picker",
         "PickerDraw",
+        "RowView",
+        "pick_uniform",
         "picked",
         "require_pure",
     ),
-    "ranges": (
-        "entries_of",
-        "spread",
-    ),
     "ranked_set": ("RankedSet",),
-    "relabelling": ("relabel",),
-    "route": (
+    "routing": (
+        "BatchBuilder",
+        "Drawn",
+        "Picks",
         "Route",
         "Router",
+        "require_seeds",
     ),
-    "row_size": ("row_bytes",),
-    "row_view": (
-        "Picker",
-        "RowView",
-        "pick_uniform",
+    "rows": (
+        "OnDisk",
+        "Shards",
+        "TieredShards",
+        "entries_of",
+        "row_bytes",
+        "spread",
     ),
     "sample": ("RowDraw",),
-    "tiered": ("TieredShards",),
     "trees": (
         "Trees",
         "is_tree",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from ctypes import c_int32, c_void_p
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -13,12 +15,15 @@ from glt_lightning.kernels.native import BAD_ARG, BAD_ID, I32, I64, P, Signature
 
 CHANGED = "the edges changed between two readings. Let no other process write to the data set while it is partitioned."
 
+
 _SIGNATURES: Signatures = {
     "glt_build_count": [P, I64, I64, P, P],
     "glt_build_sizes": [P, P, I64, P, P],
     "glt_build_deal": [P, P, P, I64, I64, I64, P, P, P, P],
     "glt_build_rows": [P, I64, I32, I64, I32, P, I32, I64, I32, P, P, P, P, P, P],
 }
+
+
 _library = bind(_SIGNATURES)
 
 
@@ -166,3 +171,128 @@ def _check_same(status: int, detail: np.ndarray) -> None:
     if status == BAD_ARG:
         raise DataError(CHANGED)
     check(status, detail, "deal edges")
+
+
+# The two orders of a batch's edges: by destination, in which they come, and by source, which a backward pass reads.
+
+
+_EDGE_ORDER_SIGNATURES: Signatures = {
+    "glt_colptr": [P, I64, I64, P, P],
+    "glt_by_source": [P, P, I64, I64, I32, P, P, P, P],
+}
+
+
+_edge_order_library = bind(_EDGE_ORDER_SIGNATURES)
+
+
+def column_pointers(dst: np.ndarray, out: np.ndarray) -> None:
+    """Where the edges into each node begin. dst: int32 [E], ascending.  out: int64 [nodes + 1].
+
+    Raises `DataError` for destinations that are not ascending, or no nodes: only a sampler of the user's own gives such.
+    """
+    nodes = len(out) - 1
+    status, detail = call(_edge_order_library().glt_colptr, dst, len(dst), nodes, out)
+    if status == BAD_ARG:
+        raise DataError(
+            f"edge_format edge_index: the edges of a batch have to be sorted by destination, 0 to {nodes - 1}; edge {detail[0]} "
+            f"leads to {detail[1]}. Sort the edges that the sampler gives, or use edge_format tensor."
+        )
+    check(status, detail, "column_pointers")
+
+
+def by_source(src: np.ndarray, dst: np.ndarray, nodes: int, out: np.ndarray, *, threads: int = 1) -> None:
+    """The edges sorted by source; those of one source stay in their order. src, dst: int32 [E], src in [0, nodes).
+
+    out: int64 [nodes + 1 + 2 E]: where the edges of each source begin, their destinations, their positions in ``src``.
+    Raises `DataError` for a source that is no node.
+    """
+    rowptr, col, perm = split_by_source(out, nodes)
+    status, detail = call(_edge_order_library().glt_by_source, src, dst, len(src), nodes, threads, rowptr, col, perm)
+    if status == BAD_ARG:
+        raise DataError(
+            f"edge_format edge_index: edge {detail[0]} comes from {detail[1]}, and there are {nodes} nodes."
+        )
+    check(status, detail, "by_source")
+
+
+def split_by_source(values: Any, nodes: int) -> tuple[Any, Any, Any]:
+    """(rowptr [nodes + 1], col [E], perm [E]): views of what `by_source` writes, an array or a tensor."""
+    edges = (len(values) - nodes - 1) // 2
+    first = nodes + 1
+    return values[:first], values[first : first + edges], values[first + edges :]
+
+
+# Encodings that store floats in fewer bytes: the layout of a row, and how to encode it. Gathering decodes them.
+
+
+# numpy has no such type: two bytes each, the upper half of a float32. Arrays of it only carry them.
+BFLOAT16 = np.dtype([("bfloat16", "<u2")])
+
+
+_SCALE = np.dtype("<f4")
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """One way to store float32.
+
+    Attributes:
+        number: In ``glt/decode.h``.
+        dtype: Of what is stored.
+        head: Elements of that dtype before the values of a row; rows with a head have one dimension.
+        encode: Finite float32 [n, ...] -> stored [n, ...].
+    """
+
+    name: str
+    number: int
+    dtype: np.dtype
+    head: int
+    encode: Callable[[np.ndarray], np.ndarray]
+
+    def fits(self, row_shape: tuple[int, ...]) -> bool:
+        """Whether rows of this shape can be stored in this encoding."""
+        return self.head == 0 or len(row_shape) == 1
+
+    def stored_shape(self, row_shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (row_shape[0] + self.head,) if self.head else row_shape
+
+    def row_shape(self, stored_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of a decoded row, from the shape of a stored row."""
+        return (stored_shape[0] - self.head,) if self.head else stored_shape
+
+
+def to_bfloat16(values: np.ndarray) -> np.ndarray:
+    """Floats as uint16, the nearest bfloat16 (ties to even); NaN stays one."""
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    rounded = (bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))) >> 16
+    return np.where(np.isnan(values), (bits >> 16) | 0x40, rounded).astype("<u2")
+
+
+def from_bfloat16(bits: np.ndarray) -> np.ndarray:
+    """uint16 as float32, exactly."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def _to_float16(values: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):  # the caller looks for infinities
+        return values.astype("<f2")
+
+
+def _to_int8(values: np.ndarray) -> np.ndarray:
+    """uint8 [n, 4 + D]: the scale, greatest value / 127, then the values by the scale, rounded with ties to even."""
+    stored = np.empty((len(values), _SCALE.itemsize + values.shape[1]), dtype=np.uint8)
+    scale = np.abs(values).max(axis=1, initial=0) / np.float32(127)
+    stored[:, : _SCALE.itemsize] = scale.astype(_SCALE).view(np.uint8).reshape(len(values), _SCALE.itemsize)
+    steps = np.rint(values / np.where(scale == 0, np.float32(np.inf), scale)[:, None])
+    stored[:, _SCALE.itemsize :] = np.clip(steps, -127, 127).astype(np.int8).view(np.uint8)
+    return stored
+
+
+ENCODINGS = {
+    e.name: e
+    for e in (
+        Encoding("float16", 1, np.dtype("<f2"), 0, _to_float16),
+        Encoding("bfloat16", 2, np.dtype("<u2"), 0, to_bfloat16),
+        Encoding("int8", 3, np.dtype("u1"), _SCALE.itemsize, _to_int8),
+    )
+}

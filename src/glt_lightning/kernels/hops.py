@@ -7,7 +7,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from glt_lightning.kernels.merge import Drawn
+from glt_lightning.kernels.routing import Drawn
 from glt_lightning.kernels.trees import Trees
 
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from glt_lightning.base import DataError
 from glt_lightning.kernels.graph import GraphView
-from glt_lightning.kernels.merge import Picks
 from glt_lightning.kernels.native import BAD_ARG, GROW, I32, I64, P, Signatures, bind, call, check
 from glt_lightning.kernels.ranked_set import RankedSet
+from glt_lightning.kernels.routing import Picks
 
 _SIGNATURES: Signatures = {
     "glt_induce": [P, I32, P, I64, P, I64, I64, I64, I32, I64, P, P, P, P, P],

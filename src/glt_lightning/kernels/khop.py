@@ -12,10 +12,12 @@ import numpy as np
 from glt_lightning.base import DEFAULT_DRAW, DataError, DrawOptions
 from glt_lightning.kernels.excluded import ExcludedEntries, excluded_structs
 from glt_lightning.kernels.graph import GraphView, per_type
-from glt_lightning.kernels.native import GROW, WorkspaceStruct, check, library, pointers
+from glt_lightning.kernels.native import GROW, WorkspaceStruct, call, check, library, pointers
 from glt_lightning.kernels.trees import Trees, TreesStruct
 
 _FIRST_NODES = 1 << 20  # first guess if the fan-outs allow more nodes; memory that is not touched costs nothing
+
+
 # A table of 4 bytes per node needs no keys, no probing and, from batch to batch, no clearing: [10, 25] x 1000 in a graph of
 # 2.4 M nodes takes 0.87 of the CPU time. It is used up to this many nodes per slot of a hash table: up to 4 times the memory.
 _NODES_PER_SLOT = 8
@@ -319,3 +321,33 @@ def _dtype_of(arrays: Sequence[np.ndarray | None]) -> np.dtype:
 def widen(values: np.ndarray, out: np.ndarray) -> None:
     """int32 [n] -> int64 [n] into ``out``."""
     library().glt_widen(values.ctypes.data, len(values), out.ctypes.data)
+
+
+# Local ids by first occurrence.
+
+
+def relabel(
+    ids: np.ndarray, known: np.ndarray | None = None, *, wide: bool | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers ids in the order of their first occurrence, after those of ``known``.
+
+    ids: int64 [n], >= 0.  known: int64 [k], ids that have the local ids 0..k-1 already (the first of equal ones counts).
+    Returns (unique int64 [k + new], lids int32 [n]) with ``unique[lids] == ids``.
+    Raises `DataError` for a negative id.
+    """
+    known = np.empty(0, dtype=np.int64) if known is None else known
+    if wide is None:
+        wide = bool(len(ids) and ids.max() >= 2**32 - 2) or bool(len(known) and known.max() >= 2**32 - 2)
+    cap = len(known) + len(ids)
+    unique = np.empty(cap, dtype=np.int64)
+    unique[: len(known)] = known
+    slots = 64
+    while slots * 3 // 4 <= cap:
+        slots *= 2
+    table = np.empty(slots * (2 if wide else 1), dtype=np.int64)
+    count = np.array([len(known)], dtype=np.int64)
+    lids = np.empty(len(ids), dtype=np.int32)
+    status, detail = call(library().glt_relabel, ids, len(ids), table, slots, wide, 1, unique, count, cap, lids)
+    assert status != GROW, detail
+    check(status, detail, "relabel")
+    return unique[: count[0]].copy(), lids

@@ -11,11 +11,11 @@ import numpy as np
 
 from glt_lightning.base import MAX_FANOUT, DataError
 from glt_lightning.kernels.excluded import ExcludedEntries, excluded_structs
-from glt_lightning.kernels.gather import Shards
 from glt_lightning.kernels.graph import GraphView
-from glt_lightning.kernels.merge import Picks
 from glt_lightning.kernels.mix import GOLDEN, mix64
 from glt_lightning.kernels.native import BAD_ARG, I32, I64, U64, P, Signatures, bind, call, check, pointer
+from glt_lightning.kernels.routing import Picks
+from glt_lightning.kernels.rows import Shards
 
 _SIGNATURES: Signatures = {
     "glt_walk_streams": [P, P, I64, I32, U64, P, P],

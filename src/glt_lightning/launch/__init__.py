@@ -28,10 +28,6 @@ if TYPE_CHECKING:
         LaunchKubernetes as LaunchKubernetes,
         LaunchSlurm as LaunchSlurm,
     )
-    from glt_lightning.launch.config_file import (
-        named_hosts as named_hosts,
-        read_launch_file as read_launch_file,
-    )
     from glt_lightning.launch.files import (
         files_for as files_for,
         files_for_all as files_for_all,
@@ -52,7 +48,7 @@ if TYPE_CHECKING:
         on_pods as on_pods,
         secret_command as secret_command,
     )
-    from glt_lightning.launch.merged_log import (
+    from glt_lightning.launch.messages import (
         MergedLog as MergedLog,
     )
     from glt_lightning.launch.options import (
@@ -62,6 +58,8 @@ if TYPE_CHECKING:
         LaunchPartition as LaunchPartition,
         LaunchRestarts as LaunchRestarts,
         LaunchSecurity as LaunchSecurity,
+        named_hosts as named_hosts,
+        read_launch_file as read_launch_file,
     )
     from glt_lightning.launch.plan import (
         launched_script as launched_script,
@@ -86,10 +84,6 @@ _MODULES = {
         "LaunchKubernetes",
         "LaunchSlurm",
     ),
-    "config_file": (
-        "named_hosts",
-        "read_launch_file",
-    ),
     "files": (
         "files_for",
         "files_for_all",
@@ -110,7 +104,7 @@ _MODULES = {
         "on_pods",
         "secret_command",
     ),
-    "merged_log": ("MergedLog",),
+    "messages": ("MergedLog",),
     "options": (
         "FILE_ENGINES",
         "LaunchConfig",
@@ -118,6 +112,8 @@ _MODULES = {
         "LaunchPartition",
         "LaunchRestarts",
         "LaunchSecurity",
+        "named_hosts",
+        "read_launch_file",
     ),
     "plan": (
         "launched_script",

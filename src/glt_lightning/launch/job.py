@@ -16,7 +16,7 @@ from typing import Any
 from glt_lightning.base import counted, size
 from glt_lightning.launch.files import FileCopy, files_for, files_for_all
 from glt_lightning.launch.hosts import Machine
-from glt_lightning.launch.merged_log import MergedLog
+from glt_lightning.launch.messages import MergedLog
 from glt_lightning.launch.options import LaunchConfig
 from glt_lightning.launch.plan import question_to, security_of, server_process, slots_of, trainer_process
 from glt_lightning.launch.remote import Ended, LaunchError, Remote

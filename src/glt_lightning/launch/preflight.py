@@ -15,8 +15,7 @@ from typing import Any
 
 from glt_lightning.base import counted, size
 from glt_lightning.launch.hosts import Machine
-from glt_lightning.launch.merged_log import MergedLog
-from glt_lightning.launch.messages import Shape
+from glt_lightning.launch.messages import MergedLog, Shape
 from glt_lightning.launch.options import LaunchConfig
 from glt_lightning.launch.plan import folder_of, group_of, question_to, security_of, slots_of
 from glt_lightning.launch.remote import LaunchError, Remote

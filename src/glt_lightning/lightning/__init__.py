@@ -28,11 +28,9 @@ from typing import TYPE_CHECKING
 from glt_lightning.base import lazy_names
 
 if TYPE_CHECKING:
-    from glt_lightning.lightning.callbacks.checkpoint_io import (
-        WholeCheckpointIO as WholeCheckpointIO,
-    )
     from glt_lightning.lightning.callbacks.checkpoints import (
         BestCheckpoint as BestCheckpoint,
+        WholeCheckpointIO as WholeCheckpointIO,
     )
     from glt_lightning.lightning.callbacks.monitor import (
         SamplingMonitor as SamplingMonitor,
@@ -52,26 +50,22 @@ if TYPE_CHECKING:
     from glt_lightning.lightning.datamodule import (
         GLTDataModule as GLTDataModule,
     )
-    from glt_lightning.lightning.layerwise.predict import (
-        predict_layerwise as predict_layerwise,
-    )
-    from glt_lightning.lightning.layerwise.writer import (
-        EMBEDDING as EMBEDDING,
-        read_embeddings as read_embeddings,
-    )
-    from glt_lightning.lightning.own_splits import (
+    from glt_lightning.lightning.facts import (
         read_array as read_array,
     )
+    from glt_lightning.lightning.layerwise.predict import (
+        EMBEDDING as EMBEDDING,
+        predict_layerwise as predict_layerwise,
+        read_embeddings as read_embeddings,
+    )
     from glt_lightning.lightning.page.html import (
+        Series as Series,
         Table as Table,
+        bars as bars,
+        lines as lines,
         may_be_replaced as may_be_replaced,
         render as render,
         why_no_pages as why_no_pages,
-    )
-    from glt_lightning.lightning.page.plots import (
-        Series as Series,
-        bars as bars,
-        lines as lines,
     )
     from glt_lightning.lightning.strategies.base import (
         GLTStrategy as GLTStrategy,
@@ -97,30 +91,30 @@ if TYPE_CHECKING:
 
 # What users and other rooms ask for, by the module that defines it
 _MODULES = {
-    "callbacks.checkpoint_io": ("WholeCheckpointIO",),
-    "callbacks.checkpoints": ("BestCheckpoint",),
+    "callbacks.checkpoints": (
+        "BestCheckpoint",
+        "WholeCheckpointIO",
+    ),
     "callbacks.monitor": ("SamplingMonitor",),
     "callbacks.prediction_files": ("read_predictions",),
     "callbacks.predictions": ("PredictionWriter",),
     "callbacks.resume": ("set_position",),
     "callbacks.run_report": ("RunReport",),
     "datamodule": ("GLTDataModule",),
-    "layerwise.predict": ("predict_layerwise",),
-    "layerwise.writer": (
+    "facts": ("read_array",),
+    "layerwise.predict": (
         "EMBEDDING",
+        "predict_layerwise",
         "read_embeddings",
     ),
-    "own_splits": ("read_array",),
     "page.html": (
+        "Series",
         "Table",
+        "bars",
+        "lines",
         "may_be_replaced",
         "render",
         "why_no_pages",
-    ),
-    "page.plots": (
-        "Series",
-        "bars",
-        "lines",
     ),
     "strategies.base": ("GLTStrategy",),
     "strategies.hosts": ("meet_hosts",),

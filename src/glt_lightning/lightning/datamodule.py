@@ -32,11 +32,10 @@ from glt_lightning.base import (
 )
 from glt_lightning.lightning.batch_checks import check_batches
 from glt_lightning.lightning.callbacks.added import add_callbacks, save_with_checkpoints
-from glt_lightning.lightning.layers import require_taken, warn_of_hops
-from glt_lightning.lightning.link_seeds import LinkSeeds
+from glt_lightning.lightning.facts import require_taken, warn_of_hops
+from glt_lightning.lightning.link_seeds import BALANCED, LinkSeeds, check_seed_weights, weights_of
 from glt_lightning.lightning.log import show_log
 from glt_lightning.lightning.seed_data_module import SeedDataModule
-from glt_lightning.lightning.seed_weights import BALANCED, check_seed_weights, weights_of
 from glt_lightning.lightning.strategies.dry_run import give_shapes_early
 from glt_lightning.lightning.strategies.notebook import check_ranks
 from glt_lightning.lightning.strategies.session_host import SessionHost, Standalone

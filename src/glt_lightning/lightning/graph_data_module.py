@@ -24,11 +24,10 @@ from glt_lightning.base import (
     edge_type_str,
 )
 from glt_lightning.graph import IN_TRAINING, MANIFEST, LocalPartition, Manifest
-from glt_lightning.lightning.graph_facts import GraphFacts
-from glt_lightning.lightning.label_facts import LabelFacts, class_names_of
+from glt_lightning.lightning.facts import GraphFacts, LabelFacts, class_names_of
 from glt_lightning.lightning.link_seeds import LinkSeeds
 from glt_lightning.lightning.strategies.base import GLTStrategy
-from glt_lightning.lightning.strategies.server_facts import ask_manifest
+from glt_lightning.lightning.strategies.hosts import ask_manifest
 from glt_lightning.partition import GraphSource, follow_batches, open_source, partition_dir, partition_graph
 from glt_lightning.workers import SampledGraph, placed_parts
 

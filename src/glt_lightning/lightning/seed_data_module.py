@@ -11,10 +11,17 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from glt_lightning.base import EdgeFormat, EdgeType, Fanouts, OptionError, SamplingOptions, SubgraphType, WeightAttr
 from glt_lightning.lightning.embeddings import embeddings_of
-from glt_lightning.lightning.eval_fanouts import check_fanouts, eval_fanouts
+from glt_lightning.lightning.facts import (
+    check_fanouts,
+    eval_fanouts,
+    have_ids,
+    own_ids,
+    read_array,
+    read_fitting_split,
+    require_split,
+    split_of,
+)
 from glt_lightning.lightning.graph_data_module import GraphDataModule
-from glt_lightning.lightning.own_ids import have_ids, own_ids
-from glt_lightning.lightning.own_splits import read_array, read_fitting_split, require_split, split_of
 from glt_lightning.loader import BatchTransform, LinkSpec, LoaderSpec, batch_schema
 from glt_lightning.partition import check_overlap
 

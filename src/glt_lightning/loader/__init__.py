@@ -27,15 +27,9 @@ from typing import TYPE_CHECKING
 from glt_lightning.base import lazy_names
 
 if TYPE_CHECKING:
-    from glt_lightning.loader.activation import (
-        relu_dropout as relu_dropout,
-    )
     from glt_lightning.loader.aggregation import (
         aggregate as aggregate,
         has_kernels as has_kernels,
-    )
-    from glt_lightning.loader.batch_transform import (
-        BatchTransform as BatchTransform,
     )
     from glt_lightning.loader.blocks import (
         ID as ID,
@@ -50,13 +44,9 @@ if TYPE_CHECKING:
         first_edges as first_edges,
         plain as plain,
     )
-    from glt_lightning.loader.first_layer import (
-        aggregates_of as aggregates_of,
-        run_aggregated as run_aggregated,
-        take_aggregate as take_aggregate,
-    )
     from glt_lightning.loader.fuse import (
         fuse_layers as fuse_layers,
+        relu_dropout as relu_dropout,
     )
     from glt_lightning.loader.hosts import (
         HostsGraph as HostsGraph,
@@ -67,24 +57,16 @@ if TYPE_CHECKING:
     from glt_lightning.loader.link_loader import (
         DistLinkNeighborLoader as DistLinkNeighborLoader,
     )
+    from glt_lightning.loader.link_plan import (
+        plan_links as plan_links,
+    )
     from glt_lightning.loader.link_spec import (
         LinkSpec as LinkSpec,
         check_tree as check_tree,
     )
-    from glt_lightning.loader.loops import (
-        add_loop_sink as add_loop_sink,
-        gcn_weights as gcn_weights,
-        run_with_loops as run_with_loops,
-        take_normalization as take_normalization,
-        take_self_loops as take_self_loops,
-        with_self_loops as with_self_loops,
-    )
     from glt_lightning.loader.neighbor_loader import (
         DistNeighborLoader as DistNeighborLoader,
         LoaderStats as LoaderStats,
-    )
-    from glt_lightning.loader.planned_links import (
-        plan_links as plan_links,
     )
     from glt_lightning.loader.plans import (
         make_plan as make_plan,
@@ -113,13 +95,25 @@ if TYPE_CHECKING:
     from glt_lightning.loader.times import (
         require_own_negatives as require_own_negatives,
     )
+    from glt_lightning.loader.transforms import (
+        BatchTransform as BatchTransform,
+    )
     from glt_lightning.loader.trim import (
         Form as Form,
         LayerSize as LayerSize,
+        add_loop_sink as add_loop_sink,
+        aggregates_of as aggregates_of,
         find_form as find_form,
+        gcn_weights as gcn_weights,
         layer_size as layer_size,
         layout_of as layout_of,
+        run_aggregated as run_aggregated,
         run_layer as run_layer,
+        run_with_loops as run_with_loops,
+        take_aggregate as take_aggregate,
+        take_normalization as take_normalization,
+        take_self_loops as take_self_loops,
+        with_self_loops as with_self_loops,
     )
     from glt_lightning.loader.typed_plan import (
         for_each_type as for_each_type,
@@ -128,12 +122,10 @@ if TYPE_CHECKING:
 
 # What users and other rooms ask for, by the module that defines it
 _MODULES = {
-    "activation": ("relu_dropout",),
     "aggregation": (
         "aggregate",
         "has_kernels",
     ),
-    "batch_transform": ("BatchTransform",),
     "blocks": (
         "ID",
         "Layer",
@@ -145,32 +137,22 @@ _MODULES = {
         "first_edges",
         "plain",
     ),
-    "first_layer": (
-        "aggregates_of",
-        "run_aggregated",
-        "take_aggregate",
+    "fuse": (
+        "fuse_layers",
+        "relu_dropout",
     ),
-    "fuse": ("fuse_layers",),
     "hosts": ("HostsGraph",),
     "importance": ("batch_schema",),
     "link_loader": ("DistLinkNeighborLoader",),
+    "link_plan": ("plan_links",),
     "link_spec": (
         "LinkSpec",
         "check_tree",
-    ),
-    "loops": (
-        "add_loop_sink",
-        "gcn_weights",
-        "run_with_loops",
-        "take_normalization",
-        "take_self_loops",
-        "with_self_loops",
     ),
     "neighbor_loader": (
         "DistNeighborLoader",
         "LoaderStats",
     ),
-    "planned_links": ("plan_links",),
     "plans": (
         "make_plan",
         "sampler_config",
@@ -188,13 +170,23 @@ _MODULES = {
         "check_subgraph",
     ),
     "times": ("require_own_negatives",),
+    "transforms": ("BatchTransform",),
     "trim": (
         "Form",
         "LayerSize",
+        "add_loop_sink",
+        "aggregates_of",
         "find_form",
+        "gcn_weights",
         "layer_size",
         "layout_of",
+        "run_aggregated",
         "run_layer",
+        "run_with_loops",
+        "take_aggregate",
+        "take_normalization",
+        "take_self_loops",
+        "with_self_loops",
     ),
     "typed_plan": (
         "for_each_type",

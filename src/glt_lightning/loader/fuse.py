@@ -11,12 +11,23 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch_geometric import EdgeIndex
 from torch_geometric.nn import GATConv, Linear, MessagePassing, aggr
 
-from glt_lightning.loader.aggregation import aggregate, has_kernels
-from glt_lightning.loader.gathered import Ends, Gathered, Repeated, made
-from glt_lightning.loader.projected import GatheredProjection, ProjectedLinear, Projection
+from glt_lightning import kernels
+from glt_lightning.kernels import relu_dropout_grad
+from glt_lightning.loader.aggregation import (
+    Deferred,
+    Ends,
+    Gathered,
+    Repeated,
+    aggregate,
+    has_kernels,
+    know_source,
+    made,
+    value_name,
+)
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -181,3 +192,167 @@ def _pair(value: Any) -> tuple[Any, Any] | None:
     if isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], Tensor | Projection):
         return value[0], value[1]
     return None
+
+
+# A ReLU and dropout in one pass, as a torch op on the CPU.
+
+
+know_source(__name__, __file__)
+
+
+def relu_dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
+    """``dropout(x.relu(), p, training)``.
+
+    On the CPU, for float32, float64 and bfloat16, one pass makes it, and its result alone is kept for the gradient. What is
+    dropped then follows from one number of torch's generator, so it is another choice than torch's with the same seed.
+
+    Example:
+        >>> import torch
+        >>> from glt_lightning.loader import relu_dropout
+        >>> relu_dropout(torch.tensor([-1.0, 2.0]), 0.5, training=False)
+        tensor([0., 2.])
+    """
+    if not training or not 0 < p < 1 or x.device.type != "cpu" or not has_kernels(x):
+        return functional.dropout(x.relu(), p, training)
+    seed = torch.randint(2**62, ())
+    out: Tensor = torch.ops.glt_lightning.relu_dropout(x, seed, int(p * 2**32))
+    return out
+
+
+@torch.library.custom_op("glt_lightning::relu_dropout", mutates_args=(), device_types="cpu")
+def _relu_dropout(x: Tensor, seed: Tensor, dropped: int) -> Tensor:
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    shape = (len(x), x.numel() // max(1, len(x)))
+    threads = torch.get_num_threads()
+    kernels.relu_dropout(value_name(x), x.data_ptr(), shape, dropped, int(seed), out.data_ptr(), threads=threads)
+    return out
+
+
+@torch.library.custom_op("glt_lightning::relu_dropout_grad", mutates_args=(), device_types="cpu")
+def _relu_dropout_grad(grad: Tensor, out: Tensor, dropped: int) -> Tensor:
+    grad = grad.contiguous()
+    grad_x, threads = torch.empty_like(out), torch.get_num_threads()
+    addresses = grad.data_ptr(), out.data_ptr()
+    relu_dropout_grad(value_name(out), *addresses, out.numel(), dropped, grad_x.data_ptr(), threads=threads)
+    return grad_x
+
+
+@_relu_dropout.register_fake
+def _(x: Tensor, seed: Tensor, dropped: int) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+@_relu_dropout_grad.register_fake
+def _(grad: Tensor, out: Tensor, dropped: int) -> Tensor:
+    return torch.empty_like(out)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.dropped = inputs[2]
+    ctx.save_for_backward(output)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return torch.ops.glt_lightning.relu_dropout_grad(grad, ctx.saved_tensors[0], ctx.dropped), None, None
+
+
+_relu_dropout.register_autograd(_backward, setup_context=_save)
+
+
+# Rows times a weight matrix that are not made before something needs them.
+
+
+class ProjectedLinear(Linear):  # type: ignore[misc]  # PyG has no types
+    """PyG's `Linear`, without a bias, as a `Projection`."""
+
+    def forward(self, x: Any) -> Any:
+        if torch.compiler.is_compiling() or self.bias is not None or self._forward_hooks:
+            return super().forward(x)
+        if type(x) is not Tensor or x.dim() != 2 or not has_kernels(x):
+            return super().forward(x)
+        return Projection(x, self.weight, (self.weight.size(0),))
+
+
+class Projection(Deferred):
+    """Stands for x [N, D] times weight [W, D], each row as ``row``: (W,) or (heads, W / heads). Whatever is done to it but the
+    products of GAT makes them first, as a tensor."""
+
+    def __init__(self, x: Tensor, weight: Tensor, row: tuple[int, ...]) -> None:
+        self.x, self.weight, self.row = x, weight, row
+        self._rows: Tensor | None = None
+
+    def rows(self) -> Tensor:
+        if self._rows is None:
+            self._rows = functional.linear(self.x, self.weight).view(-1, *self.row)
+        return self._rows
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((len(self.x), *self.row))
+
+    def view(self, *shape: Any) -> Any:
+        if len(shape) == 3 and shape[0] == -1 and shape[1] * shape[2] == self.weight.size(0):
+            return Projection(self.x, self.weight, shape[1:])
+        return self.rows().view(*shape)
+
+    def __mul__(self, other: Any) -> Any:
+        if len(self.row) == 2 and isinstance(other, Tensor) and other.shape == (1, *self.row):
+            return _Products(self, other)
+        return super().__mul__(other)
+
+    def is_narrow(self) -> bool:
+        """Whether sums over edges read less of x than of the projected rows. With several heads x is read for each."""
+        heads, width = self.row
+        return heads == 1 or self.x.size(1) <= width
+
+
+class _Products(Deferred):
+    """Projected rows [N, H, C] times a vector [1, H, C], of which GAT wants the sums [N, H]."""
+
+    def __init__(self, factors: Projection, vector: Tensor) -> None:
+        self.factors, self.vector = factors, vector
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.factors.shape
+
+    def rows(self) -> Tensor:
+        return self.factors.rows() * self.vector
+
+    def sum(self, dim: int) -> Tensor:
+        if dim != -1:
+            return self.rows().sum(dim)
+        heads, width = self.factors.row
+        weight = self.factors.weight.view(heads, width, -1)
+        return functional.linear(self.factors.x, (weight * self.vector.view(heads, width, 1)).sum(1))
+
+
+class GatheredProjection(Gathered):
+    """`Gathered` of a `Projection` [S, H, C]."""
+
+    def __init__(self, rows: Projection, indptr: Tensor, src: Tensor, weights: Tensor | None = None) -> None:
+        super().__init__(rows.x, indptr, src, weights)
+        self.projection = rows
+
+    def weighted(self, weights: Tensor) -> Gathered:
+        return GatheredProjection(self.projection, self.indptr, self.src, weights)
+
+    def aggregate(self, kind: str) -> Tensor:
+        if kind not in ("sum", "mean"):
+            return Gathered(self.projection.rows(), self.indptr, self.src).aggregate(kind)
+        each = [None] if self.weights is None else self.weights.unbind(1)
+        heads, width = self.projection.row
+        summed = [aggregate(self.x, self.indptr, self.src, kind=kind, weights=w) for w in each]
+        parts = self.projection.weight.view(heads, width, -1).unbind(0)
+        rows = [functional.linear(summed[h % len(summed)], part) for h, part in enumerate(parts)]
+        return torch.stack(rows, dim=1)
+
+    def rows(self) -> Tensor:
+        if self._rows is None:
+            self._rows = Gathered(self.projection.rows(), self.indptr, self.src, self.weights).rows()
+        return self._rows
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((self.src.size(0), *self.projection.row))

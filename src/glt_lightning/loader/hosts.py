@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from glt_lightning.graph import LocalPartition
-from glt_lightning.loader.device_rows import DeviceRows
+from glt_lightning.loader.device_producer import DeviceRows
 from glt_lightning.loader.mapped import open_mapped
 from glt_lightning.workers import ClusterGraph, JoiningProducer, Link, OnLoss, ProducerSetup, WorkerGroup
 

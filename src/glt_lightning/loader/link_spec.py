@@ -21,10 +21,10 @@ from glt_lightning.base import (
     WeightAttr,
     one_of,
 )
-from glt_lightning.loader.batch_transform import BatchTransform
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.subgraph_type import check_subgraph, known_type, reverse_of
 from glt_lightning.loader.times import as_times
+from glt_lightning.loader.transforms import BatchTransform
 from glt_lightning.loader.typed_plan import for_each_type, has_types, type_name
 from glt_lightning.sampling import EXCLUDE, LinkTask
 

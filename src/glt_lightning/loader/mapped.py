@@ -9,7 +9,7 @@ import torch
 
 from glt_lightning.base import OptionError, SamplingOptions
 from glt_lightning.graph import LocalPartition
-from glt_lightning.loader.device_rows import DeviceRows, device_rows
+from glt_lightning.loader.device_producer import DeviceRows, device_rows
 from glt_lightning.loader.on_gpu import gpu_kernels, make_device_producer
 from glt_lightning.sampling import DeviceSource, OwnBatches
 from glt_lightning.workers import (

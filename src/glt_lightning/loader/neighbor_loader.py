@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glt_lightning.base import OptionError
-from glt_lightning.loader.batch_transform import BatchTransform
 from glt_lightning.loader.collate import Batch, Collate
 from glt_lightning.loader.resume import as_json, read_state
+from glt_lightning.loader.transforms import BatchTransform
 from glt_lightning.sampling import BatchRequest, Counters, EpochPlan, Sample, SamplerConfig
 from glt_lightning.workers import Producer
 

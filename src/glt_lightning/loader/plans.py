@@ -11,21 +11,74 @@ import numpy as np
 
 from glt_lightning.base import OptionError, SamplingOptions
 from glt_lightning.graph import Manifest, having_edge_types
+from glt_lightning.kernels import mix64
 from glt_lightning.loader.importance import fanouts_of, importance_task, seeds_alone
 from glt_lightning.loader.resume import graph_identity, seeds_identity
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.subgraph_type import subgraph_task
 from glt_lightning.loader.time_bounds import times_of, with_bounds
 from glt_lightning.loader.typed_plan import TypedPlan, TypedSeeds, joined
-from glt_lightning.sampling import TREE_OF, EpochPlan, OwnBatches, SamplerConfig, drawn_from, require_aggregable
+from glt_lightning.sampling import (
+    TREE_OF,
+    EpochPlan,
+    OwnBatches,
+    SamplerConfig,
+    drawn_from,
+    ignored_times,
+    ignored_weights,
+    require_aggregable,
+)
 from glt_lightning.workers import Ranks
 
+_BITS_PER_EDGE = 16  # of the filter: of 16 drawn pairs that are no edges, one is searched for
+
+
+class OwnEdges:
+    """A set of pairs of the user's ids.
+
+    src, dst: int64 [S], below the numbers of nodes ``counts`` (of sources, of destinations). Pairs are kept as sorted 64-bit
+    keys, and before the search among these a filter of hashed bits answers for most pairs: a search in 10 M keys misses the
+    caches of a CPU about 20 times, the filter once.
+
+    Raises `OptionError` for node types whose pairs do not fit 64 bits.
+    """
+
+    def __init__(self, src: np.ndarray, dst: np.ndarray, counts: tuple[int, int], where: str) -> None:
+        if counts[0] * counts[1] >= 1 << 64:
+            raise OptionError(
+                f"{where}: neg_sampling.strict: {counts[0]} x {counts[1]} pairs of nodes do not fit 64 bits. Set it to false."
+            )
+        self._num_dst = np.uint64(counts[1])
+        self._keys = np.unique(self._key(src, dst))
+        self._shift = np.uint64(64 - max(3, (_BITS_PER_EDGE * len(self._keys)).bit_length()))
+        flags = np.zeros(1 << (64 - int(self._shift)), dtype=bool)
+        flags[mix64(self._keys) >> self._shift] = True
+        self._filter = np.packbits(flags, bitorder="little")
+
+    def _key(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+        return src.astype(np.uint64) * self._num_dst + dst.astype(np.uint64)
+
+    def contains(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+        """int64 [n]: the positions in ``src`` and ``dst``, int64 arrays [m], of pairs that are in the set; ascending."""
+        keys = self._key(src, dst)
+        bits = mix64(keys) >> self._shift
+        likely = self._filter[bits >> np.uint64(3)] >> (bits & np.uint64(7)).astype(np.uint8) & 1
+        some = np.flatnonzero(likely)
+        if not len(some):
+            return some
+        at = np.minimum(np.searchsorted(self._keys, keys[some]), len(self._keys) - 1)
+        found: np.ndarray = some[self._keys[at] == keys[some]]
+        return found
+
+
 _log = logging.getLogger(__name__)
+
 
 _NO_HASH = (
     "loader %r: an earlier release wrote this partition folder, without a hash of the split's ids: a checkpoint "
     "in mid-epoch resumes only with this partition. Partition again to resume with other parts."
 )
+
 
 _FEW_SEEDS = (
     "loader %r: %d seeds for %d ranks: a rank without seeds gets one batch with batch_size 0, in which the mean of a loss is not "
@@ -188,3 +241,31 @@ def _owner_ranks(seeds: TypedSeeds, manifest: Manifest, world_size: int) -> np.n
         rows = each.gids - manifest.offsets[each.node_type]
         parts.append(np.searchsorted(manifest.bounds[each.node_type], rows, side="right") - 1)
     return joined(parts) % world_size
+
+
+def ignored(manifest: Manifest, sampling: SamplingOptions, config: SamplerConfig) -> list[str]:
+    """Lines for the log where a loader ignores times or weights that edges have and its batches could depend on: those of seeds
+    alone do not, those of all neighbours not on weights, and those of a picker, which reads them itself, on neither."""
+    fanouts = {k for hop in config.fanouts for k in hop if k}
+    if not fanouts or config.picker is not None:
+        return []
+    found = [ignored_times(manifest, sampling.time_attr)]
+    if fanouts != {-1} and not config.last:
+        found.append(ignored_weights(manifest, sampling.weight_attr))
+    return [line for line in found if line is not None]
+
+
+def log_stored_dtypes(manifest: Manifest) -> None:
+    """Logs the dtype of each encoded attribute in batches; warns if the option has no effect."""
+    dtypes: dict[str, set[str]] = {}
+    for key, entry in manifest.encodings.items():
+        still = key in manifest.as_stored.encodings and entry.stored != "bfloat16"
+        dtypes.setdefault("float32, decoded from int8" if still else entry.stored, set()).add(key)
+    if not dtypes.keys() - {"float32, decoded from int8"}:
+        _log.warning(
+            "sampling.feature_dtype: stored has no effect: no attribute is stored as float16 or bfloat16. Remove it, or "
+            "partition with partition.storage."
+        )
+        return
+    attributes = "; ".join(f"{', '.join(sorted(keys))} as {dtype}" for dtype, keys in sorted(dtypes.items()))
+    _log.info("sampling.feature_dtype: stored: batches have %s.", attributes)

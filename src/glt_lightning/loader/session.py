@@ -19,13 +19,19 @@ from glt_lightning.loader.link_loader import DistLinkNeighborLoader, make_link_l
 from glt_lightning.loader.link_spec import LinkSpec
 from glt_lightning.loader.mapped import MappedGraph
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
-from glt_lightning.loader.pinning import cuda_pin
-from glt_lightning.loader.plans import attribute_reading, batch_manifest, make_plan, plan_identity, sampler_config
+from glt_lightning.loader.on_gpu import CopiesInFlight, cuda_pin
+from glt_lightning.loader.plans import (
+    attribute_reading,
+    batch_manifest,
+    ignored,
+    log_stored_dtypes,
+    make_plan,
+    plan_identity,
+    sampler_config,
+)
 from glt_lightning.loader.row_loader import RowSpec
 from glt_lightning.loader.spec import LoaderSpec
-from glt_lightning.loader.stored import ignored, log_stored_dtypes
 from glt_lightning.loader.subgraph_loader import DistSubGraphLoader, SubgraphCollate, check_subgraphs
-from glt_lightning.loader.transfer import CopiesInFlight
 from glt_lightning.workers import Producer, ProducerSetup, Ranks, SampledGraph
 
 _log = logging.getLogger(__name__)

@@ -19,9 +19,9 @@ from glt_lightning.base import (
     one_of,
 )
 from glt_lightning.graph import AnyGraph, Seeds
-from glt_lightning.loader.batch_transform import BatchTransform
 from glt_lightning.loader.subgraph_type import check_ptr, check_subgraph
 from glt_lightning.loader.times import as_times
+from glt_lightning.loader.transforms import BatchTransform
 from glt_lightning.loader.typed_plan import TypedSeeds, for_each_type, joined
 from glt_lightning.workers import DTYPES
 

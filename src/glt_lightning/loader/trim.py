@@ -8,14 +8,19 @@ of the rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch_geometric import EdgeIndex
+from torch_geometric.data import Data
+from torch_geometric.nn import GATConv, GATv2Conv, GCNConv, GINConv, SAGEConv
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
+from glt_lightning.base import DataError
 from glt_lightning.loader.aggregation import has_kernels
 from glt_lightning.loader.edge_index import believed, first_edges, hops_of, in_order, is_ascending, plain, traceable
 from glt_lightning.loader.fuse import sorted_edges
@@ -155,3 +160,138 @@ def run_layer(conv: nn.Module, form: Form, x: Tensor, size: LayerSize, edge_inde
         edges = sorted_edges(edge_index, size.sources, size.destinations)
         edge_index = edge_index if edges is None else edges
     return conv(sources, edge_index, *edge_values)[: size.destinations]
+
+
+# Self-loops in the order of the edges.
+
+
+def take_self_loops(convs: Iterable[nn.Module]) -> bool:
+    """Takes it off convolutions to add self-loops, if all of them do and read nothing else of an edge. Whether it did."""
+    found: list[Any] = list(convs)
+    if not all(type(c) in (GATConv, GATv2Conv) and c.add_self_loops and c.edge_dim is None for c in found):
+        return False
+    for conv in found:
+        conv.add_self_loops = False
+    return True
+
+
+def with_self_loops(edge_index: Tensor, num_nodes: int) -> Tensor:
+    """Edges [2, E], ascending in their destinations, and one loop for each node: [2, E + num_nodes], ascending as well.
+
+    The edges' own loops are last, as loops of one more node, whose output is dropped: to leave them out would make the number
+    of edges depend on their values, which `torch.compile` cannot follow, and which a read of each batch would have to wait for.
+    """
+    row, col = plain(edge_index)
+    between = row != col
+    before = torch.cat([between.new_zeros(1, dtype=torch.int64), between.cumsum(0)])  # of edges between two nodes
+    loops = torch.arange(num_nodes, device=col.device)
+    loop_place = before[torch.searchsorted(col.contiguous(), loops, right=True)] + loops
+    place = torch.where(between, before[:-1] + col, num_nodes + before[-1:] + (~between).cumsum(0) - 1)
+    moved = torch.stack([torch.cat([torch.where(between, end, num_nodes), loops]) for end in (row, col)])
+    return torch.empty_like(moved).index_copy(1, torch.cat([place, loop_place]), moved)
+
+
+def add_loop_sink(convs: Iterable[nn.Module]) -> None:
+    """Lets convolutions take all nodes of a batch, with edges that `with_self_loops` returned: of its one node more each makes a
+    row, and drops its output."""
+    for conv in convs:
+        conv.register_forward_pre_hook(_with_sink)
+        conv.register_forward_hook(_without_sink)
+
+
+def _with_sink(conv: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    x, *others = inputs
+    return torch.cat([x, x[-1:]]), *others
+
+
+def _without_sink(conv: nn.Module, inputs: tuple[Any, ...], out: Tensor) -> Tensor:
+    return out[:-1]
+
+
+def run_with_loops(conv: nn.Module, form: Form, x: Tensor, size: LayerSize, edge_index: Tensor) -> Tensor:
+    """`run_layer` over the edges into the destinations, and a loop for each of them."""
+    edges = with_self_loops(edge_index[:, : size.edges], size.destinations)
+    rows = size.destinations + 1
+    if len(x) < rows:
+        x = torch.cat([x, x[-1:]])
+    larger = LayerSize(max(size.sources, rows), rows, edges.size(1))
+    return run_layer(conv, form, x, larger, edges)[: size.destinations]
+
+
+def take_normalization(convs: Iterable[nn.Module]) -> bool | None:
+    """Takes GCN's normalisation off convolutions, so that it is computed once, with the degrees in the whole batch.
+
+    Returns whether it adds self-loops; None where it cannot be taken: the layers then do what they do. To ``improved`` PyG pays
+    regard where edges have weights, which those of a batch have not.
+    """
+    found: list[Any] = list(convs)
+    if not all(type(c) is GCNConv and c.normalize and c.flow == "source_to_target" for c in found):
+        return None
+    for conv in found:
+        conv.normalize = False
+    return bool(found[0].add_self_loops)
+
+
+def gcn_weights(edge_index: Tensor, num_nodes: int, dtype: torch.dtype, *, loops: bool) -> tuple[Tensor, Tensor]:
+    """Edges [2, E], with ``loops`` a loop for each node as the last edge into it, and GCN's factors [E] of all.
+
+    A loop that is among the edges stays there, with the factor 0, as in `with_self_loops`.
+    """
+    edges, weights = plain(edge_index), None
+    if loops:
+        row, col = edges
+        nodes = torch.arange(num_nodes, device=col.device)
+        before = torch.arange(len(col), device=col.device) + col  # edges and loops of smaller nodes
+        place = torch.cat([before, torch.searchsorted(col.contiguous(), nodes, right=True) + nodes])
+        edges = torch.cat([edges, nodes.expand(2, -1)], dim=1)
+        edges = torch.empty_like(edges).index_copy(1, place, edges)
+        weights = torch.ones_like(place, dtype=dtype).index_copy(0, before, (row != col).to(dtype))
+    return gcn_norm(edges, weights, num_nodes, add_self_loops=False, dtype=dtype)
+
+
+# The first layer of a GNN over what samplers have aggregated for it (``sampling.aggregate_first``).
+
+
+def aggregates_of(conv: nn.Module) -> tuple[str, ...]:
+    """The aggregates, ``mean`` or ``sum``, that a convolution takes in place of its neighbours' rows."""
+    if isinstance(conv, SAGEConv) and not conv.project:
+        return {"mean": ("mean",), "add": ("sum",), "sum": ("sum",)}.get(str(conv.aggr), ())
+    return ("sum",) if isinstance(conv, GINConv) else ()
+
+
+def run_aggregated(conv: Any, x: Tensor, aggregated: Tensor) -> Tensor:
+    """Outputs of a convolution from nodes' own rows, and the aggregate of their neighbours' rows."""
+    if isinstance(conv, GINConv):
+        return conv.nn(aggregated + (1 + conv.eps) * x)
+    out = conv.lin_l(aggregated)
+    if conv.root_weight:
+        out = out + conv.lin_r(x)
+    return functional.normalize(out, p=2.0, dim=-1) if conv.normalize else out
+
+
+def take_aggregate(batch: Data, takes: Sequence[str], layers: int, *, has_hops: bool = True) -> Tensor | None:
+    """What samplers have aggregated, float32 [N, D]; None where the batch has all rows.
+
+    has_hops: whether the edges are still those of their hops.
+
+    Raises `DataError` for an aggregate that the model does not take, of too few hops for its layers, or of other edges.
+    """
+    if "x_neighbors_aggr" not in batch:
+        return None
+    kind, hops = batch.x_neighbors_aggr, len(batch.num_sampled_nodes)
+    if kind not in takes:
+        raise DataError(
+            f"sampling.aggregate_first: the batch has the {kind} of each node's neighbours in place of the last hop; this model "
+            f"takes {' or '.join(takes) or 'no aggregate'}. Remove sampling.aggregate_first."
+        )
+    if hops < layers:
+        raise DataError(
+            f"sampling.aggregate_first: {hops} fan-outs for {layers} layers, but nodes of the last hop have no own rows. "
+            f"Give {layers} fan-outs (data.num_neighbors, data.eval_num_neighbors), or the model num_layers {hops}."
+        )
+    if not has_hops:
+        raise DataError(
+            "sampling.aggregate_first: a transform has added or removed edges or nodes, and the aggregates of the neighbours are "
+            "of those that were sampled. Remove sampling.aggregate_first or the transform."
+        )
+    return batch.x_neighbors

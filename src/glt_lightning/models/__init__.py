@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 from glt_lightning.base import lazy_names
 
 if TYPE_CHECKING:
-    from glt_lightning.models.link_metrics import (
-        OGBMRR as OGBMRR,
-        HitsAtK as HitsAtK,
-    )
     from glt_lightning.models.link_predictor import (
         LinkPredictor as LinkPredictor,
+    )
+    from glt_lightning.models.link_scores import (
+        OGBMRR as OGBMRR,
+        HitsAtK as HitsAtK,
     )
     from glt_lightning.models.node_predictor import (
         NodePredictor as NodePredictor,
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 # What users and other rooms ask for, by the module that defines it
 _MODULES = {
-    "link_metrics": (
+    "link_predictor": ("LinkPredictor",),
+    "link_scores": (
         "HitsAtK",
         "OGBMRR",
     ),
-    "link_predictor": ("LinkPredictor",),
     "node_predictor": ("NodePredictor",),
     "sage": ("GraphSAGE",),
 }

@@ -40,9 +40,7 @@ from glt_lightning.models.gnn import (
     find_forms,
     num_seeds,
 )
-from glt_lightning.models.hgt import HGTLayer
-from glt_lightning.models.layers import conv_names, made, make_conv
-from glt_lightning.models.rgcn import EdgeKindConv, RGCNLayer
+from glt_lightning.models.layers import EdgeKindConv, HGTLayer, RGCNLayer, conv_names, made, make_conv
 
 _TYPED = ("HGT", "RGCN")
 _FOR_TWO_TYPES = ("EdgeCNN", "GAT", "GIN", "GraphSAGE")

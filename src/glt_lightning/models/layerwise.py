@@ -29,8 +29,7 @@ from glt_lightning.inference import (
 )
 from glt_lightning.models.encoders import ConvStack, FamilyEncoder
 from glt_lightning.models.gnn import HeterogeneousEncoder, HomogeneousGNN
-from glt_lightning.models.hgt import HGTLayer
-from glt_lightning.models.rgcn import RGCNLayer
+from glt_lightning.models.layers import HGTLayer, RGCNLayer
 
 if TYPE_CHECKING:
     from glt_lightning.inference import LayerwiseRun

@@ -19,11 +19,19 @@ from glt_lightning.models.encoders import EncoderShape, make_encoder
 from glt_lightning.models.fits import require_same_inputs
 from glt_lightning.models.gnn import Metadata, num_seeds
 from glt_lightning.models.layerwise import ReadyLayers, rank_test_edges
-from glt_lightning.models.link_decoders import make_decoder
-from glt_lightning.models.link_metrics import OGBMRR, HitsAtK
-from glt_lightning.models.link_scores import LOSSES, LinkScores, edge_ends, mean_loss, score_links, types_in
-from glt_lightning.models.metrics import monitor_of, only_checks, update_metric
+from glt_lightning.models.link_scores import (
+    LOSSES,
+    OGBMRR,
+    HitsAtK,
+    LinkScores,
+    edge_ends,
+    make_decoder,
+    mean_loss,
+    score_links,
+    types_in,
+)
 from glt_lightning.models.row_embeddings import adam_of, check_node_embedding
+from glt_lightning.models.tasks import monitor_of, only_checks, update_metric
 
 if TYPE_CHECKING:
     from glt_lightning.inference import LayerwiseRun

@@ -18,9 +18,8 @@ from glt_lightning.models.encoders import EncoderShape, make_encoder
 from glt_lightning.models.fits import one_type, require_same_inputs
 from glt_lightning.models.gnn import Metadata
 from glt_lightning.models.layerwise import ReadyLayers
-from glt_lightning.models.metrics import make_metrics, metric_names, monitor_of, only_checks, update_metric
 from glt_lightning.models.row_embeddings import adam_of, check_node_embedding
-from glt_lightning.models.tasks import make_task
+from glt_lightning.models.tasks import make_metrics, make_task, metric_names, monitor_of, only_checks, update_metric
 
 Batch: TypeAlias = Data | HeteroData
 

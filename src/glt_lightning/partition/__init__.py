@@ -30,26 +30,17 @@ from typing import TYPE_CHECKING
 from glt_lightning.base import lazy_names
 
 if TYPE_CHECKING:
+    from glt_lightning.partition.assign.assigners import (
+        FrequencyAssigner as FrequencyAssigner,
+        MetisAssigner as MetisAssigner,
+        RandomAssigner as RandomAssigner,
+        StreamingAssigner as StreamingAssigner,
+        frequency_parts as frequency_parts,
+    )
     from glt_lightning.partition.assign.base import (
         Assigner as Assigner,
         Assignment as Assignment,
         GraphToPartition as GraphToPartition,
-    )
-    from glt_lightning.partition.assign.frequency import (
-        FrequencyAssigner as FrequencyAssigner,
-        frequency_parts as frequency_parts,
-    )
-    from glt_lightning.partition.assign.metis import (
-        MetisAssigner as MetisAssigner,
-    )
-    from glt_lightning.partition.assign.random import (
-        RandomAssigner as RandomAssigner,
-    )
-    from glt_lightning.partition.assign.streaming import (
-        StreamingAssigner as StreamingAssigner,
-    )
-    from glt_lightning.partition.assigned import (
-        assign_graph as assign_graph,
     )
     from glt_lightning.partition.build.degrees import (
         Degrees as Degrees,
@@ -72,9 +63,6 @@ if TYPE_CHECKING:
     from glt_lightning.partition.folder import (
         whole_file as whole_file,
     )
-    from glt_lightning.partition.follow import (
-        follow_batches as follow_batches,
-    )
     from glt_lightning.partition.hotness.rank import (
         Hotness as Hotness,
     )
@@ -85,50 +73,49 @@ if TYPE_CHECKING:
     from glt_lightning.partition.in_memory import (
         partition_in_memory as partition_in_memory,
     )
-    from glt_lightning.partition.labels import (
-        check_labels as check_labels,
-    )
-    from glt_lightning.partition.link_pairs import (
+    from glt_lightning.partition.links import (
+        LinkSplit as LinkSplit,
         Pairs as Pairs,
         contains as contains,
-    )
-    from glt_lightning.partition.link_split import (
-        LinkSplit as LinkSplit,
         random_link_split as random_link_split,
     )
     from glt_lightning.partition.parts_folder import (
         complete_partition as complete_partition,
         finished_parts as finished_parts,
     )
-    from glt_lightning.partition.sources.arrays import (
-        edge_ends as edge_ends,
-        host_array as host_array,
+    from glt_lightning.partition.run import (
+        assign_graph as assign_graph,
+        follow_batches as follow_batches,
     )
     from glt_lightning.partition.sources.base import (
         ArraySource as ArraySource,
         GraphSource as GraphSource,
+        array_fingerprint as array_fingerprint,
         categories_of as categories_of,
         classes_of as classes_of,
         pick_target as pick_target,
     )
-    from glt_lightning.partition.sources.fingerprint import (
-        array_fingerprint as array_fingerprint,
+    from glt_lightning.partition.sources.files import (
+        UNREADABLE as UNREADABLE,
+        load_saved as load_saved,
+    )
+    from glt_lightning.partition.sources.npz import (
+        edge_ends as edge_ends,
+        host_array as host_array,
+        split_ids as split_ids,
+        split_keys as split_keys,
     )
     from glt_lightning.partition.sources.open import (
         open_source as open_source,
     )
-    from glt_lightning.partition.sources.saved import (
-        UNREADABLE as UNREADABLE,
-        load_saved as load_saved,
+    from glt_lightning.partition.sources.pyg import (
+        array_of as array_of,
+        tensor_of as tensor_of,
     )
     from glt_lightning.partition.sources.scipy_sparse import (
         is_matrix as is_matrix,
     )
-    from glt_lightning.partition.sources.split_arrays import (
-        split_ids as split_ids,
-        split_keys as split_keys,
-    )
-    from glt_lightning.partition.sources.tables.lookup import (
+    from glt_lightning.partition.sources.tables.columns import (
         has_ids as has_ids,
         user_ids as user_ids,
     )
@@ -147,11 +134,8 @@ if TYPE_CHECKING:
         fingerprint as fingerprint,
         reverse_edge_type as reverse_edge_type,
     )
-    from glt_lightning.partition.sources.torch_arrays import (
-        array_of as array_of,
-        tensor_of as tensor_of,
-    )
     from glt_lightning.partition.splits import (
+        check_labels as check_labels,
         check_overlap as check_overlap,
     )
     from glt_lightning.partition.verify import (
@@ -167,19 +151,18 @@ if TYPE_CHECKING:
 
 # What users and other rooms ask for, by the module that defines it
 _MODULES = {
+    "assign.assigners": (
+        "FrequencyAssigner",
+        "MetisAssigner",
+        "RandomAssigner",
+        "StreamingAssigner",
+        "frequency_parts",
+    ),
     "assign.base": (
         "Assigner",
         "Assignment",
         "GraphToPartition",
     ),
-    "assign.frequency": (
-        "FrequencyAssigner",
-        "frequency_parts",
-    ),
-    "assign.metis": ("MetisAssigner",),
-    "assign.random": ("RandomAssigner",),
-    "assign.streaming": ("StreamingAssigner",),
-    "assigned": ("assign_graph",),
     "build.degrees": ("Degrees",),
     "build.edge_types": (
         "StoredEdgeType",
@@ -193,49 +176,51 @@ _MODULES = {
     ),
     "edge_splits.source": ("hold_out_edges",),
     "folder": ("whole_file",),
-    "follow": ("follow_batches",),
     "hotness.rank": ("Hotness",),
     "hotness.vip": (
         "inclusion",
         "seed_probabilities",
     ),
     "in_memory": ("partition_in_memory",),
-    "labels": ("check_labels",),
-    "link_pairs": (
+    "links": (
+        "LinkSplit",
         "Pairs",
         "contains",
-    ),
-    "link_split": (
-        "LinkSplit",
         "random_link_split",
     ),
     "parts_folder": (
         "complete_partition",
         "finished_parts",
     ),
-    "sources.arrays": (
-        "edge_ends",
-        "host_array",
+    "run": (
+        "assign_graph",
+        "follow_batches",
     ),
     "sources.base": (
         "ArraySource",
         "GraphSource",
+        "array_fingerprint",
         "categories_of",
         "classes_of",
         "pick_target",
     ),
-    "sources.fingerprint": ("array_fingerprint",),
-    "sources.open": ("open_source",),
-    "sources.saved": (
+    "sources.files": (
         "UNREADABLE",
         "load_saved",
     ),
-    "sources.scipy_sparse": ("is_matrix",),
-    "sources.split_arrays": (
+    "sources.npz": (
+        "edge_ends",
+        "host_array",
         "split_ids",
         "split_keys",
     ),
-    "sources.tables.lookup": (
+    "sources.open": ("open_source",),
+    "sources.pyg": (
+        "array_of",
+        "tensor_of",
+    ),
+    "sources.scipy_sparse": ("is_matrix",),
+    "sources.tables.columns": (
         "has_ids",
         "user_ids",
     ),
@@ -252,11 +237,10 @@ _MODULES = {
         "fingerprint",
         "reverse_edge_type",
     ),
-    "sources.torch_arrays": (
-        "array_of",
-        "tensor_of",
+    "splits": (
+        "check_labels",
+        "check_overlap",
     ),
-    "splits": ("check_overlap",),
     "verify": (
         "hash_partition",
         "verify_partition",

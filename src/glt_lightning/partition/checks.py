@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 
 from glt_lightning.base import DataError, EdgeType, counted, edge_type_str
 from glt_lightning.kernels import BFLOAT16
-from glt_lightning.partition.labels import check_labels
 from glt_lightning.partition.sources.base import EdgeList, GraphSource, Rows, counted_by, file_of
+from glt_lightning.partition.splits import check_labels
 
 RESERVED = {"n_id", "hotness", "indptr", "indices", "edge_ids"}
 

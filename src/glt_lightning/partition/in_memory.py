@@ -24,11 +24,11 @@ from glt_lightning.graph import (
     node_path,
     node_times_path,
 )
+from glt_lightning.partition.build.builder import manifest_head
 from glt_lightning.partition.build.degrees import Degrees
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.edges import EdgeJob, write_edges
 from glt_lightning.partition.build.layout import NodeLayout
-from glt_lightning.partition.build.manifest_head import manifest_head
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.sources.base import GraphSource
 

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import combinations
 
 import numpy as np
 
 from glt_lightning.base import DataError, NodeType, counted
 from glt_lightning.graph import INTEGER_MASK, is_integer_mask
+from glt_lightning.kernels import BFLOAT16, from_bfloat16
 from glt_lightning.partition.build.degrees import known_nodes
-from glt_lightning.partition.sources.base import GraphSource, counted_by, file_of, lacking_rows, name_of
+from glt_lightning.partition.build.normalize import row_chunks
+from glt_lightning.partition.sources.base import (
+    GraphSource,
+    Rows,
+    classes_of,
+    counted_by,
+    file_of,
+    lacking_rows,
+    name_of,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -95,3 +105,101 @@ def check_overlap(
                 "or set partition.allow: [overlapping_splits]."
             )
         _log.warning("%s. Metrics of the two splits are then not independent.", finding)
+
+
+# A model with this many outputs costs little, whatever the labels are.
+_FEW_CLASSES = 1000
+
+
+# Largest accepted ratio of classes (largest label + 1) to labels that occur. Years used as labels reach about a hundred, one
+# stray label a million; in the published data sets every class occurs, which is a ratio of 1.
+_CLASSES_PER_LABEL = 10
+
+
+def check_labels(source: GraphSource, node_type: NodeType, allow: Collection[str]) -> None:
+    """Raises `DataError` for labels that are text, NaN or infinite, or of far more classes than occur.
+
+    allow: ``partition.allow``, which can permit the last two.
+    """
+    y = source.node_attrs(node_type).get("y")
+    if y is None:
+        return
+    what = f"{file_of(source)}y of node type {node_type!r}"
+    if y.dtype.kind in "USO":
+        raise DataError(
+            f"{what}: the labels are text ({y.dtype}), but classes are integers from 0. Convert them: names, y = "
+            "numpy.unique(text, return_inverse=True). Only in tables of nodes may labels be text."
+        )
+    if y.dtype.kind == "f" or y.dtype == BFLOAT16:
+        if "nonfinite_labels" not in allow:
+            _require_finite(y, what)
+    elif node_type == source.target_type and len(y.shape) == 1 and "sparse_labels" not in allow:
+        _require_dense(y, what)
+
+
+def _require_finite(y: Rows, what: str) -> None:
+    for begin, chunk in _numbered(y):
+        values = from_bfloat16(chunk.view("<u2")) if y.dtype == BFLOAT16 else chunk
+        bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
+        if bad.any():
+            at = int(bad.argmax())
+            kind = "NaN" if np.isnan(values[at]).any() else "infinite"
+            raise DataError(
+                f"{what}: the label of node {begin + at} is {kind}. Give nodes without a label the integer label -1 and leave "
+                "them out of the splits. If your module handles such labels, set partition.allow: [nonfinite_labels]."
+            )
+
+
+def _require_dense(y: Rows, what: str) -> None:
+    classes = max((classes_of(chunk) or 0 for _, chunk in _numbered(y)), default=0)
+    if classes <= _FEW_CLASSES:
+        return
+    occur = len(y)
+    if classes <= _CLASSES_PER_LABEL * occur:
+        seen = np.zeros(classes, bool)
+        for _, chunk in _numbered(y):
+            seen[chunk[chunk >= 0]] = True
+        occur = int(np.count_nonzero(seen))
+    if classes > _CLASSES_PER_LABEL * occur:
+        node = next(begin + int(np.argmax(chunk)) for begin, chunk in _numbered(y) if chunk.max() == classes - 1)
+        raise DataError(
+            f"{what}: the largest label is {classes - 1:,} (node {node}), which makes {classes:,} classes, of which at most "
+            f"{occur:,} occur. Renumber the labels (numpy.unique(y, return_inverse=True)), convert them to floats for a "
+            "regression, or set partition.allow: [sparse_labels]."
+        )
+
+
+def check_seed_labels(
+    source: GraphSource, splits: Mapping[str, tuple[NodeType, np.ndarray]], allow: Collection[str]
+) -> None:
+    """Raises `DataError` for training nodes without a label, unless ``allow`` (``partition.allow``) permits them. Warns of such
+    nodes in other splits, where they may be meant for prediction."""
+    for name, (node_type, ids) in splits.items():
+        y = source.node_attrs(node_type).get("y")
+        if y is None or not len(ids) or len(y.shape) > 1 or y.dtype.kind not in "if":
+            continue
+        labels = y[ids]
+        missing = np.isnan(labels) if y.dtype.kind == "f" else labels < 0
+        if not missing.any():
+            continue
+        at = int(missing.argmax())
+        missing_of = f"{np.count_nonzero(missing):,} of {counted(len(ids), 'node')}"
+        example = _label_of(source, node_type, int(ids[at]), labels[at])
+        finding = f"{file_of(source)}splits: {name}: no label for {missing_of} ({example})"
+        if name == "train" and "unlabelled_seeds" not in allow:
+            raise DataError(f"{finding}. Remove them from the split, or set partition.allow: [unlabelled_seeds].")
+        _log.warning("%s. Ignore this if they are there to be predicted.", finding)
+
+
+def _label_of(source: GraphSource, node_type: NodeType, node: int, label: object) -> str:
+    if hasattr(source, "user_ids"):  # a table, where the label of such a node is negative or an empty cell
+        return f"for example node {name_of(source, node_type, node)}"
+    return f"y of node {node} is {label}"
+
+
+def _numbered(rows: Rows) -> Iterator[tuple[int, np.ndarray]]:
+    """(index of the first row, rows) of each chunk."""
+    begin = 0
+    for chunk in row_chunks(rows):
+        yield begin, chunk
+        begin += len(chunk)

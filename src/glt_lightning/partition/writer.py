@@ -13,9 +13,8 @@ from glt_lightning.partition.assign import assigner_of
 from glt_lightning.partition.assign.base import Assigner
 from glt_lightning.partition.edge_splits.source import LinkSource
 from glt_lightning.partition.folder import exclusive
-from glt_lightning.partition.follow import follow_batches
 from glt_lightning.partition.parts_folder import LOCK_TIMEOUT_S, is_begun
-from glt_lightning.partition.run import Run, reuse
+from glt_lightning.partition.run import Run, follow_batches, reuse
 from glt_lightning.partition.sources.base import GraphSource
 from glt_lightning.partition.splits import resolve_splits
 

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 from glt_lightning.base import lazy_names
 
 if TYPE_CHECKING:
-    from glt_lightning.sampling.aggregate import (
+    from glt_lightning.sampling.assemble import (
         require_aggregable as require_aggregable,
     )
     from glt_lightning.sampling.counters import (
@@ -47,17 +47,12 @@ if TYPE_CHECKING:
         role_key as role_key,
         streams as streams,
     )
-    from glt_lightning.sampling.fanouts import (
-        fanout_table as fanout_table,
-    )
-    from glt_lightning.sampling.hops import (
-        k_hop as k_hop,
-    )
     from glt_lightning.sampling.importance_task import (
         ImportanceTask as ImportanceTask,
     )
     from glt_lightning.sampling.khop import (
         KHopSampler as KHopSampler,
+        k_hop as k_hop,
         neighbor_source as neighbor_source,
     )
     from glt_lightning.sampling.link_task import (
@@ -103,6 +98,7 @@ if TYPE_CHECKING:
         SamplerConfig as SamplerConfig,
         batch_key as batch_key,
         drawn_from as drawn_from,
+        fanout_table as fanout_table,
         shuffle_key as shuffle_key,
     )
     from glt_lightning.sampling.sample import (
@@ -163,7 +159,7 @@ if TYPE_CHECKING:
 
 # What users and other rooms ask for, by the module that defines it
 _MODULES = {
-    "aggregate": ("require_aggregable",),
+    "assemble": ("require_aggregable",),
     "counters": ("Counters",),
     "device_draft": ("GpuSamplers",),
     "device_source": ("DeviceSource",),
@@ -171,11 +167,10 @@ _MODULES = {
         "role_key",
         "streams",
     ),
-    "fanouts": ("fanout_table",),
-    "hops": ("k_hop",),
     "importance_task": ("ImportanceTask",),
     "khop": (
         "KHopSampler",
+        "k_hop",
         "neighbor_source",
     ),
     "link_task": (
@@ -213,6 +208,7 @@ _MODULES = {
         "SamplerConfig",
         "batch_key",
         "drawn_from",
+        "fanout_table",
         "shuffle_key",
     ),
     "sample": (

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from glt_lightning.base import DataError
 from glt_lightning.graph import DeviceIndex, LocalPartition, RemoteCache
-from glt_lightning.sampling.aggregate import require_aggregable
-from glt_lightning.sampling.assemble import assemble
-from glt_lightning.sampling.hops import k_hop
+from glt_lightning.kernels import ExcludedEdges, Trees, run_hops
+from glt_lightning.sampling.assemble import assemble, require_aggregable
 from glt_lightning.sampling.host_source import HostSource
 from glt_lightning.sampling.importance import ImportanceSource, partition_for
 from glt_lightning.sampling.links import LinksSampler
-from glt_lightning.sampling.neighbors import LocalSource, NeighborSource
+from glt_lightning.sampling.neighbors import Found, LocalSource, NeighborSource
 from glt_lightning.sampling.request import BatchRequest, SamplerConfig
 from glt_lightning.sampling.routed_source import RoutedSource
 from glt_lightning.sampling.sample import Draft
 from glt_lightning.sampling.source import RemoteRows
+from glt_lightning.sampling.subgraph import complete_edges
 
 if TYPE_CHECKING:
-    from glt_lightning.graph import DeviceStore  # imports torch
+    from glt_lightning.graph import DeviceStore
 
 
 def neighbor_source(
@@ -88,3 +93,44 @@ class KHopSampler:
         found = k_hop(self.source, ends.seeds, request.key_of_neighbors, ends.excluded, ends.trees)
         self.source.local.counters.add(ends.counters)
         return assemble(self.source, request, found, ends.arrays, ends.examples)
+
+
+# The nodes and edges of a k-hop batch, from any source.
+
+
+def k_hop(
+    source: NeighborSource,
+    seeds: Mapping[int, np.ndarray],
+    key: int,
+    excluded: ExcludedEdges | None = None,
+    trees: Trees | None = None,
+) -> Found:
+    """The nodes and edges of a batch, also those edges that ``source.config.subgraph`` asks for. Its arrays in the host's memory
+    are valid until the next batch.
+
+    seeds: by node type int64 [S] gids, of any number of types; a seed that comes twice has two rows.
+    key: 64-bit key of all draws.
+    excluded: edges that the batch is sampled without; rows that have none of them are drawn from as ever.
+    trees: of the seeds, where the source's config is ``disjoint``; None: each seed has its own.
+    Raises `DataError` for seeds and excluded edges outside their types and trees that do not fit the seeds, `PartitionError` for
+    damaged rows, `PeerError`, naming an owner that does not answer.
+    """
+    begin = time.perf_counter()
+    source.begin()
+    if source.config.disjoint:
+        trees = (trees or Trees()).for_seeds(seeds)
+    elif trees is not None:
+        raise DataError("k_hop: got trees for a batch that is not disjoint.")
+    found = source.khop(seeds, key, excluded, trees)
+    if found is None:
+        batch = source.local.start(seeds, trees)
+        later = excluded
+        if excluded is not None and trees is None and source.config.importance is None:
+            # a node is expanded once, a seed in the first hop: later hops mostly have nothing to look for, unless they walk
+            later = excluded.without_seeds(seeds, source.view)
+        run_hops(source, batch, key, source.config.fanouts, (excluded, later))
+        found = batch.result()
+    found = complete_edges(source, found, excluded)
+    counters = source.local.counters
+    counters.sample_s = time.perf_counter() - begin - counters.remote_s
+    return found

@@ -3,7 +3,7 @@ optimizers.
 
 A table lies in a memfd that the first rank of a host makes and all ranks of the host map (docs/decisions/019). Reads
 and the steps of optimizers touch the memory directly; plain writes hold the table's ``flock``, which the kernel frees
-when its holder dies. Rows of other hosts are asked of their shard's server (``remote_home.py``) and written there.
+when its holder dies. Rows of other hosts are asked of their shard's server (``home.py``) and written there.
 Gradients of embeddings are exchanged by the ranks once per step (``exchange.py``); rows go beside the checkpoint, each
 host its own (``saved.py``).
 
@@ -58,18 +58,16 @@ if TYPE_CHECKING:
         OPEN_GRAPHS as OPEN_GRAPHS,
         DistTensor as DistTensor,
         init_of as init_of,
-    )
-    from glt_lightning.tensors.dist_values import (
         rows_of_index as rows_of_index,
+    )
+    from glt_lightning.tensors.exchange import (
+        EmbeddingRows as EmbeddingRows,
+    )
+    from glt_lightning.tensors.home import (
+        Reach as Reach,
     )
     from glt_lightning.tensors.reader import (
         GraphReader as GraphReader,
-    )
-    from glt_lightning.tensors.remote_home import (
-        Reach as Reach,
-    )
-    from glt_lightning.tensors.rows import (
-        EmbeddingRows as EmbeddingRows,
     )
     from glt_lightning.tensors.saved import (
         WEIGHT as WEIGHT,
@@ -134,11 +132,11 @@ _MODULES = {
         "DistTensor",
         "OPEN_GRAPHS",
         "init_of",
+        "rows_of_index",
     ),
-    "dist_values": ("rows_of_index",),
+    "exchange": ("EmbeddingRows",),
+    "home": ("Reach",),
     "reader": ("GraphReader",),
-    "remote_home": ("Reach",),
-    "rows": ("EmbeddingRows",),
     "saved": (
         "RowsToSave",
         "SavedRows",

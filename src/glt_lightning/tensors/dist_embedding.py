@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from glt_lightning.base import ROW_STORAGES, DataError, OptionError, one_of
 from glt_lightning.kernels import RowSums, merge_rows
 from glt_lightning.tensors.dist_graph import DistGraph
-from glt_lightning.tensors.rows import EmbeddingRows, Held
+from glt_lightning.tensors.exchange import EmbeddingRows, Held
 from glt_lightning.tensors.saved import WEIGHT, open_saved
 from glt_lightning.tensors.tables import TableSpec
 from glt_lightning.workers import on_all_or_none

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glt_lightning.base import DataError
-from glt_lightning.tensors.dist_tensor import DistTensor
-from glt_lightning.tensors.dist_values import torch_dtype
+from glt_lightning.tensors.dist_tensor import DistTensor, torch_dtype
 from glt_lightning.tensors.reader import GraphReader
-from glt_lightning.tensors.saved import RowsToSave, SavedRows
-from glt_lightning.tensors.snapshot import kind_and_shape, load_table, rows_to_save, save_tables
+from glt_lightning.tensors.saved import RowsToSave, SavedRows, kind_and_shape, load_table, rows_to_save, save_tables
 from glt_lightning.tensors.values import ValueType
 from glt_lightning.workers import on_all_or_none
 

@@ -12,10 +12,8 @@ from torch import Tensor
 
 from glt_lightning.base import DataError, EdgeType, NodeType, OptionError
 from glt_lightning.tensors.dist_graph import DistGraph
-from glt_lightning.tensors.dist_tensor import DistTensor, only_graph
-from glt_lightning.tensors.dist_values import rows_of_index
-from glt_lightning.tensors.space import RowSpace
-from glt_lightning.tensors.split import local_share, split_rows
+from glt_lightning.tensors.dist_tensor import DistTensor, only_graph, rows_of_index
+from glt_lightning.tensors.space import RowSpace, local_share, split_rows
 
 _AT_ONCE = 1 << 20  # rows of a mask that are read at once
 _FEW_LOCAL = 0.8

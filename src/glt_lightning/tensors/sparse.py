@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from glt_lightning.base import DataError, OptionError, one_of
 from glt_lightning.kernels import Adjust, RowSums, adagrad_rows, adam_rows, merge_rows, row_squares, sgd_rows
 from glt_lightning.tensors.dist_embedding import MARKER, DistEmbedding
-from glt_lightning.tensors.exchange import Exchange, open_exchange
-from glt_lightning.tensors.norm import norms
+from glt_lightning.tensors.exchange import Exchange, norms, open_exchange
 from glt_lightning.tensors.saved import open_saved
 
 Reduction = Literal["ddp", "occurrences"]

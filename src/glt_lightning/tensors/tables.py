@@ -15,8 +15,8 @@ import numpy as np
 
 from glt_lightning.base import DataError, GLTError, OptionError, PeerError, TensorOptions, long_work, size
 from glt_lightning.graph import SharedArrays
+from glt_lightning.tensors.home import LazyHomes, RemoteHomes
 from glt_lightning.tensors.init import Init, fill, read_init
-from glt_lightning.tensors.remote_home import LazyHomes, RemoteHomes
 from glt_lightning.tensors.scratch import ON_DISK, on_scratch
 from glt_lightning.tensors.space import Homes, RowSpace
 from glt_lightning.tensors.table import ROWS, WRITERS, OwnPart, SharedTable, WriteEpoch, own_parts

@@ -36,48 +36,41 @@ if TYPE_CHECKING:
     from glt_lightning.workers.cluster.cache import (
         NOTHING_TO_CACHE as NOTHING_TO_CACHE,
     )
-    from glt_lightning.workers.cluster.context import (
-        DistContext as DistContext,
-        Role as Role,
-    )
     from glt_lightning.workers.cluster.device_fill import (
         read_rows as read_rows,
     )
     from glt_lightning.workers.cluster.graph import (
         ClusterGraph as ClusterGraph,
+        DistContext as DistContext,
         RemoteGraph as RemoteGraph,
+        Role as Role,
+        placed_parts as placed_parts,
     )
     from glt_lightning.workers.cluster.link import (
         Link as Link,
-    )
-    from glt_lightning.workers.cluster.placement import (
-        placed_parts as placed_parts,
-    )
-    from glt_lightning.workers.cluster.server_status import (
-        ask_status as ask_status,
-    )
-    from glt_lightning.workers.cluster.silence import (
         Silence as Silence,
     )
+    from glt_lightning.workers.cluster.owner import (
+        ask_status as ask_status,
+    )
     from glt_lightning.workers.producer.base import (
+        Exchange as Exchange,
+        GatherCounts as GatherCounts,
+        InFlight as InFlight,
         JoiningProducer as JoiningProducer,
         Producer as Producer,
         ProducerSetup as ProducerSetup,
+        Ranks as Ranks,
         SampledGraph as SampledGraph,
+        alone as alone,
+        with_channel_bytes as with_channel_bytes,
     )
     from glt_lightning.workers.producer.group import (
         WorkerGroup as WorkerGroup,
+        share_uva as share_uva,
     )
     from glt_lightning.workers.producer.host_parts import (
         HostParts as HostParts,
-    )
-    from glt_lightning.workers.producer.in_flight import (
-        InFlight as InFlight,
-        with_channel_bytes as with_channel_bytes,
-    )
-    from glt_lightning.workers.producer.inline import (
-        InlineProducer as InlineProducer,
-        OwnSamplers as OwnSamplers,
     )
     from glt_lightning.workers.producer.look_ahead import (
         LoaderRun as LoaderRun,
@@ -88,31 +81,22 @@ if TYPE_CHECKING:
         on_all_or_none as on_all_or_none,
         once_per_host as once_per_host,
     )
-    from glt_lightning.workers.producer.ranks import (
-        Exchange as Exchange,
-        GatherCounts as GatherCounts,
-        Ranks as Ranks,
-        alone as alone,
+    from glt_lightning.workers.producer.process import (
+        OnLoss as OnLoss,
+        end_by_deadline as end_by_deadline,
     )
     from glt_lightning.workers.producer.samplers import (
+        InlineProducer as InlineProducer,
+        OwnSamplers as OwnSamplers,
         Sampler as Sampler,
         Samplers as Samplers,
         SamplerSource as SamplerSource,
     )
-    from glt_lightning.workers.producer.shared_uva import (
-        share_uva as share_uva,
-    )
     from glt_lightning.workers.producer.subprocess import (
         SubprocessProducer as SubprocessProducer,
     )
-    from glt_lightning.workers.producer.watch import (
-        OnLoss as OnLoss,
-        end_by_deadline as end_by_deadline,
-    )
     from glt_lightning.workers.server.hosted import (
         HostedServer as HostedServer,
-    )
-    from glt_lightning.workers.server.plan import (
         ServerPlan as ServerPlan,
         server_gpus as server_gpus,
     )
@@ -164,35 +148,36 @@ if TYPE_CHECKING:
 # What users and other rooms ask for, by the module that defines it
 _MODULES = {
     "cluster.cache": ("NOTHING_TO_CACHE",),
-    "cluster.context": (
-        "DistContext",
-        "Role",
-    ),
     "cluster.device_fill": ("read_rows",),
     "cluster.graph": (
         "ClusterGraph",
+        "DistContext",
         "RemoteGraph",
+        "Role",
+        "placed_parts",
     ),
-    "cluster.link": ("Link",),
-    "cluster.placement": ("placed_parts",),
-    "cluster.server_status": ("ask_status",),
-    "cluster.silence": ("Silence",),
+    "cluster.link": (
+        "Link",
+        "Silence",
+    ),
+    "cluster.owner": ("ask_status",),
     "producer.base": (
+        "Exchange",
+        "GatherCounts",
+        "InFlight",
         "JoiningProducer",
         "Producer",
         "ProducerSetup",
+        "Ranks",
         "SampledGraph",
-    ),
-    "producer.group": ("WorkerGroup",),
-    "producer.host_parts": ("HostParts",),
-    "producer.in_flight": (
-        "InFlight",
+        "alone",
         "with_channel_bytes",
     ),
-    "producer.inline": (
-        "InlineProducer",
-        "OwnSamplers",
+    "producer.group": (
+        "WorkerGroup",
+        "share_uva",
     ),
+    "producer.host_parts": ("HostParts",),
     "producer.look_ahead": (
         "LoaderRun",
         "LookAhead",
@@ -202,25 +187,20 @@ _MODULES = {
         "on_all_or_none",
         "once_per_host",
     ),
-    "producer.ranks": (
-        "Exchange",
-        "GatherCounts",
-        "Ranks",
-        "alone",
+    "producer.process": (
+        "OnLoss",
+        "end_by_deadline",
     ),
     "producer.samplers": (
+        "InlineProducer",
+        "OwnSamplers",
         "Sampler",
         "SamplerSource",
         "Samplers",
     ),
-    "producer.shared_uva": ("share_uva",),
     "producer.subprocess": ("SubprocessProducer",),
-    "producer.watch": (
-        "OnLoss",
-        "end_by_deadline",
-    ),
-    "server.hosted": ("HostedServer",),
-    "server.plan": (
+    "server.hosted": (
+        "HostedServer",
         "ServerPlan",
         "server_gpus",
     ),

@@ -7,12 +7,11 @@ from html import unescape
 
 import pytest
 
-from glt_lightning.lightning.callbacks.epoch_totals import EpochTotals
+from glt_lightning.lightning.callbacks.monitor import EpochTotals
 from glt_lightning.lightning.callbacks.verdict import ADVICE, stages
-from glt_lightning.lightning.report.html import run_html
-from glt_lightning.lightning.report.record import EpochRecord, RunRecord, by_quantity
+from glt_lightning.lightning.report.html import EpochRecord, RunRecord, by_quantity, run_html
 from glt_lightning.sampling import Counters
-from tests.report.test_shown import Page
+from tests.cli.test_shown import Page
 
 REMOTE = Counters(
     local_rows=600,

@@ -10,7 +10,7 @@ import pytest
 
 from glt_lightning.base import DataError
 from glt_lightning.partition import open_source
-from glt_lightning.partition.sources import demo, import_graph
+from glt_lightning.partition.sources import demo, demo as import_graph
 
 FILES = {
     "__init__.py": "from .nn import Linear  # comment\nfrom . import ops",

@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 
 from glt_lightning.base import EDGE, NODE, DataError, PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
-from glt_lightning.partition.sources.download import fetch_zip
+from glt_lightning.partition.sources.files import fetch_zip
 from glt_lightning.partition.sources.ogb.layout import nan_to_unlabelled
 from tests.helpers.ogb_layout import RawGraph, lay_out, lay_out_mag, lay_out_papers, write_table
 from tests.helpers.partition_truth import edges_of, read_folder

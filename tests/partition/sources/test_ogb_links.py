@@ -12,7 +12,7 @@ import torch
 
 from glt_lightning.base import EDGE, NODE, DataError, PartitionOptions
 from glt_lightning.partition import open_source, partition_graph
-from glt_lightning.partition.sources.ogb.edges import read_edge_splits
+from glt_lightning.partition.sources.ogb.source import read_edge_splits
 from tests.helpers.ogb_layout import RawGraph
 from tests.helpers.ogb_links import LINK_SPLIT_FOLDER, lay_out_biokg, lay_out_links, write_link_splits
 from tests.helpers.partition_truth import edges_of, read_folder

@@ -161,7 +161,7 @@ def test_everything_follows_its_id(tmp_path_factory, data, ids: list, extension:
         "edges": {"path": str(folder / f"edges.{extension}"), "source": "s", "destination": "d", "weight": "w"},
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("glt_lightning.partition.sources.tables.ids._LEAST_CHUNK", chunk)
+        patch.setattr("glt_lightning.partition.sources.tables.nodes._LEAST_CHUNK", chunk)
         source = open_source(given_, folder)
         assert source.num_nodes == {NODE: n}
     np.testing.assert_array_equal(source.node_attrs(NODE)["x"][:], np.array(x, np.float32))

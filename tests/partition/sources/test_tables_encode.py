@@ -15,7 +15,7 @@ import pytest
 from glt_lightning.base import EDGE, NODE, DataError, PartitionOptions, Progress
 from glt_lightning.graph import Manifest
 from glt_lightning.partition import open_source, partition_graph, partition_parts, verify_partition
-from glt_lightning.partition.sources.tables.encode_rows import encode_rows
+from glt_lightning.partition.sources.tables.encoding import encode_rows
 from glt_lightning.partition.sources.tables.source import TableSource
 
 ROWS = 240

@@ -12,7 +12,7 @@ import pytest
 
 from glt_lightning.base import DataError
 from glt_lightning.partition import open_source
-from glt_lightning.partition.sources.tables.ids import as_numbers
+from glt_lightning.partition.sources.tables.nodes import as_numbers
 
 NODES = {"id": ["a", "b", "c"], "label": ["p", "q", "p"], "fold": ["train", "val", "test"], "x": [1.0, 2.0, 3.0]}
 EDGES = {"s": ["a", "b", "c"], "d": ["b", "c", "a"], "w": [1.0, 2.0, 3.0], "t": [1, 2, 3]}
@@ -112,7 +112,7 @@ def test_nodes(tmp_path: Path, nodes: dict[str, Any], said: str) -> None:
 )
 @pytest.mark.parametrize("chunk", [1, 100])
 def test_edges(tmp_path: Path, edges: dict[str, Any], said: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glt_lightning.partition.sources.tables.ids._LEAST_CHUNK", chunk)
+    monkeypatch.setattr("glt_lightning.partition.sources.tables.nodes._LEAST_CHUNK", chunk)
     fails(graph(tmp_path, edges=edges), tmp_path, said)
 
 

@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 
 from glt_lightning.base import EDGE, NODE, DataError, PartitionOptions
 from glt_lightning.partition import GraphSource, open_source, partition_dir, partition_graph
-from glt_lightning.partition.sources.tables.encode_rows import encode_rows
+from glt_lightning.partition.sources.tables.encoding import encode_rows
 from glt_lightning.partition.sources.transformed import TransformedSource
 from tests.partition.sources.test_pyg import data, hetero
 

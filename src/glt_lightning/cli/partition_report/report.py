@@ -6,11 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from glt_lightning.base import Progress
-from glt_lightning.cli.partition_report.batches import why_no_batches
-from glt_lightning.cli.partition_report.caches import PRESAMPLED
-from glt_lightning.cli.partition_report.contents import Contents, collect_contents
+from glt_lightning.cli.partition_report.contents import PRESAMPLED, Contents, collect_contents
 from glt_lightning.cli.partition_report.options import TrafficOptions
-from glt_lightning.cli.partition_report.traffic import ExpectedTraffic, count_batches, predict_traffic
+from glt_lightning.cli.partition_report.traffic import ExpectedTraffic, count_batches, predict_traffic, why_no_batches
 from glt_lightning.graph import LocalPartition, stored_policies
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import islice
-from typing import get_args
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 
-from glt_lightning.base import SeedPlacement
-from glt_lightning.cli.partition_report.batches import TrainBatches
-from glt_lightning.cli.partition_report.caches import (
+from glt_lightning.base import DrawOptions, SeedPlacement, counted, edge_type_str
+from glt_lightning.cli.partition_report.contents import (
     PRESAMPLED,
     RemoteRanking,
     cached_widths,
@@ -20,11 +19,27 @@ from glt_lightning.cli.partition_report.caches import (
 )
 from glt_lightning.cli.partition_report.estimate import Estimate
 from glt_lightning.cli.partition_report.options import TrafficOptions
-from glt_lightning.cli.partition_report.requests import Asked, CountingOwners
-from glt_lightning.graph import LocalPartition, stored_policies
-from glt_lightning.sampling import EpochPlan, LinksSampler, k_hop, neighbor_source
+from glt_lightning.graph import IN_TRAINING, LocalPartition, Manifest, edge_split_key, stored_policies
+from glt_lightning.loader import LinkSpec, LoaderSpec, for_each_type, has_types, make_plan, plan_links, sampler_config
+from glt_lightning.sampling import (
+    AskedRows,
+    EpochPlan,
+    Gather,
+    LinksSampler,
+    OwnedParts,
+    OwnerQuestion,
+    Received,
+    Reply,
+    SamplerConfig,
+    converse,
+    k_hop,
+    neighbor_source,
+)
+from glt_lightning.workers import Ranks, lay_out
 
 PLACEMENTS: tuple[SeedPlacement, ...] = get_args(SeedPlacement)[::-1]  # owner first
+
+
 _MEASURED, _RANKED = (
     0,
     1,
@@ -179,3 +194,201 @@ class _Prediction:
             for t, gids in enumerate(found):
                 counts[t][gids - manifest.offsets[t]] += 1
         return [(PRESAMPLED, presampled_lists(manifest, part, counts, max(self._options.cache)))]
+
+
+# Owners of other parts that count what a batch asks of them: the rows, the requests and the bytes of messages.
+
+
+A = TypeVar("A")
+
+
+@dataclass
+class Asked:
+    """Of one batch: rows of attributes by kind, requests, and bytes of bodies there and back."""
+
+    node_rows: int = 0
+    edge_rows: int = 0
+    requests: int = 0
+    bytes_out: int = 0
+    bytes_in: int = 0
+
+    def add(self, requests: int, bytes_out: int, bytes_in: int) -> None:
+        self.requests += requests
+        self.bytes_out += bytes_out
+        self.bytes_in += bytes_in
+
+    def __add__(self, other: Asked) -> Asked:
+        return Asked(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+
+
+class CountingOwners:
+    """`sampler.source.RemoteRows` of the host of one part, where each part has a host of its own.
+
+    They answer from the mapped files, so that a batch is sampled as over the network, and count the messages that
+    `cluster.remote_rows` would send; the limit of a reply is not theirs, so most answers are one message. Attributes are counted,
+    not read.
+
+    draw: how neighbours are drawn.  caches: by which rankings, and with what share of the nodes, rows of nodes are cached in
+    further counts of the same batches.
+    """
+
+    def __init__(
+        self, partition: LocalPartition, draw: DrawOptions, part: int, caches: Sequence[tuple[RemoteRanking, float]]
+    ) -> None:
+        self._parts, self._caches = OwnedParts(partition, picker=draw.picker), caches
+        self.num_owners = partition.manifest.num_parts
+        self.owner_of_part = np.arange(self.num_owners, dtype=np.int32) + 1
+        self.owner_of_part[part], self.owner_of_part[part + 1 :] = 0, self.owner_of_part[part + 1 :] - 1
+        self.begin()
+
+    def begin(self) -> None:
+        """Forgets the batch before."""
+        self._same, self._gathered = Asked(), [Asked() for _ in range(1 + len(self._caches))]
+
+    @property
+    def asked(self) -> list[Asked]:
+        """What the batch asked for without a cache, and with each of them."""
+        return [self._same + each for each in self._gathered]
+
+    def ask(self, owner: int, question: OwnerQuestion[A]) -> Callable[[], A]:
+        if isinstance(question, Gather):
+            self._count_rows(question)
+            return _never
+        return converse(question, self._send)
+
+    def _send(self, question: OwnerQuestion[Any]) -> Callable[[], Received]:
+        return self._counted(question, self._same).received
+
+    def _counted(self, question: OwnerQuestion[Any], asked: Asked) -> Reply:
+        header, arrays = question.to_wire()
+        reply = question.work(header, arrays, self._parts).reply(lambda: None)
+        sent = lay_out({name: (array.dtype, array.shape) for name, array in arrays.items()})
+        asked.add(1, sent[1], lay_out(reply.shapes)[1])
+        return reply
+
+    def _count_rows(self, question: Gather) -> None:
+        for number, asked in enumerate(self._gathered):
+            tables = [self._left(rows, number) for rows in question.tables]
+            asked.node_rows += sum(len(rows.ids) for rows in tables if rows.kind == "node")
+            asked.edge_rows += sum(len(rows.ids) for rows in tables if rows.kind == "edge")
+            if any(len(rows.ids) for rows in tables):
+                self._counted(Gather(tables), asked)
+
+    def _left(self, rows: AskedRows, number: int) -> AskedRows:
+        """The rows that are not cached."""
+        if number == 0 or rows.kind != "node":
+            return rows
+        ranking, ratio = self._caches[number - 1]
+        return replace(rows, ids=rows.ids[~ranking.cached(rows.type, rows.ids, ratio)])
+
+
+def _never() -> Any:
+    raise AssertionError("attributes of a predicted batch are not read")
+
+
+# The batches of training that a report assumes: planned as a loader plans them, for seeds that are nodes and for edges.
+
+
+_SPLIT = "train"
+
+
+def why_no_batches(partition: LocalPartition, options: TrafficOptions) -> str | None:
+    """The reason why there are no batches of training; None if there are."""
+    if options.walks:
+        return "random walks find the neighbours (sampling.importance_neighbors), and their questions are not counted"
+    manifest = partition.manifest
+    edges, seeds = _trained_edges(manifest), manifest.splits.get(_SPLIT)
+    if not edges and seeds is None:
+        return f"the partition has no split {_SPLIT!r}"
+    keys = [edge_split_key(r, _SPLIT) for r in edges]
+    count = sum(manifest.edge_splits[key].count for key in keys) if seeds is None or edges else seeds.count
+    if count < manifest.num_parts:
+        what = counted(count, "edge" if edges else "seed")
+        return f"split {_SPLIT!r} has {what} for {counted(manifest.num_parts, 'rank')}, one for each part"
+    if options.time_attr is None:
+        return None
+    if edges:
+        timed = all(partition.edge_split(r, _SPLIT).time is not None for r in edges)
+    else:
+        own = options.time_attr in manifest.node_attrs(partition.split(_SPLIT).node_type)
+        timed = own or options.input_time is not None
+    what = "edges" if edges else "seeds"
+    return None if timed else f"neighbours are drawn by time, and the {what} of split {_SPLIT!r} have no times"
+
+
+class TrainBatches:
+    """The batches of ranks that each have one part.
+
+    config: how they are sampled.  Raises `OptionError` for options that do not fit the graph.
+    """
+
+    def __init__(self, partition: LocalPartition, options: TrafficOptions) -> None:
+        ranks = Ranks(world_size=partition.manifest.num_parts)
+        if _trained_edges(partition.manifest):
+            links = plan_links(_link_spec(partition, options), partition, options.sampling, options.seed, ranks)
+            self.config: SamplerConfig = links.config
+            self._plan: EpochPlan = links.plan
+            return
+        spec = LoaderSpec(
+            name=_SPLIT,
+            split=_SPLIT,
+            num_neighbors=options.num_neighbors,
+            batch_size=options.batch_size,
+            shuffle=True,
+            disjoint=options.disjoint,
+            input_time=options.input_time,
+        )
+
+        def read(spec: LoaderSpec, name: str) -> np.ndarray:
+            seeds = spec.find_seeds(partition)
+            return partition.node_shards(seeds.node_type, name).gather(seeds.gids)
+
+        seeds, manifest, sampling = spec.typed_seeds(partition), partition.manifest, options.sampling
+        self.config = sampler_config(spec, seeds, manifest, sampling)
+        self._plan = make_plan(spec, seeds, manifest, sampling, options.seed, ranks, read)
+
+    def plan(self, placement: SeedPlacement, part: int) -> EpochPlan:
+        """That of the rank with ``part``."""
+        return replace(self._plan, rank=part, owner=self._plan.owner if placement == "owner" else None)
+
+
+def _trained_edges(manifest: Manifest) -> list[int]:
+    """The edge types, by index, that have edges to predict in training."""
+    return [r for r in range(len(manifest.schema.edge_types)) if edge_split_key(r, _SPLIT) in manifest.edge_splits]
+
+
+def _link_spec(partition: LocalPartition, options: TrafficOptions) -> LinkSpec:
+    schema = partition.schema
+    masked = {edge_type_str(e): IN_TRAINING for r, e in enumerate(schema.edge_types) if _is_masked(partition, r)}
+    found = {
+        edge_type_str(schema.edge_types[r]): partition.edge_split(r, _SPLIT) for r in _trained_edges(partition.manifest)
+    }
+    given, types = options.neg_sampling, list(found)
+    negatives = for_each_type("neg_sampling", given if has_types(given, types) else dict.fromkeys(types, given), types)
+    specs = []
+    for name, edges in found.items():
+        drawn = None if edges.label is not None or edges.negatives is not None else "binary"
+        specs.append(
+            LinkSpec(
+                name=_SPLIT,
+                edge_type=name,
+                edge_label_index=edges.edge,
+                edge_label=edges.label,
+                edge_label_time=edges.time if options.time_attr is not None else None,
+                negatives=edges.negatives,
+                neg_sampling=negatives[name] or drawn,
+                num_neighbors=options.num_neighbors,
+                batch_size=options.batch_size,
+                exclude_target_edges=options.exclude_target_edges,
+                reverse_edge_types=options.reverse_edge_types,
+                weight_attr=masked or None,
+                shuffle=True,
+                disjoint=options.disjoint,
+            )
+        )
+    return specs[0] if len(specs) == 1 else LinkSpec.over(specs)
+
+
+def _is_masked(partition: LocalPartition, edge_type: int) -> bool:
+    """Whether it has edges of validation, which training leaves out by their weight."""
+    return IN_TRAINING in partition.manifest.weights(edge_type)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from glt_lightning.base import lazy_names
-from glt_lightning.compat.dgl import negative_sampler
-from glt_lightning.compat.dgl.collators import DistDataLoader, EdgeCollator, NodeCollator
+from glt_lightning.compat.dgl import samplers as negative_sampler
 from glt_lightning.compat.dgl.edge_sampler import EdgePredictionSampler, as_edge_prediction_sampler
 from glt_lightning.compat.dgl.exclude import find_exclude_eids
 from glt_lightning.compat.dgl.loaders import (
     DataLoader,
+    DistDataLoader,
     DistEdgeDataLoader,
     DistNodeDataLoader,
+    EdgeCollator,
     EdgeDataLoader,
+    NodeCollator,
     NodeDataLoader,
 )
 from glt_lightning.compat.dgl.samplers import (

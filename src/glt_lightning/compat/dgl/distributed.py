@@ -12,10 +12,9 @@ from glt_lightning import tensors
 from glt_lightning.base import ClusterOptions, EdgeType, NodeType, at_least, lazy_names
 from glt_lightning.compat.dgl import optim
 from glt_lightning.compat.dgl.book import GraphPartitionBook
-from glt_lightning.compat.dgl.collators import DistDataLoader
 from glt_lightning.compat.dgl.graph import DistGraph, current_graph
 from glt_lightning.compat.dgl.hosts import hosts_of_script
-from glt_lightning.compat.dgl.loaders import DistEdgeDataLoader, DistNodeDataLoader
+from glt_lightning.compat.dgl.loaders import DistDataLoader, DistEdgeDataLoader, DistNodeDataLoader
 from glt_lightning.compat.dgl.partition import partition_graph
 from glt_lightning.compat.dgl.sampling import in_subgraph, sample_neighbors
 from glt_lightning.compat.dgl.state import STATE

@@ -11,11 +11,11 @@ import torch
 from glt_lightning import loader
 from glt_lightning.base import EdgeType, OptionError
 from glt_lightning.compat.glt.dataset import Dataset
+from glt_lightning.compat.glt.folders import StoredEdges
 from glt_lightning.compat.glt.given import read_seeds
-from glt_lightning.compat.glt.links import link_spec
 from glt_lightning.compat.glt.loading import WEIGHTS, as_pyg_v1 as pyg_v1_of, output_device
+from glt_lightning.compat.glt.one_batch import link_spec
 from glt_lightning.compat.glt.sample_prob import NeighborSampler
-from glt_lightning.compat.glt.stored import StoredEdges
 from glt_lightning.loader import DistNeighborLoader, Session
 
 

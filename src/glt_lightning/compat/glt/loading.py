@@ -12,8 +12,8 @@ from torch import Tensor
 
 from glt_lightning.base import EDGE, OptionError
 from glt_lightning.compat.glt.fields import GLTFields
+from glt_lightning.compat.glt.folders import StoredEdges
 from glt_lightning.compat.glt.given import read_seeds
-from glt_lightning.compat.glt.stored import StoredEdges
 from glt_lightning.loader import DistNeighborLoader, LinkSpec, LoaderSpec, Session, layers
 
 WEIGHTS = "edge_weight"

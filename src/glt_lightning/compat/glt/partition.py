@@ -22,7 +22,7 @@ _HOMES = {
     "RangePartitionBook": "glt_lightning.compat.glt.folders",
     "cat_feature_cache": "glt_lightning.compat.glt.folders",
     "load_partition": "glt_lightning.compat.glt.folders",
-    "FrequencyPartitioner": "glt_lightning.compat.glt.frequency",
+    "FrequencyPartitioner": "glt_lightning.compat.glt.partitioners",
     "MetisPartitioner": "glt_lightning.compat.glt.partitioners",
     "PartitionerBase": "glt_lightning.compat.glt.partitioners",
     "RandomPartitioner": "glt_lightning.compat.glt.partitioners",

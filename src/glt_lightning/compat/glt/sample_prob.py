@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from glt_lightning.base import EDGE, NODE, DataError, EdgeType, Fanouts, NodeType, OptionError, Progress, edge_type_str
-from glt_lightning.compat.glt.device import usable_device
+from glt_lightning.compat.glt.feature import usable_device
 from glt_lightning.compat.glt.graph import EdgeDir, Graph
 from glt_lightning.compat.glt.loading import EdgeIndex
 from glt_lightning.compat.glt.one_batch import OneBatch

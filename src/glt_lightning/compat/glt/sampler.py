@@ -13,7 +13,7 @@ _SEEDS = "{name}: loaders of clients take ids, paths of tensors or a Split as in
 _REMOTE = ("RemoteNodePathSamplerInput", "RemoteNodeSplitSamplerInput", "RemoteSamplerInput")
 _HOMES = {
     "NegativeSampling": "glt_lightning.compat.glt.given",
-    "RandomNegativeSampler": "glt_lightning.compat.glt.negatives",
+    "RandomNegativeSampler": "glt_lightning.compat.glt.sampled",
     "NeighborSampler": "glt_lightning.compat.glt.sample_prob",
     "EdgeSamplerInput": "glt_lightning.compat.glt.sampled",
     "HeteroSamplerOutput": "glt_lightning.compat.glt.sampled",

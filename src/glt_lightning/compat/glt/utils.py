@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from glt_lightning.base import DataError, parse_bytes
-from glt_lightning.compat.glt.device import usable_device
+from glt_lightning.compat.glt.feature import usable_device
 from glt_lightning.compat.glt.graph import Topology
 
 __all__ = [

@@ -9,9 +9,8 @@ import numpy as np
 
 from glt_lightning.base import NODE, DataError, NodeType, OptionError, PartitionOptions, one_of
 from glt_lightning.compat.others.dgl_parts import read_dgl
-from glt_lightning.compat.others.glt_parts import read_glt
+from glt_lightning.compat.others.glt_parts import read_glt, read_tensor
 from glt_lightning.compat.others.pieces import ForeignPartition, GivenParts
-from glt_lightning.compat.others.pt_files import read_tensor
 from glt_lightning.compat.others.pyg_parts import read_pyg
 from glt_lightning.graph import Manifest
 from glt_lightning.partition import partition_graph

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from glt_lightning.base import EDGE, NODE, DataError, EdgeType, NodeType, edge_type_str
+from glt_lightning.compat.others.glt_parts import as_array, ends_of, entry_of, part_folders, read_tensor
 from glt_lightning.compat.others.pieces import ENDS, ForeignPartition, PartRows
-from glt_lightning.compat.others.pt_files import as_array, ends_of, entry_of, part_folders, read_tensor
 from glt_lightning.graph import open_regular, parse_json
 from glt_lightning.partition import load_saved
 

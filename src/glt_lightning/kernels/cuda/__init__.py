@@ -96,7 +96,7 @@
   the copy of sizes and error record to pinned memory. Hop by hop it waits once a hop, and once more in a hop with a
   fan-out of -1. Gather does not wait; its errors are read by ``CudaShards.check``, or with the sizes from a record that
   the caller passes.
-* Host memory that the device reads in place is locked and mapped once by its owner (``kernels/cuda/memory.py``), in
+* Host memory that the device reads in place is locked and mapped once by its owner (``kernels/cuda/graph.py``), in
   every context of the process. ``CudaShards`` takes rows at an address (``RowsAt``) beside tensors, so the shards of
   one array may lie in several memories. Each shard has its own stride: rows on the host may have padding (gpu.md), rows
   on the device have none.

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from torch import Tensor
 
 from glt_lightning.base import DEFAULT_DRAW, DrawOptions
-from glt_lightning.kernels.cuda.excluded import DeviceExcluded
 from glt_lightning.kernels.cuda.graph import DeviceGraph
 from glt_lightning.kernels.cuda.khop_batch import KHopRoom, NativeBatch
 from glt_lightning.kernels.cuda.khop_steps import DeviceHops, Frontier
 from glt_lightning.kernels.cuda.merge import Piece
 from glt_lightning.kernels.cuda.sample import MODEST_ROOM, DeviceRowDraw, rooms_of
-from glt_lightning.kernels.cuda.subgraph import DeviceSubgraph, PendingBatch
-from glt_lightning.kernels.cuda.trees import DeviceTrees
+from glt_lightning.kernels.cuda.stream import Kernels
+from glt_lightning.kernels.cuda.subgraph import DeviceExcluded, DeviceSubgraph, PendingBatch
 from glt_lightning.kernels.graph import per_type
 from glt_lightning.kernels.hops import AllLocal, run_hops
-from glt_lightning.kernels.merge import Drawn
-from glt_lightning.kernels.trees import Trees
+from glt_lightning.kernels.routing import Drawn
+from glt_lightning.kernels.trees import Trees, TreesStruct
 
 _CACHED_ROOMS = 64  # numbers of seeds whose bounds are cached; a loader of nodes has two, clients of a server have more
 
@@ -113,3 +114,25 @@ class CudaKHopOp(AllLocal):
             if len(self._rooms) < _CACHED_ROOMS:
                 self._rooms[num_seeds] = room
         return room
+
+
+# The trees of a disjoint batch, in a device's memory.
+
+
+class DeviceTrees:
+    """The bounds of `ops.trees.Trees`, copied for the current stream; for calls that are queued on it while this object lives.
+
+    last: of entries with times the latest are drawn, not any.
+    """
+
+    def __init__(self, trees: Trees, last: bool, kernels: Kernels) -> None:
+        self._num_trees, self._last = trees.num_trees, last
+        self._bounds = [None if bound is None else kernels.put(bound) for bound in (trees.since, trees.until)]
+
+    def struct(self, tree: Tensor) -> ctypes.Structure:
+        """For a native call about rows. tree: int32 [F], of each, which has to live as long."""
+        table = np.array([tree.data_ptr()], dtype=np.int64)
+        bounds = [None if bound is None else bound.data_ptr() for bound in self._bounds]
+        struct = TreesStruct(self._num_trees, table.ctypes.data, *bounds, self._last)
+        struct.keep = (self, table, tree)
+        return struct

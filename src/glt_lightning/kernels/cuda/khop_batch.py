@@ -40,10 +40,9 @@ import torch
 from torch import Tensor
 
 from glt_lightning.base import DrawOptions
-from glt_lightning.kernels.cuda.excluded import DeviceExcluded
 from glt_lightning.kernels.cuda.graph import DeviceGraph
-from glt_lightning.kernels.cuda.kernels import Kernels, raise_if
-from glt_lightning.kernels.cuda.subgraph import DeviceSubgraph
+from glt_lightning.kernels.cuda.stream import Kernels, raise_if
+from glt_lightning.kernels.cuda.subgraph import DeviceExcluded, DeviceSubgraph
 
 _WORTH_A_COPY = 1 << 17  # entries: 1 MiB
 

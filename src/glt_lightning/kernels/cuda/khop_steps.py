@@ -29,14 +29,14 @@ from torch import Tensor
 
 from glt_lightning.base import DataError, DrawOptions
 from glt_lightning.kernels.cuda.graph import DeviceGraph
-from glt_lightning.kernels.cuda.kernels import Kernels, raise_if
 from glt_lightning.kernels.cuda.khop_batch import HostCopy
 from glt_lightning.kernels.cuda.merge import Merged, Piece, RemoteSplit, merge
 from glt_lightning.kernels.cuda.relabel import DeviceLids
+from glt_lightning.kernels.cuda.stream import Kernels, raise_if
 from glt_lightning.kernels.cuda.subgraph import DeviceSubgraph
 from glt_lightning.kernels.graph import GraphView
 from glt_lightning.kernels.khop import first_of
-from glt_lightning.kernels.merge import Drawn, Picks, require_fit
+from glt_lightning.kernels.routing import Drawn, Picks, require_fit
 from glt_lightning.kernels.trees import Trees
 
 # Remote nodes of one type that are read together with a hop's sizes; a hop that finds more waits twice.

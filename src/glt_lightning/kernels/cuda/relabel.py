@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from glt_lightning.kernels.cuda.kernels import Kernels, raise_if, read
+from glt_lightning.kernels.cuda.stream import Kernels, raise_if, read
 
 
 class DeviceLids:

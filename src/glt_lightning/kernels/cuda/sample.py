@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from glt_lightning.base import DrawOptions
-from glt_lightning.kernels.cuda.excluded import DeviceExcluded
 from glt_lightning.kernels.cuda.graph import DeviceGraph
-from glt_lightning.kernels.cuda.kernels import read
 from glt_lightning.kernels.cuda.native import SPARE_FANOUT
+from glt_lightning.kernels.cuda.stream import read
+from glt_lightning.kernels.cuda.subgraph import DeviceExcluded
 
 MODEST_ROOM = (
     1 << 24

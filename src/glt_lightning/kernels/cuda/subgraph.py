@@ -2,11 +2,99 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
+
+from glt_lightning.kernels.cuda.graph import DeviceGraph
+from glt_lightning.kernels.cuda.relabel import DeviceLids
+from glt_lightning.kernels.cuda.stream import Kernels, raise_if, read
+from glt_lightning.kernels.excluded import ExcludedEntries, ExcludedStruct
+from glt_lightning.kernels.induced import NO_LIMIT, refuse_row
+from glt_lightning.kernels.native import BAD_ARG
+
+# The stored edges between the nodes of a batch, on a CUDA device.
+
+
+ENTRY_BYTES = 24  # of an edge that is found, in memory
+
+
+@dataclass(frozen=True)
+class Between:
+    """Which edges of an edge type are wanted: those into ``rows`` from sources that ``known`` has.
+
+    rows: int64 [n] gids of destinations.  bases: int64 [n]; ``known`` has a source of a row by its base + gid; None: by its gid.
+    limit: rows with more entries are refused; None: none are.  graph: with or without the weights of edges.
+    """
+
+    graph: DeviceGraph
+    edge_type: int
+    rows: Tensor
+    known: DeviceLids
+    bases: Tensor | None = None
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
+class LidEdges:
+    """Edges in the order of rows and their entries. ends: int64 [2, E], lids of the sources in `Between.known`, and numbers of
+    the rows.  edge_row: int64 [E]."""
+
+    ends: Tensor
+    edge_row: Tensor
+
+
+def stored_between(
+    asked: Sequence[Between], *, require_room: Callable[[int], None] = lambda nbytes: None
+) -> list[LidEdges]:
+    """The edges of each, on the current stream; edges of weight 0 are left out where the graph has weights.
+
+    The host waits twice, for the number of pieces in which rows are read and for that of the edges. Raises as
+    `ops.induce.induce`, but of several faults any one.
+    """
+    if not asked:
+        return []
+    kernels, error = asked[0].graph.kernels, asked[0].graph.kernels.new_error()
+    scans = []
+    for each in asked:
+        scan = kernels.zeros(len(each.rows) + 1)
+        limit = NO_LIMIT if each.limit is None else each.limit
+        rows = (each.graph.address, each.edge_type, each.rows, len(each.rows), limit)
+        kernels.run("glt_cuda_induce_pieces", *rows, scan[1:], error)
+        scans.append(torch.cumsum(scan, 0))
+    status, *rest = read(error, *(scan[-1:] for scan in scans))
+    if status == BAD_ARG:
+        _, gid, entries, edge_type = rest[:4]
+        refuse_row(gid, entries, edge_type, asked[0].limit)
+    raise_if([status, *rest[:4]], "induce")
+    pieces = [_Pieces(each, scan, n) for each, scan, n in zip(asked, scans, rest[4:], strict=True)]
+    totals = read(*(each.to[-1:] for each in pieces))
+    require_room(sum(totals) * ENTRY_BYTES)
+    return [each.edges(total) for each, total in zip(pieces, totals, strict=True)]
+
+
+class _Pieces:
+    """The pieces of rows, and how many edges each has. first: int64 [n + 1], the first piece of each row."""
+
+    def __init__(self, asked: Between, first: Tensor, count: int) -> None:
+        self._kernels = asked.graph.kernels
+        rows = (asked.graph.address, asked.edge_type, asked.rows, asked.bases, first, len(asked.rows))
+        self._asked = (*rows, count, *asked.known.arguments)
+        self._keep = asked, first  # what is queued reads their memory
+        self._wanted, counts = self._kernels.empty(count, dtype=torch.int32), self._kernels.zeros(count + 1)
+        self._kernels.run("glt_cuda_induce_find", *self._asked, self._wanted, counts[1:])
+        self.to = torch.cumsum(counts, 0)
+
+    def edges(self, total: int) -> LidEdges:
+        ends, edge_row = self._kernels.empty(2, total), self._kernels.empty(total)
+        self._kernels.run("glt_cuda_induce_write", *self._asked, self._wanted, self.to, ends[0], ends[1], edge_row)
+        return LidEdges(ends, edge_row)
 
 
 @dataclass(frozen=True)
@@ -46,3 +134,29 @@ class PendingBatch(Protocol):
 
     def result(self) -> DeviceSubgraph:
         """The batch. Waits for its sizes. Raises as `CudaKHopOp.__call__`."""
+
+
+# Entries of rows that are not there, in a device's memory.
+
+
+class DeviceExcluded:
+    """`ops.excluded.ExcludedEntries` by edge type, copied for the current stream; for calls that are queued on it while this
+    object lives."""
+
+    def __init__(self, excluded: Mapping[int, ExcludedEntries], num_edge_types: int, kernels: Kernels) -> None:
+        self._arrays: list[Tensor] = []
+        self._kernels = kernels
+        self._table = (ExcludedStruct * num_edge_types)()
+        for r, entries in excluded.items():
+            arrays = [kernels.put(values) for values in (entries.gids, entries.begin, entries.positions)]
+            self._table[r] = ExcludedStruct(len(entries.gids), *(each.data_ptr() for each in arrays))
+            self._arrays += arrays
+
+    @cached_property
+    def table(self) -> Tensor:
+        """The structs of all edge types in the device's memory."""
+        return self._kernels.put(np.frombuffer(self._table, dtype=np.int64))
+
+    def address(self, edge_type: int = 0) -> int:
+        """Of the struct of an edge type; of the first, so also of the table."""
+        return ctypes.addressof(self._table[edge_type])

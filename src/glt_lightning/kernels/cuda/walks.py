@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt_lightning.kernels.cuda.excluded import DeviceExcluded
 from glt_lightning.kernels.cuda.graph import DeviceGraph
-from glt_lightning.kernels.cuda.kernels import Kernels
 from glt_lightning.kernels.cuda.khop_batch import HostCopy
 from glt_lightning.kernels.cuda.merge import Piece
+from glt_lightning.kernels.cuda.stream import Kernels
+from glt_lightning.kernels.cuda.subgraph import DeviceExcluded
 from glt_lightning.kernels.walks import RuleStruct, WalkRule, Walks
 
 

@@ -9,7 +9,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
 
-from glt_lightning.lightning.callbacks.checkpoint_io import write_whole
+from glt_lightning.lightning.callbacks.checkpoints import write_whole
 from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
 from glt_lightning.lightning.callbacks.resume import ExactResume
 from glt_lightning.lightning.callbacks.row_checkpoints import save_tensors_of

@@ -19,9 +19,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from glt_lightning.base import numbers
 from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
 from glt_lightning.lightning.page.html import may_be_replaced, why_no_pages
-from glt_lightning.lightning.report.configuration import configuration
-from glt_lightning.lightning.report.html import run_html
-from glt_lightning.lightning.report.record import EpochRecord, RunRecord
+from glt_lightning.lightning.report.html import EpochRecord, RunRecord, configuration, run_html
 from glt_lightning.partition import whole_file
 
 NAME = "report.html"

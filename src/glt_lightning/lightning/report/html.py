@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
 
-from glt_lightning.lightning.callbacks.epoch_totals import EpochTotals
-from glt_lightning.lightning.page.html import Table, render
-from glt_lightning.lightning.page.plots import Series, lines
-from glt_lightning.lightning.report.record import RunRecord, by_quantity
-from glt_lightning.lightning.report.tables import epoch_table, sampler_table, sampling_table, time_table
+import yaml  # type: ignore[import-untyped]
+from lightning.pytorch import LightningModule, Trainer
+
+from glt_lightning.base import numbers
+from glt_lightning.lightning.callbacks.monitor import EpochTotals
+from glt_lightning.lightning.callbacks.verdict import ADVICE, stages
+from glt_lightning.lightning.page.html import Series, Table, lines, render
 
 _MOST_PLOTS = 24
 
@@ -96,3 +104,256 @@ def _not_finite(run: RunRecord) -> list[tuple[str, str]]:
             further = f" and {len(bad) - 1} further epochs" if len(bad) > 1 else ""
             found.append(("not finite", f"{name} in epoch {bad[0]}{further}"))
     return found
+
+
+# The tables of the report of a run.
+
+
+_MOST_ROWS = 50
+
+
+def time_table(run: RunRecord, totals: EpochTotals) -> Table:
+    """Where the wall-clock time of the run went."""
+    ranks = totals.ranks
+    spent = {
+        "training steps": (totals.elapsed_s - totals.wait_s) / ranks,
+        "waiting for batches": totals.wait_s / ranks,
+        "validation": totals.validation_s / ranks,
+    }
+    spent["other"] = max(0.0, run.seconds - sum(spent.values()))
+    whole = sum(spent.values())
+    rows = [(name, numbers.duration(s), numbers.percent(s / whole if whole else 0.0)) for name, s in spent.items()]
+    mean = "" if ranks == 1 else f"means over the {ranks} ranks; "
+    note = (
+        f"{mean}other: starting samplers, the sanity check, checkpoints and callbacks between epochs, and an epoch that did "
+        "not end"
+    )
+    return Table(
+        "Where the time went", ("", "time", "share"), (*rows, ("whole run", numbers.duration(whole), "")), note
+    )
+
+
+def sampler_table(totals: EpochTotals) -> Table:
+    """What the samplers spent their time on."""
+    spent = stages(totals.counters)
+    names = {"sampling": "drawing neighbours, relabelling", "network": "waiting for owners of remote rows"}
+    names |= {"disk": "reading rows from disk", "copy": "copying rows into batches"}
+    whole = sum(spent.values())
+    rows = [
+        (f"{stage}: {names[stage]}", numbers.duration(s), numbers.percent(s / whole if whole else 0.0))
+        for stage, s in spent.items()
+    ]
+    return Table(
+        "Where the samplers' time went",
+        ("", "time", "share"),
+        tuple(rows),
+        f"added up over all samplers, which work at the same time. Training was bound by {totals.bound()}. "
+        f"{ADVICE[totals.verdict]}",
+    )
+
+
+def sampling_table(totals: EpochTotals) -> Table:
+    """What was sampled, and where the rows came from."""
+    metrics, counters, ranks = totals.metrics(), totals.counters, totals.ranks
+    rows = [
+        ("seeds", numbers.count(totals.seeds), f"{numbers.rate(metrics['seeds_per_s'])} per second"),
+        ("batches", numbers.count(totals.batches), f"{numbers.rate(metrics['batches_per_s'])} per second"),
+        ("sampled edges", numbers.count(totals.edges), f"{numbers.rate(metrics['sampled_edges_per_s'])} per second"),
+        ("deduplicated draws", "", numbers.percent(metrics["deduplicated_share"])),
+    ]
+    sources = {
+        "local rows": (counters.local_rows, counters.local_bytes),
+        "cached rows": (counters.cached_rows, counters.cached_bytes),
+        "remote rows": (counters.remote_rows, counters.remote_bytes),
+        "rows from disk": (counters.disk_rows, counters.disk_bytes),
+        "rows on the GPU": (counters.device_rows, counters.device_bytes),
+    }
+    for name, (count, size) in sources.items():
+        if count or name in ("local rows", "remote rows"):
+            share = numbers.percent(count / counters.rows if counters.rows else 0.0)
+            rows.append((name, numbers.count(count), f"{share}, {numbers.size(size)}"))
+    if "cache_hit_rate" in metrics:
+        rows.append(("cache hit rate", "", numbers.percent(metrics["cache_hit_rate"])))
+        rows.append(("remote bytes per batch", "", numbers.size(1e6 * metrics["remote_mb_per_batch"])))
+        hits = "; the hit rate is of rows of other parts"
+    else:
+        hits = ""
+    return Table(
+        "Sampling",
+        ("", "all epochs", ""),
+        tuple(rows),
+        f"of {'all ' if ranks > 1 else ''}{ranks} rank{'s' if ranks > 1 else ''}, training epochs that ended, without "
+        "validation; per second of training time. Rows are those of node and edge attributes, each counted once per batch"
+        f"{hits}",
+    )
+
+
+def epoch_table(run: RunRecord) -> Table:
+    """One row per epoch, or per some of many."""
+    names = run.metrics()
+    epochs = list(run.epochs.values())
+    every = -(-len(epochs) // _MOST_ROWS)
+    sampled = any(each.totals is not None for each in epochs)
+    head = ("epoch", *names, *(("seeds/s", "waiting for batches", "bound by") if sampled else ()))
+    rows = []
+    for each in [*epochs[:-1:every], *epochs[-1:]]:
+        row = [str(each.epoch), *(value_text(each.metrics.get(name)) for name in names)]
+        if sampled:
+            row += _sampling_cells(each.totals)
+        rows.append(tuple(row))
+    note = f"every {every} epochs, and the last" if every > 1 else ""
+    return Table("Epochs", head, tuple(rows), note)
+
+
+def _sampling_cells(totals: EpochTotals | None) -> Sequence[str]:
+    if totals is None:
+        return (numbers.NONE,) * 3
+    rate = numbers.rate(totals.metrics()["seeds_per_s"])
+    return rate, numbers.percent(totals.wait_share), totals.verdict
+
+
+def value_text(value: float | None) -> str:
+    """A metric."""
+    if value is None:
+        return numbers.NONE
+    return f"{value:.4g}" if math.isfinite(value) else str(value)
+
+
+# What a run was configured with, as YAML.
+
+
+_TRAINER = (
+    "max_epochs",
+    "max_steps",
+    "precision",
+    "accumulate_grad_batches",
+    "gradient_clip_val",
+    "check_val_every_n_epoch",
+)
+
+
+def configuration(trainer: Trainer, pl_module: LightningModule) -> str:
+    """That of the command line, if it made this run; in a script, what the objects know of themselves."""
+    if (found := _of_command_line(trainer)) is not None:
+        return found
+    known: dict[str, Any] = {"trainer": {name: _plain(getattr(trainer, name, None)) for name in _TRAINER}}
+    known["model"] = {"class": _name(pl_module), **_hparams(pl_module)}
+    if (data := getattr(trainer, "datamodule", None)) is not None:
+        known["data"] = {"class": _name(data), **(_hparams(data) or _arguments(data))}
+    return str(yaml.safe_dump(known, sort_keys=False, allow_unicode=True))
+
+
+def _of_command_line(trainer: Trainer) -> str | None:
+    module = sys.modules.get("lightning.pytorch.cli")
+    if module is None:  # who did not come by it has no such callback, and need not import it
+        return None
+    found = [each for each in trainer.callbacks if isinstance(each, module.SaveConfigCallback)]  # type: ignore[attr-defined]
+    if not found:
+        return None
+    made: str | None = getattr(found[0], "text", None)  # of our own command line, which makes it once
+    return made or str(found[0].parser.dump(found[0].config, skip_none=False))
+
+
+def _hparams(target: Any) -> dict[str, Any]:
+    return {str(name): _plain(value) for name, value in dict(getattr(target, "hparams", {})).items()}
+
+
+def _arguments(target: Any) -> dict[str, Any]:
+    """The constructor's arguments that the object has as attributes of the same names."""
+    names = list(inspect.signature(type(target).__init__).parameters)[1:]
+    return {name: _plain(getattr(target, name)) for name in names if hasattr(target, name)}
+
+
+def _plain(value: Any) -> Any:
+    """What YAML can hold; of other objects their class."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(asdict(value))
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple, set)) and len(value) <= 100:
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, Path) else _name(value)
+
+
+def _name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+# What is recorded of a run.
+
+
+_STAGE = re.compile(r"(train|training|val|valid|validation|test)[_/]")
+
+
+@dataclass
+class EpochRecord:
+    """An epoch that ended.
+
+    Attributes:
+        epoch: Its number, from 0.
+        metrics: Values that the module logged in it, as they were at its end.
+        totals: Totals of sampling over all ranks. None: no loader was ours.
+
+    Example:
+        >>> EpochRecord(0, {"val_acc": 0.75}).metrics
+        {'val_acc': 0.75}
+    """
+
+    epoch: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    totals: EpochTotals | None = None
+
+
+@dataclass
+class RunRecord:
+    """A run of ``fit`` so far.
+
+    Attributes:
+        title: Heading of the report.
+        world_size: Number of ranks.
+        outcome: How the run ended; empty while it goes on.
+        seconds: Time since its beginning, on rank 0.
+        facts: Further rows of the summary, (name, value).
+        epochs: Epochs by number; those of an earlier fit of the same Trainer are among them.
+        configuration: The configuration as YAML.
+
+    Example:
+        >>> run = RunRecord("demo", world_size=2)
+        >>> run.epochs[0] = EpochRecord(0, {"train_loss": 0.7, "val_acc": 0.75})
+        >>> run.metrics(), run.totals
+        (['train_loss', 'val_acc'], None)
+    """
+
+    title: str
+    world_size: int = 1
+    outcome: str = ""
+    seconds: float = 0.0
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    epochs: dict[int, EpochRecord] = field(default_factory=dict)
+    configuration: str = ""
+
+    @property
+    def totals(self) -> EpochTotals | None:
+        """Of all epochs; its seconds are those of each rank, added up."""
+        known = [each.totals for each in self.epochs.values() if each.totals is not None]
+        if not known:
+            return None
+        total = EpochTotals.from_list(
+            [sum(numbers) for numbers in zip(*(each.to_list() for each in known), strict=True)]
+        )
+        total.ranks = max(each.ranks for each in known)
+        return total
+
+    def metrics(self) -> list[str]:
+        """Names of the metrics, in the order in which they came."""
+        return list(dict.fromkeys(name for each in self.epochs.values() for name in each.metrics))
+
+
+def by_quantity(names: Iterable[str]) -> dict[str, list[str]]:
+    """``train_loss`` and ``val_loss`` are both ``loss``, and belong into one plot."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(_STAGE.sub("", name, count=1) or name, []).append(name)
+    return groups

@@ -15,10 +15,9 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
 from glt_lightning.base import ClusterOptions, DataError, OptionError
-from glt_lightning.lightning.strategies.ddp_arguments import VARIANTS
 from glt_lightning.lightning.strategies.dry_run import give_shapes
 from glt_lightning.lightning.strategies.session_host import SessionHost
-from glt_lightning.lightning.strategies.watched_ddp import WatchedDDP
+from glt_lightning.lightning.strategies.watched_ddp import VARIANTS, WatchedDDP
 from glt_lightning.tensors import Reach
 from glt_lightning.workers import DistContext, Link, Ranks
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -13,13 +14,24 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 import torch.distributed
+from lightning.pytorch.plugins.environments import ClusterEnvironment
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from torch.distributed import TCPStore
 
-from glt_lightning.base import OptionError, PeerError
+from glt_lightning.base import ClusterOptions, OptionError, PeerError, PeerLostError
+from glt_lightning.graph import Manifest
 from glt_lightning.lightning.strategies.peers import RankError
+from glt_lightning.workers import Link, RemoteGraph
 
 _QUIET_S = 3.0  # hosts that start together need no line
+
+
 _PAUSE_S = 0.1
+
+
 _CALL_S = 10.0  # one call to a store that answers
+
+
 _KEY = "glt/joined/"
 
 
@@ -217,3 +229,108 @@ def connect_store(environment: Any, prefix: str) -> torch.distributed.PrefixStor
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
+
+
+# In a job on one host, torch's process group listens on loopback alone.
+
+
+_LOOPBACK = "127.0.0.1"
+
+
+_BACKLOG = 2048  # as torch's own store: the ranks of a host connect at the same moment
+
+
+_GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+
+
+def open_store(environment: ClusterEnvironment, first: bool, ranks: int) -> TCPStore | None:
+    """Opens the store of a process group whose ranks are all on this host, before the group is initialised.
+
+    Torch's own store listens on all interfaces. It takes over the store of this process at the same port (the meaning of
+    ``multi_tenant``), so Lightning can go on to initialise the group. Keep the store until then.
+
+    first: whether this rank has the store. The other ranks only learn where it is: None.
+    """
+    if torch.distributed.is_initialized() or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return None  # torchrun's agent has the store
+    os.environ["MASTER_ADDR"] = _LOOPBACK  # a host name, as SLURM gives it, would lead to an address of the network
+    address = _resolve(environment.main_address)
+    if not first or not address.startswith("127."):  # an environment may insist on its own address
+        return None
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((address, environment.main_port))
+        listener.listen(_BACKLOG)
+    except OSError:
+        # Taken: by the store of an earlier group of this process, which torch uses again, or else torch raises.
+        listener.close()
+        return None
+    return TCPStore(
+        address,
+        environment.main_port,
+        ranks,
+        is_master=True,
+        wait_for_workers=False,
+        multi_tenant=True,
+        master_listen_fd=listener.detach(),
+    )
+
+
+class GlooOnLoopback:
+    """Makes gloo connect ranks over the loopback interface, unless the user names another. By default it listens at the
+    address that the name of the host leads to."""
+
+    def __init__(self) -> None:
+        self._set = False
+
+    def open(self) -> None:
+        if sys.platform == "linux" and _GLOO_INTERFACE not in os.environ:
+            os.environ[_GLOO_INTERFACE] = "lo"
+            self._set = True
+
+    def close(self) -> None:
+        """Takes the setting back. Safe to call twice."""
+        if self._set:
+            os.environ.pop(_GLOO_INTERFACE, None)
+        self._set = False
+
+
+def _resolve(host: str) -> str:
+    try:
+        return socket.gethostbyname(host)
+    except OSError:
+        return ""
+
+
+# The manifest of a graph that servers hold, before there is a Trainer.
+
+
+_SILENCE_S = 3.0  # after which a log line names the servers that are waited for
+
+
+def ask_manifest(cluster: ClusterOptions) -> Manifest:
+    """Asks the first server that answers. Raises `PeerError` if none does within ``deadlines.reconnect_s``."""
+    link = Link(
+        job="",
+        role="tool",
+        name=f"data module (pid {os.getpid()} on {socket.gethostname()})",
+        security=cluster.security,
+        deadlines=cluster.deadlines,
+    )
+    waiting = f"waiting up to {cluster.deadlines.reconnect_s:g} s for a graph server at {', '.join(cluster.servers)}"
+    notice = threading.Timer(_SILENCE_S, rank_zero_info, (waiting,))
+    notice.daemon = True
+    peer = link.peer("graph server", cluster.servers, link.open_transport())
+    notice.start()
+    try:
+        return RemoteGraph(peer).manifest
+    except PeerLostError as error:
+        raise PeerLostError(
+            f"{error} If no graph server runs there, start one where the graph is: python -m lightning serve --config F.yaml "
+            "--server.rank R, with R the position of its address in cluster.servers."
+        ) from error
+    finally:
+        notice.cancel()
+        notice.join()
+        peer.close()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import json
+import re
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, ClassVar
@@ -14,19 +17,21 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.plugins.io.wrapper import _WrappingCheckpointIO
 from lightning.pytorch.strategies import DDPStrategy
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from glt_lightning.base import ClusterOptions, GLTError, OptionError, PeerError, PeerLostError, as_options
-from glt_lightning.lightning.callbacks.checkpoint_io import WholeCheckpointIO
-from glt_lightning.lightning.strategies.ddp_arguments import check_ddp_arguments, unused_parameters
+from glt_lightning.lightning.callbacks.checkpoints import WholeCheckpointIO
 from glt_lightning.lightning.strategies.failure_board import FailureBoard
-from glt_lightning.lightning.strategies.hosts import connect_store, meet_hosts
-from glt_lightning.lightning.strategies.loopback import GlooOnLoopback, open_store
+from glt_lightning.lightning.strategies.hosts import GlooOnLoopback, connect_store, meet_hosts, open_store
 from glt_lightning.lightning.strategies.notebook import check_ranks, in_notebook
 from glt_lightning.lightning.strategies.peers import NAMED_RANK, OtherHostError, PeerWatch, RankError
 from glt_lightning.lightning.strategies.sigterm import end_by_sigterm
 from glt_lightning.tensors import gather_counts, gather_text
 
 _NEWS_S = 2.0  # how long the news of a dead rank may come after the collective that failed because of it
+
+
 _CLUSTER = ClusterOptions()
 
 
@@ -225,3 +230,64 @@ def _as_of_rank(rank: int, exception: BaseException) -> str:
     text = str(each) if each is not None else f"{type(exception).__name__}: {exception}"
     text = (text.strip().splitlines() or [type(exception).__name__])[0]
     return text if NAMED_RANK.match(text) else f"rank {rank}: {text}"
+
+
+# DDP's own arguments and messages, under the names of our strategies.
+
+
+# What follows the name of a strategy in the registry, as Lightning has it for ddp, and the arguments it stands for.
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "": {},
+    "_find_unused_parameters_false": {"find_unused_parameters": False},
+    "_find_unused_parameters_true": {"find_unused_parameters": True},
+}
+
+
+_GIVEN_BY_LIGHTNING = {"self", "kwargs", "module", "device_ids"}
+
+
+_UNUSED = "Expected to have finished reduction in the prior iteration"
+
+
+_INDICES = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
+
+
+_MOST_NAMES = 5
+
+
+def check_ddp_arguments(strategy: str, names: Iterable[str]) -> None:
+    """Raises `OptionError` for a name that is no argument of DDP. DDP itself says so when training starts."""
+    signatures = (DDPStrategy.__init__, DistributedDataParallel.__init__)
+    known = {name for each in signatures for name in inspect.signature(each).parameters} - _GIVEN_BY_LIGHTNING
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise OptionError(
+                f"{strategy}: unknown argument {name!r}.{hint} It takes cluster, and the arguments of Lightning's "
+                "DDPStrategy and of torch's DistributedDataParallel."
+            )
+
+
+def unused_parameters(exception: BaseException, module: nn.Module | None, strategy: str) -> OptionError | None:
+    """What DDP's error about parameters without a gradient means for this module; None for another error."""
+    text = str(exception)
+    if not isinstance(exception, RuntimeError) or _UNUSED not in text:
+        return None
+    names = _names(module, text)
+    which = f" ({', '.join(names)})" if names else ""
+    return OptionError(
+        f"the loss of training_step does not depend on every parameter{which}, and DDP waits for the gradient of each. "
+        f"Choose the strategy {strategy}_find_unused_parameters_true, or leave these parameters out of the model."
+    )
+
+
+def _names(module: nn.Module | None, text: str) -> list[str]:
+    """Names of the parameters whose numbers are in DDP's message, the first few."""
+    found = _INDICES.search(text)
+    if module is None or found is None:
+        return []
+    trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]  # in DDP's order
+    numbers = [int(number) for number in found.group(1).split()]
+    names = [trained[number] for number in numbers if number < len(trained)]
+    return names if len(names) <= _MOST_NAMES else [*names[:_MOST_NAMES], f"and {len(names) - _MOST_NAMES} more"]

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from glt_lightning.base import PartitionOptions
+from glt_lightning.partition.assign.assigners import (
+    BuiltIn,
+    FrequencyAssigner,
+    MetisAssigner,
+    RandomAssigner,
+    StreamingAssigner,
+    built_in,
+    require_countable,
+)
 from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition, checked
-from glt_lightning.partition.assign.built_in import BuiltIn, built_in, require_countable
-from glt_lightning.partition.assign.frequency import FrequencyAssigner
-from glt_lightning.partition.assign.metis import MetisAssigner
 from glt_lightning.partition.assign.own import FileAssigner, own_class
-from glt_lightning.partition.assign.random import RandomAssigner
-from glt_lightning.partition.assign.streaming import StreamingAssigner
 
 __all__ = [
     "Assigner",

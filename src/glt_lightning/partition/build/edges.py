@@ -21,11 +21,9 @@ from glt_lightning.graph import TIMES, ArrayEntry, ArrayWriter, cum_name, edge_p
 from glt_lightning.kernels import CHANGED, Buckets, RowBuffers, build_rows
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.layout import NodeLayout
-from glt_lightning.partition.build.scratch import Scratch
-from glt_lightning.partition.build.storage import StoredAs
-from glt_lightning.partition.build.times import EdgeTimes, by_time
-from glt_lightning.partition.build.weights import WeightSums
-from glt_lightning.partition.edge_splits.kept import user_columns
+from glt_lightning.partition.build.rows import Scratch, StoredAs
+from glt_lightning.partition.build.times import EdgeTimes, WeightSums, by_time
+from glt_lightning.partition.edge_splits.read import user_columns
 from glt_lightning.partition.sources.base import EdgeList, Rows
 
 # Edges of a bucket: records, keys and results of 2^18 edges take 7 MB, which stays in the last-level cache.

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import difflib
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
 import numpy as np
 
-from glt_lightning.graph import ArrayEntry, ArrayWriter, node_path
-from glt_lightning.kernels import row_bytes
+from glt_lightning.base import DataError, OptionError, PartitionOptions, edge_type_str
+from glt_lightning.graph import ArrayEntry, ArrayWriter, EncodingEntry, disk_full_speaks, node_path
+from glt_lightning.kernels import BFLOAT16, ENCODINGS, from_bfloat16, row_bytes
+from glt_lightning.partition.build.finite import first_nonfinite
 from glt_lightning.partition.build.layout import NodeLayout
 from glt_lightning.partition.build.normalize import Transform, row_chunks
-from glt_lightning.partition.build.scratch import Scratch
-from glt_lightning.partition.build.storage import StoredAs
-from glt_lightning.partition.sources.base import Rows, in_memory
+from glt_lightning.partition.build.pread import read_exactly
+from glt_lightning.partition.build.times import TimeAttr, weights_by_type
+from glt_lightning.partition.sources.base import GraphSource, Rows, in_memory
 
 _CHUNK_BYTES = 2 << 20  # gathered, checksummed and written while it is in the CPU cache
 
@@ -135,3 +142,215 @@ class _BucketReader:
 
     def __exit__(self, *error: object) -> None:
         self._scratch.close()
+
+
+# Working storage of the partitioner: memory if it fits, else a file without a name.
+
+
+def float_matrix(rows: int, columns: int, folder: Path, limit: int) -> np.ndarray:
+    """Zeros, float32 [rows, columns]: in memory if that takes at most ``limit`` bytes, else a memory-mapped nameless file."""
+    size = 4 * rows * columns
+    if size <= limit:
+        return np.zeros((rows, columns), np.float32)
+    with tempfile.TemporaryFile(dir=folder) as file, disk_full_speaks(folder, size):
+        os.posix_fallocate(
+            file.fileno(), 0, size
+        )  # else writing a mapped page on a full disk kills the process (SIGBUS)
+        return np.memmap(file, np.float32, "r+", shape=(rows, columns))
+
+
+class Scratch:
+    """``size`` bytes that are written in pieces and read in ranges.
+
+    Attributes:
+        memory: uint8 [size] if the bytes are held in memory, else None.
+    """
+
+    def __init__(self, size: int, folder: Path, limit: int) -> None:
+        self.memory = np.empty(size, np.uint8) if size <= limit else None
+        self._folder, self._size = folder, size
+        # Without a name from the start, so that the kernel frees it however this process ends.
+        self._buffer = np.empty(0, np.uint8)
+        self._file = None if self.memory is not None else tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+
+    def write(self, offset: int, array: np.ndarray) -> None:
+        data = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        if self._file is None:
+            assert self.memory is not None
+            self.memory[offset : offset + len(data)] = data
+            return
+        with disk_full_speaks(self._folder, self._size):
+            while data:
+                written = os.pwrite(self._file.fileno(), data, offset)
+                data, offset = data[written:], offset + written
+
+    def read(self, begin: int, end: int) -> np.ndarray:
+        """Bytes [begin, end), valid until the next read."""
+        if self.memory is not None:
+            return self.memory[begin:end]
+        assert self._file is not None
+        if len(self._buffer) < end - begin:
+            self._buffer = np.empty(end - begin, np.uint8)
+        out = self._buffer[: end - begin]
+        read_exactly(self._file.fileno(), out, begin)
+        return out
+
+    def close(self) -> None:
+        self.memory, self._buffer = None, np.empty(0, np.uint8)
+        if self._file is not None:
+            self._file.close()
+
+    def __enter__(self) -> Scratch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+# The dtype and encoding in which attributes are stored: unchanged, or in fewer bytes (``partition.storage``).
+
+
+@dataclass(frozen=True)
+class StoredAs:
+    """How one attribute is stored: numbers of ``dtype`` in rows of ``row_shape``.
+
+    what: the attribute, as errors name it.  entry: the manifest's entry of the encoding; None: stored unchanged.
+    allow: the value of ``partition.allow`` that would permit NaN and infinite values; None: they are permitted.
+    """
+
+    what: str
+    dtype: np.dtype
+    row_shape: tuple[int, ...]
+    entry: EncodingEntry | None = None
+    allow: str | None = None
+
+    @property
+    def bytes_per_row(self) -> int:
+        return row_bytes(self.dtype, self.row_shape)
+
+    def encode(self, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """The rows as they are stored. ids: int [n], the user ids of the rows.
+
+        Raises `DataError`, naming the first row that the encoding cannot represent.
+        """
+        self.require_allowed(rows, ids)
+        if self.entry is None:
+            return rows
+        if self.entry.given == "bfloat16":
+            return rows.view(self.dtype)
+        if rows.dtype == BFLOAT16:
+            rows = from_bfloat16(rows.view("<u2"))
+        with np.errstate(over="ignore"):
+            values = np.ascontiguousarray(rows, dtype=np.float32)
+        self._require(np.isfinite(values), rows, "float32", ids)
+        stored = ENCODINGS[self.entry.stored].encode(values)
+        if self.entry.stored == "float16":
+            self._require(np.isfinite(stored), rows, "float16, whose largest value is 65504: use bfloat16", ids)
+        elif self.entry.stored == "bfloat16":
+            self._require(stored & 0x7F80 != 0x7F80, rows, "bfloat16", ids)
+        return stored
+
+    def require_allowed(self, rows: np.ndarray, ids: np.ndarray) -> None:
+        """As `require_finite`, unless ``partition.allow`` permits such values."""
+        if self.allow is not None:
+            self.require_finite(rows, ids, f", or set partition.allow: [{self.allow}]")
+
+    def require_finite(self, rows: np.ndarray, ids: np.ndarray, remedy: str = "") -> None:
+        """Raises `DataError`, naming the user id of the row, if a value is NaN or infinite."""
+        at = first_nonfinite(rows)
+        if at is not None:
+            value = from_bfloat16(rows[at].view("<u2")) if rows.dtype == BFLOAT16 else rows[at]
+            column = f", column {', '.join(map(str, at[1:]))}" if len(at) > 1 else ""
+            raise DataError(
+                f"{self.what}: row {ids[at[0]]}{column} is {value}, and training on it would give NaN. Replace such values, "
+                f"for example by numpy.nan_to_num{remedy}."
+            )
+
+    def _require(self, good: np.ndarray, rows: np.ndarray, kind: str, ids: np.ndarray) -> None:
+        if good.all():
+            return
+        at = np.unravel_index(int(good.argmin()), good.shape)
+        assert self.entry is not None
+        fault = f"does not fit {kind}" if np.isfinite(rows[at]) else f"{self.entry.stored} cannot represent"
+        name = self.what.partition(" ")[0]
+        raise DataError(
+            f"{self.what}: row {ids[at[0]]} is {rows[at]}, which {fault}. Correct the data, or drop {name} from "
+            "partition.storage."
+        )
+
+
+class Storage:
+    """How all attributes of a source are stored.
+
+    Attributes:
+        nodes, edges: The encoding of each attribute by type.
+        weights: The attributes of each edge type whose prefix sums are stored.
+        time_attr: The times that rows are ordered by, or None.
+
+    Raises `OptionError` where ``storage``, ``weights`` or ``time_attr`` of the options name an attribute that the graph does not
+    have, or that does not fit.
+    """
+
+    def __init__(self, source: GraphSource, options: PartitionOptions) -> None:
+        self._wanted, self._allow = dict(options.storage), options.allow
+        self.nodes = {t: self._all(source.node_attrs(t), t, f"node type {t!r}") for t in source.schema.node_types}
+        self.edges = {
+            e: self._all(source.edge_attrs(e), edge_type_str(e), f"edge type {edge_type_str(e)}")
+            for e in source.schema.edge_types
+        }
+        self.weights = weights_by_type(source, options.weights)
+        self.time_attr = None if options.time_attr is None else TimeAttr(source, options.time_attr)
+        attrs = {t: set(found) for t, found in self.nodes.items()}
+        attrs |= {edge_type_str(e): set(found) for e, found in self.edges.items()}
+        for name, kind in self._wanted.items():
+            if isinstance(kind, str):
+                _require("the graph has no attribute", name, set().union(*attrs.values()), "its attributes")
+                continue
+            _require("the graph has no node or edge type", name, set(attrs), "its types")
+            for own in kind:
+                _require(f"{name} has no attribute", own, attrs[name], "its attributes")
+
+    def _all(self, attrs: Mapping[str, Rows], of: str, owner: str) -> dict[str, StoredAs]:
+        of_type = self._wanted.get(of)
+        own = of_type if isinstance(of_type, dict) else {}
+        made = {}
+        for name, rows in attrs.items():
+            kind, at = (own[name], f"{of}.{name}") if name in own else (self._wanted.get(name), name)
+            made[name] = self._one(name, rows, f"{name} of {owner}", kind if isinstance(kind, str) else None, at)
+        return made
+
+    def _one(self, name: str, rows: Rows, what: str, kind: str | None, option: str) -> StoredAs:
+        """kind: the encoding; None: as it is.  option: that says so, in ``partition.storage``."""
+        row_shape = tuple(rows.shape[1:])
+        nonfinite: str | None = "nonfinite_labels" if name == "y" else "nonfinite_features"
+        if nonfinite in self._allow or not (rows.dtype.kind == "f" or rows.dtype == BFLOAT16):
+            nonfinite = None
+        if kind is None:
+            if rows.dtype == BFLOAT16:
+                entry = EncodingEntry("bfloat16", "bfloat16")
+                return StoredAs(what, ENCODINGS["bfloat16"].dtype, row_shape, entry, nonfinite)
+            return StoredAs(what, rows.dtype, row_shape, None, nonfinite)
+        encoding = ENCODINGS[kind]
+        if rows.dtype.kind != "f" and rows.dtype != BFLOAT16:
+            raise OptionError(
+                f"partition.storage.{option}: {kind} encodes floats, but {what} is {rows.dtype}. Drop this option: {name} is "
+                "then stored unchanged."
+            )
+        if not encoding.fits(row_shape):
+            raise OptionError(
+                f"partition.storage.{option}: {kind} needs an attribute of shape [N, D], but {what} is {list(rows.shape)}. Use "
+                "float16 or bfloat16."
+            )
+        return StoredAs(what, encoding.dtype, encoding.stored_shape(row_shape), EncodingEntry(kind, "float32"))
+
+
+def _require(missing: str, name: str, known: set[str], called: str) -> None:
+    """Raises `OptionError` unless the name is known."""
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise OptionError(
+            f"partition.storage: {missing} {name!r}; {called}: {', '.join(sorted(known)) or 'none'}.{hint}"
+        )

@@ -15,8 +15,8 @@ import numpy as np
 
 from glt_lightning.base import NodeType, PartitionError
 from glt_lightning.kernels import row_bytes
+from glt_lightning.partition.assign.assigners import built_in
 from glt_lightning.partition.assign.base import Assigner
-from glt_lightning.partition.assign.built_in import built_in
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.hotness.rank import _policy
 from glt_lightning.partition.sources.base import LazyArray, Rows, in_memory

@@ -11,19 +11,18 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import NodeType, PartitionOptions, Progress, counted
+from glt_lightning.partition.assign.assigners import built_in, require_countable
 from glt_lightning.partition.assign.base import Assigner, GraphToPartition, checked
-from glt_lightning.partition.assign.built_in import built_in, require_countable
 from glt_lightning.partition.build.degrees import Degrees, count_degrees
 from glt_lightning.partition.build.edge_types import stored_edge_types
 from glt_lightning.partition.build.normalize import numbered_chunks
-from glt_lightning.partition.build.storage import Storage
+from glt_lightning.partition.build.rows import Storage
 from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.partition.checks import check_graph
-from glt_lightning.partition.edge_splits.kept import num_columns, user_columns
+from glt_lightning.partition.edge_splits.read import num_columns, user_columns
 from glt_lightning.partition.edge_splits.source import StoredSplits, stored_splits
-from glt_lightning.partition.labels import check_seed_labels
 from glt_lightning.partition.sources.base import GraphSource, counted_by
-from glt_lightning.partition.splits import check_overlap
+from glt_lightning.partition.splits import check_overlap, check_seed_labels
 
 _log = logging.getLogger(__name__)
 

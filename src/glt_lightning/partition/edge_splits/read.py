@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,15 @@ import numpy as np
 from glt_lightning.base import DataError
 from glt_lightning.graph import EdgeSplit, open_regular
 from glt_lightning.partition.build.degrees import known_nodes
-from glt_lightning.partition.sources.fingerprint import array_fingerprint, file_fingerprint
-from glt_lightning.partition.sources.saved import load_saved
+from glt_lightning.partition.sources.base import EdgeList, Rows, array_fingerprint, file_fingerprint
+from glt_lightning.partition.sources.files import load_saved
 
 SPLITS = ("train", "val", "test")
+
+
 KEYS = ("edge", "label", "time", "negatives", "negative_edges")
+
+
 Ends = tuple[tuple[str, int], tuple[str, int]]  # (node type, number of nodes) of the source and of the destination
 
 
@@ -147,3 +151,69 @@ def _require_nodes(what: str, name: str, ids: np.ndarray, node_type: str, count:
 
 def _form(array: np.ndarray) -> str:
     return f"{array.dtype} {list(array.shape)}"
+
+
+# Some of a user's edges, and their attributes.
+
+
+class KeptEdges:
+    """An `EdgeList` without some columns. Edge ids stay the columns of the user's edges.
+
+    columns: int64 [kept], ascending.
+    """
+
+    def __init__(self, edges: EdgeList, columns: np.ndarray) -> None:
+        self._edges, self.columns = edges, columns
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.columns)
+
+    @property
+    def num_columns(self) -> int:
+        """Number of the user's edges."""
+        return self._edges.num_edges
+
+    def chunks(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        begin = 0
+        for sources, destinations in self._edges.chunks(size):
+            end = begin + len(sources)
+            low, high = np.searchsorted(self.columns, (begin, end))
+            if high > low:
+                kept = self.columns[low:high] - begin
+                yield sources[kept], destinations[kept]
+            begin = end
+
+
+class KeptRows:
+    """The rows of an edge attribute that belong to `KeptEdges`."""
+
+    def __init__(self, rows: Rows, columns: np.ndarray) -> None:
+        self._rows, self._columns = rows, columns
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self._columns), *self._rows.shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._rows.dtype
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def __getitem__(self, index: slice | np.ndarray, /) -> np.ndarray:
+        return self._rows[self._columns[index]]
+
+
+def num_columns(edges: EdgeList) -> int:
+    """Number of the user's edges, with those that are left out."""
+    return edges.num_columns if isinstance(edges, KeptEdges) else edges.num_edges
+
+
+def user_columns(edges: EdgeList, ids: np.ndarray) -> np.ndarray:
+    """Edge ids of the user's edges, for ids that count the kept ones alone; those of added reverse edges follow each."""
+    if not isinstance(edges, KeptEdges) or not len(ids):
+        return ids
+    found: np.ndarray = edges.columns[ids % edges.num_edges] + (ids // edges.num_edges) * edges.num_columns
+    return found.astype(ids.dtype)

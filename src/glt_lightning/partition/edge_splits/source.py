@@ -15,10 +15,8 @@ import numpy as np
 
 from glt_lightning.base import DataError, EdgeType, GraphSchema, counted, edge_type_str
 from glt_lightning.graph import IN_TRAINING, EdgeSplit
-from glt_lightning.partition.edge_splits.kept import KeptEdges, KeptRows
-from glt_lightning.partition.edge_splits.read import SPLITS, Ends, identity, read_edge_split
-from glt_lightning.partition.link_pairs import Pairs, contains
-from glt_lightning.partition.link_split import random_link_split
+from glt_lightning.partition.edge_splits.read import SPLITS, Ends, KeptEdges, KeptRows, identity, read_edge_split
+from glt_lightning.partition.links import Pairs, contains, random_link_split
 from glt_lightning.partition.sources.base import DelegatingSource, EdgeList, GraphSource, Rows, file_of
 
 _log = logging.getLogger(__name__)

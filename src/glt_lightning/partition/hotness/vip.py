@@ -15,7 +15,7 @@ import numpy as np
 
 from glt_lightning.base import Fanouts, GraphSchema, NodeType, PartitionOptions, Progress
 from glt_lightning.kernels import NeighborRows, NeighborSums
-from glt_lightning.partition.build.scratch import float_matrix
+from glt_lightning.partition.build.rows import float_matrix
 from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.sampling import fanout_table
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import hashlib
+import random
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -346,3 +351,63 @@ class DelegatingSource:
 
     def edge_attrs(self, edge_type: EdgeType) -> Mapping[str, Rows]:
         return self._graph.edge_attrs(edge_type)
+
+
+# Draws of a user's code over a graph that are the same in every run.
+
+
+@contextmanager
+def fixed_randomness(seed: int = 0) -> Iterator[None]:
+    """Draws of torch, numpy and Python in the block are the same each time, and those after it as if it had not been.
+
+    A graph that is made with random numbers, such as a random split, would be another in every run and on every rank.
+    """
+    import torch
+
+    python, array = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(array)
+
+
+# Names and fingerprints of data sets.
+
+
+# Files up to this size are known by their content wherever they lie; larger ones by size and time of change.
+HASHED_BYTES = 64 << 20
+
+
+def folder_name(text: str) -> str:
+    """``text`` made fit for a folder's name."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", text).strip("._-") or "graph"
+
+
+def file_fingerprint(*paths: Path, times: bool = True) -> str:
+    """Fingerprint of files, in the order given; the folder they lie in does not matter.
+
+    times: whether the time of change counts for large files.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for path in paths:
+        stat = path.stat()
+        digest.update(f"{path.name}:{stat.st_size}:".encode())
+        if stat.st_size <= HASHED_BYTES:
+            digest.update(path.read_bytes())
+        elif times:
+            digest.update(str(stat.st_mtime_ns).encode())
+    return digest.hexdigest()
+
+
+def array_fingerprint(arrays: Iterable[tuple[str, np.ndarray]]) -> str:
+    """Fingerprint of named arrays in memory."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, array in arrays:
+        digest.update(f"{name}:{array.dtype.str}:{array.shape}:".encode())
+        digest.update(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+    return digest.hexdigest()

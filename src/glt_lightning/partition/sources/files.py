@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
+import re
+import shutil
+import struct
+import urllib.request
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 
-from glt_lightning.base import DataError
-from glt_lightning.graph import open_regular
+from glt_lightning.base import DataError, Progress
+from glt_lightning.graph import disk_full_speaks, open_regular
 from glt_lightning.kernels import row_bytes
 from glt_lightning.partition.build.pread import read_exactly
+from glt_lightning.partition.folder import exclusive, whole_folder
 
 
 def read_npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -124,3 +133,109 @@ class FileEdges:
             ends = zip(file.blocks(size, row=0), file.blocks(size, row=1), strict=True)
         for src, dst in ends:
             yield np.ascontiguousarray(src, np.int64), np.ascontiguousarray(dst, np.int64)
+
+
+# What torch has saved, tensors and graphs of PyG, read without trusting pickles.
+
+
+UNREADABLE = (
+    OSError,
+    EOFError,
+    ValueError,
+    RuntimeError,
+    AssertionError,
+    LookupError,
+    MemoryError,
+    OverflowError,
+    TypeError,
+    AttributeError,
+    struct.error,
+    zlib.error,
+    pickle.UnpicklingError,
+)
+
+
+_DTYPES = (np.bool_, np.int8, np.int16, np.int32, np.int64, np.float32, np.float64)
+
+
+def load_saved(path: Path, expected: str) -> Any:
+    """Tensors, arrays and what holds them. Raises `DataError` for a file of another kind."""
+    import torch
+
+    try:
+        with known_classes(), open_regular(path) as stream:
+            return torch.load(stream, map_location="cpu", weights_only=True)
+    except UNREADABLE as error:
+        raise DataError(f"{path}: expected {expected} ({_reason(error)}).") from None
+
+
+def _reason(error: BaseException) -> str:
+    if refused := re.search(r"Unsupported \w+: GLOBAL (\S+)", str(error)):
+        return f"it holds {refused[1]}, which is not read, as a file may run anything that way; leave it out"
+    return ": ".join([type(error).__name__, *str(error).strip().splitlines()][:2])
+
+
+@contextmanager
+def known_classes() -> Iterator[None]:
+    """Lets torch read exactly the classes that graphs of PyG and OGB's files hold (torch >= 2.6 refuses them by default)."""
+    import torch
+    from torch_geometric.data import Data, HeteroData
+    from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+    from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
+
+    rebuild = np._core.multiarray._reconstruct  # type: ignore[attr-defined]
+    arrays = [np.ndarray, np.dtype, rebuild, (rebuild, "numpy.core.multiarray._reconstruct")]
+    graphs = [Data, HeteroData, DataEdgeAttr, DataTensorAttr, BaseStorage, EdgeStorage, GlobalStorage, NodeStorage]
+    needed = [*graphs, *arrays, *(type(np.dtype(d)) for d in _DTYPES)]
+    # On leaving, torch forgets all that it was given, whether it knew it before or not.
+    known = torch.serialization.get_safe_globals()
+    with torch.serialization.safe_globals([each for each in needed if each not in known]):
+        yield
+
+
+# Downloads an archive with deadlines and without prompts; the target folder appears complete or not at all.
+
+
+_STALL_S = 60.0  # longest time without a byte from the server before the download fails
+
+
+_LOCK_S = (
+    6 * 3600.0
+)  # wait for another process that downloads: ogbn-papers100M has about 57 GB, which is 2.6 MB/s for six hours
+
+
+_CHUNK = 1 << 20
+
+
+def fetch_zip(url: str, inner: str, target: Path, hint: str) -> None:
+    """Downloads ``url`` and puts its folder ``inner`` at ``target``, unless ``target`` is there already."""
+    with exclusive(target, _LOCK_S):
+        if target.exists():  # another process downloaded it during the wait
+            return
+        try:
+            with whole_folder(target) as temporary:
+                archive = temporary / "archive.zip"
+                _fetch(url, archive)
+                with zipfile.ZipFile(archive) as members, disk_full_speaks(temporary, _unpacked_bytes(members)):
+                    members.extractall(temporary)
+                archive.unlink()
+                for entry in (temporary / inner).iterdir():
+                    shutil.move(entry, temporary / entry.name)
+                (temporary / inner).rmdir()
+        except (OSError, zipfile.BadZipFile) as error:  # URLError and timeouts are OSErrors
+            raise DataError(f"dataset: cannot download {url} ({error}). {hint}") from None
+
+
+def _fetch(url: str, path: Path) -> None:
+    with urllib.request.urlopen(url, timeout=_STALL_S) as reply, open(path, "wb") as out:
+        size = int(reply.headers.get("Content-Length") or 0)
+        with Progress(None).phase("downloading", size, "B") as done, disk_full_speaks(path.parent, size):
+            while chunk := reply.read(_CHUNK):
+                out.write(chunk)
+                done(len(chunk))
+        if size and path.stat().st_size != size:
+            raise OSError(f"the connection was closed after {path.stat().st_size:,} of {size:,} bytes")
+
+
+def _unpacked_bytes(members: zipfile.ZipFile) -> int:
+    return sum(info.file_size for info in members.infolist())

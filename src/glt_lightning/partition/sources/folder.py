@@ -9,11 +9,17 @@ from pathlib import Path
 import numpy as np
 
 from glt_lightning.base import NODE, DataError, EdgeType, GraphSchema, NodeType
-from glt_lightning.partition.sources.base import EdgeList, Rows, Splits, classes_of, width
+from glt_lightning.partition.sources.base import (
+    EdgeList,
+    Rows,
+    Splits,
+    classes_of,
+    file_fingerprint,
+    folder_name,
+    width,
+)
 from glt_lightning.partition.sources.files import FileEdges, NpyFile
-from glt_lightning.partition.sources.fingerprint import file_fingerprint, folder_name
-from glt_lightning.partition.sources.npz import CHECKED
-from glt_lightning.partition.sources.split_arrays import MASK_KEYS, SPLIT_KEYS, split_ids, split_keys
+from glt_lightning.partition.sources.npz import CHECKED, MASK_KEYS, SPLIT_KEYS, split_ids, split_keys
 
 _X, _Y = ("x", "feat"), ("y", "label")
 _SPLITS = {"train": "train", "valid": "val", "val": "val", "test": "test"}

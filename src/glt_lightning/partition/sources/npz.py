@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -19,21 +21,15 @@ from glt_lightning.partition.sources.base import (
     Rows,
     Splits,
     classes_of,
+    file_fingerprint,
+    folder_name,
     pick_target,
     width,
 )
 from glt_lightning.partition.sources.files import FileEdges, NpyFile, read_npy_header
-from glt_lightning.partition.sources.fingerprint import file_fingerprint, folder_name
-from glt_lightning.partition.sources.split_arrays import (
-    EDGE_SPLIT_KEYS,
-    MASK_KEYS,
-    SPLIT_KEYS,
-    edge_columns,
-    split_ids,
-    split_keys,
-)
 
 _NAME_LENGTH_AT = 26  # in the header that precedes a member of a zip file
+
 
 # Arrays of other lengths are not attributes; with these names they are mistakes.
 CHECKED = ("x", "y", "time", "edge_attr", "edge_weight", "edge_time")
@@ -249,3 +245,109 @@ def stored_members(path: Path) -> dict[str, tuple[int, int]]:
             begin = member.header_offset + _NAME_LENGTH_AT + 4 + name + extra
             places[member.filename.removesuffix(".npy")] = (begin, member.file_size)
     return places
+
+
+# Splits beside a graph: arrays of node ids, or masks over all nodes, under the names that people give them.
+
+
+SPLIT_KEYS = {"train_idx": "train", "valid_idx": "val", "val_idx": "val", "test_idx": "test"}
+
+
+MASK_KEYS = {"train_mask": "train", "valid_mask": "val", "val_mask": "val", "test_mask": "test"}
+
+
+_EDGE_ARRAYS = {"": "edge", "_label": "label", "_time": "time", "_negatives": "negatives"}
+
+
+# train_edge, train_edge_label, ...: edges to predict -> (split, array of it)
+EDGE_SPLIT_KEYS = {
+    f"{given}_edge{suffix}": (split, name)
+    for given, split in (("train", "train"), ("valid", "val"), ("val", "val"), ("test", "test"))
+    for suffix, name in _EDGE_ARRAYS.items()
+}
+
+
+def split_keys(keys: Collection[str], further: Mapping[str, str] = MappingProxyType({})) -> dict[str, list[str]]:
+    """Split -> which of the keys give it, ids before masks. further: other keys of ids -> split."""
+    found: dict[str, list[str]] = {}
+    for key, split in {**further, **SPLIT_KEYS, **MASK_KEYS}.items():
+        if key in keys:
+            found.setdefault(split, []).append(key)
+    return found
+
+
+def split_ids(file: str, keys: Sequence[str], read: Callable[[str], np.ndarray], count: int) -> np.ndarray:
+    """Ids of a split's nodes. Raises `DataError` for what is no mask [count], and for arrays that say different things.
+
+    keys: of `split_keys`.  file: what messages begin with.
+    """
+    each = [_mask_ids(f"{file}{key}", read(key), count) if key in MASK_KEYS else read(key) for key in keys]
+    for key, ids in zip(keys[1:], each[1:], strict=True):
+        if not np.array_equal(np.unique(_ids(ids)), np.unique(_ids(each[0]))):
+            raise DataError(
+                f"{file}{keys[0]} and {key} are two different definitions of one split. Remove one of them."
+            )
+    return each[0]
+
+
+def _mask_ids(what: str, mask: np.ndarray, count: int) -> np.ndarray:
+    """Of a mask [N], or of the first of S masks [N, S]."""
+    first = mask[:, 0] if mask.ndim == 2 and mask.shape[1] else mask
+    if first.shape != (count,) or not (first.dtype == np.bool_ or (first.dtype.kind in "iu" and _is_binary(first))):
+        raise DataError(
+            f"{what}: expected a mask [{count}] of booleans or of 0 and 1, got {mask.dtype} {list(mask.shape)}. Ids of nodes "
+            f"are called {what.rpartition(' ')[2].replace('mask', 'idx')}."
+        )
+    return np.flatnonzero(first)
+
+
+def _is_binary(mask: np.ndarray) -> bool:
+    return bool(((mask == 0) | (mask == 1)).all())
+
+
+def _ids(split: np.ndarray) -> np.ndarray:
+    return np.flatnonzero(split) if split.dtype == np.bool_ else split
+
+
+def edge_columns(what: str, edge_index: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """[2, S]: the edges in these columns. Raises `DataError` for columns that are not there."""
+    count = edge_index.shape[1]
+    if (
+        columns.ndim != 1
+        or columns.dtype.kind not in "iu"
+        or (len(columns) and not 0 <= columns.min() <= columns.max() < count)
+    ):
+        raise DataError(f"{what}: expected columns of edge_index, 0 to {count - 1}.")
+    return edge_index[:, columns]
+
+
+# Converts tensors, arrays and lists given by a script to arrays on the host.
+
+
+def host_array(name: str, value: Any) -> np.ndarray:
+    """A tensor of any device, an array or a list as an array; bfloat16, which numpy lacks, becomes float32."""
+    try:
+        if hasattr(value, "detach"):
+            value = value.detach().cpu()
+            value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{name}: expected a dense tensor or an array ({str(error).splitlines()[0]}).") from None
+
+
+def edge_ends(name: str, value: Any) -> np.ndarray:
+    """Integers [2, E] from a tensor, an array, or a pair of them."""
+    if isinstance(value, (tuple, list)) and len(value) == 2:
+        sources, destinations = (host_array(name, ids) for ids in value)
+        if sources.shape != destinations.shape:
+            raise DataError(
+                f"{name}: sources and destinations differ in shape: {list(sources.shape)} and {list(destinations.shape)}. Give "
+                "two arrays [E]."
+            )
+        value = np.stack([sources, destinations])
+    ends = host_array(name, value)
+    if ends.ndim != 2 or ends.shape[0] != 2 or (ends.dtype.kind not in "iu" and ends.size):
+        raise DataError(
+            f"{name}: expected integers [2, E] (sources, destinations), got {ends.dtype} {list(ends.shape)}."
+        )
+    return ends if ends.size else np.zeros((2, 0), np.int64)

@@ -14,9 +14,8 @@ from glt_lightning.base import DataError
 from glt_lightning.partition.sources.base import GraphSource
 from glt_lightning.partition.sources.demo import open_demo
 from glt_lightning.partition.sources.folder import FolderSource, is_graph_folder
-from glt_lightning.partition.sources.matrix_graph import MatrixGraph
 from glt_lightning.partition.sources.npz import NpzSource
-from glt_lightning.partition.sources.scipy_sparse import MatrixSource, is_matrix, is_matrix_file
+from glt_lightning.partition.sources.scipy_sparse import MatrixGraph, MatrixSource, is_matrix, is_matrix_file
 from glt_lightning.partition.sources.tables.source import TableSource
 
 _CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
@@ -70,7 +69,7 @@ def _open(dataset: Any, root: str | Path) -> GraphSource:
     if isinstance(dataset, (Mapping, argparse.Namespace)):
         keys = set(vars(dataset) if isinstance(dataset, argparse.Namespace) else dataset)
         if "class_path" in keys:
-            from glt_lightning.partition.sources.pyg_dataset import open_class_path
+            from glt_lightning.partition.sources.pyg import open_class_path
 
             return open_class_path(dataset, Path(root).expanduser())
         if "matrix" in keys:
@@ -111,7 +110,7 @@ def _open_text(text: str, root: Path) -> GraphSource:
     if path.is_dir() and (is_graph_folder(path) or not _CLASS_PATH.fullmatch(text)):
         return FolderSource(path)
     if _CLASS_PATH.fullmatch(text) and not path.exists():
-        from glt_lightning.partition.sources.pyg_dataset import open_class_path
+        from glt_lightning.partition.sources.pyg import open_class_path
 
         return open_class_path(text, root)
     near = difflib.get_close_matches(text, _NAMES, n=2, cutoff=0.5)

@@ -10,9 +10,8 @@ import numpy as np
 
 from glt_lightning.base import EDGE, NODE, DataError, EdgeType, GraphSchema, NodeType, OptionError, edge_type_str
 from glt_lightning.kernels import BFLOAT16, from_bfloat16, to_bfloat16
-from glt_lightning.partition.sources.arrays import edge_ends, host_array
-from glt_lightning.partition.sources.base import ArraySource, classes_of, pick_target
-from glt_lightning.partition.sources.fingerprint import array_fingerprint
+from glt_lightning.partition.sources.base import ArraySource, array_fingerprint, classes_of, pick_target
+from glt_lightning.partition.sources.npz import edge_ends, host_array
 
 FLOATS = "floats"  # GLT's default is float32 for all, in which ids above 2^24 become others
 
@@ -146,7 +145,7 @@ def _count(given: Any) -> int:
 
 def _as_given(label: str, given: Any) -> np.ndarray:
     if str(getattr(given, "dtype", "")) == "torch.bfloat16" and str(given.layout) == "torch.strided":
-        from glt_lightning.partition.sources.torch_arrays import array_of
+        from glt_lightning.partition.sources.pyg import array_of
 
         return array_of(given)
     return host_array(label, given)

@@ -12,9 +12,15 @@ from torch_geometric.data import Data, HeteroData
 
 from glt_lightning.base import ClassSpec, DataError, GLTError, NodeType
 from glt_lightning.kernels import BFLOAT16
-from glt_lightning.partition.sources.base import ArraySource, DelegatingSource, GraphSource, Rows, categories_of
+from glt_lightning.partition.sources.base import (
+    ArraySource,
+    DelegatingSource,
+    GraphSource,
+    Rows,
+    categories_of,
+    fixed_randomness,
+)
 from glt_lightning.partition.sources.pyg import convert
-from glt_lightning.partition.sources.randomness import fixed_randomness
 
 _CHUNK = 1 << 22
 _SOURCE_ID = "source_id"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from glt_lightning.base import DeadlineOptions, LimitOptions, RefusedError, RetryOptions, SecurityOptions
 from glt_lightning.graph import difference
@@ -99,3 +101,102 @@ class Link:
                 f"{peer} and {self.name} have different partitions: {difference(hello['graph'], self.graph)}"
             )
         return mine
+
+
+# Distinguishes a rank that is stopped or frozen from one that is busy.
+
+
+_STOPPED = "Tt"  # by a signal, or by a debugger
+
+
+_BEATS = 10  # heartbeats within the limit, so that a few late ones are no loss
+
+
+_MOST_BEAT_S = 5.0  # between heartbeats
+
+
+_PATIENCE = 5  # times the limit, for a rank that is silent but not stopped: it may wait for a disk while it has the GIL
+
+
+class State(NamedTuple):
+    """letter: state in /proc (R, S, D, T, t, Z).  cpu: clock ticks that all threads of the process have used."""
+
+    letter: str
+    cpu: int
+
+
+def read_state(pid: int) -> State | None:
+    """The state of a process of this host; None if it is not visible, as in another container."""
+    try:
+        # the name, in parentheses, may contain anything
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return State(fields[0], int(fields[11]) + int(fields[12]))
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process of this host is stopped by a signal or a debugger."""
+    state = read_state(pid)
+    return state is not None and state.letter in _STOPPED
+
+
+class Silence:
+    """Finds ranks of this host that have been silent for ``limit_s``.
+
+    Each rank sends a heartbeat from a thread every `beat_s`, whatever its training does: a slow step, a compilation or a
+    long validation is no silence. That thread needs the GIL, and native code may hold it for minutes (a large `pickle`, a
+    sort, another library). Such a rank is busy: its process uses CPU time, which counts as a heartbeat, too. A stopped
+    process is lost after ``limit_s``; one that is not stopped, but neither sends nor computes, after several times as long.
+
+    Args:
+        pids: Process of each rank to watch; 0 for one that is not visible, of which only heartbeats count.
+        limit_s: As above (``cluster.peer_silence_s``).
+        clock, look: Replacements of the real ones, for tests.
+    """
+
+    def __init__(
+        self,
+        pids: Mapping[int, int],
+        limit_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        look: Callable[[int], State | None] = read_state,
+    ) -> None:
+        self.limit_s, self.beat_s = limit_s, min(limit_s / _BEATS, _MOST_BEAT_S)
+        self._clock, self._look = clock, look
+        self._looked_s = clock()
+        self._pids = dict(pids)
+        self._heard_s = dict.fromkeys(pids, self._looked_s)
+        self._cpu: dict[int, int] = {}
+
+    def heard(self, rank: int) -> None:
+        self._heard_s[rank] = self._clock()
+
+    def forget(self, rank: int) -> None:
+        """Stops watching a rank that has left in order."""
+        del self._heard_s[rank]
+
+    def find(self) -> tuple[int, str] | None:
+        """A rank that has been silent for too long, and a description of its process. To be called every `beat_s`."""
+        now, before = self._clock(), self._looked_s
+        self._looked_s = now
+        if now - before > self.limit_s / 2:
+            # This process itself was stopped (a terminal's Ctrl-Z, a suspended machine): heartbeats that arrived meanwhile are
+            # not read yet, or the other ranks were stopped, too.
+            self._heard_s = dict.fromkeys(self._heard_s, now)
+        for rank, heard_s in self._heard_s.items():
+            state = self._look(self._pids[rank])
+            if state is not None and state.cpu != self._cpu.get(rank):
+                self._cpu[rank] = state.cpu
+                self._heard_s[rank] = now
+            elif now - heard_s >= self.limit_s * (1 if state is not None and state.letter in _STOPPED else _PATIENCE):
+                return rank, f"no heartbeat for {now - heard_s:.0f} s; {_describe(state)}"
+        return None
+
+
+def _describe(state: State | None) -> str:
+    if state is None:
+        return "its process is not visible from here"
+    if state.letter in _STOPPED:
+        return "its process is stopped by SIGSTOP or a debugger"
+    return f"its process uses no CPU time (state {state.letter}), so it is frozen or deadlocked"

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from glt_lightning.base import PeerLostError, PickerSpec
+from glt_lightning.base import ClusterOptions, PartitionError, PeerLostError, PickerSpec, parse_address
 from glt_lightning.graph import LocalPartition
 from glt_lightning.kernels import guarded
 from glt_lightning.sampling import QUESTIONS, OwnedParts, OwnerQuestion
-from glt_lightning.workers.cluster.silence import is_stopped
-from glt_lightning.workers.transport.base import Caller, CallHandler
-from glt_lightning.workers.transport.memory import Recycler
-from glt_lightning.workers.transport.message import Message, lay_out, layout_entries, unpack, zero_padding
+from glt_lightning.workers.cluster.link import Link, is_stopped
+from glt_lightning.workers.cluster.remote_rows import PeerRows
+from glt_lightning.workers.transport.base import Caller, CallHandler, Server, Service, Transport
+from glt_lightning.workers.transport.message import Message, Recycler, lay_out, layout_entries, unpack, zero_padding
 
 _SLOTS = 16  # replies in flight that are written into recycled memory
 
@@ -70,3 +73,117 @@ def _require_caller(caller: Caller) -> None:
     """Raises `PeerLostError` if nobody waits for the answer any more."""
     if caller.is_gone():
         raise PeerLostError("the caller has left")
+
+
+# A process that serves the parts it maps, and asks the owners of the other parts.
+
+
+@dataclass(frozen=True)
+class OwnerAddresses:
+    """The owners of the same parts. name: for errors.  addresses: any of them answers for all."""
+
+    name: str
+    parts: tuple[int, ...]
+    addresses: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "parts": list(self.parts), "addresses": list(self.addresses)}
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> OwnerAddresses:
+        return cls(raw["name"], tuple(raw["parts"]), tuple(raw["addresses"]))
+
+
+def connect_owners(
+    partition: LocalPartition, owners: Sequence[OwnerAddresses], link: Link, transport: Transport, turn: int = 0
+) -> PeerRows:
+    """The parts that ``partition`` does not map, asked of their owners. Nothing is sent before the first question.
+
+    turn: which address of an owner is tried first, so that callers spread over its processes.
+    Raises `PartitionError` for a part without an owner.
+    """
+    missing = set(range(partition.manifest.num_parts)) - set(partition.parts)
+    owner_of_part = np.zeros(partition.manifest.num_parts, dtype=np.int32)
+    peers = []
+    for owner in owners:
+        theirs = sorted(missing & set(owner.parts))
+        if theirs:
+            first = turn % len(owner.addresses)
+            addresses = owner.addresses[first:] + owner.addresses[:first]
+            peers.append(link.peer(owner.name, addresses, transport))
+            owner_of_part[theirs] = len(peers)
+            missing -= set(theirs)
+    if missing:
+        known = "; ".join(f"{h.name}: {list(h.parts)}" for h in owners) or "none"
+        raise PartitionError(
+            f"no process serves part {min(missing)} of {partition.manifest.num_parts}: {link.name} maps "
+            f"{list(partition.parts)}, its peers map {known}. Start a process for each part."
+        )
+    return PeerRows(owner_of_part, peers)
+
+
+class OwnerServer:
+    """Serves the mapped parts of ``partition`` at ``address`` (``host:port``, port 0 picks one). works_for, picker: see `Owner`.
+
+    Raises `OptionError` for an address that cannot be used. Close it: that ends the server and all calls.
+    """
+
+    def __init__(
+        self,
+        partition: LocalPartition,
+        link: Link,
+        address: str,
+        works_for: int | None = None,
+        picker: PickerSpec | None = None,
+    ) -> None:
+        self._partition, self._link = partition, link
+        self._owner = Owner(partition, link.limits.reply_bytes, works_for, picker)
+        self._transport = link.open_transport()
+        self._server: Server = self._transport.serve(
+            address, Service(link.greet, self._owner.calls, {}, frozenset({"here"}))
+        )
+        self.rows: PeerRows | None = None
+
+    @property
+    def address(self) -> str:
+        """Its address, with the actual port."""
+        return self._server.address
+
+    def join(self, owners: Sequence[OwnerAddresses], turn: int = 0) -> PeerRows:
+        """Sets the owners of the other parts."""
+        self.rows = connect_owners(self._partition, owners, self._link, self._transport, turn)
+        return self.rows
+
+    def close(self) -> None:
+        """Ends the server and the connections to other owners. Safe to call twice."""
+        if self.rows is not None:
+            self.rows.close()
+        self._server.close()
+        self._owner.close()
+
+
+# The status of a graph server, for whoever asks from outside of a job.
+
+
+_HEALTH_S = 5.0  # an orchestrator's probe must get an answer
+
+
+def ask_status(address: str, cluster: ClusterOptions) -> Mapping[str, Any]:
+    """The status of a server: one attempt. Raises `PeerError` naming it."""
+    parse_address("address", address)
+    given = cluster.deadlines
+    deadlines = replace(
+        given, connect_s=min(given.connect_s, _HEALTH_S), call_s=min(given.call_s, _HEALTH_S), reconnect_s=1e-3
+    )
+    link = Link(
+        job="",
+        role="tool",
+        name=f"serve (pid {os.getpid()} on {socket.gethostname()})",
+        security=cluster.security,
+        deadlines=deadlines,
+    )
+    peer = link.peer("graph server", [address], link.open_transport())
+    try:
+        return peer.ask("status").result().header
+    finally:
+        peer.close()

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from glt_lightning.base import CacheOptions, SamplingOptions
-from glt_lightning.graph import AnyGraph
+from glt_lightning.graph import AnyGraph, available_memory
 from glt_lightning.sampling import BatchRequest, Sample, SamplerConfig
-from glt_lightning.workers.cluster.owner_server import OwnerAddresses
+from glt_lightning.workers.cluster.owner import OwnerAddresses
 from glt_lightning.workers.cluster.remote_rows import Traffic
-from glt_lightning.workers.producer.ranks import Ranks
 from glt_lightning.workers.slots import PinMemory
 
 
@@ -78,3 +78,110 @@ class SampledGraph(AnyGraph, Protocol):
 
         Returns the producer, and the rows on the training device that its batches leave out (`loader.device_rows`), or None.
         """
+
+
+# A rank and its means to agree with the other ranks of its job.
+
+
+Exchange = Callable[[str], list[str]]  # gives every rank the texts of all ranks, in rank order; a collective call
+
+
+GatherCounts = Callable[[int], list[int]]  # the same for one number of each rank
+
+
+def alone(text: str) -> list[str]:
+    """The `Exchange` of a process without peers."""
+    return [text]
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The rank of this process and its collective calls. Components that have to agree with other ranks take this object.
+
+    rank, world_size: the number of this process, and the number of ranks.
+    exchange: returns the texts of all ranks on every rank. By default only the own text, so that nothing is shared with
+    other ranks of the host.
+    gather_counts: returns the numbers of all ranks on every rank; None if ranks need not agree on numbers.
+    name: of this rank, for messages; no other rank has it. "": ``rank N``.
+
+    >>> Ranks(rank=1, world_size=4).name
+    'rank 1'
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    exchange: Exchange = alone
+    gather_counts: GatherCounts | None = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            object.__setattr__(self, "name", f"rank {self.rank}")
+
+
+# The number of batches that may be in flight at once, by their size.
+
+
+_log = logging.getLogger(__name__)
+
+
+LEAST = (
+    2  # one that is made while another is in training; also what a run begins with, before its batches' size is known
+)
+
+
+_SHARE = 8  # 1/8 of the available memory: the page cache of the graph, the model and other loaders need the rest
+
+
+def memory_for_batches(processes: int = 1) -> int:
+    """Bytes of batches in flight that ``auto`` allows each of ``processes`` processes of this host."""
+    return max(1, available_memory() // _SHARE // processes)
+
+
+def with_channel_bytes(sampling: SamplingOptions, ranks_on_host: int) -> SamplingOptions:
+    """The options with a number in place of ``channel_size: auto``. It may differ between ranks: no batch depends on it."""
+    if sampling.channel_size != "auto":
+        return sampling
+    return replace(sampling, channel_size=memory_for_batches(ranks_on_host))
+
+
+class InFlight:
+    """The limit of batches in flight of a loader: requested or made, and not yet delivered.
+
+    most: limit regardless of their size.  why: the options that give it, for the log.  budget: bytes of all loaders of the
+    rank together; None: no limit.
+    """
+
+    def __init__(self, most: int, why: str, budget: int | None) -> None:
+        self._most, self._why, self._budget = most, why, budget
+        self._logged = False
+
+    @classmethod
+    def of(cls, sampling: SamplingOptions, most: int, why: str) -> InFlight:
+        return cls(most, why, with_channel_bytes(sampling, 1).channel_bytes)
+
+    def allowed(self, largest: int, others: int = 0) -> int:
+        """Number of batches that may be in flight now.
+
+        largest: bytes of the loader's largest batch so far, 0 before the first.  others: bytes in flight for the other
+        loaders of the rank.
+        """
+        if self._budget is None:
+            return self._most
+        if not largest:
+            return min(LEAST, self._most)
+        return min(self._most, max(LEAST, (self._budget - others) // largest))
+
+    def log_once(self, largest: int) -> None:
+        """Logs the limit once the size of a batch is known."""
+        if not self._logged:
+            self._logged = True
+            limit = "no limit" if self._budget is None else f"{self._budget / 1e6:,.0f} MB"
+            _log.info(
+                "batches in flight of this rank: up to %d of %d (%s), %.1f MB each; sampling.channel_size: %s.",
+                self.allowed(largest),
+                self._most,
+                self._why,
+                largest / 1e6,
+                limit,
+            )

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import math
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
-from glt_lightning.base import OptionError, PartitionError, PeerError
-from glt_lightning.graph import difference
+from glt_lightning.base import CacheOptions, OptionError, PartitionError, PeerError, Progress
+from glt_lightning.graph import BatchArrays, HostTier, LocalPartition, SharedArrays, copy_for_uva, difference, open_uva
+from glt_lightning.sampling import DeviceSource, RemoteRows
+from glt_lightning.workers.cluster.cache import CacheMaker
 from glt_lightning.workers.cluster.graph import ClusterGraph
 from glt_lightning.workers.cluster.link import Link
-from glt_lightning.workers.cluster.owner_server import OwnerAddresses, connect_owners
+from glt_lightning.workers.cluster.owner import OwnerAddresses, connect_owners
 from glt_lightning.workers.cluster.remote_rows import PeerRows
-from glt_lightning.workers.producer.base import JoiningProducer, ProducerSetup
-from glt_lightning.workers.producer.shared_tiers import SharedCache
-from glt_lightning.workers.producer.watch import OnLoss, OwnerWatch
+from glt_lightning.workers.producer.base import JoiningProducer, ProducerSetup, Ranks
+from glt_lightning.workers.producer.once_per_host import host_name, once_per_host
+from glt_lightning.workers.producer.process import OnLoss, OwnerWatch
 
 _LOOK_S = 0.2  # between checks for dead samplers, which other ranks wait for
 
@@ -121,3 +125,116 @@ def _exchange_owners(
         OwnerAddresses(" / ".join(m["name"] for m in ranks), parts, tuple(a for m in ranks for a in m["addresses"]))
         for parts, ranks in group.items()
     ]
+
+
+# Memory that the ranks of a host share: the remote cache, and the host tier of their own parts.
+
+
+class SharedCache:
+    """The remote cache of this rank's host. Collective: all ranks construct theirs at the same time, with the same options.
+    Close it.
+
+    handle: with which samplers open it.
+    Raises as `CacheMaker` on the rank that fills it, and `PeerError` on the other ranks.
+    """
+
+    def __init__(self, partition: LocalPartition, rows: RemoteRows, options: CacheOptions, ranks: Ranks) -> None:
+        self._own: CacheMaker | None = None
+
+        def make(_sharing: int) -> Mapping[str, Any]:
+            self._own = CacheMaker(partition, options)
+            return self._own.make(rows)
+
+        try:
+            self.handle: Mapping[str, Any] = once_per_host(ranks, partition.parts, make)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Its memory is freed with the last process that maps it."""
+        if self._own is not None:
+            self._own.close()
+
+
+def shared_host_tier(partition: LocalPartition, options: CacheOptions, ranks: Ranks) -> HostTier | None:
+    """The host tier of the mapped parts; None without ``cache.memory``. Close it. Collective: all ranks call it.
+
+    Raises `OptionError` if this host has less memory.
+    """
+    budget = options.memory_bytes
+    if budget is None:
+        return None
+    made: list[HostTier] = []
+
+    def make(_sharing: int) -> str:
+        made.append(HostTier.create(partition, budget, Progress(None).phase))
+        return made[0].path
+
+    try:
+        path = once_per_host(ranks, partition.parts, make)
+        return made[0] if made else HostTier.open(path)
+    except BaseException:
+        for tier in made:
+            tier.close()
+        raise
+
+
+# One copy of graph and attributes in each host's memory, for all its ranks whose GPUs read it there (UVA).
+
+
+def share_uva(batch: BatchArrays, ranks: Ranks) -> Callable[[Sequence[str]], SharedArrays | None]:
+    """For `store.device_store.open_store`, whose ``share`` it is. The caller closes its result.
+
+    Collective: all ranks call the returned function once, also those that need no arrays: the ranks of a host that map the
+    same parts share the arrays that any of them needs. Raises as `copy_for_uva` on the rank that copies, and `PeerError` on
+    the others.
+    """
+
+    def share(mine: Sequence[str]) -> SharedArrays | None:
+        place = [host_name(), list(batch.partition.parts)]
+        requests = [json.loads(text) for text in ranks.exchange(json.dumps([place, list(mine)]))]
+        needed = sorted({array for other, needs in requests if other == place for array in needs})
+        made: list[SharedArrays] = []
+
+        def make(_sharing: int) -> str | None:
+            if not needed:
+                return None
+            made.append(copy_for_uva(batch, needed))
+            return made[0].path
+
+        try:
+            path = once_per_host(ranks, batch.partition.parts, make)
+            try:
+                if made:
+                    return made[0]  # other ranks open it here, also if this rank needs none of it
+                return open_uva(batch, mine, path) if mine and path is not None else None
+            finally:
+                ranks.exchange(ranks.name)  # a fence: all ranks have opened the copy before any of them may close it
+        except BaseException:
+            for arrays in made:
+                arrays.close()
+            raise
+
+    return share
+
+
+class SamplerGpus:
+    """The GPUs of sampler processes, and the host memory that they read. Collective: all ranks construct theirs at the same
+    time. Close it after the processes.
+
+    source: None if the CPU samples.  Raises as `share_uva`.
+    """
+
+    def __init__(self, partition: LocalPartition, source: DeviceSource | None, ranks: Ranks) -> None:
+        self.source, self._shared = source, None
+        if source is not None:
+            self._shared = share_uva(
+                BatchArrays(partition, source.edges, source.weights, source.timed, source.labor), ranks
+            )(source.on_host)
+            self.source = replace(source, host=None if self._shared is None else self._shared.path)
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        if self._shared is not None:
+            self._shared.close()

@@ -9,10 +9,9 @@ from glt_lightning.base import CacheOptions
 from glt_lightning.graph import LocalPartition
 from glt_lightning.sampling import DeviceSource
 from glt_lightning.workers.cluster.link import Link
-from glt_lightning.workers.producer.ranks import Ranks
+from glt_lightning.workers.producer.base import Ranks
+from glt_lightning.workers.producer.group import SamplerGpus, shared_host_tier
 from glt_lightning.workers.producer.samplers import SamplerSource
-from glt_lightning.workers.producer.shared_tiers import shared_host_tier
-from glt_lightning.workers.producer.shared_uva import SamplerGpus
 
 
 class HostParts:

@@ -11,7 +11,7 @@ from itertools import count
 from typing import Generic, TypeVar
 
 from glt_lightning.sampling import BatchRequest, Sample, SamplerConfig
-from glt_lightning.workers.producer.in_flight import InFlight
+from glt_lightning.workers.producer.base import InFlight
 
 Task = TypeVar("Task")  # a requested batch
 Made = TypeVar("Made")  # the same when it is finished

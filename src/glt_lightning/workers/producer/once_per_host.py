@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from glt_lightning.base import PeerError
-from glt_lightning.workers.producer.ranks import Ranks
+from glt_lightning.workers.producer.base import Ranks
 
 T = TypeVar("T")
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from glt_lightning.base import SamplerError
-from glt_lightning.workers.cluster.owner_server import OwnerAddresses
+from glt_lightning.workers.cluster.owner import OwnerAddresses
 from glt_lightning.workers.producer.child import Starter
 from glt_lightning.workers.producer.process import LEAVE_S, BatchTask, SamplerProcess
 from glt_lightning.workers.producer.samplers import SamplerSource
-from glt_lightning.workers.wire import ClosedError, receive
+from glt_lightning.workers.slots import ClosedError, receive
 
 # Before the third start in a row of a process that makes nothing; doubles up to the second. Without a pause, a process that
 # fails while it starts (no memory, an unreadable file) would be forked as fast as the host can.

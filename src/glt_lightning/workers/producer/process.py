@@ -6,23 +6,28 @@ import os
 import signal
 import socket
 import subprocess
+import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from glt_lightning.base import SamplerError
+from glt_lightning.base import PeerError, PeerLostError, SamplerError
 from glt_lightning.graph import usable_cores
 from glt_lightning.sampling import BatchRequest, SamplerConfig
-from glt_lightning.workers.cluster.owner_server import OwnerAddresses
+from glt_lightning.workers.cluster.owner import OwnerAddresses
 from glt_lightning.workers.producer.child import Starter
 from glt_lightning.workers.producer.request_codec import write_config, write_request
 from glt_lightning.workers.producer.samplers import SamplerSource
-from glt_lightning.workers.slots import SharedSlot
-from glt_lightning.workers.wire import ClosedError, send
+from glt_lightning.workers.slots import ClosedError, SharedSlot, send
+from glt_lightning.workers.transport.message import Message
+from glt_lightning.workers.transport.peer import Peer
 
 LEAVE_S = 2.0  # for a sampler to end after its socket was closed; a healthy one takes milliseconds
+
+
 _EXIT_S = 10.0  # to end after SIGKILL: one that waits for a disk ends only when the disk answers
 
 
@@ -165,3 +170,97 @@ class SamplerProcess:
                 raise SamplerError(
                     f"{self.name} did not end {_EXIT_S:g} s after SIGKILL; it probably waits for a disk or network file system."
                 ) from None
+
+
+# Notices that a process of another host is lost or stopped while this one is blocked, for instance in a collective call.
+
+
+# Called on the watch's thread with the reason of a loss, and the event that is set when the watch is closed.
+OnLoss = Callable[[str, threading.Event], None]
+
+
+def end_by_deadline(name: str, timeout_s: float, option: str) -> OnLoss:
+    """Says that another rank is gone, and ends this process ``timeout_s`` later: it may be in a collective call that waits for
+    that rank for ever. name: of this process.  option: that says how long."""
+
+    def end(reason: str, left: threading.Event) -> None:
+        _say(f"error: {reason} {name} cannot go on.")
+        if not left.wait(timeout_s):
+            _say(f"error: {name} is stuck and ends after {timeout_s:g} s ({option}).")
+            os._exit(1)
+
+    return end
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+class OwnerWatch:
+    """Calls ``here`` of each peer every ``every_s`` seconds, and ``on_loss`` for the first one that is lost: it does not
+    answer for ``reconnect_s``, or its sampler processes answer, but report for ``silence_s`` that the process they work for
+    is stopped. Close it."""
+
+    def __init__(self, peers: Sequence[Peer], every_s: float, silence_s: float, on_loss: OnLoss) -> None:
+        self._peers, self._every_s, self._silence_s, self._on_loss = peers, every_s, silence_s, on_loss
+        # Rounds in a row in which it was stopped. Not seconds: while this process was stopped itself, time passed unobserved.
+        self._stopped = [0] * len(peers)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="glt-owner-watch", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the watch. Close the peers first: that ends a call in flight. Safe to call twice."""
+        self._closed.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def stop(self) -> None:
+        """Ignores losses from now on: peers end in turn when a job ends. Does not wait."""
+        self._closed.set()
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._every_s):
+            for number, peer in enumerate(self._peers):
+                try:
+                    self._look(number, peer.ask("here").result())
+                except PeerError as error:
+                    if not self._closed.is_set():
+                        self._on_loss(str(error), self._closed)
+                    return
+
+    def _look(self, number: int, answer: Message) -> None:
+        """Raises `PeerLostError` for a peer that was stopped for ``silence_s``."""
+        pid = answer.header.get("stopped")
+        self._stopped[number] = 0 if pid is None else self._stopped[number] + 1
+        stopped_s = (self._stopped[number] - 1) * self._every_s
+        if stopped_s >= self._silence_s:
+            raise PeerLostError(
+                f"{self._peers[number].name}: its process {pid!r:.20} has been stopped by SIGSTOP or a debugger for "
+                f"{stopped_s:.0f} s. To keep a rank in a debugger, raise cluster.peer_silence_s."
+            )
+
+
+# Notices that this process itself was stopped, so that deadlines of other processes do not count that time.
+
+
+STEP_S = 5.0  # the longest single wait between two calls of `happened`
+
+
+_LATE_S = 5.0  # a wait that ends later than this was a stop, and not a busy machine
+
+
+class StandStill:
+    """Whether this process was stopped (a terminal's Ctrl-Z, a scheduler that suspends jobs): the processes that it waits for
+    probably were, too, and what they sent before is not read yet.
+
+    clock: the monotonic clock, or that of a test.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._looked_s = clock, clock()
+
+    def happened(self) -> bool:
+        """Whether it was stopped since the last call. To be called after each wait, of at most `STEP_S`."""
+        before, self._looked_s = self._looked_s, self._clock()
+        return self._looked_s - before > STEP_S + _LATE_S

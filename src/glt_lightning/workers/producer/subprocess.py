@@ -12,14 +12,13 @@ from typing import Any
 from glt_lightning.base import SamplerError, SamplingOptions
 from glt_lightning.graph import LocalPartition
 from glt_lightning.sampling import BatchRequest, Counters, Sample
-from glt_lightning.workers.cluster.owner_server import OwnerAddresses
+from glt_lightning.workers.cluster.owner import OwnerAddresses
 from glt_lightning.workers.cluster.remote_rows import Traffic
-from glt_lightning.workers.producer.in_flight import LEAST, InFlight
+from glt_lightning.workers.producer.base import LEAST, InFlight
 from glt_lightning.workers.producer.look_ahead import LoaderRun, LookAhead
 from glt_lightning.workers.producer.pool import Failure, SamplerPool
-from glt_lightning.workers.producer.process import BatchTask, batches_at_once
+from glt_lightning.workers.producer.process import STEP_S, BatchTask, StandStill, batches_at_once
 from glt_lightning.workers.producer.samplers import SamplerSource
-from glt_lightning.workers.producer.standstill import STEP_S, StandStill
 from glt_lightning.workers.slots import PinMemory, SharedSlot, SlotPool
 from glt_lightning.workers.transport.message import own_layout
 

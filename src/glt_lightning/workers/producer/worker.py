@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from glt_lightning.sampling import BatchRequest, SamplerConfig
-from glt_lightning.workers.cluster.owner_server import OwnerAddresses
+from glt_lightning.workers.cluster.owner import OwnerAddresses
 from glt_lightning.workers.producer.request_codec import read_config, read_request
 from glt_lightning.workers.producer.samplers import Sampler, Samplers, SamplerSource
-from glt_lightning.workers.slots import SlotWriter
+from glt_lightning.workers.slots import ClosedError, SlotWriter, receive, send
 from glt_lightning.workers.transport.message import Message, as_body, layout_entries
-from glt_lightning.workers.wire import ClosedError, receive, send
 
 _MOST_SAMPLERS = 32  # per thread; each has its own working memory
 

@@ -11,13 +11,12 @@ import traceback
 from contextlib import suppress
 
 from glt_lightning.base import GLTError
-from glt_lightning.workers.wire import ClosedError, receive, send
+from glt_lightning.workers.slots import ClosedError, receive, send
 
 
 def serve(sock: socket.socket) -> None:
     """Reads a plan, answers with the address or the error, and serves until ``sock`` ends."""
-    from glt_lightning.workers.server.hosted import HostedServer
-    from glt_lightning.workers.server.plan import ServerPlan
+    from glt_lightning.workers.server.hosted import HostedServer, ServerPlan
 
     header, _, _ = receive(sock)
     try:

@@ -11,9 +11,8 @@ from contextlib import suppress
 from typing import Any
 
 from glt_lightning.base import DeadlineOptions, PeerError, PeerLostError, RemoteError, SamplerError
-from glt_lightning.workers.producer.standstill import STEP_S, StandStill
+from glt_lightning.workers.producer.process import STEP_S, StandStill
 from glt_lightning.workers.server.handover import HandoverStream, place_identity
-from glt_lightning.workers.server.outage import Outage
 from glt_lightning.workers.server.question import Question
 from glt_lightning.workers.slots import PinMemory
 from glt_lightning.workers.transport.base import MessageStream
@@ -21,10 +20,19 @@ from glt_lightning.workers.transport.message import Message
 from glt_lightning.workers.transport.peer import Peer, PendingAnswer
 
 _LOST = "SessionLostError"
+
+
 _FIRST_PAUSE_S = 0.02  # between streams that break before a message has arrived; doubles up to _MOST_PAUSE_S
+
+
 _MOST_PAUSE_S = 1.0
+
+
 _LEAVE_S = 2.0  # for the threads to end when this is closed, "close" to the server included
+
+
 _LEAVE_LOST_S = 0.1  # the same while the server is away: there is no server to say goodbye to
+
 
 Key = tuple[int, int]
 
@@ -350,3 +358,48 @@ def _failed(server: str, message: Message) -> PeerError:
     reason, trace = str(message.header["error"]), str(message.header.get("traceback", ""))
     text = f"{server}: {reason}" + (f"\n\nTraceback in the server's sampler process:\n{trace}" if trace else ".")
     return RemoteError(text, "SamplerError", trace)
+
+
+# How long a server has been away, as seen by its client.
+
+
+class Outage:
+    """Counts the time without a stream since the last message from a server.
+
+    The time for which a stream was open is not counted, whatever it delivered: a client may want no batch for an hour, and
+    a restart of the server after it is a new outage. (Once the time was counted from the opening of the broken stream, and
+    each restart killed every job older than ``reconnect_s``.) Streams that break at once add up, so the client also gives
+    up a server that accepts each stream and drops it.
+
+    limit_s: a stream that was open for longer than this ends the outage before it, even without a message.
+    clock: the monotonic clock, or that of a test.
+    """
+
+    def __init__(self, limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit_s, self._clock = limit_s, clock
+        self._since_s: float | None = None
+        self._opened_s: float | None = None
+
+    def begin_attempt(self) -> None:
+        """A stream is about to be opened."""
+        self._opened_s = None
+        if self._since_s is None:
+            self._since_s = self._clock()
+
+    def opened(self) -> None:
+        """The stream is open."""
+        self._opened_s = self._clock()
+
+    def heard(self) -> None:
+        """A message has arrived: the outage is over."""
+        self._since_s = None
+
+    def broke(self) -> float:
+        """The stream, or the attempt to open one, has failed. Returns the seconds of the outage so far."""
+        now = self._clock()
+        open_s = 0.0 if self._opened_s is None else now - self._opened_s
+        if self._since_s is None or open_s > self._limit_s:
+            self._since_s = now
+        else:
+            self._since_s += open_s
+        return now - self._since_s

@@ -38,9 +38,8 @@ import numpy as np
 from glt_lightning.base import PeerError, PeerLostError, RemoteError
 from glt_lightning.workers.server.callback_queue import CallbackQueue
 from glt_lightning.workers.server.sessions import ClientStream, Finished, Session
-from glt_lightning.workers.slots import PinMemory, SharedSlot
+from glt_lightning.workers.slots import ClosedError, PinMemory, SharedSlot, receive, send
 from glt_lightning.workers.transport.message import Message
-from glt_lightning.workers.wire import ClosedError, receive, send
 
 _PAUSE_S = 0.5  # a client that leaves does not wake a thread that waits for a batch, so it looks this often
 _GREET_S = 5.0  # for a client to send its greeting; both ends are on this host

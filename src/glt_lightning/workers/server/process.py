@@ -14,8 +14,8 @@ from dataclasses import replace
 from glt_lightning.base import PeerError
 from glt_lightning.workers.producer.child import Starter
 from glt_lightning.workers.producer.process import exit_reason
-from glt_lightning.workers.server.plan import ServerPlan
-from glt_lightning.workers.wire import ClosedError, receive, send
+from glt_lightning.workers.server.hosted import ServerPlan
+from glt_lightning.workers.slots import ClosedError, receive, send
 
 _LEAVE_S = 5.0  # for the child to close its sockets and end its samplers, before it is killed
 

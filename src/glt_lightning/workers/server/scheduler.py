@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from glt_lightning.base import DataError, FullError, PeerError, SamplerError, ServingOptions
-from glt_lightning.workers.producer.in_flight import memory_for_batches
+from glt_lightning.workers.producer.base import memory_for_batches
 from glt_lightning.workers.producer.pool import Failure, SamplerPool
 from glt_lightning.workers.producer.process import BatchTask, batches_at_once
 from glt_lightning.workers.producer.samplers import SamplerSource

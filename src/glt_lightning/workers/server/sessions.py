@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import DataError, FullError, PeerError
-from glt_lightning.workers.producer.in_flight import LEAST
+from glt_lightning.workers.producer.base import LEAST
 from glt_lightning.workers.producer.process import BatchTask
 from glt_lightning.workers.server.question import Question
 from glt_lightning.workers.slots import SharedSlot

@@ -28,11 +28,18 @@ release, and a peer of another one is refused with both versions in the message.
 
 from __future__ import annotations
 
+import os
+import socket
+import ssl
+import stat
 from collections.abc import Callable, Iterator, Mapping, Set
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
+from urllib.parse import unquote
 
+from glt_lightning.base import parse_address
+from glt_lightning.workers.transport.credentials import Certificates, Credentials
 from glt_lightning.workers.transport.message import EMPTY, Message
 
 PROTOCOL = 3  # version of the wire format and of the operations
@@ -56,6 +63,8 @@ class Caller(Protocol):
 
 
 CallHandler = Callable[[Message, Caller], Message]
+
+
 StreamHandler = Callable[[Message, Caller], Iterator[Message]]
 
 
@@ -135,3 +144,121 @@ class Transport(Protocol):
     def connect(self, address: str, hello: Mapping[str, Any], timeout_s: float) -> Connection:
         """Connects to a peer and greets it. Raises `PeerLostError` if there is no answer in time, `RefusedError` if the peer
         refuses the greeting."""
+
+
+# Ends TCP connections that are owned by a library (gRPC) which offers no way to end them.
+
+
+def sever_accepted(port: int) -> None:
+    """Shuts down the connections that this process has accepted at a port. Without this, Flight waits for ever for a peer
+    that has stopped reading."""
+    _sever(lambda connection: connection.getsockname()[1] == port)
+
+
+def sever_peer(port: int, peer: str) -> None:
+    """Shuts down the connection that this process has accepted at a port from ``peer``, as gRPC names it:
+    ``ipv4:10.0.0.1:4711`` or ``ipv6:[::1]:4711``, percent-encoded."""
+    host, _, theirs = unquote(peer).partition(":")[2].rpartition(":")
+    host = host.strip("[]").removeprefix("::ffff:")
+    _sever(
+        lambda connection: (
+            connection.getsockname()[1] == port
+            and str(connection.getpeername()[1]) == theirs
+            and _host(connection) == host
+        )
+    )
+
+
+def sever_to(address: str) -> None:
+    """Shuts down the connections of this process to ``host:port``. gRPC does not cancel a write to a peer that has
+    stopped reading, nor a call that the peer has not begun to answer."""
+    host, port = parse_address("address", address)
+    with suppress(OSError):
+        hosts = {str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+        _sever(lambda connection: connection.getpeername()[1] == port and _host(connection) in hosts)
+
+
+def _host(connection: socket.socket) -> str:
+    return str(connection.getpeername()[0]).removeprefix("::ffff:")
+
+
+def _sever(mine: Callable[[socket.socket], bool]) -> None:
+    for connection in _sockets():
+        with connection, suppress(OSError):
+            if connection.family in (socket.AF_INET, socket.AF_INET6) and mine(connection):
+                connection.getpeername()  # raises for a listening socket, which must stay open
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+def _sockets() -> Iterator[socket.socket]:
+    """Duplicated descriptors of all sockets of this process: another thread may close the original, and the kernel may give
+    its number to another file, at any moment."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            fd = os.dup(int(name))
+            if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                yield socket.socket(fileno=fd)
+            else:
+                os.close(fd)
+
+
+# Finds out why a peer closes the connection during the greeting: gRPC does not report it, so a plain TLS handshake is
+# tried.
+
+
+_ASKS = "the server requires TLS with a client certificate, and this process has none. Set cluster.security.ca, cert and key."
+
+
+_REJECTS = (
+    "the server rejects the certificate of this process (cluster.security.cert): its ca is another authority, or the "
+    "certificate has expired. Make both with the same authority (glt-lightning certs)."
+)
+
+
+def diagnose(address: str, credentials: Credentials, timeout_s: float) -> str | None:
+    """The reason why another attempt would fail as well; None if none was found."""
+    try:
+        if credentials.tls is None:
+            return _ASKS if _speaks_tls(address, timeout_s) else None
+        # twice: a server that is shutting down also hangs up, once
+        tls = credentials.tls
+        return _REJECTS if _hangs_up(address, tls, timeout_s) and _hangs_up(address, tls, timeout_s) else None
+    except OSError:  # nothing answers: the peer is away, and another attempt may succeed
+        return None
+
+
+def _speaks_tls(address: str, timeout_s: float) -> bool:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with socket.create_connection(parse_address("address", address), timeout_s) as raw, context.wrap_socket(raw):
+            return True
+    except ssl.SSLError as error:
+        return "ALERT" in (error.reason or "")
+
+
+def _hangs_up(address: str, tls: Certificates, timeout_s: float) -> bool:
+    """Whether a TLS server ends the connection after the handshake. In TLS 1.3 the client is done before the server has
+    checked its certificate, and gRPC reports no reason; to a client that it accepts, the server sends HTTP/2 settings."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # gRPC has checked the peer's already
+    context.set_alpn_protocols(["h2"])
+    with _file(tls.cert) as cert, _file(tls.key) as key:
+        context.load_cert_chain(cert, key)
+    with socket.create_connection(parse_address("address", address), timeout_s) as raw:
+        try:
+            with context.wrap_socket(raw) as secure:
+                return secure.recv(1) == b""
+        except ssl.SSLError as error:
+            return "ALERT" in (error.reason or "")
+
+
+@contextmanager
+def _file(data: bytes) -> Iterator[str]:
+    """A path from which ``ssl`` can read ``data``: a memfd, so that no key is written to a disk."""
+    fd = os.memfd_create("glt-pem", os.MFD_CLOEXEC)
+    try:
+        os.write(fd, data)
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)

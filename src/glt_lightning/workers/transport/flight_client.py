@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import DeadlineOptions, PeerError, PeerLostError, RefusedError
-from glt_lightning.workers.transport.challenge import Challenge
-from glt_lightning.workers.transport.credentials import Credentials
-from glt_lightning.workers.transport.diagnosis import diagnose
+from glt_lightning.workers.transport.base import diagnose, sever_to
+from glt_lightning.workers.transport.credentials import Challenge, Credentials
 from glt_lightning.workers.transport.flight_common import (
     CLOSED,
     FLIGHT_ERRORS,
@@ -29,10 +28,8 @@ from glt_lightning.workers.transport.flight_common import (
     write,
 )
 from glt_lightning.workers.transport.frame import Frame, Kind
-from glt_lightning.workers.transport.memory import Recycler, keep_freed_memory
-from glt_lightning.workers.transport.message import EMPTY, Message, as_body
+from glt_lightning.workers.transport.message import EMPTY, Message, Recycler, as_body, keep_freed_memory
 from glt_lightning.workers.transport.pending import Waiting, again, received
-from glt_lightning.workers.transport.sockets import sever_to
 
 _MOST_IN_FLIGHT = 64  # calls of a lane without a reply; the server reads no further ones
 _CLOSE_S = 1.0  # for cancelled threads to end before the TCP connection is severed

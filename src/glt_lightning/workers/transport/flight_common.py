@@ -48,8 +48,7 @@ from glt_lightning.base import FullError, PeerError, PeerLostError, RefusedError
 from glt_lightning.kernels import view_of
 from glt_lightning.workers.transport import frame as frames
 from glt_lightning.workers.transport.frame import Frame, Kind
-from glt_lightning.workers.transport.memory import Recycler
-from glt_lightning.workers.transport.message import EMPTY, MOST_BODY, WireError, decode_header, encode_header
+from glt_lightning.workers.transport.message import EMPTY, MOST_BODY, Recycler, WireError, decode_header, encode_header
 
 
 @contextmanager

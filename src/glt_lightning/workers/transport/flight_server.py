@@ -15,9 +15,8 @@ import pyarrow as pa
 from glt_lightning.base import FullError, LimitOptions, OptionError, PeerError, RefusedError, parse_address
 from glt_lightning.workers.transport import dispatch
 from glt_lightning.workers.transport.admission import Admission, ClientConnection, LaneUsage
-from glt_lightning.workers.transport.base import Caller, Service
-from glt_lightning.workers.transport.challenge import proof_for
-from glt_lightning.workers.transport.credentials import Credentials
+from glt_lightning.workers.transport.base import Caller, Service, sever_accepted, sever_peer
+from glt_lightning.workers.transport.credentials import Credentials, proof_for
 from glt_lightning.workers.transport.flight_common import (
     FLIGHT_ERRORS,
     SCHEMA,
@@ -32,7 +31,6 @@ from glt_lightning.workers.transport.flight_common import (
 )
 from glt_lightning.workers.transport.frame import Frame, Kind
 from glt_lightning.workers.transport.message import EMPTY, Message, WireError
-from glt_lightning.workers.transport.sockets import sever_accepted, sever_peer
 
 _MOST_IN_FLIGHT = 64  # requests of a lane that are read ahead of their replies
 _MOST_BYTES_IN_FLIGHT = 1 << 29  # of their bodies; one request may be larger

@@ -10,7 +10,7 @@ from glt_lightning.workers.transport.base import Connection, Server, Service
 from glt_lightning.workers.transport.credentials import Credentials
 from glt_lightning.workers.transport.flight_client import FlightConnection
 from glt_lightning.workers.transport.flight_server import FlightServer
-from glt_lightning.workers.transport.memory import Recycler
+from glt_lightning.workers.transport.message import Recycler
 
 _DEADLINES, _LIMITS = DeadlineOptions(), LimitOptions()
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         request_server as request_server,
         shutdown_client as shutdown_client,
     )
-    from glt_lightning.compat.glt.distributed.context import DistContext as DistContext, DistRole as DistRole
     from glt_lightning.compat.glt.distributed.dataset import DistDataset as DistDataset
     from glt_lightning.compat.glt.distributed.dist_feature import DistFeature as DistFeature
     from glt_lightning.compat.glt.distributed.dist_graph import (
@@ -45,7 +44,11 @@ if TYPE_CHECKING:
         init_server as init_server,
         wait_and_shutdown_server as wait_and_shutdown_server,
     )
-    from glt_lightning.compat.glt.distributed.session import get_context as get_context
+    from glt_lightning.compat.glt.distributed.session import (
+        DistContext as DistContext,
+        DistRole as DistRole,
+        get_context as get_context,
+    )
     from glt_lightning.compat.glt.distributed.worker import (
         all_gather as all_gather,
         barrier as barrier,
@@ -73,7 +76,7 @@ _REFUSED = (
 _HOMES = {
     "CollocatedDistSamplingWorkerOptions": "glt_lightning.compat.glt.distributed.options",
     "ConcurrentEventLoop": "glt_lightning.compat.glt.distributed.event_loop",
-    "DistContext": "glt_lightning.compat.glt.distributed.context",
+    "DistContext": "glt_lightning.compat.glt.distributed.session",
     "DistDataset": "glt_lightning.compat.glt.distributed.dataset",
     "DistFeature": "glt_lightning.compat.glt.distributed.dist_feature",
     "DistGraph": "glt_lightning.compat.glt.distributed.dist_graph",
@@ -82,7 +85,7 @@ _HOMES = {
     "DistNeighborLoader": "glt_lightning.compat.glt.distributed.loaders",
     "DistNeighborSampler": "glt_lightning.compat.glt.distributed.sampler",
     "DistRandomPartitioner": "glt_lightning.compat.glt.distributed.dist_partitioner",
-    "DistRole": "glt_lightning.compat.glt.distributed.context",
+    "DistRole": "glt_lightning.compat.glt.distributed.session",
     "DistServer": "glt_lightning.compat.glt.distributed.server",
     "DistSubGraphLoader": "glt_lightning.compat.glt.distributed.loaders",
     "MpDistSamplingWorkerOptions": "glt_lightning.compat.glt.distributed.options",

@@ -15,7 +15,6 @@ from glt_lightning.compat.glt.distributed.options import AnyWorkerOptions, Collo
 from glt_lightning.compat.glt.distributed.places import Place, place_of
 from glt_lightning.compat.glt.distributed.session import current
 from glt_lightning.compat.glt.fields import GLTFields
-from glt_lightning.compat.glt.links import link_spec
 from glt_lightning.compat.glt.loading import (
     GLTLoader,
     every_epoch_anew,
@@ -24,6 +23,7 @@ from glt_lightning.compat.glt.loading import (
     own_edges,
     stored_edges,
 )
+from glt_lightning.compat.glt.one_batch import link_spec
 from glt_lightning.loader import DistNeighborLoader as OurLoader, Session
 
 

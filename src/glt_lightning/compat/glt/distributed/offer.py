@@ -8,7 +8,7 @@ from typing import Any
 
 from glt_lightning.base import OptionError
 from glt_lightning.compat.glt.distributed.client import PendingRequest
-from glt_lightning.compat.glt.distributed.requests import CallTable, to_message
+from glt_lightning.compat.glt.distributed.server import CallTable, to_message
 from glt_lightning.compat.glt.distributed.session import required
 from glt_lightning.workers import PendingAnswer, Service
 

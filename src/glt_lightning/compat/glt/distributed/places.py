@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from glt_lightning.base import ClusterOptions, NodeType, OptionError
-from glt_lightning.compat.glt.device import usable_device
 from glt_lightning.compat.glt.distributed.client import remote_labels
 from glt_lightning.compat.glt.distributed.dataset import DistDataset
 from glt_lightning.compat.glt.distributed.options import (
@@ -19,6 +18,7 @@ from glt_lightning.compat.glt.distributed.options import (
     RemoteDistSamplingWorkerOptions,
 )
 from glt_lightning.compat.glt.distributed.session import Membership, current, required
+from glt_lightning.compat.glt.feature import usable_device
 from glt_lightning.compat.glt.fields import Lookup, lookup_in
 from glt_lightning.graph import LocalPartition
 from glt_lightning.loader import HostsGraph

@@ -13,8 +13,8 @@ from glt_lightning.compat.glt.distributed.options import CollocatedDistSamplingW
 from glt_lightning.compat.glt.distributed.places import place_of
 from glt_lightning.compat.glt.distributed.session import current
 from glt_lightning.compat.glt.fields import GLTFields
-from glt_lightning.compat.glt.links import link_spec
 from glt_lightning.compat.glt.loading import node_spec, output_device, own_edges, stored_edges
+from glt_lightning.compat.glt.one_batch import link_spec
 from glt_lightning.compat.glt.sampled import EdgeSamplerInput, NodeSamplerInput
 from glt_lightning.loader import Session
 

@@ -14,16 +14,20 @@ import secrets
 import socket
 import sys
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, Protocol
 
 from glt_lightning.base import ClusterOptions, OptionError, PeerError
-from glt_lightning.compat.glt.distributed.context import DistContext
 from glt_lightning.compat.glt.distributed.meeting import Group, MeetingPoint, say_gone
 from glt_lightning.tensors import end_group_at_exit
 from glt_lightning.workers import Link, Peer, Ranks
 
 _log = logging.getLogger(__name__)
+
+
 _ATTEMPT_S = 1.0  # of the meeting point: who waits for it repeats the question anyway
+
+
 _CALL_S = 180.0
 
 
@@ -195,3 +199,65 @@ def get_context() -> DistContext | None:
 def _at_exit(session: Membership) -> None:
     if session in _current:
         stop(failed=getattr(sys, "last_value", None) is not None)  # after an exception it does not wait for the others
+
+
+# Which process of a script this is, as GraphLearn-for-PyTorch says it.
+
+
+class DistRole(Enum):
+    """The role of a process.
+
+    >>> DistRole.SERVER.name
+    'SERVER'
+    """
+
+    WORKER = 1
+    SERVER = 2
+    CLIENT = 3
+
+
+@dataclass(frozen=True)
+class DistContext:
+    """A process of a script.
+
+    role: its role.  group_name: the processes with that role.  world_size, rank: their number, and which this is.
+    global_world_size, global_rank: the same of servers and clients together, servers first.
+    servers, clients: how many there are.
+
+    >>> DistContext(DistRole.CLIENT, "trainers", 4, 1, 6, 3, servers=2, clients=4).worker_name
+    'trainers_1'
+    """
+
+    role: DistRole
+    group_name: str
+    world_size: int
+    rank: int
+    global_world_size: int
+    global_rank: int
+    servers: int = 0
+    clients: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise OptionError(
+                f"{self.group_name}: rank: expected 0 <= rank < {self.world_size} (world size), got {self.rank}."
+            )
+
+    def is_worker(self) -> bool:
+        return self.role is DistRole.WORKER
+
+    def is_server(self) -> bool:
+        return self.role is DistRole.SERVER
+
+    def is_client(self) -> bool:
+        return self.role is DistRole.CLIENT
+
+    def num_servers(self) -> int:
+        return self.servers
+
+    def num_clients(self) -> int:
+        return self.clients
+
+    @property
+    def worker_name(self) -> str:
+        return f"{self.group_name}_{self.rank}"

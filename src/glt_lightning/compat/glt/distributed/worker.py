@@ -6,10 +6,9 @@ import json
 from typing import Any
 
 from glt_lightning.base import ClusterOptions, OptionError
-from glt_lightning.compat.glt.distributed.context import DistContext, DistRole
 from glt_lightning.compat.glt.distributed.meeting import Group
 from glt_lightning.compat.glt.distributed.options import CollocatedDistSamplingWorkerOptions
-from glt_lightning.compat.glt.distributed.session import current, required, start, stop
+from glt_lightning.compat.glt.distributed.session import DistContext, DistRole, current, required, start, stop
 
 _GROUP = "_default_worker"
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from glt_lightning.base import NodeType, Progress, edge_type_str
-from glt_lightning.partition.sources.tables.edges import EdgeConverter, convert_matrix
+from glt_lightning.partition.sources.tables.columns import NodeFacts, edge_folder, node_folder, save_facts
 from glt_lightning.partition.sources.tables.encoding import GraphEncoding, TableEncoding
-from glt_lightning.partition.sources.tables.ids import NodeIds
-from glt_lightning.partition.sources.tables.lookup import NodeFacts, edge_folder, node_folder, save_facts
 from glt_lightning.partition.sources.tables.mapping import Tables
-from glt_lightning.partition.sources.tables.nodes import convert_nodes
+from glt_lightning.partition.sources.tables.nodes import EdgeConverter, NodeIds, convert_matrix, convert_nodes
 
 
 def convert_tables(tables: Tables, folder: Path, progress: Progress, fitted: GraphEncoding | None) -> GraphEncoding:

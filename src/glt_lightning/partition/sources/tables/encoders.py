@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -11,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from glt_lightning.base import DataError
 from glt_lightning.partition.sources.tables.columns import PlainColumn
 from glt_lightning.partition.sources.tables.raw_values import Columns, categories, dates, days_of, numbers, phases
 
@@ -208,3 +211,169 @@ def encoder_from_json(raw: Mapping[str, Any]) -> Encoder:
         name: tuple(value) if isinstance(value, list) else value for name, value in raw.items() if name != "as"
     }
     return kind(**plain)
+
+
+# How columns of a table become features: the key ``encode`` of a mapping, checked option by option.
+
+
+AUTO = "auto"
+
+
+# Which options each kind has, the words for kinds among them.
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    AUTO: ("max_one_hot", "max_categories", "fill", "indicator", "scale"),
+    "number": ("fill", "indicator", "scale", "thousands", "decimal"),
+    "category": ("max_one_hot", "max_categories", "indicator"),
+    "one_hot": ("max_categories", "indicator"),
+    "code": ("max_categories",),
+    "date": ("fill", "indicator", "scale", "cyclic", "format"),
+}
+
+
+_SCALES = ("standard", "minmax", "none")
+
+
+FILLS = ("mean", "median", "none")
+
+
+CYCLES = ("year", "month", "day", "weekday", "hour")
+
+
+# Words for "no value" where a column is numbers or dates; among categories they may be a value (NA is Namibia).
+MISSING = ("NA", "N/A", "n/a", "NaN", "nan", "null", "NULL")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnEncoding:
+    """How one column becomes features.
+
+    Attributes:
+        kind: number, category, one_hot, code or date; auto takes what the values are.
+        fill: Stands for missing numbers and dates: mean, median, none (a missing value is an error) or a number (of a date,
+            days since 1970).
+        indicator: Whether a further column says 1 where a value is missing; auto: if any was missing.
+        scale: standard (mean 0, deviation 1), minmax (from 0 to 1) or none.
+        max_one_hot: The greatest number of categories that get a column each; more become codes.
+        max_categories: Only so many of the most frequent categories are known; the others count as unknown. None: all.
+        cyclic: Parts of a date that become a sine and a cosine: year (day of the year), month, day, weekday, hour.
+        format: How dates are written, as for strptime (``%d/%m/%Y``). None: ISO 8601.
+        thousands: The character that groups digits of numbers in text, as in 1,234 or 1.234. None: there is none.
+        decimal: The character before the fraction of numbers in text: a point or a comma.
+    """
+
+    kind: str = AUTO
+    fill: str | float = "mean"
+    indicator: str | bool = AUTO
+    scale: str = "standard"
+    max_one_hot: int = 32
+    max_categories: int | None = None
+    cyclic: tuple[str, ...] = ()
+    format: str | None = None
+    thousands: str | None = None
+    decimal: str = "."
+
+    def __post_init__(self) -> None:
+        _require(self.kind in _OPTIONS, "as", f"one of {', '.join(_OPTIONS)}", self.kind, _OPTIONS)
+        number = isinstance(self.fill, (int, float)) and not isinstance(self.fill, bool) and math.isfinite(self.fill)
+        _require(number or self.fill in FILLS, "fill", "mean, median, none or a number", self.fill, FILLS)
+        _require(
+            isinstance(self.indicator, bool) or self.indicator == AUTO,
+            "indicator",
+            "auto, true or false",
+            self.indicator,
+        )
+        _require(self.scale in _SCALES, "scale", f"one of {', '.join(_SCALES)}", self.scale, _SCALES)
+        _require(_is_count(self.max_one_hot), "max_one_hot", "an integer >= 0", self.max_one_hot)
+        most = self.max_categories
+        _require(most is None or (_is_count(most) and most > 0), "max_categories", "an integer >= 1", most)
+        for part in self.cyclic:
+            _require(part in CYCLES, "cyclic", f"some of {', '.join(CYCLES)}", part, CYCLES)
+        _require(self.format is None or _is_text(self.format), "format", "text such as '%d/%m/%Y'", self.format)
+        _require(self.decimal in (".", ","), "decimal", "'.' or ','", self.decimal)
+        group: Any = self.thousands
+        character = _is_text(group) and len(group) == 1 and not group.isalnum() and group not in "+-"
+        good = group is None or (character and group != self.decimal)
+        _require(good, "thousands", f"one character such as ',' other than decimal ({self.decimal!r})", group)
+
+
+Choices = tuple[tuple[str, ColumnEncoding], ...]
+
+
+def parse_encode(where: str, given: Any) -> Choices:
+    """(column or pattern, its encoding) in the order given; a word alone is for all columns."""
+    if given is None:
+        return ()
+    if not isinstance(given, Mapping):
+        return (("*", _parse_one(where, given)),)
+    return tuple((name, _parse_one(f"{where}: {name}", each)) for name, each in given.items())
+
+
+def _parse_one(where: str, given: Any) -> ColumnEncoding:
+    options = dict(given) if isinstance(given, Mapping) else {"as": given}
+    kind = options.pop("as", AUTO)
+    if not isinstance(kind, str):
+        raise DataError(f"dataset: {where}: as: expected one of {', '.join(_OPTIONS)}; got {kind!r}.")
+    if kind in _OPTIONS:
+        for name in options:
+            if name not in _OPTIONS[kind]:
+                near = difflib.get_close_matches(name, _OPTIONS[kind], n=1)
+                raise DataError(
+                    f"dataset: {where}: as: {kind} has no option {name!r}; it has {', '.join(_OPTIONS[kind])}."
+                    + (f" Did you mean {near[0]}?" if near else "")
+                )
+    if "cyclic" in options:
+        cyclic = options["cyclic"]
+        options["cyclic"] = tuple(cyclic) if isinstance(cyclic, (list, tuple)) else (cyclic,)
+    try:
+        return ColumnEncoding(kind=kind, **options)
+    except _Wrong as error:
+        raise DataError(f"dataset: {where}: {error}") from None
+    except TypeError:  # an unknown kind and an unknown option
+        raise DataError(f"dataset: {where}: as: expected one of {', '.join(_OPTIONS)}; got {kind!r}.") from None
+
+
+def parse_missing(where: str, given: Any) -> tuple[str, ...] | None:
+    """The words for "no value"; None if not given."""
+    if given is None:
+        return None
+    many = list(given) if isinstance(given, (list, tuple)) else [given]
+    for each in many:
+        if not isinstance(each, str):
+            raise DataError(f"dataset: {where}: expected words such as NA; got {each!r}. Put it in quotes.")
+    return tuple(many)
+
+
+def parse_fit_on(where: str, given: Any, has_split: bool) -> str | None:
+    if given not in (None, "train", "all"):
+        raise DataError(f"dataset: {where}: expected train or all; got {given!r}.")
+    if given == "train" and not has_split:
+        raise DataError(f"dataset: {where}: train needs the column of the splits; give split, or take all.")
+    return given
+
+
+def changed(encoding: ColumnEncoding) -> dict[str, Any]:
+    """The options that are not the default."""
+    found = {field.name: getattr(encoding, field.name) for field in fields(encoding)}
+    return {name: value for name, value in found.items() if value != getattr(_DEFAULT, name)}
+
+
+class _Wrong(Exception):
+    pass
+
+
+def _require(good: bool, name: str, expected: str, given: Any, known: Any = ()) -> None:
+    if not good:
+        near = difflib.get_close_matches(str(given), list(known), n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise _Wrong(f"{name}: expected {expected}; got {given!r}.{hint}")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+_DEFAULT = ColumnEncoding()

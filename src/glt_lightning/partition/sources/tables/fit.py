@@ -15,16 +15,18 @@ import pyarrow.compute as pc
 
 from glt_lightning.base import DataError, Progress
 from glt_lightning.partition.sources.tables.columns import NUMBER_OR_DATE, SPLITS, split_codes
-from glt_lightning.partition.sources.tables.encode_options import AUTO, MISSING, ColumnEncoding
 from glt_lightning.partition.sources.tables.encoders import (
+    AUTO,
+    MISSING,
     CodeEncoder,
+    ColumnEncoding,
     DateEncoder,
     Encoder,
     NumberEncoder,
     OneHotEncoder,
     PlainEncoder,
 )
-from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece
+from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece, number_advice
 from glt_lightning.partition.sources.tables.raw_values import (
     categories,
     dates,
@@ -35,7 +37,6 @@ from glt_lightning.partition.sources.tables.raw_values import (
     is_time,
     numbers,
 )
-from glt_lightning.partition.sources.tables.text import number_advice
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from glt_lightning.base import EDGE, NODE, DataError, EdgeType, GraphSchema, NodeType, edge_type_str
-from glt_lightning.partition.sources.tables.encode_options import (
+from glt_lightning.partition.sources.tables.encoders import (
     Choices,
     changed,
     parse_encode,

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from glt_lightning.base import DataError
-from glt_lightning.partition.sources.tables.files import first_failure
-from glt_lightning.partition.sources.tables.text import number_advice, number_pattern
+from glt_lightning.partition.sources.tables.files import first_failure, number_advice, number_pattern
 
 _US_OF_DAY = 86400e6
 

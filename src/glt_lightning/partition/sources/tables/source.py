@@ -16,11 +16,18 @@ import numpy as np
 
 from glt_lightning.base import DataError, EdgeType, NodeType, Progress, edge_type_str
 from glt_lightning.partition.folder import exclusive, whole_folder
-from glt_lightning.partition.sources.base import EdgeList, Rows, Splits, classes_of, pick_target, width
+from glt_lightning.partition.sources.base import (
+    EdgeList,
+    Rows,
+    Splits,
+    classes_of,
+    file_fingerprint,
+    folder_name,
+    pick_target,
+    width,
+)
 from glt_lightning.partition.sources.files import NpyFile
-from glt_lightning.partition.sources.fingerprint import file_fingerprint, folder_name
-from glt_lightning.partition.sources.tables.encoding import FILE as ENCODING, GraphEncoding, encoding_bytes
-from glt_lightning.partition.sources.tables.lookup import (
+from glt_lightning.partition.sources.tables.columns import (
     FACTS,
     NodeFacts,
     edge_folder,
@@ -28,6 +35,7 @@ from glt_lightning.partition.sources.tables.lookup import (
     node_folder,
     user_ids,
 )
+from glt_lightning.partition.sources.tables.encoding import FILE as ENCODING, GraphEncoding, encoding_bytes
 from glt_lightning.partition.sources.tables.mapping import EdgeTable, NodeTable, features_asked, parse_tables
 
 _log = logging.getLogger(__name__)

@@ -15,8 +15,7 @@ import pyarrow as pa
 from glt_lightning.base import DataError, Progress
 from glt_lightning.graph import ArrayWriter
 from glt_lightning.partition.sources.tables.columns import feature_columns, feature_types, times, values, weights
-from glt_lightning.partition.sources.tables.encode_options import Choices, ColumnEncoding
-from glt_lightning.partition.sources.tables.encoders import PlainEncoder
+from glt_lightning.partition.sources.tables.encoders import Choices, ColumnEncoding, PlainEncoder
 from glt_lightning.partition.sources.tables.encoding import TableEncoding
 from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece
 from glt_lightning.partition.sources.tables.fit import Fitting, fit_columns

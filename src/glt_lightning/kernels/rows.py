@@ -1,0 +1,247 @@
+"""Gathering rows of a sharded array."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.base import DataError
+from glt_lightning.kernels.build import Encoding
+from glt_lightning.kernels.disk import DiskRead, DiskRows
+from glt_lightning.kernels.native import I32, I64, P, Signatures, bind, call, check, library, pointers
+
+OnDisk = Callable[[DiskRead], object]
+
+
+_SIGNATURES: Signatures = {
+    "glt_gather_decode": [P, P, I32, I32, I64, P, I64, P, I32, P],
+    "glt_gather_sum": [P, P, I32, I32, I64, P, I64, P, P, I64, I64, I32, P, I32, P],
+}
+
+
+_library = bind(_SIGNATURES)
+
+
+FLOAT32 = 0  # how values are stored that need no encoding, in glt/gather_sum.h
+
+
+class Shards:
+    """An array whose rows lie in P shards, stacked in order.
+
+    shards: P C-contiguous arrays [rows, ...] of one dtype and one row shape, or None where a shard is not local.
+    start: id of the first row of the first shard.
+    bounds: int64 [P + 1], needed when a shard is None; else derived.
+    encoding: how the shards store their values; a gather decodes them to float32. None: they hold what is given.
+
+    Attributes:
+        dtype, row_shape: Dtype and row shape that a gather returns.
+        stored_dtype, stored_row_shape, row_bytes: Dtype, row shape and bytes per row of the shards, before decoding.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[np.ndarray | None],
+        *,
+        start: int = 0,
+        bounds: np.ndarray | None = None,
+        encoding: Encoding | None = None,
+    ) -> None:
+        present = [s for s in shards if s is not None]
+        if not present:
+            raise DataError("shards: expected at least one local shard, got none.")
+        if bounds is None:
+            bounds = start + np.cumsum([0, *(len(s) for s in shards if s is not None)])
+        first = present[0]
+        for s in present:
+            if s.dtype != first.dtype or s.shape[1:] != first.shape[1:] or not s.flags.c_contiguous:
+                raise DataError(
+                    f"shards: expected C-contiguous {first.dtype} rows of shape {first.shape[1:]}, "
+                    f"got {s.dtype} rows of shape {s.shape[1:]}."
+                )
+        self.stored_dtype, self.stored_row_shape = first.dtype, first.shape[1:]
+        self.dtype, self.row_shape = first.dtype, first.shape[1:]
+        if encoding is not None:
+            self._require_stored_as(encoding)
+            self.dtype, self.row_shape = np.dtype(np.float32), encoding.row_shape(self.stored_row_shape)
+        self.row_bytes = row_bytes(first.dtype, self.stored_row_shape)
+        self.bounds = np.ascontiguousarray(bounds, dtype=np.int64)
+        self._encoding = encoding
+        self._keep = list(shards)
+        self._pointers = pointers(self._keep)
+
+    def _require_stored_as(self, encoding: Encoding) -> None:
+        dtype, shape = self.stored_dtype, self.stored_row_shape
+        if dtype != encoding.dtype or (encoding.head and (len(shape) != 1 or shape[0] < encoding.head)):
+            raise DataError(f"shards: {dtype} rows of shape {shape} do not hold {encoding.name}.")
+
+    def __len__(self) -> int:
+        return int(self.bounds[-1] - self.bounds[0])
+
+    @cached_property
+    def raw(self) -> Shards:
+        """The same rows as they are stored."""
+        return self if self._encoding is None else Shards(self._keep, bounds=self.bounds)
+
+    def decoded_by(self, encoding: Encoding) -> Shards:
+        """The same rows, decoded."""
+        return Shards(self._keep, bounds=self.bounds, encoding=encoding)
+
+    @property
+    def arrays(self) -> list[np.ndarray | None]:
+        """The shards as they were given."""
+        return list(self._keep)
+
+    def extended(self, more: Sequence[tuple[int, np.ndarray]], end: int) -> Shards:
+        """With further shards behind these: (id of the first row, rows as they are stored), ascending; ids up to ``end``
+        may be asked for, as far as there are rows for them."""
+        if not more:
+            return self
+        bounds = np.array([*self.bounds[:-1].tolist(), *(start for start, _ in more), end], dtype=np.int64)
+        return Shards([*self._keep, *(rows for _, rows in more)], bounds=bounds, encoding=self._encoding)
+
+    @property
+    def _table(self) -> tuple[int, int, int]:
+        return self._pointers.ctypes.data, self.bounds.ctypes.data, len(self._keep)
+
+    def _in_memory(self, ids: np.ndarray, on_disk: OnDisk | None) -> tuple[Shards, np.ndarray]:
+        """Shards that have these rows in memory, and where the rows are there."""
+        return self, ids
+
+    def gather(
+        self, ids: np.ndarray, out: np.ndarray | None = None, *, threads: int = 1, on_disk: OnDisk | None = None
+    ) -> np.ndarray:
+        """Rows ``ids`` (int64 [n]) as a [n, ...] array; into ``out`` (C-contiguous) where given. on_disk: hears of each read
+        from a disk; there is none for rows that are all in memory.
+
+        Raises `DataError` for an id outside the array, `PartitionError` for a file that cannot be read.
+        """
+        shards, ids = self._in_memory(np.ascontiguousarray(ids, dtype=np.int64), on_disk)
+        if out is None:
+            out = np.empty((len(ids), *self.row_shape), dtype=self.dtype)
+        detail = np.zeros(4, dtype=np.int64)
+        rest = (ids.ctypes.data, len(ids), out.ctypes.data, threads, detail.ctypes.data)
+        if self._encoding is None:
+            status = library().glt_gather(*shards._table, self.row_bytes, *rest)
+        else:
+            values = int(np.prod(self.row_shape, dtype=np.int64))
+            status = _library().glt_gather_decode(*shards._table, self._encoding.number, values, *rest)
+        check(status, detail, "gather")
+        return out
+
+    def gather_sum(
+        self,
+        ids: np.ndarray,
+        src: np.ndarray,
+        dst: np.ndarray,
+        out: np.ndarray,
+        *,
+        mean: bool = False,
+        threads: int = 1,
+        on_disk: OnDisk | None = None,
+    ) -> np.ndarray:
+        """``out[d]``: the sum of the rows ``ids[src[e]]`` of all edges e with ``dst[e] == d``, or their mean; 0 without edges.
+        Added in float32, in the order of the edges.
+
+        ids: int64 [N].  src: int32 [E], positions in ids.  dst: int32 [E], ascending.  out: float32 [n, ...], C-contiguous.
+        Raises `DataError` for an id outside the array, and for rows that are not float32 once they are decoded.
+        """
+        if self.dtype != np.float32:
+            raise DataError(f"gather_sum: expected float32 rows, got {self.dtype}.")
+        shards, ids = self._in_memory(np.ascontiguousarray(ids, dtype=np.int64), on_disk)
+        status, detail = call(
+            _library().glt_gather_sum,
+            *shards._table,
+            FLOAT32 if self._encoding is None else self._encoding.number,
+            int(np.prod(self.row_shape, dtype=np.int64)),
+            ids,
+            len(ids),
+            src,
+            dst,
+            len(src),
+            len(out),
+            mean,
+            out,
+            threads,
+        )
+        check(status, detail, "gather_sum")
+        return out
+
+
+# Gathering rows of an array of which a part is in memory and the rest on disk.
+
+
+class TieredShards(Shards):
+    """Shards of which some are None because ``disk`` has their rows, under the same ids."""
+
+    def __init__(
+        self,
+        shards: Sequence[np.ndarray | None],
+        disk: DiskRows,
+        *,
+        bounds: np.ndarray,
+        encoding: Encoding | None = None,
+    ) -> None:
+        super().__init__(shards, bounds=bounds, encoding=encoding)
+        self._disk = disk
+
+    @cached_property
+    def raw(self) -> Shards:
+        if self._encoding is None:
+            return self
+        return TieredShards(self._keep, self._disk, bounds=self.bounds)
+
+    def decoded_by(self, encoding: Encoding) -> Shards:
+        return TieredShards(self._keep, self._disk, bounds=self.bounds, encoding=encoding)
+
+    def extended(self, more: Sequence[tuple[int, np.ndarray]], end: int) -> Shards:
+        if not more:
+            return self
+        longer = super().extended(more, end)
+        return TieredShards(longer._keep, self._disk, bounds=longer.bounds, encoding=self._encoding)
+
+    def _in_memory(self, ids: np.ndarray, on_disk: OnDisk | None) -> tuple[Shards, np.ndarray]:
+        """Reads the rows that are on disk. Raises `PartitionError` for a file that cannot be read."""
+        end = int(self.bounds[-1])
+        places, wanted, count = self._disk.find(ids, end)
+        if not count:
+            return self, ids
+        stored, took = self._disk.read(wanted)
+        if on_disk is not None:
+            on_disk(replace(took, places=count))
+        rows = stored.view(self.stored_dtype).reshape(len(wanted), *self.stored_row_shape)
+        return super().extended([(end, rows)], end + len(rows)), places
+
+
+# How many bytes a row takes.
+
+
+def row_bytes(dtype: Any, row_shape: Sequence[int]) -> int:
+    """Bytes of one row, ``row_shape`` numbers of a numpy dtype, its name, or a dtype of torch.
+
+    >>> row_bytes("float32", (128,))
+    512
+    """
+    size = getattr(dtype, "itemsize", None)  # a dtype of torch has it, too; a name has not
+    return (int(np.dtype(dtype).itemsize) if size is None else int(size)) * math.prod(row_shape)
+
+
+# Positions of entries that lie in lists, one list after the other.
+
+
+def spread(begin: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """int64 [sum of counts]: ``counts[i]`` numbers from ``begin[i]`` on, one range after the other."""
+    ends = np.cumsum(counts)
+    found: np.ndarray = np.arange(ends[-1] if len(ends) else 0) + np.repeat(begin - (ends - counts), counts)
+    return found
+
+
+def entries_of(lists: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """int64: where the entries of some lists are, one list after the other. lists: int [n], which; one may come several times.
+    counts: int [L], the lengths of all lists, which lie one after the other."""
+    begin = np.cumsum(counts) - counts
+    return spread(begin[lists], counts[lists])

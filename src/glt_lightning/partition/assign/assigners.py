@@ -1,0 +1,290 @@
+"""Properties of the built-in assigners that are known before they run."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from glt_lightning.base import DataError, NodeType, OptionError
+from glt_lightning.kernels import Labels, MetisGraph, PairTable, metis_parts
+from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition
+from glt_lightning.partition.hotness.vip import inclusion_of_each
+
+# Parts by expected accesses: each node goes to the part that reads it most; edges between parts are not considered.
+
+
+_BLOCK = 10_000  # ids per part; GLT's default chunk_size
+
+
+class FrequencyAssigner(Assigner):
+    """Probabilities are the expected accesses per batch (`inclusion`)."""
+
+    def assign(self, graph: GraphToPartition) -> Assignment:
+        if "train" not in graph.splits or not len(graph.splits["train"][1]):
+            raise DataError(
+                "partition.algorithm: frequency counts accesses by training seeds, but the data has none. "
+                "Give a training split, or use random, metis or streaming."
+            )
+        node_type, seeds = graph.splits["train"]
+        shares = [(node_type, share) for share in np.array_split(seeds, graph.num_parts)]
+        wanted = inclusion_of_each(graph.topology, shares, graph.options, graph.topology.folder, graph.progress)
+        return {t: frequency_parts(p) for t, p in graph.topology.split(wanted.T).items()}
+
+
+def frequency_parts(wanted: np.ndarray, block: int = _BLOCK) -> np.ndarray:
+    """int32 [N]: a part for each node. wanted: float [N, P], expected accesses of each node by each part's seeds."""
+    num_nodes, num_parts = wanted.shape
+    parts = np.empty(num_nodes, np.int32)
+    for number, begin in enumerate(range(0, num_nodes, block * num_parts)):
+        piece = np.ascontiguousarray(wanted[begin : begin + block * num_parts])
+        gain = piece * np.float32(num_parts + 1) - piece.sum(axis=1, keepdims=True)
+        free = np.arange(len(piece))
+        for turn in range(num_parts):  # in each block another part chooses first, so that none gets all hot nodes
+            part = (turn + number) % num_parts
+            count = -(-len(free) // (num_parts - turn))
+            order = np.argsort(-gain[free, part], kind="stable")
+            parts[begin + free[order[:count]]] = part
+            free = np.sort(free[order[count:]])
+    return parts
+
+
+# Few edges between parts, by METIS (Karypis and Kumar 1998), with the whole graph in memory.
+
+
+class MetisAssigner(Assigner):
+    """All edge types count the same, in both directions. Balances what DGL's ``partition_graph`` can balance."""
+
+    deterministic = False
+
+    def assign(self, graph: GraphToPartition) -> Assignment:
+        weights = graph.weights()
+        parts = _cut(graph, weights)
+        return graph.topology.split(refine(graph, parts, weights))
+
+
+def _cut(graph: GraphToPartition, weights: np.ndarray) -> np.ndarray:
+    """int32 [N]: the parts by METIS. The graph is freed when this returns."""
+    topology, options = graph.topology, graph.options
+    structure = graph.weights(without="seeds")
+    with MetisGraph(structure if structure.size else weights, topology.num_neighbors) as metis:
+        fill(metis, graph)
+        with graph.progress.phase("METIS", topology.total, "nodes") as done:
+            parts = metis.cut(graph.num_parts, imbalance=options.imbalance, seed=options.seed)
+            done(topology.total)
+    return parts
+
+
+def fill(metis: MetisGraph, graph: GraphToPartition) -> None:
+    """Adds each edge in both directions; self-loops are left out."""
+    filled = 0
+    for rows in graph.topology.neighbors():
+        sizes, neighbors = np.diff(rows.indptr), rows.neighbors
+        node = np.repeat(np.arange(rows.first, rows.first + len(rows), dtype=neighbors.dtype), sizes)
+        if (loops := neighbors == node).any():
+            sizes, neighbors = sizes - np.bincount(node[loops] - rows.first, minlength=len(rows)), neighbors[~loops]
+        metis.neighbors[filled : filled + len(neighbors)] = neighbors
+        metis.indptr[rows.first + 1 : rows.first + 1 + len(rows)] = sizes
+        filled += len(neighbors)
+    np.cumsum(metis.indptr, out=metis.indptr)
+
+
+# Random parts of equal size.
+
+
+class RandomAssigner(Assigner):
+    """Assigns each node type separately; sizes of parts differ by at most one."""
+
+    def assign(self, graph: GraphToPartition) -> Assignment:
+        parts, seed = graph.num_parts, graph.options.seed
+        return {t: random_parts(n, parts, seed, t) for t, n in graph.num_nodes.items()}
+
+
+def random_parts(num_nodes: int, num_parts: int, seed: int, node_type: NodeType) -> np.ndarray:
+    """int32 [N]: a random part for each node; the parts' sizes differ by at most one.
+
+    Nodes are ranked by a keyed 64-bit hash of their id, so that the result does not depend on a library's random generator.
+    """
+    key = hashlib.blake2b(f"{seed}\x1f{node_type}".encode(), digest_size=8).digest()
+    rank = np.argsort(_mix(np.arange(num_nodes, dtype=np.uint64) ^ np.frombuffer(key, "<u8")[0]))
+    parts = np.empty(num_nodes, np.int32)
+    sizes = [(num_nodes * (p + 1)) // num_parts - (num_nodes * p) // num_parts for p in range(num_parts)]
+    parts[rank] = np.repeat(np.arange(num_parts, dtype=np.int32), sizes)
+    return parts
+
+
+def _mix(z: np.ndarray) -> np.ndarray:
+    """The output function of splitmix64 (Steele, Lea, Flood 2014): a bijection, so no two nodes tie."""
+    z = z + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: np.ndarray = z ^ (z >> np.uint64(31))
+    return mixed
+
+
+# Few edges between parts in bounded memory: edges are streamed from disk, only nodes are held in memory.
+
+
+_CLUSTERS_PER_PART = 64  # if all were of full size; most stay smaller
+
+
+_BYTES_PER_PAIR = 512  # what METIS needs, about, for each pair of clusters
+
+
+_LEAST_PAIRS = 1 << 16  # 32 MiB by that estimate, however little memory is allowed
+
+
+class StreamingAssigner(Assigner):
+    """Needs a few integers of memory per node, and ``partition.memory_bytes`` for the graph of clusters."""
+
+    deterministic = False  # because METIS is not, across machines and versions
+
+    def assign(self, graph: GraphToPartition) -> Assignment:
+        weights = graph.weights()
+        clusters, count = _numbered(self._cluster(graph, weights))
+        parts = self._join(graph, clusters, count, weights)
+        return graph.topology.split(refine(graph, parts[clusters], weights))
+
+    def _cluster(self, graph: GraphToPartition, weights: np.ndarray) -> np.ndarray:
+        """int32 [N]: the cluster of each node, named by one of its nodes."""
+        topology = graph.topology
+        capacity = graph.capacity(weights, graph.num_parts * _CLUSTERS_PER_PART, 0.0)
+        labels = Labels(np.arange(topology.total, dtype=np.int32), weights, topology.total)
+        pass_over(graph, labels, capacity, "grouping nodes", everywhere=False)
+        return labels.labels
+
+    def _join(self, graph: GraphToPartition, clusters: np.ndarray, count: int, weights: np.ndarray) -> np.ndarray:
+        """int32 [clusters]: the part of each cluster."""
+        room = max(_LEAST_PAIRS, graph.options.memory_bytes // _BYTES_PER_PAIR)
+        possible = min(count * (count - 1) // 2, graph.topology.num_neighbors)
+        pairs = PairTable(max(1, min(room, possible)))  # for a small graph the rest is 128 MB to clear
+        with graph.progress.phase("joining groups", graph.topology.num_neighbors, "edges") as done:
+            for rows in graph.topology.neighbors():
+                pairs.add(rows, clusters)
+                done(len(rows.neighbors))
+        low, high, edges = pairs.pairs()
+        indptr, neighbors, edge_weights = _both_ways(low, high, edges, count)
+        loads = np.stack(
+            [np.bincount(clusters, weights=weights[:, c], minlength=count) for c in range(weights.shape[1])], axis=1
+        )
+        return metis_parts(
+            indptr,
+            neighbors,
+            graph.num_parts,
+            weights=loads.astype(np.int64),
+            edge_weights=edge_weights,
+            imbalance=graph.options.imbalance,
+            seed=graph.options.seed,
+        )
+
+
+def _numbered(labels: np.ndarray) -> tuple[np.ndarray, int]:
+    """Labels renumbered from 0 without gaps, and the number of different labels."""
+    used = np.zeros(int(labels.max(initial=-1)) + 1, np.int32)
+    used[labels] = 1
+    rank = np.cumsum(used, dtype=np.int32)
+    return rank[labels] - 1, int(rank[-1]) if len(rank) else 0
+
+
+def _both_ways(
+    low: np.ndarray, high: np.ndarray, edges: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The symmetric weighted graph of pairs as CSR: indptr [count + 1], neighbours and numbers of edges, all int64."""
+    row, other, weight = np.concatenate([low, high]), np.concatenate([high, low]), np.concatenate([edges, edges])
+    order = np.argsort(row, kind="stable")
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=count))]).astype(np.int64)
+    return indptr, other[order], weight[order]
+
+
+@dataclass(frozen=True)
+class BuiltIn:
+    """Properties of one algorithm.
+
+    Attributes:
+        reads: The rows of the topology that it reads.
+        most_nodes: The largest number of nodes that it supports; None: unlimited.
+
+    Example:
+        >>> built_in(assigner_of(PartitionOptions(algorithm="streaming")))
+        BuiltIn(reads='neighbors', most_nodes=2147483647)
+    """
+
+    reads: Literal["nothing", "sampled", "neighbors"]
+    most_nodes: int | None = None
+
+
+_BY_METHOD = {
+    RandomAssigner.assign: BuiltIn("nothing"),
+    FrequencyAssigner.assign: BuiltIn("sampled"),
+    MetisAssigner.assign: BuiltIn("neighbors"),
+    StreamingAssigner.assign: BuiltIn("neighbors", 2**31 - 1),  # a group is named by a node, as int32
+}
+
+
+def built_in(assigner: Assigner) -> BuiltIn | None:
+    """Properties of a built-in assigner; None for a file or a user's class, of which nothing is known.
+
+    Args:
+        assigner: The assigner, as `assigner_of` makes it.
+
+    Example:
+        >>> built_in(assigner_of(PartitionOptions(algorithm="metis"))).reads
+        'neighbors'
+    """
+    return _BY_METHOD.get(type(assigner).assign)
+
+
+def require_countable(assigner: Assigner, num_nodes: int, name: str) -> None:
+    """Checks that an algorithm supports the number of nodes of a graph.
+
+    Args:
+        assigner: The assigner.
+        num_nodes: Number of nodes of all types.
+        name: Name of the algorithm, for the error message.
+
+    Raises:
+        OptionError: If the graph has more nodes than the algorithm supports.
+
+    Example:
+        >>> require_countable(assigner_of(PartitionOptions()), 10**12, "random")
+        >>> require_countable(assigner_of(PartitionOptions(algorithm="streaming")), 2**31, "streaming")
+        Traceback (most recent call last):
+            ...
+        glt_lightning.base.errors.OptionError: partition.algorithm: ...
+    """
+    known = built_in(assigner)
+    if known is not None and known.most_nodes is not None and num_nodes > known.most_nodes:
+        raise OptionError(
+            f"partition.algorithm: {name} supports at most {known.most_nodes:,} nodes, but the graph has {num_nodes:,}. "
+            "Use random, frequency or metis, or a file of part numbers."
+        )
+
+
+# Improves given parts: nodes move to the part of most of their neighbours, if it has room.
+
+
+def refine(graph: GraphToPartition, parts: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """int32 [N]: parts with fewer edges between them that are better balanced in each column of weights (int32 [N, C]).
+
+    An overfull part gives nodes to parts with room, even if that adds edges between parts. It stays overfull if a single node
+    weighs more than ``partition.imbalance`` allows, or if no move improves all columns.
+    """
+    labels = Labels(parts, weights, graph.num_parts)
+    capacity = graph.capacity(weights, graph.num_parts, graph.options.imbalance)
+    pass_over(graph, labels, capacity, "refining parts", everywhere=True)
+    return labels.labels
+
+
+def pass_over(graph: GraphToPartition, labels: Labels, capacity: np.ndarray, what: str, *, everywhere: bool) -> None:
+    """Propagates labels over all rows, ``partition.passes`` times or until no node moves."""
+    passes = graph.options.passes
+    with graph.progress.phase(what, passes * graph.topology.num_neighbors, "edges") as done:
+        for _ in range(passes):
+            moved = 0
+            for rows in graph.topology.neighbors():
+                moved += labels.propagate(rows, capacity, everywhere=everywhere)
+                done(len(rows.neighbors))
+            if moved == 0:
+                return

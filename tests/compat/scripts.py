@@ -1,0 +1,176 @@
+"""Scripts with GraphLearn-for-PyTorch's names, run as processes by the tests: ``python scripts.py ROLE ...``."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import glt_lightning.compat.glt as glt
+from glt_lightning.base import ClusterOptions, DeadlineOptions
+from tests.compat.fields import loader_of_subgraphs
+from tests.helpers.rings import NODES, dataset, ring_edges
+
+dist = glt.distributed
+# reconnect_s: a server that is started again needed more than a minute on two cores that eight others used, too
+CLUSTER = ClusterOptions(
+    deadlines=DeadlineOptions(connect_s=5, call_s=20, reconnect_s=180, join_s=120),
+)
+
+
+def checked(batch: Any) -> list[int]:
+    """The seeds of a batch of the ring."""
+    assert torch.equal(batch.x[:, 0].long(), batch.node)
+    assert torch.equal(batch.y, batch.node * 10)
+    sampled, seeds = batch.node[batch.edge_index]
+    assert torch.equal(ring_edges()[:, batch.edge], torch.stack([seeds, sampled]))
+    assert torch.equal(batch.edge_attr[:, 0].long(), batch.edge)
+    return batch.batch.tolist()
+
+
+def loader(data: Any, seeds: torch.Tensor, options: Any, **given: Any) -> Any:
+    asked = {"batch_size": 5, "with_edge": True, "collect_features": True, "random_seed": 1, "worker_options": options}
+    return dist.DistNeighborLoader(data, [2, 2], seeds, **asked | given)
+
+
+def worker(folder: str, port: str, rank: str, world: str, kind: str, early: str) -> None:
+    """Trains two epochs; where ``early`` is its rank, it leaves a loader early and ends first."""
+    me, count = int(rank), int(world)
+    dist.init_worker_group(count, me, "distributed-trainer", cluster=CLUSTER)
+    options: Any = dist.CollocatedDistSamplingWorkerOptions("localhost", port)
+    if kind == "mp":
+        options = dist.MpDistSamplingWorkerOptions(num_workers=1, master_addr="localhost", master_port=int(port))
+    data, mine = dataset(Path(folder), me), torch.arange(NODES)[me::count]
+    train = loader(data, mine, options, shuffle=True)
+    test = loader(data, mine[: 5 + me], options)
+    for _ in range(2):
+        assert sorted(seed for batch in train for seed in checked(batch)) == mine.tolist()
+    for batch in train:
+        checked(batch)
+        if early == rank:
+            break
+    assert [seed for batch in test for seed in checked(batch)] == mine[: 5 + me].tolist()
+    loader_of_subgraphs(data, "out", options)
+    pieces(Path(folder), me, count)
+    assert dist.all_gather(me) == {f"distributed_trainer_{r}": r for r in range(count)}
+    dist.barrier()
+    dist.global_barrier()
+    if early == rank:
+        train.shutdown()
+    print(f"worker {rank} is done", flush=True)
+
+
+def pieces(folder: Path, me: int, count: int) -> None:
+    """Each worker has every count-th node, with its edges: rows of the others are read, and the whole is partitioned."""
+    mine, edges = torch.arange(me, NODES, count), torch.arange(2 * NODES)
+    owned = edges[edges // 2 % count == me]
+    index = torch.zeros(NODES, dtype=torch.int64)
+    index[mine] = torch.arange(len(mine))
+    router = dist.RpcDataPartitionRouter(dist.rpc_sync_data_partitions(count, me))
+    assert router.get_to_worker(me) == dist.get_context().worker_name
+    feature = glt.data.Feature(mine[:, None] * 1.0, index)
+    rows = dist.DistFeature(count, me, feature, torch.arange(NODES) % count, rpc_router=router)
+    assert rows[torch.tensor([7, 0, 38])].tolist() == [[7], [0], [38]]
+    given = (ring_edges()[:, owned], owned, feature.feature_tensor, mine, owned[:, None] * 1.0, owned)
+    made = dist.DistRandomPartitioner(folder / f"of worker {me}", NODES, *given, chunk_size=7).partition()
+    assert (made.num_parts, made.num_nodes, made.num_edges) == (count, (NODES,), (2 * NODES,))
+    _, _, graph, nodes, ids, _, _ = glt.partition.load_partition(folder / f"of worker {me}", me)
+    assert torch.equal(ring_edges()[:, graph.eids], graph.edge_index)
+    assert torch.equal(nodes.feats[:, 0].long(), nodes.ids)
+    assert torch.equal(ids.feats[:, 0].long(), ids.ids)
+
+
+def server(folder: str, port: str, rank: str, servers: str, clients: str) -> None:
+    data = dataset(Path(folder), int(rank), labels=Path(folder, "label.pt").exists())
+    if int(servers) == 1:
+        data.random_node_split(5, 5)
+    dist.init_server(
+        num_servers=int(servers),
+        num_clients=int(clients),
+        server_rank=int(rank),
+        dataset=data,
+        master_addr="localhost",
+        master_port=int(port),
+        num_rpc_threads=16,
+        server_group_name="distributed-server",
+        cluster=CLUSTER,
+    )
+    context = dist.get_context()
+    assert (context.role, context.global_rank, context.global_world_size) == (
+        dist.DistRole.SERVER,
+        int(rank),
+        int(servers) + int(clients),
+    )
+    print(f"server {rank} serves as {os.getpid()}", flush=True)
+    if servers == clients == "2" and Path(folder, "all meet").exists():
+        names = [f"distributed_{role}_{r}" for role in ("server", "trainer_client") for r in range(2)]
+        assert dist.global_all_gather(rank) == dict(zip(names, "0101", strict=True))
+    dist.wait_and_shutdown_server()
+    print(f"server {rank} is done", flush=True)
+
+
+def client(folder: str, port: str, rank: str, servers: str, clients: str, early: str) -> None:
+    me, count = int(rank), int(clients)
+    dist.init_client(
+        num_servers=int(servers),
+        num_clients=count,
+        client_rank=me,
+        master_addr="localhost",
+        master_port=int(port),
+        client_group_name="distributed-trainer-client",
+        cluster=CLUSTER,
+    )
+    context = dist.get_context()
+    assert context.worker_name == f"distributed_trainer_client_{me}"
+    if servers == clients == "2" and Path(folder, "all meet").exists():
+        assert len(dist.global_all_gather(rank)) == 4
+    target = context.rank % context.num_servers()
+    devices = dist.request_server(target, func=torch.cuda.device_count)
+    options = dist.RemoteDistSamplingWorkerOptions(
+        server_rank=target,
+        num_workers=2,
+        worker_devices=[torch.device("cuda", i % devices) for i in range(2)] if devices else None,
+        master_addr="localhost",
+        master_port=11112,
+        buffer_size="1GB",
+        prefetch_size=4,
+    )
+    mine = torch.arange(NODES)[me::count]
+    train = loader(None, mine, options, shuffle=True)
+    seen = []
+    for number, batch in enumerate(train):
+        seen += checked(batch)
+        if number == 0:
+            print(f"client {rank} has a batch", flush=True)
+            if early == "wait":
+                while not Path(folder, "go on").exists():
+                    time.sleep(0.02)
+    assert sorted(seen) == mine.tolist()
+    for batch in train:
+        checked(batch)
+        if early == rank:
+            break
+    server = dist.DistServer
+    two = torch.tensor([3, 9])
+    assert dist.request_server(0, server.get_dataset_meta) == [int(servers), 0, None, None]
+    assert dist.request_server(0, server.get_node_feature, None, two).tolist() == [[3.0], [9.0]]
+    assert dist.async_request_server(0, server.get_node_label, None, two).wait().tolist() == [30, 90]
+    assert dist.request_server(0, server.get_tensor_size, None) == [NODES, 1]
+    assert set(dist.request_server(0, server.get_node_partition_id, None, two).tolist()) <= set(range(int(servers)))
+    assert dist.request_server(0, server.get_edge_size) == [NODES, NODES]
+    ends = [torch.stack(dist.request_server(r, server.get_edge_index, None, "coo")) for r in range(int(servers))]
+    assert all(torch.equal(each, each[:, each[0].argsort(stable=True)]) for each in ends)
+    assert sorted(torch.cat(ends, dim=1).T.tolist()) == sorted(ring_edges().T.tolist())
+    if early != rank:  # the other one ends without it
+        dist.shutdown_client()
+    print(f"client {rank} is done", flush=True)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])
