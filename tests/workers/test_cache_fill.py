@@ -101,7 +101,7 @@ def test_degrees_without_a_list(tmp_path, monkeypatch):
     """Counted from the edges of the mapped parts."""
     whole = partitioned(small_graph(), tmp_path, 3, undirected=True)
     here, _ = split_up(whole, [[1], [0, 2]])
-    for module in ("hotness", "remote_choice"):
+    for module in ("cache_choice", "remote_choice"):
         monkeypatch.setattr(f"glt_lightning.graph.{module}.stored_policies", lambda manifest: ())
     policy, kept = chosen(here, CacheOptions(ratio=0.05))
     indices = np.load(whole.directory / "part1/edges/0/indices.npy")

@@ -57,7 +57,12 @@ def test_one_is_restarted(tmp_path):
     restarted: list[HostedServer] = []
     with open_farm("flight") as farm, serving(whole.directory, 2) as (options, servers):
         contexts = [farm.context(server.address, rank=rank, world_size=2) for rank, server in enumerate(servers)]
-        plan = ServerPlan(directory=str(whole.directory), cluster=options, address=servers[1].address, rank=1)
+        plan = ServerPlan(
+            directory=str(whole.directory),
+            cluster=options.serving(SamplingOptions(num_workers=1)),
+            address=servers[1].address,
+            rank=1,
+        )
         try:
             with ThreadPoolExecutor(2) as threads:
                 found = list(threads.map(train, contexts, servers, [None, plan]))
