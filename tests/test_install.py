@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import json
 import os
 import subprocess
@@ -100,6 +101,18 @@ def test_a_star_and_dir_give_the_names_that_are_looked_up_late(package: str, som
     }
     assert some | set(module.__all__) <= found.keys()
     assert some | late | set(module.__all__) <= set(dir(module))
+
+
+def test_a_name_of_a_face_is_what_it_says_whatever_was_imported_before(tmp_path: Path) -> None:
+    """A module may have another one by its own name: ``dgl.nn`` imports torch's ``nn``."""
+    code = "import glt_lightning.compat.dgl as dgl; print(dgl.nn.__name__)"
+    assert _output([sys.executable, "-c", code], tmp_path).splitlines()[-1] == "glt_lightning.compat.dgl.nn"
+    package = Path(str(glt_lightning.__file__)).parent
+    for init in package.rglob("__init__.py"):
+        face = importlib.import_module(".".join(("glt_lightning", *init.relative_to(package).parts[:-1])))
+        for name, home in getattr(face, "_HOMES", {}).items():
+            found = getattr(face, name)
+            assert not inspect.ismodule(found) or found.__name__ == home
 
 
 def test_unknown_name_is_refused() -> None:

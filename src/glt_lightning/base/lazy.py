@@ -14,7 +14,8 @@ def lazy_names(
     """The package's ``__getattr__`` and ``__dir__``.  homes: name -> the module that defines it.  refused: name -> why there is
     none, and what to use instead.
 
-    A name that its module does not define, but that is the module's own, is the module. Raises `OptionError` for a refused name.
+    A name whose home is the package's module of that name is the module itself, as Python has it after an import. Raises
+    `OptionError` for a refused name.
     """
 
     def __getattr__(name: str) -> Any:
@@ -25,7 +26,7 @@ def lazy_names(
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = import_module(homes[name])
-        return module if homes[name].endswith(f".{name}") and not hasattr(module, name) else getattr(module, name)
+        return module if homes[name] == f"{package}.{name}" else getattr(module, name)
 
     def __dir__() -> list[str]:
         return sorted({*vars(sys.modules[package]), *homes})
