@@ -8,7 +8,7 @@ import torch
 
 from glt_lightning import rank_links
 from glt_lightning.base import DataError, OptionError
-from glt_lightning.lightning.layerwise import ranking
+from glt_lightning.inference import ranking
 
 
 def test_as_ranking_one_source_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
