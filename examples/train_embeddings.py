@@ -134,9 +134,9 @@ def main() -> None:
     seed_everything(42)
     links: dict[str, Any] = {
         "task": "link",
-        "edge_splits": {"num_val": 0.05, "num_test": 0.1},
+        "links": {"edge_splits": {"num_val": 0.05, "num_test": 0.1}},
         "batch_size": 256,
-        "predict_split": "test",
+        "evaluation": {"predict_split": "test"},
     }
     more = links if args.task == "link" else {"batch_size": 64}
     data = GLTDataModule(args.dataset, undirected=True, num_neighbors=[10, 10], **more)

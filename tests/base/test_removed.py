@@ -1,13 +1,27 @@
 """Options of earlier releases: defaults are passed over, anything else is refused with what to write instead."""
 
 import pickle
+from pathlib import Path
 
 import pytest
 
-from glt_lightning.base import CacheOptions, OptionError, as_options, removed_in, without_removed
-from glt_lightning.base.removed import _OPTIONS
+from glt_lightning.base import (
+    BatchOptions,
+    CacheOptions,
+    EvaluationOptions,
+    LinkOptions,
+    OptionError,
+    SeedOptions,
+    as_options,
+    removed_in,
+    without_removed,
+)
+from glt_lightning.base.removed import _MOVED, _OPTIONS
 from glt_lightning.cli import main
 from glt_lightning.cli.command_line import keep_groups
+
+GROUPS = {"seeds": SeedOptions, "links": LinkOptions, "batches": BatchOptions, "evaluation": EvaluationOptions}
+DATA = "data:\n  class_path: glt_lightning.GLTDataModule\n  init_args:\n    dataset: demo\n"
 
 
 @pytest.mark.parametrize("name", _OPTIONS)
@@ -16,6 +30,32 @@ def test_its_default_is_passed_over_and_another_value_refused(name: str) -> None
     assert without_removed(group, {key: _OPTIONS[name][0], "other": 1}) == {"other": 1}
     with pytest.raises(OptionError, match=f"^{name}: was removed. [A-Z]"):
         without_removed(group, {key: "something"})
+
+
+@pytest.mark.parametrize("name", _MOVED)
+def test_a_moved_option_is_where_it_is_said_to_be(name: str) -> None:
+    default, now = _MOVED[name]
+    group, _, key = now.partition(".")
+    assert without_removed("", {name: default, "root": "x"}) == {"root": "x"}
+    with pytest.raises(OptionError, match=f"^{name}: was renamed. Write data.{now}."):
+        without_removed("", {name: "something"})
+    of_now = getattr(GROUPS[group](), key)
+    if name == "layerwise":
+        assert {**default, **vars(of_now)} == default
+    else:
+        assert of_now == default
+
+
+def test_a_moved_option_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run.yaml").write_text(DATA)
+    for given, now in (
+        ("--data.eval_num_neighbors=[5]", "evaluation.num_neighbors"),
+        ("--data.splits.train=a.npy", "seeds.splits"),
+        ("--data.layerwise.batch_size=5", "evaluation.layerwise"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["fit", "--config", str(tmp_path / "run.yaml"), given])
+        assert f": was renamed. Write data.{now}." in capsys.readouterr().err
 
 
 def test_groups_in_groups() -> None:
@@ -52,9 +92,6 @@ def test_words_that_name_one() -> None:
     assert removed_in("unrecognized arguments: --cache.saved=true") is None
     for message in ("Group 'cluster' does not accept option 'num_workers'", "arguments: --cluster.retry.first_s 3"):
         assert (removed_in(message) or "").startswith("cluster."), message
-
-
-DATA = "data:\n  class_path: glt_lightning.GLTDataModule\n  init_args:\n    dataset: demo\n"
 
 
 @pytest.mark.parametrize("below", [False, True])

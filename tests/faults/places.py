@@ -106,7 +106,8 @@ class Place:
         if self.mode in (cells.SERVERS, cells.TLS):
             return {"dataset": None, "sampling": {"timeout_s": cells.SERVER_SAMPLER_TIMEOUT_S}}
         if self.mode == cells.OWN:
-            return dict(self._graph.data) | {"sampling": {"timeout_s": cells.SERVER_SAMPLER_TIMEOUT_S}}
+            sampling = {"num_workers": 1, "timeout_s": cells.SERVER_SAMPLER_TIMEOUT_S}
+            return dict(self._graph.data) | {"sampling": sampling}
         # few batches ahead, so that most of an epoch is still to be sampled in its middle
         sampling = {"num_workers": 1, "concurrency": 2, "timeout_s": cells.SAMPLER_TIMEOUT_S}
         return dict(self._graph.data) | {"sampling": sampling}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from glt_lightning.base import CacheOptions
+from glt_lightning.base import CacheOptions, PickerSpec
 from glt_lightning.graph import LocalPartition, RemoteCache
 from glt_lightning.sampling import OwnedParts
 from glt_lightning.workers.cluster.cache import CacheMaker
@@ -19,13 +19,15 @@ class DirectRows:
     instead: name of a question -> what answers it in place of `answer`, with the same arguments.
     """
 
-    def __init__(self, num_parts: int, owners: list[LocalPartition], wire: type = np.int32) -> None:
+    def __init__(
+        self, num_parts: int, owners: list[LocalPartition], wire: type = np.int32, picker: PickerSpec | None = None
+    ) -> None:
         self.num_owners, self._owners = len(owners) + 1, owners
         self.owner_of_part = np.zeros(num_parts, dtype=np.int32)
         for number, owner in enumerate(owners, 1):
             self.owner_of_part[list(owner.parts)] = number
         self.asked, self.instead = [], {}
-        self._parts = [OwnedParts(owner) for owner in owners]
+        self._parts = [OwnedParts(owner, picker=picker) for owner in owners]
         for parts in self._parts:
             parts.wire = np.dtype(wire)
 
@@ -39,10 +41,12 @@ class DirectRows:
         return lambda: found
 
 
-def split_up(partition: LocalPartition, owners: list[list[int]]) -> tuple[LocalPartition, DirectRows]:
+def split_up(
+    partition: LocalPartition, owners: list[list[int]], picker: PickerSpec | None = None
+) -> tuple[LocalPartition, DirectRows]:
     """The first of ``owners`` is this process."""
     opened = [LocalPartition.open(partition.directory, parts=parts) for parts in owners]
-    return opened[0], DirectRows(partition.manifest.num_parts, opened[1:])
+    return opened[0], DirectRows(partition.manifest.num_parts, opened[1:], picker=picker)
 
 
 def make_cache(here: LocalPartition, remote: DirectRows, options: CacheOptions) -> RemoteCache:

@@ -74,7 +74,7 @@ def test_a_run(make_data) -> None:
     for kind in (None, "mean"):
         torch.manual_seed(0)
         model = GraphSAGE(**SHAPE, dropout=0.0)
-        data = make_data(sampling=SamplingOptions(seed=1, aggregate_first=kind), eval_num_neighbors=[-1, -1])
+        data = make_data(sampling=SamplingOptions(seed=1, aggregate_first=kind), evaluation={"num_neighbors": [-1, -1]})
         trainer = Trainer(
             accelerator="cpu", max_epochs=2, logger=False, enable_checkpointing=False, enable_progress_bar=False
         )

@@ -1,4 +1,4 @@
-"""``data.transform`` in whole fits, with every strategy; and how it differs from ``data.transforms``."""
+"""``data.batches.transform`` in whole fits, with every strategy; and how it differs from ``data.transforms``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_every_strategy_gives_the_same_fit(make_data, make_model, make_trainer) 
     assert by_hand.losses[: len(plain.losses)] != plain.losses
     for strategy in ("auto", "glt_worker", "glt_server_client"):
         model = make_model(Noting, dropout=0.0)
-        make_trainer(strategy=strategy).fit(model, make_data(**options, transform={"class_path": PATH}))
+        make_trainer(strategy=strategy).fit(model, make_data(**options, batches={"transform": {"class_path": PATH}}))
         assert model.losses == by_hand.losses, strategy
 
 
@@ -53,8 +53,8 @@ def test_from_the_command_line(graph_npz: Path, tmp_path: Path, capsys: pytest.C
         "--trainer.logger",
         "false",
     ]
-    options += ["--model", "GraphSAGE", "--data.transform.class_path", "torch_geometric.transforms.KNNGraph"]
-    options += ["--data.transform.init_args.k", "3"]
+    options += ["--model", "GraphSAGE", "--data.batches.transform.class_path", "torch_geometric.transforms.KNNGraph"]
+    options += ["--data.batches.transform.init_args.k", "3"]
     with pytest.raises(SystemExit):
         main(["fit", "--data", "GLTDataModule", *options])
     assert 'transform torch_geometric.transforms.KNNGraph({"k": 3}): failed on batch 0' in capsys.readouterr().err
@@ -64,10 +64,10 @@ def test_transform_is_not_transforms(make_data) -> None:
     with pytest.raises(
         OptionError, match=r"transform: expected one transform of batches.* before it is partitioned is data.transforms"
     ):
-        make_data(transform=[PATH])
+        make_data(batches={"transform": [PATH]})
     with pytest.raises(
-        OptionError, match=r"transforms: expected a list of class paths.*changes every batch is transform"
+        OptionError, match=r"transforms: expected a list of class paths.*changes every batch is batches.transform"
     ):
         make_data(transforms=PATH)
     with pytest.raises(DataError, match=r"transform: cannot import 'no.Such'"):
-        make_data(transform="no.Such")
+        make_data(batches={"transform": "no.Such"})

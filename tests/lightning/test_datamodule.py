@@ -42,7 +42,7 @@ def test_model_arguments_are_known_before_anything_is_written(make_data, tmp_pat
 
 
 def test_with_row(make_data) -> None:
-    data = opened(make_data(with_row=True))
+    data = opened(make_data(batches={"with_row": True}))
     batch = next(iter(data.train_dataloader()))
     assert len(batch.row) == len(batch.n_id)
     data.teardown()
@@ -99,13 +99,13 @@ def test_predicts_every_node_or_a_split(make_data) -> None:
     data = opened(make_data())
     assert seeds_of(data.predict_dataloader()) == list(range(NODES))
     data.teardown()
-    data = opened(make_data(predict_split="test"))
+    data = opened(make_data(evaluation={"predict_split": "test"}))
     assert seeds_of(data.predict_dataloader()) == learnable_graph()["test_idx"].tolist()
     data.teardown()
 
 
 def test_evaluation_has_options_of_its_own(make_data) -> None:
-    data = opened(make_data(eval_num_neighbors=[-1], eval_batch_size=7))
+    data = opened(make_data(evaluation={"num_neighbors": [-1], "batch_size": 7}))
     train, val = next(iter(data.train_dataloader())), next(iter(data.val_dataloader()))
     assert (train.batch_size, len(train.num_sampled_edges)) == (20, 2)
     assert (val.batch_size, len(val.num_sampled_edges)) == (7, 1)
@@ -132,7 +132,7 @@ def test_evaluation_looks_at_more_neighbours_unless_told(make_data, monkeypatch,
         data.val_dataloader(), data.test_dataloader()
     found = data._eval_num_neighbors
     assert (found["paper__by__author"] if typed else found) == expected
-    (line,) = [r.getMessage() for r in caplog.records if "eval_num_neighbors" in r.getMessage()]
+    (line,) = [r.getMessage() for r in caplog.records if "evaluation.num_neighbors" in r.getMessage()]
     assert ("all neighbours" if most > 10 else "twice those of training") in line
     data.teardown()
 
@@ -141,7 +141,7 @@ def test_a_line_about_fan_outs_of_evaluation_is_only_for_others_than_those_of_tr
     data = opened(make_data(num_neighbors=[-1, -1]))
     with caplog.at_level(logging.INFO):
         data.val_dataloader()
-    assert "eval_num_neighbors" not in caplog.text
+    assert "evaluation.num_neighbors" not in caplog.text
     data.teardown()
 
 
@@ -168,7 +168,9 @@ def test_own_splits(make_data, tmp_path: Path) -> None:
     (tmp_path / "test.txt").write_text("7\n1\n")
     mask = torch.zeros(NODES, dtype=torch.bool)
     mask[[2, 9]] = True
-    data = opened(make_data(splits={"train": mask, "val": str(tmp_path / "val.npy"), "test": tmp_path / "test.txt"}))
+    data = opened(
+        make_data(seeds={"splits": {"train": mask, "val": str(tmp_path / "val.npy"), "test": tmp_path / "test.txt"}})
+    )
     assert sorted(seeds_of(data.train_dataloader())) == [2, 9]
     assert seeds_of(data.val_dataloader()) == [5, 3]
     assert seeds_of(data.test_dataloader()) == [7, 1]
@@ -176,7 +178,7 @@ def test_own_splits(make_data, tmp_path: Path) -> None:
 
 
 def test_own_splits_name_their_node_type(make_data) -> None:
-    data = opened(make_data(dataset=learnable_hetero(), splits={"test": [4, 2]}, input_type="paper"))
+    data = opened(make_data(dataset=learnable_hetero(), seeds={"splits": {"test": [4, 2]}, "input_type": "paper"}))
     batch = next(iter(data.test_dataloader()))
     assert batch["paper"].n_id[:2].tolist() == [4, 2]
     data.teardown()
@@ -194,14 +196,14 @@ def test_missing_split_names_those_that_exist(make_data, tmp_path: Path) -> None
     [
         ({"dataset": None}, "dataset: not given"),
         ({"batch_size": 0}, "batch_size: expected an integer >= 1, got 0"),
-        ({"eval_batch_size": -1}, "eval_batch_size: expected"),
+        ({"evaluation": {"batch_size": -1}}, "evaluation.batch_size: expected"),
         ({"num_neighbors": [5, 0]}, "Drop the hop instead of asking for 0"),
         ({"num_neighbors": []}, "num_neighbors: expected one integer per hop"),
         ({"num_neighbors": {"a__to__b": [0]}}, r"num_neighbors\[a__to__b\]"),
-        ({"eval_num_neighbors": [-2]}, "eval_num_neighbors: expected"),
+        ({"evaluation": {"num_neighbors": [-2]}}, "evaluation.num_neighbors: expected"),
         ({"normalize": "columns"}, "normalize: expected none, rows or standardize"),
-        ({"splits": {"dev": [1]}}, "splits: expected any of train, val, test; got dev"),
-        ({"predict_split": "dev"}, "predict_split: expected"),
+        ({"seeds": {"splits": {"dev": [1]}}}, "splits: expected any of train, val, test; got dev"),
+        ({"evaluation": {"predict_split": "dev"}}, "predict_split: expected"),
         ({"partition": {"num_parts": 0}}, "partition.num_parts"),
         ({"partition": {"parts": 2}}, "partition: expected any of num_parts, .*; got 'parts'. Did you mean"),
         ({"partition": {"algorithm": "metiss"}}, "partition.algorithm: .* got 'metiss'. Did you mean metis"),
@@ -234,7 +236,7 @@ def test_bad_options_are_refused_at_once(make_data, options: dict[str, Any], sai
     ],
 )
 def test_bad_own_splits(make_data, given: Any, said: str) -> None:
-    data = opened(make_data(splits={"train": given}))
+    data = opened(make_data(seeds={"splits": {"train": given}}))
     with pytest.raises(GLTError, match=said):
         data.train_dataloader()
     data.teardown()

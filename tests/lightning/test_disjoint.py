@@ -15,9 +15,9 @@ from glt_lightning.base import OptionError
 def test_a_fit_and_predictions(make_data, make_model, make_trainer, aggregate: str | None) -> None:
     model, trainer = make_model(), make_trainer(max_epochs=1)
     sampling = SamplingOptions(seed=3, aggregate_first=aggregate)
-    data = make_data(disjoint=True, sampling=sampling, eval_num_neighbors=[-1, -1])
+    data = make_data(batches={"disjoint": True}, sampling=sampling, evaluation={"num_neighbors": [-1, -1]})
     trainer.fit(model, data)
-    shared = make_data(sampling=sampling, eval_num_neighbors=[-1, -1])
+    shared = make_data(sampling=sampling, evaluation={"num_neighbors": [-1, -1]})
     found, expected = (torch.cat([logits_of(each) for each in trainer.predict(model, d)]) for d in (data, shared))
     assert torch.allclose(found, expected, atol=1e-5)
 
@@ -28,7 +28,7 @@ def logits_of(prediction: Any) -> torch.Tensor:
 
 
 def test_batches_of_every_loader(make_data) -> None:
-    data: GLTDataModule = make_data(disjoint=True)
+    data: GLTDataModule = make_data(batches={"disjoint": True})
     data.prepare_data()
     data.setup()
     for loader in (data.train_dataloader(), data.val_dataloader(), data.predict_dataloader()):
@@ -37,4 +37,4 @@ def test_batches_of_every_loader(make_data) -> None:
         assert torch.equal(batch.batch[batch.edge_index[0]], batch.batch[batch.edge_index[1]])
     data.teardown()
     with pytest.raises(OptionError, match="disjoint: expected"):
-        make_data(disjoint="all")
+        make_data(batches={"disjoint": "all"})

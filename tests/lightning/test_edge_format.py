@@ -44,7 +44,7 @@ def test_a_fit_has_the_same_weights(make_data, make_model, make_trainer, workers
     found, kept = {}, {}
     for edge_format in FORMATS:
         model = make_model(Transforming)
-        data = make_data(edge_format=edge_format, sampling=SamplingOptions(num_workers=workers, seed=3))
+        data = make_data(batches={"edge_format": edge_format}, sampling=SamplingOptions(num_workers=workers, seed=3))
         make_trainer().fit(model, data)
         found[edge_format] = (model.losses, [p.detach().clone() for p in model.parameters()])
         kept[edge_format] = {*getattr(model, "kept", [])}
@@ -77,7 +77,7 @@ def test_sparse_products_of_pyg(make_data, make_model, make_trainer) -> None:
     found = {}
     for edge_format in FORMATS:
         model = make_model(Products)
-        make_trainer().fit(model, make_data(edge_format=edge_format))
+        make_trainer().fit(model, make_data(batches={"edge_format": edge_format}))
         found[edge_format] = torch.cat([p.detach().flatten() for p in model.convs.parameters()])
     for edge_format in FORMATS[1:]:
         torch.testing.assert_close(found[edge_format], found["tensor"], rtol=1e-4, atol=1e-5)
@@ -93,7 +93,7 @@ def test_two_ranks_from_the_command_line(graph_npz: Path, tmp_path: Path) -> Non
         trainer = {"strategy": "glt_worker", "devices": 2, "accelerator": "cpu", "max_epochs": 2, "logger": False}
         trainer |= {"enable_progress_bar": False, "enable_model_summary": False, "default_root_dir": str(folder)}
         data = {"dataset": str(graph_npz), "root": str(tmp_path / "root"), "num_neighbors": [5, 5], "batch_size": 10}
-        data |= {"partition": {"num_parts": 2}, "edge_format": edge_format, "sampling": {"num_workers": 1}}
+        data |= {"partition": {"num_parts": 2}, "batches": {"edge_format": edge_format}, "sampling": {"num_workers": 1}}
         run = {
             "seed_everything": 1,
             "trainer": trainer,

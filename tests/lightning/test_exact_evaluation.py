@@ -29,8 +29,8 @@ from glt_lightning.models import link_scores as link_decoders
 from tests.lightning.tiny import CLASSES, NODES, WIDTH, learnable_graph, learnable_hetero
 
 MakeData = Callable[..., GLTDataModule]
-EXACT: dict[str, Any] = {"eval": "layerwise", "layerwise": {"batch_size": 70}, "eval_batch_size": 7}
-ALL: dict[str, Any] = {"eval_num_neighbors": [-1, -1], "eval_batch_size": 7}
+EXACT: dict[str, Any] = {"evaluation": {"mode": "layerwise", "layerwise": {"batch_size": 70}, "batch_size": 7}}
+ALL: dict[str, Any] = {"evaluation": {"num_neighbors": [-1, -1], "batch_size": 7}}
 
 
 def whole_graph(gnn: Any, split: str) -> tuple[float, float]:
@@ -114,9 +114,14 @@ def test_each_epoch_is_validated_and_the_best_is_kept(make_data: MakeData, make_
 
 SHOP: dict[str, Any] = {
     "task": "link",
-    "input_type": "author__wrote__paper",
-    "edge_splits": {"num_val": 0.1, "num_test": 0.1},
+    "seeds": {"input_type": "author__wrote__paper"},
+    "links": {"edge_splits": {"num_val": 0.1, "num_test": 0.1}},
 }
+
+
+def hiding(split: str) -> dict[str, Any]:
+    """`SHOP` with edges that batches of a split leave out."""
+    return {**SHOP, "links": {**SHOP["links"], "exclude_target_edges": {split: "reverse"}}}
 
 
 @pytest.mark.parametrize("kind", ["GraphSAGE", "NodePredictor", "typed", "links"])
@@ -178,11 +183,11 @@ def test_a_step_that_calls_something_else_is_refused(make_data: MakeData, make_t
         make_trainer().test(Elsewhere(), make_data(**EXACT))
     with pytest.raises(OptionError, match=r"calls GraphSAGE with something else than batch.x"):
         make_trainer().test(Own(scale=2.0), make_data(**EXACT))
-    with pytest.raises(OptionError, match=r"data.transform changes sampled batches"):
-        make_trainer().test(Own(), make_data(transform="torch_geometric.transforms.ToUndirected", **EXACT))
-    with pytest.raises(OptionError, match=r"eval: expected sampled, layerwise; got 'exact'"):
-        make_data(eval="exact")
-    links = make_data(dataset=learnable_hetero(), exclude_target_edges={"val": "reverse"}, **SHOP, **EXACT)
+    with pytest.raises(OptionError, match=r"data.batches.transform changes sampled batches"):
+        make_trainer().test(Own(), make_data(batches={"transform": "torch_geometric.transforms.ToUndirected"}, **EXACT))
+    with pytest.raises(OptionError, match=r"evaluation.mode: expected sampled, layerwise; got 'exact'"):
+        make_data(evaluation={"mode": "exact"})
+    links = make_data(dataset=learnable_hetero(), **hiding("val"), **EXACT)
     links.prepare_data()
     links.setup("validate")
     module = LinkPredictor(
@@ -194,9 +199,9 @@ def test_a_step_that_calls_something_else_is_refused(make_data: MakeData, make_t
         num_nodes=links.num_nodes,
     )
     with pytest.raises(
-        OptionError, match=r"data.exclude_target_edges: val: reverse: each batch would pass other messages"
+        OptionError, match=r"data.links.exclude_target_edges: val: reverse: each batch would pass other messages"
     ):
         make_trainer().validate(module, links)
-    hidden = make_data(dataset=learnable_hetero(), exclude_target_edges={"test": "reverse"}, **SHOP, **EXACT)
-    with pytest.raises(OptionError, match=r"data.exclude_target_edges: test: reverse"):  # not after the training
+    hidden = make_data(dataset=learnable_hetero(), **hiding("test"), **EXACT)
+    with pytest.raises(OptionError, match=r"data.links.exclude_target_edges: test: reverse"):  # not after the training
         make_trainer().fit(module, hidden)

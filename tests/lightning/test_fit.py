@@ -37,7 +37,7 @@ def test_learns(make_data, make_model, make_trainer, sampling: SamplingOptions) 
 
 @pytest.mark.parametrize("given", [[], [False] * NODES])
 def test_an_empty_validation_split_is_no_validation(make_data, make_model, make_trainer, caplog, given) -> None:
-    data, model, trainer = make_data(splits={"val": given}), make_model(), make_trainer(max_epochs=1)
+    data, model, trainer = make_data(seeds={"splits": {"val": given}}), make_model(), make_trainer(max_epochs=1)
     with caplog.at_level("INFO"):
         trainer.fit(model, data)
     assert "train_loss" in trainer.callback_metrics

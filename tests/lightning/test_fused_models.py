@@ -95,7 +95,7 @@ def test_compiles_without_a_break(
     """A second batch is traced with sizes as symbols. Those of plain edges have loops."""
     # torch describes what it traces to a handler of pytest, and fails to print an `EdgeIndex` without values
     monkeypatch.setattr(logging.getLogger("torch.__trace"), "handlers", [])
-    batches = some_batches(make_data(num_neighbors=[3, 3], edge_format=edge_format, batch_size=30), number)
+    batches = some_batches(make_data(num_neighbors=[3, 3], batches={"edge_format": edge_format}, batch_size=30), number)
     if edge_format == "tensor":
         batches = [with_loops(batch) for batch in batches]
     for batch in batches:

@@ -84,7 +84,7 @@ def two_hops(request, tmp_path_factory) -> Data:
     """A batch of 20 seeds, with edges in either form; of the plain ones some are loops."""
     path = tmp_path_factory.mktemp("graph")
     graph = str(save_graph(path / "graph.npz"))
-    options = {"num_neighbors": [3, 3], "batch_size": 20, "edge_format": request.param}
+    options = {"num_neighbors": [3, 3], "batch_size": 20, "batches": {"edge_format": request.param}}
     batch = one_batch(GLTDataModule(graph, root=str(path), **options)).clone()
     return with_loops(batch) if request.param == "tensor" else batch
 
@@ -173,7 +173,10 @@ def test_heterogeneous_model_leaves_out_what_cannot_reach_the_seeds(make_data) -
 @pytest.mark.parametrize("edge_format", ["tensor", "edge_index"])
 def test_trimming_a_heterogeneous_batch_leaves_the_seeds_as_they_are(make_data, name: str, edge_format: str) -> None:
     data = make_data(
-        dataset=learnable_hetero(), undirected=True, sampling=SamplingOptions(seed=0), edge_format=edge_format
+        dataset=learnable_hetero(),
+        undirected=True,
+        sampling=SamplingOptions(seed=0),
+        batches={"edge_format": edge_format},
     )
     batch = one_batch(data)
     described = {"metadata": data.metadata, "num_nodes": data.num_nodes, "target_type": data.target_type}

@@ -171,7 +171,7 @@ def test_ready_module_gives_what_it_does_over_whole_neighbourhoods(
     make_data: MakeData, make_model: Any, make_trainer: Any, embed: Any, model: str
 ) -> None:
     module = make_model(model=model, **({"model_kwargs": {"jk": "max"}} if model == "GIN" else {}))
-    data = make_data(eval_num_neighbors=[-1, -1, -1])  # a hop more, for the degrees that GCN reads
+    data = make_data(evaluation={"num_neighbors": [-1, -1, -1]})  # a hop more, for the degrees that GCN reads
     found = embed(module, data, batch_size=100)
     rows = make_trainer().predict(module, data)
     expected = torch.cat([row["logits"] for row in rows]).numpy()
@@ -186,7 +186,7 @@ def test_typed_graph(
     make_data: MakeData, make_trainer: Any, embed: Any, at_most: Any, pieces: list[int], encoder: str
 ) -> None:
     """A batch has no more than 3 edges: nodes with more are computed in pieces."""
-    data = make_data(dataset=learnable_hetero(), partition={"num_parts": 2}, eval_num_neighbors=[-1, -1])
+    data = make_data(dataset=learnable_hetero(), partition={"num_parts": 2}, evaluation={"num_neighbors": [-1, -1]})
     data.prepare_data()
     data.setup("predict")
     described = {"metadata": data.metadata, "num_nodes": data.num_nodes, "target_type": data.target_type}
@@ -216,7 +216,7 @@ def test_graph_that_names_its_only_type(make_data: MakeData, make_trainer: Any, 
     named["paper"].x, named["paper"].y = torch.as_tensor(plain["x"]), torch.as_tensor(plain["y"])
     named["paper"].train_mask = torch.arange(NODES) < 100
     named["paper", "cites", "paper"].edge_index = torch.as_tensor(plain["edge_index"])
-    data = make_data(dataset=named, eval_num_neighbors=[-1, -1])
+    data = make_data(dataset=named, evaluation={"num_neighbors": [-1, -1]})
     data.prepare_data()
     data.setup("predict")
     described = {"metadata": data.metadata, "num_nodes": data.num_nodes, "target_type": data.target_type}
@@ -233,9 +233,9 @@ def test_both_ends_of_edges_to_predict(make_data: MakeData, embed: Any, tmp_path
     data = make_data(
         dataset=learnable_hetero(),
         task="link",
-        input_type="author__wrote__paper",
-        edge_splits=splits,
-        predict_split="test",
+        seeds={"input_type": "author__wrote__paper"},
+        links={"edge_splits": splits},
+        evaluation={"predict_split": "test"},
     )
     data.prepare_data()
     data.setup("predict")

@@ -46,7 +46,7 @@ def trainer(there):
     return Trainer(devices=1, **where, **quiet)
 
 def data(**given):
-    more = {"dataset": graph, "num_neighbors": [5, 5], "batch_size": 20, "eval": "layerwise"}
+    more = {"dataset": graph, "num_neighbors": [5, 5], "batch_size": 20, "evaluation": {"mode": "layerwise"}}
     return GLTDataModule(root=root + "/root", partition={"num_parts": 2}, **more | given)
 
 def described(kind, given):
@@ -59,7 +59,11 @@ def described(kind, given):
     return NodePredictor(made.num_features, made.label_facts, target_type=made.target_type, encoder=kind, **more)
 
 typed = {"dataset": learnable_hetero()}
-links = typed | {"task": "link", "input_type": "author__wrote__paper", "edge_splits": {"num_val": 0.1, "num_test": 0.1}}
+links = typed | {
+    "task": "link",
+    "seeds": {"input_type": "author__wrote__paper"},
+    "links": {"edge_splits": {"num_val": 0.1, "num_test": 0.1}},
+}
 cases = {
     "SAGE": (lambda: Holding(PyGSAGE(WIDTH, 8, 2, 3, norm="batch_norm")), {}),
     "GAT, all layers": (lambda: Holding(GAT(WIDTH, 8, 2, 3, heads=2, jk="cat")), {}),

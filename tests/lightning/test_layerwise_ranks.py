@@ -36,7 +36,7 @@ def dying(self, number, batch, *, last):
 def main():
     seed_everything(1)
     model = GraphSAGE(**SHAPE, model=options["model"])
-    data = GLTDataModule(num_neighbors=[5, 5], batch_size=10, eval="layerwise", **options["data"])
+    data = GLTDataModule(num_neighbors=[5, 5], batch_size=10, evaluation={"mode": "layerwise"}, **options["data"])
     trainer = Trainer(accelerator="cpu", devices=options["devices"], logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, strategy=options["strategy"])
     if options.get("die"):
@@ -62,7 +62,7 @@ torch.set_num_threads(1)
 if __name__ == "__main__":
     seed_everything(1)
     splits = {"num_val": 0.1, "num_test": 0.2}
-    given = {"task": "link", "edge_splits": splits, "eval": "layerwise", **options["data"]}
+    given = {"task": "link", "links": {"edge_splits": splits}, "evaluation": {"mode": "layerwise"}, **options["data"]}
     data = GLTDataModule(num_neighbors=[5, 5], batch_size=10, **given)
     model = LinkPredictor(WIDTH, hidden_channels=8, ranking=["hits@5", "mrr@10", "ndcg@20"])
     trainer = Trainer(accelerator="cpu", devices=options["devices"], logger=False, enable_checkpointing=False,
@@ -91,7 +91,7 @@ def of_one_rank(
     options: dict[str, Any], make_model: Any, make_trainer: Any, out: Path
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
     """Rows, and metrics of validation."""
-    data = GLTDataModule(num_neighbors=[5, 5], batch_size=10, eval="layerwise", **options["data"])
+    data = GLTDataModule(num_neighbors=[5, 5], batch_size=10, evaluation={"mode": "layerwise"}, **options["data"])
     model, trainer = make_model(model=options["model"]), make_trainer()
     predict_layerwise(trainer, model, data, out, options={"batch_size": 20})
     return read_embeddings(out), trainer.validate(model, data, verbose=False)[0]

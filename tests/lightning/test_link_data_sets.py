@@ -28,7 +28,9 @@ def test_training_without_seeds_is_refused(root: Path) -> None:
     data = GLTDataModule(dataset=NAME, root=str(root), num_neighbors=[3])
     data.prepare_data()
     data.setup("fit")
-    said = re.escape("split 'train': not in the data set, which has none. Give its node ids as data.splits.train, or")
+    said = re.escape(
+        "split 'train': not in the data set, which has none. Give its node ids as data.seeds.splits.train, or"
+    )
     with pytest.raises(DataError, match=said):
         data.train_dataloader()
     data.teardown("fit")
@@ -37,7 +39,9 @@ def test_training_without_seeds_is_refused(root: Path) -> None:
 def test_ends_of_links_as_seeds(root: Path) -> None:
     links = read_edge_splits(NAME, root)["train"]["edge"]
     ends = np.unique(links)
-    data = GLTDataModule(dataset=NAME, root=str(root), num_neighbors=[3, 3], batch_size=4, splits={"train": ends})
+    data = GLTDataModule(
+        dataset=NAME, root=str(root), num_neighbors=[3, 3], batch_size=4, seeds={"splits": {"train": ends}}
+    )
     assert (data.num_features, data.num_classes) == (7, None)
     data.prepare_data()
     data.setup("fit")

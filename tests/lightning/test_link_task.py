@@ -54,7 +54,7 @@ def make_links(tmp_path: Path) -> Callable[..., GLTDataModule]:
             "dataset": str(path),
             "root": str(tmp_path / "root"),
             "task": "link",
-            "input_type": BUYS,
+            "seeds": {"input_type": BUYS},
         }
         sampling = {
             "undirected": True,
@@ -93,7 +93,7 @@ def test_it_learns_and_predicts(make_links: Any, make_trainer: Any, tmp_path: Pa
     assert tested["test_auc"] > 0.75
     with pytest.raises(OptionError, match="predict_split: all: there are too many pairs of nodes"):
         trainer.predict(model, data)
-    data = make_links(predict_split="test")
+    data = make_links(evaluation={"predict_split": "test"})
     found = trainer.predict(model, data)
     assert found is not None
     ends = {
@@ -120,7 +120,8 @@ class LocalPartitionOf:
 
 def test_triplets_in_training_and_evaluation(make_links: Any, make_trainer: Any) -> None:
     data = make_links(
-        neg_sampling={"mode": "triplet", "amount": 4, "sharing": "shared"}, eval_neg_sampling={"mode": "triplet"}
+        links={"neg_sampling": {"mode": "triplet", "amount": 4, "sharing": "shared"}},
+        evaluation={"neg_sampling": {"mode": "triplet"}},
     )
     trainer = make_trainer(max_epochs=2)
     trainer.fit(model_of(data, loss="softmax", metrics=["mrr"]), data)
@@ -150,7 +151,7 @@ def test_given_negatives(make_links: Any) -> None:
         "val": {"edge": edges[:, 1:2], "negative_edges": pairs},
         "test": {"edge": edges[:, 2:], "negatives": np.array([[4], [-1]])},
     }
-    with LocalPartitionOf(make_links(edge_splits=splits)) as graph:
+    with LocalPartitionOf(make_links(links={"edge_splits": splits})) as graph:
         val, test = (
             spec_of(graph, "val", neg_sampling=("triplet", 2)),
             spec_of(graph, "test", neg_sampling=("triplet", 2)),
@@ -166,7 +167,8 @@ def test_given_negatives(make_links: Any) -> None:
 
 def test_training_edges_in_evaluation_are_said(make_links: Any, recwarn: pytest.WarningsRecorder) -> None:
     data = make_links(
-        edge_splits={"train": [[0, 1], [0, 1]], "val": [[1, 2], [1, 2]]}, partition={"allow": ["overlapping_splits"]}
+        links={"edge_splits": {"train": [[0, 1], [0, 1]], "val": [[1, 2], [1, 2]]}},
+        partition={"allow": ["overlapping_splits"]},
     )
     with LocalPartitionOf(data) as graph:
         spec_of(graph, "train")
@@ -205,7 +207,7 @@ def test_a_homogeneous_graph_needs_no_input_type(graph_npz: Path, tmp_path: Path
         str(graph_npz),
         str(tmp_path),
         task="link",
-        edge_splits={"num_val": 0.1, "num_test": 0.1},
+        links={"edge_splits": {"num_val": 0.1, "num_test": 0.1}},
         num_neighbors=[5],
         batch_size=64,
     )
@@ -222,29 +224,35 @@ def test_a_homogeneous_graph_needs_no_input_type(graph_npz: Path, tmp_path: Path
     [
         ({"task": "edge"}, "task: expected node, link; got 'edge'"),
         (
-            {"task": "node", "input_type": None, "neg_sampling": "binary"},
+            {"task": "node", "seeds": {"input_type": None}, "links": {"neg_sampling": "binary"}},
             "neg_sampling: has no effect with task: node",
         ),
-        ({"splits": {"train": [0]}}, "splits: is about nodes, and task: link predicts edges"),
-        ({"seed_weights": "balanced"}, "seed_weights: is about nodes, and task: link predicts edges"),
-        ({"edge_splits": "train.npy"}, "edge_splits: expected a mapping such as {train: train.npy}, got 'train.npy'"),
+        ({"seeds": {"splits": {"train": [0]}}}, "splits: is about nodes, and task: link predicts edges"),
+        ({"seeds": {"weights": "balanced"}}, "seeds.weights: is about nodes, and task: link predicts edges"),
         (
-            {"edge_splits": {"val": {"edge": "v.npy", "time": "t.npy"}}},
+            {"links": {"edge_splits": "train.npy"}},
+            "edge_splits: expected a mapping such as {train: train.npy}, got 'train.npy'",
+        ),
+        (
+            {"links": {"edge_splits": {"val": {"edge": "v.npy", "time": "t.npy"}}}},
             "edge_splits.val.time: nothing reads these times. Set sampling.time_attr",
         ),
         (
-            {"edge_splits": {"train": {"edge": "v.npy", "label": "l.npy"}}, "neg_sampling": "triplet"},
+            {"links": {"edge_splits": {"train": {"edge": "v.npy", "label": "l.npy"}}, "neg_sampling": "triplet"}},
             "edge_splits.train.label: triplets (neg_sampling.mode triplet, or given negatives) have no labels",
         ),
-        ({"edge_splits": {"test": {"edge": "v", "label": "l", "negatives": "n"}}}, "edge_splits.test.label: triplets"),
-        ({"exclude_target_edges": "both"}, "exclude_target_edges: expected none, self, reverse; got 'both'"),
         (
-            {"exclude_target_edges": {"fit": "self"}},
+            {"links": {"edge_splits": {"test": {"edge": "v", "label": "l", "negatives": "n"}}}},
+            "edge_splits.test.label: triplets",
+        ),
+        ({"links": {"exclude_target_edges": "both"}}, "exclude_target_edges: expected none, self, reverse; got 'both'"),
+        (
+            {"links": {"exclude_target_edges": {"fit": "self"}}},
             "exclude_target_edges: expected train, val, test; got 'fit'",
         ),
-        ({"neg_sampling": {"sharing": "in_batch"}}, "neg_sampling.sharing: 'in_batch' needs mode triplet"),
+        ({"links": {"neg_sampling": {"sharing": "in_batch"}}}, "neg_sampling.sharing: 'in_batch' needs mode triplet"),
         (
-            {"eval_neg_sampling": {"mode": "triplets"}},
+            {"evaluation": {"neg_sampling": {"mode": "triplets"}}},
             "neg_sampling.mode: expected binary, triplet; got 'triplets'",
         ),
     ],
@@ -260,18 +268,18 @@ def test_options_that_cannot_work_are_refused_at_construction(
     ("options", "said"),
     [
         (
-            {"input_type": "user__buys__shop"},
+            {"seeds": {"input_type": "user__buys__shop"}},
             "input_type: expected the edge type to predict, one of user__buys__item, ",
         ),
         (
-            {"input_type": "user__follows__user"},
+            {"seeds": {"input_type": "user__follows__user"}},
             "edge_splits: the data set has none for edge type user__follows__user",
         ),
         (
-            {"edge_splits": {"val": [[0], [0]]}},
+            {"links": {"edge_splits": {"val": [[0], [0]]}}},
             "split 'test': there are no edges of it; there are splits train, val",
         ),
-        ({"edge_splits": {"test": "none.npy"}}, "edge_splits: there is no file 'none.npy'"),
+        ({"links": {"edge_splits": {"test": "none.npy"}}}, "edge_splits: there is no file 'none.npy'"),
     ],
 )
 def test_what_does_not_fit_the_data_is_found_before_partitioning(
@@ -307,10 +315,9 @@ data:
   init_args:
     dataset: shop.npz
     task: link
-    input_type: {BUYS}
+    seeds: {{input_type: {BUYS}}}
+    links: {{neg_sampling: {{mode: triplet, amount: 2}}, exclude_target_edges: {{train: none}}}}
     undirected: true
-    neg_sampling: {{mode: triplet, amount: 2}}
-    exclude_target_edges: {{train: none}}
     num_neighbors: [4, 2]
 trainer: {{max_epochs: 1, accelerator: cpu, logger: false, enable_progress_bar: false, enable_model_summary: false}}
 """
@@ -338,9 +345,8 @@ data:
     dataset: {tmp_path}/shop.npz
     root: {tmp_path}
     task: link
-    input_type: {BUYS}
-    with_target_attrs: true
-    neg_sampling: binary
+    seeds: {{input_type: {BUYS}}}
+    links: {{with_target_attrs: true, neg_sampling: binary}}
     num_neighbors: [2]
     batch_size: 16
 """

@@ -24,7 +24,7 @@ SPLIT_KEYS = ("train_idx", "valid_idx", "test_idx")
 def test_no_split_is_said_before_the_graph_is_partitioned(
     make_data, make_model, make_trainer, tmp_path: Path, stage: str, split: str
 ) -> None:
-    data = make_data(dataset=str(save_graph(tmp_path / "g.npz", drop=SPLIT_KEYS)), predict_split="val")
+    data = make_data(dataset=str(save_graph(tmp_path / "g.npz", drop=SPLIT_KEYS)), evaluation={"predict_split": "val"})
     with pytest.raises(DataError, match=f"split '{split}': not in the data set, which has none. Give its node ids as"):
         getattr(make_trainer(), stage)(make_model(), data)
     assert not (tmp_path / "root").exists()
@@ -37,16 +37,19 @@ def test_no_split_is_said_before_the_graph_is_partitioned(
             {"num_neighbors": {"a__to__b": [2]}},
             r"^num_neighbors: expected a list of fan-outs for each edge type; missing",
         ),
-        ({"eval_num_neighbors": {"a__to__b": [2]}}, r"^eval_num_neighbors: expected a list of fan-outs"),
-        ({"splits": {"train": "nothere.npy"}}, r"^splits\.train: there is no file 'nothere\.npy'"),
-        ({"splits": {"test": "nothere.npy"}}, r"^splits\.test: there is no file 'nothere\.npy'"),
         (
-            {"splits": {"val": [3, 9999]}},
-            r"^splits\.val: 9999 at position 1 is not a node of type 'node', whose ids are 0 to",
+            {"evaluation": {"num_neighbors": {"a__to__b": [2]}}},
+            r"^evaluation.num_neighbors: expected a list of fan-outs",
+        ),
+        ({"seeds": {"splits": {"train": "nothere.npy"}}}, r"^seeds\.splits\.train: there is no file 'nothere\.npy'"),
+        ({"seeds": {"splits": {"test": "nothere.npy"}}}, r"^seeds\.splits\.test: there is no file 'nothere\.npy'"),
+        (
+            {"seeds": {"splits": {"val": [3, 9999]}}},
+            r"^seeds\.splits\.val: 9999 at position 1 is not a node of type 'node', whose ids are 0 to",
         ),
         (
-            {"splits": {"val": [True, False]}},
-            r"^splits\.val: expected a mask \[\d+\] over the nodes of type 'node', got \[2\]",
+            {"seeds": {"splits": {"val": [True, False]}}},
+            r"^seeds\.splits\.val: expected a mask \[\d+\] over the nodes of type 'node', got \[2\]",
         ),
     ],
 )
@@ -59,15 +62,15 @@ def test_own_options_are_checked_before_the_graph_is_partitioned(
 
 
 def test_other_stages_read_their_own_split_alone(make_data, make_model, make_trainer) -> None:
-    data = make_data(splits={"train": "nothere.npy"})
+    data = make_data(seeds={"splits": {"train": "nothere.npy"}})
     assert make_trainer().test(make_model(), data, verbose=False)
 
 
 def test_seeds_of_an_open_partition_name_their_split(make_data, make_model, make_trainer) -> None:
     data = make_data()
     data.prepare_data()
-    opened = make_data(dataset=None, partition={"dir": data.partition_dir}, splits={"train": [9999]})
-    with pytest.raises(DataError, match=r"^splits\.train: 9999 at position 0"):
+    opened = make_data(dataset=None, partition={"dir": data.partition_dir}, seeds={"splits": {"train": [9999]}})
+    with pytest.raises(DataError, match=r"^seeds\.splits\.train: 9999 at position 0"):
         make_trainer().fit(make_model(), opened)
 
 
@@ -91,9 +94,9 @@ def test_own_splits_that_overlap(make_data, make_model, make_trainer, own: tuple
     given: dict[str, Any] = {name: ids.tolist() for name in own}
     other = "val" if own == ("val",) else "test"
     with pytest.raises(DataError, match=f"splits: train and {other} share 4 nodes. The model would be evaluated on"):
-        make_trainer().fit(make_model(), make_data(splits=given))
+        make_trainer().fit(make_model(), make_data(seeds={"splits": given}))
     allowed = PartitionOptions(allow=["overlapping_splits"])
-    make_trainer(fast_dev_run=True).fit(make_model(), make_data(splits=given, partition=allowed))
+    make_trainer(fast_dev_run=True).fit(make_model(), make_data(seeds={"splits": given}, partition=allowed))
 
 
 @pytest.mark.parametrize(("fanouts", "layers"), [([5], 2), ([5, 5, 5], 2), ({"a__to__b": [5]}, 2)])
@@ -127,7 +130,7 @@ def test_missing_files_are_named_once_with_the_folder_they_were_looked_for(tmp_p
         DataError, match=rf"dataset: there is no file 'grap.npz' \(in {tmp_path}\). Did you mean graph.npz\?"
     ):
         _ = GLTDataModule("grap.npz").num_features
-    with pytest.raises(DataError, match=rf"^splits.train: there is no file 'ids.npy' \(in {tmp_path}\)\.$"):
+    with pytest.raises(DataError, match=rf"^seeds.splits.train: there is no file 'ids.npy' \(in {tmp_path}\)\.$"):
         read_split("train", "ids.npy")
 
 
@@ -135,7 +138,9 @@ def test_seeds_without_a_label_count_in_no_metric(make_data, make_model, make_tr
     arrays = learnable_graph()
     labelled = np.arange(len(arrays["y"])) % 3 > 0
     np.savez(tmp_path / "g.npz", **(arrays | {"y": np.where(labelled, arrays["y"], -1)}))
-    data = make_data(dataset=str(tmp_path / "g.npz"), partition={"allow": ["unlabelled_seeds"]}, predict_split="test")
+    data = make_data(
+        dataset=str(tmp_path / "g.npz"), partition={"allow": ["unlabelled_seeds"]}, evaluation={"predict_split": "test"}
+    )
     model, trainer = make_model(), make_trainer(max_epochs=1)
     trainer.fit(model, data)
     (tested,) = trainer.test(model, data)

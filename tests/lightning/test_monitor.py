@@ -100,7 +100,9 @@ class Slow(Noting):
 def test_totals_of_an_epoch(make_data, make_model, make_trainer, workers: int) -> None:
     trainer = make_trainer(callbacks=[SamplingMonitor()], val_check_interval=2)
     begin = time.perf_counter()
-    trainer.fit(make_model(Slow), make_data(sampling=SamplingOptions(num_workers=workers), eval_batch_size=50))
+    trainer.fit(
+        make_model(Slow), make_data(sampling=SamplingOptions(num_workers=workers), evaluation={"batch_size": 50})
+    )
     spent = time.perf_counter() - begin
     logged = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("glt/")}
     assert logged.keys() == KEYS

@@ -268,7 +268,7 @@ def test_a_sanity_check_of_one_class_warns_of_nothing(make_data, make_trainer, r
     y = (COMMUNITY == 0).astype(np.int64)
     valid = learnable_graph()["valid_idx"]
     ordered = np.concatenate([valid[y[valid] == each][:12] for each in (1, 0)])
-    data = make_data(dataset=graph_with(y), splits={"val": ordered}, eval_batch_size=4)
+    data = make_data(dataset=graph_with(y), seeds={"splits": {"val": ordered}}, evaluation={"batch_size": 4})
     trainer = make_trainer(num_sanity_val_steps=2, max_epochs=1)
     trainer.fit(predictor(data, metrics=["auc"]), data)
     assert 0 <= trainer.callback_metrics["val_auc"] <= 1
@@ -292,7 +292,7 @@ def test_evaluation_leaves_out_nodes_without_a_label(make_data, make_model, make
     model = predictor(data) if kind == "NodePredictor" else make_model()
     trainer = make_trainer()
     (found,) = trainer.validate(model, data, verbose=False)
-    returned = trainer.predict(model, make_data(dataset=graph_with(y), predict_split="val"))
+    returned = trainer.predict(model, make_data(dataset=graph_with(y), evaluation={"predict_split": "val"}))
     pred, n_id = (torch.cat([part[name] for part in returned]) for name in ("pred", "n_id"))
     known = y[n_id] >= 0
     assert known.sum() == 10
@@ -339,7 +339,7 @@ def test_names_of_classes_and_ids_of_tables(make_data, make_trainer, tmp_path, c
     """Of several labels of a node a list; ids are said to be missing where the tables are not."""
     names = np.array(["left", "middle", "right"])
     np.savez(tmp_path / "g.npz", **learnable_graph() | {"y": ONE_HOT.astype(bool), "class_names": names})
-    data = make_data(dataset=str(tmp_path / "g.npz"), predict_split="test")
+    data = make_data(dataset=str(tmp_path / "g.npz"), evaluation={"predict_split": "test"})
     model = predictor(data)
     assert model.class_names == names.tolist()
     make_trainer(callbacks=[PredictionWriter(str(tmp_path / "out"))]).predict(model, data)

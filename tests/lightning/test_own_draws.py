@@ -20,7 +20,12 @@ from tests.lightning.test_serve import listening
 ROOT = Path(__file__).parents[2]
 LABOR = {"method": "labor"}
 WALKS = {"importance_neighbors": {"walks": 8, "length": 2, "restart": 0.4}}
-LINKS = {"task": "link", "edge_splits": {"num_val": 0.1, "num_test": 0.1}, "batch_size": 200, "num_neighbors": [4, 3]}
+LINKS = {
+    "task": "link",
+    "links": {"edge_splits": {"num_val": 0.1, "num_test": 0.1}},
+    "batch_size": 200,
+    "num_neighbors": [4, 3],
+}
 PICKER = {"picker": {"class_path": "tests.helpers.pickers.Uniform"}}
 # a picker has to be importable in every process: here it is "installed" by a path
 ENV = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}

@@ -67,7 +67,7 @@ def test_damaged_file(tmp_path: Path, content: bytes) -> None:
     ],
 )
 def test_masks_that_are_none(make_data, given: list[int], said: str) -> None:
-    data = make_data(splits={"train": given})
+    data = make_data(seeds={"splits": {"train": given}})
     data.prepare_data()
     data.setup()
     with pytest.raises(DataError, match=said):

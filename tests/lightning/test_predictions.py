@@ -27,7 +27,7 @@ from tests.lightning.tiny import CLASSES, NODES, Noting, learnable_graph, learna
 @pytest.mark.parametrize("workers", [0, 2])
 def test_every_node_once(make_data, make_model, make_trainer, tmp_path: Path, workers: int) -> None:
     trainer = make_trainer(callbacks=[PredictionWriter(str(tmp_path / "out"))])
-    data = make_data(sampling=SamplingOptions(num_workers=workers), eval_num_neighbors=[-1, -1])
+    data = make_data(sampling=SamplingOptions(num_workers=workers), evaluation={"num_neighbors": [-1, -1]})
     returned = trainer.predict(make_model(), data)
     assert torch.cat([part["n_id"] for part in returned]).tolist() == list(range(NODES))
     written = read_predictions(tmp_path / "out")
@@ -37,7 +37,7 @@ def test_every_node_once(make_data, make_model, make_trainer, tmp_path: Path, wo
 
 
 def test_split_of_a_heterogeneous_graph(make_data, make_trainer, tmp_path: Path) -> None:
-    data = make_data(dataset=learnable_hetero(), predict_split="test")
+    data = make_data(dataset=learnable_hetero(), evaluation={"predict_split": "test"})
     described = {"metadata": data.metadata, "num_nodes": data.num_nodes, "target_type": data.target_type}
     model = GraphSAGE(data.num_features, CLASSES, 16, 2, **described)
     make_trainer(callbacks=[PredictionWriter(str(tmp_path / "out"), keys=["pred"])]).predict(model, data)
@@ -47,7 +47,7 @@ def test_split_of_a_heterogeneous_graph(make_data, make_trainer, tmp_path: Path)
 
 
 def test_order_of_the_user_is_not_the_order_on_disk(make_data, make_model, make_trainer, tmp_path: Path) -> None:
-    data = make_data(predict_split="test")
+    data = make_data(evaluation={"predict_split": "test"})
     make_trainer(callbacks=[PredictionWriter()]).predict(make_model(), data)
     assert read_predictions(tmp_path / "predictions")["n_id"].tolist() == sorted(learnable_graph()["test_idx"].tolist())
 
@@ -55,7 +55,7 @@ def test_order_of_the_user_is_not_the_order_on_disk(make_data, make_model, make_
 def test_second_run_replaces_the_first(make_data, make_model, make_trainer, tmp_path: Path) -> None:
     make_trainer(callbacks=[PredictionWriter()]).predict(make_model(), make_data())
     (tmp_path / "predictions" / "rank7-0123456789ab.parquet").write_bytes(b"of a run that was killed as it completed")
-    make_trainer(callbacks=[PredictionWriter()]).predict(make_model(), make_data(predict_split="val"))
+    make_trainer(callbacks=[PredictionWriter()]).predict(make_model(), make_data(evaluation={"predict_split": "val"}))
     assert len(read_predictions(tmp_path / "predictions")["n_id"]) == 50
     assert len(pq.read_table(tmp_path / "predictions")) == 50  # what reads all files of the folder finds these alone
     assert len(list((tmp_path / "predictions").iterdir())) == 2
@@ -151,7 +151,7 @@ def test_at_a_url_nothing_but_earlier_predictions_is_removed(
     (folder / "rank_list.parquet").write_text("of the user")
     for split in ("test", "val"):
         make_trainer(callbacks=[PredictionWriter(f"file://{folder}")]).predict(
-            make_model(), make_data(predict_split=split)
+            make_model(), make_data(evaluation={"predict_split": split})
         )
     assert len(read_predictions(folder)["n_id"]) == 50
     assert sorted(p.name.partition("-")[0] for p in folder.iterdir()) == [
@@ -175,7 +175,7 @@ def test_a_mount_point_is_written_into(make_data, make_model, make_trainer, tmp_
         (folder / "lost+found").mkdir()
         for split in ("test", "all"):
             writer = PredictionWriter(str(folder))
-            make_trainer(callbacks=[writer]).predict(make_model(), make_data(predict_split=split))
+            make_trainer(callbacks=[writer]).predict(make_model(), make_data(evaluation={"predict_split": split}))
         assert read_predictions(folder)["n_id"].tolist() == list(range(NODES))
         assert sorted(p.name.partition("-")[0] for p in folder.iterdir()) == ["_manifest.json", "lost+found", "rank0"]
 
@@ -183,7 +183,7 @@ def test_a_mount_point_is_written_into(make_data, make_model, make_trainer, tmp_
 def test_an_end_in_the_middle_of_replacing_leaves_one_of_both(
     make_data, make_model, make_trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_trainer(callbacks=[PredictionWriter()]).predict(make_model(), make_data(predict_split="val"))
+    make_trainer(callbacks=[PredictionWriter()]).predict(make_model(), make_data(evaluation={"predict_split": "val"}))
     for name in ("replace", "unlink"):
         with monkeypatch.context() as patch:
             patch.setattr(f"glt_lightning.lightning.callbacks.prediction_places.os.{name}", _dies)
@@ -191,7 +191,7 @@ def test_an_end_in_the_middle_of_replacing_leaves_one_of_both(
                 make_trainer(callbacks=[PredictionWriter()]).predict(make_model(), make_data())
         rows = len(read_predictions(tmp_path / "predictions")["n_id"])
         assert rows == (50 if name == "replace" else NODES)
-    make_trainer(callbacks=[PredictionWriter()]).predict(make_model(), make_data(predict_split="val"))
+    make_trainer(callbacks=[PredictionWriter()]).predict(make_model(), make_data(evaluation={"predict_split": "val"}))
     assert len(pq.read_table(tmp_path / "predictions")) == 50
 
 
@@ -221,7 +221,7 @@ def test_run_that_fails_leaves_the_earlier_predictions(make_data, make_model, ma
 
 def test_full_disk_leaves_the_earlier_predictions(make_data, make_model, make_trainer, tmp_path: Path) -> None:
     folder = tmp_path / "disk"
-    data = make_data(predict_split="test")
+    data = make_data(evaluation={"predict_split": "test"})
     with full_soon(folder):
         make_trainer(callbacks=[PredictionWriter(str(folder / "out"))]).predict(make_model(), data)
         before = read_predictions(folder / "out")

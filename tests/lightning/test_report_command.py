@@ -108,7 +108,9 @@ def test_a_part_is_not_here(folder: str, capsys: pytest.CaptureFixture[str]) -> 
 def test_edges_to_predict(make_data: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Batches of edges are predicted, those of a configuration with its negatives."""
     splits, negatives = {"num_val": 0.1, "num_test": 0.1}, {"mode": "triplet", "amount": 3}
-    data = make_data(task="link", edge_splits=splits, neg_sampling=negatives, partition=PartitionOptions(num_parts=2))
+    data = make_data(
+        task="link", links={"edge_splits": splits, "neg_sampling": negatives}, partition=PartitionOptions(num_parts=2)
+    )
     data.prepare_data()
     batches = ["--num_neighbors", "[3]", "--batch_size", "20", "--batches", "2", "--cache", "[]"]
     negatives_by_flag = ["--neg_sampling", "{mode: triplet, amount: 3}", "--disjoint", "true"]

@@ -211,7 +211,7 @@ def test_drawn_sampling_seed_comes_back(make_data, make_model, make_trainer, tmp
         ({"num_neighbors": [4, 5]}, "fanouts:"),
         ({"sampling": SamplingOptions(seed=77)}, "seed: 1 in the checkpoint, 77 now"),
         ({"undirected": True}, "graph:"),
-        ({"splits": {"train": learnable_graph()["train_idx"][:-1].tolist()}}, "seeds_hash"),
+        ({"seeds": {"splits": {"train": learnable_graph()["train_idx"][:-1].tolist()}}}, "seeds_hash"),
     ],
 )
 def test_other_options_are_refused_by_name(

@@ -29,14 +29,15 @@ def links(folder: Path, **options: Any) -> GLTDataModule:
         "dataset": str(shop(folder)),
         "root": str(folder),
         "task": "link",
-        "input_type": [FOLLOWS, BUYS],
-        "edge_splits": {FOLLOWS: RANDOM},
+        "seeds": {"input_type": [FOLLOWS, BUYS]},
+        "links": {"edge_splits": {FOLLOWS: RANDOM}},
         "undirected": True,
         "num_neighbors": [4, 2],
         "batch_size": 64,
         "partition": {"num_parts": 2},
     }
-    return GLTDataModule(**given | options)
+    merged = {name: given[name] | options.pop(name, {}) for name in ("seeds", "links")}
+    return GLTDataModule(**given | options | merged)
 
 
 def model_of(data: GLTDataModule, **options: Any) -> LinkPredictor:
@@ -48,7 +49,7 @@ def model_of(data: GLTDataModule, **options: Any) -> LinkPredictor:
 
 
 def test_edges_of_two_types_are_learned_and_predicted(make_trainer: Any, tmp_path: Path) -> None:
-    data = links(tmp_path, predict_split="test")
+    data = links(tmp_path, evaluation={"predict_split": "test"})
     assert data.link_type == [BUYS, FOLLOWS]
     model = model_of(data, metrics=["auc", "hits@5"])
     trainer = make_trainer(max_epochs=12, callbacks=[PredictionWriter(str(tmp_path / "out"))])
@@ -73,7 +74,9 @@ def test_edges_of_two_types_are_learned_and_predicted(make_trainer: Any, tmp_pat
 def test_negatives_of_each_type(make_trainer: Any, tmp_path: Path) -> None:
     triplet = {"mode": "triplet", "amount": 3, "sharing": "shared"}
     data = links(
-        tmp_path, neg_sampling={BUYS: triplet, FOLLOWS: ("triplet", 2)}, eval_neg_sampling={BUYS: ("triplet", 4)}
+        tmp_path,
+        links={"neg_sampling": {BUYS: triplet, FOLLOWS: ("triplet", 2)}},
+        evaluation={"neg_sampling": {BUYS: ("triplet", 4)}},
     )
     made = [each.neg_sampling.amount for each in data.links.by_type]
     assert made == [3, 2]
@@ -111,9 +114,10 @@ data:
   init_args:
     dataset: shop.npz
     task: link
-    input_type: [{BUYS}, {FOLLOWS}]
-    edge_splits: {{{FOLLOWS}: {{num_val: 0.2, num_test: 0.2}}}}
-    neg_sampling: {{{BUYS}: {{amount: 2}}, {FOLLOWS}: binary}}
+    seeds: {{input_type: [{BUYS}, {FOLLOWS}]}}
+    links:
+      edge_splits: {{{FOLLOWS}: {{num_val: 0.2, num_test: 0.2}}}}
+      neg_sampling: {{{BUYS}: {{amount: 2}}, {FOLLOWS}: binary}}
     undirected: true
     num_neighbors: [4, 2]
     batch_size: 32
@@ -139,15 +143,21 @@ def test_the_loss_is_the_mean_over_all_pairs() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"input_type": [BUYS, BUYS]}, f"input_type: expected different edge types, got {BUYS}, {BUYS}"),
-        ({"input_type": [BUYS, "a__b__c"]}, "input_type: expected the edge type to predict, one of "),
-        ({"edge_splits": {"train": "t.npy"}}, "edge_splits: train are of one edge type, and input_type names several"),
+        ({"seeds": {"input_type": [BUYS, BUYS]}}, f"input_type: expected different edge types, got {BUYS}, {BUYS}"),
+        ({"seeds": {"input_type": [BUYS, "a__b__c"]}}, "input_type: expected the edge type to predict, one of "),
         (
-            {"edge_splits": {FOLLOWS: RANDOM, "a__b__c": RANDOM}},
+            {"links": {"edge_splits": {"train": "t.npy"}}},
+            "edge_splits: train are of one edge type, and seeds.input_type names several",
+        ),
+        (
+            {"links": {"edge_splits": {FOLLOWS: RANDOM, "a__b__c": RANDOM}}},
             "edge_splits: with seeds of several types, expected a mapping",
         ),
-        ({"neg_sampling": {BUYS: {"mode": "tripel"}}}, "neg_sampling.mode: expected binary, triplet; got 'tripel'"),
-        ({"edge_splits": {BUYS: RANDOM}}, f"edge_splits: the data set has none for edge type {FOLLOWS}"),
+        (
+            {"links": {"neg_sampling": {BUYS: {"mode": "tripel"}}}},
+            "neg_sampling.mode: expected binary, triplet; got 'tripel'",
+        ),
+        ({"links": {"edge_splits": {BUYS: RANDOM}}}, f"edge_splits: the data set has none for edge type {FOLLOWS}"),
     ],
 )
 def test_links_that_are_refused(make_trainer: Any, tmp_path: Path, options: dict[str, Any], said: str) -> None:
@@ -171,7 +181,7 @@ def test_nodes_of_two_types(make_data: Any, tmp_path: Path) -> None:
     ids = {kinds[0]: [3, 1, 2], kinds[1]: np.array([0, 3])}
     np.save(tmp_path / "ids.npy", ids[kinds[1]])
     splits = {"train": {kinds[0]: ids[kinds[0]], kinds[1]: str(tmp_path / "ids.npy")}}
-    data = make_data(dataset=data_set, splits=splits, input_type=kinds, batch_size=2, num_neighbors=[2])
+    data = make_data(dataset=data_set, seeds={"splits": splits, "input_type": kinds}, batch_size=2, num_neighbors=[2])
     data.prepare_data()
     data.setup()
     for loader, wanted in (
@@ -182,20 +192,18 @@ def test_nodes_of_two_types(make_data: Any, tmp_path: Path) -> None:
         assert seen == wanted
     data.teardown()
     with pytest.raises(GLTError, match=r"splits.train: expected any of .*; got 'shop'"):
-        make_data(dataset=data_set, splits={"train": {"shop": [1]}})._own_seeds("train")
-    with pytest.raises(GLTError, match=r"splits.train: input_type names several node types. Give seeds by type"):
-        make_data(dataset=data_set, splits={"train": [1]}, input_type=kinds)._own_seeds("train")
+        make_data(dataset=data_set, seeds={"splits": {"train": {"shop": [1]}}})._own_seeds("train")
+    with pytest.raises(GLTError, match=r"splits.train: seeds.input_type names several node types. Give seeds by type"):
+        make_data(dataset=data_set, seeds={"splits": {"train": [1]}, "input_type": kinds})._own_seeds("train")
 
 
 def test_ready_modules_predict_labels_of_one_type(make_data: Any) -> None:
     """Said when the module is made; a list of one type is that type."""
     data_set = learnable_hetero()
     kinds = sorted(data_set.node_types)[:2]
-    data = make_data(dataset=data_set, input_type=kinds)
+    data = make_data(dataset=data_set, seeds={"input_type": kinds})
     described = {"metadata": data.metadata, "num_nodes": data.num_nodes, "target_type": data.target_type}
-    said = (
-        f"target_type: this module predicts the labels of one node type, and data.input_type names {', '.join(kinds)}."
-    )
+    said = f"target_type: this module predicts the labels of one node type, and data.seeds.input_type names {', '.join(kinds)}."
     for make, labels in ((NodePredictor, data.label_facts), (GraphSAGE, data.num_classes)):
         with pytest.raises(GLTError, match=re.escape(said)):
             make(data.num_features, labels, **described)

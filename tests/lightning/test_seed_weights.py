@@ -47,21 +47,21 @@ def drawn(data: Any, epoch: int = 0) -> np.ndarray:
 
 def test_balanced_draws_all_classes_equally_often(make_data) -> None:
     y = skewed().y.numpy()
-    found = np.concatenate([drawn(make_data(dataset=skewed(), seed_weights="balanced"), e) for e in range(3)])
+    found = np.concatenate([drawn(make_data(dataset=skewed(), seeds={"weights": "balanced"}), e) for e in range(3)])
     np.testing.assert_allclose(np.bincount(y[found]) / len(found), [1 / 3] * 3, atol=0.08)
     assert sorted(drawn(make_data(dataset=skewed()))) == list(range(TRAIN))  # each once
     assert np.bincount(y[:TRAIN])[1] / TRAIN == 0.05
 
 
 def test_attribute_says_how_often(make_data) -> None:
-    options = {"dataset": skewed(), "seed_weights": "importance", "sampling": SamplingOptions(seed=3)}
+    options = {"dataset": skewed(), "seeds": {"weights": "importance"}, "sampling": SamplingOptions(seed=3)}
     found = drawn(make_data(**options, partition={"num_parts": 2}))
     np.testing.assert_allclose(np.bincount(found % 3, minlength=3) / TRAIN, [0, 1 / 3, 2 / 3], atol=0.1)
     assert (found == drawn(make_data(**options))).all()  # whatever the parts
 
 
 def test_evaluation_sees_every_seed_once(make_data) -> None:
-    data = make_data(dataset=skewed(), seed_weights="balanced")
+    data = make_data(dataset=skewed(), seeds={"weights": "balanced"})
     data.prepare_data()
     data.setup()
     found = [batch.n_id[: batch.batch_size].tolist() for batch in data.val_dataloader()]
@@ -72,7 +72,7 @@ def test_evaluation_sees_every_seed_once(make_data) -> None:
 def test_resume_draws_the_rest(make_data, make_model, make_trainer, tmp_path) -> None:
     keep = ModelCheckpoint(dirpath=tmp_path / "ckpt", filename="{step}", every_n_train_steps=5, save_top_k=-1)
     whole = make_model(Noting, dropout=0.0)
-    options = {"dataset": skewed(), "seed_weights": "balanced"}
+    options = {"dataset": skewed(), "seeds": {"weights": "balanced"}}
     make_trainer(enable_checkpointing=True, callbacks=[keep]).fit(whole, make_data(**options))
     again = make_model(Noting, dropout=0.0)
     path = str(tmp_path / "ckpt" / "step=5.ckpt")
@@ -87,22 +87,22 @@ def test_resume_draws_the_rest(make_data, make_model, make_trainer, tmp_path) ->
 @pytest.mark.parametrize(
     ("given", "error", "said"),
     [
-        (3, OptionError, "seed_weights: expected balanced, or the name of a node attribute; got 3"),
+        (3, OptionError, "seeds.weights: expected balanced, or the name of a node attribute; got 3"),
         (
             "weight",
             DataError,
-            "seed_weights: nodes of type 'node' have no attribute 'weight'; they have importance, wide, x, y",
+            "seeds.weights: nodes of type 'node' have no attribute 'weight'; they have importance, wide, x, y",
         ),
-        ("wide", DataError, r"seed_weights: wide: expected one number for each node, got \[200, 2\]"),
+        ("wide", DataError, r"seeds.weights: wide: expected one number for each node, got \[200, 2\]"),
     ],
 )
 def test_what_does_not_fit(make_data, given: Any, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
-        drawn(make_data(dataset=skewed(), seed_weights=given))
+        drawn(make_data(dataset=skewed(), seeds={"weights": given}))
 
 
 def test_labels_without_classes_are_not_balanced(make_data) -> None:
     data = skewed()
     data.y = data.y.float()
     with pytest.raises(DataError, match="balanced: expected one class for each node, but labels y are float32"):
-        drawn(make_data(dataset=data, seed_weights="balanced"))
+        drawn(make_data(dataset=data, seeds={"weights": "balanced"}))

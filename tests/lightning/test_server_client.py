@@ -107,7 +107,10 @@ def test_data_module_learns_all_from_a_server(make_data, tmp_path: Path) -> None
 
 
 def test_own_seeds_and_predictions_of_servers(make_data, make_model, make_trainer, folder: Path) -> None:
-    own = {"splits": {"train": list(range(0, 60, 2)), "val": [5, 3]}, "predict_split": "test"}
+    own = {
+        "seeds": {"splits": {"train": list(range(0, 60, 2)), "val": [5, 3]}},
+        "evaluation": {"predict_split": "test"},
+    }
     own["partition"] = {"allow": ["overlapping_splits"]}
     with serving(folder, servers=2) as (where, _):
         model, trainer = make_model(Noting), make_trainer(strategy="glt_server_client", max_epochs=1)
@@ -115,7 +118,7 @@ def test_own_seeds_and_predictions_of_servers(make_data, make_model, make_traine
         trainer.fit(model, data)
         predicted = trainer.predict(model, data)
         with pytest.raises(DataError, match=f"{NODES} at position 0 is not a node"):
-            trainer.fit(model, client_data(where, splits={"train": [NODES]}))
+            trainer.fit(model, client_data(where, seeds={"splits": {"train": [NODES]}}))
     assert sorted(i for batch in model.seen[0] for i in batch) == list(range(0, 60, 2))
     reference = make_data()
     reference.prepare_data()

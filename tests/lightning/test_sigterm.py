@@ -90,7 +90,7 @@ def test_a_run_that_was_ended_is_not_complete(
     ending = Terminate(phase)
     trainer = make_trainer(strategy=strategy, callbacks=[ending])
     with pytest.raises(SIGTERMException) as ended:
-        getattr(trainer, command)(make_model(Noting), datamodule=make_data(eval_batch_size=10))
+        getattr(trainer, command)(make_model(Noting), datamodule=make_data(evaluation={"batch_size": 10}))
     assert (ended.value.code, ending.steps) == (143, 1)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 

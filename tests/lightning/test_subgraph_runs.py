@@ -12,13 +12,13 @@ from tests.helpers import run_cli
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "reference"
 PLAIN = [
-    "--data.disjoint",
+    "--data.batches.disjoint",
     "false",
-    "--data.tree",
+    "--data.links.tree",
     "end",
-    "--data.subgraph_type",
+    "--data.batches.subgraph_type",
     "directional",
-    "--data.transform",
+    "--data.batches.transform",
     "null",
 ]
 

@@ -1,4 +1,4 @@
-"""Whole fits on ``data.subgraph_type``, and the built-in networks on such batches."""
+"""Whole fits on ``data.batches.subgraph_type``, and the built-in networks on such batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_every_strategy_gives_the_same_fit(make_data, make_model, make_trainer, 
     for strategy in ("auto", "glt_worker", "glt_server_client"):
         model = make_model(Noting, dropout=0.0)
         options = {"sampling": SamplingOptions(seed=3), "partition": {"num_parts": 2}}
-        make_trainer(strategy=strategy).fit(model, make_data(**options, subgraph_type=kind))
+        make_trainer(strategy=strategy).fit(model, make_data(**options, batches={"subgraph_type": kind}))
         losses.append(model.losses)
     assert losses[0] == losses[1] == losses[2]
     plain = make_model(Noting, dropout=0.0)
@@ -44,7 +44,7 @@ def test_every_strategy_gives_the_same_fit(make_data, make_model, make_trainer, 
 def test_layers_are_computed_for_all_nodes(make_data, kind: str, name: str, of: str) -> None:
     """Nothing is cut by hops, which these edges do not have."""
     graph = {"dataset": learnable_hetero(), "undirected": True} if of == "several" else {}
-    data = make_data(**graph, sampling=SamplingOptions(seed=0), subgraph_type=kind)
+    data = make_data(**graph, sampling=SamplingOptions(seed=0), batches={"subgraph_type": kind})
     batch = one_batch(data)
     described = {"metadata": data.metadata, "num_nodes": data.num_nodes, "target_type": data.target_type}
     shape = EncoderShape(in_channels=data.num_features, hidden_channels=16, num_layers=2, dropout=0.0, **described)
@@ -61,14 +61,16 @@ def test_layers_are_computed_for_all_nodes(make_data, kind: str, name: str, of: 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_edges_to_predict(make_data, make_trainer, kind: str) -> None:
-    data = make_data(task="link", edge_splits={"num_val": 0.1, "num_test": 0.1}, subgraph_type=kind)
+    data = make_data(
+        task="link", links={"edge_splits": {"num_val": 0.1, "num_test": 0.1}}, batches={"subgraph_type": kind}
+    )
     trainer = make_trainer(max_epochs=1)
     trainer.fit(LinkPredictor(WIDTH, hidden_channels=8, num_layers=2), data)
     assert trainer.callback_metrics["train_loss"] > 0
 
 
 def test_a_module_of_ones_own_reads_one_subgraph_after_the_other(make_data, make_model, make_trainer) -> None:
-    options = {"disjoint": True, "subgraph_type": "induced", "ptr": True}
+    options = {"batches": {"disjoint": True, "subgraph_type": "induced", "ptr": True}}
     batch = one_batch(make_data(**options))
     assert len(batch.ptr) == len(batch.root_n_id) + 1 == batch.batch_size + 1
     assert torch.equal(batch.batch[batch.root_n_id], torch.arange(batch.batch_size))
@@ -79,31 +81,36 @@ def test_a_module_of_ones_own_reads_one_subgraph_after_the_other(make_data, make
 
 
 def test_options_are_checked_first(make_data) -> None:
-    with pytest.raises(OptionError, match=r"^ptr: tells where the subgraph of each seed begins"):
-        make_data(ptr=True, disjoint=True)
-    with pytest.raises(OptionError, match=r"^subgraph_type: expected directional, bidirectional, induced; got 'both'"):
-        make_data(subgraph_type="both")
-    with pytest.raises(OptionError, match=r"^edge_format: edge_index needs edges that are sorted by destination"):
-        make_data(subgraph_type="bidirectional", edge_format="edge_index")
-    with pytest.raises(OptionError, match=r"^induced_limit: has no effect with subgraph_type directional"):
-        make_data(induced_limit=3)
-    with pytest.raises(OptionError, match=r"^reverse_edge_types: has no effect with task: node"):
-        make_data(reverse_edge_types={"a__to__b": "b__to__a"})
-    with pytest.raises(OptionError, match=r"^tree: example: is about the two ends of an edge. Set task: link"):
-        make_data(tree="example", disjoint=True)
-    with pytest.raises(OptionError, match=r"^tree: example needs disjoint: true"):
-        make_data(tree="example", task="link")
+    with pytest.raises(OptionError, match=r"^batches.ptr: tells where the subgraph of each seed begins"):
+        make_data(batches={"ptr": True, "disjoint": True})
+    with pytest.raises(
+        OptionError, match=r"^batches.subgraph_type: expected directional, bidirectional, induced; got 'both'"
+    ):
+        make_data(batches={"subgraph_type": "both"})
+    with pytest.raises(
+        OptionError, match=r"^batches.edge_format: edge_index needs edges that are sorted by destination"
+    ):
+        make_data(batches={"subgraph_type": "bidirectional", "edge_format": "edge_index"})
+    with pytest.raises(OptionError, match=r"^batches.induced_limit: has no effect with subgraph_type directional"):
+        make_data(batches={"induced_limit": 3})
+    with pytest.raises(OptionError, match=r"^batches.reverse_edge_types: has no effect with task: node"):
+        make_data(batches={"reverse_edge_types": {"a__to__b": "b__to__a"}})
+    with pytest.raises(OptionError, match=r"^links.tree: has no effect with task: node. Remove it, or set task: link"):
+        make_data(links={"tree": "example"}, batches={"disjoint": True})
+    with pytest.raises(OptionError, match=r"^links.tree: example needs disjoint: true"):
+        make_data(links={"tree": "example"}, task="link")
 
 
 SEAL = {
     "task": "link",
-    "edge_splits": {"num_val": 0.1, "num_test": 0.1},
-    "disjoint": True,
-    "tree": "example",
-    "subgraph_type": "induced",
-    "transform": {
-        "class_path": "glt_lightning.loader.transforms.DRNL",
-        "init_args": {"to": "x", "max_z": 5},
+    "links": {"edge_splits": {"num_val": 0.1, "num_test": 0.1}, "tree": "example"},
+    "batches": {
+        "disjoint": True,
+        "subgraph_type": "induced",
+        "transform": {
+            "class_path": "glt_lightning.loader.transforms.DRNL",
+            "init_args": {"to": "x", "max_z": 5},
+        },
     },
 }
 
@@ -130,6 +137,10 @@ def test_seal_trains_with_every_strategy(make_data, make_trainer) -> None:
 @pytest.mark.filterwarnings("error:.*hops and the model")
 def test_shadow_trains_a_model_deeper_than_its_subgraphs(make_data, make_model, make_trainer) -> None:
     model = make_model(Noting, num_layers=3)
-    data = make_data(disjoint=True, subgraph_type="induced", num_neighbors=[5, 3], eval_num_neighbors=[5, 3])
+    data = make_data(
+        batches={"disjoint": True, "subgraph_type": "induced"},
+        num_neighbors=[5, 3],
+        evaluation={"num_neighbors": [5, 3]},
+    )
     make_trainer().fit(model, data)
     assert model.losses[-1] < model.losses[0]

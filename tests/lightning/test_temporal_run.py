@@ -75,10 +75,10 @@ def accuracy(records: Records, make_trainer: Any, sampling: dict[str, Any], part
         undirected=True,
         num_neighbors=[3, 2],
         batch_size=64,
-        eval_num_neighbors=[3, 2],
+        evaluation={"num_neighbors": [3, 2]},
         partition=partition,
         sampling=sampling,
-        input_time=records.times if sampling else None,
+        seeds={"input_time": records.times if sampling else None},
     )
     shape = {"num_nodes": data.num_nodes, "metadata": data.metadata, "num_layers": 2, "dropout": 0.0}
     shape |= {"target_type": data.target_type}
@@ -117,9 +117,10 @@ data:
     root: {tmp_path / "root"}
     undirected: true
     num_neighbors: [3, 2]
-    eval_num_neighbors: [3, 2]
+    evaluation: {{num_neighbors: [3, 2]}}
     batch_size: 32
-    input_time: {{train: {records.times["train"]}, val: {records.times["val"]}, test: {records.times["test"]}}}
+    seeds:
+      input_time: {{train: {records.times["train"]}, val: {records.times["val"]}, test: {records.times["test"]}}}
     partition: {{num_parts: 2, algorithm: metis, time_attr: when}}
     sampling: {{num_workers: 1, time_attr: when, time_boundary: "<"}}
 """

@@ -48,7 +48,9 @@ def splits(graph: Path, **more: Any) -> dict[str, Any]:
 
 
 def test_times_of_nodes_by_split(graph: Path) -> None:
-    data = temporal(graph, input_time={"train": [40, 390, 0, 200], "val": np.array([100]), "all": np.full(NODES, 7)})
+    data = temporal(
+        graph, seeds={"input_time": {"train": [40, 390, 0, 200], "val": np.array([100]), "all": np.full(NODES, 7)}}
+    )
     data.prepare_data()
     data.setup()
     try:
@@ -72,7 +74,7 @@ def test_times_of_nodes_by_split(graph: Path) -> None:
 
 
 def test_times_of_edges_by_split(graph: Path, make_trainer: Any) -> None:
-    data = temporal(graph, task="link", edge_splits=splits(graph), eval_num_neighbors=[4, 2])
+    data = temporal(graph, task="link", links={"edge_splits": splits(graph)}, evaluation={"num_neighbors": [4, 2]})
     model = LinkPredictor(data.num_features, hidden_channels=8, num_layers=2)
     trainer = make_trainer(max_epochs=1)
     trainer.fit(model, data)
@@ -96,29 +98,29 @@ def test_times_of_edges_by_split(graph: Path, make_trainer: Any) -> None:
     ("options", "said"),
     [
         ({"partition": {}}, "sampling.time_attr: edge_time: partition.time_attr is None. Set both to the attribute"),
-        ({"input_time": {"fit": [1]}}, "input_time: expected any of train, val, test, all; got fit"),
+        ({"seeds": {"input_time": {"fit": [1]}}}, "input_time: expected any of train, val, test, all; got fit"),
         (
-            {"input_time": {"train": [1]}, "sampling": {}},
+            {"seeds": {"input_time": {"train": [1]}}, "sampling": {}},
             "input_time: nothing reads these times of seed nodes; set sampling.time_attr",
         ),
         (
-            {"input_time": {"train": [1]}, "task": "link"},
-            "input_time: nothing reads these times of seed nodes; those of edges are time of edge_splits",
+            {"seeds": {"input_time": {"train": [1]}}, "task": "link"},
+            "input_time: nothing reads these times of seed nodes; those of edges are time of links.edge_splits",
         ),
         (
-            {"task": "link", "edge_splits": {"train": "train.npy"}},
+            {"task": "link", "links": {"edge_splits": {"train": "train.npy"}}},
             "edge_splits.train.time: missing, and sampling.time_attr is edge_time. Give a time for each edge",
         ),
         (
-            {"task": "link", "edge_splits": {"val": {"edge": "v.npy", "time": "t.npy"}}, "sampling": {}},
+            {"task": "link", "links": {"edge_splits": {"val": {"edge": "v.npy", "time": "t.npy"}}}, "sampling": {}},
             "edge_splits.val.time: nothing reads these times. Set sampling.time_attr",
         ),
         (
-            {"task": "link", "neg_sampling": {"mode": "triplet", "sharing": "shared"}},
+            {"task": "link", "links": {"neg_sampling": {"mode": "triplet", "sharing": "shared"}}},
             "task: link: neg_sampling.sharing: 'shared' shares negatives between edges of different times",
         ),
         (
-            {"task": "link", "edge_splits": {"num_val": 0.1, "num_test": 0.1}},
+            {"task": "link", "links": {"edge_splits": {"num_val": 0.1, "num_test": 0.1}}},
             "edge_splits: num_val, num_test: a split at random knows no times, and sampling.time_attr is edge_time. Split",
         ),
         (
@@ -135,7 +137,7 @@ def test_options_that_cannot_work_are_refused_at_construction(graph: Path, optio
 def test_pairs_without_times_are_refused(graph: Path) -> None:
     given = splits(graph)
     given["test"]["negative_edges"] = np.array([[0, 1], [2, 3]])
-    data = temporal(graph, task="link", edge_splits=given)
+    data = temporal(graph, task="link", links={"edge_splits": given})
     data.prepare_data()
     data.setup()
     try:

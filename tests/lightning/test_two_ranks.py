@@ -115,7 +115,7 @@ torch.set_num_threads(1)
 
 def main():
     seed_everything(1)
-    data = GLTDataModule(num_neighbors=[5, 5], batch_size=10, predict_split="test", **options["data"])
+    data = GLTDataModule(num_neighbors=[5, 5], batch_size=10, evaluation={"predict_split": "test"}, **options["data"])
     trainer = Trainer(accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, callbacks=[PredictionWriter("predictions")],
         **options["trainer"])
@@ -140,7 +140,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("strategy", [pytest.param("glt_worker", marks=pytest.mark.slow), "glt_server_client"])
 def test_evaluation_with_fewer_seeds_than_ranks(data_options: dict[str, Any], tmp_path: Path, strategy: str) -> None:
-    data = data_options | {"splits": {"val": [7], "test": [9]}}
+    data = data_options | {"seeds": {"splits": {"val": [7], "test": [9]}}}
     data["partition"] = data.get("partition", {}) | {"allow": ["overlapping_splits"]}
     found = []
     for devices, name in ((1, "auto"), (2, strategy)):
@@ -280,7 +280,7 @@ def test_torchrun(endless: list[str], tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_more_ranks_than_seeds(endless: list[str], tmp_path: Path) -> None:
-    command = [sys.executable, *endless, "--data.splits", "{train: [3]}"]
+    command = [sys.executable, *endless, "--data.seeds.splits", "{train: [3]}"]
     with started(command, env=ONE_THREAD, cwd=tmp_path) as run:
         assert run.wait(120) == 2
         assert settle(run.family, grace_s=15) == []
@@ -338,7 +338,7 @@ def main():
     torch.set_num_threads(1)
     splits = {"train": "train.npy", "val": {"edge": "val.npy", "negatives": "val_pairs.npy"}}
     splits["test"] = {"edge": "test.npy", "negatives": "test_lists.npy"}
-    data = GLTDataModule(dataset="shop.npz", root="root", task="link", edge_splits=splits, num_neighbors=[-1],
+    data = GLTDataModule(dataset="shop.npz", root="root", task="link", links={"edge_splits": splits}, num_neighbors=[-1],
         batch_size=16, partition={"num_parts": 2})
     trainer = Trainer(accelerator="cpu", devices=devices, strategy=strategy, logger=False,
         enable_progress_bar=False, enable_model_summary=False)

@@ -164,7 +164,7 @@ def test_pyg_s_own_transform_of_a_loader(make_data) -> None:
 def test_a_loader_s_own_edges_are_taken_as_they_are(make_data, subgraph_type: str, disjoint: bool, monkeypatch) -> None:
     if disjoint and subgraph_type != "directional":
         pytest.skip("one of them at a time")
-    batch = one_batch(make_data(num_neighbors=[3, 3], subgraph_type=subgraph_type, disjoint=disjoint))
+    batch = one_batch(make_data(num_neighbors=[3, 3], batches={"subgraph_type": subgraph_type, "disjoint": disjoint}))
     flipped = "is_flipped" in batch
     sorts: list[Any] = []
     real = torch.argsort

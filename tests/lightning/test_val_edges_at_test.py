@@ -25,15 +25,16 @@ def links(folder: Path, **options: Any) -> GLTDataModule:
         "dataset": str(shop(folder)),
         "root": str(folder / "root"),
         "task": "link",
-        "input_type": BUYS,
+        "seeds": {"input_type": BUYS},
         "undirected": True,
         "num_neighbors": [-1, -1],
-        "eval_num_neighbors": [-1, -1],
+        "evaluation": {"num_neighbors": [-1, -1]},
         "batch_size": 64,
         "partition": {"num_parts": 2},
-        "exclude_target_edges": "none",
+        "links": {"exclude_target_edges": "none"},
     }
-    return GLTDataModule(**given | options)
+    merged = {"links": given["links"] | options.pop("links", {})}
+    return GLTDataModule(**given | options | merged)
 
 
 def pairs_of(folder: Path) -> dict[str, set[tuple[int, int]]]:
@@ -68,7 +69,7 @@ def workers(request: Any, monkeypatch: pytest.MonkeyPatch) -> int:
 
 @pytest.mark.parametrize("workers", [0, 1, "gpu"], indirect=True)
 def test_messages_and_negatives_of_each_split(tmp_path: Path, workers: int, caplog: pytest.LogCaptureFixture) -> None:
-    data = links(tmp_path, val_edges_at_test=True, sampling={"num_workers": workers, "seed": 1})
+    data = links(tmp_path, links={"val_edges_at_test": True}, sampling={"num_workers": workers, "seed": 1})
     with caplog.at_level(logging.INFO):
         data.prepare_data()
         data.setup()
@@ -95,7 +96,7 @@ def test_messages_and_negatives_of_each_split(tmp_path: Path, workers: int, capl
 
 def test_a_partition_keeps_them_out_where_nobody_asks(tmp_path: Path) -> None:
     """A run on the folder alone, without the option, passes no messages over edges of validation."""
-    asked = links(tmp_path, val_edges_at_test=True)
+    asked = links(tmp_path, links={"val_edges_at_test": True})
     asked.prepare_data()
     data = links(tmp_path, dataset=None, partition={"dir": str(asked.partition_dir)})
     data.prepare_data()
@@ -109,7 +110,11 @@ def test_a_partition_keeps_them_out_where_nobody_asks(tmp_path: Path) -> None:
 
 def test_it_fits_and_tests(tmp_path: Path, make_trainer: Any) -> None:
     seed_everything(0, verbose=False)  # of the data module, too
-    data = links(tmp_path, val_edges_at_test=True, edge_splits={"num_val": 0.2, "num_test": 0.2}, num_neighbors=[4, 2])
+    data = links(
+        tmp_path,
+        links={"val_edges_at_test": True, "edge_splits": {"num_val": 0.2, "num_test": 0.2}},
+        num_neighbors=[4, 2],
+    )
     described = {"metadata": data.metadata, "num_nodes": data.num_nodes, "edge_type": data.link_type}
     model = LinkPredictor(data.num_features, hidden_channels=16, lr=0.02, **described)
     trainer = make_trainer(max_epochs=15)
@@ -125,22 +130,26 @@ def test_it_fits_and_tests(tmp_path: Path, make_trainer: Any) -> None:
             {"sampling": {"weight_attr": "rating"}},
             "val_edges_at_test: edges of validation are left out by their weight",
         ),
-        ({"val_edges_at_test": "yes"}, "val_edges_at_test: expected true or false, got 'yes'"),
+        ({"links": {"val_edges_at_test": "yes"}}, "val_edges_at_test: expected true or false, got 'yes'"),
         (
-            {"task": "node", "input_type": None, "exclude_target_edges": None},
-            "val_edges_at_test: has no effect with task: node",
+            {"task": "node", "seeds": {"input_type": None}, "links": {"exclude_target_edges": None}},
+            "links.val_edges_at_test: has no effect with task: node",
         ),
     ],
 )
 def test_what_is_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
     with pytest.raises(GLTError, match=re.escape(said)):
-        links(tmp_path, **{"val_edges_at_test": True} | options)
+        links(
+            tmp_path,
+            links={"val_edges_at_test": True} | options.get("links", {}),
+            **{k: v for k, v in options.items() if k != "links"},
+        )
 
 
 def test_a_partition_without_them(tmp_path: Path) -> None:
     plain = links(tmp_path)
     plain.prepare_data()
-    data = links(tmp_path, dataset=None, partition={"dir": str(plain.partition_dir)}, val_edges_at_test=True)
+    data = links(tmp_path, dataset=None, partition={"dir": str(plain.partition_dir)}, links={"val_edges_at_test": True})
     data.prepare_data()
     data.setup()
     with pytest.raises(GLTError, match="val_edges_at_test: this partition has no edges of validation"):

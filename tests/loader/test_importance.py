@@ -408,8 +408,11 @@ def test_what_another_process_asks_for_is_checked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"eval": "layerwise"}, "eval: layerwise: computes layers over the stored edges"),
-        ({"subgraph_type": "induced"}, "subgraph_type: induced and sampling.importance_neighbors exclude each other"),
+        ({"evaluation": {"mode": "layerwise"}}, "evaluation.mode: layerwise: computes layers over the stored edges"),
+        (
+            {"batches": {"subgraph_type": "induced"}},
+            "subgraph_type: induced and sampling.importance_neighbors exclude each other",
+        ),
     ],
 )
 def test_a_data_module_says_at_once_what_cannot_be(given: dict, message: str) -> None:

@@ -16,7 +16,7 @@ from glt_lightning.base import DataError, GLTError, OptionError, SamplingOptions
 from glt_lightning.kernels import Kernels
 from glt_lightning.loader import LinkSpec, LoaderSpec, Session, on_gpu
 from glt_lightning.loader.device_producer import DeviceProducer
-from glt_lightning.loader.subgraph_type import subgraph_task
+from glt_lightning.loader.recipe import subgraph_task
 from glt_lightning.sampling.device_neighbors import DeviceNeighbors
 from glt_lightning.sampling.questions.induce import Induce
 from glt_lightning.workers import Ranks

@@ -248,9 +248,9 @@ def test_persistent_tensors(graph, tmp_path):
     options: dict[str, Any] = {"max_epochs": 3, "enable_checkpointing": True}
     keep = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=10, save_top_k=-1)
     whole, again = Remembering(), Remembering()
-    trainer = fit(whole, data_of(graph, tmp_path, with_row=True), callbacks=[keep], **options)
+    trainer = fit(whole, data_of(graph, tmp_path, batches={"with_row": True}), callbacks=[keep], **options)
     path = tmp_path / "step=10.ckpt"
-    fit(again, data_of(graph, tmp_path, 3, with_row=True), ckpt_path=path, **options)
+    fit(again, data_of(graph, tmp_path, 3, batches={"with_row": True}), ckpt_path=path, **options)
     assert len(again.found) == 1
     assert np.array_equal(again.found, whole.found)
     (folder,) = rows_beside(path)
@@ -261,12 +261,12 @@ def test_persistent_tensors(graph, tmp_path):
     ):
         module = Remembering(names)
         if said is None:  # a module without any reads none
-            fit(module, data_of(graph, tmp_path, with_row=True), ckpt_path=path, **options)
+            fit(module, data_of(graph, tmp_path, batches={"with_row": True}), ckpt_path=path, **options)
             continue
         with pytest.raises(DataError, match=said):
-            fit(module, data_of(graph, tmp_path, with_row=True), ckpt_path=path, **options)
+            fit(module, data_of(graph, tmp_path, batches={"with_row": True}), ckpt_path=path, **options)
         module.strict_loading = False
-        fit(module, data_of(graph, tmp_path, with_row=True), ckpt_path=path, **options)
+        fit(module, data_of(graph, tmp_path, batches={"with_row": True}), ckpt_path=path, **options)
         assert np.array_equal(module.found[0], whole.found[0])
     with pytest.raises(DataError, match="tensor 'memory' is persistent and ended with the run"):
         trainer.save_checkpoint(tmp_path / "late.ckpt")

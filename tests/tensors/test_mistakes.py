@@ -15,7 +15,7 @@ from tests.helpers.partitions import small_graph
 ROOT = Path(__file__).parents[2]
 SAID = {
     "id": "rank 1: rows: 1000000000 at position 1 is no row of the nodes of type 'node', which has the rows 0 to 299.",
-    "no rows": "rank 1: DistEmbedding: the batch has no row numbers. Set data.with_row: true",
+    "no rows": "rank 1: DistEmbedding: the batch has no row numbers. Set data.batches.with_row: true",
     "shape": "rank 1: tensor 'memory': expected values [2, 2], or of one row; got [2, 5].",
     "attribute": "rank 1: tensor 'x' of 'node': the partition stores it, so it cannot be written. Create a",
     "size": "rank 1: tensor 'memory': of: no type has 301 rows ('node': 300, 'node__to__node': 2400). Give of=",

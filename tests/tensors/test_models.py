@@ -65,7 +65,10 @@ def test_one_type_without_features(tmp_path):
 
 def test_links(tmp_path):
     data = data_of(
-        tmp_path, without_features(tmp_path / "bare.npz"), task="link", edge_splits={"num_val": 0.1, "num_test": 0.1}
+        tmp_path,
+        without_features(tmp_path / "bare.npz"),
+        task="link",
+        links={"edge_splits": {"num_val": 0.1, "num_test": 0.1}},
     )
     model = LinkPredictor(None, node_embedding="sparse", hidden_channels=16, num_nodes=data.num_nodes)
     (embedding,) = (each for each in model.modules() if isinstance(each, DistEmbedding))

@@ -189,7 +189,7 @@ def test_batches_of_several_node_types(tmp_path):
         embedding.attach(graph)
         data["author"].row = torch.tensor([3, 1])
         assert torch.equal(embedding(data), embedding(torch.tensor([3, 1])))
-        with pytest.raises(DataError, match=r"the batch has no row numbers\. Set data.with_row: true"):
+        with pytest.raises(DataError, match=r"the batch has no row numbers\. Set data.batches.with_row: true"):
             embedding(data["paper"])
     assert len(embedding(torch.tensor([0]))) == 1  # the table stays when the graph is closed
 

@@ -57,6 +57,18 @@ if TYPE_CHECKING:
         SecurityOptions as SecurityOptions,
         ServingOptions as ServingOptions,
     )
+    from glt_lightning.base.data import (
+        SPLITS as SPLITS,
+        TREES as TREES,
+        BatchOptions as BatchOptions,
+        EvaluationOptions as EvaluationOptions,
+        LinkOptions as LinkOptions,
+        PredictSplit as PredictSplit,
+        SeedOptions as SeedOptions,
+        Task as Task,
+        Tree as Tree,
+        require_fanouts as require_fanouts,
+    )
     from glt_lightning.base.errors import (
         DataError as DataError,
         FullError as FullError,
@@ -158,6 +170,18 @@ if TYPE_CHECKING:
 
 # What users and other rooms ask for, by the module that defines it
 _MODULES = {
+    "data": (
+        "SPLITS",
+        "TREES",
+        "BatchOptions",
+        "EvaluationOptions",
+        "LinkOptions",
+        "PredictSplit",
+        "SeedOptions",
+        "Task",
+        "Tree",
+        "require_fanouts",
+    ),
     "cache": (
         "CACHE_POLICIES",
         "CacheOptions",

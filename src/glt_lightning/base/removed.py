@@ -1,5 +1,5 @@
-"""Options that an earlier release had. Files of that release name all options with their defaults: a default is passed over,
-another value is refused with a line that says what to write instead."""
+"""Options that an earlier release had, or had elsewhere. Files of that release name all options with their defaults: a default is
+passed over, another value is refused with a line that says what to write instead."""
 
 from __future__ import annotations
 
@@ -40,6 +40,44 @@ _OPTIONS: Mapping[str, tuple[Any, str]] = {
     "layerwise.most_edges": (20_000_000, "Remove the option; layerwise.batch_size makes batches smaller."),
     "layerwise.wait_s": (600.0, "A rank may show no progress for 600 s. Remove the option."),
 }
+# Option of a data module -> (its default, its name now).
+_MOVED: Mapping[str, tuple[Any, str]] = {
+    "input_type": (None, "seeds.input_type"),
+    "splits": (None, "seeds.splits"),
+    "input_time": (None, "seeds.input_time"),
+    "seed_weights": (None, "seeds.weights"),
+    "edge_splits": (None, "links.edge_splits"),
+    "neg_sampling": (None, "links.neg_sampling"),
+    "exclude_target_edges": (None, "links.exclude_target_edges"),
+    "tree": ("end", "links.tree"),
+    "with_target_attrs": (False, "links.with_target_attrs"),
+    "val_edges_at_test": (False, "links.val_edges_at_test"),
+    "edge_format": ("tensor", "batches.edge_format"),
+    "transform": (None, "batches.transform"),
+    "with_row": (False, "batches.with_row"),
+    "disjoint": (False, "batches.disjoint"),
+    "subgraph_type": ("directional", "batches.subgraph_type"),
+    "induced_limit": (None, "batches.induced_limit"),
+    "reverse_edge_types": (None, "batches.reverse_edge_types"),
+    "ptr": (False, "batches.ptr"),
+    "eval_num_neighbors": (None, "evaluation.num_neighbors"),
+    "eval_batch_size": (None, "evaluation.batch_size"),
+    "eval": ("sampled", "evaluation.mode"),
+    "layerwise": (
+        {
+            "batch_size": 4096,
+            "dtype": "float32",
+            "memory": "auto",
+            "scratch": None,
+            "self_check": 16,
+            "most_edges": 20_000_000,
+            "wait_s": 600.0,
+        },
+        "evaluation.layerwise",
+    ),
+    "predict_split": ("all", "evaluation.predict_split"),
+    "eval_neg_sampling": (None, "evaluation.neg_sampling"),
+}
 # Name -> value -> what to write instead.
 _VALUES: Mapping[str, Mapping[str, str]] = {
     "cache.policy": {
@@ -71,6 +109,11 @@ def without_removed(group: str, given: Mapping[str, Any]) -> dict[str, Any]:
     kept = {}
     for key, value in given.items():
         name = f"{group}.{key}" if group else str(key)
+        if not group and name in _MOVED:
+            default, now = _MOVED[name]
+            if not _is_default(value, default):
+                raise OptionError(f"{name}: was renamed. Write data.{now}.")
+            continue
         if name not in _OPTIONS:
             kept[key] = without_removed(name, value) if isinstance(value, Mapping) and _has_removed(name) else value
         elif not _is_default(value, _OPTIONS[name][0]):
@@ -91,8 +134,13 @@ def refuse_removed_values(group: str, given: Mapping[str, Any]) -> None:
 def removed_in(text: str) -> str | None:
     """What to write instead of a removed option that a message names, as ``name: was removed. ...``; None without one."""
     text = re.sub(r"Group '([\w.]+)' does not accept option '([\w.]+)'", r"\1.\2=", text)
+    if text.startswith('Parser key "data":'):
+        text = re.sub(r"(?:Option '|unrecognized arguments: --)([\w.]+)", r"data.\1=", text)
     name = next((each for each in _OPTIONS if re.search(rf"\b{re.escape(each)}(?=[=. '])", f"{text} ")), None)
-    return None if name is None else f"{name}: was removed. {_OPTIONS[name][1]}"
+    if name is not None:
+        return f"{name}: was removed. {_OPTIONS[name][1]}"
+    moved = next((each for each in _MOVED if re.search(rf"(?<![\w.])data\.{each}(?=[=. '])", f"{text} ")), None)
+    return None if moved is None else f"data.{moved}: was renamed. Write data.{_MOVED[moved][1]}."
 
 
 def _has_removed(group: str) -> bool:

@@ -160,7 +160,9 @@ def _batches_of(data: GLTDataModule, config: Namespace) -> TrafficOptions:
             "exclude_target_edges": exclude,
             "reverse_edge_types": data.links.reverse_edge_types,
         }
-    times = data.input_time.get("train") if "train" not in data.splits else None  # the stored split is assumed
+    times = (
+        (data.seeds.input_time or {}).get("train") if "train" not in (data.seeds.splits or {}) else None
+    )  # the stored split is assumed
     return TrafficOptions(
         num_neighbors=data.num_neighbors,
         batch_size=data.batch_size,
@@ -171,8 +173,8 @@ def _batches_of(data: GLTDataModule, config: Namespace) -> TrafficOptions:
         time_attr=sampling.time_attr,
         time_window=sampling.time_window,
         time_boundary=sampling.time_boundary,
-        input_time=None if times is None else read_array("input_time.train", times, "times"),
-        disjoint=data.disjoint,
+        input_time=None if times is None else read_array("seeds.input_time.train", times, "times"),
+        disjoint=data.batches.disjoint,
         walks=sampling.importance_neighbors is not None,
         **links,
         **sampling.draw.values,

@@ -51,9 +51,9 @@ def run_report(argv: Sequence[str], prog: str) -> None:
     parser.add_argument(
         "--input_time", type=str | None, default=None, help="Times of the training seeds, a file such as times.npy."
     )
-    parser.add_argument("--disjoint", type=bool, default=False, help="As data.disjoint.")
+    parser.add_argument("--disjoint", type=bool, default=False, help="As data.batches.disjoint.")
     parser.add_argument(
-        "--neg_sampling", type=Any, default=None, help="Negatives of edges to predict, as data.neg_sampling."
+        "--neg_sampling", type=Any, default=None, help="Negatives of edges to predict, as data.links.neg_sampling."
     )
     parser.add_argument("--exclude_target_edges", type=str, default="reverse", help="none, self or reverse.")
     add_report_arguments(parser)

@@ -7,7 +7,7 @@ chunks, writes their rows into shared memory, or a scratch file, and the ranks w
 of other hosts are fetched once per layer. A node with more edges than fit is computed in pieces (``convs.py``). Progress
 is marked on disk, so that a killed run goes on.
 
-The half that belongs to a Trainer (`predict_layerwise`, ``eval: layerwise``) is in `glt_lightning.lightning`.
+The half that belongs to a Trainer (`predict_layerwise`, ``evaluation.mode: layerwise``) is in `glt_lightning.lightning`.
 `rank_links` ranks links among all destinations.
 
 Runs in the ranks.

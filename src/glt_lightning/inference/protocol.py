@@ -35,7 +35,8 @@ class Layerwise(Protocol):
       ``pieces(k, own, batch, node_type)``, a `HubPieces` that does it. own: [1, D], the node's own row; batch: of this node
       alone. A node may then have more edges than are computed together.
     * ``answer(hs)``: what the module's own call of ``forward(batch)`` gets where all outputs are known already
-      (``eval: layerwise``). hs: as for ``head``; in a typed graph by node type. Without it the column ``embedding`` of ``head``.
+      (``evaluation.mode: layerwise``). hs: as for ``head``; in a typed graph by node type. Without it the column ``embedding`` of
+      ``head``.
     * ``targets(k)``: in a typed graph the node types of which layer k makes rows; those of other types stay as they are.
     * ``output_types``: in a typed graph the node types of which rows are written.
     * ``input_types``: in a typed graph the node types that ``embed`` gives rows of.

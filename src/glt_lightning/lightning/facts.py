@@ -226,7 +226,7 @@ def require_split(name: str, known: Collection[str]) -> None:
     if name not in known:
         raise DataError(
             f"split {name!r}: not in the data set, which has {', '.join(sorted(known)) or 'none'}. Give its node ids as "
-            f"data.splits.{name}, or draw splits: data.transforms: [torch_geometric.transforms.RandomNodeSplit]."
+            f"data.seeds.splits.{name}, or draw splits: data.transforms: [torch_geometric.transforms.RandomNodeSplit]."
         )
 
 
@@ -235,16 +235,16 @@ def read_fitting_split(name: str, given: Any, num_nodes: Mapping[str, int], node
     seeds = read_split(name, given)
     known = [t for t in num_nodes if t == node_type or len(num_nodes) == 1]
     for t in known:  # if none is, the loader says what input_type has to be
-        checked_ids(f"splits.{name}", seeds, num_nodes[t], t)
+        checked_ids(f"seeds.splits.{name}", seeds, num_nodes[t], t)
     return seeds
 
 
 def read_split(name: str, given: Any) -> np.ndarray:
     """Node ids int [S] or a mask bool [N] from a path (``.npy``, ``.txt``, ``.pt``), a list, an array or a tensor."""
-    ids = read_array(f"splits.{name}", given, "node ids")
+    ids = read_array(f"seeds.splits.{name}", given, "node ids")
     if ids.ndim != 1 or (len(ids) and ids.dtype.kind not in "iub"):
         raise DataError(
-            f"splits.{name}: expected node ids or a mask in one dimension, got {ids.dtype} {list(ids.shape)}."
+            f"seeds.splits.{name}: expected node ids or a mask in one dimension, got {ids.dtype} {list(ids.shape)}."
         )
     return ids if len(ids) else np.zeros(0, np.int64)
 
@@ -310,7 +310,7 @@ def check_fanouts(schema: GraphSchema, num_neighbors: Fanouts, eval_num_neighbor
     """Raises `OptionError` for fan-outs that do not fit the edge types of the graph."""
     fanout_table(num_neighbors, schema)
     if eval_num_neighbors is not None:
-        fanout_table(eval_num_neighbors, schema, "eval_num_neighbors")
+        fanout_table(eval_num_neighbors, schema, "evaluation.num_neighbors")
 
 
 def eval_fanouts(num_neighbors: Fanouts, num_edges: int) -> tuple[Fanouts, str]:

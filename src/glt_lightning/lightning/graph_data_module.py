@@ -19,6 +19,7 @@ from glt_lightning.base import (
     OptionError,
     PartitionError,
     PartitionOptions,
+    SeedOptions,
     as_options,
     counted,
     edge_type_str,
@@ -50,7 +51,7 @@ class GraphDataModule(LightningDataModule):
         undirected: bool | None,
         normalize: Normalize,
         transforms: list[str | dict[str, Any]] | None,
-        input_type: str | list[str] | None,
+        seeds: SeedOptions,
         partition: PartitionOptions,
         num_neighbors: Fanouts,
         batch_size: int,
@@ -60,7 +61,7 @@ class GraphDataModule(LightningDataModule):
         super().__init__()
         self.links = links  # None: seeds are nodes
         self.dataset, self.root, self.transforms = dataset, root, transforms or []
-        self.undirected, self.normalize, self.input_type = undirected, normalize, input_type
+        self.undirected, self.normalize, self.seeds = undirected, normalize, seeds
         self.partition = as_options(PartitionOptions, "partition", partition)
         if links is not None and links.val_edges_at_test:
             self.partition = replace(self.partition, weights=[*self.partition.weights, IN_TRAINING])
@@ -75,7 +76,7 @@ class GraphDataModule(LightningDataModule):
         if not isinstance(self.transforms, (list, tuple)):
             raise OptionError(
                 f"transforms: expected a list of class paths, got {self.transforms!r:.200}. They change the graph before it is "
-                "partitioned; what changes every batch is transform."
+                "partitioned; what changes every batch is batches.transform."
             )
         if self.normalize not in ("none", "rows", "standardize"):
             raise OptionError(f"normalize: expected none, rows or standardize; got {self.normalize!r}.")
@@ -102,7 +103,7 @@ class GraphDataModule(LightningDataModule):
 
     @property
     def num_features(self) -> int | dict[str, int | None] | None:
-        """Width of ``x``, with the columns that `transform` adds; per node type in a heterogeneous graph."""
+        """Width of ``x``, with the columns that ``batches.transform`` adds; per node type in a heterogeneous graph."""
         found = self._per_type(self._facts.num_features)
         return found if isinstance(found, dict) or not self._added_features else (found or 0) + self._added_features
 
@@ -146,7 +147,7 @@ class GraphDataModule(LightningDataModule):
     def target_type(self) -> str | list[str] | None:
         """Node type of the seeds in a heterogeneous graph, or several."""
         facts = self._facts
-        given = None if self.links is not None else self.input_type
+        given = None if self.links is not None else self.seeds.input_type
         return None if facts.schema.homogeneous else given or facts.target_type
 
     @property

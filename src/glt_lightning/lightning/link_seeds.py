@@ -9,13 +9,23 @@ from typing import Any
 import numpy as np
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
-from glt_lightning.base import DataError, EdgeType, GraphSchema, NegativeSampling, OptionError, edge_type_str, one_of
+from glt_lightning.base import (
+    SPLITS,
+    BatchOptions,
+    DataError,
+    EdgeType,
+    EvaluationOptions,
+    GraphSchema,
+    LinkOptions,
+    NegativeSampling,
+    OptionError,
+    SeedOptions,
+    edge_type_str,
+    one_of,
+)
 from glt_lightning.graph import IN_TRAINING, AnyGraph, EdgeSplit, Manifest, edge_split_key
 from glt_lightning.loader import LinkSpec, for_each_type, has_types, require_own_negatives
 from glt_lightning.partition import GraphSource, Pairs, contains, hold_out_edges
-
-_SPLITS = ("train", "val", "test")
-
 
 _EXCLUDE = ("none", "self", "reverse")
 
@@ -24,25 +34,21 @@ _LOOKED_AT = 1024  # seeds of evaluation that are looked for among the training 
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinkSeeds:
-    """What ``task: link`` adds to a data module. Its fields are the options of `GLTDataModule`.
+class LinkSeeds(LinkOptions):
+    """What ``task: link`` adds to a data module: the options ``links``, and those of other groups that are about edges.
 
     Raises `OptionError` for options that exclude each other.
     """
 
-    input_type: str | Sequence[str] | None = None
-    edge_splits: Mapping[str, Any] | None = None
+    edge_splits: Any = None  # what is given, as it is checked
     neg_sampling: Any = None
-    eval_neg_sampling: Any = None
     exclude_target_edges: Any = None
+    input_type: str | Sequence[str] | None = None
+    eval_neg_sampling: Any = None
     reverse_edge_types: Mapping[str, str] | None = None
-    with_target_attrs: bool | None = None
-    val_edges_at_test: bool | None = None
 
     def __post_init__(self) -> None:
-        for name in ("with_target_attrs", "val_edges_at_test"):
-            if getattr(self, name) not in (None, True, False):
-                raise OptionError(f"{name}: expected true or false, got {getattr(self, name)!r:.80}.")
+        super().__post_init__()
         if self._types:
             _ = self.by_type  # which checks each
             return
@@ -51,7 +57,7 @@ class LinkSeeds:
         self._check_excluded()
         given = self.edge_splits
         if given is not None and not isinstance(given, Mapping):
-            raise OptionError(f"edge_splits: expected a mapping such as {{train: train.npy}}, got {given!r:.80}.")
+            raise OptionError(f"links.edge_splits: expected a mapping such as {{train: train.npy}}, got {given!r:.80}.")
         for split, each in (given or {}).items():
             if isinstance(each, Mapping):
                 self._check_split(split, {key for key, value in each.items() if value is not None})
@@ -68,51 +74,66 @@ class LinkSeeds:
         if not types:
             return [self]
         if len(set(types)) < len(types):
-            raise OptionError(f"input_type: expected different edge types, got {', '.join(map(str, self._types))}.")
+            raise OptionError(
+                f"seeds.input_type: expected different edge types, got {', '.join(map(str, self._types))}."
+            )
         options = {name: getattr(self, name) for name in ("edge_splits", "neg_sampling", "eval_neg_sampling")}
         own = {
             name: for_each_type(name, given if has_types(given, types) else dict.fromkeys(types, given), types)
             for name, given in options.items()
         }
         files = options["edge_splits"]
-        if isinstance(files, Mapping) and not set(files).isdisjoint(_SPLITS):
+        if isinstance(files, Mapping) and not set(files).isdisjoint(SPLITS):
             raise OptionError(
-                f"edge_splits: {', '.join(map(str, files))} are of one edge type, and input_type names several. Give them by "
+                f"links.edge_splits: {', '.join(map(str, files))} are of one edge type, and seeds.input_type names several. "
+                "Give them by "
                 f"edge type: {{{types[0]}: {{train: ...}}}}."
             )
         return [replace(self, input_type=t, **{name: found[t] for name, found in own.items()}) for t in types]
 
     def _check_excluded(self) -> None:
         given = self.exclude_target_edges
-        named = given if isinstance(given, Mapping) else {} if given is None else dict.fromkeys(_SPLITS, given)
+        named = given if isinstance(given, Mapping) else {} if given is None else dict.fromkeys(SPLITS, given)
         for split, how in named.items():
-            one_of("exclude_target_edges", split, _SPLITS)
-            one_of(f"exclude_target_edges.{split}" if named is given else "exclude_target_edges", how, _EXCLUDE)
+            one_of("links.exclude_target_edges", split, SPLITS)
+            one_of(
+                f"links.exclude_target_edges.{split}" if named is given else "links.exclude_target_edges", how, _EXCLUDE
+            )
         object.__setattr__(self, "exclude_target_edges", {"train": "reverse", "val": "none", "test": "none", **named})
 
     def _check_split(self, split: str, keys: set[str]) -> None:
         options = self.neg_sampling if split == "train" else self.eval_neg_sampling
         if "label" in keys and ("negatives" in keys or (options is not None and options.mode == "triplet")):
             raise OptionError(
-                f"edge_splits.{split}.label: triplets (neg_sampling.mode triplet, or given negatives) have no labels. Remove the "
-                "labels, or set neg_sampling.mode to binary."
+                f"links.edge_splits.{split}.label: triplets (neg_sampling.mode triplet, or given negatives) have no labels. "
+                "Remove the labels, or set neg_sampling.mode to binary."
             )
 
     @classmethod
-    def of(cls, task: str, **options: Any) -> LinkSeeds | None:
-        """None for ``task: node``, which takes none of the options but ``input_type``."""
+    def of(
+        cls, task: str, links: LinkOptions, seeds: SeedOptions, evaluation: EvaluationOptions, batches: BatchOptions
+    ) -> LinkSeeds | None:
+        """None for ``task: node``, which takes none of ``links``."""
         one_of("task", task, ("node", "link"))
         if task == "link":
-            return cls(**options)
-        for name, value in options.items():
-            if value is not None and name != "input_type":
-                raise OptionError(f"{name}: has no effect with task: node. Remove it, or set task: link.")
+            return cls(
+                **vars(links),
+                input_type=seeds.input_type,
+                eval_neg_sampling=evaluation.neg_sampling,
+                reverse_edge_types=batches.reverse_edge_types,
+            )
+        given = [f"links.{name}" for name in links.given]
+        given += ["evaluation.neg_sampling"] if evaluation.neg_sampling is not None else []
+        if batches.subgraph_type == "directional" and batches.reverse_edge_types is not None:
+            given.append("batches.reverse_edge_types")
+        if given:
+            raise OptionError(f"{given[0]}: has no effect with task: node. Remove it, or set task: link.")
         return None
 
     def hold_out(self, source: GraphSource, allow: Collection[str]) -> GraphSource:
         """The graph without the edges to predict. Raises `DataError` for splits that do not fit. allow: ``partition.allow``."""
         splits = {edge_type_str(each.edge_type(source.schema)): each.edge_splits for each in self.by_type}
-        return hold_out_edges(source, splits, self.reverse_edge_types, allow, bool(self.val_edges_at_test))
+        return hold_out_edges(source, splits, self.reverse_edge_types, allow, self.val_edges_at_test)
 
     def edge_types(self, schema: GraphSchema) -> list[EdgeType]:
         """The edge types to predict."""
@@ -125,7 +146,7 @@ class LinkSeeds:
             return schema.edge_types[0]
         if self.input_type not in known:
             raise OptionError(
-                f"input_type: expected the edge type to predict, one of {', '.join(known)}; got {self.input_type!r}."
+                f"seeds.input_type: expected the edge type to predict, one of {', '.join(known)}; got {self.input_type!r}."
             )
         return known[self.input_type]
 
@@ -137,7 +158,7 @@ class LinkSeeds:
             return None if None in named else {name for some in named for name in some or ()}
         if self.edge_splits is None:
             return None
-        if not set(self.edge_splits) <= set(_SPLITS):  # a random split
+        if not set(self.edge_splits) <= set(SPLITS):  # a random split
             return {"train", *(name for name in ("val", "test") if self.edge_splits.get(f"num_{name}"))}
         return {"train", *self.edge_splits}
 
@@ -146,40 +167,43 @@ class LinkSeeds:
         found = set()
         for edge_type in self.edge_types(manifest.schema):
             index = manifest.schema.edge_index(edge_type)
-            entries = {name: manifest.edge_splits.get(edge_split_key(index, name)) for name in _SPLITS}
+            entries = {name: manifest.edge_splits.get(edge_split_key(index, name)) for name in SPLITS}
             found |= {name for name, entry in entries.items() if entry is not None and entry.count}
         return found
 
     def require_split(self, name: str, known: Collection[str]) -> None:
         """Raises `DataError` unless the split is one of those there are."""
         if name == "all":
-            raise OptionError("predict_split: all: there are too many pairs of nodes. Choose train, val or test.")
+            raise OptionError(
+                "evaluation.predict_split: all: there are too many pairs of nodes. Choose train, val or test."
+            )
         if name not in known:
             raise DataError(
                 f"split {name!r}: there are no edges of it; there are splits {', '.join(sorted(known)) or 'of no name'}. Give "
-                f"them as data.edge_splits.{name}, or draw splits: data.edge_splits: {{num_val: 0.1, num_test: 0.2}}."
+                f"them as data.links.edge_splits.{name}, or draw splits: data.links.edge_splits: {{num_val: 0.1, num_test: 0.2}}."
             )
 
     def check_times(self, time_attr: str | None) -> None:
         """Raises `OptionError` for times of splits where, and splits without times where not, ``sampling.time_attr`` is None."""
         for each in self.by_type if self._types else ():
             each.check_times(time_attr)
-        given = {split: each for split, each in (self.edge_splits or {}).items() if split in _SPLITS}
+        given = {split: each for split, each in (self.edge_splits or {}).items() if split in SPLITS}
         if time_attr is not None and not self._types and {"num_val", "num_test"} & set(self.edge_splits or ()):
             raise OptionError(
-                f"edge_splits: {', '.join(self.edge_splits or ())}: a split at random knows no times, and sampling.time_attr is "
+                f"links.edge_splits: {', '.join(self.edge_splits or ())}: a split at random knows no times, and "
+                "sampling.time_attr is "
                 f"{time_attr}. Split the edges by time, and give each split: {{train: {{edge: ..., time: ...}}, test: ...}}."
             )
         for split, each in given.items():
             has = isinstance(each, Mapping) and each.get("time") is not None
             if has and time_attr is None:
                 raise OptionError(
-                    f"edge_splits.{split}.time: nothing reads these times. Set sampling.time_attr (and partition.time_attr), so "
-                    "that neighbours are drawn from the edges up to them, or remove them."
+                    f"links.edge_splits.{split}.time: nothing reads these times. Set sampling.time_attr (and "
+                    "partition.time_attr), so that neighbours are drawn from the edges up to them, or remove them."
                 )
             if time_attr is not None and not has:
                 raise OptionError(
-                    f"edge_splits.{split}.time: missing, and sampling.time_attr is {time_attr}. Give a time for each edge: "
+                    f"links.edge_splits.{split}.time: missing, and sampling.time_attr is {time_attr}. Give a time for each edge: "
                     "{edge: ..., time: ...}."
                 )
         for options in () if self._types else (self.neg_sampling, self.eval_neg_sampling):
@@ -195,8 +219,8 @@ class LinkSeeds:
         found = graph.edge_split(index, split)
         if not timed and found.time is not None:
             rank_zero_warn(
-                f"edge_splits: {split} has times, which nothing reads: sampling.time_attr is not set, so neighbours of any time "
-                "are sampled."
+                f"links.edge_splits: {split} has times, which nothing reads: sampling.time_attr is not set, so neighbours of "
+                "any time are sampled."
             )
         excluded = self.exclude_target_edges[split]
         if split != "train" and excluded == "none":
@@ -205,19 +229,20 @@ class LinkSeeds:
             name=name,
             edge_type=edge_type_str(edge_type),
             exclude_target_edges=excluded,
-            reverse_edge_types=self._reverses(edge_type),
             edge_label_time=found.time if timed else None,
-            with_target_attrs=bool(self.with_target_attrs),
+            with_target_attrs=self.with_target_attrs,
             weight_attr=self.weight_attr(graph.manifest, split),
+            tree=self.tree,
             **self._edges(split, name, found, timed),
-            **loader,
+            **loader | {"reverse_edge_types": self._reverses(edge_type)},
         )
 
     def require_own_weights(self, weight_attr: Any, masked: bool = False) -> None:
         """Raises `OptionError` where neighbours are drawn by ``sampling.weight_attr`` and by what leaves out validation."""
         if weight_attr is not None and (masked or self.val_edges_at_test):
             raise OptionError(
-                f"val_edges_at_test: edges of validation are left out by their weight, {IN_TRAINING}, and sampling.weight_attr "
+                f"links.val_edges_at_test: edges of validation are left out by their weight, {IN_TRAINING}, and "
+                "sampling.weight_attr "
                 f"is {weight_attr}. Remove one of them."
             )
 
@@ -228,12 +253,13 @@ class LinkSeeds:
         if not found:
             if self.val_edges_at_test:
                 raise OptionError(
-                    "val_edges_at_test: this partition has no edges of validation. Give the data set, so that another is made."
+                    "links.val_edges_at_test: this partition has no edges of validation. Give the data set, so that another is "
+                    "made."
                 )
             return None
-        at_test = split == "test" and bool(self.val_edges_at_test)
+        at_test = split == "test" and self.val_edges_at_test
         rank_zero_info(
-            f"val_edges_at_test: edges of validation carry {'' if at_test else 'no '}messages in split {split!r}."
+            f"links.val_edges_at_test: edges of validation carry {'' if at_test else 'no '}messages in split {split!r}."
         )
         return None if at_test else found
 
@@ -244,12 +270,12 @@ class LinkSeeds:
         if found.negative_edges is not None:
             if timed:
                 raise DataError(
-                    f"edge_splits.{split}: its pairs of label 0 (negative_edges) have no times, by which neighbours are drawn. "
-                    "Give negatives for each edge, or let them be drawn."
+                    f"links.edge_splits.{split}: its pairs of label 0 (negative_edges) have no times, by which neighbours are "
+                    "drawn. Give negatives for each edge, or let them be drawn."
                 )
             if found.label is not None and found.label.ndim > 1:
                 raise DataError(
-                    f"edge_splits.{split}: labels {list(found.label.shape)} do not go with pairs of label 0."
+                    f"links.edge_splits.{split}: labels {list(found.label.shape)} do not go with pairs of label 0."
                 )
             positive = np.ones(found.edge.shape[1], np.float32) if found.label is None else found.label
             zeros = np.zeros(found.negative_edges.shape[1], positive.dtype)
@@ -280,21 +306,15 @@ def _warn_of_leak(split: str, edges: np.ndarray, trained: np.ndarray, manifest: 
     if shared.any():
         rank_zero_warn(
             f"split {split!r}: {np.count_nonzero(shared)} of its first {len(shared)} edges are training edges, too, and carry "
-            f"messages: the model sees what it is to predict. Set data.exclude_target_edges: {{{split}: reverse}}, or remove "
-            "them from one of the splits."
+            f"messages: the model sees what it is to predict. Set data.links.exclude_target_edges: {{{split}: reverse}}, or "
+            "remove them from one of the splits."
         )
 
 
-# How often the seeds of training are drawn: ``seed_weights`` of the data module.
+# How often the seeds of training are drawn: ``seeds.weights`` of the data module.
 
 
 BALANCED = "balanced"
-
-
-def check_seed_weights(given: object) -> None:
-    """Raises `OptionError` unless it is None or a name."""
-    if given is not None and (not isinstance(given, str) or not given):
-        raise OptionError(f"seed_weights: expected balanced, or the name of a node attribute; got {given!r:.80}.")
 
 
 def weights_of(given: str, values: np.ndarray) -> np.ndarray:
@@ -312,11 +332,11 @@ def _by_class(labels: np.ndarray) -> np.ndarray:
     """The rarer a class, the more: all classes are drawn equally often. Zero without a label."""
     if labels.ndim != 1 or labels.dtype.kind not in "iub":
         raise DataError(
-            "seed_weights: balanced: expected one class for each node, but labels y are "
+            "seeds.weights: balanced: expected one class for each node, but labels y are "
             f"{labels.dtype} {list(labels.shape)}. Name an attribute of the nodes that holds their weights."
         )
     _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
     weights = np.where(labels < 0, 0.0, 1.0 / counts[classes]) if labels.dtype.kind == "i" else 1.0 / counts[classes]
     if not weights.any():
-        raise DataError("seed_weights: balanced: no training seed has a label.")
+        raise DataError("seeds.weights: balanced: no training seed has a label.")
     return weights

@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
-from glt_lightning.base import EdgeFormat, EdgeType, Fanouts, OptionError, SamplingOptions, SubgraphType, WeightAttr
+from glt_lightning.base import (
+    BatchOptions,
+    EdgeType,
+    EvaluationOptions,
+    Fanouts,
+    OptionError,
+    SamplingOptions,
+    WeightAttr,
+)
 from glt_lightning.lightning.embeddings import embeddings_of
 from glt_lightning.lightning.facts import (
     check_fanouts,
@@ -30,21 +38,17 @@ class SeedDataModule(GraphDataModule):
     """Knows its seeds: splits of nodes or of edges, stored or the user's own. `GLTDataModule` makes their loaders."""
 
     sampling: SamplingOptions
-    splits: dict[str, Any]
-    input_time: dict[str, Any]
-    predict_split: str
-    eval_num_neighbors: Fanouts | None
-    eval_batch_size: int
-    eval: str
-    edge_format: EdgeFormat
-    transform: BatchTransform | None
-    subgraph_type: SubgraphType
-    induced_limit: int | None
-    reverse_edge_types: dict[str, str] | None
-    with_row: bool
-    disjoint: bool
-    ptr: bool
-    tree: str
+    batches: BatchOptions
+    evaluation: EvaluationOptions
+    transform: BatchTransform | None  # that of batches, made
+
+    @property
+    def _splits(self) -> dict[str, Any]:
+        return self.seeds.splits or {}
+
+    @property
+    def _input_time(self) -> dict[str, Any]:
+        return self.seeds.input_time or {}
 
     @property
     def metadata(self) -> tuple[list[str], list[tuple[str, str, str]]] | None:
@@ -57,8 +61,12 @@ class SeedDataModule(GraphDataModule):
         known = self._facts.splits if self.links is None else self.links.named_splits
         if known is not None:
             self._require_split(stage, {*known})
-        check_fanouts(batch_schema(self._facts.schema, self.sampling), self.num_neighbors, self.eval_num_neighbors)
-        for name in self.splits if stage == "fit" else {split_of(stage, self.predict_split)} & {*self.splits}:
+        check_fanouts(
+            batch_schema(self._facts.schema, self.sampling), self.num_neighbors, self.evaluation.num_neighbors
+        )
+        for name in (
+            self._splits if stage == "fit" else {split_of(stage, self.evaluation.predict_split)} & {*self._splits}
+        ):
             self._own_seeds(name)
 
     def _check_times(self) -> None:
@@ -69,39 +77,34 @@ class SeedDataModule(GraphDataModule):
             )
         if self.links is not None:
             self.links.check_times(time_attr)
-        if unknown := set(self.input_time) - {"train", "val", "test", "all"}:
-            raise OptionError(f"input_time: expected any of train, val, test, all; got {', '.join(sorted(unknown))}.")
-        if self.input_time and (self.links is not None or time_attr is None):
-            why = "those of edges are time of edge_splits" if self.links is not None else "set sampling.time_attr"
-            raise OptionError(f"input_time: nothing reads these times of seed nodes; {why}, or remove them.")
+        if self._input_time and (self.links is not None or time_attr is None):
+            why = "those of edges are time of links.edge_splits" if self.links is not None else "set sampling.time_attr"
+            raise OptionError(f"seeds.input_time: nothing reads these times of seed nodes; {why}, or remove them.")
 
     def _require_split(self, stage: str | None, known: set[str]) -> None:
         """Raises `DataError` unless there are seeds for a stage of the Trainer."""
         module = None if self.trainer is None else self.trainer.lightning_module
         if stage == "predict" and hasattr(module, "loaders_of"):
             return  # layer by layer, all nodes are predicted
-        wanted = split_of(stage, self.predict_split)
+        wanted = split_of(stage, self.evaluation.predict_split)
         if self.links is not None and stage in ("fit", "validate", "test", "predict"):
             self.links.require_split(wanted, known)
         elif wanted != "all":
-            require_split(wanted, {*known, *self.splits})
+            require_split(wanted, {*known, *self._splits})
 
     def _loader_spec(self, name: str, split: str | None, *, shuffle: bool = False) -> LoaderSpec | LinkSpec:
         """split: None for all nodes."""
-        train, exact = name == "train", self.eval == "layerwise" and name in ("val", "test")
+        train, exact = name == "train", self.evaluation.mode == "layerwise" and name in ("val", "test")
         module = None if self.trainer is None else self.trainer.lightning_module
         loader: dict[str, Any] = {
             "name": name,
             "num_neighbors": self.num_neighbors if train else [] if exact else self._eval_num_neighbors,
-            "batch_size": self.batch_size if train else self.eval_batch_size,
+            "batch_size": self.batch_size if train else self.evaluation.batch_size or self.batch_size,
             "shuffle": shuffle,
             "exact": not train,
-            "edge_format": self.edge_format,
+            **vars(self.batches),
             "transform": self.transform,
-            "subgraph_type": self.subgraph_type,
-            "induced_limit": self.induced_limit,
-            "disjoint": self.disjoint,
-            "with_row": self.with_row or exact or bool(embeddings_of(module)),
+            "with_row": self.batches.with_row or exact or bool(embeddings_of(module)),
         }
         if self.links is None:
             times = self._times(split or "all")
@@ -111,23 +114,21 @@ class SeedDataModule(GraphDataModule):
                 split=split,
                 seeds=seeds,
                 node_type=None if typed else self._node_type(),
-                reverse_edge_types=self.reverse_edge_types,
-                ptr=self.ptr,
                 input_time=times,
                 **loader,
             )
         self.links.require_split(split or "all", self._split_names())
         timed = self.sampling.time_attr is not None
-        spec = self.links.spec(self._opened(), split or "all", timed=timed, tree=self.tree, **loader)
+        spec = self.links.spec(self._opened(), split or "all", timed=timed, **loader)
         self.links.require_own_weights(self.sampling.weight_attr, spec.weight_attr is not None)
         return spec
 
     def _times(self, split: str) -> Any:
-        """Those of ``input_time``, by node type where they are given so; None: not given."""
-        given = self.input_time.get(split)
+        """Those of ``seeds.input_time``, by node type where they are given so; None: not given."""
+        given = self._input_time.get(split)
         if isinstance(given, Mapping):
-            return {t: read_array(f"input_time.{split}.{t}", times, "times") for t, times in given.items()}
-        return None if given is None else read_array(f"input_time.{split}", given, "times")
+            return {t: read_array(f"seeds.input_time.{split}.{t}", times, "times") for t, times in given.items()}
+        return None if given is None else read_array(f"seeds.input_time.{split}", given, "times")
 
     def _node_spec(self, name: str, split: str) -> LoaderSpec:
         spec = self._loader_spec(name, split)
@@ -138,8 +139,8 @@ class SeedDataModule(GraphDataModule):
         """What the user's table calls the nodes that were predicted (of edges, the sources), int64 or text [K]; None where
         ``n_id`` is all there is. of_type: their node type, where seeds are of several."""
         manifest = self._opened().manifest
-        split = manifest.splits.get(self.predict_split)
-        stored = split is not None and self.predict_split not in self.splits
+        split = manifest.splits.get(self.evaluation.predict_split)
+        stored = split is not None and self.evaluation.predict_split not in self._splits
         if self.links is not None:
             node_type = self.links.edge_types(manifest.schema)[0][0] if of_type is None else of_type
         elif stored and split is not None:
@@ -167,37 +168,37 @@ class SeedDataModule(GraphDataModule):
 
     def weight_attr_of(self, name: str) -> WeightAttr:
         """What leaves edges out of the graph that ``val``, ``test`` or ``predict`` reads; None: only ``sampling.weight_attr``."""
-        split = self.predict_split if name == "predict" else name
+        split = self.evaluation.predict_split if name == "predict" else name
         return None if self.links is None else self.links.weight_attr(self._opened().manifest, split)
 
     def _find_seeds(self, split: str | None) -> tuple[Any, str | None]:
         """(the user's own seeds, name of a stored split); neither for all nodes."""
         if split is None:
             return None, None
-        if split in self.splits:
+        if split in self._splits:
             return self._own_seeds(split), None
         require_split(split, self._split_names())
         return None, split
 
     def _own_seeds(self, split: str) -> np.ndarray | dict[str, np.ndarray]:
         """By node type where they are given so."""
-        given, target, num_nodes = self.splits[split], self.target_type, self._facts.num_nodes
+        given, target, num_nodes = self._splits[split], self.target_type, self._facts.num_nodes
         if isinstance(given, Mapping):
             if unknown := sorted(set(given) - set(num_nodes)):
-                raise OptionError(f"splits.{split}: expected any of {', '.join(num_nodes)}; got {unknown[0]!r}.")
+                raise OptionError(f"seeds.splits.{split}: expected any of {', '.join(num_nodes)}; got {unknown[0]!r}.")
             return {t: read_fitting_split(f"{split}.{t}", ids, num_nodes, t) for t, ids in given.items()}
         if isinstance(target, list):
             raise OptionError(
-                f"splits.{split}: input_type names several node types. Give seeds by type: {{{target[0]}: ...}}."
+                f"seeds.splits.{split}: seeds.input_type names several node types. Give seeds by type: {{{target[0]}: ...}}."
             )
         return read_fitting_split(split, given, num_nodes, target)
 
     def _check_own_overlap(self) -> None:
-        """Splits that are stored were compared when they were; here those of ``splits`` with each other and with these."""
+        """Splits that are stored were compared when they were; here those of ``seeds.splits`` with each other and with these."""
         graph = self._opened()
         for other in ("val", "test"):
             pair = ("train", other)
-            if other in self._split_names() and set(pair) & set(self.splits):
+            if other in self._split_names() and set(pair) & set(self._splits):
                 seeds = {name: self._node_spec(name, name).typed_seeds(graph) for name in pair}
                 for t, node_type in enumerate(graph.schema.node_types):
                     parts = {name: each.parts for name, each in seeds.items()}
@@ -215,21 +216,23 @@ class SeedDataModule(GraphDataModule):
     @cached_property
     def _eval_num_neighbors(self) -> Fanouts:
         """Fan-outs of evaluation: those that were given, else by the number of edges. The same on all ranks."""
-        if self.eval_num_neighbors is not None:
-            return self.eval_num_neighbors
+        if self.evaluation.num_neighbors is not None:
+            return self.evaluation.num_neighbors
         if (
             self.sampling.importance_neighbors is not None
         ):  # most visited nodes of as many visits, whatever the graph's size
             return self.num_neighbors
         fanouts, why = eval_fanouts(self.num_neighbors, sum(self._opened().manifest.num_edges))
         if fanouts != self.num_neighbors:
-            rank_zero_info(f"eval_num_neighbors: {fanouts}, {why}. Set data.eval_num_neighbors to choose it.")
+            rank_zero_info(
+                f"evaluation.num_neighbors: {fanouts}, {why}. Set data.evaluation.num_neighbors to choose it."
+            )
         return fanouts
 
     def _has_seeds(self, split: str) -> bool:
         if self.links is not None:
             return split in self._split_names()
-        if split in self.splits:
+        if split in self._splits:
             found = self._own_seeds(split)
             parts = list(found.values()) if isinstance(found, dict) else [found]
             return any(bool(seeds.any()) if seeds.dtype == np.bool_ else len(seeds) > 0 for seeds in parts)
@@ -238,8 +241,8 @@ class SeedDataModule(GraphDataModule):
 
     def _split_names(self) -> set[str]:
         manifest = self._opened().manifest
-        return {*manifest.splits, *self.splits} if self.links is None else self.links.stored_splits(manifest)
+        return {*manifest.splits, *self._splits} if self.links is None else self.links.stored_splits(manifest)
 
     def _node_type(self) -> str | list[str] | None:
         manifest = self._opened().manifest
-        return None if manifest.schema.homogeneous else self.input_type or manifest.target_type
+        return None if manifest.schema.homogeneous else self.seeds.input_type or manifest.target_type

@@ -88,10 +88,6 @@ if TYPE_CHECKING:
     from glt_lightning.loader.subgraph_loader import (
         DistSubGraphLoader as DistSubGraphLoader,
     )
-    from glt_lightning.loader.subgraph_type import (
-        check_ptr as check_ptr,
-        check_subgraph as check_subgraph,
-    )
     from glt_lightning.loader.times import (
         require_own_negatives as require_own_negatives,
     )
@@ -165,10 +161,6 @@ _MODULES = {
     "session": ("Session",),
     "spec": ("LoaderSpec",),
     "subgraph_loader": ("DistSubGraphLoader",),
-    "subgraph_type": (
-        "check_ptr",
-        "check_subgraph",
-    ),
     "times": ("require_own_negatives",),
     "transforms": ("BatchTransform",),
     "trim": (

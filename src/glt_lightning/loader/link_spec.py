@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from glt_lightning.base import (
-    EDGE_FORMATS,
+    TREES,
     DataError,
-    EdgeFormat,
     EdgeType,
-    Fanouts,
     GraphSchema,
     NegativeSampling,
     OptionError,
-    SubgraphType,
-    WeightAttr,
+    Tree,
     one_of,
 )
+from glt_lightning.loader.recipe import Recipe, known_type, reverse_of
 from glt_lightning.loader.spec import LoaderSpec
-from glt_lightning.loader.subgraph_type import check_subgraph, known_type, reverse_of
 from glt_lightning.loader.times import as_times
-from glt_lightning.loader.transforms import BatchTransform
 from glt_lightning.loader.typed_plan import for_each_type, has_types, type_name
 from glt_lightning.sampling import EXCLUDE, LinkTask
 
@@ -32,22 +28,16 @@ from glt_lightning.sampling import EXCLUDE, LinkTask
 _BY_TYPE = ("edge_label", "edge_label_time", "negatives", "neg_sampling", "extras")
 
 
-TREES = ("end", "example")
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LinkSpec:
-    """A loader of edges: which edges, their negatives, how many neighbours, in what order.
+class LinkSpec(Recipe):
+    """A loader of edges: which edges and negatives, and how batches are made around them (`Recipe`).
 
     Attributes:
-        name: Part of the key of all draws, such as ``"train"``; two loaders of one name draw alike.
         edge_label_index: The edges, int [2, S]: the user's ids of sources and destinations, the same on every rank. They need not
             be stored in the graph. Edges of several types are a mapping from edge type to such an array; one order goes over all
             of them, each type gets negatives of its own, and a batch has all fields on ``batch[edge_type]``, empty where it has
             no edge of a type. ``edge_label``, ``negatives`` and ``extras`` are then given by edge type, too, and
             ``neg_sampling`` for all types or by type.
-        num_neighbors: Fan-outs, first hop first, -1 for all; per edge type as ``{"src__rel__dst": [...]}``.
-        batch_size: Edges per batch and rank, of all types together, without negatives.
         edge_type: Edge type of the edges, as ``src__rel__dst``; not needed where the graph has one.
         edge_label: Labels [S, ...] of the edges. With mode ``binary`` and labels from 0 on they are raised by 1, as in PyG, since
             negatives have label 0.
@@ -59,17 +49,10 @@ class LinkSpec:
         exclude_target_edges: Over which of its own edges a batch passes no messages: ``none``; ``self``, the edges themselves;
             ``reverse``, also those of the other direction, if there are any. All parallel edges are meant, and neighbours are
             drawn as if they were not stored. With ``none``, a warning says so where edges of the loader are stored.
-        reverse_edge_types: The edge type of the other direction, by edge type, such as ``{"a__to__b": "b__from__a"}``. Without an
-            entry it is the same edge type where it has one node type, else the one named ``rev_...``.
         with_target_attrs: Batches have the attributes of those of their edges that are stored: ``edge_label_attr`` [P, ...] of
             ``edge_attr``, and so on, and ``edge_label_id``, the user's ids of the edges. Those of an edge that is not stored are
             0, and its id is -1.
-        per_rank: The edges are this rank's own, as ``per_rank`` of `LoaderSpec`: strict negatives are then none of these, and
-            ``degree`` weights count these.
-        shuffle: A new order in every epoch.
-        exact: For evaluation: every edge exactly once over all ranks, and the same draws in every epoch.
-        extras: Arrays [S, ...] in the order of the edges, by the name that they get in a batch.
-        edge_format, subgraph_type, induced_limit, transform, with_row, weight_attr: As in `LoaderSpec`.
+        per_rank: As of `Recipe`; strict negatives are then none of this rank's edges, and ``degree`` weights count these.
         disjoint: Both ends of every edge, and of every negative, are roots of trees of their own. ``batch`` tells of each node to
             which edge its tree belongs; those of negative j belong to edge j modulo the number of edges.
         tree: With ``disjoint``: ``end``, a tree for each end; ``example``: one for both ends of an edge, or of a negative, and
@@ -87,43 +70,29 @@ class LinkSpec:
         ([[0, 3, 4], [1, 4, 6]], [1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
     """
 
-    name: str
     edge_label_index: Any
-    num_neighbors: Fanouts
-    batch_size: int
     edge_type: str | None = None
     edge_label: Any = None
     edge_label_time: Any = None
     neg_sampling: Any = None
     negatives: Any = None
     exclude_target_edges: str = "none"
-    reverse_edge_types: Mapping[str, str] | None = None
     with_target_attrs: bool = False
-    per_rank: bool = False
-    shuffle: bool = False
-    exact: bool = False
-    extras: Mapping[str, np.ndarray] = field(default_factory=dict)
-    edge_format: EdgeFormat = "tensor"
-    transform: Any = None
-    with_row: bool = False
-    weight_attr: WeightAttr = None
-    disjoint: bool = False
-    subgraph_type: SubgraphType = "directional"
-    induced_limit: int | None = None
-    tree: str = "end"
+    tree: Tree = "end"
 
     def __post_init__(self) -> None:
         where = f"loader {self.name!r}:"
         one_of(f"{where} exclude_target_edges", self.exclude_target_edges, EXCLUDE)
-        one_of(f"{where} edge_format", self.edge_format, EDGE_FORMATS)
-        object.__setattr__(self, "transform", BatchTransform.of(f"{where} transform", self.transform))
-        check_subgraph(f"{where} ", self)
+        super().__post_init__()
+        if self.ptr:
+            raise OptionError(
+                f"{where} ptr: is about subgraphs of nodes, and the seeds of this loader are edges. Remove it."
+            )
         if isinstance(self.edge_label_index, Mapping):
             self._check_types(where)
             return
-        for name in ("with_target_attrs", "per_rank"):
-            if not isinstance(getattr(self, name), bool):
-                raise OptionError(f"{where} {name}: expected true or false, got {getattr(self, name)!r:.80}.")
+        if not isinstance(self.with_target_attrs, bool):
+            raise OptionError(f"{where} with_target_attrs: expected true or false, got {self.with_target_attrs!r:.80}.")
         edges = _ids(f"{where} edge_label_index", self.edge_label_index)
         if edges.ndim != 2 or edges.shape[0] != 2:
             raise OptionError(
@@ -229,23 +198,12 @@ class LinkSpec:
     def as_nodes(self) -> LoaderSpec:
         """The loader of the edges' sources: with the same batches, and with labels among the extras."""
         labels = self.labels
-        return LoaderSpec(
-            name=self.name,
-            num_neighbors=self.num_neighbors,
-            batch_size=self.batch_size,
-            seeds=self.edge_label_index[0],
-            per_rank=self.per_rank,
-            shuffle=self.shuffle,
-            exact=self.exact,
-            extras=dict(self.extras) | ({} if labels is None else {"edge_label": labels}),
-            edge_format=self.edge_format,
-            subgraph_type=self.subgraph_type,
-            induced_limit=self.induced_limit,
-            reverse_edge_types=self.reverse_edge_types if self.subgraph_type == "bidirectional" else None,
-            with_row=self.with_row,
-            weight_attr=self.weight_attr,
-            disjoint=self.disjoint,
-        )
+        own: dict[str, Any] = {
+            "extras": dict(self.extras) | ({} if labels is None else {"edge_label": labels}),
+            "reverse_edge_types": self.reverse_edge_types if self.subgraph_type == "bidirectional" else None,
+            "transform": None,  # which the loader of edges applies
+        }
+        return LoaderSpec(**self.common | own, seeds=self.edge_label_index[0])
 
     def task(self, schema: GraphSchema) -> LinkTask:
         """Raises `OptionError` for edge types that the graph does not have."""

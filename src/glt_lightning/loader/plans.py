@@ -13,9 +13,9 @@ from glt_lightning.base import OptionError, SamplingOptions
 from glt_lightning.graph import Manifest, having_edge_types
 from glt_lightning.kernels import mix64
 from glt_lightning.loader.importance import fanouts_of, importance_task, seeds_alone
+from glt_lightning.loader.recipe import subgraph_task
 from glt_lightning.loader.resume import graph_identity, seeds_identity
 from glt_lightning.loader.spec import LoaderSpec
-from glt_lightning.loader.subgraph_type import subgraph_task
 from glt_lightning.loader.time_bounds import times_of, with_bounds
 from glt_lightning.loader.typed_plan import TypedPlan, TypedSeeds, joined
 from glt_lightning.sampling import (

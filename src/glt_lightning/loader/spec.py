@@ -1,75 +1,38 @@
-"""What a loader is asked to yield."""
+"""What a loader of nodes is asked to yield."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from glt_lightning.base import (
-    EDGE_FORMATS,
-    EdgeFormat,
-    Fanouts,
-    GraphSchema,
-    OptionError,
-    SubgraphType,
-    WeightAttr,
-    one_of,
-)
+from glt_lightning.base import GraphSchema, OptionError
 from glt_lightning.graph import AnyGraph, Seeds
-from glt_lightning.loader.subgraph_type import check_ptr, check_subgraph
+from glt_lightning.loader.recipe import Recipe
 from glt_lightning.loader.times import as_times
-from glt_lightning.loader.transforms import BatchTransform
 from glt_lightning.loader.typed_plan import TypedSeeds, for_each_type, joined
 from glt_lightning.workers import DTYPES
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoaderSpec:
-    """One loader: which seeds, how many neighbours, in what order.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LoaderSpec(Recipe):
+    """One loader of nodes: which seeds, and how batches are made around them (`Recipe`).
 
     Attributes:
-        name: Part of the key of all draws, such as ``"train"``; two loaders of one name draw alike.
-        num_neighbors: Fan-outs, first hop first, -1 for all; per edge type as ``{"src__rel__dst": [...]}``. ``[]``: seeds alone.
-        batch_size: Seeds per batch and rank, of all types together.
         split: Name of a split of the data set, or
         seeds: the user's own ids of nodes, int [S] (or a boolean mask over all nodes), the same on every rank. Neither:
             all nodes of ``node_type``. Seeds of several node types are a mapping from type to ids (or a mask, or None for all of
             its nodes); one order goes over all of them, and a batch has ``input_id`` and ``batch_size`` for each type, 0 where it
             has none of a type.
-        per_rank: ``seeds`` are this rank's own. Their numbers are agreed when the loader is made, by all ranks together;
-            in training a rank with fewer starts over, in evaluation it ends earlier.
         node_type: Node type of the seeds; needed in a heterogeneous graph unless ``split`` or ``seeds`` say it. Several: all
             nodes of each.
-        extras: Arrays [S, ...] in the order of the seeds, by the name that they get in a batch: labels, times, ids. No sampler
-            reads them. A batch has the rows of its own seeds, beside ``input_id``. With several types: such a mapping for each.
         input_time: Times of the seeds, int [S] or ``datetime64``, where ``sampling.time_attr`` is set: neighbours are drawn from
             the edges up to them. None: the seeds' own times, of the attribute that their node type has. With several types: by
             type.
-        shuffle: A new order in every epoch.
         seed_weights: float [S], one for each seed in the user's order: every epoch draws S seeds with replacement, each as often
             as its weight says. None: every seed once. With several types: by type.
-        edge_format: ``edge_index``: the edges are PyG's `EdgeIndex`, sorted by destination, with column pointers.
-            ``edge_index_csr``: unless ``exact``, also with the order by source, which sparse products of PyG read backward.
-            ``tensor``: the same edges as a tensor.
-        transform: A function from batch to batch, which every batch goes through before it is given out: a callable, an import
-            path, or ``{class_path, init_args}``. It runs in the training process.
-        with_row: Batches have ``row`` beside ``n_id``: the number of each node in its type, by which `DistEmbedding` looks it up.
-        subgraph_type: Which edges batches have. ``directional``: those that were sampled. ``bidirectional``: also those of the
-            other direction, and where none is stored a flipped copy, of which ``is_flipped`` tells. ``induced``: all edges among
-            the nodes, which are the seeds alone with ``num_neighbors=[]``.
-        induced_limit: With the last two, rows of more edges than this are an error: they are read whole. None: any number.
-        reverse_edge_types: For ``bidirectional``, the edge type of the other direction, by edge type, as ``src__rel__dst``.
-            Without an entry it is the one named ``rev_...``, else the same edge type where it has one node type.
-        ptr: With ``disjoint`` and ``induced``, the subgraph of one seed after the other, in PyG's form of ShaDow: ``ptr``, where
-            the nodes of each begin, and ``root_n_id``, the positions of the seeds, which are then not the first nodes.
-        exact: For evaluation: every seed exactly once over all ranks, and the same draws in every epoch. Otherwise all
-            ranks yield equally many batches.
-        disjoint: Every seed is the root of a tree of its own, in which nodes are drawn and numbered apart from those of other
-            seeds. ``batch`` tells of each node which seed's tree it is in.
-        weight_attr: By which edge attributes neighbours are drawn; None: as ``sampling.weight_attr`` says.
 
     Raises:
         OptionError: For a spec that contradicts itself; by ``make_loader`` for one that does not fit the graph.
@@ -89,39 +52,20 @@ class LoaderSpec:
         ('col', True, True)
     """
 
-    name: str
-    num_neighbors: Fanouts
-    batch_size: int
     split: str | None = None
     seeds: np.ndarray | Mapping[str, np.ndarray | None] | None = None
-    per_rank: bool = False
     node_type: str | Sequence[str] | None = None
-    extras: Mapping[str, Any] = field(default_factory=dict)
     input_time: Any = None
-    shuffle: bool = False
-    exact: bool = False
-    edge_format: EdgeFormat = "tensor"
     seed_weights: np.ndarray | Mapping[str, np.ndarray] | None = None
-    transform: Any = None
-    with_row: bool = False
-    weight_attr: WeightAttr = None
-    disjoint: bool = False
-    subgraph_type: SubgraphType = "directional"
-    induced_limit: int | None = None
-    reverse_edge_types: Mapping[str, str] | None = None
-    ptr: bool = False
 
     def __post_init__(self) -> None:
         if self.split is not None and self.seeds is not None:
             raise OptionError(f"loader {self.name!r}: give either split or seeds, not both.")
-        object.__setattr__(self, "transform", BatchTransform.of(f"loader {self.name!r}: transform", self.transform))
-        check_subgraph(f"loader {self.name!r}: ", self)
-        check_ptr(f"loader {self.name!r}: ", self)
+        super().__post_init__()
         if self.reverse_edge_types is not None and self.subgraph_type != "bidirectional":
             raise OptionError(
                 f"loader {self.name!r}: reverse_edge_types: has no effect without subgraph_type bidirectional. Remove it."
             )
-        one_of(f"loader {self.name!r}: edge_format", self.edge_format, EDGE_FORMATS)
         if self.per_rank and self.seeds is None:
             raise OptionError(f"loader {self.name!r}: per_rank needs seeds: the ids of this rank alone.")
         if self.of_types is not None:

@@ -1,4 +1,4 @@
-"""Ready transforms of batches, for ``data.transform``."""
+"""Ready transforms of batches, for ``data.batches.transform``."""
 
 from __future__ import annotations
 

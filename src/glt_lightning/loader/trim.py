@@ -287,7 +287,7 @@ def take_aggregate(batch: Data, takes: Sequence[str], layers: int, *, has_hops: 
     if hops < layers:
         raise DataError(
             f"sampling.aggregate_first: {hops} fan-outs for {layers} layers, but nodes of the last hop have no own rows. "
-            f"Give {layers} fan-outs (data.num_neighbors, data.eval_num_neighbors), or the model num_layers {hops}."
+            f"Give {layers} fan-outs (data.num_neighbors, data.evaluation.num_neighbors), or the model num_layers {hops}."
         )
     if not has_hops:
         raise DataError(

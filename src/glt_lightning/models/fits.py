@@ -30,6 +30,7 @@ def one_type(target_type: str | list[str] | None) -> str | None:
     if len(target_type) == 1:
         return target_type[0]
     raise OptionError(
-        f"target_type: this module predicts the labels of one node type, and data.input_type names {', '.join(target_type)}. Set "
-        "data.input_type to one of them, or write a module of your own: batch[type] has the seeds of each type first."
+        "target_type: this module predicts the labels of one node type, and data.seeds.input_type names "
+        f"{', '.join(target_type)}. Set "
+        "data.seeds.input_type to one of them, or write a module of your own: batch[type] has the seeds of each type first."
     )

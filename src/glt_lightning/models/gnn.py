@@ -87,7 +87,7 @@ def num_seeds(store: Any) -> int:
     if "root_n_id" in store:
         raise DataError(
             "ptr: the seeds of these batches are at root_n_id, and the built-in modules take the first nodes. Remove "
-            "data.ptr, or use a module of your own."
+            "data.batches.ptr, or use a module of your own."
         )
     if "batch_size" not in store and "num_sampled_nodes" not in store:
         raise DataError(

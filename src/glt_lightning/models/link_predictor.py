@@ -55,7 +55,7 @@ class LinkPredictor(LightningModule):
         encoder_kwargs: Further arguments of PyG's class, such as ``{heads: 4}`` for GAT or HGT.
         decoder: ``dot``, ``bilinear`` or ``mlp``. The last two tell the directions of an edge apart.
         loss: ``bce``: each pair is an edge or is none; ``bpr``: an edge scores above each of its negatives; ``softmax``: an
-            edge is chosen among its negatives. The last two need triplets (``data.neg_sampling: {mode: triplet}``), and
+            edge is chosen among its negatives. The last two need triplets (``data.links.neg_sampling: {mode: triplet}``), and
             log ``val_loss`` where validation has them, too.
         hidden_channels: Width of the layers and of the embeddings.
         num_layers: Number of message-passing layers; best equal to the number of fan-outs.
@@ -65,7 +65,7 @@ class LinkPredictor(LightningModule):
         metrics: What is logged besides the loss: any of auc, ap, mrr (with ties counted as OGB does; needs triplets) and hits@K,
             such as ``hits@50``. ``None``: auc.
         ranking: What is logged of the test edges, ranked among all destinations without the edges of training: NAME@K, such as
-            ``mrr@10``, as of `rank_links`; logged as ``test_rank_mrr@10``. Needs ``data.eval: layerwise``.
+            ``mrr@10``, as of `rank_links`; logged as ``test_rank_mrr@10``. Needs ``data.evaluation.mode: layerwise``.
         val_metric: Which of them chooses the best checkpoint, such as ``val_mrr`` or ``val_loss``. ``None``: the first.
         edge_type: Edge type of the edges, as ``src__rel__dst``; needed in a heterogeneous graph. Several are a list: each gets a
             decoder of its own, the loss is the mean over the pairs of all types, and each metric is logged over all of them
@@ -193,10 +193,14 @@ class LinkPredictor(LightningModule):
     def setup(self, stage: str) -> None:
         require_same_inputs(self.trainer, self.in_channels, self.num_categories)
         data = getattr(self.trainer, "datamodule", None)
-        if stage != "predict" and len(self.test_ranking) and getattr(data, "eval", None) != "layerwise":
+        if (
+            stage != "predict"
+            and len(self.test_ranking)
+            and getattr(getattr(data, "evaluation", None), "mode", None) != "layerwise"
+        ):
             raise OptionError(
                 "model.ranking: ranks among the embeddings of all nodes, which sampled evaluation does not have. Set "
-                "data.eval: layerwise, or leave out model.ranking."
+                "data.evaluation.mode: layerwise, or leave out model.ranking."
             )
 
     def training_step(self, batch: Data | HeteroData, batch_idx: int) -> Tensor:

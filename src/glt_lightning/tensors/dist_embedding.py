@@ -197,7 +197,7 @@ class DistEmbedding(nn.Module):
         found = getattr(store, "row", None)
         if not isinstance(found, Tensor):
             raise DataError(
-                "DistEmbedding: the batch has no row numbers. Set data.with_row: true, or with_row=True of the loader."
+                "DistEmbedding: the batch has no row numbers. Set data.batches.with_row: true, or with_row=True of the loader."
             )
         return found
 

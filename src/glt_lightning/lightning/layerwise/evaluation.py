@@ -35,7 +35,7 @@ class ExactEvaluation(Callback):
     are read instead.
 
     Args:
-        data: The data module, with ``eval: layerwise``. Nothing happens in runs of another one.
+        data: The data module, with ``evaluation.mode: layerwise``. Nothing happens in runs of another one.
     """
 
     def __init__(self, data: GLTDataModule) -> None:
@@ -98,12 +98,12 @@ class ExactEvaluation(Callback):
             return
         if self._run is None or self._split != split:
             self._close()
-            folder = Path(self.data.layerwise.scratch or tempfile.gettempdir())
+            folder = Path(self.data.evaluation.layerwise.scratch or tempfile.gettempdir())
             self._run = start_run(
                 module,
                 trainer,
                 self.data,
-                self.data.layerwise,
+                self.data.evaluation.layerwise,
                 folder=folder,
                 device=module.device,
                 weight_attr=self.data.weight_attr_of(split),
@@ -119,8 +119,9 @@ class ExactEvaluation(Callback):
         excluded = None if self.data.links is None else self.data.links.exclude_target_edges
         if isinstance(excluded, Mapping) and excluded[split] != "none":
             raise OptionError(
-                f"data.exclude_target_edges: {split}: {excluded[split]}: each batch would pass other messages, so that a node "
-                f"has no one output. Set data.eval: sampled, or data.exclude_target_edges: {{{split}: none}}."
+                f"data.links.exclude_target_edges: {split}: {excluded[split]}: each batch would pass other messages, so that a "
+                "node "
+                f"has no one output. Set data.evaluation.mode: sampled, or data.links.exclude_target_edges: {{{split}: none}}."
             )
 
     def _next(self, batch: Any) -> None:
@@ -130,8 +131,8 @@ class ExactEvaluation(Callback):
     def _require_asked(self, step: str) -> None:
         if self._answers is not None and not self._answers.asked:
             raise OptionError(
-                f"data.eval: layerwise: {step} did not call {self._answers.name}, whose outputs are computed layer by layer, so "
-                "its metrics would be of something else. Call it there, or set data.eval: sampled."
+                f"data.evaluation.mode: layerwise: {step} did not call {self._answers.name}, whose outputs are computed layer "
+                "by layer, so its metrics would be of something else. Call it there, or set data.evaluation.mode: sampled."
             )
 
     def _end(self) -> None:

@@ -133,13 +133,13 @@ def _refuse(data: GLTDataModule) -> None:
             "layer-wise inference: sampling.importance_neighbors: layers are computed over the stored edges, and the module "
             "learned from neighbours that walks found. Use trainer.predict."
         )
-    if data.subgraph_type != "directional":
+    if data.batches.subgraph_type != "directional":
         raise OptionError(
-            f"layer-wise inference: data.subgraph_type: {data.subgraph_type}: layers are computed over the stored edges. Use "
-            "directional, or trainer.predict."
+            f"layer-wise inference: data.batches.subgraph_type: {data.batches.subgraph_type}: layers are computed over the "
+            "stored edges. Use directional, or trainer.predict."
         )
     if data.transform is not None:
         raise OptionError(
-            "layer-wise inference: data.transform changes sampled batches, of which there are none. Change the graph by "
+            "layer-wise inference: data.batches.transform changes sampled batches, of which there are none. Change the graph by "
             "data.transforms, or do it in embed(batch) of the module; or use trainer.predict."
         )
