@@ -285,7 +285,7 @@ class ClusterOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ServingOptions(ClusterOptions, WorkerOptions):
-    """Options of a graph server: those of the cluster, and its sampler processes, which `data.sampling` of the server's
+    """Options of a graph server: those of the cluster, and its sampler processes, which ``data.sampling`` of the server's
     configuration describes.
 
     Attributes:

@@ -57,7 +57,7 @@ class PickerSpec:
     """A `Picker` in plain text, so that it can be sent to another process.
 
     class_path: of its class.  arguments: of the class, a JSON object with sorted names.  version: attribute ``version`` of the
-    class, and a hash of its source.  probe: a hash of what it picks from made-up rows (`data.row_draws.probed`); empty where no
+    class, and a hash of its source.  probe: a hash of what it picks from made-up rows (`graph.probed`); empty where no
     graph is known yet.
 
     Example:

@@ -320,7 +320,7 @@ class SamplingOptions(WorkerOptions):
 
     @property
     def draw(self) -> DrawOptions:
-        """How neighbours are drawn; `sampler.request.drawn_from` says whether batches of a graph have edges."""
+        """How neighbours are drawn; `sampling.drawn_from` says whether batches of a graph have edges."""
         return DrawOptions(
             replace=self.replace,
             with_edge=self.with_edge,
@@ -354,7 +354,7 @@ def read_weights(given: Any, num_edge_types: int | None = None) -> tuple[str | N
 class DrawOptions:
     """replace: draw with replacement.  with_edge: edge rows are wanted, too.  threads: that share one draw; owners choose
     their own number.  weights: for each edge type the attribute that neighbours are drawn by, None where all weigh the same;
-    empty: they do in all.  timed: of edge types with times those are drawn that the bounds of a tree permit (`ops.trees.Trees`).
+    empty: they do in all.  timed: of edge types with times those are drawn that the bounds of a tree permit (`kernels.Trees`).
     last: the latest of them.  labor: nodes have one random number in a hop each, and rows pick the smallest.  picker: picks in
     place of all this.
 
@@ -394,7 +394,7 @@ class DrawOptions:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The arrays of `ops.merge.Picks` with an entry for each pick."""
+        """The arrays of `kernels.Picks` with an entry for each pick."""
         return ("neighbors", "edge_rows") if self.with_edge else ("neighbors",)
 
     @property

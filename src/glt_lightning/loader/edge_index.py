@@ -110,7 +110,7 @@ def make_edge_index(
 ) -> EdgeIndex:
     """The edges of a batch, int64 [2, E], sorted by destination, with what the sampler made of them.
 
-    colptr: int64 [num_destinations + 1].  by_source: as `ops.edge_order.by_source` writes it, or None: made when a backward
+    colptr: int64 [num_destinations + 1].  by_source: as `kernels.by_source` writes it, or None: made when a backward
     pass asks for it.
     """
     made = BatchEdges(edges, sparse_size=(num_sources, num_destinations), sort_order="col")

@@ -2,7 +2,7 @@
 
 The first rank of a host listens on a Unix socket without a file; the other ranks keep a connection to it. A connection that
 ends without a goodbye means that its rank died: the kernel closes it even after ``kill -9``. A rank that sends no sign of
-life is hung (`cluster.silence`) and is killed: stopped, it could neither end nor hear of the loss, and its open connections
+life is hung (`workers.cluster.link`) and is killed: stopped, it could neither end nor hear of the loss, and its open connections
 would keep the other ranks waiting in collective calls. The first rank tells the other ranks.
 """
 
