@@ -12,7 +12,7 @@ ENDS = "indices"  # how processes ask each other for ends: the name of a stored 
 
 
 class EdgeEnds:
-    """The ends of a type's edges in the mapped parts, with the methods of `ops.gather.Shards`: a row is int64 [2], the gids of
+    """The ends of a type's edges in the mapped parts, with the methods of `kernels.rows.Shards`: a row is int64 [2], the gids of
     source and destination."""
 
     dtype, row_shape, row_bytes = np.dtype(np.int64), (2,), 16

@@ -58,7 +58,7 @@ def seeds_hash(user_ids: np.ndarray) -> str:
 
 
 def choose_seeds(schema: GraphSchema, node_type: int, gids: np.ndarray, user_ids: np.ndarray | None) -> Seeds:
-    """Seeds by the user's ids, from `data.user_ids.gids_by_user_id`. Raises `DataError` for an id out of range."""
+    """Seeds by the user's ids, from `graph.gids_by_user_id`. Raises `DataError` for an id out of range."""
     if user_ids is None:
         return Seeds(node_type, gids)
     return Seeds(node_type, gids[checked_ids("seeds", user_ids, len(gids), schema.node_types[node_type])])

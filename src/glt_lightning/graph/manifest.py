@@ -193,7 +193,7 @@ TABLE_ENCODING = "tables/encoding.npy"  # uint8 [bytes]: JSON, how columns of ta
 class ArrayEntry:
     """One ``.npy`` file: numpy type string, shape, size of the file in bytes, CRC-32 of the data after the header.
 
-    chunks: `data.chunk_hashes` of the data; None in a folder of an earlier release.
+    chunks: `graph.chunk_hashes` of the data; None in a folder of an earlier release.
     """
 
     dtype: str
@@ -214,7 +214,7 @@ class ArrayEntry:
 
 @dataclass(frozen=True)
 class EncodingEntry:
-    """The encoding of an attribute. stored: name of an `ops.encoding.Encoding`.  given: dtype in batches: ``float32`` after
+    """The encoding of an attribute. stored: name of an `kernels.build.Encoding`.  given: dtype in batches: ``float32`` after
     decoding, or ``bfloat16`` without decoding."""
 
     stored: str
@@ -225,7 +225,7 @@ class EncodingEntry:
 class SplitEntry:
     """Seeds of one split: their node type and their number.
 
-    ids_hash: `data.graph.seeds_hash` of the user's ids; None in a folder of an earlier release.
+    ids_hash: `graph.graph.seeds_hash` of the user's ids; None in a folder of an earlier release.
     """
 
     node_type: NodeType

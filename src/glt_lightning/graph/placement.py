@@ -60,7 +60,7 @@ class BatchArrays:
 
     @classmethod
     def of(cls, partition: LocalPartition, draw: DrawOptions) -> BatchArrays:
-        """For batches that are drawn so (`sampler.request.drawn_from`)."""
+        """For batches that are drawn so (`sampling.request.drawn_from`)."""
         return cls(partition, "edge_rows" in draw.columns, draw.weights, draw.timed, draw.labor)
 
     def view(self, opened: Callable[[str], np.ndarray] | None = None) -> GraphView:

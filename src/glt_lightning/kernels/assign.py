@@ -198,7 +198,7 @@ def _heaviest(keys: np.ndarray, weights: np.ndarray, count: int) -> np.ndarray:
 
 
 class NeighborSums:
-    """For each node, the sum of the values of the rows that list it: int64 [N, K]. `ops.cuda.sums` is its twin."""
+    """For each node, the sum of the values of the rows that list it: int64 [N, K]. `kernels.cuda.rows.sums` is its twin."""
 
     def __init__(self, num_nodes: int, width: int) -> None:
         self._out = np.zeros((num_nodes, width), np.int64)

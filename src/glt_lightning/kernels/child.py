@@ -1,4 +1,4 @@
-"""The first steps of a process that `producer.child` starts: it makes sure that it ends with its parent.
+"""The first steps of a process that `workers.producer.child` starts: it makes sure that it ends with its parent.
 
 This file is run by its path, and until then imports only the standard library, so that nothing can fail before.
 """

@@ -170,7 +170,7 @@ def user_ids(view: GraphView, node_type: int, gids: np.ndarray) -> np.ndarray:
 
 def walk_streams(uids: np.ndarray, walks: int, key: int, trees: np.ndarray | None = None) -> np.ndarray:
     """uint64 [n * walks]: the streams of the walks of each root. uids: int64 [n], the user's ids of the roots.  key: 64 bits, as
-    `ops.mix.hop_key`.  trees: int32 [n], those of the roots of a disjoint batch."""
+    `kernels.mix.hop_key`.  trees: int32 [n], those of the roots of a disjoint batch."""
     streams = np.empty(len(uids) * walks, dtype=np.uint64)
     status, detail = call(_library().glt_walk_streams, uids, trees, len(uids), walks, key, streams)
     check(status, detail, "walk")

@@ -262,7 +262,7 @@ class Agent:
     def _failure_of(self, name: str) -> Any:
         """What the process wrote about its failure. A user's own code may have written anything there."""
         with contextlib.suppress(OSError, ValueError, KeyError), contextlib.ExitStack() as stack:
-            # At once also where it is a FIFO; `data.regular_file` would import numpy.
+            # At once also where it is a FIFO; `graph.regular_file` would import numpy.
             fd = os.open(self._failures.pop(name), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
             stack.callback(os.close, fd)
             if stat.S_ISREG(os.fstat(fd).st_mode):

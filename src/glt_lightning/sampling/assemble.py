@@ -45,7 +45,7 @@ def assemble(
 ) -> Draft:
     """The draft of a batch: ids, numbers per hop, edges, and the attributes of all nodes and edges of ``found``.
 
-    link: the arrays of a batch of edges (`sampler.link`), by name.  examples: int64, the example that each tree of a disjoint
+    link: the arrays of a batch of edges (`sampling.link`), by name.  examples: int64, the example that each tree of a disjoint
     batch belongs to; None: every tree is one.
     Waits for the rows that owners were asked for. Raises `PeerError` for an owner that does not send them, and `DataError`
     for a batch of more than ``source.config.most_bytes``.

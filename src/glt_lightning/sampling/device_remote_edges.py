@@ -70,7 +70,7 @@ class RemoteEdges:
         self._kernels, self._require_room = kernels, require_room
 
     def between(self, asked: Sequence[WantedEdges], *, weighted: bool) -> list[LidEdges]:
-        """As `ops.cuda.induce.stored_between`, with edge rows of the whole graph. Owners are asked once for each entry that has
+        """As `kernels.cuda.subgraph.stored_between`, with edge rows of the whole graph. Owners are asked once for each entry that has
         remote rows, and meanwhile the device reads its own. weighted: edges of weight 0 are left out, where there are weights."""
         own, remote = self._split([each.between for each in asked])
         questions = self._questions(asked, remote)
@@ -132,7 +132,7 @@ class RemoteEdges:
         return LidEdges(torch.stack([lids[place], row])[:, kept], put(rows).to(torch.int64)[entry][kept])
 
     def rows_of(self, edge_type: int, numbers: Tensor) -> Tensor:
-        """The edge rows of edges that were sampled, out of what `ops.cuda.subgraph.DeviceSubgraph` has for them."""
+        """The edge rows of edges that were sampled, out of what `kernels.cuda.subgraph.DeviceSubgraph` has for them."""
         end, routed = self._parts.edge_ends[edge_type], np.concatenate([_NONE, *self._tables[edge_type].routed])
         if not len(routed):
             return numbers

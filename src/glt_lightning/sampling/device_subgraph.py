@@ -1,4 +1,4 @@
-"""The edges of a batch beside those that were sampled, found by a GPU: the twin of `sampler.subgraph`."""
+"""The edges of a batch beside those that were sampled, found by a GPU: the twin of `sampling.subgraph`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class DeviceEdgeFinder:
     def complete(self, found: DeviceSubgraph, excluded: ExcludedEdges | None) -> DeviceSubgraph:
         """The batch with the edges that ``config.subgraph`` asks for. Waits for the device twice, and where edges of the other
         direction are wanted, some are excluded, or some parts are remote, for their number. Raises as
-        `sampler.subgraph.complete_edges`, and `DataError` where pairs of a batch and the graph have more numbers than 63 bits."""
+        `sampling.subgraph.complete_edges`, and `DataError` where pairs of a batch and the graph have more numbers than 63 bits."""
         task = self._config.subgraph
         assert task is not None
         pairs = {} if excluded is None else excluded.pairs

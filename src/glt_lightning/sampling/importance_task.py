@@ -20,7 +20,7 @@ class ImportanceTask:
 
     edge_types: of the batches, in the order of their names.  metapaths: for each the stored edge types, by index, that its walks
     go along, from its destination type to its source type.  walks: of each node.  length: how often they go along the metapath.
-    restart, ends: as of `ops.walks.WalkRule`.  self_loops: a node may be its own neighbour.
+    restart, ends: as of `kernels.walks.WalkRule`.  self_loops: a node may be its own neighbour.
 
     Raises `DataError` for values that no loader has.
     """

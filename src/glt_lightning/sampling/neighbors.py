@@ -16,7 +16,7 @@ from glt_lightning.sampling.table import RowTable
 from glt_lightning.sampling.walks import RoutedWalks, Visiting, WalkStart
 
 A = TypeVar("A")
-Found = Any  # `ops.khop.Subgraph`, or on a device `ops.cuda.subgraph.DeviceSubgraph`
+Found = Any  # `kernels.khop.Subgraph`, or on a device `kernels.cuda.subgraph.DeviceSubgraph`
 
 
 class NeighborSource(Expands, Protocol):
@@ -24,7 +24,7 @@ class NeighborSource(Expands, Protocol):
 
     A sampler is a function over a source: it calls `begin`, finds nodes and edges (`khop`; or `LocalSource.start`, and
     `expand` for each hop), and gives them to `assemble.assemble`. A frontier is a list over node types: of gids (int64
-    [F]), or on a device of `ops.cuda.khop_steps.Frontier`.
+    [F]), or on a device of `kernels.cuda.khop_steps.Frontier`.
 
     Attributes:
         view: The graph's types, and where its parts begin.
@@ -67,7 +67,7 @@ class NeighborSource(Expands, Protocol):
 
     def most_visited(self, asked: Visiting, frontier: Any, trees: np.ndarray | None) -> Any:
         """The neighbours that walks find for the nodes of one type of a frontier, with the numbers of visits as edge rows:
-        `Picks`, on a device a `ops.cuda.merge.Piece`. A GPU that samples walks through the mapped parts itself.
+        `Picks`, on a device a `kernels.cuda.merge.Piece`. A GPU that samples walks through the mapped parts itself.
 
         trees: int32 [n] of the nodes that `LocalSource.routed` gives, in a disjoint batch. Raises as `walk`.
         """
@@ -106,7 +106,7 @@ class LocalSource(NeighborSource, Protocol):
         """The same. remote: takes walks on that come to parts that are not mapped."""
 
     def start(self, seeds: Mapping[int, np.ndarray], trees: Trees | None = None) -> Any:
-        """A batch that has its seeds, by node type (`ops.hops.Growing`), whose ``result`` gives its nodes and edges."""
+        """A batch that has its seeds, by node type (`kernels.hops.Growing`), whose ``result`` gives its nodes and edges."""
 
     def routed(self, frontier: Sequence[Any]) -> Sequence[np.ndarray]:
         """Per node type int64 [n]: the gids of a frontier that have to be routed to their owners."""
@@ -127,7 +127,7 @@ class LocalSource(NeighborSource, Protocol):
         """int64 [N_dst + 1]: where the edges into each node begin."""
 
     def by_source(self, name: str, found: Found, edge_type: int) -> Field:
-        """int64 [N_src + 1 + 2 E]: the edges in the order of sources, as `ops.edge_order.by_source` writes them."""
+        """int64 [N_src + 1 + 2 E]: the edges in the order of sources, as `kernels.build.by_source` writes them."""
 
     def visits(self, found: Found, edge_type: int) -> list[Field]:
         """Of the edges of a type that walks found: ``visits``, int64 [E], and ``edge_weight``, float32 [E], their share of the

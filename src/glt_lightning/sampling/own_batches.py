@@ -19,7 +19,7 @@ class BatchSampler(Protocol):
     """Makes whole batches, in place of the k-hop sampler: for research, in the process that trains.
 
     A function, or an object that can be called, named in ``sampling.batch_sampler``. It finds nodes and edges with the methods of
-    the source, and gives them to ``sampler.assemble.assemble``.
+    the source, and gives them to ``sampling.assemble.assemble``.
 
     Example:
         >>> from glt_lightning.sampling.assemble import assemble

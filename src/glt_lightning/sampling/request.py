@@ -64,8 +64,8 @@ class SamplerConfig(DrawOptions):
     pointers: batches have the column pointers of their edges.  by_source: they have the edges in the order of sources, too.
     with_row: batches have the number of each node in its type.
     node_attrs, edge_attrs: batches have ids and attributes of nodes, of edges; without them no rows are read or asked for.
-    disjoint: each seed is the root of a tree of its own (`ops.trees.Trees`), and batches tell of each node in which it is.
-    link: what batches of edges, and not of nodes, are made of; their seeds are those that `sampler.links` finds.
+    disjoint: each seed is the root of a tree of its own (`kernels.trees.Trees`), and batches tell of each node in which it is.
+    link: what batches of edges, and not of nodes, are made of; their seeds are those that `sampling.links` finds.
     more_links: the same of further edge types.
     subgraph: the edges that batches have beside or in place of those that were sampled; None: these alone.
     importance: walks that find the neighbours; ``fanouts`` are then of its edge types. None: stored edges lead to them.
@@ -164,7 +164,7 @@ class BatchRequest:
             `loader.collate`.
         link: For a loader of edges, whose sources are ``seeds``: ``dst`` int64 [S], gids of their destinations; where the trainer
             has them, ``negatives`` int64 [S, K] (destinations that are given, -1: to draw), ``trial_src`` and ``trial_dst``
-            int64 [N, T] (`sampler.negatives.GivenTrials`), in the user's ids, ``rejected`` int64 [n] (trials, or positions of
+            int64 [N, T] (`sampling.negatives.GivenTrials`), in the user's ids, ``rejected`` int64 [n] (trials, or positions of
             the mask, that are edges of the loader), and ``look_up``, of any content, which asks for ``stored``: int64 [1], how
             many of the edges are stored. Those of further edge types have names by `sample.of_type`, also ``src``, their sources.
         excluded: Edges that the batch is sampled without, beside those of ``exclude_target_edges``.

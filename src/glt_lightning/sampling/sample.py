@@ -25,7 +25,7 @@ def edge_key(edge_type: int, name: str) -> str:
     return f"edge/{edge_type}/{name}"
 
 
-# Of the edges of a type, int64: `ops.edge_order.column_pointers`, and what `ops.edge_order.by_source` writes. No attribute of
+# Of the edges of a type, int64: `kernels.build.column_pointers`, and what `kernels.build.by_source` writes. No attribute of
 # an edge has such a name.
 COLUMN_POINTERS, BY_SOURCE = "edge_index/colptr", "edge_index/by_source"
 ROW = "n_id/row"  # of nodes, int64 [n]: their numbers in the type, which no attribute can be called, either

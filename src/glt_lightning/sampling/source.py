@@ -1,8 +1,8 @@
-"""What the owners of remote parts are asked, and how. `sampler.questions` has one file for each question.
+"""What the owners of remote parts are asked, and how. `sampling.questions` has one file for each question.
 
 A question is a frozen dataclass that knows all about itself: how it is encoded, how much memory its answer takes, how an owner
-answers it, and how the replies become the answer. Those that carry it (`cluster.remote_rows.PeerRows`, `cluster.owner.Owner`, and
-`report.requests.CountingOwners`, which only counts) handle any question alike:
+answers it, and how the replies become the answer. Those that carry it (`workers.cluster.remote_rows.PeerRows`, `workers.cluster.owner.Owner`, and
+`cli.partition_report.traffic.CountingOwners`, which only counts) handle any question alike:
 
     caller                                                owner
     pieces()          questions that are sent at once

@@ -37,7 +37,7 @@ _AT_ONCE = 1 << 20  # walks whose steps are in memory at once
 
 @dataclass(frozen=True, kw_only=True)
 class WalkStart:
-    """Walks that are to begin. roots: int64 [n] gids.  walks: number of walks of each root.  key: 64 bits, as `ops.mix.hop_key`.
+    """Walks that are to begin. roots: int64 [n] gids.  walks: number of walks of each root.  key: 64 bits, as `kernels.mix.hop_key`.
     trees: int32 [n] of the roots, in a disjoint batch.  excluded: edges that they do not go along."""
 
     rule: WalkRule

@@ -255,7 +255,7 @@ _LEAST = 2.0**-1074
 
 
 def norms(squares: Sequence[np.ndarray], exchange: Exchange) -> list[float]:
-    """Of the gradient of each table, from this rank's `ops.embedding.row_squares`; inf or nan where one is. A collective call."""
+    """Of the gradient of each table, from this rank's `kernels.embedding.row_squares`; inf or nan where one is. A collective call."""
     mine = np.array([[each.max(initial=0.0), len(each)] for each in squares], np.float64)
     everyone = exchange.gather(mine.reshape(-1)).reshape(exchange.size, -1, 2)
     tops, numbers = everyone[:, :, 0].max(axis=0), everyone[:, :, 1].sum(axis=0)

@@ -32,8 +32,9 @@ PinMemory = Callable[[int, int], Callable[[], None]]
 class _Map(mmap.mmap):
     """A map that is page-locked until its last view is gone.
 
-    CUDA must forget the pages before the kernel unmaps them: an address that is mapped again while it is registered cannot
-    be registered, or copies read the old pages. Views outlive their slot, so the map itself undoes it.
+    CUDA must unregister the pages before the kernel unmaps them. If an address is mapped again while it is still
+    registered, it cannot be registered, or copies read the old pages. Views outlive their slot, so the map itself, which
+    the last view keeps alive, undoes the registration.
     """
 
     unpin: Callable[[], None] | None = None
@@ -90,7 +91,7 @@ class Slot:
         self._memory = memory
 
     def buffer(self, nbytes: int) -> Any:
-        """A new object that exports the first ``nbytes``. When it is garbage-collected, no view of the batch is left."""
+        """Returns a new object that exports the first ``nbytes``. It is garbage-collected when no view of the batch is left."""
         assert self._memory is not None
         return lend(self._memory, nbytes)
 
@@ -99,8 +100,8 @@ class Slot:
 
 
 class SharedSlot(Slot):
-    """A slot that another process writes: a memfd, which has no name and is freed when the last process closes it, however that
-    process ends.
+    """A slot that another process writes: a memfd, which has no name and is freed when the last process that has it closes
+    it or ends, in whatever way.
 
     Args:
         index: Number of the slot in its pool.
@@ -212,7 +213,7 @@ class SlotPool:
         self._made = 0
 
     def take(self) -> Slot | None:
-        """A free slot, the most recently used first because its memory is warm; None if all are in use."""
+        """Takes a free slot, the most recently used first because its memory is warm; None if all are in use."""
         try:
             return self._free.pop()
         except IndexError:
@@ -224,8 +225,8 @@ class SlotPool:
         return slot
 
     def take_fresh(self) -> Slot:
-        """A one-off slot: it does not come back, its memory is freed with the batch. It is not page-locked: that takes longer
-        than the copy from it, and blocks the host in the driver."""
+        """Makes a one-off slot, whose memory is freed with its batch. It is not page-locked: that takes longer than the copy
+        from it, and blocks the host in the driver."""
         self.fresh_slots += 1
         if self.fresh_slots == 1:
             warnings.warn(
@@ -243,7 +244,7 @@ class SlotPool:
             slot.close()
 
     def retire(self, slot: Slot) -> None:
-        """Forgets and closes a slot that was taken: its memory is not used again, and is freed with its last view."""
+        """Removes a taken slot from the pool and closes it: its memory is freed with its last view and never written again."""
         self._slots = [each for each in self._slots if each is not slot]
         slot.close()
 
@@ -258,10 +259,11 @@ class SlotPool:
         return any(slot is s for s in self._slots)
 
     def lend(self, slot: Slot, nbytes: int) -> np.ndarray:
-        """uint8 [nbytes] of a taken slot. The slot is free again when every view of the array is gone."""
+        """Lends uint8 [nbytes] of a taken slot. The slot is free again when every view of the array is gone."""
         buffer = slot.buffer(nbytes)
         memory = np.frombuffer(buffer, dtype=np.uint8)
         if self.owns(slot):
+            # Runs on whichever thread drops the last view: `deque.append` is atomic, so it needs no lock.
             weakref.finalize(buffer, self._free.append, slot).atexit = False
         elif isinstance(slot, SharedSlot):
             # a mapping of a memfd holds a file descriptor, and the program may reference thousands of batches
@@ -270,8 +272,8 @@ class SlotPool:
         return memory
 
     def lend_room(self, slot: Slot, nbytes: int) -> np.ndarray:
-        """`lend` for a slot of this process, made large enough. Raises OSError if the host has no memory left; the slot is free
-        again then."""
+        """Makes a slot of this process large enough and lends it, as `lend` does. If the host has no memory left, frees the slot
+        and raises OSError."""
         try:
             slot.reserve(nbytes)
         except BaseException:
@@ -280,7 +282,7 @@ class SlotPool:
         return self.lend(slot, nbytes)
 
     def close(self) -> None:
-        """Forgets all slots. Batches still in use keep their memory, page-locked as it was."""
+        """Closes all slots. Batches that are still in use keep their memory, page-locked as it was."""
         for slot in self._slots:
             slot.close()
         self._slots.clear()

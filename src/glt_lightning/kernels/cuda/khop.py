@@ -120,7 +120,7 @@ class CudaKHopOp(AllLocal):
 
 
 class DeviceTrees:
-    """The bounds of `ops.trees.Trees`, copied for the current stream; for calls that are queued on it while this object lives.
+    """The bounds of `kernels.trees.Trees`, copied for the current stream; for calls that are queued on it while this object lives.
 
     last: of entries with times the latest are drawn, not any.
     """

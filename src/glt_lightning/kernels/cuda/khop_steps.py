@@ -104,7 +104,7 @@ class Frontier:
 
 
 class DeviceHops:
-    """`ops.merge.BatchBuilder` on a device: one batch, on the stream that is current. The host waits for the device once a
+    """`kernels.routing.BatchBuilder` on a device: one batch, on the stream that is current. The host waits for the device once a
     hop, and once more in a hop that finds very many remote nodes.
 
     seeds: by node type, int64 [S] gids, on the device.  remote: which parts are remote; None: none is.  host_seeds: the

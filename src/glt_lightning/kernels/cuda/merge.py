@@ -50,7 +50,7 @@ class Merged:
 
 
 def merge(num_rows: int, pieces: Sequence[Piece]) -> Merged:
-    """What `ops.merge.BatchBuilder` sees when it goes through the rows; the pieces have different ones. Does not wait.
+    """What `kernels.routing.BatchBuilder` sees when it goes through the rows; the pieces have different ones. Does not wait.
 
     Rows of no piece have no picks.
     """

@@ -54,7 +54,7 @@ class DeviceLids:
 
 
 def relabel(ids: Tensor, known: Tensor | None = None, *, kernels: Kernels | None = None) -> tuple[Tensor, Tensor]:
-    """`ops.relabel.relabel` on the device of ``ids``; lids are int64. Waits for the device."""
+    """`kernels.khop.relabel` on the device of ``ids``; lids are int64. Waits for the device."""
     kernels = kernels or Kernels.open(ids.device)
     ids = kernels.require_ids(ids, "ids")
     known = kernels.empty(0) if known is None else kernels.require_ids(known, "known")

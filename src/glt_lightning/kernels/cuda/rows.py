@@ -48,7 +48,7 @@ class RowsAt:
 
 
 class CudaShards:
-    """An array whose rows lie in P shards, stacked in order, in device or pinned memory; `ops.gather.Shards` otherwise.
+    """An array whose rows lie in P shards, stacked in order, in device or pinned memory; `kernels.rows.Shards` otherwise.
 
     shards: P contiguous tensors [rows, ...] or `RowsAt`, of one dtype and one row shape; None where a shard is not here.
     start: id of the first row.  bounds: int64 [P + 1], needed when a shard is None; else derived.

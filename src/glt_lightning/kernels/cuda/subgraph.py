@@ -56,7 +56,7 @@ def stored_between(
     """The edges of each, on the current stream; edges of weight 0 are left out where the graph has weights.
 
     The host waits twice, for the number of pieces in which rows are read and for that of the edges. Raises as
-    `ops.induce.induce`, but of several faults any one.
+    `kernels.induced.induce`, but of several faults any one.
     """
     if not asked:
         return []
@@ -140,7 +140,7 @@ class PendingBatch(Protocol):
 
 
 class DeviceExcluded:
-    """`ops.excluded.ExcludedEntries` by edge type, copied for the current stream; for calls that are queued on it while this
+    """`kernels.excluded.ExcludedEntries` by edge type, copied for the current stream; for calls that are queued on it while this
     object lives."""
 
     def __init__(self, excluded: Mapping[int, ExcludedEntries], num_edge_types: int, kernels: Kernels) -> None:

@@ -1,4 +1,4 @@
-"""Random walks on a CUDA device, and what they visit most: the twin of `ops.walks`."""
+"""Random walks on a CUDA device, and what they visit most: the twin of `kernels.walks`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from glt_lightning.kernels.walks import RuleStruct, WalkRule, Walks
 
 
 class DeviceWalks:
-    """`ops.walks.Walks` in a device's memory.
+    """`kernels.walks.Walks` in a device's memory.
 
     Attributes:
         roots, at, streams: int64 [n], as there; of the streams the bits.  step: int32 [n].  trace: int64 [n, length].
@@ -62,7 +62,7 @@ class DeviceWalks:
 
     def advance(self, graph: DeviceGraph, error: Tensor, excluded: DeviceExcluded | None = None) -> None:
         """Takes all on, until they end or stand at a node whose row the device does not have; one that restarts there stands at
-        its root. error: int64 [5], takes what `ops.walks.Walks.advance` raises.  excluded: as there."""
+        its root. error: int64 [5], takes what `kernels.walks.Walks.advance` raises.  excluded: as there."""
         rule = self.rule
         struct = RuleStruct(self._edge_types.data_ptr(), len(rule.edge_types), rule.length, rule.restart, rule.ends)
         without = None if excluded is None else excluded.table
@@ -90,7 +90,7 @@ class DeviceWalks:
 
 
 def device_streams(uids: Tensor, walks: int, key: int, trees: Tensor | None, kernels: Kernels) -> Tensor:
-    """`ops.walks.walk_streams`: int64 [n * walks], the bits. uids: int64 [n].  trees: int32 [n]."""
+    """`kernels.walks.walk_streams`: int64 [n * walks], the bits. uids: int64 [n].  trees: int32 [n]."""
     streams = kernels.empty(len(uids) * walks)
     kernels.run("glt_cuda_walk_streams", uids, trees, len(uids), walks, key, streams)
     return streams
@@ -128,7 +128,7 @@ class Visited:
 
 
 def most_visited(trace: Tensor, walks: int, every: int, most: int, roots: Tensor | None = None) -> Visited:
-    """`ops.walks.count_visits` of a trace on a device. Does not wait.
+    """`kernels.walks.count_visits` of a trace on a device. Does not wait.
 
     Each root's visits are sorted by node, in a stable order: equal ones stand together, the first visit first.
     """

@@ -1,4 +1,4 @@
-"""The process in which METIS runs. `ops.metis.process` starts this file and sends the call as JSON to its stdin.
+"""The process in which METIS runs. `kernels.metis.process` starts this file and sends the call as JSON to its stdin.
 
 It imports only the standard library, so it starts in about 20 ms and does not depend on how the package is installed.
 """

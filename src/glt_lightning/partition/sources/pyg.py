@@ -244,7 +244,7 @@ def _splits(store: Any, num_nodes: int) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def as_array(value: torch.Tensor | np.ndarray, name: str) -> np.ndarray:
-    """A tensor or an array, of the same memory where it can be; bfloat16 as `ops.encoding.BFLOAT16`."""
+    """A tensor or an array, of the same memory where it can be; bfloat16 as `kernels.build.BFLOAT16`."""
     if isinstance(value, np.ndarray):
         return value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))
     if _is_sparse(value):
@@ -341,7 +341,7 @@ def _raw_dir(data: Dataset) -> Path:
 
 def array_of(tensor: torch.Tensor) -> np.ndarray:
     """A dense tensor of any device as an array, of the same memory where it can be; bfloat16, which numpy lacks, as
-    `ops.encoding.BFLOAT16`."""
+    `kernels.build.BFLOAT16`."""
     tensor = tensor.detach().cpu()
     if tensor.dtype != torch.bfloat16:
         return tensor.numpy()

@@ -33,7 +33,7 @@ NOTHING_TO_CACHE = (
 
 
 class CacheMaker:
-    """Makes the remote cache of a host that maps ``partition``. Close it: that frees the cache.
+    """Makes the remote cache of a host that maps ``partition``. Close it, which frees the cache.
 
     The constructor checks all options and reserves the memory for rows, before any peer is called.
 
@@ -62,11 +62,10 @@ class CacheMaker:
             self._reserve()
 
     def make(self, remote: RemoteRows, progress: bool | None = None) -> Mapping[str, Any]:
-        """Fetches the rows, and returns the handle with which the processes of this host open the cache.
-
-        Raises `PeerError` for an owner that does not answer; it may be tried again.
+        """Fetches the rows, and returns the handle (JSON values) with which the processes of this host open the cache.
 
         progress: show it; None: on a terminal.
+        Raises `PeerError` for an owner that does not answer. A second call goes on from there.
         """
         if self._rows is not None and not self._filled:
             manifest, tables = self._partition.manifest, self._rows.tables
@@ -92,7 +91,7 @@ class CacheMaker:
                 each.close()
 
     def _choose(self) -> list[np.ndarray]:
-        """For each node type the nodes to cache, int64, ascending."""
+        """Chooses the nodes to cache: for each node type their gids, int64, ascending."""
         options, manifest = self._options, self._partition.manifest
         if options.budget is None:
             counts = rows_by_ratio(manifest, self._ranked, options)
@@ -110,7 +109,7 @@ class CacheMaker:
             ) from None
 
     def _summary(self) -> str:
-        """One log line: what lies in the cache."""
+        """Describes the contents of the cache in one log line."""
         manifest, shares = self._partition.manifest, []
         for name, n, gids in zip(manifest.schema.node_types, manifest.num_nodes, self._gids, strict=True):
             of = "nodes" if manifest.schema.homogeneous else name

@@ -19,8 +19,11 @@ _AHEAD = 8  # questions in flight
 
 @dataclass(frozen=True)
 class Wanted:
-    """Rows to fetch. kind: ``node`` or ``edge``.  type: index in the schema.  ids: int64 [n] gids or edge rows.
-    bounds: int64 [P + 1], the first id of each part.  rows: attribute -> [n, ...], to be written, in the order of ids."""
+    """Rows to fetch.
+
+    kind: ``node`` or ``edge``.  type: index in the schema.  ids: int64 [n] gids or edge rows.  bounds: int64 [P + 1], the
+    first id of each part.  rows: attribute -> [n, ...], the arrays to write, in the order of ids.
+    """
 
     kind: str
     type: int
@@ -37,7 +40,8 @@ class Wanted:
 def fetch_rows(
     wanted: Sequence[Wanted], manifest: Manifest, remote: RemoteRows, title: str, progress: bool | None = None
 ) -> None:
-    """Writes all that is wanted. Raises `PeerError` for an owner that does not answer, or answers something else."""
+    """Fetches the rows and writes them to ``wanted``. Raises `PeerError` for an owner that does not answer, or whose answer
+    has other dtypes or shapes."""
     with Progress(progress).phase(title, sum(len(each.ids) for each in wanted), "rows") as done:
         waiting: deque[_Asked] = deque()
         for each in wanted:
@@ -51,7 +55,7 @@ def fetch_rows(
 
 @dataclass(frozen=True)
 class _Asked:
-    """One question in flight. at: int64 [n], positions in what is wanted.  parts: those of the owner that is asked."""
+    """One question in flight. at: int64 [n], positions of its ids in ``wanted.ids``.  parts: the parts of the owner asked."""
 
     wanted: Wanted
     at: np.ndarray

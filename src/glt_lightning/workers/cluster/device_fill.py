@@ -1,4 +1,4 @@
-"""Reads the attributes of chosen nodes, local or remote, as batches have them: to fill a training device."""
+"""Reads the attributes of chosen nodes, local or remote, in the form of batches: to fill the memory of a training device."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _AHEAD = 8  # chunks in flight
 def read_rows(
     partition: LocalPartition, remote: RemoteRows | None, node_type: int, gids: np.ndarray
 ) -> Iterator[tuple[int, Mapping[str, np.ndarray]]]:
-    """Yields (position of the first, ``n_id`` and attributes -> rows), a few MB at a time. gids: int64 [K].
+    """Yields (position of the first row, ``n_id`` and attributes -> rows), a few MB at a time. gids: int64 [K].
 
-    remote: asks the owners of the parts that are not mapped; None where all are. Raises `PeerError` for an owner that does not
-    answer, or not what was asked.
+    remote: the owners of the parts that are not mapped; None if all are. Raises `PeerError` for an owner that does not
+    answer, or whose answer does not fit the question.
     """
     manifest = partition.manifest
     names = ("n_id", *manifest.node_attrs(node_type))

@@ -1,14 +1,13 @@
 """A whole graph, of which this process maps some parts or none.
 
-Operations, their requests and replies:
+Operations, each with its request and its reply:
 
-Operation, request and reply:
-
-* **info**: ``parts``; the body is the partition's manifest, as JSON
+* **info**: empty; ``parts``, and as body the partition's manifest, as JSON
 * **split**: ``name``; ``node_type``, array ``gids`` int64 [S]
 * **edge_split**: ``edge_type``, ``name``; arrays of the split, as on disk: ``edge`` int64 [2, S], the user's ids, and
-  what belongs to it
-* **seeds**: ``node_type``, array ``ids`` (the user's; none: all nodes); ``node_type``, array ``gids`` int64 [S]
+  the arrays that belong to these edges
+* **seeds**: ``node_type``, and optionally an array ``ids`` of user ids, without which all nodes are meant;
+  ``node_type``, array ``gids`` int64 [S]
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ from glt_lightning.workers.transport.peer import Peer
 _CHUNK = 1 << 20  # user ids per request
 
 
-_SEED_BYTES = 24  # of memory for each node or id on the way to seeds: as an id, checked, and as sent
+_SEED_BYTES = 24  # of working memory for each node or id: int64 as received, as checked, and as sent
 
 
 class ClusterGraph:
-    """`data.graph.AnyGraph` over the local parts and, for operations on the whole graph, those of ``remote``.
+    """An `AnyGraph` over the local parts and, for operations on the whole graph, the parts of ``remote``.
 
     remote: the owners of the other parts; set once they are known.
     """
@@ -69,7 +68,7 @@ class ClusterGraph:
         return choose_seeds(self.schema, node_type, gids, user_ids)
 
     def _fetch(self, node_type: int, part: int) -> np.ndarray:
-        """The user ids of a part, from its owner."""
+        """Fetches the user ids of a part from its owner."""
         if self.remote is None:
             raise PartitionError(
                 f"{self.partition.directory}: part {part} is not local and its owner is unknown. "
@@ -87,7 +86,7 @@ class ClusterGraph:
 
 
 class GraphService:
-    """A server's operations for clients without a graph: ``info`` (the manifest), ``split``, ``edge_split`` and ``seeds``."""
+    """The operations of a server for clients without a graph: ``info`` (the manifest), ``split``, ``edge_split``, ``seeds``."""
 
     def __init__(self, graph: AnyGraph, parts: tuple[int, ...]) -> None:
         self._graph, self._parts = graph, parts
@@ -120,7 +119,7 @@ class GraphService:
 
 
 def _index(name: str, message: Message, count: int) -> int:
-    """The index of a type that a message names. Raises `DataError`."""
+    """Reads the index of a type from a message. Raises `DataError`."""
     index = message.header.get(name)
     if type(index) is not int or not 0 <= index < count:
         raise DataError(f"{name}: expected 0 to {count - 1}, got {index!r:.50}.")
@@ -133,7 +132,7 @@ def _seeds_message(seeds: Seeds) -> Message:
 
 
 class RemoteGraph:
-    """`data.graph.AnyGraph` of a server. Raises `PeerError`, with the server's name, if it does not answer."""
+    """An `AnyGraph` that asks a server. Raises `PeerError`, with the server's name, if it does not answer."""
 
     def __init__(self, server: Peer) -> None:
         self._server = server
@@ -192,9 +191,9 @@ class Role(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class DistContext:
-    """A process of a distributed job.
+    """The role and rank of a process in a distributed job.
 
-    rank, world_size: its number among the processes with its role, and the number of these.
+    rank, world_size: number of the process among those with its role, and their number.
     num_servers, num_clients: number of processes with these roles; None if unknown: a server serves any number of clients,
     which come and go.
     parts: the parts of the graph that this process maps.
@@ -225,12 +224,12 @@ class DistContext:
 
     @property
     def global_rank(self) -> int:
-        """Number among servers and clients together, servers first; a worker's is its rank."""
+        """Number among servers and clients together, servers first; the rank of a worker."""
         return self.num_servers + self.rank if self.is_client else self.rank
 
     @property
     def global_world_size(self) -> int | None:
-        """Number of all processes; None where the number of clients is not known."""
+        """Number of all processes; None if the number of clients is not known."""
         if self.is_worker:
             return self.world_size
         return None if self.num_clients is None else self.num_servers + self.num_clients
@@ -252,8 +251,8 @@ class DistContext:
 
 
 def placed_parts(slot: int, slots: int, num_parts: int) -> tuple[int, ...]:
-    """The parts of one of ``slots`` hosts, ranks or servers: every ``slots``-th one from ``slot`` on; with more slots
-    than parts, several slots have the same part.
+    """Returns the parts of one of ``slots`` hosts, ranks or servers: every ``slots``-th part from ``slot`` on; with more
+    slots than parts, several slots have the same part.
 
     >>> [placed_parts(slot, 2, 3) for slot in range(2)]
     [(0, 2), (1,)]

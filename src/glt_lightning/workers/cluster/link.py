@@ -17,7 +17,7 @@ _SECURITY, _DEADLINES, _RETRY, _LIMITS = SecurityOptions(), DeadlineOptions(), R
 
 
 def package_version() -> str:
-    """Version of this package: peers must have the same."""
+    """Returns the version of this package. Peers must have the same."""
     from glt_lightning.base import __version__
 
     return __version__
@@ -27,9 +27,9 @@ def package_version() -> str:
 class Link:
     """The identity and options with which a process connects to its peers. Plain values, to be sent to a child process.
 
-    job: name of the job; empty for servers, which serve any.  role: worker, client, server or tool.
-    name: how peers name this process in their errors.  graph: `partition_id`, "" if not known yet.
-    token: the job's secret where it does not come from ``security.token_file``.
+    job: name of the job; empty for servers, which serve any job.  role: worker, client, server or tool.
+    name: this process in the errors of its peers.  graph: identity of its partition, "" if not known yet.
+    token: the job's secret, if it does not come from ``security.token_file``.
     """
 
     job: str
@@ -43,7 +43,7 @@ class Link:
     limits: LimitOptions = _LIMITS
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, for a private channel: the token is among them."""
+        """Returns the fields as JSON values. Send them over private channels only: the token is among them."""
         return asdict(self)
 
     @classmethod
@@ -57,18 +57,18 @@ class Link:
         return cls(**{name: kinds[name](**value) if name in kinds else value for name, value in raw.items()})
 
     def named(self, name: str) -> Link:
-        """The same for another process of this rank, such as a sampler."""
+        """Returns the link of another process of this rank, such as a sampler."""
         return replace(self, name=name)
 
     def open_transport(self) -> Transport:
-        """Arrow Flight with this job's credentials. Raises `OptionError` for files that cannot be used."""
+        """Opens Arrow Flight with this job's credentials. Raises `OptionError` for files that cannot be used."""
         from glt_lightning.workers.transport.credentials import Credentials
         from glt_lightning.workers.transport.flight_transport import FlightTransport
 
         return FlightTransport(Credentials.load(self.security, self.token), self.deadlines, self.limits)
 
     def hello(self) -> dict[str, Any]:
-        """The greeting of this process."""
+        """Returns the greeting of this process."""
         return {
             "protocol": PROTOCOL,
             "version": package_version(),
@@ -79,11 +79,11 @@ class Link:
         }
 
     def peer(self, name: str, addresses: Sequence[str], transport: Transport) -> Peer:
-        """A peer by its name and the addresses at which any of its processes can be reached."""
+        """Makes a `Peer`. name: the peer in errors.  addresses: the addresses of its processes, any of which answers."""
         return Peer(name, addresses, transport, self.hello(), self.deadlines, self.retry)
 
     def greet(self, hello: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a peer's greeting. Raises `RefusedError` for another release, job or partition."""
+        """Answers a peer's greeting. Raises `RefusedError` for another release, job or partition."""
         mine = self.hello()
         peer = str(hello.get("name", "a peer without a name"))[:200]
         for key in ("protocol", "version"):
@@ -106,7 +106,7 @@ class Link:
 # Distinguishes a rank that is stopped or frozen from one that is busy.
 
 
-_STOPPED = "Tt"  # by a signal, or by a debugger
+_STOPPED = "Tt"  # states of a process in /proc: stopped by a signal, or by a debugger
 
 
 _BEATS = 10  # heartbeats within the limit, so that a few late ones are no loss
@@ -119,14 +119,14 @@ _PATIENCE = 5  # times the limit, for a rank that is silent but not stopped: it 
 
 
 class State(NamedTuple):
-    """letter: state in /proc (R, S, D, T, t, Z).  cpu: clock ticks that all threads of the process have used."""
+    """State of a process. letter: as in /proc (R, S, D, T, t, Z).  cpu: clock ticks that all its threads have used."""
 
     letter: str
     cpu: int
 
 
 def read_state(pid: int) -> State | None:
-    """The state of a process of this host; None if it is not visible, as in another container."""
+    """Reads the state of a process of this host; None if it is not visible, as in another container."""
     try:
         # the name, in parentheses, may contain anything
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -136,7 +136,7 @@ def read_state(pid: int) -> State | None:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process of this host is stopped by a signal or a debugger."""
+    """Tells whether a process of this host is stopped by a signal or a debugger."""
     state = read_state(pid)
     return state is not None and state.letter in _STOPPED
 
@@ -150,8 +150,8 @@ class Silence:
     process is lost after ``limit_s``; one that is not stopped, but neither sends nor computes, after several times as long.
 
     Args:
-        pids: Process of each rank to watch; 0 for one that is not visible, of which only heartbeats count.
-        limit_s: As above (``cluster.peer_silence_s``).
+        pids: Process id of each rank to watch; 0 for a process that is not visible, of which only heartbeats count.
+        limit_s: The longest silence of a stopped process (``cluster.peer_silence_s``).
         clock, look: Replacements of the real ones, for tests.
     """
 
@@ -177,7 +177,8 @@ class Silence:
         del self._heard_s[rank]
 
     def find(self) -> tuple[int, str] | None:
-        """A rank that has been silent for too long, and a description of its process. To be called every `beat_s`."""
+        """Returns a rank that has been silent for too long, and a description of its process; None if there is none. To be
+        called every `beat_s`."""
         now, before = self._clock(), self._looked_s
         self._looked_s = now
         if now - before > self.limit_s / 2:

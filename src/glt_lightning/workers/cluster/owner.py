@@ -24,11 +24,11 @@ _SLOTS = 16  # replies in flight that are written into recycled memory
 
 
 class Owner:
-    """The operations on the parts that a process maps: those of `sampler.questions`, and ``here`` (a heartbeat).
+    """The operations on the parts that a process maps: the questions of `sampling.questions`, and ``here`` (a heartbeat).
     Each question's module has its messages.
 
     reply_bytes: limit of one reply; larger answers take several.  works_for: pid of the process whose sampler this one is;
-    None: it samples for itself.  picker: that other processes may ask for.
+    None: it samples for itself.  picker: the picker that other processes may ask for.
 
     Raises `DataError` for a picker that cannot be made here.
     """
@@ -59,6 +59,7 @@ class Owner:
     @guarded()  # a truncated file becomes an error to the caller, and this process goes on
     def _answer(self, kind: type[OwnerQuestion[Any]], message: Message, caller: Caller) -> Message:
         work = kind.work(message.header, unpack(message), self._parts)
+        # Reserved before the work is done: questions of many callers at once must not exceed this host's memory.
         with caller.working(work.nbytes):
             reply = work.reply(partial(_require_caller, caller))
             layout, nbytes = lay_out(reply.shapes)
@@ -70,7 +71,7 @@ class Owner:
 
 
 def _require_caller(caller: Caller) -> None:
-    """Raises `PeerLostError` if nobody waits for the answer any more."""
+    """Raises `PeerLostError` if the caller does not wait for the answer any more."""
     if caller.is_gone():
         raise PeerLostError("the caller has left")
 
@@ -80,7 +81,7 @@ def _require_caller(caller: Caller) -> None:
 
 @dataclass(frozen=True)
 class OwnerAddresses:
-    """The owners of the same parts. name: for errors.  addresses: any of them answers for all."""
+    """The processes that own the same parts. name: their name in errors.  addresses: any of them serves all the parts."""
 
     name: str
     parts: tuple[int, ...]
@@ -97,9 +98,9 @@ class OwnerAddresses:
 def connect_owners(
     partition: LocalPartition, owners: Sequence[OwnerAddresses], link: Link, transport: Transport, turn: int = 0
 ) -> PeerRows:
-    """The parts that ``partition`` does not map, asked of their owners. Nothing is sent before the first question.
+    """Returns the `RemoteRows` of the parts that ``partition`` does not map. Nothing is sent before the first question.
 
-    turn: which address of an owner is tried first, so that callers spread over its processes.
+    turn: index of the address of each owner that is tried first, so that callers spread over its processes.
     Raises `PartitionError` for a part without an owner.
     """
     missing = set(range(partition.manifest.num_parts)) - set(partition.parts)
@@ -123,9 +124,11 @@ def connect_owners(
 
 
 class OwnerServer:
-    """Serves the mapped parts of ``partition`` at ``address`` (``host:port``, port 0 picks one). works_for, picker: see `Owner`.
+    """Serves the mapped parts of ``partition`` at ``address`` (``host:port``; port 0 picks a free port). Close it, which ends
+    the server and all calls.
 
-    Raises `OptionError` for an address that cannot be used. Close it: that ends the server and all calls.
+    works_for, picker: see `Owner`.
+    Raises `OptionError` for an address that cannot be used.
     """
 
     def __init__(
@@ -146,11 +149,11 @@ class OwnerServer:
 
     @property
     def address(self) -> str:
-        """Its address, with the actual port."""
+        """The address of the server, with the actual port."""
         return self._server.address
 
     def join(self, owners: Sequence[OwnerAddresses], turn: int = 0) -> PeerRows:
-        """Sets the owners of the other parts."""
+        """Connects to the owners of the other parts. turn: see `connect_owners`."""
         self.rows = connect_owners(self._partition, owners, self._link, self._transport, turn)
         return self.rows
 
@@ -162,14 +165,14 @@ class OwnerServer:
         self._owner.close()
 
 
-# The status of a graph server, for whoever asks from outside of a job.
+# The status of a graph server, for tools outside of a job.
 
 
 _HEALTH_S = 5.0  # an orchestrator's probe must get an answer
 
 
 def ask_status(address: str, cluster: ClusterOptions) -> Mapping[str, Any]:
-    """The status of a server: one attempt. Raises `PeerError` naming it."""
+    """Asks a graph server for its status, with one attempt. Raises `PeerError`, with the server's address."""
     parse_address("address", address)
     given = cluster.deadlines
     deadlines = replace(

@@ -19,7 +19,8 @@ A = TypeVar("A")
 
 @dataclass
 class Traffic:
-    """Totals of a process's calls to its peers. remote_rows: rows of attributes; round_trips: calls; bytes: as sent."""
+    """Totals of a process's calls to its peers. remote_rows: rows of attributes.  round_trips: calls.  bytes_out, bytes_in:
+    bytes of bodies.  retries: calls sent again.  reconnects: connections made after the first."""
 
     remote_rows: int = 0
     round_trips: int = 0
@@ -30,9 +31,9 @@ class Traffic:
 
 
 class PeerRows:
-    """`sampler.source.RemoteRows` over one `Peer` per owner. Thread-safe. Closes its peers.
+    """The `RemoteRows` over one `Peer` per owner. Thread-safe. Closes its peers.
 
-    owner_of_part: int32 [P]; 0 for local parts, k for those of ``peers[k - 1]``.
+    owner_of_part: int32 [P]; 0 for local parts, k for the parts of ``peers[k - 1]``.
     """
 
     def __init__(self, owner_of_part: np.ndarray, peers: Sequence[Peer]) -> None:

@@ -23,10 +23,10 @@ def make_topology(
     budget: int,
     progress: bool | None = None,
 ) -> TopologyCache | None:
-    """Caches the lists of the hottest remote nodes; None where not one fits.
+    """Caches the neighbour lists of the hottest remote nodes. Returns None if not one list fits.
 
-    hottest: for each node type gids (int64) of nodes that are not mapped here, hottest first; types share the budget
-    evenly by their numbers of rows.  budget: bytes. Filling takes twice as much memory.
+    hottest: for each node type the gids (int64) of nodes that are not mapped here, hottest first; types share the budget
+    in proportion to their numbers of nodes.  budget: bytes. Filling takes twice as much memory.
 
     Raises `OptionError` if the host has too little memory, `PeerError` if an owner does not answer.
     """
@@ -65,7 +65,8 @@ def make_topology(
 def _of_type(
     partition: LocalPartition, remote: RemoteRows, node_type: int, order: np.ndarray, budget: int, done: Any
 ) -> tuple[np.ndarray, np.ndarray, dict[int, NeighborLists]]:
-    """Nodes of one type, ascending, their user's ids, and their lists by edge type."""
+    """Fetches the lists of the hottest nodes of one type. Returns their gids, ascending, their user ids, and their lists by
+    edge type."""
     schema = partition.schema
     edge_types = [r for r, t in enumerate(schema.destination_types()) if t == node_type]
     edge_bytes = {r: _edge_bytes(partition.manifest, r) for r in edge_types}
@@ -100,7 +101,7 @@ def _edge_bytes(manifest: Manifest, edge_type: int) -> int:
 def _answers(
     partition: LocalPartition, remote: RemoteRows, node_type: int, order: np.ndarray, edge_types: Sequence[int]
 ) -> Iterator[tuple[np.ndarray, np.ndarray, dict[int, Picks]]]:
-    """Yields chunk after chunk, in the order of the nodes: gids, user ids, all neighbours by edge type."""
+    """Yields gids, user ids and all neighbours by edge type, a chunk at a time, in the order of the nodes."""
     manifest, schema, wire = partition.manifest, partition.schema, wire_dtype(partition.manifest)
     bounds = np.asarray(manifest.bounds[node_type], dtype=np.int64) + manifest.offsets[node_type]
     router = Router(bounds, remote.owner_of_part, remote.num_owners, wire)
@@ -108,7 +109,7 @@ def _answers(
     for first in range(0, len(order), _CHUNK):
         ids = order[first : first + _CHUNK]
         route = router(ids, np.zeros(remote.num_owners, dtype=np.int64))
-        asked = []
+        asked = []  # of all owners before the first answer is awaited, so that they work at the same time
         for owner in range(1, remote.num_owners):
             if len(theirs := route.of(owner)):
                 expand = Expand(0, 0, fanouts, DrawOptions(with_edge=True), {node_type: theirs})
@@ -152,7 +153,7 @@ def _first_rows(picks: Picks, rows: int) -> Picks:
 
 
 def _reordered(picks: Picks, order: np.ndarray) -> Picks:
-    """The lists in another order."""
+    """Puts lists in another order."""
     at = entries_of(order, picks.counts.astype(np.int64))
     assert picks.edge_rows is not None
     return Picks(picks.counts[order], picks.neighbors[at], picks.edge_rows[at])

@@ -1,1 +1,1 @@
-"""Who makes batches: this process, or sampler processes beside it."""
+"""The producers of batches: this process, or sampler processes beside it."""

@@ -25,7 +25,7 @@ class Producer(Protocol):
 
     @property
     def fresh_slots(self) -> int:
-        """Number of batches in one-off memory, because the program references the batches of all slots."""
+        """Number of batches that got one-off memory, because the program still referenced the batches of all slots."""
 
     def stream(self, config: SamplerConfig, requests: Iterator[BatchRequest]) -> Iterator[Sample]:
         """Yields one `Sample` per request. Nothing happens before the first ``next``; closing the iterator early is fine."""
@@ -35,15 +35,15 @@ class Producer(Protocol):
 
 
 class JoiningProducer(Producer, Protocol):
-    """A producer whose samplers serve the local parts, and request rows of the other parts from samplers of other ranks."""
+    """A producer whose samplers serve the local parts to other ranks, and request rows of the other parts from these ranks."""
 
     @property
     def traffic(self) -> Traffic:
         """Traffic of samplers in this process so far; sampler processes count their own."""
 
     def addresses(self) -> list[str]:
-        """The addresses at which its samplers serve their parts; waits until all do. Raises `SamplerError` if one does not
-        start."""
+        """Returns the addresses at which the samplers serve their parts; waits until all do. Raises `SamplerError` if one does
+        not start."""
 
     def join(self, owners: Sequence[OwnerAddresses]) -> None:
         """Sends the samplers the owners of the other parts."""
@@ -52,14 +52,15 @@ class JoiningProducer(Producer, Protocol):
         """Sends the samplers the handle of this host's remote cache, which they use from now on."""
 
     def tend(self) -> None:
-        """Replaces samplers that died: other ranks may need them while this one takes no batches. From another thread."""
+        """Replaces samplers that died: other ranks may need them while this one takes no batches. For another thread than the
+        one that takes batches."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerSetup:
     """The options and collaborators of a rank's producer.
 
-    pin: page-locks the memory of batches; None: it is not page-locked.  device: that trains, by torch's name.
+    pin: page-locks the memory of batches; None: it is not page-locked.  device: torch's name of the training device.
     """
 
     ranks: Ranks
@@ -71,26 +72,27 @@ class ProducerSetup:
 
 class SampledGraph(AnyGraph, Protocol):
     """A graph that opens the producer of its batches: in this rank (`loader.mapped`), in the ranks of several hosts together
-    (`loader.hosts`), or on graph servers (`server.served`)."""
+    (`loader.hosts`), or on graph servers (`workers.server.served`)."""
 
     def open_producer(self, setup: ProducerSetup, opened: ExitStack) -> tuple[Producer, Any]:
-        """Opens the producer of one rank, and gives ``opened`` what closes it. A collective call of ``setup.ranks``.
+        """Opens the producer of one rank. ``opened`` closes it, and everything that was opened for it. A collective call of
+        ``setup.ranks``.
 
-        Returns the producer, and the rows on the training device that its batches leave out (`loader.device_rows`), or None.
+        Returns the producer, and the rows on the training device that its batches leave out, or None.
         """
 
 
 # A rank and its means to agree with the other ranks of its job.
 
 
-Exchange = Callable[[str], list[str]]  # gives every rank the texts of all ranks, in rank order; a collective call
+Exchange = Callable[[str], list[str]]  # returns the texts of all ranks on every rank, in rank order; a collective call
 
 
-GatherCounts = Callable[[int], list[int]]  # the same for one number of each rank
+GatherCounts = Callable[[int], list[int]]  # returns the numbers of all ranks on every rank, in rank order; collective
 
 
 def alone(text: str) -> list[str]:
-    """The `Exchange` of a process without peers."""
+    """Returns the text alone: the `Exchange` of a process without peers."""
     return [text]
 
 
@@ -99,10 +101,10 @@ class Ranks:
     """The rank of this process and its collective calls. Components that have to agree with other ranks take this object.
 
     rank, world_size: the number of this process, and the number of ranks.
-    exchange: returns the texts of all ranks on every rank. By default only the own text, so that nothing is shared with
-    other ranks of the host.
+    exchange: returns the texts of all ranks on every rank. By default it returns only the text of this rank, so that
+    nothing is shared with other ranks of the host.
     gather_counts: returns the numbers of all ranks on every rank; None if ranks need not agree on numbers.
-    name: of this rank, for messages; no other rank has it. "": ``rank N``.
+    name: this rank's name in messages, which no other rank has. "": ``rank N``.
 
     >>> Ranks(rank=1, world_size=4).name
     'rank 1'
@@ -134,12 +136,12 @@ _SHARE = 8  # 1/8 of the available memory: the page cache of the graph, the mode
 
 
 def memory_for_batches(processes: int = 1) -> int:
-    """Bytes of batches in flight that ``auto`` allows each of ``processes`` processes of this host."""
+    """Returns the bytes of batches in flight that ``channel_size: auto`` allows each of ``processes`` processes of a host."""
     return max(1, available_memory() // _SHARE // processes)
 
 
 def with_channel_bytes(sampling: SamplingOptions, ranks_on_host: int) -> SamplingOptions:
-    """The options with a number in place of ``channel_size: auto``. It may differ between ranks: no batch depends on it."""
+    """Replaces ``channel_size: auto`` by a number of bytes. It may differ between ranks: no batch depends on it."""
     if sampling.channel_size != "auto":
         return sampling
     return replace(sampling, channel_size=memory_for_batches(ranks_on_host))
@@ -148,8 +150,8 @@ def with_channel_bytes(sampling: SamplingOptions, ranks_on_host: int) -> Samplin
 class InFlight:
     """The limit of batches in flight of a loader: requested or made, and not yet delivered.
 
-    most: limit regardless of their size.  why: the options that give it, for the log.  budget: bytes of all loaders of the
-    rank together; None: no limit.
+    most: limit of their number, regardless of their size.  why: the options that set it, for the log.  budget: bytes of all
+    loaders of the rank together; None: no limit.
     """
 
     def __init__(self, most: int, why: str, budget: int | None) -> None:
@@ -161,14 +163,14 @@ class InFlight:
         return cls(most, why, with_channel_bytes(sampling, 1).channel_bytes)
 
     def allowed(self, largest: int, others: int = 0) -> int:
-        """Number of batches that may be in flight now.
+        """Returns the number of batches that may be in flight now.
 
         largest: bytes of the loader's largest batch so far, 0 before the first.  others: bytes in flight for the other
         loaders of the rank.
         """
         if self._budget is None:
             return self._most
-        if not largest:
+        if not largest:  # the size is unknown before the first batch: with many, the first ones might exceed the memory
             return min(LEAST, self._most)
         return min(self._most, max(LEAST, (self._budget - others) // largest))
 

@@ -16,7 +16,7 @@ from glt_lightning.kernels import child
 
 
 class _Order:
-    """A process to start; then that process, or the error of starting it."""
+    """A process to start. started: the process, or the error of starting it."""
 
     def __init__(self, argv: list[str], fd: int, environment: Mapping[str, str] | None) -> None:
         self._argv, self._fd, self._environment = argv, fd, environment
@@ -34,8 +34,8 @@ class _Order:
 class Starter:
     """Starts child processes, all from one thread. Close it when they have ended.
 
-    The kernel kills a child when its parent ends (`ops.child`), and takes the thread that started it for the parent. So that
-    thread must last as long as the children, which a thread of the user's, or one that only replaces a process, may not.
+    The kernel kills a child when its parent ends (`kernels.child`), where the parent is the thread that started the child.
+    That thread must last as long as the children; a thread of the user's, or one that only replaces a process, may not.
     """
 
     def __init__(self) -> None:
@@ -48,9 +48,9 @@ class Starter:
     def start(
         self, module: str, sock: socket.socket, environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """A process that runs ``main(fd)`` of a module, with ``sock`` as that file descriptor. Raises `OSError`."""
+        """Starts a process that runs ``main(fd)`` of a module, with ``sock`` as that file descriptor. Raises `OSError`."""
         fd = sock.fileno()
-        # -P: or files beside `ops.child` would be imported in place of standard library modules of the same name
+        # -P: or files beside `kernels.child` would be imported in place of standard library modules of the same name
         argv = [sys.executable, "-P", child.__file__, str(os.getpid()), json.dumps(sys.path), module, str(fd)]
         order = _Order(argv, fd, environment)
         with self._lock:
@@ -60,7 +60,7 @@ class Starter:
         return order.started.result()
 
     def close(self) -> None:
-        """Ends the thread, and with it the kernel ends children that still run. Safe to call twice."""
+        """Ends the thread; with it the kernel ends children that still run. Safe to call twice."""
         with self._lock:
             self._closed = True
             self._orders.put(None)

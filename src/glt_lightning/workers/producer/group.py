@@ -1,4 +1,17 @@
-"""Worker mode over several hosts: the samplers of each rank serve the parts of their host to those of other ranks."""
+"""Worker mode over several hosts: the samplers of each rank serve the parts of their host to the samplers of other ranks.
+
+**Protocol.** Every rank takes the same steps in the same order, since some of them are collective calls:
+
+1. the samplers start and listen at free ports (`JoiningProducer.addresses`);
+2. the ranks exchange their partition's identity, parts and addresses (`_exchange_owners`);
+3. each rank sends its samplers the owners of the other parts (`JoiningProducer.join`), and connects to them itself;
+4. with ``cache.ratio`` or ``cache.bytes`` one rank of each host fills the remote cache, and the others open it
+   (`SharedCache`).
+
+From step 1 on, a thread replaces samplers that die (`_Keeper`), because other ranks wait for them while this rank
+trains. A watch (`OwnerWatch`) asks every owner for a sign of life, because a rank in a collective call of torch does not
+notice that another one is gone.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +50,7 @@ class WorkerGroup:
         producer: The producer with the samplers of this rank.
         link: Identity and options of this rank towards its peers.
         setup: The setup of the producer.
-        on_loss: Called when a rank is lost for longer than the deadlines allow; see `watch.OwnerWatch`.
+        on_loss: Called when a rank is lost for longer than the deadlines allow; see `OwnerWatch`.
         silence_s: How long a rank may be stopped while its sampler processes go on.
     """
 
@@ -55,6 +68,7 @@ class WorkerGroup:
         partition, processes = graph.partition, setup.sampling.num_workers
         with ExitStack() as opened:  # closed in the opposite order
             addresses = producer.addresses()
+            # From here on other ranks may call these samplers, also while this rank still waits for them in the exchange.
             keeper = _Keeper(producer) if processes else None
             if keeper is not None:
                 opened.callback(keeper.close)
@@ -75,12 +89,12 @@ class WorkerGroup:
             self._opened = opened.pop_all()
 
     def close(self) -> None:
-        """Safe to call twice."""
+        """Ends the connections to other ranks. Safe to call twice."""
         if self._watch is not None:
-            self._watch.stop()
+            self._watch.stop()  # first: peers that end in turn are no loss
         self._opened.close()
         if self._watch is not None:
-            self._watch.close()
+            self._watch.close()  # last: its call in flight ends with the connections
 
 
 class _Keeper:
@@ -103,7 +117,8 @@ class _Keeper:
 def _exchange_owners(
     setup: ProducerSetup, link: Link, mapped: tuple[int, ...], addresses: list[str]
 ) -> list[OwnerAddresses]:
-    """The owners of all parts, ranks with the same parts as one. Raises `PartitionError` if the partitions differ."""
+    """Returns the owners of all parts; ranks with the same parts are one owner. Raises `PartitionError` if the partitions
+    of the ranks differ."""
     mine = json.dumps({"name": link.name, "graph": link.graph, "parts": list(mapped), "addresses": addresses})
     group: dict[tuple[int, ...], list[dict[str, Any]]] = {}
     for text in setup.ranks.exchange(mine):
@@ -134,7 +149,7 @@ class SharedCache:
     """The remote cache of this rank's host. Collective: all ranks construct theirs at the same time, with the same options.
     Close it.
 
-    handle: with which samplers open it.
+    handle: opens the cache in samplers, as JSON values.
     Raises as `CacheMaker` on the rank that fills it, and `PeerError` on the other ranks.
     """
 
@@ -152,15 +167,16 @@ class SharedCache:
             raise
 
     def close(self) -> None:
-        """Its memory is freed with the last process that maps it."""
+        """Closes the cache. Its memory is freed with the last process that maps it."""
         if self._own is not None:
             self._own.close()
 
 
 def shared_host_tier(partition: LocalPartition, options: CacheOptions, ranks: Ranks) -> HostTier | None:
-    """The host tier of the mapped parts; None without ``cache.memory``. Close it. Collective: all ranks call it.
+    """Makes the host tier of the mapped parts, or opens the one that another rank of this host made; None without
+    ``cache.memory``. Close it. Collective: all ranks call it.
 
-    Raises `OptionError` if this host has less memory.
+    Raises `OptionError` if this host has too little memory.
     """
     budget = options.memory_bytes
     if budget is None:
@@ -184,7 +200,7 @@ def shared_host_tier(partition: LocalPartition, options: CacheOptions, ranks: Ra
 
 
 def share_uva(batch: BatchArrays, ranks: Ranks) -> Callable[[Sequence[str]], SharedArrays | None]:
-    """For `store.device_store.open_store`, whose ``share`` it is. The caller closes its result.
+    """Returns the function that `graph.device_store.open_store` takes as ``share``. The caller closes the function's result.
 
     Collective: all ranks call the returned function once, also those that need no arrays: the ranks of a host that map the
     same parts share the arrays that any of them needs. Raises as `copy_for_uva` on the rank that copies, and `PeerError` on
@@ -223,7 +239,7 @@ class SamplerGpus:
     """The GPUs of sampler processes, and the host memory that they read. Collective: all ranks construct theirs at the same
     time. Close it after the processes.
 
-    source: None if the CPU samples.  Raises as `share_uva`.
+    source: the GPUs; None if the CPU samples.  Raises as `share_uva`.
     """
 
     def __init__(self, partition: LocalPartition, source: DeviceSource | None, ranks: Ranks) -> None:

@@ -18,8 +18,8 @@ class HostParts:
     """Opens the host tier (``cache.memory``) and the memory that GPUs of sampler processes read, once per host. Collective:
     all ranks construct theirs at the same time. Close it after the samplers.
 
-    partition: the mapped parts, with their host tier.  gpus: of the sampler processes; None: the CPU samples.
-    Raises `OptionError` for more memory than this host has, on other ranks `PeerError`.
+    partition: the mapped parts, with their host tier.  gpus: the GPUs of the sampler processes; None: the CPU samples.
+    Raises `OptionError` if this host has too little memory, on other ranks `PeerError`.
     """
 
     def __init__(self, partition: LocalPartition, cache: CacheOptions, gpus: DeviceSource | None, ranks: Ranks) -> None:
@@ -34,7 +34,7 @@ class HostParts:
             self._opened = opened.pop_all()
 
     def source(self, link: Link | None = None, **changes: Any) -> SamplerSource:
-        """The `SamplerSource` of these parts; the arguments are its fields."""
+        """Makes the `SamplerSource` of these parts. link, changes: its other fields."""
         return SamplerSource.of(self.partition, link, gpus=self._gpus, **changes)
 
     def close(self) -> None:

@@ -35,7 +35,7 @@ class LoaderRun(Generic[Task]):
         return self._next
 
     def asked(self, task: Task) -> None:
-        """Notes that the next request was sent, as ``task``."""
+        """Notes that the request of `peek` was sent, as ``task``."""
         self._next = None
         self.tasks.append(task)
 
@@ -44,9 +44,9 @@ class LookAhead(ABC, Generic[Task, Made]):
     """The `Producer.stream` of producers whose batches are made by a process, a server or a thread. A subclass defines how
     one batch is requested (`_ask`), waited for (`_wait`) and turned into a `Sample` (`_deliver`).
 
-    in_flight: the limit of batches in flight.  in_use: batches that count among these while training has them: 1 if they
-    take the memory of a device.  turn: a lock that is held while batches are requested and waited for, and not while
-    training has one.
+    in_flight: the limit of batches in flight.  in_use: number of batches in training that count among them: 1 if batches
+    take the memory of a device, else 0.  turn: a lock that is held while batches are requested and waited for, and not
+    while a batch is in training.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class LookAhead(ABC, Generic[Task, Made]):
         self._run_ids = count(1)
 
     def stream(self, config: SamplerConfig, requests: Iterator[BatchRequest]) -> Iterator[Sample]:
-        """As `Producer.stream`."""
+        """Yields one `Sample` per request, as `Producer.stream`."""
         run: LoaderRun[Task] = LoaderRun(next(self._run_ids), config, requests, largest=self._sizes.get(config, 0))
         with self._turn:
             self._check_open()
@@ -90,6 +90,7 @@ class LookAhead(ABC, Generic[Task, Made]):
             ended = self._ended.popleft()
             self._runs.pop(ended.id, None)
             self._drop(ended)
+        # `list` first: another loader's stream may begin on another thread while this one iterates over the runs.
         others = [each for each in list(self._runs.values()) if each is not run]
         allowed = self._in_flight.allowed(run.largest, sum(len(each.tasks) * each.largest for each in others))
         self._expect(allowed, others)
@@ -111,7 +112,7 @@ class LookAhead(ABC, Generic[Task, Made]):
 
     @abstractmethod
     def _ask(self, run: LoaderRun[Task], request: BatchRequest) -> Task | None:
-        """Requests a batch. None: there is no memory for another one now; for the first there must be."""
+        """Requests a batch. Returns None if there is no memory for another one now; for the first of a run there must be."""
 
     @abstractmethod
     def _wait(self, run: LoaderRun[Task], task: Task) -> Made:
@@ -119,17 +120,17 @@ class LookAhead(ABC, Generic[Task, Made]):
 
     @abstractmethod
     def _nbytes(self, made: Made) -> int:
-        """Bytes of a batch within the budget; 0 without a budget."""
+        """Returns the bytes of a batch that count against the budget; 0 if there is no budget."""
 
     @abstractmethod
     def _deliver(self, made: Made) -> Sample:
-        """The batch for training."""
+        """Returns the batch for training."""
 
     def _expect(self, allowed: int, others: list[LoaderRun[Task]]) -> None:
-        """Called before requests: ``allowed`` batches of a run may be in flight, besides those of ``others``."""
+        """Prepares for requests: ``allowed`` batches of a run may be in flight, besides the batches of ``others``."""
 
     def _leave(self, run: LoaderRun[Task]) -> None:
-        """Called when a run ends, from any thread and possibly from a finalizer: it must take no lock."""
+        """Notes that a run ends. Called from any thread and possibly by a finalizer, so it must take no lock."""
 
     def _drop(self, run: LoaderRun[Task]) -> None:
-        """Called for an ended run later, with the lock held."""
+        """Frees the batches of an ended run. Called after `_leave`, with the lock held."""

@@ -18,7 +18,7 @@ def once_per_host(ranks: Ranks, parts: Sequence[int], make: Callable[[int], Any]
     """Calls ``make`` on the first of the ranks of a host that map the same parts, and returns its result, a JSON value, on
     all of these.
 
-    Collective: all ranks call it. make: called with the number of these ranks.
+    Collective: all ranks call it. make: called with the number of ranks that share its result.
     Raises the error of ``make``; on other ranks, also of other hosts, `PeerError` with its text.
     """
     mine = [ranks.name, host_name(), list(parts)]
@@ -30,6 +30,7 @@ def once_per_host(ranks: Ranks, parts: Sequence[int], make: Callable[[int], Any]
             made = make(len(sharing))
         except Exception as raised:
             error = raised
+    # Reached on every rank, also where ``make`` raised: the others would wait in the exchange for ever.
     results = [json.loads(text) for text in ranks.exchange(json.dumps([made, None if error is None else str(error)]))]
     if error is not None:
         raise error
@@ -64,7 +65,7 @@ def on_all_or_none(ranks: Ranks, make: Callable[[], T], undo: Callable[[T], obje
 
 
 def host_name() -> str:
-    """An identity that processes share if they can open each other's files by ``/proc``: the boot of the host, the process
-    namespace and the user."""
+    """Returns an identity that processes share if they can open each other's files by ``/proc``: the boot id of the host, the
+    process namespace and the user."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}/{os.getuid()}"

@@ -27,9 +27,9 @@ _MOST_PAUSE_S = 10.0
 class Failure:
     """The failure of a process: it died, hangs or raised.
 
-    message: its name and the event, without a full stop.  traceback: in that process, or "".
-    tasks: those that it did not finish.  offending: the task that raised, if one did.  kind: name of that error.
-    final: it could not open the graph, so a new process would fail as well.
+    message: name of the process and the event, without a full stop.  traceback: the one in that process, or "".
+    tasks: the tasks that it did not finish.  offending: the task that raised, if one did.  kind: name of its error.
+    final: the process could not open the graph, so a new one would fail as well.
     in_vain: number of processes in a row with this index, this one included, that ended before they made a batch.
     """
 
@@ -56,9 +56,9 @@ class SamplerPool:
     serves at the same address and is sent the owners of the other parts. The tasks that ``on_failure`` returns go to the
     least busy process; one that is to be made `alone` waits for a process without other tasks.
 
-    threads: batches that a process makes at once.  timeout_s: for a message to or from a process that has begun.
-    resilient: for a server, whose clients share processes: a process stays after an exception and goes on with its other
-    tasks, and a start that fails is retried. Otherwise the process is replaced, and a failed start raises.
+    threads: number of batches that a process makes at once.  timeout_s: the deadline of a message whose transfer has begun.
+    resilient: a process that raised goes on with its other tasks, and a start that fails is retried; for a server, whose
+    clients share processes. Otherwise the process is replaced, and a failed start raises.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class SamplerPool:
         return [process for process in self._processes if process is not None]
 
     def is_open(self, process: SamplerProcess) -> bool:
-        """Whether a process has opened the graph."""
+        """Tells whether a process has opened the graph."""
         return process.index in self._opened
 
     @property
@@ -103,7 +103,7 @@ class SamplerPool:
         return len(self._waiting) + sum(len(process.tasks) for process in self.processes)
 
     def wait_open(self, timeout_s: float) -> bool:
-        """Waits until every process has opened the graph; False if that takes longer."""
+        """Waits until every process has opened the graph. Returns False if that takes longer than ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
         while len(self._opened) < len(self._processes):
             left_s = deadline - time.monotonic()
@@ -136,7 +136,7 @@ class SamplerPool:
         self._spread()
 
     def drop(self, run: int) -> None:
-        """Drops queued batches of a run in all processes, which then answer without a batch."""
+        """Drops queued batches of a run in all processes, which then reply without a batch."""
         for process in self.processes:
             if any(task.run == run for task in process.tasks.values()):
                 process.drop(run)
@@ -147,8 +147,8 @@ class SamplerPool:
             process.forget(slot)
 
     def poll(self, timeout_s: float, also: int | None = None) -> Iterator[tuple[BatchTask, dict[str, Any]]]:
-        """Yields finished tasks with the reply of the process. Waits for at least one message or death, or until the file
-        descriptor ``also`` is readable."""
+        """Yields finished tasks with the reply of the process. Waits up to ``timeout_s`` for a message or the end of a process,
+        or until the file descriptor ``also`` is readable."""
         poll = select.poll()
         by_fd = {process.fileno(): process for process in self.processes}
         for fd in (*by_fd, *([] if also is None else [also])):
@@ -196,6 +196,11 @@ class SamplerPool:
                 self._replace(process, f"accepts no requests ({error})")
 
     def _next(self) -> tuple[SamplerProcess, BatchTask] | None:
+        """Chooses the next task to submit, and its process; None if no process can take one.
+
+        A task to be made alone reserves the least busy process, which gets no new tasks until it is idle: otherwise a busy
+        pool would never have an idle process for it.
+        """
         free = [p for p in self.processes if not any(task.alone for task in p.tasks.values())]
         if not free or not self._waiting:
             return None
@@ -212,6 +217,7 @@ class SamplerPool:
         return None if task is None or not unreserved else (min(unreserved, key=lambda p: len(p.tasks)), task)
 
     def _take(self, process: SamplerProcess, header: dict[str, Any]) -> tuple[BatchTask, dict[str, Any]] | None:
+        """Handles a message of a process. Returns a finished task and its reply, or None for any other message."""
         if "opened" in header:
             self._opened.add(process.index)
             if header["address"] is not None:
@@ -261,7 +267,7 @@ class SamplerPool:
         message, in_vain = f"{process.name} {reason}", self._in_vain[index]
         again = list(self._on_failure(Failure(message, traceback, tasks, offending, kind, final, in_vain)))
         self.restarts += 1
-        self._waiting.extendleft(reversed(again))
+        self._waiting.extendleft(reversed(again))  # in front and in order: training waits for the oldest batch
         self._start_due()
         self._spread()
 
@@ -273,6 +279,7 @@ class SamplerPool:
         now = time.monotonic()
         for index in [index for index, due_s in self._due_s.items() if due_s <= now]:
             del self._due_s[index]
+            # At the address of the process before it: its peers have no other, and `join` is not repeated on their side.
             source = replace(self._source, serve=self._addresses.get(index, self._source.serve))
             try:
                 process = SamplerProcess(index, source, self._threads, self._timeout_s, self._starter)

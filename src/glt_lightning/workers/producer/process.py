@@ -1,4 +1,4 @@
-"""One sampler process: the side of the trainer or server that owns it."""
+"""A sampler process, as the trainer or server that owns it sees it; and what notices that a process was lost or stopped."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from glt_lightning.workers.transport.peer import Peer
 LEAVE_S = 2.0  # for a sampler to end after its socket was closed; a healthy one takes milliseconds
 
 
-_EXIT_S = 10.0  # to end after SIGKILL: one that waits for a disk ends only when the disk answers
+_EXIT_S = 10.0  # for a process to end after SIGKILL: one that waits for a disk ends only when the disk answers
 
 
 def batches_at_once(source: SamplerSource, num_workers: int, concurrency: int) -> int:
-    """Number of batches that one process makes at once. If all rows are in memory, more batches than cores would only cost
-    memory and delay the next batch; if some are remote or on disk, other batches go on while one waits."""
+    """Returns the number of batches that one process makes at once. If all rows are in memory, more batches than cores would
+    only take memory and delay the next batch; if some rows are remote or on disk, other batches go on while one waits."""
     if source.waits:
         return concurrency
     return min(concurrency, max(1, usable_cores() // num_workers))
 
 
 def exit_reason(process: subprocess.Popen[bytes], wait_s: float) -> str:
-    """A description of how a child ended, after its socket was closed."""
+    """Describes how a child ended, after its socket was closed. Waits ``wait_s`` for its end."""
     try:
         code = process.wait(wait_s)
     except subprocess.TimeoutExpired:
@@ -53,7 +53,7 @@ def exit_reason(process: subprocess.Popen[bytes], wait_s: float) -> str:
 
 @dataclass(eq=False)
 class BatchTask:
-    """One requested batch: the slot to write it to and, later, the sampler's reply."""
+    """A requested batch: the slot to write it to and, later, the sampler's reply."""
 
     run: int
     config: SamplerConfig
@@ -106,10 +106,10 @@ class SamplerProcess:
         return self.sock.fileno()
 
     def submit(self, task: BatchTask) -> None:
-        """Requests one batch. Raises `ClosedError` if the process is gone; the task stays in ``tasks`` then as well, so that it
-        is among those of the failure."""
+        """Requests one batch. Raises `ClosedError` if the process is gone; the task is in ``tasks`` then as well, so that it is
+        among the tasks of the failure."""
         if not self.tasks:
-            self.heard_s = time.monotonic()
+            self.heard_s = time.monotonic()  # an idle process sends nothing: its silence counts from its first task
         self.tasks[task.key] = task
         slot = task.slot
         header, body = write_request(task.request)
@@ -118,6 +118,7 @@ class SamplerProcess:
             self._configs[task.config] = len(self._configs)
             header["config"] = write_config(task.config)
         header["config_id"] = self._configs[task.config]
+        # The process keeps the descriptor of a slot that comes again, so it is sent once.
         fds = [] if slot.index in self._known_slots else [slot.fd]
         if not task.once:
             self._known_slots.add(slot.index)
@@ -146,7 +147,7 @@ class SamplerProcess:
                 send(self.sock, {"op": "forget", "slot": slot})
 
     def exit_reason(self) -> str:
-        """A description of how the process ended, after its socket was closed."""
+        """Describes how the process ended, after its socket was closed."""
         return exit_reason(self._process, LEAVE_S)
 
     def kill(self) -> None:
@@ -175,13 +176,16 @@ class SamplerProcess:
 # Notices that a process of another host is lost or stopped while this one is blocked, for instance in a collective call.
 
 
-# Called on the watch's thread with the reason of a loss, and the event that is set when the watch is closed.
+# Called on the watch's thread with the reason of a loss, and an event that is set when the watch is closed.
 OnLoss = Callable[[str, threading.Event], None]
 
 
 def end_by_deadline(name: str, timeout_s: float, option: str) -> OnLoss:
-    """Says that another rank is gone, and ends this process ``timeout_s`` later: it may be in a collective call that waits for
-    that rank for ever. name: of this process.  option: that says how long."""
+    """Returns an `OnLoss` that prints the loss of another rank, and ends this process ``timeout_s`` later: it may be in a
+    collective call that waits for that rank for ever.
+
+    name: this process, in messages.  option: the option that sets ``timeout_s``, in messages.
+    """
 
     def end(reason: str, left: threading.Event) -> None:
         _say(f"error: {reason} {name} cannot go on.")
@@ -197,13 +201,13 @@ def _say(line: str) -> None:
 
 
 class OwnerWatch:
-    """Calls ``here`` of each peer every ``every_s`` seconds, and ``on_loss`` for the first one that is lost: it does not
-    answer for ``reconnect_s``, or its sampler processes answer, but report for ``silence_s`` that the process they work for
-    is stopped. Close it."""
+    """Calls the operation ``here`` of each peer every ``every_s`` seconds, and ``on_loss`` for the first peer that is lost:
+    one that does not answer for ``reconnect_s``, or whose sampler processes answer, but report for ``silence_s`` that the
+    process they work for is stopped. Close it."""
 
     def __init__(self, peers: Sequence[Peer], every_s: float, silence_s: float, on_loss: OnLoss) -> None:
         self._peers, self._every_s, self._silence_s, self._on_loss = peers, every_s, silence_s, on_loss
-        # Rounds in a row in which it was stopped. Not seconds: while this process was stopped itself, time passed unobserved.
+        # Rounds in a row in which each was stopped. Not seconds: while this process was stopped itself, time passed unobserved.
         self._stopped = [0] * len(peers)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="glt-owner-watch", daemon=True)
@@ -251,8 +255,8 @@ _LATE_S = 5.0  # a wait that ends later than this was a stop, and not a busy mac
 
 
 class StandStill:
-    """Whether this process was stopped (a terminal's Ctrl-Z, a scheduler that suspends jobs): the processes that it waits for
-    probably were, too, and what they sent before is not read yet.
+    """Notices that this process was stopped (a terminal's Ctrl-Z, a scheduler that suspends jobs). Then the processes that it
+    waits for were probably stopped, too, and messages that they sent before are not read yet.
 
     clock: the monotonic clock, or that of a test.
     """
@@ -261,6 +265,6 @@ class StandStill:
         self._clock, self._looked_s = clock, clock()
 
     def happened(self) -> bool:
-        """Whether it was stopped since the last call. To be called after each wait, of at most `STEP_S`."""
+        """Tells whether this process was stopped since the last call. To be called after each wait of at most `STEP_S`."""
         before, self._looked_s = self._looked_s, self._clock()
         return self._looked_s - before > STEP_S + _LATE_S

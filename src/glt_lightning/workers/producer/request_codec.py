@@ -31,7 +31,7 @@ against its graph and keeps no state of loaders or epochs. ``seeds`` are of ``se
 are named with its index. With ``link`` in ``config``, a batch is made of edges: ``seeds`` are their sources,
 ``link/dst`` their destinations, int64 [S], and where a trainer has them ``link/negatives`` [S, K], ``link/trial_src``,
 ``link/trial_dst`` [N, T] (user ids) and ``link/rejected`` [n], and ``link/time`` [S] where negatives have to exist by
-then; the answer has arrays such as ``link/edge_label_index`` (``sampler.link``). ``joint`` in ``link``: both ends of a
+then; the answer has arrays such as ``link/edge_label_index`` (``sampling.link``). ``joint`` in ``link``: both ends of a
 pair have one tree. ``turned``: the edges come the other way round than they are stored. ``more_links`` in ``config``
 are further edge types; the arrays of each are named ``link/<edge type>/<name>``, and ``link/<edge type>/src`` are its
 sources. The arrays ``extra/<name>`` come back in the batch as ``seed/<name>``, unchanged; those of seeds of a further
@@ -181,7 +181,7 @@ def _read_ids(name: str, array: np.ndarray) -> np.ndarray:
 
 
 def _is_name(name: str) -> bool:
-    """Of an array of the seeds, or of those of a further type: ``<index>/<name>``."""
+    """Tells whether ``name`` is that of an array of the seeds, or, as ``<index>/<name>``, of the seeds of a further type."""
     of, separator, name = name.rpartition("/")
     return name.isidentifier() and (_is_number(of) if separator else True)
 

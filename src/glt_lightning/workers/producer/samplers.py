@@ -30,23 +30,23 @@ if TYPE_CHECKING:
 
 
 class Sampler(Protocol):
-    """Makes batches for one thread: `sampler.khop.KHopSampler`, or one of a GPU or of the program's own."""
+    """Makes batches for one thread: a `sampling.khop.KHopSampler`, the sampler of a GPU, or one of the user's program."""
 
     def draft(self, request: BatchRequest) -> Draft:
-        """One batch; it must be written before the next is requested."""
+        """Samples one batch. It must be written before the next is requested."""
 
 
 @dataclass(frozen=True)
 class SamplerSource:
-    """The graph for samplers, as plain values.
+    """The graph for samplers, as plain values that can be sent to a process.
 
-    directory, options_hash: the partition folder, and the hash in its manifest.  parts: those to map.
-    link: for calls to owners of other parts; None if all are mapped.  serve: address at which the mapped parts are served;
-    None: they are not.  owners: those of the other parts, if they are known from the start.
-    memory: path of the `HostTier` of the parts; None: their attributes are mapped.
+    directory, options_hash: the partition folder, and the hash in its manifest.  parts: the parts to map.
+    link: the identity for calls to owners of other parts; None if all parts are mapped.  serve: address at which the mapped
+    parts are served; None: they are not served.  owners: the owners of the other parts, if known from the start.
+    memory: path of the `HostTier` of the parts; None: their attributes are read from the mapped files.
     on_device: path of the `DeviceIndex` of the trainer; None: batches have all rows.
     gpus: the GPUs that sample; None: the CPU samples.
-    picker: that other processes may ask for, too; None: none.
+    picker: the picker that other processes may ask for, too; None: none.
     """
 
     directory: str
@@ -62,23 +62,23 @@ class SamplerSource:
 
     @classmethod
     def of(cls, partition: LocalPartition, link: Link | None = None, **changes: Any) -> SamplerSource:
-        """The source of the parts of ``partition``."""
+        """Makes the source of the parts of ``partition``. changes: other fields."""
         if partition.memory is not None:
             changes = {"memory": partition.memory.path} | changes
         return cls(partition.location, partition.manifest.options_hash, partition.parts, link, **changes)
 
     @property
     def is_whole(self) -> bool:
-        """Whether samplers never wait for other processes."""
+        """True if all parts are mapped, so that samplers never wait for other processes."""
         return self.link is None
 
     @property
     def waits(self) -> bool:
-        """Whether samplers wait, for other processes or for a disk."""
+        """True if samplers wait for other processes or for a disk."""
         return not self.is_whole or self.memory is not None
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, for a private channel: the link's token is among them."""
+        """Returns the fields as JSON values. Send them over private channels only: the link's token is among them."""
         return {
             "directory": self.directory,
             "options_hash": self.options_hash,
@@ -111,8 +111,9 @@ class SamplerSource:
 class Samplers:
     """Opens a `SamplerSource` and makes samplers, one per thread. Close it: that ends its server and its calls.
 
-    works_for: pid of the training process, if that is another one.  partition: that of ``source`` where this process has opened
-    it already; it stays open when this object is closed.  own: makes batches whose config says so.
+    works_for: pid of the training process, if it is another process.  partition: the parts of ``source``, if this process
+    has opened them already; they stay open when this object is closed.  own: makes the batches whose config names a
+    ``batch_sampler`` of the user's program.
     """
 
     def __init__(
@@ -163,13 +164,13 @@ class Samplers:
         self._rows = self._owner_server.join(owners, self._index)
 
     def keep(self, handle: Mapping[str, Any]) -> None:
-        """Uses a `RemoteCache` in samplers made from now on, in a new `version`."""
+        """Lets samplers made from now on use a `RemoteCache`, and increases `version`, so that threads replace older samplers."""
         before, self._cache = self._cache, RemoteCache.from_handle(handle, self._partition.manifest)
         self.version += 1
         before.close()
 
     def make(self, config: SamplerConfig) -> Sampler:
-        """A sampler for one thread."""
+        """Makes a sampler for one thread."""
         remote = self.remote
         if self._gpu is not None:
             return self._gpu.sampler(config, remote, self._cache)
@@ -222,11 +223,11 @@ def _open_gpu(source: DeviceSource, index: int, partition: LocalPartition) -> Gp
 # Sampling inside the training process.
 
 
-_SLOTS = 3  # the batch in use, the one before, which the loop variable may still reference, and one to write
+_SLOTS = 3  # the batch in use, the one before, which the loop's variable may still reference, and one to write
 
 
 class OwnSamplers:
-    """The part of `JoiningProducer` of a producer whose samplers are in this process. It owns the samplers.
+    """The methods of `JoiningProducer` for a producer whose samplers are in this process. It owns the samplers.
 
     samplers: None for a producer that joins no other ranks.
     """
@@ -259,7 +260,7 @@ class OwnSamplers:
             self._samplers.close()
 
     def tend(self) -> None:
-        """There is nothing to replace: these samplers end with their rank."""
+        """Does nothing: these samplers end with their rank, so there is none to replace."""
 
 
 class InlineProducer(OwnSamplers):

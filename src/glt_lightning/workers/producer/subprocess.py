@@ -79,7 +79,7 @@ class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
 
     @property
     def traffic(self) -> Traffic:
-        """None in this process. Sampler processes report theirs with each batch."""
+        """No traffic: sampler processes report theirs with each batch."""
         return Traffic()
 
     @property
@@ -88,7 +88,8 @@ class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
         return [p.pid for p in self._pool.processes]
 
     def addresses(self) -> list[str]:
-        """The address at which each process serves its parts; waits until all do. A restarted process keeps its address."""
+        """Returns the address at which each process serves its parts; waits until all do. A restarted process keeps its
+        address."""
         if not self._pool.wait_open(self._options.timeout_s):
             raise SamplerError(
                 f"the sampler processes did not start within sampling.timeout_s = {self._options.timeout_s} s. "
@@ -109,7 +110,7 @@ class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
     def tend(self) -> None:
         """Replaces samplers that died, unless the trainer's thread is in this object and does so itself. For another thread:
         other ranks depend on these samplers while this trainer is in a collective call and waits for these ranks."""
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(blocking=False):  # not waited for: the trainer may hold it for a whole batch
             return
         try:
             if not self._closed:
@@ -135,7 +136,8 @@ class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
         self._slots.limit = allowed + sum(max(LEAST, len(each.tasks)) for each in others) + 2
 
     def _ask(self, run: LoaderRun[BatchTask], request: BatchRequest) -> BatchTask | None:
-        """Requests a batch. The one that is due next always gets memory."""
+        """Requests a batch. Returns None if all slots are in use, except for the batch that training needs next, which always
+        gets memory."""
         slot = self._slots.take()
         patience = _SamplerPatience(self._options.timeout_s)
         while slot is None and not run.tasks and self._abandoned:
@@ -158,7 +160,7 @@ class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
         return task
 
     def _read_replies(self, patience: _SamplerPatience, task: BatchTask | None = None) -> None:
-        """Handles replies of samplers; waits at most `STEP_S` for one or for a death."""
+        """Handles replies of samplers. Waits at most `STEP_S` for a reply or the end of a process."""
         left_s = patience.left_s()
         if left_s <= 0:
             waiting = [p for p in self._pool.processes if task is None or task in p.tasks.values()]
@@ -182,10 +184,10 @@ class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
         self._slots.give_back(task.slot)
 
     def on_failure(self, failure: Failure) -> list[BatchTask]:
-        """The tasks of a failed process that are to be made again.
+        """Returns the tasks of a failed process that are to be made again.
 
-        A batch that raises too often is an error of its own loader, when that comes to it; other loaders go on, as they do where
-        the trainer samples. Raises `SamplerError`, for all loaders, where processes fail and not batches.
+        A batch that raises too often becomes an error of its own loader when that loader needs it; other loaders go on, as they
+        do where the trainer samples. Raises `SamplerError`, for all loaders, if it is processes that fail, and not a batch.
         """
         # Counted per batch, and per row of processes that make no batch, and not in total: a job of a week survives a death
         # a day.
@@ -219,7 +221,8 @@ class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
         return Sample(made.request.number, {p.name: p.view(memory) for p in layout}, counters)
 
     def _drop(self, run: LoaderRun[BatchTask]) -> None:
-        """Batches of an ended run that samplers still make are dropped when they arrive."""
+        """Frees the batches of an ended run. Those that samplers still make are dropped when they arrive: until then the
+        samplers write to their slots."""
         for task in run.tasks:
             if task.reply is None:
                 self._abandoned += 1
@@ -235,7 +238,7 @@ class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
 
 
 def _error(failure: Failure, failures: int | None) -> SamplerError:
-    """failures: after which no more processes are started for it; None: it is not a matter of their number."""
+    """Makes the error of a failure. failures: their number, if it is the reason why no more processes are started; else None."""
     limit = "" if failures is None else f" after {failures - 1} restarts (sampling.max_restarts)"
     return SamplerError(str(replace(failure, message=failure.message + limit)))
 
@@ -246,7 +249,8 @@ def _reply(task: BatchTask) -> dict[str, Any]:
 
 
 class _TrainerPolicy:
-    """The producer's `on_failure`, without a strong reference: its finalizer ends the processes."""
+    """Calls the producer's `on_failure` by a weak reference: the pool must not keep the producer alive, whose finalizer ends
+    the processes."""
 
     def __init__(self, producer: SubprocessProducer) -> None:
         self._producer = weakref.ref(producer)

@@ -36,7 +36,7 @@ class _Job:
 
 
 class Worker:
-    """Makes batches for one trainer or server over one socket, until the other end closes it."""
+    """Makes batches for one trainer or server over a socket, until the other end closes it."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -99,6 +99,7 @@ class Worker:
         version = 0
         while True:
             job = self._jobs.get()
+            # Samplers hold the remote cache with which they were made, and `keep` has replaced it.
             if self._samplers is not None and version != self._samplers.version:
                 version = self._samplers.version
                 samplers.clear()
@@ -135,7 +136,7 @@ def _fault(error: BaseException) -> dict[str, Any]:
 
 
 def main(fd: int) -> None:
-    """fd: descriptor of the socket to the trainer or server."""
+    """Serves the trainer or server at the other end of the socket ``fd`` until it closes the socket."""
     faulthandler.enable()
     for number in (signal.SIGINT, signal.SIGTERM):  # terminals and schedulers send them to all processes of a job
         signal.signal(number, signal.SIG_IGN)  # the trainer ends this one, after the batches that it still needs

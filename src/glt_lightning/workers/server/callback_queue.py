@@ -1,4 +1,4 @@
-"""Calls that other threads hand to a thread that waits in ``poll``."""
+"""A queue of calls that other threads hand to a thread which waits in ``poll``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CallbackQueue:
         return self._fd
 
     def post(self, callback: Callback) -> bool:
-        """Queues a call. False if the queue is closed: the call will not be made."""
+        """Queues a call. Returns False if the queue is closed: the call will not be made."""
         with self._lock:
             if self._closed:
                 return False
@@ -36,11 +36,11 @@ class CallbackQueue:
             return True
 
     def run(self) -> None:
-        """Makes the calls that were posted so far, without the lock; also after `close`."""
+        """Makes the calls that were posted so far, also after `close`. Without the lock, so that a call may post another."""
         with self._lock, suppress(BlockingIOError):
             if not self._closed:
                 os.eventfd_read(self._fd)
-        for _ in range(len(self._waiting)):
+        for _ in range(len(self._waiting)):  # by count: calls that post calls would else keep this thread here
             self._waiting.popleft()()
 
     def close(self) -> None:

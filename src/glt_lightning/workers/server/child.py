@@ -34,7 +34,7 @@ def serve(sock: socket.socket) -> None:
 
 
 def main(fd: int) -> None:
-    """fd: descriptor of the socket to the trainer."""
+    """Serves until the trainer at the other end of the socket ``fd`` closes it."""
     faulthandler.enable()
     for number in (signal.SIGINT, signal.SIGTERM):  # terminals and schedulers send them to all processes of a job
         signal.signal(number, signal.SIG_IGN)  # the trainer ends this one, after the batches that it still needs

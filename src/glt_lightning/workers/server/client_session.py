@@ -38,7 +38,7 @@ Key = tuple[int, int]
 
 
 class ClientSession:
-    """Sends questions to a server and keeps the answers until they are taken. Close it before its peer.
+    """Sends questions to a server and stores the answers until they are taken. Close it before its peer.
 
     Two threads: one sends questions, and renews the lease when there is none, so that the lease does not depend on how
     often batches are taken; the other reads the stream of batches. When the stream breaks, or the server does not know the
@@ -46,9 +46,8 @@ class ClientSession:
     the batches or makes the same ones again. Both threads start with the first question.
 
     server: the peer.  max_restarts: how often the server retries a batch that ends its samplers.
-    timeout_s: for one batch.
-    pin: page-locks the memory of batches that are handed over.  handover: whether to map the server's memory where it runs
-    on this host.
+    timeout_s: the wait for one batch.
+    pin: page-locks the memory of batches that are handed over.  handover: map the server's memory if it runs on this host.
     clock: the monotonic clock, or that of a test.
     """
 
@@ -88,7 +87,7 @@ class ClientSession:
 
     @property
     def fresh(self) -> int:
-        """Number of batches that were copied because the program references so many."""
+        """Number of batches that were copied, because the program referenced many others."""
         return self._fresh + getattr(self._stream, "fresh", 0)
 
     @property
@@ -140,7 +139,7 @@ class ClientSession:
         return found
 
     def forget(self, run: int) -> None:
-        """Drops a run that has ended, with its unanswered questions. From any thread, also a finalizer."""
+        """Drops a run that has ended, with its unanswered questions. May be called from any thread, also by a finalizer."""
         self._to_send.put(run)
 
     def close(self) -> None:
@@ -203,6 +202,7 @@ class ClientSession:
                 lost = error
                 self._lose(self._session)
             away_s = self._outage.broke()
+            # Judged only after the attempt: one that succeeds ends the outage, however long it was.
             if away_s > limit_s and not self._over:
                 raise PeerLostError(
                     f"{lost}. It sent no batch for {away_s:.1f} s, longer than cluster.deadlines.reconnect_s ({limit_s:g}). "
@@ -218,7 +218,7 @@ class ClientSession:
             for message in self._open_stream(session, number):
                 self._outage.heard()
                 self._file(message)
-                del message
+                del message  # or this variable would keep the batch's memory while the thread waits for the next
         except PeerLostError as error:
             return error
         return PeerLostError(f"{self.server}: the server ended the stream of batches")
@@ -231,7 +231,7 @@ class ClientSession:
         with self._state:
             session = self._session
         if not session:
-            session = secrets.token_hex(16)
+            session = secrets.token_hex(16)  # the id alone identifies this client to the server, so nobody may guess it
             place = place_identity() if self._handover else ""
             asked = {
                 "session": session,
@@ -242,6 +242,7 @@ class ClientSession:
             welcome = self._peer.ask("open", asked).result().header
             self._lease_s, self._socket_name = float(welcome["lease_s"]), str(welcome["handover"])
         elif self._stream_number:
+            # Raises SessionLostError if the server was restarted: before questions are sent for a session that is gone.
             self._peer.ask("renew", {"session": session}).result()
         with self._state:
             self._session = session
@@ -278,7 +279,8 @@ class ClientSession:
         )
 
     def _file(self, message: Message) -> None:
-        """Stores an answer. One that is not expected any more, or arrives for the second time, is dropped."""
+        """Stores an answer. Drops one that is not expected any more, or arrives for the second time: after a broken stream the
+        server repeats batches that may have arrived."""
         header = message.header
         self._settle(
             (header.get("run", 0), header.get("number", 0)),
@@ -294,7 +296,7 @@ class ClientSession:
     def _lose(self, session: str) -> None:
         """Forgets a session that the server does not know any more."""
         with self._state:
-            if self._session != session:
+            if self._session != session:  # the other thread has noticed it first, and has opened a new one
                 return
             self._session = ""
             stream = self._stream
@@ -318,7 +320,7 @@ class ClientSession:
                 self._peer.ask("close", {"session": session}).result()
 
     def _send_all(self, waiting: list[Key | int | None]) -> None:
-        """Sends questions and runs to drop, or renews the lease if there are none."""
+        """Sends questions and the runs to drop, or renews the lease if there are none."""
         for run in (each for each in waiting if isinstance(each, int)):
             self._drop_answers(run)
         with self._state:
@@ -326,6 +328,7 @@ class ClientSession:
             questions = [self._unanswered[k] for k in waiting if isinstance(k, tuple) and k in self._unanswered]
         if not session or self._over:
             return  # no session: `_next_stream` sends the unanswered questions again
+        # All are sent before the first answer is awaited: an epoch begins with many, and each takes a round trip.
         sent: list[tuple[Question | None, PendingAnswer]] = []
         for each in questions:
             message = each.to_message(session, number)
@@ -354,7 +357,7 @@ class ClientSession:
 
 
 def _failed(server: str, message: Message) -> PeerError:
-    """The error of a server that could not make a batch."""
+    """Makes the error for a batch that the server could not make."""
     reason, trace = str(message.header["error"]), str(message.header.get("traceback", ""))
     text = f"{server}: {reason}" + (f"\n\nTraceback in the server's sampler process:\n{trace}" if trace else ".")
     return RemoteError(text, "SamplerError", trace)
@@ -381,21 +384,21 @@ class Outage:
         self._opened_s: float | None = None
 
     def begin_attempt(self) -> None:
-        """A stream is about to be opened."""
+        """Notes that a stream is about to be opened."""
         self._opened_s = None
         if self._since_s is None:
             self._since_s = self._clock()
 
     def opened(self) -> None:
-        """The stream is open."""
+        """Notes that the stream is open."""
         self._opened_s = self._clock()
 
     def heard(self) -> None:
-        """A message has arrived: the outage is over."""
+        """Ends the outage: a message has arrived."""
         self._since_s = None
 
     def broke(self) -> float:
-        """The stream, or the attempt to open one, has failed. Returns the seconds of the outage so far."""
+        """Notes that the stream, or the attempt to open one, has failed. Returns the seconds of the outage so far."""
         now = self._clock()
         open_s = 0.0 if self._opened_s is None else now - self._opened_s
         if self._since_s is None or open_s > self._limit_s:

@@ -7,12 +7,13 @@ client references many batches, further ones are copied, so that their slots are
 
 ``place`` is a hash of the running host's id, the network namespace and the user; if it is the server's, ``handover``
 names an abstract unix socket (else it is empty), and the client takes its batches there instead of from ``batches``.
-Both ends check with ``SO_PEERCRED`` that the other belongs to the same user. The frames are two little-endian uint32,
-the lengths of a JSON header and of a body (always 0), and the header. The client begins with ``session`` and ``talk``
-and gets ``{"ok": true}``; then come the headers of ``batches`` with ``slot`` and ``nbytes``: the batch lies at the
-beginning of a memfd, whose descriptor rides on the frame the first time its slot is named. ``gone`` lists slots that
-will not be named again. The client sends ``{"free": [slot, ...]}`` when it does not read them any more. Slots that a
-client still has when its connection ends are not used again.
+Both ends check with ``SO_PEERCRED`` that the other belongs to the same user.
+
+A frame has two little-endian uint32, the lengths of a JSON header and of a body (always 0), and the header. The client
+begins with ``session`` and ``talk`` and gets ``{"ok": true}``. Then it receives the headers of ``batches`` with
+``slot`` and ``nbytes``: the batch lies at the beginning of a memfd, whose descriptor is attached to the frame the first
+time its slot is named. ``gone`` lists slots that will not be named again. The client sends ``{"free": [slot, ...]}``
+when it does not read them any more. Slots that a client still has when its connection ends are not used again.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ Begin = Callable[[Any, int], tuple[Session, ClientStream | None]]
 
 
 def place_identity() -> str:
-    """An identity that two processes share if they can hand batches over: the boot of the host, the network namespace (of
-    abstract sockets) and the user. Empty where it cannot be determined."""
+    """Returns an identity that two processes share if they can hand batches over: a hash of the host's boot id, the network
+    namespace (abstract sockets belong to one) and the user. Empty if it cannot be determined."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         net = os.stat("/proc/self/ns/net").st_ino
@@ -75,12 +76,12 @@ def _check_user(sock: socket.socket, peer: str) -> None:
 
 
 class HandoverServer:
-    """The server's end: a thread that accepts, and two for each client. Close it.
+    """Hands batches to the clients on this host: one thread accepts connections, two serve each client. Close it.
 
     begin: finds the session of a client.  taken: called with each batch before it is handed over.
     retire: called with the slots that a client still had when its connection ended: it may still read them, so they must
     not be written again.
-    timeout_s: for one message to a client.
+    timeout_s: the deadline of one message to a client.
     """
 
     def __init__(
@@ -109,11 +110,11 @@ class HandoverServer:
         return len(self._connections)
 
     def offer(self, place: Any) -> str:
-        """The name of the socket for a client at ``place``; empty if it cannot map this server's memory."""
+        """Returns the name of the socket for a client at ``place``; empty if that client cannot map this server's memory."""
         return self.name if self.place and place == self.place else ""
 
     def forget(self, slot: int) -> None:
-        """A slot that no client has was closed: clients may unmap it."""
+        """Lets clients unmap a slot that was closed and that no client reads."""
         with self._lock:
             for connection in self._connections:
                 connection.gone.append(slot)
@@ -180,7 +181,7 @@ class HandoverServer:
         finally:
             _shut(connection.sock)
             if reader is not None:
-                reader.join()
+                reader.join()  # it removes slots from ``lent``, which is read below
             with self._lock:
                 self._connections.discard(connection)
             self._retire([item.slot for item in connection.lent.values() if item.slot is not None])
@@ -198,11 +199,14 @@ class HandoverServer:
 
 
 class _HandoverConnection:
-    """The connection to one client. lent: by slot, the batches that it has.  _known: slots whose descriptors it has.
-    gone: slots that it may unmap.  left: whether it has closed the connection.
+    """The connection to one client.
 
-    One thread sends batches, another reads which are freed; ``lent`` needs no lock, since each slot is added by the one
-    before the client can name it to the other."""
+    lent: the batches that the client reads, by slot.  _known: slots whose descriptors it has.  gone: slots that it may
+    unmap.  left: set when it has closed the connection.
+
+    One thread sends batches, another reads which are freed. ``lent`` needs no lock: the first thread adds a slot before
+    the client learns of it, so the second cannot be asked to remove it earlier.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -220,14 +224,14 @@ class _HandoverConnection:
         if slot is None:
             send(self.sock, header)
             return
-        self.lent[slot.index] = item
+        self.lent[slot.index] = item  # before the client can free it
         taken(item)
         header |= {"slot": slot.index, "nbytes": item.memory.nbytes}
         send(self.sock, header, fds=[] if slot.index in self._known else [slot.fd])
         self._known.add(slot.index)
 
     def read_freed(self) -> None:
-        """Reads which slots the client has freed, until it leaves."""
+        """Reads the numbers of the slots that the client has freed, until it leaves."""
         poll = select.poll()
         poll.register(self.sock, select.POLLIN)
         try:
@@ -248,14 +252,14 @@ def _shut(sock: socket.socket) -> None:
 
 
 class BorrowedMessage(Message):
-    """A batch in mapped memory of the server, page-locked if ``pin`` was given: the loader need not copy it."""
+    """A batch in memory that is mapped from the server, page-locked if ``pin`` was given: the loader need not copy it."""
 
 
 class HandoverStream:
-    """`transport.base.MessageStream` of batches that are handed over. Iterate it in one thread.
+    """A `MessageStream` of batches that are handed over. Iterate it in one thread.
 
-    name: of the server's socket.  pin: page-locks slots.  num_waiting: number of its batches that were not taken yet.
-    fresh: number of batches that were copied because the program references so many.
+    name: the server's socket.  pin: page-locks slots.  num_waiting: returns the number of its batches that were not taken
+    yet.  fresh: number of batches that were copied, because the program referenced many others.
     Raises `PeerLostError` if the server cannot be reached, or leaves.
     """
 
@@ -330,6 +334,7 @@ class HandoverStream:
         memory = np.frombuffer(buffer, dtype=np.uint8)
         self._lent += 1
         weakref.finalize(buffer, self._callbacks.post, partial(self._note_freed, index)).atexit = False
+        # Batches that wait to be taken are bounded by the prefetch; only those beyond them are held by the program.
         if self._lent - self._num_waiting() > _MOST_HELD:
             self.fresh += 1
             memory = memory.copy()
@@ -355,6 +360,6 @@ class HandoverStream:
 
 
 def _check(server: str, header: Mapping[str, Any]) -> None:
-    """Raises the error of a reply about the session; one about a single batch passes."""
+    """Raises the error of a reply about the whole session. An error about one batch passes: it is that batch's answer."""
     if "error" in header and "run" not in header:
         raise RemoteError(f"{server}: {header['error']}", str(header.get("kind", "")))

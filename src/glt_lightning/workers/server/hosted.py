@@ -31,8 +31,8 @@ _log = logging.getLogger(__name__)
 
 
 class _Filling:
-    """Fills the cache of a server while it serves already: the other servers may start later. Close it after the
-    connections to them, or `close` would wait for their deadlines."""
+    """Fills the cache of a server that serves already: it may start before the other servers. Close it after the connections
+    to them, or `close` would wait for their deadlines."""
 
     def __init__(self, partition: LocalPartition, options: CacheOptions) -> None:
         self._maker = CacheMaker(partition, options) if options.keeps_rows else None
@@ -68,9 +68,9 @@ class _Filling:
 
 
 class HostedServer:
-    """A `GraphServer` with its partition, caches and connections, in this process. Close it.
+    """Runs a `GraphServer` with its partition, caches and connections in this process. Close it.
 
-    calls: further operations that it offers.
+    calls: further operations that the server offers.
 
     Raises `OptionError` for an address or parts that cannot be used, `PartitionError` for an incomplete folder.
     """
@@ -147,7 +147,7 @@ class HostedServer:
         self._closing.close()
 
 
-# What a graph server serves, and where.
+# The options of a graph server.
 
 
 _CACHE = CacheOptions()
@@ -157,11 +157,11 @@ _CACHE = CacheOptions()
 class ServerPlan:
     """The options of a graph server. Plain values, so that they can be sent to a child process.
 
-    directory: the partition folder.  rank: number among ``cluster.servers``.  address: to listen at.
-    parts: those to map; None: those of `placed_parts`.
+    directory: the partition folder.  rank: number among ``cluster.servers``.  address: where to listen.
+    parts: the parts to map; None: those of `placed_parts`.
     token: the secret, if it does not come from ``security.token_file``.
-    gpus: that sample; None: the CPU samples.
-    picker: that clients may ask for; None: none.
+    gpus: the GPUs that sample; None: the CPU samples.
+    picker: the picker (``sampling.picker``) that clients may ask for; None: none.
     """
 
     directory: str
@@ -179,7 +179,7 @@ class ServerPlan:
         return max(1, len(self.cluster.servers))
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, for a private channel: the token is among them."""
+        """Returns the fields as JSON values. Send them over private channels only: the token is among them."""
         return asdict(self)
 
     @classmethod
@@ -191,7 +191,7 @@ class ServerPlan:
         return cls(**dict(raw) | changed | {"gpus": gpus, "picker": picker})
 
     def other_servers(self, num_parts: int) -> list[OwnerAddresses]:
-        """The other servers of the job as owners, those with the same parts as one."""
+        """Returns the other servers of the job as owners; servers with the same parts are one owner."""
         found: dict[tuple[int, ...], list[int]] = {}
         for rank in range(len(self.cluster.servers)):
             if rank != self.rank:
@@ -205,8 +205,8 @@ class ServerPlan:
 
 
 def server_gpus(directory: str, sampling: SamplingOptions, cache: CacheOptions) -> DeviceSource | None:
-    """The GPUs of ``sampling.worker_devices``, with which a server samples by the weights and times of ``sampling``, and with
-    edges: its clients may request them.
+    """Returns the GPUs of ``sampling.worker_devices``, prepared to sample by the weights and times of ``sampling`` and with
+    edge ids, which clients may request; None without such GPUs.
 
     Raises `OptionError` for weights and times that the graph in ``directory`` does not have.
     """

@@ -21,15 +21,15 @@ _LEAVE_S = 5.0  # for the child to close its sockets and end its samplers, befor
 
 
 class ServerProcess:
-    """Starts a graph server and starts it again, at the same address, when it dies.
+    """Starts a graph server as a child process, and starts it again, at the same address, when it dies. Close it.
 
-    The child ends when the socket to it does, and is killed when its trainer ends. Close it.
+    The child ends when the socket to it does, and is killed when its trainer ends.
 
     Args:
         plan: The options of the server.
-        max_restarts: How many times in a row it is started again. A server that ran for longer than
+        max_restarts: How many times in a row the server is started again. A server that ran for longer than
             ``plan.cluster.deadlines.reconnect_s`` begins a new row, so that a job of a week survives a restart a day.
-        on_failure: Called with the reason after that, on a thread of its own.
+        on_failure: Called with the reason when no further restart is allowed, on the thread that watches the child.
         clock: The monotonic clock, or that of a test.
 
     Raises `PeerError` if the server does not start within ``plan.cluster.deadlines.start_s``.
@@ -68,7 +68,7 @@ class ServerProcess:
         return self._process.pid
 
     def close(self) -> None:
-        """Ends the server and waits for that. Safe to call twice."""
+        """Ends the server and waits for its end. Safe to call twice."""
         with self._lock:
             self._closed = True
             if self._sock is not None:
@@ -110,7 +110,7 @@ class ServerProcess:
         while True:
             assert self._sock is not None
             with suppress(ClosedError, OSError):
-                receive(self._sock)
+                receive(self._sock)  # the child sends nothing after its address, so this returns when it ends
             if self._closed:
                 return
             end = f"the graph server of this run (pid {self.pid}) {self._exit_reason()}"

@@ -24,8 +24,11 @@ _MOST_SEEDS = 1 << 22  # per batch: bounds the memory that one message can claim
 
 @dataclass(frozen=True)
 class Question:
-    """The request for one batch of a client's run. The client numbers its runs. body_bytes: of the message that its arrays are
-    views of, which stays in memory with them."""
+    """The request for one batch of a client's run.
+
+    run: the client's number of the run.  body_bytes: size of the message that the arrays are views of: all of it stays in
+    memory with them.
+    """
 
     run: int
     config: SamplerConfig
@@ -38,11 +41,11 @@ class Question:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that it takes while it waits."""
+        """Bytes of memory that the question takes while it waits."""
         return max(self.request.nbytes, self.body_bytes)
 
     def to_message(self, session: str, stream: int) -> Message:
-        """The question of a client's session. stream: see `server.sessions.Session`."""
+        """Encodes the question for a client's session. stream: number of the stream that is to carry the answer."""
         header, body = write_request(self.request)
         ids = {"session": session, "talk": stream, "run": self.run, "config": write_config(self.config)}
         return Message(ids | header, body)

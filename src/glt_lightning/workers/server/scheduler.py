@@ -39,9 +39,9 @@ T = TypeVar("T")
 
 class Scheduler:
     """Owns sampler processes, batch memory and the sessions of clients. Only its thread touches them, so they need no locks;
-    the public methods hand it calls, from any other thread. Close it.
+    the public methods may be called from any other thread and hand their work to that thread. Close it.
 
-    on_gone: called with each slot that will not be used again and that no client has.
+    on_gone: called with each slot that will not be used again and that no client has mapped.
     clock: the monotonic clock, or that of a test.
     Raises `SamplerError` if the samplers do not start.
     """
@@ -55,6 +55,8 @@ class Scheduler:
     ) -> None:
         self._options, self._on_gone = options, on_gone
         self._clock, self._looked_s = clock, clock()
+        # By the options and not by `batches_at_once`: with fewer threads than this, a sampler has its next batch queued and
+        # does not wait for this thread between two batches.
         self._most_tasks = options.num_workers * options.concurrency
         self._sessions = _sessions(options)
         self._slots = SlotPool(SharedSlot, limit=1 << 30)  # no limit here: the clients' buffers bound them
@@ -78,7 +80,8 @@ class Scheduler:
     # -- for other threads
 
     def open(self, session: Session) -> None:
-        """Begins a session, unless there is one with this id. Raises `FullError` if there are too many and none is idle."""
+        """Begins a session, unless there is one with this id; ends an idle one if there are too many. Raises `FullError` if
+        none is idle."""
         most = self._options.limits.sessions
 
         def add() -> None:
@@ -122,7 +125,8 @@ class Scheduler:
         self._do(lambda: self._end_session(self._sessions.find(id_)))
 
     def begin_stream(self, id_: Any, number: int) -> tuple[Session, ClientStream | None]:
-        """A session and its stream of this number; None if there is a later one."""
+        """Returns a session and its stream with this number, and ends the stream before it. The stream is None if the client has
+        begun a later one."""
 
         def begin() -> tuple[Session, ClientStream | None]:
             session = self._sessions.find(id_)
@@ -131,7 +135,7 @@ class Scheduler:
         return self._do(begin)
 
     def end_streams(self) -> None:
-        """Ends the streams of all sessions, but not the sessions. Does not wait for it."""
+        """Ends the streams of all sessions, but not the sessions. Does not wait for that."""
 
         def end() -> None:
             for session in self._sessions:
@@ -140,17 +144,17 @@ class Scheduler:
         self._callbacks.post(end)
 
     def keep(self, handle: Mapping[str, Any]) -> None:
-        """Lets samplers read rows from this cache from now on. Does not wait for it."""
+        """Lets samplers read rows from the remote cache of this handle from now on. Does not wait for that."""
         self._callbacks.post(lambda: self._pool.keep(handle))
 
     def taken(self, item: Finished) -> None:
-        """Releases a handed-over batch from the client's buffer. Does not wait for it."""
+        """Releases the bytes of a handed-over batch from the client's buffer. Does not wait for that."""
         if item.reservation is not None:
             self._callbacks.post(item.reservation.release)
 
     def retire(self, slots: list[SharedSlot]) -> None:
         """Retires slots that must not be written again, because a client that has left may still read them. Does not wait for
-        it."""
+        that."""
 
         def retire() -> None:
             for slot in slots:
@@ -160,7 +164,7 @@ class Scheduler:
         self._callbacks.post(retire)
 
     def status(self) -> dict[str, Any]:
-        """The state of clients and samplers, as JSON values."""
+        """Describes clients and samplers as JSON values."""
 
         def read() -> dict[str, Any]:
             pids = [process.pid for process in self._pool.processes]
@@ -185,7 +189,7 @@ class Scheduler:
         self._callbacks.close()
 
     def _do(self, call: Callable[[], T]) -> T:
-        """Lets the thread make a call; returns its result or raises its error. Waits at most ``call_s``."""
+        """Makes the scheduler's thread run a call; returns its result or raises its error. Waits at most ``call_s``."""
         future: Future[T] = Future()
 
         def callback() -> None:
@@ -218,8 +222,10 @@ class Scheduler:
         finally:
             for session in self._sessions:
                 self._end_session(session)
+            # In this order: after `close` nothing can be queued, so `run` answers the last of the threads in `_do`, which
+            # would else wait for their whole deadline.
             self._callbacks.close()
-            self._callbacks.run()  # or threads in `_do` would wait for their whole deadline
+            self._callbacks.run()
 
     def _turn(self) -> None:
         self._callbacks.run()
@@ -236,8 +242,8 @@ class Scheduler:
             self._finish(_job(task), header)
 
     def _look_after_samplers(self) -> None:
-        """Replaces samplers that are stuck, after half of their clients' timeout, so that another one can still make the batches
-        in time."""
+        """Replaces samplers that are stuck, after half of their clients' timeout, so that another sampler can still make the
+        batches in time."""
         now, before = self._clock(), self._looked_s
         self._looked_s = now
         for process in self._pool.processes:
@@ -258,7 +264,7 @@ class Scheduler:
             if chosen is None:
                 return
             session, question = chosen
-            try:
+            try:  # a new slot takes a file descriptor, and a host may have none left
                 slot = self._slots.take()
             except OSError as error:
                 session.stream.put(
@@ -285,7 +291,7 @@ class Scheduler:
         job.session.stream.put(item)
 
     def _finished(self, job: Job, nbytes: int, reply: dict[str, Any]) -> Finished:
-        """A batch in its slot. The slot is free again when the last view of the memory is gone."""
+        """Wraps a batch in its slot for the client. The slot is free again when the last view of the memory is gone."""
         if nbytes > MOST_BODY:
             raise DataError(f"one message carries at most {MOST_BODY}. Use a smaller batch_size or num_neighbors.")
         header = {
@@ -295,18 +301,21 @@ class Scheduler:
             "counters": reply["counters"],
         }
         if len(reply["layout"]) > _FEW_ARRAYS:
-            encode_header(header)
+            encode_header(
+                header
+            )  # raises here, where the client gets an error for this batch, and not in the transport
         job.slot.attach()
         job.session.count(nbytes)
         buffer = job.slot.buffer(nbytes)
         reservation = Reservation(job.session, nbytes)
+        # The finalizer runs on whichever thread drops the last view, so it only queues the release for this thread.
         released = partial(self._callbacks.post, partial(self._release, reservation, job.slot))
         weakref.finalize(buffer, released).atexit = False
         memory = np.frombuffer(buffer, dtype=np.uint8)
         return Finished(job.question.key, header, memory, job.slot, reservation)
 
     def _release(self, reservation: Reservation, slot: SharedSlot) -> None:
-        """Called when the transport, or the client, has released a batch."""
+        """Frees the slot of a batch that the transport, or the client, has released."""
         reservation.release()
         self._slots.give_back(slot)
 
@@ -321,19 +330,20 @@ class Scheduler:
             self._pool.drop(run)
 
     def on_failure(self, failure: Failure) -> list[BatchTask]:
-        """Handles the failure of a sampler process. Its batches are made again, unless they failed too often.
+        """Handles the failure of a sampler process. Returns its batches that are to be made again: those that have not failed
+        too often.
 
         If any one of several batches may have ended the process, each is made again alone, by a process without other
         batches: that shows which one it is, and batches of other clients do not fail because of it.
         """
-        if not self._serving:
+        if not self._serving:  # still in the constructor: the server must not start with samplers that cannot
             raise SamplerError(str(failure))
         _log.warning("%s", failure.message)
         jobs = [_job(task) for task in failure.tasks]
         clear = failure.offending is not None or failure.final or len(jobs) == 1
         for job in jobs:
             job.alone = job.alone or not clear
-            job.failures += clear
+            job.failures += clear  # only where it is clear which batch is at fault
         hopeless = failure.kind in _HOPELESS
         again: list[BatchTask] = []
         for job in jobs:
@@ -370,7 +380,7 @@ def _no_batch(key: Key, error: str, traceback: str = "") -> Finished:
 
 
 class _ServerPolicy:
-    """The scheduler's `on_failure`, without a strong reference: the pool must not keep the scheduler alive."""
+    """Calls the scheduler's `on_failure` by a weak reference: the pool must not keep the scheduler alive."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = weakref.ref(scheduler)

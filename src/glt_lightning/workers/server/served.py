@@ -31,10 +31,10 @@ _DEFAULTS = SamplingOptions()
 
 
 class ServedGraph(RemoteGraph):
-    """A `SampledGraph` that ``server`` stores and samples.
+    """A `SampledGraph` that a graph server stores and samples.
 
-    options: number of batches ahead, and deadlines.  handover: see `RemoteProducer`.  servers: all servers of the job by number,
-    this one among them, for rows that are read by number; None: it is the only one.
+    server: makes the batches.  options: number of batches ahead, and deadlines.  handover: see `RemoteProducer`.
+    servers: all servers of the job by number, ``server`` among them, for reads of single rows; None: it is the only one.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class ServedGraph(RemoteGraph):
         return PeerRows(owner_of_part, self._servers)
 
     def rows(self) -> RemoteRows:
-        """The servers as the owners of all parts."""
+        """Returns the servers as the owners of all parts."""
         return self._rows
 
     def open_producer(self, setup: ProducerSetup, opened: ExitStack) -> tuple[RemoteProducer, None]:
-        """Raises `OptionError` for what only a process that maps the graph can do."""
+        """Opens a `RemoteProducer`. Raises `OptionError` for options that need the graph in the training process."""
         if setup.cache.device_bytes is not None and not setup.sampling.worker_devices:  # else the servers' GPUs have it
             raise OptionError(
                 "cache.device: the training process must map the graph, but here a graph server makes whole batches. Train with "
@@ -76,7 +76,7 @@ class ServedGraph(RemoteGraph):
 
 
 def _log_without_effect(sampling: SamplingOptions) -> None:
-    """Logs options of a sampling trainer that have no effect here."""
+    """Logs the options that have an effect only in a trainer that samples itself."""
     if sampling.prefetch != _DEFAULTS.prefetch:
         _log.warning("sampling.prefetch has no effect: servers make the batches. Remove it, or set cluster.prefetch.")
     if sampling.worker_devices:
@@ -93,7 +93,7 @@ def _log_without_effect(sampling: SamplingOptions) -> None:
 # The producer whose batches a graph server makes.
 
 
-_SLOTS = 3  # of pinned memory: the batch in use, the one before, which the loop may still reference, and one to write
+_SLOTS = 3  # page-locked: the batch in use, the one before, which the loop may still reference, and one to write
 
 
 _Answered = tuple[int, Message]  # number of a batch, and the batch
@@ -112,7 +112,7 @@ class RemoteProducer(LookAhead[int, _Answered]):
         sampling: ``timeout_s`` for one batch; ``max_restarts`` for samplers that end while they make it; ``channel_size``
             for the bytes of batches in flight.
         pin: Page-locks the memory of batches.
-        handover: Map the server's memory if it runs on this host as the same user.
+        handover: Maps the server's memory if the server runs on this host as the same user.
     """
 
     restarts = 0

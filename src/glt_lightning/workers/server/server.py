@@ -7,31 +7,32 @@ Operation, request and reply:
 
 * **open**: ``session``, ``max_restarts``, ``timeout_s``, ``place``; ``lease_s``, ``handover``
 * **make**: ``session``, ``talk``, ``run``, ``number``, ``key``, ``config``, arrays ``seeds`` and ``input_id`` int64
-  [S], and where wanted ``seeds/<node type>`` int64, ``excluded/<edge type>`` int64 [2, X] as in ``expand``,
+  [S], and optionally ``seeds/<node type>`` int64, ``excluded/<edge type>`` int64 [2, X] as in ``expand``,
   ``tree/<node type>`` int32, ``extra/<name>`` and ``link/<name>``, and ``neighbor_key``, 64 bits, where several batches
-  draw neighbours alike; empty, at once
-* **drop**: ``session``, ``run``: what is not made of it is not wanted
-* **renew**: ``session``
-* **close**: ``session``
+  draw the same neighbours; the reply is empty and comes at once, before the batch is made
+* **drop**: ``session``, ``run``: the server forgets the batches of the run that it has not made yet
+* **renew**: ``session``: extends the lease
+* **close**: ``session``: ends it
 * **status**: ``rank``, ``address``, ``graph``, ``partition``, ``parts``, ``num_parts``, ``uptime_s``, ``num_clients``,
   ``clients`` (at most 100), ``samplers``, ``memory``, ``batches_per_s``
 * stream **batches**: ``session``, ``talk``; ``run``, ``number``, and ``arrays`` and ``counters``, or ``error`` and
   ``traceback``
 
 ``talk`` counts the streams of a session. A stream with a higher number, or a request that names one, ends the stream
-before it and gets the batches that it had left. The client repeats all unanswered requests under the new number, since
-a batch may have been lost with the old stream. Requests under an older number are ignored.
+before it and inherits the batches that were not taken from it. The client repeats all unanswered requests under the new
+number, since a batch may have been lost with the old stream. The server ignores requests under an older number: they
+were sent before the stream broke, and their client has repeated them.
 
-``counters`` is what the batch took: a list of eleven counts, four times in seconds, and two counts, each at least 0 and
-below 2^63. In order, rows and bytes that were local, cached, remote, on disk; nodes whose neighbours were drawn, those
-of them with cached and with remote lists; the time for sampling, owners, disk and copying; and rows and bytes that were
-on a training device, which is 0 for a server (``Counters`` in ``sampling/counters.py`` says more). A
-number that cannot be one of these counts as 0, and the batch is taken.
+``counters`` is the cost of the batch: a list of eleven counts, four times in seconds, and two counts, each at least 0
+and below 2^63. In order: rows and bytes that were local, cached, remote, on disk; nodes whose neighbours were drawn,
+those of them with cached and with remote lists; the time for sampling, owners, disk and copying; and rows and bytes
+that were on a training device, which is 0 for a server (``Counters`` in ``sampling/counters.py`` says more). A client
+reads an invalid number as 0 and accepts the batch.
 
 A session ends when its client was silent for ``lease_s``. Then, and after a restart of the server, operations that name
-it fail with the kind ``SessionLostError``; the client opens another one and asks again. ``max_restarts``: how often a
-batch may end its sampler process before the answer is an ``error``. ``timeout_s``: how long the client waits for a
-batch; a sampler that is silent for half of it (and 10 s) is replaced.
+it fail with the kind ``SessionLostError``; the client opens another one and repeats its requests. ``max_restarts``: how
+often a batch may end its sampler process before the answer is an ``error``. ``timeout_s``: how long the client waits
+for a batch; a sampler that is silent for half of it, but at least for 10 s, is replaced.
 
 `request_codec` has the fields of ``make``, `handover` the messages within a host.
 """
@@ -62,11 +63,12 @@ _MOST_SHOWN = 100  # clients in a status, so that it fits into a header
 
 
 class GraphServer:
-    """Listens at ``address`` from the moment it is made, with its samplers ready. Close it.
+    """Makes batches for the clients that connect to ``address``. Listens, with its samplers ready, once it is constructed.
+    Close it.
 
-    Clients open a session, ask for batches (`make`) and take them from a stream (`batches`) in the order in which they are
-    finished; the module has the messages. A question carries everything that its batch depends on, so the server
-    keeps no state of an epoch, and a restarted server makes the same batches.
+    Clients open a session, ask for batches (``make``) and take them from a stream (``batches``) in the order in which they
+    are finished; the module's docstring has the messages. A question carries everything that its batch depends on, so the
+    server keeps no state of an epoch, and a restarted server makes the same batches.
 
     Its components: a `Scheduler`, which owns samplers and sessions; a `HandoverServer` for clients on the same host; and
     the operations, which check requests and call the scheduler.
@@ -74,11 +76,11 @@ class GraphServer:
     Args:
         partition: The mapped parts.
         options: Sampler processes, buffer, deadlines.
-        transport: The transport by which it is reached.
-        address: Where to listen, ``host:port``; port 0 picks one.
-        rank: Its number among the servers.
-        source: The graph that its samplers open; by default that of ``partition``.
-        services: Further calls that it offers.
+        transport: The transport over which clients reach the server.
+        address: Where to listen, ``host:port``; port 0 picks a free port.
+        rank: Number of this server among the servers of the job.
+        source: The graph that the samplers open; by default that of ``partition``.
+        services: Further calls that the server offers, by operation.
         greet: Answers a peer's greeting, or raises `RefusedError`.
 
     Raises `SamplerError` if the samplers do not start, `OptionError` for an address that cannot be used.
@@ -113,6 +115,7 @@ class GraphServer:
             "status": self._report_status,
         }
         try:
+            # Before the transport: a client may open a session, and be offered the handover, while `serve` still returns.
             self._handover = HandoverServer(
                 scheduler.begin_stream, scheduler.taken, scheduler.retire, options.deadlines.call_s
             )
@@ -123,7 +126,7 @@ class GraphServer:
         self.address = self._server.address
 
     def status(self) -> dict[str, Any]:
-        """Its state as JSON values. Raises `PeerError` if its scheduler has failed."""
+        """Describes the server, its clients and its samplers as JSON values. Raises `PeerError` if its scheduler has failed."""
         found, manifest = self._scheduler.status(), self._partition.manifest
         clients, samplers = found["clients"], found["samplers"]
         return {
@@ -142,7 +145,7 @@ class GraphServer:
         }
 
     def keep(self, handle: Mapping[str, Any]) -> None:
-        """Lets samplers read rows from the `RemoteCache` of this handle from now on."""
+        """Lets the samplers read rows from the `RemoteCache` of this handle from now on. Does not wait for them."""
         self._scheduler.keep(handle)
 
     def close(self) -> None:
@@ -170,6 +173,7 @@ class GraphServer:
         id_ = message.header.get("session")
         if not isinstance(id_, str) or not 16 <= len(id_) <= _MOST_ID:
             raise DataError(f"session: expected an id of 16 to {_MOST_ID} characters, got {id_!r:.50}.")
+        # A client may ask for any number of attempts, but each one ends a sampler that works for other clients, too.
         failures = min(_MOST_FAILURES, read_integer(message.header, "max_restarts", 0, 1 << 31))
         patience_s = message.header.get("timeout_s")
         if not isinstance(patience_s, (int, float)) or not patience_s > 0:
@@ -223,7 +227,7 @@ class GraphServer:
             while found:
                 # popped by _as_message: a local variable would keep the batch's memory after the transport has sent it
                 yield _as_message(found)
-                session.heard()
+                session.heard()  # the transport asks for more only if the client reads, so the client is alive
 
 
 def _as_message(found: list[Finished]) -> Message:

@@ -19,8 +19,8 @@ from glt_lightning.workers.server.question import Question
 from glt_lightning.workers.slots import SharedSlot
 from glt_lightning.workers.transport.message import EMPTY
 
-_MOST_WAITING = 4096  # questions of a session; the second number bounds their memory: what a hostile client can claim
-_MOST_WAITING_BYTES = 256 << 20
+_MOST_WAITING = 4096  # questions of a session that wait
+_MOST_WAITING_BYTES = 256 << 20  # of their memory: the most that a hostile client can claim
 _MOST_BYTES_OF_ALL = 2 << 30  # of the questions of all sessions that wait
 _MOST_SHOWN = 80  # characters of a name in a status
 _RATE_S = 10.0  # window over which rates are measured
@@ -41,15 +41,18 @@ class Reservation:
         session.held += nbytes
 
     def release(self) -> None:
-        """The batch has left the buffer. Safe to call twice: the handover and the end of the memory both do."""
+        """Gives the bytes back. Safe to call twice: the handover and the end of the memory both do."""
         self._session.held -= self._nbytes
         self._nbytes = 0
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A batch, or the error in its place, on its way to the client. memory: uint8; lives as long as a view of it.
-    slot, reservation: its memory, and its bytes in the client's buffer; None if there is no batch."""
+    """A batch, or the error in its place, on its way to the client.
+
+    memory: uint8; lives as long as a view of it.  slot: holds the memory.  reservation: its bytes in the client's buffer.
+    slot and reservation are None for an error.
+    """
 
     key: Key
     header: Mapping[str, Any]
@@ -81,8 +84,8 @@ class ClientStream:
                 self._state.notify_all()
 
     def take(self, timeout_s: float) -> list[Finished]:
-        """The next batch, alone in a list so that the caller can pop its last reference; an empty list if there is none in
-        time, or the stream has ended."""
+        """Takes the next batch. Returns it alone in a list, so that the caller can pop its last reference; an empty list if
+        none is finished in time, or the stream has ended."""
         with self._state:
             self._state.wait_for(lambda: self._ended or self._ready, timeout_s)
             return [] if self._ended or not self._ready else [self._ready.popitem(last=False)[1]]
@@ -111,7 +114,7 @@ class ClientStream:
 
 @dataclass(eq=False, kw_only=True)
 class Job(BatchTask):
-    """A question in flight at a sampler."""
+    """A question in flight at a sampler. wanted: False once its client has dropped the run or left."""
 
     session: Session
     question: Question
@@ -122,9 +125,9 @@ class Job(BatchTask):
 class Session:
     """The server's state of one client. Only the scheduler's thread uses it; `heard` may be called from any thread.
 
-    lease_s: how long it may be silent.  patience_s: how long it waits for a batch.  most_failures: how often one of its
-    batches may end a sampler.  served: bytes made for it, by which turns are given.  largest: bytes of its largest batch so
-    far.  held: bytes of finished batches that the transport has not released.  host: the client's host.
+    lease_s: how long the client may be silent.  patience_s: how long it waits for a batch.  most_failures: how often one of
+    its batches may end a sampler.  served: bytes made for it, by which turns are given.  largest: bytes of its largest batch
+    so far.  held: bytes of finished batches that the transport has not released.  host: the client's host.
     """
 
     def __init__(
@@ -145,15 +148,15 @@ class Session:
         self.ended = False
 
     def heard(self) -> None:
-        """Renews the lease. From any thread: it is one store."""
+        """Renews the lease. Needs no lock from any thread, because it is one store."""
         self.heard_s = time.monotonic()
 
     def knows(self, key: Key) -> bool:
-        """Whether its batch waits, is being made, or is ready: a client asks again after its stream broke."""
+        """Tells whether a batch waits, is being made, or is ready. A client repeats its questions after its stream broke."""
         return key in self.waiting or key in self.making or key in self.stream
 
     def ask(self, question: Question) -> bool:
-        """Takes a question; False if it is known already."""
+        """Queues a question. Returns False if it is known already. Raises `DataError` if too many wait."""
         if self.knows(question.key):
             return False
         self.waiting_bytes += question.nbytes
@@ -167,14 +170,14 @@ class Session:
         return True
 
     def may_have_more(self, buffer_bytes: int) -> bool:
-        """Whether another batch fits into the client's buffer, by the size of the largest so far; one always does. Until the
-        first is finished its size is unknown, so no second one is begun."""
+        """Tells whether another batch fits into the client's buffer, if it is as large as the largest so far. One always fits,
+        or the client would never get it. Until the first is finished its size is unknown, so no second one is begun."""
         if not self.held and not self.making:
             return True
         return self.largest > 0 and self.held + (len(self.making) + 1) * self.largest <= buffer_bytes
 
     def pop(self) -> Question:
-        """Takes the oldest waiting question."""
+        """Removes and returns the oldest waiting question."""
         _, question = self.waiting.popitem(last=False)
         self.waiting_bytes -= question.nbytes
         return question
@@ -192,13 +195,13 @@ class Session:
         return jobs
 
     def change_stream(self, number: int) -> bool:
-        """Makes ``number`` the current stream; False if there is a later one: messages of the old one may arrive late."""
+        """Makes ``number`` the current stream. Returns False if there is a later one: messages of an old one may arrive late."""
         if number > self.stream.number:
             self.stream = ClientStream(number, self.stream.end())
         return number == self.stream.number
 
     def count(self, nbytes: int) -> None:
-        """Counts a finished batch."""
+        """Adds a finished batch to the statistics."""
         self.batches += 1
         self.nbytes += nbytes
         self.largest = max(self.largest, nbytes)
@@ -264,8 +267,12 @@ class Sessions:
         return self._by_id.setdefault(session.id, session)
 
     def greediest(self, host: str) -> Session | None:
-        """The session to end for a newcomer from ``host``: one without questions and batches, of the address with the most
-        sessions; of these first one that never had a batch, then the one that was silent for longest."""
+        """Chooses the session to end for a newcomer from ``host``: one without questions and batches, of the address with the
+        most sessions; of these first one that never had a batch, then the one that was silent for longest.
+
+        Only sessions of the newcomer's own address, or of one with more sessions than it, are candidates: one address that
+        opens ever more sessions ends its own, and not those of others. None if no session qualifies.
+        """
         counts: dict[str, int] = {}
         for session in self._by_id.values():
             counts[session.host] = counts.get(session.host, 0) + 1
@@ -280,7 +287,7 @@ class Sessions:
         return id_ in self._by_id
 
     def find(self, id_: Any) -> Session:
-        """The session with an id; renews its lease. Raises `SessionLostError`."""
+        """Returns the session with an id and renews its lease. Raises `SessionLostError` if there is none."""
         session = self._by_id.get(id_) if isinstance(id_, str) else None
         if session is None:
             raise SessionLostError(
@@ -290,7 +297,8 @@ class Sessions:
         return session
 
     def ask(self, session: Session, question: Question) -> None:
-        """Takes a question. One that is known already is not made twice, and is never refused."""
+        """Queues a question. One that is known already is not made twice, and is never refused: its batch may be finished.
+        Raises `FullError` beyond the client's share."""
         if session.knows(question.key):
             return
         waiting, half = sum(each.waiting_bytes for each in self._by_id.values()), self._most_waiting // 2
@@ -305,7 +313,7 @@ class Sessions:
             session.served = max(session.served, self._level)
 
     def next(self) -> tuple[Session, Question] | None:
-        """The session whose turn it is, and its question; None if no client waits or all buffers are full."""
+        """Takes the next question of the session whose turn it is. None if no client waits or all buffers are full."""
         able = [s for s in self._by_id.values() if s.waiting and s.may_have_more(self._buffer_of(s))]
         if not able:
             return None
@@ -320,8 +328,10 @@ class Sessions:
 
     def job_of(self, session: Session, question: Question, slot: Any) -> Job:
         """Makes the job for a question, and charges the session with an estimate of its size."""
+        # Clients number their runs independently, so samplers are given a number that no other client has.
         run = session.runs.setdefault(question.run, 0) or next(self._runs)
         session.runs[question.run] = run
+        # Charged now and corrected by `settle`: else the same client had the next turns, too, until its batch is finished.
         charged = max(1, session.largest)
         session.served += charged
         job = Job(
@@ -351,7 +361,7 @@ class Sessions:
         return jobs
 
     def silent(self) -> Collection[Session]:
-        """The sessions whose lease has ended. To be called every half second."""
+        """Returns the sessions whose lease has ended. To be called every half second."""
         now, before = self._clock(), self._looked_s
         self._looked_s = now
         for session in self._by_id.values():

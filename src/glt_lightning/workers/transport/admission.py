@@ -3,6 +3,8 @@ were not read yet.
 
 A client is one TCP connection. It may choose its name but not its address, so streams are counted by address first.
 
+Limits:
+
 * header, opening: 64 KiB
 * arrays in a message: 1024
 * body: 2 GiB - 1 MiB
@@ -10,8 +12,8 @@ A client is one TCP connection. It may choose its name but not its address, so s
 * lanes and streams of a server: ``cluster.limits.streams`` (1024), from one address ``streams_per_host`` (768)
 * sessions of a graph server: ``cluster.limits.sessions`` (1024)
 * memory of calls at work: ``cluster.limits.unread_size`` for a connection, ``unread_total_size`` for all
-* entries of rows that a call reads before it looks at its caller: 2^26, or one row
-* what a picker sees of the rows of one ``expand``: 2 GiB
+* entries of rows that a call reads between two checks that its caller is still there: 2^26, or one row
+* memory of the rows that a picker gets for one ``expand``: 2 GiB
 * requests ``make`` that wait: 4096 and 256 MiB of a session, 2 GiB of all, half of which is divided evenly among the
   sessions
 * replies that are made and not read: ``cluster.limits.unread_size`` (256 MB) for a connection, ``unread_total_size`` (2
@@ -24,23 +26,23 @@ deadline. The next reply is made for a connection when its unread bytes and a re
 within its share, so at most four replies of each lane exceed it. If the share of all is used up, the connection with
 the most unread bytes is ended when it has read nothing of one of its lanes for 2 s.
 
-**The work for a reply.** What a call takes is worked out before it begins, from its request and the degrees of the rows
-that it names, and reserved; it waits for that behind the calls that came before it. One that alone is larger than the
-limits waits until no other is at work. A large question is answered in part: the reply has the first rows, pairs or
-walks, and the caller asks for the others, so that work for a caller that has left ends by itself; an ``expand`` that
-has to read whole rows, and any request with excluded edges, looks between pieces whether its caller is still there.
-``here``, ``open``, ``drop``, ``renew``, ``close`` and ``status`` have a thread of their own on each lane, and are
-answered while other calls of the lane work.
+**The work for a reply.** The memory of a call is computed before the call begins, from its request and the degrees of
+the rows that it names, and reserved; the call waits for it behind the calls that came before it. A call that alone
+exceeds the limits waits until no other is at work. A large question is answered in part: the reply has the first rows,
+pairs or walks, and the caller asks for the others, so that work for a caller that has left ends by itself; an
+``expand`` that has to read whole rows, and any request with excluded edges, checks between pieces that its caller is
+still there. ``here``, ``open``, ``drop``, ``renew``, ``close`` and ``status`` have a thread of their own on each lane,
+and are answered while other calls of the lane work.
 
 A frame that breaks these rules ends its lane; a request that can be read as a frame and cannot be carried out gets a
 ``FAULT``. A stream is sent ahead of its reader by as much as HTTP/2's window holds, a few MB.
 
-What a caller without the certificate or the secret sends is dropped by TLS, by gRPC, or before the opening is read. A
-peer *with* both is still held to the rules above, with one gap: Arrow decompresses a compressed batch before this
-program sees it, so such a peer can make a server allocate, for a moment, what one column of bytes unpacks to; pyarrow's
-Flight server has no option against that. A lane with another schema than the one above ends before its first batch is
-decoded, and a body longer than the message it came in (compressed; we send none) ends its lane unread. Give processes
-on shared machines a secret.
+Messages of a caller without the certificate or the secret are dropped by TLS, by gRPC, or before the opening is read. A
+peer *with* both is still bound by the rules above, with one gap: Arrow decompresses a compressed batch before this
+program sees it, so such a peer can make a server allocate, for a moment, the uncompressed size of one column of bytes;
+pyarrow's Flight server has no option against that. A lane with another schema than that of `flight_common` ends before
+its first batch is decoded, and a body longer than the message it came in (compressed; we send none) ends its lane
+unread. Give processes on shared machines a secret.
 """
 
 from __future__ import annotations
@@ -63,9 +65,12 @@ _USUAL_STREAMS = 8  # a healthy client has two lanes, and a few streams
 
 @dataclass(eq=False)
 class ClientConnection:
-    """streams: number of open streams.  busy: number of streams and calls that wait for an answer.
-    held: bytes of replies that are made, or about to be, and not read yet.  working: bytes that its calls at work take.
-    active_s: when it last sent a message or got an answer.  lanes: the usage of each of its lanes."""
+    """The usage of a client's connection.
+
+    streams: number of open streams.  busy: number of streams and calls that wait for an answer.  held: bytes of replies
+    that are made, or about to be, and not read yet.  working: bytes of its calls at work.  active_s: when it last sent a
+    message or got an answer.  lanes: the usage of each of its lanes.
+    """
 
     peer: str
     active_s: float
@@ -132,8 +137,8 @@ class Admission:
         client.active_s = self._clock()
 
     def wait_to_make(self, usage: LaneUsage, is_gone: Callable[[], bool]) -> int | None:
-        """Waits until a reply may be made for a lane: the unread replies of its client, and of all clients together, are below
-        their limits. If the total is the obstacle and the client with the most unread bytes reads nothing, ends that
+        """Waits until a reply may be made for a lane: until the unread replies of its client, and of all clients together, are
+        below their limits. If the total is the obstacle and the client with the most unread bytes reads nothing, ends that
         client. Returns the bytes reserved for the reply, the size of the lane's last one; None if the client has left.
 
         A client without unread replies may always have one, whatever its size. `release` gives the bytes back.
@@ -167,9 +172,9 @@ class Admission:
 
     @contextmanager
     def working(self, client: ClientConnection, nbytes: int, is_gone: Callable[[], bool]) -> Iterator[None]:
-        """Reserves the working memory of one call. The calls of a client take at most ``unread_bytes``, those of all clients
-        ``unread_total_size``; a larger one waits until the client, and the server, have no other at work. Raises `PeerLostError`
-        if the client leaves meanwhile."""
+        """Reserves the working memory of one call, and waits for it. The calls of a client take at most ``unread_size``, the
+        calls of all clients ``unread_total_size``; a larger call waits until the client, and the server, have no other at work.
+        Raises `PeerLostError` if the client leaves meanwhile."""
         if not nbytes:
             yield
             return
@@ -195,6 +200,8 @@ class Admission:
                 self._state.notify_all()
 
     def _may_work(self, client: ClientConnection, nbytes: int, call: object) -> bool:
+        """Tells whether a call may begin, in the order of the queue: otherwise small calls, which always find a gap, would keep
+        a large one waiting for ever."""
         if client.working and client.working + nbytes > self._limits.unread_bytes:
             if call in self._queue:  # another call of the client came first: those of others do not wait for it
                 self._queue.remove(call)
@@ -239,7 +246,7 @@ class Admission:
                 self._sever(greedy.peer)
 
     def _full(self, client: ClientConnection) -> str:
-        """The reason why a client may not open one more stream; "" if it may."""
+        """Returns the reason why a client may not open one more stream; "" if it may."""
         counts = self._streams_of_hosts()
         for of, count, limit, most in (
             ("", sum(counts.values()), "the limit", self._limits.streams),
@@ -250,8 +257,9 @@ class Admission:
         return ""
 
     def _greediest(self, client: ClientConnection) -> ClientConnection | None:
-        """The connection to end for a newcomer: of the address with the most streams, never of one with fewer than that of
-        ``client``; an idle one if there is any, then the one with the most streams, then the one idle for longest."""
+        """Chooses the connection to end for a newcomer: one of the address with the most streams, never of an address with
+        fewer streams than that of ``client``; first an idle connection, then the one with the most streams, then the one idle
+        for longest. None if no connection qualifies."""
         counts = self._streams_of_hosts()
         mine = counts.get(client.host, 0)
         able = [
@@ -270,6 +278,7 @@ class Admission:
         return found
 
     def _most_unread(self) -> ClientConnection | None:
+        """Chooses the client with the most unread bytes, if it has stopped reading one of its lanes; else None."""
         greedy = max(self._clients.values(), key=lambda each: each.held, default=None)
         if greedy is None or greedy.ending:
             return None
@@ -287,9 +296,12 @@ class Admission:
 
 
 class LaneUsage:
-    """The unread replies of one lane of a client. unread: bytes of replies that are made and not read.  read_s: when a piece
-    of them was last read; per lane, since a client may leave one lane unread while it reads another.  last_bytes: size of
-    its last reply, the estimate for the next one."""
+    """The unread replies of one lane of a client.
+
+    unread: bytes of replies that are made and not read.  read_s: when a piece of them was last read; per lane, since a
+    client may leave one lane unread while it reads another.  last_bytes: size of the lane's last reply, the estimate for
+    the next one.
+    """
 
     def __init__(self, admission: Admission, client: ClientConnection) -> None:
         self._admission, self.client = admission, client

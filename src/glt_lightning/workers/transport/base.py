@@ -2,21 +2,20 @@
 
 **The greeting.** ``hello`` introduces the caller in every opening, so that the server keeps no state of callers:
 
-* field
 * ``protocol``: 3
 * ``version``: version of the package; must be the same
 * ``job``: name of the job
 * ``role``: ``worker``, ``client``, ``server`` or ``tool``
-* ``name``: what errors call it, such as ``rank 3``
+* ``name``: the caller in errors, such as ``rank 3``
 * ``graph``: hash of its partition, or ``""`` if it does not know one yet
 
 The first frame of the answer is ``WELCOME``, with the server's own introduction as header, or ``REFUSED``, with the
 reason as ``message``, which ends the stream.
 
-**Lost messages.** All operations may be repeated; ``put``, which changes something, has a number by which a repeated
-one is known and not applied again. A caller that gets no answer in time asks again, over a new connection if the old
-one is silent, for up to ``cluster.deadlines.reconnect_s``. A second reply with the same id is dropped. The reader of a
-broken stream opens it again, with a request that says what is still wanted.
+**Lost messages.** All operations may be repeated; ``put``, which changes rows, has a number by which a server recognises
+a repeated one and does not apply it again. A caller that gets no answer in time asks again, over a new connection if the
+old one is silent, for up to ``cluster.deadlines.reconnect_s``. A second reply with the same id is dropped. The reader of
+a broken stream opens it again, and repeats the requests that are still unanswered.
 
 While a connection has streams open, the caller sends a ``PING`` four times per ``cluster.deadlines.call_s``, and takes
 a server that was silent for that long as lost. (gRPC's own keepalive cannot be used: Flight leaves servers at defaults
@@ -46,20 +45,20 @@ PROTOCOL = 3  # version of the wire format and of the operations
 
 
 class Caller(Protocol):
-    """The peer that a handler works for. name: from its greeting.  hello: its whole greeting.  host: the address that its
-    connection comes from, which it cannot choose; "" within this process."""
+    """The peer that a handler works for. name: the name in its greeting.  hello: its whole greeting.  host: the address that
+    its connection comes from, which it cannot choose; "" within this process."""
 
     name: str
     host: str
     hello: Mapping[str, Any]
 
     def is_gone(self) -> bool:
-        """Whether its connection has ended. A stream handler checks this at least once a second while it waits, and a call
-        handler between pieces of work that take long."""
+        """Tells whether the peer's connection has ended. A stream handler checks this at least once a second while it waits, a
+        call handler between pieces of long work."""
 
     def working(self, nbytes: int) -> AbstractContextManager[None]:
-        """Reserves memory that a call takes until its reply is made; waits for that, as `cluster.limits` say. A call does this
-        once at a time, before it takes the memory. Raises `PeerLostError` if the caller leaves meanwhile."""
+        """Reserves the memory that a call takes until its reply is made; waits as long as ``cluster.limits`` require. A call
+        reserves once at a time, before it takes the memory. Raises `PeerLostError` if the caller leaves meanwhile."""
 
 
 CallHandler = Callable[[Message, Caller], Message]
@@ -72,7 +71,7 @@ StreamHandler = Callable[[Message, Caller], Iterator[Message]]
 class Service:
     """The operations that a process offers to its peers: a fixed table.
 
-    greet: takes a peer's greeting (`hello`), returns the answer to it or raises `RefusedError` with the reason.
+    greet: takes a peer's greeting (``hello``), and returns the answer or raises `RefusedError` with the reason.
     calls: operations with one reply. They run on pool threads, several at once.
     streams: operations with any number of replies; they end by themselves or when the caller leaves.
     prompt: the calls that take no time and little memory. They have a thread of their own, so that they are answered while a
@@ -89,12 +88,12 @@ class Pending(Protocol):
     """A call in flight."""
 
     def result(self, timeout_s: float) -> Message:
-        """The reply. Raises `PeerLostError` when the connection ends or ``timeout_s`` has passed, `RemoteError` for an error
-        of the handler. May be called again after a timeout."""
+        """Waits for the reply. Raises `PeerLostError` when the connection ends or ``timeout_s`` has passed, `RemoteError` for
+        an error of the handler. May be called again after a timeout."""
 
 
 class MessageStream(Protocol):
-    """Replies of a stream. Iterating raises `PeerLostError` when the connection ends."""
+    """The replies of a stream. Iterating raises `PeerLostError` when the connection ends."""
 
     def __iter__(self) -> Iterator[Message]: ...
 
@@ -191,8 +190,8 @@ def _sever(mine: Callable[[socket.socket], bool]) -> None:
 
 
 def _sockets() -> Iterator[socket.socket]:
-    """Duplicated descriptors of all sockets of this process: another thread may close the original, and the kernel may give
-    its number to another file, at any moment."""
+    """Yields all sockets of this process by duplicated descriptors: another thread may close the original, and the kernel may
+    give its number to another file, at any moment."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):
             fd = os.dup(int(name))
@@ -216,7 +215,7 @@ _REJECTS = (
 
 
 def diagnose(address: str, credentials: Credentials, timeout_s: float) -> str | None:
-    """The reason why another attempt would fail as well; None if none was found."""
+    """Finds the reason why another attempt to connect would fail as well; None if it finds none."""
     try:
         if credentials.tls is None:
             return _ASKS if _speaks_tls(address, timeout_s) else None
@@ -238,7 +237,7 @@ def _speaks_tls(address: str, timeout_s: float) -> bool:
 
 
 def _hangs_up(address: str, tls: Certificates, timeout_s: float) -> bool:
-    """Whether a TLS server ends the connection after the handshake. In TLS 1.3 the client is done before the server has
+    """Tells whether a TLS server ends the connection after the handshake. In TLS 1.3 the client is done before the server has
     checked its certificate, and gRPC reports no reason; to a client that it accepts, the server sends HTTP/2 settings."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # gRPC has checked the peer's already

@@ -93,7 +93,7 @@ def make_token(folder: str | Path, *, force: bool = False) -> Path:
 
 
 def certificate_name(option: str, host: str) -> str:
-    """What the files of a host's certificate and key are called. Raises `OptionError`, which names ``option``."""
+    """Returns the name of the files of a host's certificate and key. Raises `OptionError`, which names ``option``."""
     name = host.replace(":", "-")
     if name in (Path(CA).stem, TOKEN):
         raise OptionError(
@@ -103,7 +103,7 @@ def certificate_name(option: str, host: str) -> str:
 
 
 def run_certs(argv: Sequence[str]) -> None:
-    """``glt-lightning certs``."""
+    """Runs ``glt-lightning certs``."""
     parser = argparse.ArgumentParser(
         prog="glt-lightning certs",
         description="Makes an authority for a job and a certificate for each host, for mutual TLS between them. "

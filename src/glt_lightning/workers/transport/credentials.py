@@ -28,8 +28,8 @@ class Certificates:
 
 @dataclass(frozen=True)
 class Credentials:
-    """token: the job's secret; None: no secret is required.  tls: None means clear text.
-    insecure: the user allows clear text beyond the loopback interface."""
+    """The means by which a process authenticates itself. token: the job's secret; None: no secret is required.  tls: the
+    certificates; None: clear text.  insecure: the user allows clear text beyond the loopback interface."""
 
     token: str | None = field(default=None, repr=False)
     tls: Certificates | None = None
@@ -54,7 +54,7 @@ class Credentials:
         return cls(token, tls, options.insecure)
 
     def accepts(self, token: str | None) -> bool:
-        """Whether a peer's secret is this job's. Takes the same time for every wrong secret, so timing reveals nothing."""
+        """Tells whether a peer's secret is this job's. Takes the same time for every wrong secret, so timing reveals nothing."""
         if self.token is None:
             return True
         return hmac.compare_digest((token or "").encode("utf-8", "replace"), self.token.encode())
@@ -103,7 +103,7 @@ _MOST_NONCE = 128  # characters; ours has 32. Bounds the work that a stranger ca
 
 
 class Challenge:
-    """The client's side, for one opening."""
+    """The client's side of the proof, for one opening: a nonce, and the check of the server's answer to it."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._token = credentials.token
@@ -130,7 +130,7 @@ class Challenge:
 
 
 def proof_for(opening: Mapping[str, Any], credentials: Credentials) -> dict[str, str]:
-    """The server's side: the proof that the welcome to an opening carries; empty where no secret or no nonce was given."""
+    """Makes the proof that the server's welcome to an opening carries; empty if there is no secret or no nonce."""
     nonce = opening.get(_NONCE)
     if credentials.token is None or not isinstance(nonce, str) or len(nonce) > _MOST_NONCE:
         return {}

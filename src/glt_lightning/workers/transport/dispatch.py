@@ -1,4 +1,4 @@
-"""The server's half of an operation, the same for every transport: look it up, run it, report how it failed."""
+"""The server's half of an operation, the same for every transport: finds its handler, runs it, reports how it failed."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _MOST_TEXT = 5000  # characters of a message or traceback: both fit into a heade
 
 
 def find_call(service: Service, op: Any) -> CallHandler:
-    """The handler of a call. Raises `WireError` for an operation that the service does not have."""
+    """Finds the handler of a call. Raises `WireError` for an operation that the service does not have."""
     handler: CallHandler = _find(service.calls, op)
     return handler
 
 
 def find_stream(service: Service, op: Any) -> StreamHandler:
-    """The handler of a stream. Raises `WireError` for an operation that the service does not have."""
+    """Finds the handler of a stream. Raises `WireError` for an operation that the service does not have."""
     handler: StreamHandler = _find(service.streams, op)
     return handler
 
 
 def is_prompt(service: Service, request: Any) -> bool:
-    """Whether a request, which a peer sent, is for one of `Service.prompt`."""
+    """Tells whether a peer's request is for one of `Service.prompt`."""
     op = request.get("op") if isinstance(request, dict) else None
     return isinstance(op, str) and op in service.prompt
 
@@ -42,7 +42,7 @@ def _find(table: Mapping[str, Any], op: Any) -> Any:
 
 
 def greet(service: Service, hello: Any) -> dict[str, Any]:
-    """The answer to a greeting. Raises `RefusedError`, also for a value that is no greeting at all."""
+    """Answers a greeting. Raises `RefusedError`, also for a value that is no greeting at all."""
     if not isinstance(hello, dict):
         raise RefusedError("the greeting is missing: expected an object `hello`.")
     try:
@@ -54,7 +54,7 @@ def greet(service: Service, hello: Any) -> dict[str, Any]:
 
 
 def caller_name(hello: Mapping[str, Any]) -> str:
-    """The name of a peer in messages, from its greeting."""
+    """Returns the name of a peer in messages, from its greeting."""
     return f"{hello.get('name', 'a peer without a name')!s:.200}"
 
 
@@ -68,7 +68,7 @@ def check_reply(message: Message) -> Message:
 
 
 def fault(error: BaseException) -> dict[str, Any]:
-    """An exception of a handler, as a header."""
+    """Encodes an exception of a handler as a header."""
     return {
         "kind": type(error).__name__,
         "message": str(error)[:_MOST_TEXT],
@@ -78,7 +78,7 @@ def fault(error: BaseException) -> dict[str, Any]:
 
 
 def raise_fault(header: Mapping[str, Any], source: str) -> None:
-    """Raises the `RemoteError` that `fault` describes. ``source``: who reported it."""
+    """Raises the `RemoteError` for a header of `fault`. source: the operation or stream that failed, for the message."""
     kind, text, trace = (str(header.get(name, "")) for name in ("kind", "message", "traceback"))
     # An error that the package raises on purpose explains itself; for any other one the traceback is needed.
     message = f"{source}: {text}" if header.get("expected") is True else f"{source}: {kind}: {text}\n\n{trace}"
@@ -137,7 +137,7 @@ def caller_is(
     host: str = "",
     working: Callable[[int], AbstractContextManager[None]] = _unbounded,
 ) -> Caller:
-    """A `Caller` for a greeted peer."""
+    """Makes the `Caller` of a greeted peer."""
     return _Greeted(hello, is_gone, host, working)
 
 

@@ -37,7 +37,7 @@ _ENDED = "the connection is closed"
 
 
 class FlightConnection:
-    """`transport.base.Connection` over Arrow Flight. Raises as `Transport.connect` does."""
+    """A `Connection` over Arrow Flight. Raises as `Transport.connect` does."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ def _client(address: str, credentials: Credentials, deadlines: DeadlineOptions, 
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
         # Flight gives no access to the server's settings, and by its defaults gRPC ends a connection that pings while
-        # idle; so none are sent: `_Parts.watch` has pings of its own.
+        # idle; so gRPC sends none, and `_Parts.watch` has pings of its own.
         # The second number is also how long TCP waits for an acknowledgement of sent data.
         ("grpc.keepalive_time_ms", 24 * 3600 * 1000),
         ("grpc.keepalive_timeout_ms", max(1000, int(deadlines.call_s * 1000))),
@@ -126,8 +126,8 @@ def _call_options(credentials: Credentials) -> Any:
 
 
 class _Parts:
-    """The lanes, streams and threads of a connection. Apart from it, since the connection may be garbage-collected while
-    threads still wait."""
+    """The lanes, streams and threads of a connection. An object of its own, since the connection may be garbage-collected
+    while threads still wait."""
 
     def __init__(
         self, address: str, client: Any, credentials: Credentials, patience_s: float, memory: Recycler
@@ -172,7 +172,7 @@ class _Parts:
         raise PeerLostError(_ENDED)
 
     def watch(self, lane: _Lane) -> None:
-        """From now on, pings the peer while streams are open: a stream alone cannot tell a peer that makes its next message
+        """Pings the peer from now on while streams are open: a stream alone cannot tell a peer that makes its next message
         slowly from one that is cut off."""
         with self._lock:
             if self._pulse is None and not self._ending.is_set():
@@ -223,7 +223,7 @@ def _joined(threads: list[threading.Thread]) -> bool:
 
 
 class _Lane:
-    """One stream of calls. The calling threads write, and one thread reads and distributes the replies.
+    """A stream of calls. The calling threads write, and one thread reads and distributes the replies.
 
     Two locks, never held together. ``_state`` guards the fields and is held briefly. ``_writing`` admits one writer; a write
     blocks while the peer does not read, so it is acquired with a deadline, and the reading thread never needs it.
@@ -433,7 +433,7 @@ class _Opening:
 
 
 class _Stream:
-    """`transport.base.MessageStream`."""
+    """A `MessageStream` over Arrow Flight."""
 
     def __init__(self, reader: Any, memory: Recycler, challenge: Challenge) -> None:
         self._reader, self._assembler, self._challenge = reader, Assembler(memory), challenge

@@ -101,8 +101,8 @@ __all__ = [
 def chunk(
     kind: Kind, id_: int, header: Mapping[str, Any], body: np.ndarray = EMPTY
 ) -> tuple[pa.RecordBatch | None, bytes]:
-    """(batch, frame): a body that is large is the batch's only column and is not copied. It must not change until it
-    has been sent; no reference to it stays after that."""
+    """Makes the (batch, frame) of a message. A large body is the batch's only column and is not copied: it must not change
+    until it has been sent; no reference to it stays after that."""
     if body.nbytes <= frames.MOST_INLINE:
         return None, frames.encode(kind, id_, header, body)
     if body.nbytes > MOST_BODY:
@@ -117,8 +117,8 @@ def chunk(
 def chunks(
     kind: Kind, id_: int, header: Mapping[str, Any], body: np.ndarray
 ) -> Iterator[tuple[pa.RecordBatch | None, bytes]]:
-    """The messages of a reply: a very large body goes in pieces. Flight takes fresh memory for each message and returns it;
-    with messages of 80 MB that costs three times the CPU of pieces that are copied into recycled memory."""
+    """Yields the messages of a reply: a very large body goes in pieces. Flight takes fresh memory for each message and returns
+    it; with messages of 80 MB that costs three times the CPU of pieces that are copied into recycled memory."""
     last = max(0, body.nbytes - 1) // _PIECE * _PIECE
     final = chunk(kind, id_, header, body[last:])  # made first: if it raises, no piece has been sent
     for begin in range(0, last, _PIECE):
@@ -127,8 +127,8 @@ def chunks(
 
 
 def _pad(frame_bytes: int, body_bytes: int) -> int:
-    """The number of spaces after which the body arrives at an address that is a multiple of 16, so that the receiver need not
-    copy it to align it."""
+    """Returns the number of spaces after which the body arrives at an address that is a multiple of 16, so that the receiver
+    need not copy it to align it."""
     body_size = _varint(-(-body_bytes // 8) * 8)
     for pad in range(16):
         length = frame_bytes + pad
@@ -156,7 +156,7 @@ def write_chunk(writer: Any, batch: pa.RecordBatch | None, frame: bytes) -> None
 
 
 def open_chunk(received: Any) -> tuple[Frame, np.ndarray]:
-    """(frame, body uint8 [n]) of a Flight message. The body is aligned, writable, and the receiver's own.
+    """Returns (frame, body uint8 [n]) of a Flight message. The body is aligned, writable, and the receiver's own.
     Raises `WireError`."""
     frame, memory = _open(received)
     return frame, memory if memory.ctypes.data % 8 == 0 else memory.copy()
@@ -183,8 +183,8 @@ def _open(received: Any) -> tuple[Frame, np.ndarray]:
 
 
 def _message_bytes(metadata: Any) -> float:
-    """Bytes of a message on the wire: Flight's metadata is a slice of the buffer in which gRPC received the whole message,
-    body included. Infinity where Flight has copied the metadata: an uncompressed body must never be refused."""
+    """Returns the bytes of a message on the wire: Flight's metadata is a slice of the buffer in which gRPC received the whole
+    message, body included. Infinity if Flight has copied the metadata: an uncompressed body must never be refused."""
     memory = getattr(metadata, "parent", None)
     return math.inf if memory is None else memory.size
 
@@ -197,7 +197,7 @@ class Assembler:
         self._begun: dict[int, tuple[np.ndarray, int]] = {}  # by id: memory, and bytes received so far
 
     def open(self, received: Any) -> tuple[Frame, np.ndarray] | None:
-        """(frame, body); None for a piece that is not the last. Raises `WireError`."""
+        """Returns (frame, body) of a message; None for a piece that is not the last. Raises `WireError`."""
         frame, piece = _open(received)
         if frame.kind == Kind.PART:
             self._add(frame, piece)
@@ -230,7 +230,7 @@ class Assembler:
 
 
 def read_json(data: bytes, source: str) -> dict[str, Any]:
-    """The object in a Flight descriptor or ticket. Raises `RefusedError`. ``source``: its name in the error."""
+    """Decodes the object in a Flight descriptor or ticket. source: its name in errors. Raises `RefusedError`."""
     try:
         return decode_header(data)
     except WireError as error:
@@ -238,18 +238,18 @@ def read_json(data: bytes, source: str) -> dict[str, Any]:
 
 
 def to_json(header: Mapping[str, Any]) -> bytes:
-    """The inverse of `read_json`."""
+    """Encodes an object for a Flight descriptor or ticket: the inverse of `read_json`."""
     return encode_header(header)
 
 
 def refused(error: PeerError) -> dict[str, Any]:
-    """The header of a REFUSED frame."""
+    """Makes the header of a REFUSED frame."""
     again = {"again": True} if isinstance(error, FullError) else {}
     return {"message": str(error)[:2000], **again}
 
 
 def refusal(header: Mapping[str, Any]) -> PeerError:
-    """The error that `refused` describes."""
+    """Makes the error from the header of a REFUSED frame, the inverse of `refused`."""
     return (FullError if header.get("again") is True else RefusedError)(str(header.get("message", "no reason given")))
 
 
@@ -294,7 +294,7 @@ _REASONS = (
 
 
 def translate(error: BaseException) -> PeerError:
-    """The `PeerError` for an error of Flight. Its message is to follow the peer's name and a colon."""
+    """Makes the `PeerError` for an error of Flight. Its message is to follow the peer's name and a colon."""
     if isinstance(error, flight.FlightUnauthenticatedError):
         return RefusedError(
             "the secret of this process is not the job's. Give both processes the same cluster.security.token_file"

@@ -42,7 +42,7 @@ LANES = ("calls", "bulk")
 
 
 class FlightServer:
-    """`transport.base.Server` over Arrow Flight. Listens from the moment it is made."""
+    """A `Server` over Arrow Flight. Listens once it is constructed."""
 
     def __init__(self, address: str, service: Service, credentials: Credentials, limits: LimitOptions) -> None:
         host, port = parse_address("address", address)
@@ -81,7 +81,7 @@ def check_bind(host: str, address: str, credentials: Credentials) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address leads to this host alone."""
+    """Tells whether a name or address leads to this host alone."""
     try:
         found = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
     except OSError as error:
@@ -294,8 +294,8 @@ class _Flight(flight.FlightServerBase):
 
 
 def _opened(received: Any) -> tuple[Frame, np.ndarray] | None:
-    """The frame and body of a message; None if it is not of this protocol. No exception leaves here, since its traceback
-    would keep the memory."""
+    """Returns the frame and body of a message; None if it is not of this protocol. No exception leaves here, since its
+    traceback would keep the memory."""
     try:
         return open_chunk(received)
     except WireError:
@@ -303,8 +303,8 @@ def _opened(received: Any) -> tuple[Frame, np.ndarray] | None:
 
 
 def _has_our_schema(reader: Any) -> bool:
-    """Whether a lane's bodies are one column of bytes. Any other schema is refused before Arrow decodes a batch: it would
-    expand dictionaries, and columns by the thousand."""
+    """Tells whether a lane's bodies are one column of bytes. Any other schema is refused before Arrow decodes a batch: it
+    would expand dictionaries, and columns by the thousand."""
     try:
         return [field.type for field in reader.schema] == [pa.uint8()]
     except (StopIteration, *FLIGHT_ERRORS):
@@ -326,14 +326,14 @@ class _InFlight:
         self._requests = self._bytes = 0
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether one more request may be read; waits for that up to ``timeout_s``."""
+        """Waits up to ``timeout_s`` until one more request may be read. Returns False if none may."""
         with self._state:
             return self._state.wait_for(
                 lambda: self._requests < _MOST_IN_FLIGHT and self._bytes < _MOST_BYTES_IN_FLIGHT, timeout_s
             )
 
     def wait_empty(self, timeout_s: float) -> bool:
-        """Whether all are answered; waits for that up to ``timeout_s``."""
+        """Waits up to ``timeout_s`` until all requests are answered. Returns False if some are not."""
         with self._state:
             return self._state.wait_for(lambda: self._requests == 0, timeout_s)
 
@@ -350,7 +350,7 @@ class _InFlight:
 
 
 class _Call:
-    """One request, to be run on a worker thread."""
+    """A request, to be run on a worker thread."""
 
     def __init__(
         self,
@@ -428,7 +428,7 @@ class _Replies:
 
 
 class _Presence:
-    """Whether a peer is still connected. The lock keeps `is_gone` from using Flight's context after its call has ended, when
+    """The connection state of a peer. The lock keeps `is_gone` from using Flight's context after its call has ended, when
     Flight has freed it."""
 
     def __init__(self, context: Any, ending: threading.Event) -> None:

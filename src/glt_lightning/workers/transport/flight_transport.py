@@ -1,4 +1,4 @@
-"""Arrow Flight as a `transport.base.Transport`."""
+"""Arrow Flight as a `Transport`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""A message on the wire: 16 bytes, the header as JSON, and a small body right behind it.
+"""A message on the wire: a frame of 16 bytes, the header as JSON, and a small body right behind it.
 
-A larger body travels beside the frame, in memory of its own that nobody copies.
+A larger body travels beside the frame, in memory of its own that the sender does not copy.
 
-Little-endian, 16 bytes, then the header, then the body if it is small.
-
-Offset, type and content:
+A frame is little-endian. Offset, type and content:
 
 * 0: uint8; protocol: 3
 * 1: uint8; kind
@@ -19,7 +17,7 @@ Kind, sender and header:
 * 1: ``REQUEST``; caller; ``{"op": "gather", "header": {...}}``
 * 2: ``REPLY``; server; the operation's
 * 3: ``FAULT``; server; ``kind`` (name of the exception), ``message``, ``traceback`` (each at most 5000 characters),
-  ``expected`` (true: the message alone is for people)
+  ``expected`` (true: the message explains the error, so people need no traceback)
 * 4: ``WELCOME``; server; the answer to the greeting
 * 5: ``REFUSED``; server; ``message``
 * 6: ``PING``; caller; ``{}``
@@ -75,25 +73,26 @@ class Frame:
     inline: np.ndarray
 
     def decode(self) -> dict[str, Any]:
-        """Its header. Raises `WireError`."""
+        """Decodes the header. Raises `WireError`."""
         return decode_header(self.header)
 
 
 def encode(kind: Kind, id_: int, header: Mapping[str, Any], inline: np.ndarray = EMPTY) -> bytes:
-    """Bytes of a frame."""
+    """Encodes a frame, with its body if that is small."""
     data = encode_header(header)
     return b"".join((_PREFIX.pack(PROTOCOL, kind, 0, len(data), id_), data, memoryview(inline)))
 
 
 def encode_padded(kind: Kind, id_: int, header: Mapping[str, Any], pad_of: Callable[[int], int]) -> bytes:
-    """Bytes of a frame without a body. ``pad_of(bytes of the frame)`` spaces are added to its header."""
+    """Encodes a frame without a body, and appends ``pad_of(bytes of the frame)`` spaces to its header."""
     data = encode_header(header)
     data += b" " * pad_of(PREFIX_BYTES + len(data))
     return _PREFIX.pack(PROTOCOL, kind, 0, len(data), id_) + data
 
 
 def decode(data: Any) -> Frame:
-    """The inverse of `encode`. Raises `WireError` for anything else. ``data``: any buffer; the header stays a view of it."""
+    """Decodes a frame: the inverse of `encode`. data: any buffer; the header stays a view of it. Raises `WireError` for
+    anything else."""
     view = memoryview(data).cast("B") if len(data) else memoryview(b"")
     if len(view) < _PREFIX.size:
         raise WireError(f"received a frame of {len(view)} bytes; the shortest has {_PREFIX.size}.")

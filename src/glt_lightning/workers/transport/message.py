@@ -3,7 +3,7 @@
 All input is checked before it is used: none makes this process crash, recurse, or take more memory than the input's
 size.
 
-The header is one JSON object. Allowed are strings that UTF-8 can say, integers of at most 20 characters, finite
+The header is one JSON object. Allowed are strings that UTF-8 can represent, integers of at most 20 characters, finite
 numbers, true, false, null, lists and objects, nested at most 16 deep.
 
 ``arrays`` describes the body, in the header of any message that has one:
@@ -79,14 +79,14 @@ class WireError(PeerError):
 
 @dataclass(frozen=True)
 class Message:
-    """header: values that JSON can represent.  body: uint8 [n], arrays at the offsets in the header."""
+    """A message. header: values that JSON can represent.  body: uint8 [n], arrays at the offsets in the header."""
 
     header: Mapping[str, Any]
     body: np.ndarray = field(default_factory=lambda: EMPTY)
 
 
 def encode_header(header: Mapping[str, Any]) -> bytes:
-    """JSON of a header. Raises `WireError` if it is too large or has values that JSON cannot represent."""
+    """Encodes a header as JSON. Raises `WireError` if it is too large or has values that JSON cannot represent."""
     try:
         text = _ENCODER.encode(dict(header))
     except (TypeError, ValueError, RecursionError) as error:
@@ -100,7 +100,7 @@ def encode_header(header: Mapping[str, Any]) -> bytes:
 
 
 def decode_header(data: bytes | bytearray | memoryview) -> dict[str, Any]:
-    """The inverse of `encode_header`. Raises `WireError` for anything else."""
+    """Decodes a header: the inverse of `encode_header`. Raises `WireError` for anything else."""
     if len(data) > MOST_HEADER:
         raise WireError(f"header: {len(data)} bytes, at most {MOST_HEADER} are allowed.")
     try:
@@ -170,7 +170,7 @@ def _check_texts(texts: Iterable[str]) -> None:
 
 
 def as_body(body: Any) -> np.ndarray:
-    """uint8 [n] of any contiguous buffer, not copied."""
+    """Views any contiguous buffer as uint8 [n], without a copy."""
     if isinstance(body, np.ndarray) and body.dtype == np.uint8 and body.ndim == 1 and body.flags.c_contiguous:
         return body
     view = memoryview(body).cast("B")
@@ -196,7 +196,7 @@ def zero_padding(layout: Sequence[Placed], body: np.ndarray) -> None:
 
 
 def lay_out(shapes: Mapping[str, tuple[np.dtype, tuple[int, ...]]]) -> tuple[list[Placed], int]:
-    """The layout of arrays of these dtypes and shapes in one body, and the size of that body."""
+    """Lays out arrays of these dtypes and shapes in one body. Returns the layout, and the bytes of the body."""
     layout, end = [], 0
     for name, (dtype, shape) in shapes.items():
         layout.append(Placed(name, dtype.str, shape, end))
@@ -205,8 +205,8 @@ def lay_out(shapes: Mapping[str, tuple[np.dtype, tuple[int, ...]]]) -> tuple[lis
 
 
 def layout_entries(layout: Sequence[Placed]) -> list[list[Any]]:
-    """The form of a layout in every header, of messages and of sampler processes: the header's ``arrays`` for a body that is
-    laid out already, as that of a `sampler.sample.Draft` is. Raises `WireError` for a dtype that the protocol does not carry."""
+    """Encodes a layout as the ``arrays`` of a header, for a body that is laid out already, such as that of a
+    `sampling.sample.Draft`. Raises `WireError` for a dtype that the protocol does not carry."""
     for place in layout:
         if place.dtype not in _DTYPES:
             raise WireError(f"array {place.name!r}: dtype {place.dtype} cannot be sent; allowed: {', '.join(DTYPES)}.")
@@ -214,25 +214,25 @@ def layout_entries(layout: Sequence[Placed]) -> list[list[Any]]:
 
 
 def unpack(message: Message) -> dict[str, np.ndarray]:
-    """The arrays of a message: views of its body. Raises `WireError` unless each lies inside the body."""
+    """Returns the arrays of a message by name: views of its body. Raises `WireError` unless each lies inside the body."""
     layout = parse_layout(message.header.get("arrays", []), len(message.body))
     return {place.name: place.view(message.body) for place in layout}
 
 
 def own_layout(entries: Sequence[Sequence[Any]]) -> list[Placed]:
-    """The inverse of `layout_entries` for entries from a process of this job: not checked, and of any size."""
+    """Decodes entries of `layout_entries` that a sampler process of this one sent: not checked, and of any size."""
     return [Placed(name, dtype, tuple(shape), offset) for name, dtype, shape, offset in entries]
 
 
 def parse_layout(entries: Any, nbytes: int) -> list[Placed]:
-    """The inverse of `layout_entries` for a body of ``nbytes`` from any peer. Raises `WireError` for entries that do not
+    """Decodes entries of `layout_entries` from any peer, for a body of ``nbytes``. Raises `WireError` for entries that do not
     fit."""
     if not isinstance(entries, list) or len(entries) > MOST_ARRAYS:
         raise WireError(f"arrays: expected a list of at most {MOST_ARRAYS} entries.")
     layout = [_placed(entry, nbytes) for entry in entries]
     if len({place.name for place in layout}) != len(layout):
         raise WireError("arrays: the same name is given twice.")
-    # Whoever copies each array takes no more memory than the body has.
+    # So that a copy of each array takes no more memory than the body.
     if (total := sum(math.prod(place.shape) * _DTYPES[place.dtype].itemsize for place in layout)) > nbytes:
         raise WireError(f"arrays: {total} bytes in a body of {nbytes}; entries may not overlap.")
     return layout
@@ -273,8 +273,8 @@ def _short(value: Any) -> str:
 
 
 class Recycler:
-    """Lends memory that comes back when the last view of it is gone. Thread-safe. slots: the number of pieces in use at once
-    that are recycled; further ones get memory of their own."""
+    """Lends memory that comes back when the last view of it is gone. Thread-safe. slots: the number of pieces that are
+    recycled at the same time; further ones get memory of their own."""
 
     def __init__(self, slots: int = 256) -> None:
         # `SlotPool.take` is for one thread at a time. Slots come back without the lock: appending to a deque is atomic.
@@ -282,7 +282,7 @@ class Recycler:
         self._slots = SlotPool(Slot, slots)
 
     def take(self, nbytes: int) -> np.ndarray:
-        """uint8 [nbytes], writable, uninitialised."""
+        """Lends uint8 [nbytes], writable and uninitialised."""
         with self._lock:
             slot = self._slots.take()
         if slot is None:
@@ -298,8 +298,8 @@ def keep_freed_memory() -> None:
     piece of a body. Without this, 80,000 to 170,000 pages per GB were faulted in anew, a quarter of the CPU time of
     receiving.
 
-    This holds for the whole process, and is what glibc does by itself in any that frees a large array: from then on arrays
-    up to that size (32 MB at most) lie in malloc's arenas, each of which may keep twice that size at its end. One of 31 MB
+    This holds for the whole process. glibc does so by itself in any process that frees a large array: from then on arrays up
+    to that size (32 MB at most) lie in malloc's arenas, each of which may keep twice that size at its end. An array of 31 MB
     is freed here; its pages are never touched. Settings of malloc in the environment (``MALLOC_TRIM_THRESHOLD_``) prevail.
     """
     np.empty(31 << 20, dtype=np.uint8)

@@ -25,8 +25,8 @@ _CLOSED = "this process has closed the connection"
 
 @dataclass
 class PeerStats:
-    """Totals. calls: each counted once, however often it was sent.  bytes: of bodies.  retries: calls sent again.
-    reconnects: connections made after the first."""
+    """Totals of a peer. calls: each counted once, however often it was sent.  bytes_out, bytes_in: bytes of bodies.
+    retries: calls sent again.  reconnects: connections made after the first."""
 
     calls: int = 0
     bytes_out: int = 0
@@ -122,9 +122,9 @@ class Peer:
 
     @property
     def lost_s(self) -> float | None:
-        """When the peer was lost, by the monotonic clock; None if it is not, and also if the last attempt is further back than
-        an attempt can take: nothing is known about the time since, and an old outage must not count as part of a new
-        one."""
+        """Time at which the peer was lost, by the monotonic clock. None if it is not lost, and also if the last attempt is
+        longer ago than an attempt can take: nothing is known about the time since, and an old outage must not count as part of
+        a new one."""
         one_try_s = self._deadlines.connect_s + self._deadlines.call_s + self._retry.most_s
         return self._lost_s if self.clock() - self._tried_s <= one_try_s else None
 
@@ -142,7 +142,7 @@ class Peer:
         return self._deadlines
 
     def connect(self) -> Connection:
-        """The connection. If there is none, one thread makes one, after the pause that follows a failure; other threads
+        """Returns the connection. If there is none, one thread makes it, after the pause that follows a failure; other threads
         wait for its result, so that a peer that comes back gets one new connection and not one per call. Raises
         `PeerLostError` or `RefusedError`, without this peer's name."""
         with self._state:
@@ -170,7 +170,8 @@ class Peer:
         raise PeerLostError(_CLOSED)
 
     def _await_turn(self) -> bool:
-        """True: there is a connection. False: this thread makes one. Raises if another thread's attempt failed."""
+        """Waits until there is a connection, and returns True, or until this thread is to make one, and returns False. Raises
+        `PeerLostError` if another thread's attempt failed."""
         while True:
             if self._closed:
                 raise PeerLostError(_CLOSED)
@@ -222,7 +223,7 @@ class Peer:
             self._lost_s, self._pause_s = None, self._retry.first_s
 
     def named(self, error: PeerError, more: str = "") -> PeerError:
-        """The same error with this peer's name and addresses."""
+        """Returns a copy of an error with this peer's name and addresses."""
         if isinstance(error, RemoteError):
             return RemoteError(f"{self.name}: {error}", error.kind, error.traceback)
         stage = " handshake failed:" if isinstance(error, RefusedError) else ""
@@ -230,7 +231,7 @@ class Peer:
 
 
 class PendingAnswer:
-    """The answer to a call. Made by `Peer.ask`."""
+    """The answer to a call, which may be in flight. Made by `Peer.ask`."""
 
     def __init__(self, peer: Peer, op: str, header: Mapping[str, Any], body: Any, bulk: bool) -> None:
         self._peer, self._op, self._header, self._body, self._bulk = peer, op, header, body, bulk
@@ -294,7 +295,7 @@ class PendingAnswer:
 
 
 class _Patience:
-    """How long one call is repeated: for ``reconnect_s`` since the peer was lost."""
+    """The deadline of one call: it is repeated until ``reconnect_s`` after the peer was lost."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer

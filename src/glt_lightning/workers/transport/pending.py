@@ -13,8 +13,8 @@ from glt_lightning.workers.transport.message import EMPTY, Message, decode_heade
 
 
 class Waiting:
-    """`transport.base.Pending`. One thread resolves it, other threads wait. The waiting thread decodes the reply, so that the
-    reading thread is free for the next one."""
+    """A `Pending` call. One thread resolves it, other threads wait. The waiting thread decodes the reply, so that the reading
+    thread is free for the next one."""
 
     def __init__(self, op: str) -> None:
         self._op = op
@@ -31,7 +31,7 @@ class Waiting:
             self._done.set()
 
     def fail(self, error: PeerError) -> None:
-        """No reply will come."""
+        """Ends the call without a reply: `result` raises ``error``."""
         if not self._done.is_set():
             self._error = error
             self._done.set()
@@ -45,7 +45,7 @@ class Waiting:
 
 
 def received(failed: bool, header: Any, body: np.ndarray, op: str) -> Message:
-    """A reply as a message. Raises `RemoteError` if it is a fault."""
+    """Decodes a reply. Raises `RemoteError` if it is a fault."""
     decoded = decode_header(header)
     if failed:
         raise_fault(decoded, op)
@@ -53,5 +53,5 @@ def received(failed: bool, header: Any, body: np.ndarray, op: str) -> Message:
 
 
 def again(error: PeerError) -> PeerError:
-    """A copy of the error for another thread: one object that is raised twice would collect both tracebacks."""
+    """Copies an error for another thread: one object that is raised twice would collect both tracebacks."""
     return type(error)(*error.args)
