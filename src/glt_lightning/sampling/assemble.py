@@ -1,4 +1,4 @@
-"""From the nodes and edges of a batch to its arrays, wherever its rows come from and its memory is."""
+"""Makes the arrays of a batch from its nodes and edges, for all sources of rows and all places of batches."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def assemble(
     link: Mapping[str, np.ndarray] = NO_ARRAYS,
     examples: np.ndarray | None = None,
 ) -> Draft:
-    """The draft of a batch: ids, numbers per hop, edges, and the attributes of all nodes and edges of ``found``.
+    """Makes the draft of a batch: ids, numbers per hop, edges, and the attributes of all nodes and edges of ``found``.
 
     link: the arrays of a batch of edges (`sampling.link`), by name.  examples: int64, the example that each tree of a disjoint
-    batch belongs to; None: every tree is one.
-    Waits for the rows that owners were asked for. Raises `PeerError` for an owner that does not send them, and `DataError`
-    for a batch of more than ``source.config.most_bytes``.
+    batch belongs to; None: every tree is an example.
+    Waits for the rows that were requested of owners. Raises `PeerError` for an owner that does not send them, and
+    `DataError` for a batch of more than ``source.config.most_bytes``.
     """
     source.settle(found)
     local = source.local
@@ -68,7 +68,7 @@ def assemble(
         copied("num_sampled_nodes", found.nodes_per_hop),
     ]
     task = source.config.subgraph
-    if task is None or task.kind != INDUCED:  # edges that are induced belong to no hop
+    if task is None or task.kind != INDUCED:  # induced edges belong to no hop
         fields.append(copied("num_sampled_edges", found.edges_per_hop))
     for table in tables:
         key = node_key if table.kind == "node" else edge_key
@@ -105,7 +105,7 @@ _WITHOUT = "Remove sampling.aggregate_first."
 
 
 def require_aggregable(manifest: Manifest, config: SamplerConfig) -> None:
-    """Raises `OptionError` for ``config.aggregate`` of a graph that has nothing to aggregate, or too much."""
+    """Raises `OptionError` for ``config.aggregate`` on a graph without one node type, one edge type and a float ``x``."""
     if config.aggregate is None:
         return
     name = f"sampling.aggregate_first: {config.aggregate!r}"
@@ -125,11 +125,12 @@ def require_aggregable(manifest: Manifest, config: SamplerConfig) -> None:
 
 
 def aggregate_neighbors(source: NeighborSource, found: Subgraph, disk_use: DiskUse) -> tuple[Field, Subgraph]:
-    """The aggregate of ``x``, and what is left of the batch; the tables of ``source`` lose the rows of the last hop, too."""
+    """Returns the field of the aggregated ``x``, and the batch without its last hop. Drops the rows of that hop from the tables
+    of ``source``, too."""
     config, table = source.config, source.nodes[0]
     assert config.aggregate is not None
     rows = table.shards(table.names["x"])
-    if rows.dtype != np.float32:  # `require_aggregable` leaves these two, which batches have as they are stored
+    if rows.dtype != np.float32:  # float16 or bfloat16, by `require_aggregable`: sums are made in float32
         rows = rows.decoded_by(ENCODINGS["float16" if rows.dtype == np.float16 else "bfloat16"])
     left = found.without_last_hop()
     nodes = len(left.gid[0])

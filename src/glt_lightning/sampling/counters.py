@@ -1,4 +1,4 @@
-"""What batches took: where their rows came from, and where the time of their samplers went."""
+"""The cost of batches: the places that their rows came from, and the time of their samplers by activity."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from typing import Any
 from glt_lightning.kernels import DiskRead
 
 _log = logging.getLogger(__name__)
-_warned = False  # of counts that cannot be true
+_warned = False  # of invalid counters, once in a process
 
 
 @dataclass
 class Counters:
-    """Of one batch, or of many added up. Rows are those of node and edge attributes, each counted once per batch; bytes
-    are as stored, so those of remote rows are what travels, without headers and compression.
+    """The counters of one batch, or of many added up. Rows are rows of node and edge attributes, each counted once per batch;
+    bytes are as stored, so for remote rows they are the bytes on the network, without headers and compression.
 
     Attributes:
         local_rows, local_bytes: Read from memory that this host maps.
         cached_rows, cached_bytes: Rows of other parts, read from a cache on this host.
-        remote_rows, remote_bytes: Asked of owners.
-        disk_rows, disk_bytes: Read from a disk of this host: rows that `CacheOptions.memory` left there, and whole pages.
+        remote_rows, remote_bytes: Requested from owners.
+        disk_rows, disk_bytes: Read from a disk of this host: rows that `CacheOptions.memory` left there; bytes of whole pages.
         frontier_rows: Nodes whose neighbours were drawn.
-        cached_frontier_rows, remote_frontier_rows: Those of them whose neighbour lists were cached, or at their owners.
+        cached_frontier_rows, remote_frontier_rows: Frontier rows whose neighbour lists were cached, or at their owners.
         sample_s: Seconds spent drawing neighbours and relabelling.
         remote_s: Seconds spent waiting for owners.
         disk_s: Seconds spent waiting for the disk.
         gather_s: Seconds spent copying rows into the batch.
-        device_rows, device_bytes: On the training device already (`CacheOptions.device`), so left out of the batch.
+        device_rows, device_bytes: Rows on the training device already (`CacheOptions.device`), so left out of the batch.
     """
 
     local_rows: int = 0
@@ -52,7 +52,7 @@ class Counters:
     device_bytes: int = 0
 
     def add(self, other: Counters) -> None:
-        """Adds another's to these."""
+        """Adds the counts of ``other``."""
         for name in _KINDS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
@@ -63,22 +63,22 @@ class Counters:
                 setattr(self, name, getattr(self, name) + more)
 
     def since(self, before: Counters) -> Counters:
-        """What came on top of an earlier state."""
+        """Returns the difference to an earlier state."""
         return Counters(**{name: getattr(self, name) - getattr(before, name) for name in _KINDS})
 
     @property
     def rows(self) -> int:
-        """Rows from everywhere."""
+        """Number of rows from all places."""
         return self.local_rows + self.cached_rows + self.remote_rows + self.disk_rows + self.device_rows
 
     def to_list(self) -> list[int | float]:
-        """The fields in order, for a message."""
+        """Returns the fields in order, for a message."""
         return [getattr(self, name) for name in _KINDS]
 
     @classmethod
     def from_list(cls, values: Any) -> Counters:
-        """What `to_list` gave. Counts are of no consequence for a batch, so one that cannot be true ends no run: it counts as
-        0, and the first of the process is warned of."""
+        """Decodes counters: the inverse of `to_list`. No batch depends on counters, so an invalid number is no error: it counts
+        as 0, with a warning the first time."""
         global _warned
         given = values if isinstance(values, (list, tuple)) and len(values) == len(_KINDS) else [None] * len(_KINDS)
         possible = [_is_total(value, kind) for value, kind in zip(given, _KINDS.values(), strict=True)]
@@ -98,11 +98,11 @@ _KINDS: dict[str, type] = {f.name: type(f.default) for f in fields(Counters)}
 
 
 class DiskUse:
-    """Notes in a batch's counters what the gathers of one node or edge type read from disk.
+    """Adds the disk reads of one node or edge type to a batch's counters.
 
-    A row of which some attribute is on disk counts as one on disk. Rows are kept in an order and from the first on, so
-    that the rows on disk of the attribute with the most include those of every other attribute. once: the counters have a
-    row that the batch names several times once, not as often as it is named.
+    A row counts as one on disk if any of its attributes is. The host tier keeps rows of each attribute in one order, from
+    the first on, so that the rows on disk of the attribute with the most include the rows on disk of every other.
+    once: the counters have a row that the batch has several times once.
     """
 
     def __init__(self, counters: Counters, *, once: bool = False) -> None:
@@ -110,7 +110,8 @@ class DiskUse:
         self._by_attribute: dict[str, int] = {}
 
     def of(self, attribute: str) -> Callable[[DiskRead], None]:
-        """Notes each read of an attribute. What is read of it twice, for sums and as it is, has been counted once."""
+        """Returns a function that notes reads of an attribute. Rows that are read twice, for sums and for the batch itself, are
+        counted once."""
         return partial(self._note, attribute)
 
     def _note(self, attribute: str, read: DiskRead) -> None:

@@ -1,4 +1,4 @@
-"""A GPU sampling for a process whose batches go through the host's memory."""
+"""Sampling on the GPU of a sampler process, whose batches go to the trainer through the host's memory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class GpuSamplers:
         wait_for(self._kernels.device)
 
     def sampler(self, config: SamplerConfig, remote: RemoteRows | None, cache: RemoteCache) -> OnStream:
-        """For one thread. remote: who has the parts that are not mapped; None if all are."""
+        """Makes a sampler for one thread. remote: the owners of the parts that are not mapped; None if all are."""
         sampler = KHopSampler(self._partition, config, store=self._store, remote=remote, cache=cache)
         return OnStream(sampler, self._kernels.device)
 

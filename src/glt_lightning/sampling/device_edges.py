@@ -1,4 +1,4 @@
-"""Edges that are not sampled, for batches of a GPU: excluded ones, and the further edges of subgraphs."""
+"""Excluded edges, and the further edges of subgraphs, for batches that a GPU samples."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from glt_lightning.sampling.source import EdgeOwners
 
 
 class DeviceEdges(DeviceVisits):
-    """The tables of a device, and the way of edges there. is_remote: bool [P], the parts that are not mapped; None: all are
-    mapped."""
+    """The tables of a device, with the methods that copy excluded edges to it and find further edges on it. is_remote: bool
+    [P], True for parts that are not mapped; None: all are mapped."""
 
     _graph: DeviceGraph  # drawn from as ``config`` says
 
@@ -36,11 +36,12 @@ class DeviceEdges(DeviceVisits):
         self._remote = None if is_remote is None else RemoteParts(partition.view, is_remote, kernels)
 
     def fetched(self, values: Tensor) -> np.ndarray:
-        """A copy in the host's memory. Waits."""
+        """Copies values to the host's memory. Waits for the device."""
         return HostCopy(values, self._kernels).wait().copy()
 
     def put_excluded(self, excluded: ExcludedEdges | None) -> DeviceExcluded | None:
-        """The CPU finds them in the mapped files: there are few, and how many it finds bounds the device's memory."""
+        """Copies excluded edges to the device. The CPU finds their entries in the mapped files: there are few, and their number
+        has to be known for the device's memory."""
         if excluded is None:
             return None
         return DeviceExcluded(excluded.find(self.view), self.view.num_edge_types, self._kernels)

@@ -1,4 +1,4 @@
-"""The mapped parts of a graph, drawn from by a GPU; batches lie in its memory."""
+"""The mapped parts of a graph as a source of neighbours and attributes, on a GPU; batches lie in its memory."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from glt_lightning.sampling.table import RowTable
 
 
 class DeviceNeighbors(DeviceEdges):
-    """`neighbors.LocalSource` on the device of ``store``. Attributes that the store leaves to the CPU, and those that owners
-    sent, come through pinned memory.
+    """A `LocalSource` on the device of ``store``. Attributes that the store leaves to the CPU, and attributes that owners sent,
+    come through pinned memory.
 
-    is_remote: bool [P], the parts that are not mapped; None: all are mapped.
+    is_remote: bool [P], True for parts that are not mapped; None: all are mapped.
     """
 
     def __init__(
@@ -50,13 +50,14 @@ class DeviceNeighbors(DeviceEdges):
         self._manifest = (partition.as_stored if config.stored else partition).manifest
         self._khop = CudaKHopOp(self._graph, config.fanouts, config)
         self._error = kernels.new_error()
-        self._error_before = kernels.pinned(5, dtype=torch.int64).zero_()  # what it was behind the last batch
+        self._error_before = kernels.pinned(5, dtype=torch.int64).zero_()  # a copy of ``_error`` after the last batch
         self._n_id: list[Tensor] = []
         self._places: dict[tuple[str, int], Tensor] = {}  # by kind and type, int64 [n]: ids, or numbers of remote rows
         self._host_places: dict[tuple[str, int], tuple[np.ndarray, Tensor | None]] = {}
 
     def begin(self) -> None:
         super().begin()
+        # Read in `settle`, where the host has waited for this batch's sizes, and with them for this copy: no wait of its own.
         self._error_before.copy_(self._error, non_blocking=True)
         self._n_id, self._places = [], {}  # else the device holds two batches while the next one is made
 
@@ -95,10 +96,8 @@ class DeviceNeighbors(DeviceEdges):
         return frontier
 
     def settle(self, found: DeviceSubgraph) -> None:
-        """Raises `DataError` where edges of the batch before led out of the graph."""
-        self._kernels.raise_error(
-            self._error_before, "gather"
-        )  # copied before this batch, whose sizes the host has by now
+        """Notes the places of the batch's rows. Raises `DataError` if edges of the batch before lead out of the graph."""
+        self._kernels.raise_error(self._error_before, "gather")
         self._n_id = found.uid
         self._places = {("node", t): gids for t, gids in enumerate(found.gid)}
         self._places |= {("edge", r): rows for r, rows in enumerate(found.edge_row) if rows is not None}
@@ -116,7 +115,8 @@ class DeviceNeighbors(DeviceEdges):
                 self._settle_remote_edges(r, table)
 
     def _settle_remote_nodes(self, node_type: int, lids: Tensor) -> None:
-        """User ids of remote nodes, and their numbers behind the gids. lids: in the order in which they were routed."""
+        """Sets the user ids of remote nodes, and their places, which follow the gids. lids: in the order in which they were
+        routed."""
         table = self.nodes[node_type]
         ids = self._sent(table, "n_id").view(getattr(torch, self._manifest.id_dtype)).to(torch.int64)
         _, copies = table.distinct_places
@@ -126,7 +126,7 @@ class DeviceNeighbors(DeviceEdges):
         self._places["node", node_type] = self._places["node", node_type].index_copy(0, lids, placed)
 
     def _settle_remote_edges(self, edge_type: int, table: RowTable) -> None:
-        """Edges that several trees have get one number behind the edge rows."""
+        """Gives remote edges that several trees have a common place behind the edge rows."""
         _, copies = table.distinct_places
         places = self._places.get(("edge", edge_type))
         if copies is not None and len(copies) and places is not None:
@@ -174,7 +174,7 @@ class DeviceNeighbors(DeviceEdges):
         return self._field(name, rows.to(torch.int64) if public == "e_id" else rows)
 
     def _shards(self, table: RowTable, name: str) -> CudaShards | None:
-        """An attribute for the device, with the rows of owners under their numbers; None where the CPU reads it."""
+        """Returns an attribute on the device, with the rows of owners at their places; None if the CPU reads it."""
         shards_of = self._store.node_shards if table.kind == "node" else self._store.edge_shards
         shards, remote = shards_of(table.type, name, self.config.stored), len(table.distinct_places[0])
         if shards is None or not remote:
@@ -184,7 +184,7 @@ class DeviceNeighbors(DeviceEdges):
         return shards.extended([(table.end, rows)], table.end + remote)
 
     def _sent(self, table: RowTable, name: str) -> Tensor:
-        """An attribute of all remote rows, each once, as it is stored, on the device: uint8, row after row."""
+        """Copies an attribute of all remote rows, each once, as it is stored, to the device: uint8, row after row."""
         shards, places = table.shards(name).raw, table.distinct_places[0]
         pinned = self._kernels.pinned(len(places) * shards.row_bytes, dtype=torch.uint8)
         rows = pinned.numpy().view(shards.stored_dtype).reshape(len(places), *shards.stored_row_shape)
@@ -200,8 +200,8 @@ class DeviceNeighbors(DeviceEdges):
         return there if copies is None else there.index_select(0, copies)
 
     def _on_host(self, table: RowTable) -> tuple[np.ndarray, Tensor | None]:
-        """(int64 [d], where `RowTable.shards` has the rows of a batch; which of them each row is, None: they are one to one).
-        Rows that several trees have are one. Waits, once per table and batch."""
+        """Returns the places of a batch's distinct rows in `RowTable.shards`, int64 [d], and for each row its number among these,
+        or None if they are one to one. Waits for the device, once per table and batch."""
         key = table.kind, table.type
         if key not in self._host_places:
             places, copies = self.fetched(self._places[key]), None
@@ -216,21 +216,21 @@ class DeviceNeighbors(DeviceEdges):
         return self._host_places[key]
 
     def _field(self, name: str, value: Tensor) -> Field:
-        """On the device; written, it is copied to the host on the stream that is current now."""
-        bits = value.view(torch.uint16) if value.dtype == torch.bfloat16 else value  # which numpy has
+        """Makes a field of a value on the device. Writing it copies it to the host on the stream that is current now."""
+        bits = value.view(torch.uint16) if value.dtype == torch.bfloat16 else value  # numpy has no bfloat16
         dtype = np.dtype(str(bits.dtype).removeprefix("torch."))
         stream = torch.cuda.current_stream(value.device) if value.is_cuda else None
         return Field(name, dtype, tuple(bits.shape), partial(_fetch, bits, stream), value)
 
 
 def _pointers(ends: Tensor, nodes: int) -> Tensor:
-    """int64 [nodes + 1]: where the edges of each node begin. ends: int64 [E], ascending."""
+    """Returns int64 [nodes + 1]: where the edges of each node begin. ends: int64 [E], ascending."""
     return torch.searchsorted(ends, torch.arange(nodes + 1, device=ends.device))
 
 
 def _fetch(values: Tensor, stream: Any, out: np.ndarray) -> None:
     with torch.cuda.stream(stream):
-        torch.from_numpy(out).copy_(values)  # waits: what is written may be sent at once
+        torch.from_numpy(out).copy_(values)  # waits: the written memory may be sent at once
 
 
 def _seen_as(values: Tensor, dtype: torch.dtype) -> Tensor:

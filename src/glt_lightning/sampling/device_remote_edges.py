@@ -1,4 +1,4 @@
-"""Further edges of a batch in rows that a GPU does not have: their owners find them, while it finds those of its own rows."""
+"""Further edges of a batch in remote rows: their owners find them, while the GPU finds the edges of its own rows."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _NONE = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class WantedEdges:
-    """Edges of a batch that are looked for. keys: int64 [M], by what ``between.known`` has the sources of the edge type, with
-    lid = position.  sources: int64 [M], their gids."""
+    """Edges of a batch that are looked for. keys: int64 [M], the keys of the sources in ``between.known``, with lid = position.
+    sources: int64 [M], their gids."""
 
     between: Between
     keys: Tensor
@@ -42,8 +42,8 @@ class WantedEdges:
 
 @dataclass(frozen=True)
 class _Question:
-    """What owners are asked. among: its rows are distinct.  rows: int64 [n] on the device, the positions of remote rows among
-    all.  number: int64 [n], which of the distinct ones each is."""
+    """A question to owners. among: the question, with distinct rows.  rows: int64 [n] on the device, the positions of remote
+    rows among all.  number: int64 [n], the position of each in ``among.rows``."""
 
     among: Among
     rows: Tensor
@@ -51,10 +51,10 @@ class _Question:
 
 
 class RemoteEdges:
-    """For one batch of a graph of which some parts are remote.
+    """Finds further edges of one batch if some parts of the graph are remote.
 
-    parts: which ones.  owners: have them.  tables: of the batch's edges, by edge type, which know the edge rows of remote edges.
-    view: of the mapped parts.
+    parts: the remote parts.  owners: their owners.  tables: the tables of the batch's edges, by edge type, which have the
+    edge rows of remote edges.  view: the mapped parts.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class RemoteEdges:
         self._kernels, self._require_room = kernels, require_room
 
     def between(self, asked: Sequence[WantedEdges], *, weighted: bool) -> list[LidEdges]:
-        """As `kernels.cuda.subgraph.stored_between`, with edge rows of the whole graph. Owners are asked once for each entry that has
-        remote rows, and meanwhile the device reads its own. weighted: edges of weight 0 are left out, where there are weights."""
+        """Finds edges as `kernels.cuda.subgraph.stored_between` does, with edge rows of the whole graph. Asks owners once for
+        each entry that has remote rows, and meanwhile the device reads its own. weighted: leave out edges of weight 0."""
         own, remote = self._split([each.between for each in asked])
         questions = self._questions(asked, remote)
         weights = self._owners.config.weights if weighted else ()
@@ -84,7 +84,7 @@ class RemoteEdges:
         return found
 
     def _split(self, asked: Sequence[Between]) -> tuple[list[Tensor], list[Tensor]]:
-        """For each entry the positions of the local rows, and those of the remote ones. Waits for their numbers."""
+        """Returns for each entry the positions of the local rows, and those of the remote rows. Waits for their numbers."""
         kinds = [self._parts.splits[int(self._view.dst_types[each.edge_type])] for each in asked]
         orders, numbers = [], [self._kernels.empty(0)]
         for split, each in zip(kinds, asked, strict=True):
@@ -96,7 +96,7 @@ class RemoteEdges:
         return own, [order[:n] for order, n in zip(orders, counts, strict=True)]
 
     def _questions(self, asked: Sequence[WantedEdges], remote: Sequence[Tensor]) -> dict[int, _Question]:
-        """For the entries, by number, that have remote rows. Waits."""
+        """Makes the questions of the entries that have remote rows, by number of the entry. Waits for the device."""
         some = [i for i, rows in enumerate(remote) if len(rows) and len(asked[i].sources)]
         lists = [ids for i in some for ids in (asked[i].between.rows[remote[i]], torch.unique(asked[i].sources))]
         ids = HostCopy(torch.cat([self._kernels.empty(0), *lists]), self._kernels).wait().copy()
@@ -110,7 +110,7 @@ class RemoteEdges:
         return found
 
     def _placed(self, wanted: WantedEdges, question: _Question, picks: Picks) -> LidEdges:
-        """An answer on the device: its entries whose source the batch has, in the tree of the row."""
+        """Copies an answer to the device, without the entries whose source is not in the batch, or not in the tree of the row."""
         edge_type, rows, put = question.among.edge_type, picks.edge_rows, self._kernels.put
         assert rows is not None
         if len(rows) and not 0 <= rows.min() <= rows.max() < self._parts.edge_ends[edge_type]:
@@ -126,13 +126,14 @@ class RemoteEdges:
         keys = put(question.among.members)[put(picks.neighbors).to(torch.int64)[entry]]
         if wanted.between.bases is not None:
             keys = keys + wanted.between.bases[row]
-        known, lids = torch.sort(wanted.keys, stable=True)  # of a seed that comes twice the first is found
+        known, lids = torch.sort(wanted.keys, stable=True)  # stable: of a seed that comes twice the first is found
         place = torch.searchsorted(known, keys).clamp(max=len(known) - 1)
         kept = known[place] == keys
         return LidEdges(torch.stack([lids[place], row])[:, kept], put(rows).to(torch.int64)[entry][kept])
 
     def rows_of(self, edge_type: int, numbers: Tensor) -> Tensor:
-        """The edge rows of edges that were sampled, out of what `kernels.cuda.subgraph.DeviceSubgraph` has for them."""
+        """Returns the edge rows of sampled edges. numbers: int64, as in `kernels.cuda.subgraph.DeviceSubgraph`: edge rows of
+        local edges, and numbers behind these for remote edges."""
         end, routed = self._parts.edge_ends[edge_type], np.concatenate([_NONE, *self._tables[edge_type].routed])
         if not len(routed):
             return numbers
@@ -140,8 +141,8 @@ class RemoteEdges:
         return torch.where(numbers < end, numbers, rows)
 
     def numbered(self, edges: Sequence[Tensor]) -> list[Tensor]:
-        """The way back, for the edge rows of new edges by edge type: remote ones have the next numbers, and owners are asked for
-        their attributes. Waits."""
+        """Numbers new edges, the inverse of `rows_of`: remote edges get the next numbers, and their attributes are requested of
+        owners. edges: edge rows by edge type. Waits for the device."""
         splits = [split(rows, len(rows)) for split, rows in zip(self._parts.edge_splits, edges, strict=True)]
         counts = read(*(number for _, number in splits))
         remote = [order[:n] for (order, _), n in zip(splits, counts, strict=True)]
@@ -162,7 +163,7 @@ def _of_rows(asked: Between, rows: Tensor) -> Between:
 
 
 def _by_row(mine: LidEdges, theirs: LidEdges) -> LidEdges:
-    """Both, in the order of rows, of which each is in one of them."""
+    """Merges edges in the order of rows. Each row has its edges in one of the two."""
     ends = torch.cat([mine.ends, theirs.ends], dim=1)
     order = torch.argsort(ends[1], stable=True)
     return LidEdges(ends[:, order], torch.cat([mine.edge_row, theirs.edge_row])[order])

@@ -1,4 +1,4 @@
-"""Which GPUs sample in sampler processes, and where they find the graph: plain values, for another process."""
+"""The GPUs of sampler processes, and the places of the graph that they read: plain values, for another process."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from glt_lightning.sampling.weights import placed_weights
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceSource:
-    """devices: such as ``cuda:0``; sampler process k takes the k-th, and begins again at the first.
+    """The GPUs that sample in sampler processes.
 
-    topology, features: as in `SamplingOptions`, without ``auto``.  feature_bytes, topology_bytes: the budgets
-    of ``hybrid``.  edges: batches may have ids and attributes of edges.  weights, timed, labor: as in `DrawOptions`.
-    host: path of the arrays that GPUs read in the host's memory; None where they read none.
+    devices: names such as ``cuda:0``; sampler process k takes number k modulo their number.
+    topology, features: as in `SamplingOptions`, without ``auto``.  feature_bytes, topology_bytes: the budgets of ``hybrid``.
+    edges: batches may have ids and attributes of edges.  weights, timed, labor: as in `DrawOptions`.
+    host: path of the arrays that GPUs read in the host's memory; None if they read none.
     """
 
     devices: tuple[str, ...]
@@ -41,7 +42,7 @@ class DeviceSource:
         edges: bool,
         draw: DrawOptions = DEFAULT_DRAW,
     ) -> DeviceSource | None:
-        """What the options say; None where no GPU is named. Raises `OptionError` for one that has nothing to do."""
+        """Makes the source by the options; None without devices. Raises `OptionError` for devices that would not be used."""
         if not devices:
             return None
         if draw.picker is not None:
@@ -74,7 +75,7 @@ class DeviceSource:
 
     @classmethod
     def of_workers(cls, sampling: SamplingOptions, cache: CacheOptions, manifest: Manifest) -> DeviceSource | None:
-        """For the sampler processes of a rank."""
+        """Makes the source for the sampler processes of a rank; None without ``sampling.worker_devices``."""
         return cls.of_devices(sampling.worker_devices, sampling, cache, manifest)
 
     @classmethod
@@ -86,9 +87,10 @@ class DeviceSource:
         manifest: Manifest,
         edges: bool = False,
     ) -> DeviceSource | None:
-        """The same for this graph, which is drawn from by the weights and times of ``sampling``. edges: even if it wants none.
+        """Makes the source for a graph that is sampled by the weights and times of ``sampling``. edges: batches may have ids and
+        attributes of edges, even if the graph has no edge attributes.
 
-        Raises `OptionError` for weights and times that the graph does not have, too.
+        Raises `OptionError` as `of`, and for weights and times that the graph does not have.
         """
         draw = drawn_from(manifest, sampling.draw, sampling.weight_attr, time_attr=sampling.time_attr)
         draw = replace(draw, weights=placed_weights(manifest, sampling.weight_attr))
@@ -96,12 +98,12 @@ class DeviceSource:
 
     @property
     def on_host(self) -> tuple[str, ...]:
-        """What GPUs read in the host's memory: ``topology``, ``features``."""
+        """The kinds of arrays that GPUs read in the host's memory: ``topology``, ``features``."""
         kinds = {"topology": self.topology, "features": self.features}
         return tuple(what for what, kind in kinds.items() if kind in ("uva", "hybrid"))
 
     def device(self, index: int) -> str:
-        """That of a sampler process."""
+        """Returns the device of a sampler process. index: number of the process."""
         return self.devices[index % len(self.devices)]
 
     @property

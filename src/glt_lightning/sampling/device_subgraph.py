@@ -1,4 +1,4 @@
-"""The edges of a batch beside those that were sampled, found by a GPU: the twin of `sampling.subgraph`."""
+"""The edges of a batch beyond the sampled ones, found by a GPU: the twin of `sampling.subgraph`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _Pairs = tuple[Tensor, Tensor]  # gids of destinations, of sources
 
 
 class DeviceEdgeFinder:
-    """For a batch of one loader.
+    """Finds the further edges of batches of one loader.
 
-    graph: drawn from by the weights of ``config``.  num_edges: [R], of the whole graph.  remote: finds the edges of rows that
-    are not mapped; None: all are mapped.
+    graph: the graph with the weights of ``config``.  num_edges: [R], numbers of edges of the whole graph.  remote: finds the
+    edges of rows that are not mapped; None: all are mapped.
     """
 
     def __init__(
@@ -45,9 +45,9 @@ class DeviceEdgeFinder:
         self._unweighted = graph.drawn_by(sums=False, labor=False)
 
     def complete(self, found: DeviceSubgraph, excluded: ExcludedEdges | None) -> DeviceSubgraph:
-        """The batch with the edges that ``config.subgraph`` asks for. Waits for the device twice, and where edges of the other
-        direction are wanted, some are excluded, or some parts are remote, for their number. Raises as
-        `sampling.subgraph.complete_edges`, and `DataError` where pairs of a batch and the graph have more numbers than 63 bits."""
+        """Adds the edges of ``config.subgraph`` to a batch. Waits for the device twice, and also for the numbers of edges of the
+        other direction, of excluded edges and of remote rows. Raises as `sampling.subgraph.complete_edges`, and `DataError` if
+        the pairs of the batch's and the graph's nodes do not fit into 63 bits."""
         task = self._config.subgraph
         assert task is not None
         pairs = {} if excluded is None else excluded.pairs
@@ -74,11 +74,11 @@ class DeviceEdgeFinder:
         )
 
     def _numbers(self, rows: list[Tensor]) -> list[Tensor]:
-        """Where the rows of new edges lie, out of their edge rows."""
+        """Returns the places of the rows of new edges. rows: edge rows by edge type."""
         return rows if self._remote is None else self._remote.numbered(rows)
 
     def _sampled(self, found: DeviceSubgraph) -> list[LidEdges]:
-        """The sampled edges, with edge rows of the whole graph."""
+        """Returns the sampled edges, with edge rows of the whole graph."""
         sampled = []
         for r, (index, row) in enumerate(zip(found.edge_index, found.edge_row, strict=True)):
             assert row is not None, "batches with edges of the other direction are sampled with edge rows"
@@ -91,7 +91,7 @@ class DeviceEdgeFinder:
         return stored_between([each.between for each in asked], require_room=self._config.require_room)
 
     def _induced(self, found: DeviceSubgraph, gone: Mapping[int, _Pairs]) -> list[LidEdges]:
-        """For each edge type all edges among the nodes of a batch, in the order of destinations and stored rows."""
+        """Finds for each edge type all edges among the nodes of a batch, in the order of destinations and stored rows."""
         task, graph = self._config.subgraph, self._graph
         assert task is not None
         bases: list[Tensor | None] = [None for _ in found.gid]
@@ -108,8 +108,8 @@ class DeviceEdgeFinder:
     def _reverse(
         self, found: DeviceSubgraph, sampled: Sequence[LidEdges], gone: Mapping[int, _Pairs]
     ) -> tuple[list[LidEdges], list[LidEdges]]:
-        """For each edge type the stored edges of the other direction that were not sampled, and within one edge type flipped
-        copies of those that are not stored so."""
+        """Finds for each edge type the stored edges of the other direction that were not sampled, and within one edge type
+        flipped copies of the sampled edges that are not stored in the other direction."""
         task = self._config.subgraph
         assert task is not None
         own, dst_types = self._own(found), self._graph.dst_types
@@ -121,7 +121,7 @@ class DeviceEdgeFinder:
                 pieces.setdefault(other, []).append(LidEdges(kept.ends.flip(0), kept.edge_row))
         flipped = {r: _joined(each) for r, each in pieces.items()}
         stored = self._stored(flipped, found)
-        anyhow = stored  # those of weight 0, too: of none of them there is a copy
+        anyhow = stored  # with edges of weight 0, if there are weights: they are stored, so they need no flipped copy
         if any(self._config.weights):
             anyhow = self._stored(
                 {r: each for r, each in flipped.items() if task.reverse[r] == r}, found, weighted=False
@@ -141,7 +141,7 @@ class DeviceEdgeFinder:
     def _stored(
         self, pairs: Mapping[int, LidEdges], found: DeviceSubgraph, *, weighted: bool = True
     ) -> dict[int, LidEdges]:
-        """By edge type, the stored edges with the ends of one of ``pairs``."""
+        """Finds, by edge type, the stored edges with the same ends as one of ``pairs``."""
         task, graph = self._config.subgraph, self._graph if weighted else self._unweighted
         assert task is not None
         asked, lids = [], []
@@ -160,7 +160,8 @@ class DeviceEdgeFinder:
         }
 
     def _own(self, found: DeviceSubgraph) -> list[Tensor]:
-        """Per node type int64 [N]: the lid under which a node is the source of edges; seeds that come twice have others."""
+        """Returns per node type int64 [N], the lid of each node as the source of edges. It differs from the node's own for a seed
+        that comes twice."""
         trees: Sequence[Tensor | int] = found.tree or [0 for _ in found.gid]
         own = []
         for gid, tree in zip(found.gid, trees, strict=True):
@@ -170,11 +171,11 @@ class DeviceEdgeFinder:
         return own
 
     def _known(self, ids: Sequence[Tensor]) -> DeviceLids:
-        error = self._kernels.new_error()  # ids of a batch, in a table with room for them: nothing can be wrong
+        error = self._kernels.new_error()  # not read: the table has space for all ids of a batch, so none can fail
         return DeviceLids.of(ids, self._kernels, error)
 
     def _without(self, edges: LidEdges, edge_type: int, found: DeviceSubgraph, gone: Mapping[int, _Pairs]) -> LidEdges:
-        """But for pairs of gids (destinations, sources)."""
+        """Removes the edges between pairs of gids. gone: (destinations, sources) by edge type."""
         if edge_type not in gone or not len(gone[edge_type][0]):
             return edges
         src, dst = (found.gid[t[edge_type]] for t in (self._graph.src_types, self._graph.dst_types))
@@ -186,7 +187,8 @@ class DeviceEdgeFinder:
         return _where(edges, ~(is_known & _are_in(keys, others)))
 
     def _product(self, numbers: Tensor, count: int, width: int | None = None) -> Tensor:
-        """What is added to numbers below ``width`` (None: to gids), so that every pair has its own. numbers: below ``count``."""
+        """Returns ``numbers * width``: added to a number below ``width``, it makes a unique number of each pair. numbers: below
+        ``count``.  width: None: the number of gids. Raises `DataError` if pairs need more than 63 bits."""
         width = self._num_nodes if width is None else width
         if count * width >= 2**63:
             raise DataError(
@@ -196,12 +198,12 @@ class DeviceEdgeFinder:
         return numbers * width
 
     def _edge_keys(self, edges: LidEdges, edge_type: int, count: int) -> Tensor:
-        """A number for each edge of the batch: an edge of the graph, and for which of its seeds."""
+        """Returns a number for each edge of the batch, unique for its destination's lid and its edge row."""
         return self._product(edges.ends[1], count, self._num_edges[edge_type]) + edges.edge_row
 
 
 def _end_keys(edges: LidEdges, num_sources: int) -> Tensor:
-    """A number for the ends of each edge, which are lids."""
+    """Returns a number for each edge, unique for the lids of its ends."""
     return edges.ends[1] * num_sources + edges.ends[0]
 
 
@@ -215,7 +217,7 @@ def _joined(pieces: Sequence[LidEdges]) -> LidEdges:
 
 
 def _are_in(keys: Tensor, others: Tensor) -> Tensor:
-    """bool [E]: as `torch.isin`, which sorts both."""
+    """Returns the same as `torch.isin`, bool [E], but sorts ``others`` alone."""
     if not len(others):
         return torch.zeros_like(keys, dtype=torch.bool)
     others = torch.sort(others).values

@@ -1,4 +1,4 @@
-"""Neighbours by random walks where a GPU samples: it walks through the parts that it has, and counts the visits."""
+"""Neighbours by random walks on a GPU, which walks through its own parts and counts the visits."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _STEPS_AT_ONCE = 1 << 22  # of walks, in memory at once: 32 MiB, beside the sort
 
 @dataclass(frozen=True)
 class _Ways:
-    """Where the walks of a hop go. excluded: entries of the mapped parts that they do not go along.  remote: takes walks on where
-    parts are remote; shares: what they do not go along there.  None where none is."""
+    """The means by which the walks of a hop go on. excluded: entries of the mapped parts that they do not go along; None: there
+    are none.  remote: continues walks in remote parts, if there are any; shares: the excluded edges there."""
 
     excluded: DeviceExcluded | None
     remote: RoutedWalks | None = None
@@ -39,7 +39,7 @@ class _Ways:
 
 
 class DeviceVisits(MappedTables):
-    """The walks of a `neighbors.LocalSource` on a device."""
+    """The walks of a `LocalSource` on a device."""
 
     _kernels: Kernels
     _walked: DeviceGraph  # the stored edges, by the weights of the config
@@ -47,8 +47,8 @@ class DeviceVisits(MappedTables):
     def most_visited(
         self, asked: Visiting, frontier: Frontier, trees: np.ndarray | None, remote: RoutedWalks | None = None
     ) -> Piece:
-        """Does not wait where all parts are mapped; else up to twice in each round of questions. Faults are noted in the
-        frontier's ``error``."""
+        """Finds neighbours by walks, as `NeighborSource.most_visited`. Does not wait for the device if all parts are mapped; else
+        up to twice in each round of questions. Faults are noted in the frontier's ``error``."""
         ways = self._ways(asked, remote)
         step, n = max(1, _STEPS_AT_ONCE // (asked.walks * asked.rule.length)), len(frontier)
         ends = [(begin, min(n, begin + step)) for begin in range(0, max(1, n), step)]
@@ -60,7 +60,7 @@ class DeviceVisits(MappedTables):
         return Visited.joined(pieces).piece(rows)
 
     def _ways(self, asked: Visiting, remote: RoutedWalks | None) -> _Ways:
-        """The CPU finds excluded edges in the mapped files, as for neighbours that are drawn."""
+        """Prepares the excluded edges. The CPU finds them in the mapped files, as for neighbours that are drawn."""
         if remote is not None:
             shares = remote.without(asked.excluded)
             return _Ways(self._put(shares.own), remote, shares)
@@ -72,7 +72,8 @@ class DeviceVisits(MappedTables):
     def _visited(
         self, asked: Visiting, frontier: Frontier, trees: np.ndarray | None, ways: _Ways, begin: int, end: int
     ) -> Visited:
-        """Of the nodes from ``begin`` to ``end``, counted as if all local ones came first."""
+        """Counts the visits for the nodes from ``begin`` to ``end`` of the frontier, in which local nodes come before remote
+        ones."""
         mine = slice(begin, min(end, len(frontier.gids)))
         theirs = slice(max(0, begin - len(frontier.gids)), max(0, end - len(frontier.gids)))
         roots, away = frontier.gids[mine], np.ascontiguousarray(frontier.remote_gids[theirs])
@@ -92,7 +93,7 @@ class DeviceVisits(MappedTables):
         return most_visited(walks.trace, asked.walks, asked.every, asked.most, own)
 
     def _finish(self, walks: DeviceWalks, frontier: Frontier, ways: _Ways) -> None:
-        """Here and, in rounds, with the owners of remote rows."""
+        """Takes the walks to their ends: on the device and, in rounds, with the owners of remote rows."""
         walks.advance(self._walked, frontier.error, ways.excluded)
         if ways.remote is None:
             return
@@ -104,7 +105,8 @@ class DeviceVisits(MappedTables):
             walks.advance(self._walked, frontier.error, ways.excluded)
 
     def visit_columns(self, found: DeviceSubgraph, edge_type: int) -> list[tuple[str, torch.Tensor]]:
-        """By name: int64 [E], how often each neighbour was visited, and float32 [E], its share of the visits of its node's."""
+        """Returns by name the numbers of visits of each neighbour, int64 [E], and its share of the visits of all neighbours of
+        the node, float32 [E]."""
         visits, dst = found.edge_row[edge_type], found.dst[edge_type]
         assert visits is not None
         nodes = int(found.nodes_per_hop[self.view.dst_types[edge_type]].sum())

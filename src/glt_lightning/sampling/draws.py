@@ -1,4 +1,4 @@
-"""Keyed random numbers over arrays; their native twin is ``cuda/random.h``, their plain one in `tests/reference`."""
+"""Keyed random numbers over arrays. The native twin is ``cuda/random.h``, the reference is in ``tests/reference``."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ def _mix(value: int) -> int:
 
 
 def role_key(batch_key: int, role: str) -> int:
-    """Key of the draws of a batch that are not of neighbours, such as those of ``negative`` edges: no two roles draw alike."""
+    """Returns the key of a batch's draws for a purpose other than neighbours, such as ``negative`` edges: without it, the draws
+    of two purposes would be the same numbers."""
     name = int.from_bytes(hashlib.blake2b(role.encode(), digest_size=8).digest(), "little")
     return _mix(batch_key ^ _mix(name))
 
 
 def streams(key: int, numbers: np.ndarray) -> np.ndarray:
-    """uint64 [n]: the stream of draws of each number, int64 [n], from 0."""
+    """Returns uint64 [n], the streams of draws of the given numbers, int64 [n], from 0."""
     return mix64(np.uint64(key) + (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN))
 
 
 def draw64(streams: np.ndarray, i: np.ndarray, n: int) -> np.ndarray:
-    """int64: the i-th draw of each stream, uniform in [0, n): the high half of the product of 64 random bits and n < 2^63.
+    """Returns int64, the i-th draw of each stream, uniform in [0, n): the high half of the product of 64 random bits and n.
 
     streams, i: uint64 arrays, broadcast. Raises `DataError` for n that is not in 1 to 2^63 - 1.
     """

@@ -1,4 +1,4 @@
-"""The mapped parts of a graph, drawn from and read by the CPU."""
+"""The mapped parts of a graph as a source of neighbours and attributes, on the CPU."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _INT64 = np.dtype(np.int64)
 
 
 class HostSource(MappedTables):
-    """`neighbors.LocalSource` in the host's memory. Where all parts are mapped, a batch is one native call, and its attributes
-    are gathered straight into the memory that it is written to."""
+    """A `LocalSource` in the host's memory. If all parts are mapped, one native call samples a batch, and its attributes are
+    gathered straight into the memory of the batch."""
 
     def __init__(self, partition: LocalPartition, config: SamplerConfig, on_device: DeviceIndex | None = None) -> None:
         super().__init__(partition, config, on_device)
@@ -70,7 +70,7 @@ class HostSource(MappedTables):
         excluded: ExcludedEdges | None = None,
         trees: Trees | None = None,
     ) -> Subgraph | None:
-        if self.config.picker is not None:
+        if self.config.picker is not None:  # Python code of the user: it is called for each hop
             return None
         return self._khop(seeds, key, None if excluded is None else excluded.find(self.view), trees)
 
@@ -105,8 +105,8 @@ class HostSource(MappedTables):
         return [route.of(0).astype(np.int64, copy=False) for route in routes]
 
     def settle(self, found: Subgraph) -> None:
-        """Places the rows of a graph that is all local; in other graphs, `route` has placed them. Raises `DataError` for edges
-        whose rows nobody named."""
+        """Places the rows of a graph without remote parts; in other graphs `RowTable.route` has placed them already. Raises
+        `DataError` for edges without edge rows in a batch that has their attributes."""
         for t, table in enumerate(self.nodes):
             if table.router is None:
                 table.place(found.gid[t], {"n_id": found.uid[t]} if found.uid else {})

@@ -18,15 +18,15 @@ from glt_lightning.sampling.walks import Visiting
 
 
 def partition_for(partition: LocalPartition, config: SamplerConfig) -> LocalPartition:
-    """The partition with the edge types that batches have."""
+    """Returns the partition with the edge types of batches: those of ``config.importance``, if neighbours are found by walks."""
     task = config.importance
     return partition if task is None else OtherEdges(partition, task.edge_types)
 
 
 class ImportanceSource(KnowsEdges):
-    """`neighbors.NeighborSource` over ``source``, whose edge types are those of the task.
+    """A `NeighborSource` that finds neighbours by walks through ``source``. Its edge types are those of the task.
 
-    Edges have the numbers of visits where others have their edge rows. Attributes of nodes come as from ``source``.
+    Edges have numbers of visits in place of edge rows. Attributes of nodes come from ``source``.
     """
 
     def __init__(self, source: NeighborSource, task: ImportanceTask) -> None:
@@ -42,7 +42,7 @@ class ImportanceSource(KnowsEdges):
         return self._source.local
 
     def reached_edges(self, edges: Mapping[int, np.ndarray]) -> None:
-        """They have no attributes."""
+        """Does nothing: edges that walks found have no attributes."""
 
     def khop(
         self,
@@ -64,7 +64,8 @@ class ImportanceSource(KnowsEdges):
         excluded: ExcludedEdges | None = None,
         trees: Trees | None = None,
     ) -> Mapping[int, Drawn]:
-        """Owners send the attributes of the frontier while walks go on from it. excluded: of stored edge types."""
+        """Finds the neighbours of a frontier. Its attributes are requested first, so that owners send them while walks go on.
+        excluded: edges of stored edge types."""
         if new:
             self._source.reached_nodes(frontier)
         role, drawn = role_key(key, "walk"), {}

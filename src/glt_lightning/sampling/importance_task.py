@@ -1,4 +1,4 @@
-"""Which walks find the neighbours of a batch's nodes, as samplers are told."""
+"""The task of a sampler that finds the neighbours of a batch's nodes by random walks."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ _MOST_TYPES = 256
 
 @dataclass(frozen=True, kw_only=True)
 class ImportanceTask:
-    """The nodes that walks visit most are the neighbours; batches have edges from these, and none that is stored. Plain values,
-    so that it can be sent to another process.
+    """The walks that find neighbours. The neighbours of a node are the nodes that its walks visit most; batches have edges from
+    these, and no stored edges. Plain values, so that it can be sent to another process.
 
-    edge_types: of the batches, in the order of their names.  metapaths: for each the stored edge types, by index, that its walks
-    go along, from its destination type to its source type.  walks: of each node.  length: how often they go along the metapath.
-    restart, ends: as of `kernels.walks.WalkRule`.  self_loops: a node may be its own neighbour.
+    edge_types: the edge types of batches, in the order of their names.  metapaths: for each the stored edge types, by index,
+    that its walks go along, from its destination type to its source type.  walks: number of walks from each node.  length:
+    how often a walk goes along the metapath.  restart, ends: as in `kernels.walks.WalkRule`.  self_loops: a node may be its
+    own neighbour.
 
     Raises `DataError` for values that no loader has.
     """
@@ -44,7 +45,7 @@ class ImportanceTask:
             raise DataError(f"importance: expected at most {MOST_STEPS} steps from one node.")
 
     def rule(self, edge_type: int) -> WalkRule:
-        """Of the walks that an edge type of the batches, by index, has its edges by."""
+        """Returns the rule of the walks for an edge type of the batches. edge_type: its index."""
         path = self.metapaths[edge_type]
         return WalkRule(edge_types=path, length=self.length * len(path), restart=self.restart, ends=self.ends)
 
@@ -63,7 +64,7 @@ class ImportanceTask:
 
     @property
     def identity(self) -> list[Any]:
-        """What a checkpoint in mid-epoch is compared with."""
+        """The values that a mid-epoch checkpoint is compared with."""
         return list(self.to_wire().values())
 
     def to_wire(self) -> dict[str, Any]:
@@ -72,7 +73,7 @@ class ImportanceTask:
 
     @classmethod
     def from_wire(cls, given: Any, _num_edge_types: int | None = None) -> ImportanceTask:
-        """Raises `DataError` for anything else than `to_wire` gives."""
+        """Decodes a task: the inverse of `to_wire`. Raises `DataError` for anything else."""
         known = {field.name for field in fields(cls)}
         lists = isinstance(given, Mapping) and set(given) == known
         lists = lists and all(

@@ -1,4 +1,4 @@
-"""The k-hop sampler: one loop and one assembler, whoever has the rows and wherever the batch lies."""
+"""The k-hop sampler: one loop and one assembler for all sources of rows and all places of batches."""
 
 from __future__ import annotations
 
@@ -35,13 +35,12 @@ def neighbor_source(
     cache: RemoteCache | None = None,
     on_device: DeviceIndex | None = None,
 ) -> NeighborSource:
-    """The source of a graph's neighbours and attributes, for one thread.
+    """Makes the source of a graph's neighbours and attributes, for one thread.
 
-    store: the mapped parts on the device that samples them, and on which batches shall lie; None: the CPU samples, and
-    batches lie in the host's memory.  remote: the owners of the parts that are not mapped; None: all are.  cache: the
-    remote rows and neighbour lists that are cached on this host.  on_device: nodes whose attributes the trainer's device
-    has; batches of the CPU leave them out, and an array ``device_rows`` (int32 [n], -1: not there) tells of every node its
-    row on the device.
+    store: the mapped parts on the device that samples them, in whose memory batches lie; None: the CPU samples, and batches
+    lie in the host's memory.  remote: the owners of the parts that are not mapped; None: all are.  cache: the remote rows
+    and neighbour lists that are cached on this host.  on_device: nodes whose attributes the trainer's device has; batches
+    of the CPU leave these out, and have an array ``device_rows`` (int32 [n]), the row of each node on the device, or -1.
     Raises `OptionError` for ``on_device`` together with ``store``.
     """
     local: LocalSource
@@ -61,9 +60,9 @@ def neighbor_source(
 class KHopSampler:
     """Samples k-hop batches with all node and edge attributes; see `neighbor_source` for the arguments.
 
-    Batches do not depend on where the graph lies and who samples it. One instance serves one thread. On a device, arrays
-    are good for work that comes behind them on the stream that was current; the host waits for the device once a batch, or
-    once a hop where parts are remote or fan-outs do not bound the batch, and once more where the CPU reads attributes.
+    Batches do not depend on where the graph lies and which process or device samples it. One instance serves one thread. On
+    a device, arrays may be used by work that follows on the stream that was current; the host waits for the device once a
+    batch, or once a hop if parts are remote or fan-outs do not bound the batch, and once more if the CPU reads attributes.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class KHopSampler:
         self._links = None if config.link is None else LinksSampler(self.source, partition)
 
     def draft(self, request: BatchRequest) -> Draft:
-        """Samples one batch. Attributes are copied when the draft is written, which has to be before the next batch.
+        """Samples one batch. Write the draft before the next call, which reuses the arrays: writing copies the attributes.
 
         Raises as `k_hop`, and `DataError` for more than ``config.most_bytes``; on a device also in the batch after one
         whose edges lead out of the graph.
@@ -105,15 +104,15 @@ def k_hop(
     excluded: ExcludedEdges | None = None,
     trees: Trees | None = None,
 ) -> Found:
-    """The nodes and edges of a batch, also those edges that ``source.config.subgraph`` asks for. Its arrays in the host's memory
+    """Samples the nodes and edges of a batch, with the edges that ``source.config.subgraph`` adds. Arrays in the host's memory
     are valid until the next batch.
 
     seeds: by node type int64 [S] gids, of any number of types; a seed that comes twice has two rows.
     key: 64-bit key of all draws.
-    excluded: edges that the batch is sampled without; rows that have none of them are drawn from as ever.
-    trees: of the seeds, where the source's config is ``disjoint``; None: each seed has its own.
-    Raises `DataError` for seeds and excluded edges outside their types and trees that do not fit the seeds, `PartitionError` for
-    damaged rows, `PeerError`, naming an owner that does not answer.
+    excluded: edges that the batch is sampled without; draws from rows without such edges stay the same.
+    trees: the trees of the seeds, if the source's config is ``disjoint``; None: each seed has its own.
+    Raises `DataError` for seeds and excluded edges outside their types and trees that do not fit the seeds, `PartitionError`
+    for damaged rows, `PeerError`, with the name of an owner that does not answer.
     """
     begin = time.perf_counter()
     source.begin()
@@ -122,11 +121,12 @@ def k_hop(
     elif trees is not None:
         raise DataError("k_hop: got trees for a batch that is not disjoint.")
     found = source.khop(seeds, key, excluded, trees)
-    if found is None:
+    if found is None:  # one call cannot do it, for instance because parts are remote: hop by hop
         batch = source.local.start(seeds, trees)
         later = excluded
         if excluded is not None and trees is None and source.config.importance is None:
-            # a node is expanded once, a seed in the first hop: later hops mostly have nothing to look for, unless they walk
+            # A node is expanded once, a seed in the first hop, and excluded edges mostly end at seeds: later hops look for
+            # few or none. A disjoint batch may expand a seed again in another tree, and walks come back to seeds.
             later = excluded.without_seeds(seeds, source.view)
         run_hops(source, batch, key, source.config.fanouts, (excluded, later))
         found = batch.result()

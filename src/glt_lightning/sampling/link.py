@@ -31,10 +31,11 @@ _EMPTY = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class LinkEnds:
-    """The ends of a batch's edges of one type and of their negatives, gids. A triplet has no source of its own.
+    """The ends of a batch's edges of one type and of their negatives, as gids. ``src_neg`` is empty for triplets, whose negatives
+    have the sources of their edges.
 
-    excluded: (edge type, dst, src) of edges over which no messages are passed.  arrays: ``stored`` and ``neg_mask``, where they
-    are asked for.
+    excluded: (edge type, dst, src) of edges over which no messages are passed.  arrays: further arrays of the batch:
+    ``stored`` and ``neg_mask``, if the request or task has them, and the attributes of the edges.
     """
 
     src: np.ndarray
@@ -50,7 +51,7 @@ class LinkEnds:
 
 
 class LinkSampler:
-    """Finds the ends of a batch's edges of one type, in one thread. `BatchRequest.link` says what a request brings."""
+    """Finds the ends of a batch's edges of one type, in one thread. `BatchRequest.link` has the arrays of a request."""
 
     def __init__(self, source: NeighborSource, partition: LocalPartition, task: LinkTask) -> None:
         self._source, self.task = source, task
@@ -68,8 +69,8 @@ class LinkSampler:
         )
 
     def find(self, request: BatchRequest) -> LinkEnds:
-        """Of a request with the arrays of this edge type alone. Raises `DataError` for one that does not fit the graph, and for a
-        strict negative that does not exist."""
+        """Finds the ends for a request with the arrays of this edge type alone. Raises `DataError` for one that does not fit the
+        graph, and for a strict negative that does not exist."""
         src, dst = request.seeds, _array(request.link, "dst", (len(request.seeds),))
         src_neg, dst_neg = self._negatives(request, src, dst)
         arrays = {}
@@ -85,7 +86,7 @@ class LinkSampler:
         return self._source.has_edges(self.task.edge_type, *((src, dst) if self.task.turned else (dst, src)))
 
     def _attributes(self, src: np.ndarray, dst: np.ndarray) -> dict[str, np.ndarray]:
-        """Of the edges themselves, by `target_name`: 0, and the id -1, of those that are not stored."""
+        """Reads the attributes of the edges themselves, by `target_name`. An edge that is not stored has zeros, and the id -1."""
         edges = self._stored_edges(*((dst, src) if self.task.turned else (src, dst)))
         some = np.flatnonzero(edges >= 0)
         found = {}
@@ -98,12 +99,12 @@ class LinkSampler:
         return found
 
     def _stored_edges(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-        """int64 [P]: their edge rows, of parallel edges the first, or -1."""
+        """Finds the edge rows of pairs of nodes, int64 [P]: of parallel edges the first; -1 for a pair without an edge."""
         (rows, at_row), (members, at_member) = (np.unique(ids, return_inverse=True) for ids in (dst, src))
         if not len(rows):
             return _EMPTY
         among = Among.of(self._source.local.stored_view, self.task.edge_type, rows, members, None)
-        picks = self._source.ask(Induce(among))()  # without weights: one of weight 0 is in no batch, and yet is stored
+        picks = self._source.ask(Induce(among))()  # without weights: an edge of weight 0 is in no batch, but is stored
         assert picks.edge_rows is not None
         pairs = np.repeat(np.arange(len(rows)), picks.counts) * len(members) + picks.neighbors
         known, first = np.unique(pairs, return_index=True)
@@ -121,7 +122,7 @@ class LinkSampler:
         return found
 
     def _negatives(self, request: BatchRequest, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(src, dst) int64 gids of the negatives; sources are none of their own where `LinkTask.mode` is triplet."""
+        """Draws the negatives. Returns int64 gids (src, dst); ``src`` is empty if `LinkTask.mode` is triplet."""
         task, count = self.task, self.task.count(len(src))
         if task.sharing == "in_batch":
             return _EMPTY, dst
@@ -159,7 +160,7 @@ class LinkSampler:
         return NodeTimes(*self._times, edges, self.task.unresolved == "oldest")
 
     def _given(self, request: BatchRequest, count: int) -> np.ndarray:
-        """int64 [count]: gids of negatives that the user has given, -1 for those to draw, of one edge after the other."""
+        """Returns int64 [count], the gids of negatives that the user has given, edge after edge; -1 for those to draw."""
         if "negatives" not in request.link:
             return np.full(count, -1, dtype=np.int64)
         positives = len(request.seeds)
@@ -179,7 +180,7 @@ class LinkSampler:
         return mask
 
     def fields(self, lids: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """The fields of a batch, by PyG's names. lids: of `LinkEnds.all`."""
+        """Makes the fields of a batch, by PyG's names. lids: the lids of `LinkEnds.all`."""
         task, (src, dst, src_neg, dst_neg) = self.task, lids
         if task.mode != "triplet":
             return {"edge_label_index": np.stack([np.concatenate([src, src_neg]), np.concatenate([dst, dst_neg])])}

@@ -1,4 +1,4 @@
-"""What a sampler has to know of the loader of edges whose batches it makes."""
+"""The task of a sampler that makes batches of edges: one edge type, and its negatives."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ _MOST_NAME = 200  # characters of a loader's name
 
 @dataclass(frozen=True, kw_only=True)
 class LinkTask:
-    """Edges of one type, and their negatives. Plain values, so that it can be sent to another process.
+    """The edges of one type in batches of edges, and their negatives. Plain values, so that it can be sent to another process.
 
-    loader: name of the loader, for errors.  edge_type: index of the edge type.  mode: of `NegativeSampling`, and so are amount,
-    strict, sharing, self_loops and unresolved; None: no negatives.  timed: their nodes exist at the time of
-    their edge.  exclude: whether messages are passed over the edges of the batch
-    (``none``), over those of the other direction alone (``self``), or over neither (``reverse``).  reverse: index of the edge
-    type of the other direction, which may be the same; None: there is none.  joint: in a disjoint batch, both ends of an edge, or
-    of a negative, are in one tree, which is theirs alone; not with triplets.  attrs: batches have the attributes of their edges.
-    turned: the edges are given the other way round than they are stored: their sources are the edge type's destinations.
+    loader: name of the loader, for errors.  edge_type: index of the edge type.
+    mode, amount, strict, sharing, self_loops, unresolved: as in `NegativeSampling`; mode None: no negatives.
+    timed: the nodes of negatives exist at the time of their edge.
+    exclude: edges over which no messages are passed: none (``none``), the edges of the batch (``self``), or these and the
+    edges of the other direction (``reverse``).  reverse: index of the edge type of the other direction, which may be the
+    same; None: there is none.
+    joint: in a disjoint batch, both ends of an edge, or of a negative, share a tree of their own; not with triplets.
+    attrs: batches have the attributes of their edges.
+    turned: the edges are given in the other direction than they are stored: their sources are the edge type's destinations.
 
     Raises `DataError` for values that no loader has.
     """
@@ -78,28 +80,29 @@ class LinkTask:
         )
 
     def ends(self, schema: GraphSchema) -> tuple[int, int]:
-        """The node types of sources and destinations."""
+        """Returns the node types of sources and destinations."""
         src, dst = schema.source_types()[self.edge_type], schema.destination_types()[self.edge_type]
         return (dst, src) if self.turned else (src, dst)
 
     def count(self, positives: int) -> int:
-        """Number of negatives that a batch with so many edges draws."""
+        """Returns the number of negatives that a batch with so many edges draws."""
         if self.mode is None or self.sharing == "in_batch" or not positives:
             return 0
         return int(self.amount) if self.sharing == "shared" else math.ceil(round(positives * self.amount, 9))
 
     @property
     def trials(self) -> int:
-        """Most pairs that are tried for a negative."""
+        """The largest number of pairs that are tried for a negative."""
         return TRIALS if (self.strict or self.timed) and self.sharing == "none" else 1
 
     def to_wire(self) -> dict[str, Any]:
-        later = ("joint", "turned")  # which servers of earlier releases do not know
+        later = ("joint", "turned")  # sent only where they are set: servers of earlier releases do not know them
         return {name: value for name, value in asdict(self).items() if value or name not in later}
 
     @classmethod
     def from_wire(cls, given: Any, num_edge_types: int | None = None) -> LinkTask:
-        """Raises `DataError` for anything else than `to_wire` gives. num_edge_types: of the graph; None: not checked."""
+        """Decodes a task: the inverse of `to_wire`. num_edge_types: number of the graph's edge types; None: not checked. Raises
+        `DataError` for anything else."""
         known = {field.name for field in fields(cls)}
         if not isinstance(given, Mapping) or not {"loader", "edge_type"} <= set(given) <= known:
             raise DataError(f"link: expected an object with some of {', '.join(sorted(known))}; got {given!r:.200}.")
@@ -113,7 +116,7 @@ class LinkTask:
 
     @classmethod
     def further(cls, given: Any, num_edge_types: int | None = None) -> tuple[LinkTask, ...]:
-        """`SamplerConfig.more_links` from another process. Raises `DataError`."""
+        """Decodes `SamplerConfig.more_links`. Raises `DataError`."""
         if not isinstance(given, (list, tuple)):
             raise DataError(f"more_links: expected a list of objects as for link, got {given!r:.200}.")
         return tuple(cls.from_wire(each, num_edge_types) for each in given)

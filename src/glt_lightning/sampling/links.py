@@ -24,14 +24,16 @@ _NONE = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class EdgeSeeds:
-    """Around what a batch of edges is sampled.
+    """The seeds around which a batch of edges is sampled.
 
-    seeds: node type -> int64 gids, each once, in first-occurrence order of the edges' sources, destinations, and those of
-    negatives, edge type after edge type.  excluded: edges over which no messages are passed.  arrays: by PyG's names, with
-    positions among these seeds; those of further edge types by `of_type`.  counters: what it took to find them.
-    Of a disjoint batch, seeds are as they come.  trees: those of the seeds where they have none of their own, and their bounds,
-    where there are some.  examples: int64, the number of the edge that each tree belongs to, edge type after edge type; negative
-    j belongs to edge j modulo their number. Of trees with both ends it is the number of the tree: negatives follow the edges.
+    seeds: node type -> int64 gids, each once, in the order in which they first occur: sources of the edges, destinations,
+    then those of negatives, edge type after edge type. A disjoint batch has all of them, repeated ones included.
+    excluded: edges over which no messages are passed.  arrays: the fields of the batch by PyG's names, with positions among
+    the seeds; fields of further edge types are named by `of_type`.  counters: the counters of the search.
+    trees: the trees of the seeds, if several share one, and their bounds in time, if they have any; else None.
+    examples: int64, in a disjoint batch the number of the edge that each tree belongs to, edge type after edge type;
+    negative j belongs to edge j modulo the number of edges. If a tree has both ends of an edge, it is the number of the
+    tree, and the trees of negatives follow those of the edges.
     """
 
     seeds: dict[int, np.ndarray]
@@ -43,7 +45,7 @@ class EdgeSeeds:
 
 
 class LinksSampler:
-    """Finds the seeds of batches of edges, in one thread. `SamplerConfig.links` are their types."""
+    """Finds the seeds of batches of edges, in one thread. `SamplerConfig.links` has the edge types."""
 
     def __init__(self, source: NeighborSource, partition: LocalPartition) -> None:
         self._source = source
@@ -51,7 +53,8 @@ class LinksSampler:
         self._edge_types = [partition.schema.edge_types[each.task.edge_type] for each in self._links]
 
     def find(self, request: BatchRequest) -> EdgeSeeds:
-        """Raises `DataError` for a request that does not fit the graph, and for a strict negative that does not exist."""
+        """Finds the seeds of one batch. Raises `DataError` for a request that does not fit the graph, and for a strict negative
+        that does not exist."""
         begin = time.perf_counter()
         self._source.begin()
         requests = split_by_type(request, [link.task for link in self._links])
@@ -76,14 +79,14 @@ class LinksSampler:
         return EdgeSeeds(seeds, excluded, arrays, counters, trees, examples)
 
     def _place(self, found: Sequence[LinkEnds]) -> tuple[dict[int, np.ndarray], list[np.ndarray], np.ndarray | None]:
-        """(seeds, positions among them of all arrays of ``found``, `EdgeSeeds.examples`)"""
+        """Returns the seeds, the positions among them of all arrays of ``found``, and `EdgeSeeds.examples`."""
         types = [t for link in self._links for t in (*link.types, *link.types)]
         arrays = [gids for ends in found for gids in ends.all]
         if not self._source.config.disjoint:
             return *_first_occurrences(types, arrays), None
         ends = np.cumsum([0, *(len(each.src) for each in found)]).tolist()
         shared = [4 * i + 3 for i, link in enumerate(self._links) if link.task.sharing == "in_batch"]
-        for i in shared:  # the destinations of the edges, in whose trees they are
+        for i in shared:  # these negatives are the destinations of the edges, and share their trees
             arrays[i] = _NONE
         examples = [
             ends[i // 4] + np.arange(len(gids)) % max(1, len(found[i // 4].src)) for i, gids in enumerate(arrays)
@@ -95,7 +98,8 @@ class LinksSampler:
         return seeds, lids, np.concatenate([examples[i] for i in in_order])
 
     def _joint_trees(self, request: BatchRequest, found: Sequence[LinkEnds]) -> tuple[Trees, np.ndarray]:
-        """The trees of seeds in the order of `_place`, both ends of an edge or negative in one. Raises `DataError` for bounds."""
+        """Makes trees with both ends of an edge, or of a negative, for seeds in the order of `_place`. Raises `DataError` for a
+        request with bounds in time."""
         if request.trees is not None:
             raise DataError(f"batch {request.number}: trees with both ends of an edge have no bounds in time.")
         of: dict[int, list[np.ndarray]] = {}
@@ -110,7 +114,8 @@ class LinksSampler:
 
 
 def split_by_type(request: BatchRequest, tasks: Sequence[LinkTask]) -> list[BatchRequest]:
-    """A request for each edge type, with its own edges and arrays. Raises `DataError` where the sources of one are missing."""
+    """Splits a request into one for each edge type, with its own edges and arrays. Raises `DataError` if the sources of one are
+    missing."""
     own: list[dict[str, np.ndarray]] = [{} for _ in tasks]
     place = {str(task.edge_type): i for i, task in enumerate(tasks) if i}
     for name, array in request.link.items():
@@ -143,7 +148,8 @@ def _joined(given: ExcludedEdges | None, wanted: Sequence[tuple[int, np.ndarray,
 def _first_occurrences(
     types: Sequence[int], arrays: Sequence[np.ndarray]
 ) -> tuple[dict[int, np.ndarray], list[np.ndarray]]:
-    """The distinct nodes of each type in the order of the arrays, and the arrays with positions among them. types: of each."""
+    """Returns the distinct nodes of each type in the order of the arrays, and for each array its positions among these. types:
+    the node type of each array."""
     seeds: dict[int, np.ndarray] = {}
     lids = list(arrays)
     for node_type in set(types):
@@ -162,7 +168,8 @@ def _first_occurrences(
 
 
 def _one_by_one(types: Sequence[int], arrays: Sequence[np.ndarray]) -> tuple[dict[int, np.ndarray], list[np.ndarray]]:
-    """All nodes of each type in the order of the arrays, and the positions of each array among them. types: of each array."""
+    """Returns all nodes of each type in the order of the arrays, and for each array its positions among these. types: the node
+    type of each array."""
     seeds, lids = {}, list(arrays)
     for node_type in sorted(set(types)):
         mine = [i for i, t in enumerate(types) if t == node_type]
@@ -174,7 +181,8 @@ def _one_by_one(types: Sequence[int], arrays: Sequence[np.ndarray]) -> tuple[dic
 
 
 def _trees_of(request: BatchRequest, examples: np.ndarray | None, found: Sequence[LinkEnds]) -> Trees | None:
-    """The bounds of all trees, from those of the edges that they belong to. Raises `DataError` where these do not fit."""
+    """Gives each tree the bounds in time of the edge that it belongs to. Raises `DataError` if the request's bounds do not
+    fit."""
     trees, edges = request.trees, sum(len(ends.src) for ends in found)
     if trees is None:
         return None

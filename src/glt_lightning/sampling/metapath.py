@@ -8,7 +8,8 @@ from glt_lightning.base import EdgeType, edge_type_str
 
 
 def fault_of(metapath: Sequence[EdgeType], again: bool) -> str | None:
-    """Why no walk goes along the edge types, in a sentence; None: walks do. again: they come to the first one after the last."""
+    """Explains in a sentence why no walk can go along the edge types; None if walks can. again: the first edge type also has to
+    follow the last."""
     following = [*metapath[1:], *(metapath[:1] if again else ())]
     for each, then in zip(metapath, following, strict=False):
         if each[0] != then[2]:

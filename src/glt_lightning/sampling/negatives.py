@@ -1,5 +1,5 @@
-"""Negative edges: drawn among the user's ids by keyed trials, so that they are the same however the graph is cut and whoever
-draws them (docs/sampling.md)."""
+"""Negative edges: drawn among the user's ids by keyed trials, so that they do not depend on how the graph is partitioned or which
+process draws them (docs/sampling.md)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from glt_lightning.sampling.draws import draw64, role_key, streams
 TRIALS = 32
 _DRAWS = 8192  # made at once: 16,384 take 0.15 ms so and 0.33 ms in one piece, whose temporary arrays leave the caches
 _NONE = np.empty(0, dtype=np.int64)
-# Trials that are asked for at once: owners are asked once a round, and here each question costs the scan of a row.
+# Trials that are tested at once. A round costs a round trip to owners, so there are few; here it costs the scan of a row for
+# each trial, and most first trials pass.
 _ROUNDS_NEAR, _ROUNDS_FAR = ((0, 1), (1, 4), (4, TRIALS)), ((0, 4), (4, TRIALS))
 
 HasEdges = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (dst gids, src gids) -> bool [n]
 
 
 class NodeWeights:
-    """Nodes drawn as often as their weights say, exactly: by integer prefix sums.
+    """Draws nodes in exact proportion to their weights, by integer prefix sums.
 
-    weights: [N], numbers >= 0. Integers are taken as they are while their sum is below 2^62; other numbers are multiplied by
-    a power of two that makes it so, and rounded, but never to 0.
+    weights: [N], numbers >= 0. Integers are used unchanged if their sum is below 2^62; other numbers are multiplied by a
+    power of two that makes it so, and rounded, but never to 0.
     """
 
     def __init__(self, weights: np.ndarray) -> None:
@@ -38,7 +39,7 @@ class NodeWeights:
         self.total = int(self.ends[-1])
 
     def nodes(self, drawn: np.ndarray) -> np.ndarray:
-        """int64: the nodes at numbers in [0, total), of any shape."""
+        """Returns the nodes for random numbers in [0, total), of any shape, as int64."""
         return np.searchsorted(self.ends, drawn.astype(np.uint64), side="right")
 
 
@@ -46,17 +47,18 @@ class Trials(Protocol):
     """The pairs that are tried for negatives, in the user's ids."""
 
     def dst(self, numbers: np.ndarray, begin: int, end: int) -> np.ndarray:
-        """int64 [n, end - begin]: destinations of some trials of the negatives with these numbers."""
+        """Returns int64 [n, end - begin]: destinations of the trials ``begin`` to ``end`` of the negatives with these numbers."""
 
     def src(self, numbers: np.ndarray, begin: int, end: int) -> np.ndarray:
-        """The same of sources."""
+        """Returns int64 [n, end - begin]: sources of the trials ``begin`` to ``end`` of the negatives with these numbers."""
 
 
 @dataclass(frozen=True)
 class DrawnTrials:
-    """Trial t of negative i: draws 2 t (destination) and 2 t + 1 (source) of stream i of the batch's role ``negative``.
+    """Trials that are drawn: trial t of negative i has draws 2 t (destination) and 2 t + 1 (source) of stream i of the batch's
+    role ``negative``.
 
-    src, dst: number of nodes, which are drawn alike, or their weights.
+    num_src, num_dst: number of nodes, for uniform draws, or their weights.
     """
 
     key: int
@@ -94,9 +96,9 @@ class GivenTrials:
 
 @dataclass(frozen=True)
 class NegativeTest:
-    """What a strict negative must not be.
+    """The test that a strict negative is neither an edge nor a self-loop.
 
-    has_edges: asks the graph.  one_type: sources and destinations are of one node type, so a pair may be a loop.
+    has_edges: asks the graph.  one_type: sources and destinations are of one node type, so a pair may be a self-loop.
     near: all edges are on this host.  where: the loader, for errors.
     """
 
@@ -112,7 +114,8 @@ class NegativeTest:
         return _ROUNDS_NEAR if self.near else _ROUNDS_FAR
 
     def passed(self, dst: np.ndarray, src: np.ndarray, rejected: np.ndarray) -> np.ndarray:
-        """bool [n]. dst, src: int64 [n] gids.  rejected: bool [n], edges of the loader, which need not be in the graph."""
+        """Returns bool [n]: True for pairs that pass. dst, src: int64 [n] gids.  rejected: bool [n], edges of the loader, which
+        need not be in the graph."""
         good = ~rejected
         if self.one_type and not self.self_loops:
             good &= dst != src
@@ -123,10 +126,10 @@ class NegativeTest:
 
 @dataclass(frozen=True)
 class NodeTimes:
-    """When the nodes of a negative have to exist: at the time of its edge.
+    """The condition that the nodes of a negative exist at the time of its edge.
 
     src, dst: int64 [N], the times of all nodes of the type, by the user's id; None: they have none.  edges: int64 [P], the times
-    of the batch's edges: negative j belongs to edge j modulo P.  oldest: take the oldest nodes where no trial gives nodes that
+    of the batch's edges: negative j belongs to edge j modulo P.  oldest: take the oldest nodes if no trial gives nodes that
     exist; else that is an error.
     """
 
@@ -136,13 +139,15 @@ class NodeTimes:
     oldest: bool
 
     def oldest_of(self, trials: Trials, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(src, dst): int64 [n, 1] user ids, the oldest nodes; of a type without times, those of the first trial."""
+        """Returns (src, dst), int64 [n, 1] user ids of the oldest nodes; for a type without times, the nodes of the first
+        trial."""
         whole = np.zeros((len(numbers), 1), np.int64)
         src = trials.src(numbers, 0, 1) if self.src is None else whole + int(self.src.argmin())
         return src, trials.dst(numbers, 0, 1) if self.dst is None else whole + int(self.dst.argmin())
 
     def exist(self, numbers: np.ndarray, src: np.ndarray | None, dst: np.ndarray) -> np.ndarray:
-        """bool [n, T]: whether nodes, int64 [n, T] user ids of some trials, exist. src: None: they are those of the edges."""
+        """Returns bool [n, T]: True if the nodes of a trial exist. src, dst: int64 [n, T] user ids; src None: the sources of the
+        edges, which do."""
         until = self.edges[numbers % len(self.edges), None]
         good = np.ones(dst.shape, bool)
         for times, ids in ((self.src, src), (self.dst, dst)):
@@ -162,11 +167,12 @@ def draw_negatives(
     rejected: np.ndarray = _NONE,
     times: NodeTimes | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(src, dst): int64 [n] gids of the negatives with these ``numbers``, int64 [n]: of each the first trial that passes.
+    """Draws negatives: for each the first trial that passes. Returns (src, dst), int64 [n] gids.
 
-    src: int64 [n], gids of their sources; None: sources are drawn, too.  gids: of all nodes by user id, of sources and of
-    destinations.  rejected: sorted numbers * TRIALS + trial, of trials that are edges of the loader.  times: when their
-    nodes have to exist; None: whenever.
+    numbers: int64 [n], numbers of the negatives in the batch.  src: int64 [n], gids of their sources; None: sources are
+    drawn, too.  gids: the gids of all nodes by user id, of the type of sources and of that of destinations.  rejected:
+    sorted numbers * TRIALS + trial, of trials that are edges of the loader.  times: the times at which their nodes have to
+    exist; None: nodes have no times.
 
     Raises `DataError` for a negative that none of its trials gives.
     """
@@ -220,16 +226,16 @@ def _no_negative(where: str, user_id: int | None, times: NodeTimes | None) -> Da
 
 
 def key_of_type(key: int, edge_type: EdgeType, num_types: int) -> int:
-    """Key of the draws of negatives of an edge type; that of the batch where its edges are of one type alone."""
+    """Returns the key of the draws of negatives of an edge type: the batch's own key if its edges are of one type alone."""
     return key if num_types == 1 else role_key(key, edge_type_str(edge_type))
 
 
-_MOST_PAIRS = 1 << 20  # of a mask that are asked for at once: 16 MiB of gids
+_MOST_PAIRS = 1 << 20  # of a mask that are tested at once: 16 MiB of gids
 
 
 def negative_mask(src: np.ndarray, dst: np.ndarray, test: NegativeTest, rejected: np.ndarray = _NONE) -> np.ndarray:
-    """bool [P, K]: whether (src[i], dst[k]) may be a negative. src: int64 [P].  dst: int64 [K].  rejected: sorted i * K + k, of
-    edges of the loader."""
+    """Returns bool [P, K]: True if (src[i], dst[k]) may be a negative. src: int64 [P].  dst: int64 [K].  rejected: sorted
+    i * K + k, of edges of the loader."""
     mask = np.ones(len(src) * len(dst), bool)
     mask[rejected] = False
     for begin in range(0, mask.size, _MOST_PAIRS):

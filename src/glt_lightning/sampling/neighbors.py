@@ -1,4 +1,4 @@
-"""A source of neighbours and attributes: what samplers are functions over."""
+"""The interface between samplers and graphs: a source of neighbours and attributes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class NeighborSource(Expands, Protocol):
     def local(self) -> LocalSource: ...
 
     def begin(self) -> None:
-        """Forgets the batch before."""
+        """Begins a batch: clears the state of the batch before."""
 
     def khop(
         self,
@@ -50,47 +50,47 @@ class NeighborSource(Expands, Protocol):
         excluded: ExcludedEdges | None = None,
         trees: Trees | None = None,
     ) -> Found | None:
-        """The nodes and edges of a whole batch in one native call; None where that cannot be. Arguments as for `hops.k_hop`."""
+        """Samples the nodes and edges of a whole batch in one native call; None if that is not possible. Arguments as for
+        `khop.k_hop`."""
 
     def ask(self, question: RowsQuestion[A]) -> Callable[[], A]:
-        """Asks a question about rows of the stored edges, such as `HasEdges`; what it returns waits for the answer.
+        """Asks a question about rows of the stored edges, such as `HasEdges`. Returns a function that waits for the answer.
 
-        Owners of remote rows are asked once, and at once. The CPU answers from the mapped files also where a GPU samples. Asking
+        Owners of remote rows are asked once, and at once. The CPU answers from the mapped files, also if a GPU samples. Asking
         and waiting raise `DataError` for ids that the graph does not have."""
 
     def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray) -> np.ndarray:
-        """Asks `HasEdges` by the weights of the config, as `questions.has_edges.KnowsEdges`."""
+        """Asks `HasEdges` with the weights of the config, as `questions.has_edges.KnowsEdges` does."""
 
     def walk(self, start: WalkStart) -> Walks:
-        """Walks to their ends, along the stored edges and by the weights of the config. Owners are asked for those that come to
-        their rows, once in a round. The CPU walks through the mapped files also where a GPU samples."""
+        """Takes walks to their ends, along the stored edges and by the weights of the config. Owners continue the walks that
+        reach their rows, and are asked once in a round. The CPU walks through the mapped files, also if a GPU samples."""
 
     def most_visited(self, asked: Visiting, frontier: Any, trees: np.ndarray | None) -> Any:
-        """The neighbours that walks find for the nodes of one type of a frontier, with the numbers of visits as edge rows:
-        `Picks`, on a device a `kernels.cuda.merge.Piece`. A GPU that samples walks through the mapped parts itself.
+        """Finds by walks the neighbours of the nodes of one type of a frontier. Returns `Picks` with the numbers of visits as
+        edge rows, on a device a `kernels.cuda.merge.Piece`. A GPU that samples walks through the mapped parts itself.
 
-        trees: int32 [n] of the nodes that `LocalSource.routed` gives, in a disjoint batch. Raises as `walk`.
+        trees: int32 [n], in a disjoint batch the trees of the nodes that `LocalSource.routed` returns. Raises as `walk`.
         """
 
     def complete(self, found: Found, excluded: ExcludedEdges | None) -> Found | None:
-        """A batch with the edges that ``config.subgraph`` asks for, found where the batch lies; None where that cannot be: then
-        `subgraph.complete_edges` asks for them. excluded: edges that are not there."""
+        """Returns the batch with the edges of ``config.subgraph``, found where the batch lies; None if that is not possible: then
+        `subgraph.complete_edges` asks for them. excluded: edges to leave out."""
 
     def read_targets(self, edge_type: int, edges: np.ndarray) -> dict[str, np.ndarray]:
-        """``e_id`` and the attributes of some edges, int64 [n] edge rows, of an edge type whose `LinkTask` asks for them. Owners
-        are asked once, and waited for."""
+        """Reads ``e_id`` and the attributes of edges to predict, by name. edges: int64 [n] edge rows of an edge type whose
+        `LinkTask` has ``attrs``. Asks owners once, and waits for them."""
 
     def settle(self, found: Found) -> None:
-        """Waits for all that was asked for, and notes in the tables where the rows of the batch lie."""
+        """Waits for all answers of owners, and notes in the tables where the rows of the batch lie."""
 
 
 class LocalSource(NeighborSource, Protocol):
-    """The source of the mapped parts: all of a graph, or the rows of a `routed_source.RoutedSource` that are its own; and
-    the place where batches grow.
+    """The source of the mapped parts, in whose memory batches grow: the whole graph, or the local part of a `RoutedSource`.
 
     Attributes:
-        counters: Of the batch.
-        targets: As of `table.MappedTables`.
+        counters: The counters of the batch.
+        targets: As in `table.MappedTables`.
         stored_view: The stored edges, which are those of ``view`` unless walks find the neighbours.
     """
 
@@ -103,41 +103,48 @@ class LocalSource(NeighborSource, Protocol):
     def most_visited(
         self, asked: Visiting, frontier: Any, trees: np.ndarray | None, remote: RoutedWalks | None = None
     ) -> Any:
-        """The same. remote: takes walks on that come to parts that are not mapped."""
+        """Finds neighbours by walks, as `NeighborSource.most_visited`. remote: continues walks in parts that are not mapped."""
 
     def start(self, seeds: Mapping[int, np.ndarray], trees: Trees | None = None) -> Any:
-        """A batch that has its seeds, by node type (`kernels.hops.Growing`), whose ``result`` gives its nodes and edges."""
+        """Begins a batch with its seeds, by node type. Returns a `kernels.hops.Growing`, whose ``result`` returns the nodes and
+        edges."""
 
     def routed(self, frontier: Sequence[Any]) -> Sequence[np.ndarray]:
-        """Per node type int64 [n]: the gids of a frontier that have to be routed to their owners."""
+        """Returns per node type int64 [n]: the gids of a frontier that have to be routed to their owners."""
 
     def own(self, frontier: Sequence[Any], routes: Sequence[Route]) -> Sequence[Any]:
-        """The part of a frontier that is drawn here. routes: of the gids that `routed` gave."""
+        """Returns the part of a frontier that is drawn here. routes: the routes of the gids of `routed`."""
 
     def complete(self, found: Found, excluded: ExcludedEdges | None, owners: EdgeOwners | None = None) -> Found | None:
-        """owners: of the parts that are not mapped; None: all are."""
+        """Adds the edges of ``config.subgraph``, as `NeighborSource.complete`. owners: those of the parts that are not mapped;
+        None: all are mapped."""
 
     def put(self, name: str, values: np.ndarray) -> Field:
-        """An array of the host, where the batch lies."""
+        """Makes a field of an array of the host, in the memory where the batch lies."""
 
     def edge_index(self, name: str, found: Found, edge_type: int) -> Field:
-        """int64 [2, E]: lids of neighbours, and of the nodes that they were drawn for, which ascend."""
+        """Makes the field of the edges, int64 [2, E]: lids of neighbours, and of the nodes that they were drawn for, which
+        ascend."""
 
     def column_pointers(self, name: str, found: Found, edge_type: int) -> Field:
-        """int64 [N_dst + 1]: where the edges into each node begin."""
+        """Makes the field of the column pointers, int64 [N_dst + 1]: where the edges into each node begin."""
 
     def by_source(self, name: str, found: Found, edge_type: int) -> Field:
-        """int64 [N_src + 1 + 2 E]: the edges in the order of sources, as `kernels.build.by_source` writes them."""
+        """Makes the field of the edges in the order of sources, int64 [N_src + 1 + 2 E], as `kernels.build.by_source` writes
+        them."""
 
     def visits(self, found: Found, edge_type: int) -> list[Field]:
-        """Of the edges of a type that walks found: ``visits``, int64 [E], and ``edge_weight``, float32 [E], their share of the
-        visits of all edges into the node."""
+        """Makes the fields of edges that walks found: ``visits``, int64 [E], and ``edge_weight``, float32 [E], their share of
+        the visits of all edges into the node."""
 
     def tree_of(self, name: str, found: Found, node_type: int, examples: np.ndarray | None) -> Field:
-        """int64 [n], the tree of each node of a disjoint batch, or its entry of ``examples``, int64 [number of trees]."""
+        """Makes the field of the tree of each node of a disjoint batch, int64 [n], or of the tree's entry in ``examples``, int64
+        [number of trees]."""
 
     def row_numbers(self, name: str, found: Found, node_type: int) -> Field:
-        """int64 [n]: the number of each node in its type: its gid less those of the types before."""
+        """Makes the field of the number of each node in its type, int64 [n]: its gid less the number of nodes of the types
+        before."""
 
     def rows(self, name: str, table: RowTable, public: str, on_disk: OnDisk) -> Field:
-        """An attribute of the table, or its ids, by its name in a batch. on_disk: hears what is read from a disk."""
+        """Makes the field of an attribute of the table, or of its ids, by the name in a batch. on_disk: called with each read
+        from a disk."""

@@ -1,4 +1,4 @@
-"""A sampler of one's own that makes whole batches, in the process that trains."""
+"""Samplers of the user's program that make whole batches, in the training process (``sampling.batch_sampler``)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ OPTION = "sampling.batch_sampler"
 class BatchSampler(Protocol):
     """Makes whole batches, in place of the k-hop sampler: for research, in the process that trains.
 
-    A function, or an object that can be called, named in ``sampling.batch_sampler``. It finds nodes and edges with the methods of
-    the source, and gives them to ``sampling.assemble.assemble``.
+    A function, or a callable object, named in ``sampling.batch_sampler``. It finds nodes and edges with the methods of the
+    source, and passes them to ``sampling.assemble.assemble``.
 
     Example:
         >>> from glt_lightning.sampling.assemble import assemble
@@ -35,20 +35,21 @@ class BatchSampler(Protocol):
     """
 
     def __call__(self, request: BatchRequest, source: NeighborSource) -> Draft:
-        """The batch of ``request``: its seeds (gids), and the key of its draws."""
+        """Makes the batch of ``request``, which has its seeds (gids) and the key of its draws."""
 
 
 @dataclass(frozen=True)
 class OwnBatches:
-    """A `BatchSampler`. name: for errors and checkpoints."""
+    """A `BatchSampler` with its name. name: the function in errors and checkpoints."""
 
     name: str
     function: Callable[[BatchRequest, NeighborSource], Draft]
 
     @classmethod
     def of(cls, given: Any) -> OwnBatches | None:
-        """given: a callable, the import path of a class or function, ``{class_path, init_args}``, or None. Raises `OptionError`,
-        or `DataError` for what cannot be imported or made."""
+        """Makes the sampler of ``sampling.batch_sampler``. given: a callable, the import path of a class or function,
+        ``{class_path, init_args}``, or None, which returns None. Raises `OptionError`, or `DataError` for a class that cannot
+        be imported or constructed."""
         name = cls.name_of(given)
         if name is None:
             return None
@@ -68,7 +69,7 @@ class OwnBatches:
         )
 
     def sampler(self, source: NeighborSource) -> OwnSampler:
-        """For one thread."""
+        """Returns a sampler for one thread."""
         return OwnSampler(self, source)
 
 
@@ -79,7 +80,7 @@ class OwnSampler:
         self._own, self._source = own, source
 
     def draft(self, request: BatchRequest) -> Draft:
-        """Raises `DataError` that names the function and the batch where it fails."""
+        """Makes one batch. Raises `DataError` with the function and the batch if it fails."""
         where = f"{OPTION}: {self._own.name}:"
         try:
             made = self._own.function(request, self._source)

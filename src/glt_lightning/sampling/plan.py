@@ -14,13 +14,13 @@ from glt_lightning.sampling.request import BatchRequest, batch_key, shuffle_key
 
 
 def permutation(n: int, key: int) -> np.ndarray:
-    """int64 [n]: 0..n-1 in the order of keyed hashes; the same on every machine and in every release."""
+    """Returns int64 [n]: 0..n-1 in the order of keyed hashes; the same on every machine and in every release."""
     counter = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(GOLDEN)
     return np.argsort(mix64(counter + np.uint64(key)), kind="stable")
 
 
 def draws_by_weight(weights: np.ndarray, key: int) -> np.ndarray:
-    """int64 [n]: n positions of the n weights, drawn with replacement, each as often as its weight says; keyed as `permutation`.
+    """Draws n of n positions with replacement, in proportion to their weights, int64 [n]; keyed as `permutation`.
 
     weights: float64 [n], finite, none negative, one above zero.
     """
@@ -29,27 +29,27 @@ def draws_by_weight(weights: np.ndarray, key: int) -> np.ndarray:
     counter = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(GOLDEN)
     fractions = (mix64(counter + np.uint64(key)) >> np.uint64(11)) * 2.0**-53
     drawn = np.searchsorted(ends, fractions * ends[-1], side="right")
-    return np.minimum(
-        drawn, np.flatnonzero(weights)[-1]
-    )  # a product that is rounded up to the sum lies behind the last
+    # A product that is rounded up to the sum is found behind the last position.
+    return np.minimum(drawn, np.flatnonzero(weights)[-1])
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochPlan:
-    """Which seeds a rank's batches hold, epoch by epoch.
+    """The assignment of seeds to a rank's batches, epoch by epoch. A pure function of its fields and the epoch, so that a run
+    resumes in mid-epoch exactly.
 
     seeds: int64 [S] gids, the same on all ranks.
     shuffle: a new order in each epoch; without it the order is the user's.
     exact: for evaluation: every seed exactly once, a rank may end a step earlier, and all epochs draw as epoch 0 does.
-        Else all ranks have equally many steps.
-    owner: int64 [S], the rank that owns each seed, for ``owner`` placement; None deals all seeds out.
-    extras: arrays [S, ...], by name; a batch has those rows of them that belong to its seeds.
-    bounds: from when until when edges are drawn for each of the seeds, in the form of trees without seeds; None: no bounds.
-    weights: float64 [S]: each epoch draws S seeds with replacement, a seed as often as its weight says, in place of a new
+        Else all ranks have the same number of steps.
+    owner: int64 [S], the rank that owns each seed, for ``owner`` placement; None: seeds are dealt out to all ranks.
+    extras: arrays [S, ...], by name; a batch has the rows of its seeds.
+    bounds: the period in which edges are drawn for each seed, in the form of trees without seeds; None: no bounds.
+    weights: float64 [S]: each epoch draws S seeds with replacement, in proportion to their weights, in place of a new
         order; without ``shuffle`` every epoch draws the same. For training alone. None: every seed once.
 
-    batch_dependency: so many batches, one after another, draw their neighbours with the key of the first of them.
-    steps: yield this many batches, starting over with new draws where the seeds are used up; for ranks whose seeds
+    batch_dependency: number of consecutive batches that draw their neighbours with the key of the first of them.
+    steps: yield this many batches, and start over with new draws when the seeds are used up; for ranks whose seeds
         differ (each then plans as if alone). None: as many as the seeds make.
 
     The last batch over all ranks is divided evenly. If it has fewer seeds than ranks it joins the step before, unless
@@ -57,7 +57,7 @@ class EpochPlan:
     hooks on every rank, since metrics are summed over all of them.
 
     Raises:
-        OptionError: For a batch size, rank or weights that cannot be, and for fewer seeds than ranks in training.
+        OptionError: For an invalid batch size, rank or weights, and for fewer seeds than ranks in training.
 
     Example:
         >>> plan = EpochPlan(seeds=np.arange(10), batch_size=2, seed=0, loader="train", rank=1, world_size=2)
@@ -112,11 +112,11 @@ class EpochPlan:
             raise OptionError(f"{where} expected a finite sum above zero, got {weights.sum()}.")
 
     def __len__(self) -> int:
-        """Batches of this rank in an epoch."""
+        """Returns the number of batches of this rank in an epoch."""
         return len(self._shares[1]) if self.steps is None else self.steps
 
     def epoch_of_draws(self, epoch: int) -> int:
-        """Evaluation draws the same neighbours in every epoch."""
+        """Returns the epoch that keys the draws: 0 for evaluation, which draws the same neighbours in every epoch."""
         return 0 if self.exact else epoch
 
     def requests(self, epoch: int, start: int = 0) -> Iterator[BatchRequest]:
@@ -129,7 +129,7 @@ class EpochPlan:
             yield request
 
     def request(self, number: int, key: int, positions: np.ndarray) -> BatchRequest:
-        """The batch of the seeds at ``positions``."""
+        """Makes the request for the batch of the seeds at ``positions``."""
         extras = {name: values[positions] for name, values in self.extras.items()}
         seeds, trees = np.ascontiguousarray(self.seeds[positions]), self._trees(positions)
         return BatchRequest(number, key, seeds, positions, extras=extras, trees=trees)
@@ -144,7 +144,8 @@ class EpochPlan:
             yield number, self._key(epoch, self._begin(number)), positions
 
     def _begin(self, number: int) -> int:
-        """Where a batch begins among the seeds of an epoch; where these are used up, they follow once more."""
+        """Returns the position of a batch's first seed in the order of an epoch. When the seeds are used up, positions go on, so
+        that repeated seeds get new draws."""
         first, _ = self._shares
         again, step = divmod(number, len(first))
         return first[step] + again * len(self.seeds)
@@ -153,7 +154,7 @@ class EpochPlan:
         return batch_key(self.seed, self.loader, self.epoch_of_draws(epoch), begin)
 
     def _trees(self, positions: np.ndarray) -> Trees | None:
-        """The bounds of the seeds at these positions."""
+        """Returns the bounds of the seeds at these positions."""
         if self.bounds is None:
             return None
         until, since = (None if b is None else b[positions] for b in (self.bounds.until, self.bounds.since))
@@ -176,7 +177,8 @@ class EpochPlan:
 
 @lru_cache(maxsize=64)
 def _dealt_shares(n: int, batch: int, rank: int, world: int, exact: bool) -> tuple[list[int], list[int]]:
-    """Where each batch of a rank begins in the order of all seeds, and its size."""
+    """Returns the position of the first seed of each batch of a rank, and the batches' sizes, if steps are dealt out: each step
+    has ``batch`` seeds of rank 0, then of rank 1, and so on."""
     full, rest = divmod(n, batch * world)
     if 0 < rest < world and not exact:
         full, rest = full - 1, rest + batch * world
@@ -192,7 +194,8 @@ def _dealt_shares(n: int, batch: int, rank: int, world: int, exact: bool) -> tup
 
 @lru_cache(maxsize=64)
 def _owned_shares(n: int, batch: int, rank: int, world: int, exact: bool) -> tuple[list[int], list[int]]:
-    """The same where the order holds rank after rank, each with an even share of the seeds."""
+    """Returns the position of the first seed of each batch of a rank, and the batches' sizes, if the order holds rank after
+    rank, each with an even share of the seeds."""
     each, extra = divmod(n, world)
     begin, count = rank * each + min(rank, extra), each + (rank < extra)
     if exact:
@@ -204,9 +207,9 @@ def _owned_shares(n: int, batch: int, rank: int, world: int, exact: bool) -> tup
 
 
 def _by_owner(owner: np.ndarray, world: int) -> np.ndarray:
-    """int64 [S]: positions sorted by rank, every rank with an even share.
+    """Sorts positions by rank, int64 [S], and gives every rank an even share.
 
-    A rank keeps its own seeds in their order up to its share; what is over goes, in order, to the ranks that lack some,
+    A rank keeps its own seeds in their order up to its share; the surplus goes, in order, to the ranks that lack seeds,
     lowest rank first.
     """
     each, extra = divmod(len(owner), world)

@@ -1,4 +1,4 @@
-"""What a sampler is asked for, and how its draws are keyed."""
+"""The requests of samplers: the configuration of a loader, one batch of it, and the keys of random draws."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ def drawn_from(
     subgraph: SubgraphTask | None = None,
     time_attr: str | None = None,
 ) -> DrawOptions:
-    """``draw`` for this graph: batches of a graph with attributes of edges have edge rows whether asked for or not.
+    """Completes the draw options for a graph: weights and times by the names of their attributes, the picker's version, and
+    edge rows, which batches of a graph with edge attributes always have.
 
-    weight_attr, time_attr: those of ``sampling``.  subgraph: the edges of batches; an induced one has none of those that are
-    sampled. Raises `OptionError` if they do not fit the graph.
+    weight_attr, time_attr: the options of ``sampling``.  subgraph: the edges of batches; an induced subgraph has all its
+    edges from elsewhere, so the drawn ones need no edge rows. Raises `OptionError` if they do not fit the graph.
     """
     with_attributes = any(manifest.edge_attrs(r) for r in range(len(manifest.schema.edge_types)))
     require_time_attr(manifest, time_attr)
@@ -55,21 +56,24 @@ def _refuse_own_batches(given: Any, _num_edge_types: int | None = None) -> None:
 
 @dataclass(frozen=True)
 class SamplerConfig(DrawOptions):
-    """How a loader's batches are sampled. Plain numbers, so that it can be sent to another process.
+    """The configuration by which a loader's batches are sampled. Plain numbers, so that it can be sent to another process.
 
-    It is the draw options, and: seed_type: node type index of the seeds.  fanouts: [H][R], per hop and edge type; -1 all,
-    0 none.  stored: attributes are not decoded (`Manifest.as_stored`).
-    aggregate: ``mean`` or ``sum``: batches have what the last hop brings as ``x_neighbors`` (`sampler.aggregate`) instead; None:
-    they have its nodes and edges.
+    The draw options, and further fields:
+
+    seed_type: node type index of the seeds.  fanouts: [H][R], per hop and edge type; -1 all, 0 none.
+    stored: attributes are not decoded (`Manifest.as_stored`).
+    aggregate: ``mean`` or ``sum``: the batch has the aggregated ``x`` of each node's neighbours as ``x_neighbors`` in place of
+    the nodes and edges of the last hop (`sampling.assemble`). None: the batch has all nodes and edges.
     pointers: batches have the column pointers of their edges.  by_source: they have the edges in the order of sources, too.
     with_row: batches have the number of each node in its type.
-    node_attrs, edge_attrs: batches have ids and attributes of nodes, of edges; without them no rows are read or asked for.
-    disjoint: each seed is the root of a tree of its own (`kernels.trees.Trees`), and batches tell of each node in which it is.
-    link: what batches of edges, and not of nodes, are made of; their seeds are those that `sampling.links` finds.
-    more_links: the same of further edge types.
-    subgraph: the edges that batches have beside or in place of those that were sampled; None: these alone.
-    importance: walks that find the neighbours; ``fanouts`` are then of its edge types. None: stored edges lead to them.
-    own_batches: name of the `BatchSampler` that makes the batches, in this process; None: the k-hop sampler does.
+    node_attrs, edge_attrs: batches have ids and attributes of nodes, of edges; without them no rows are read or requested.
+    disjoint: each seed is the root of a tree of its own (`kernels.trees.Trees`), and batches have the tree of each node.
+    link: the edge type and negatives of batches of edges; `sampling.links` finds their seeds. None: batches of nodes.
+    more_links: the tasks of further edge types.
+    subgraph: the edges that batches have beside or in place of the sampled edges; None: the sampled edges alone.
+    importance: the walks that find the neighbours; ``fanouts`` then belong to its edge types. None: neighbours are drawn
+    along stored edges.
+    own_batches: name of the user's `BatchSampler` that makes the batches, in this process; None: the k-hop sampler does.
     most_bytes: largest memory of one batch, or None for no limit.
 
     Raises:
@@ -105,7 +109,7 @@ class SamplerConfig(DrawOptions):
 
     @property
     def identity(self) -> dict[str, Any]:
-        # None where it is not so, so that a checkpoint with another value is noticed; those of earlier releases have neither
+        # None in place of False: a checkpoint of an earlier release lacks these fields, and has to compare as equal.
         task = self.subgraph
         edges = None if task is None else [task.kind, list(task.reverse)]
         own = {"disjoint": self.disjoint or None, "subgraph": edges, "batch_sampler": self.own_batches}
@@ -114,16 +118,16 @@ class SamplerConfig(DrawOptions):
 
     @property
     def has_edge_rows(self) -> bool:
-        """Whether batches have ids and attributes of edges."""
+        """True if batches have ids and attributes of edges."""
         return self.edge_attrs and (self.with_edge or self.subgraph is not None)
 
     def by_walks(self, task: ImportanceTask) -> SamplerConfig:
-        """The same of batches whose edges have numbers of visits, where others have edge rows."""
+        """Returns the configuration with neighbours found by walks: edges then have numbers of visits in place of edge rows."""
         return replace(self, importance=task, with_edge=True, edge_attrs=False)
 
     def require_possible(self, on_gpu: bool, on_device: bool) -> None:
-        """Raises `OptionError` for what a GPU that samples (``on_gpu``), or keeps rows, cannot do; `DataError` for what no loader
-        asks for."""
+        """Raises `OptionError` for fields that do not go with a GPU that samples (``on_gpu``) or holds rows (``on_device``);
+        `DataError` for fields that no loader combines."""
         if self.aggregate is not None and (on_gpu or on_device):
             raise OptionError(
                 f"sampling.aggregate_first: {self.aggregate!r} needs a CPU that samples and reads all rows; here a GPU "
@@ -141,7 +145,7 @@ class SamplerConfig(DrawOptions):
             raise DataError(f"importance: {given[0]}: is not for batches whose neighbours walks find.")
 
     def require_room(self, nbytes: int) -> None:
-        """Raises `DataError` for a batch that is larger than ``most_bytes``; to be asked before memory is taken."""
+        """Raises `DataError` for a batch that is larger than ``most_bytes``. To be called before its memory is taken."""
         if self.most_bytes is not None and nbytes > self.most_bytes:
             raise DataError(
                 f"a batch with fan-outs {[max(hop, key=abs) for hop in self.fanouts]} takes {nbytes} bytes or more; this server "
@@ -152,7 +156,7 @@ class SamplerConfig(DrawOptions):
 
 @dataclass(frozen=True)
 class BatchRequest:
-    """One batch to make: a pure function of this, the config and the graph.
+    """The request for one batch, which is a pure function of the request, the config and the graph.
 
     Attributes:
         number: Position in the rank's epoch, from 0.
@@ -162,16 +166,17 @@ class BatchRequest:
         more_seeds: Node type -> int64 gids of seeds of further node types.
         extras: Name -> array [S, ...] that no sampler reads (labels, times, ids of edges); it travels untouched to
             `loader.collate`.
-        link: For a loader of edges, whose sources are ``seeds``: ``dst`` int64 [S], gids of their destinations; where the trainer
-            has them, ``negatives`` int64 [S, K] (destinations that are given, -1: to draw), ``trial_src`` and ``trial_dst``
-            int64 [N, T] (`sampling.negatives.GivenTrials`), in the user's ids, ``rejected`` int64 [n] (trials, or positions of
-            the mask, that are edges of the loader), and ``look_up``, of any content, which asks for ``stored``: int64 [1], how
-            many of the edges are stored. Those of further edge types have names by `sample.of_type`, also ``src``, their sources.
+        link: For a loader of edges, whose sources are ``seeds``: ``dst`` int64 [S], gids of their destinations. Optional:
+            ``negatives`` int64 [S, K] (given destinations, -1: to draw), ``trial_src`` and ``trial_dst`` int64 [N, T]
+            (`sampling.negatives.GivenTrials`), in the user's ids, ``rejected`` int64 [n] (trials, or positions of the mask,
+            that are edges of the loader), and ``look_up``, of any content, which requests ``stored``: int64 [1], the number
+            of the edges that are stored. Arrays of further edge types are named by `sample.of_type`, also ``src``, their
+            sources.
         excluded: Edges that the batch is sampled without, beside those of ``exclude_target_edges``.
         trees: For a disjoint batch: the trees of all seeds, and their bounds in time. None: as ``Trees()``. In a request for
-            edges it has bounds alone, one for each edge, edge type after edge type: all trees of an example have its.
-        neighbor_key: 64-bit key of the draws of neighbours, where several batches have the same (``sampling.batch_dependency``).
-            None: ``key``, which other draws have in any case.
+            edges it has bounds alone, one for each edge, edge type after edge type: all trees of an example share its bounds.
+        neighbor_key: 64-bit key of the draws of neighbours, if several batches share it (``sampling.batch_dependency``).
+            None: ``key``, by which all other draws are keyed in any case.
 
     Example:
         >>> request = BatchRequest(number=0, key=99, seeds=np.array([4, 2]), input_id=np.array([0, 1]))
@@ -196,14 +201,14 @@ class BatchRequest:
 
     @property
     def nbytes(self) -> int:
-        """Of all its arrays."""
+        """Bytes of all arrays."""
         arrays = [self.seeds, self.input_id]
         for further in (self.more_seeds, self.extras, self.link):
             arrays += further.values()
         return sum(a.nbytes for a in arrays) + sum(a.nbytes for a in (self.excluded, self.trees) if a is not None)
 
     def typed_seeds(self, seed_type: int) -> dict[int, np.ndarray]:
-        """All seeds by node type. seed_type: that of ``seeds``. Raises `DataError` where ``more_seeds`` has it, too."""
+        """Returns all seeds by node type. seed_type: the type of ``seeds``. Raises `DataError` if ``more_seeds`` has it, too."""
         if seed_type in self.more_seeds:
             raise DataError(
                 f"batch {self.number}: more_seeds has seeds of node type {seed_type}, which those in seeds are of. Put all seeds "
@@ -213,12 +218,12 @@ class BatchRequest:
 
 
 def batch_key(seed: int, loader: str, epoch: int, position: int) -> int:
-    """Key of the batch that starts at ``position`` of an epoch plan: 64 bits of a BLAKE2b hash."""
+    """Returns the key of the batch that starts at ``position`` of an epoch plan: 64 bits of a BLAKE2b hash."""
     return _hash64("batch", seed, loader, epoch, position)
 
 
 def shuffle_key(seed: int, loader: str, epoch: int) -> int:
-    """Key of the order of an epoch's seeds."""
+    """Returns the key of the order of an epoch's seeds: 64 bits of a BLAKE2b hash."""
     return _hash64("shuffle", seed, loader, epoch)
 
 
@@ -233,8 +238,8 @@ def _hash64(*what: object) -> int:
 def fanout_table(
     num_neighbors: Fanouts, schema: GraphSchema, name: str = "num_neighbors"
 ) -> tuple[tuple[int, ...], ...]:
-    """[H][R] fan-outs of each hop and edge type. Raises `OptionError` for unknown edge types or unequal lengths,
-    which calls them ``name``."""
+    """Returns the fan-outs [H][R] of each hop and edge type. Raises `OptionError` for unknown edge types or unequal lengths.
+    name: the option, in errors."""
     if not isinstance(num_neighbors, dict):
         return tuple((k,) * len(schema.edge_types) for k in parse_fanouts(num_neighbors, name))
     names = [edge_type_str(e) for e in schema.edge_types]

@@ -22,11 +22,11 @@ A = TypeVar("A")
 
 
 class RoutedSource(KnowsEdges):
-    """`neighbors.NeighborSource` over the parts of ``local`` and those of ``remote`` owners.
+    """A `NeighborSource` over the parts of ``local`` and the parts of ``remote`` owners.
 
-    Of each hop every owner is asked once for the neighbours of its frontier rows and, at the same time, for their
-    attributes, which travel while the next hop is sampled. Rows and neighbour lists in ``cache`` are not asked for. Several
-    sources, each with a thread of its own, hide the latency of each other's questions. attributes: False asks for none.
+    In each hop every owner is asked once for the neighbours of its frontier rows and, at the same time, for their
+    attributes, which travel while the next hop is sampled. Rows and neighbour lists in ``cache`` are not requested. Several
+    sources, each with a thread of its own, hide the latency of each other's questions.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class RoutedSource(KnowsEdges):
         self._walks = RoutedWalks(stored.weighted(weights), remote, weights, self._wire, self.config.threads)
         for t, table in enumerate(self.nodes):
             rows = None if cache.rows is None else cache.rows.tables[t]
-            if not table.names:  # nothing is asked for
+            if not table.names:  # no attributes are requested, so none has to be found in the cache
                 rows = None
             router = self._router(view.bounds[t * parts : (t + 1) * parts + 1])
             table.route_by(router, rows, repeats=self.config.disjoint)
@@ -64,7 +64,7 @@ class RoutedSource(KnowsEdges):
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        """Counts the time as that of waiting for owners."""
+        """Counts the time of a block as waiting for owners."""
         begin = time.perf_counter()
         yield
         self.local.counters.remote_s += time.perf_counter() - begin
@@ -98,6 +98,7 @@ class RoutedSource(KnowsEdges):
         }
         if attributes is not None:
             self._ask_rows(self.nodes, attributes)
+        # Only now that all questions are on their way: the owners work while this process draws its own rows.
         mine, in_trees = self.local.own(frontier, routes), trees_of(trees, 0, by_type)
         own = self.local.expand(key, hop, fanouts, mine, excluded=without[0], trees=in_trees)
         with self._waiting():
@@ -112,14 +113,15 @@ class RoutedSource(KnowsEdges):
         return drawn
 
     def _route(self, ids: Sequence[np.ndarray], attributes: Sequence[Route] | None) -> list[Route]:
-        """Who has the neighbours of nodes. attributes: who has their attributes, if that was asked; often the same."""
+        """Finds the owners of the neighbour lists of nodes. attributes: the routes of their attributes, if they were requested;
+        often these are the same, and are used again."""
         routes, owners = [], self._remote.num_owners
         for t, (table, gids) in enumerate(zip(self.nodes, ids, strict=True)):
             cached = self._topology is not None and self._topology.nodes[t] is not None
             route = None if attributes is None else attributes[t]
-            apart = (
-                cached or table.on_device is not None or self.config.disjoint
-            )  # asked for once, drawn from in each tree
+            # Other rows than those of the attributes: cached lists are not cached rows, rows on the device have no route, and
+            # in a disjoint batch a node's attributes are requested once, and its neighbours drawn in each tree.
+            apart = cached or table.on_device is not None or self.config.disjoint
             if route is None or len(route.begin) > owners + 1 or apart:
                 route = self._route_lists(t, gids)
             self.local.counters.cached_frontier_rows += len(route.owner) - route.begin[owners]
@@ -128,7 +130,7 @@ class RoutedSource(KnowsEdges):
         return routes
 
     def _route_lists(self, node_type: int, gids: np.ndarray) -> Route:
-        """Who has the neighbour lists of nodes: a process, or the cache."""
+        """Finds the owners of the neighbour lists of nodes: this process, other processes, and as the last one the cache."""
         members = None if self._topology is None else self._topology.nodes[node_type]
         router = self.nodes[node_type].router
         assert router is not None
@@ -136,7 +138,7 @@ class RoutedSource(KnowsEdges):
         return router(gids, np.zeros(self._remote.num_owners + 1, dtype=np.int64), found)
 
     def _by_owner(self, excluded: ExcludedEdges | None) -> list[ExcludedEdges | None]:
-        """The excluded edges in the rows of each owner, this process first; those in cached lists, with ranks for dst, last."""
+        """Splits the excluded edges by the owners of their rows: this process first, cached lists, with ranks for dst, last."""
         shares: list[dict[int, Pairs]] = [{} for _ in range(self._remote.num_owners + 1)]
         for r, (dst, src) in ({} if excluded is None else excluded.pairs).items():
             require_pairs(self.view, r, dst, src, "excluded")
@@ -146,7 +148,7 @@ class RoutedSource(KnowsEdges):
         return [ExcludedEdges(share) if share else None for share in shares]
 
     def _cached_picks(self, whole: Expand, edge_type: int, route: Route, without: ExcludedEdges | None) -> Picks:
-        """Those of the nodes of which the neighbour lists are cached."""
+        """Draws the neighbours of the nodes whose neighbour lists are cached."""
         assert self._topology is not None
         owner, node_type = self._remote.num_owners, int(self.view.dst_types[edge_type])
         pairs = None if without is None else without.pairs.get(edge_type)
@@ -155,7 +157,7 @@ class RoutedSource(KnowsEdges):
         return self._topology.sample(edge_type, rows, fanout, whole.key, whole.hop, self.config, pairs, trees, labor)
 
     def ask(self, question: RowsQuestion[A]) -> Callable[[], A]:
-        """Asks the owners of the rows at once; the local rows are read when the answer is waited for."""
+        """Asks the owners of the rows at once. Returns a function that reads the local rows and waits for the answers."""
         owners, route = self._remote.num_owners, self._route_lists(*question.rows(self._stored))
         shares = {
             owner: question.of_rows(route.of(owner), route.owner == owner)
@@ -203,15 +205,15 @@ class RoutedSource(KnowsEdges):
         self._ask_rows(self.nodes, self._route_rows(self.local.routed(frontier)))
 
     def _route_rows(self, ids: Sequence[np.ndarray]) -> list[Route]:
-        """Who has the attributes of new nodes, by node type."""
+        """Finds the owners of the attributes of new nodes, by node type."""
         return [table.route(gids) for table, gids in zip(self.nodes, ids, strict=True)]
 
     def _ask_rows(self, tables: Sequence[RowTable], routes: Iterable[Route]) -> None:
-        """Asks the owners for the attributes of rows that were just routed."""
+        """Requests the attributes of rows that were just routed from their owners."""
         ask_owners(self._remote, [(table, r) for table, r in zip(tables, routes, strict=True) if table.names])
 
     def settle(self, found: Found) -> None:
-        """Waits for the rows that owners were asked for."""
+        """Waits for the rows that were requested of owners."""
         with self._waiting():
             for table in (*self.nodes, *self.edges):
                 for answer in table.answers:

@@ -1,4 +1,4 @@
-"""A batch as named arrays, and the draft of one that still needs memory."""
+"""A batch as named arrays, and the draft of a batch that has no memory yet."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ _ALIGN = 64
 
 
 def node_key(node_type: int, name: str) -> str:
-    """Name of a node array in a Sample."""
+    """Returns the name of a node array in a Sample."""
     return f"node/{node_type}/{name}"
 
 
 def edge_key(edge_type: int, name: str) -> str:
-    """Name of an edge array in a Sample."""
+    """Returns the name of an edge array in a Sample."""
     return f"edge/{edge_type}/{name}"
 
 
-# Of the edges of a type, int64: `kernels.build.column_pointers`, and what `kernels.build.by_source` writes. No attribute of
-# an edge has such a name.
+# Arrays of the edges of a type, int64, written by `kernels.build.column_pointers` and `kernels.build.by_source`. Names of
+# attributes have no slash, so none can clash with these.
 COLUMN_POINTERS, BY_SOURCE = "edge_index/colptr", "edge_index/by_source"
-ROW = "n_id/row"  # of nodes, int64 [n]: their numbers in the type, which no attribute can be called, either
-TREE_OF = "batch"  # the name of what a disjoint batch tells of each node: the example whose tree it is in
-FLIPPED = "edge_index/is_flipped"  # of edges, bool [e]
+ROW = "n_id/row"  # int64 [n]: the number of each node in its type
+TREE_OF = "batch"  # int64 [n]: the example whose tree each node of a disjoint batch is in
+FLIPPED = "edge_index/is_flipped"  # bool [e]
 VISITS, EDGE_WEIGHT = (
     "visits",
     "edge_weight",
-)  # of edges that walks made: int64 [e], and float32 [e], their share of a node's
+)  # of edges that walks found: int64 [e], and float32 [e], their share of the visits of the destination node
 AGGREGATED = "x_neighbors"  # the name of an aggregate in a batch
 
 
 def aggregate_key(kind: str) -> str:
-    """Name of the aggregated ``x`` of each node's neighbours in a Sample. kind: ``mean`` or ``sum``."""
+    """Returns the name of the aggregated ``x`` of each node's neighbours in a Sample. kind: ``mean`` or ``sum``."""
     return f"{AGGREGATED}/{kind}"
 
 
 def seed_key(name: str) -> str:
-    """Name of an array of `BatchRequest.extras` in a Sample."""
+    """Returns the name of an array of `BatchRequest.extras` in a Sample."""
     return f"seed/{name}"
 
 
 def of_type(index: int, name: str) -> str:
-    """Name of an array that belongs to the seeds of a further node type, or a further edge type, of a loader with several."""
+    """Returns the name of an array that belongs to the seeds of a further node type or edge type of a loader with several."""
     return f"{index}/{name}"
 
 
@@ -57,12 +57,12 @@ TARGET_ID = "edge_label_id"
 
 
 def target_name(attr: str) -> str:
-    """Name of an attribute of the edges to predict in a batch: ``edge_label_attr`` of ``edge_attr``."""
+    """Returns the name that an attribute of the edges to predict has in a batch: ``edge_label_attr`` for ``edge_attr``."""
     return f"edge_label_{attr.removeprefix('edge_')}"
 
 
 def link_key(name: str) -> str:
-    """Name of an array of a batch of edges, such as ``edge_label_index``, in a Sample."""
+    """Returns the name of an array of a batch of edges, such as ``edge_label_index``, in a Sample."""
     return f"link/{name}"
 
 
@@ -78,7 +78,7 @@ class Sample:
         arrays: By `node_key`, `edge_key`, `seed_key`, `link_key`, or plain names (``input_id``, ``num_sampled_nodes`` int64
             [T, H + 1], ``num_sampled_edges`` int64 [R, H]). They are views of one piece of recycled memory, which returns to its
             pool when the last of them is gone; for a batch made on a GPU, all but these numbers are torch tensors on it.
-        counters: What it took to make them.
+        counters: Where the rows came from, and the time that they took.
 
     Example:
         >>> from glt_lightning.sampling.sample import node_key
@@ -93,12 +93,12 @@ class Sample:
 
     @property
     def num_seeds(self) -> int:
-        """Seed nodes of all types, or edges to predict without their negatives."""
+        """Number of seed nodes of all types, or of edges to predict without their negatives."""
         return sum(len(array) for name, array in self.arrays.items() if name.split("/")[-1] == "input_id")
 
     @property
     def num_named(self) -> int:
-        """Nodes that the seeds name, each as often as it is named: of edges both ends, with those of negatives."""
+        """Number of nodes in the seeds, each counted as often as it occurs: for edges both ends, also those of negatives."""
         parts = {name: name.split("/") for name in self.arrays}
         ends = [self.arrays[name] for name, of in parts.items() if "link" in of and of[-1] in _ENDS]
         return sum(math.prod(array.shape) for array in ends) if ends else self.num_seeds
@@ -119,7 +119,7 @@ class Field:
 
 
 def copied(name: str, values: np.ndarray) -> Field:
-    """An array that is made already, in the host's memory."""
+    """Makes the field of an array that exists already, in the host's memory."""
 
     def write(out: np.ndarray) -> None:
         out[...] = values
@@ -129,7 +129,7 @@ def copied(name: str, values: np.ndarray) -> Field:
 
 @dataclass(frozen=True)
 class Placed:
-    """Where an array lies in the memory of its batch."""
+    """The place of an array in the memory of its batch. dtype: as numpy spells it.  offset: bytes from the beginning."""
 
     name: str
     dtype: str
@@ -137,7 +137,7 @@ class Placed:
     offset: int
 
     def view(self, memory: np.ndarray) -> np.ndarray:
-        """The array in ``memory``, uint8 [>= offset + size]."""
+        """Views the array in ``memory``, uint8 [>= offset + size]."""
         dtype = np.dtype(self.dtype)
         size = int(np.prod(self.shape, dtype=np.int64)) * dtype.itemsize
         return memory[self.offset : self.offset + size].view(dtype).reshape(self.shape)
@@ -146,12 +146,12 @@ class Placed:
 class Draft:
     """A batch whose sizes are known and whose arrays are not written yet.
 
-    Take ``nbytes`` of memory and `write` into it, which completes ``counters``. A batch that was made on a GPU is complete:
-    `values` has it.
+    Take ``nbytes`` of memory and `write` into it, which completes ``counters``. A batch that was made on a GPU is complete
+    already: `values` returns it.
 
     Args:
         fields: The arrays, in the order in which they lie in memory.
-        counters: What finding the nodes and edges took.
+        counters: The counters of the nodes and edges so far.
 
     Example:
         >>> from glt_lightning.sampling import KHopSampler
@@ -184,7 +184,7 @@ class Draft:
         return arrays
 
     def values(self) -> dict[str, Any]:
-        """The arrays where they were made, on a device; those of the host's memory in new memory."""
+        """Returns the arrays of a device where they were made; writes those of the host into new memory."""
         if all(each.value is not None for each in self.fields):
             return {each.name: each.value for each in self.fields}
         return dict(self.write(np.empty(self.nbytes, dtype=np.uint8)))

@@ -1,8 +1,8 @@
-"""What the owners of remote parts are asked, and how. `sampling.questions` has one file for each question.
+"""Questions to the owners of remote parts, and their answers. `sampling.questions` has one file for each question.
 
-A question is a frozen dataclass that knows all about itself: how it is encoded, how much memory its answer takes, how an owner
-answers it, and how the replies become the answer. Those that carry it (`workers.cluster.remote_rows.PeerRows`, `workers.cluster.owner.Owner`, and
-`cli.partition_report.traffic.CountingOwners`, which only counts) handle any question alike:
+A question is a frozen dataclass that defines how it is encoded, how much memory its answer takes, how an owner answers it, and
+how the replies become the answer. The code that carries questions (`workers.cluster.remote_rows.PeerRows`,
+`workers.cluster.owner.Owner`, and `cli.partition_report.traffic.CountingOwners`, which only counts) treats all of them alike:
 
     caller                                                owner
     pieces()          questions that are sent at once
@@ -13,8 +13,8 @@ answers it, and how the replies become the answer. Those that carry it (`workers
     joined()          the answers of all pieces
 
 An owner keeps no state, so each message may be repeated. A reply is bounded: an owner answers the first rows of a question, as
-many as fit, and the conversation yields the question for the others. Until memory is reserved a request is its body alone: `work`
-reads the arrays of the message in place, and only `Work.reply` copies ids.
+many as fit, and the conversation yields the question for the others. Until memory is reserved, a request takes no more memory
+than its body: `work` reads the arrays of the message in place, and only `Work.reply` copies ids.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from glt_lightning.sampling.request import SamplerConfig
 A = TypeVar("A")
 Arrays = Mapping[str, np.ndarray]
 
-# Edges asked for in one question: 1 MiB of ids, and a bound of the rows that a peer can have scanned at once.
+# Edges in one question: 1 MiB of ids. Each may scan a row, so this also bounds the work that a peer can ask for at once.
 MOST_PAIRS = 1 << 16
-# Entries that are read one after the other between two looks at the caller: about a second's work by LABOR, less by others.
+# Entries that are read between two checks that the caller is still there: about a second's work by LABOR, less by others.
 MOST_SCANNED = 1 << 26
 
 
@@ -51,8 +51,8 @@ class Received:
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply to be written. shapes: of its arrays, by name.  write: fills arrays of these dtypes and shapes.  header: the
-    values beside the arrays."""
+    """A reply to be written. shapes: dtype and shape of its arrays, by name.  write: fills such arrays.  header: the values
+    beside the arrays."""
 
     shapes: Mapping[str, tuple[np.dtype, tuple[int, ...]]]
     write: Callable[[Arrays], None]
@@ -60,7 +60,7 @@ class Reply:
 
     @classmethod
     def of(cls, arrays: Mapping[str, np.ndarray | None], dtype: np.dtype) -> Reply:
-        """Arrays of integers, sent as ``dtype``; None: left out."""
+        """Makes a reply of integer arrays, sent as ``dtype``. An array that is None is left out."""
         given = {name: array for name, array in arrays.items() if array is not None}
 
         def write(out: Arrays) -> None:
@@ -70,7 +70,7 @@ class Reply:
         return cls({name: (dtype, array.shape) for name, array in given.items()}, write)
 
     def received(self) -> Received:
-        """The reply as it arrives, in memory of its own."""
+        """Returns the reply as its receiver gets it, in memory of its own."""
         arrays = {name: np.empty(shape, dtype) for name, (dtype, shape) in self.shapes.items()}
         self.write(arrays)
         return Received(self.header, arrays)
@@ -78,23 +78,23 @@ class Reply:
 
 @dataclass(frozen=True)
 class Work:
-    """A request that was checked. nbytes: of memory, which an owner reserves before it calls ``reply``.  reply: takes a function
-    that it calls between pieces of work that take long; this raises where the caller has left."""
+    """A request that was checked. nbytes: the memory that an owner reserves before it calls ``reply``.  reply: does the work.
+    It takes a function to call between long pieces of work, which raises if the caller has left."""
 
     nbytes: int
     reply: Callable[[Callable[[], None]], Reply]
 
 
 class OwnedParts:
-    """The mapped parts of an owner, as questions read them. Thread-safe. Close it.
+    """The mapped parts of an owner, for the answers to questions. Thread-safe. Close it.
 
-    most_bytes: limit of one reply; larger answers take several.  picker: that other processes may ask for.
+    most_bytes: limit of one reply; larger answers take several.  picker: the picker that other processes may ask for.
     Raises `DataError` for a picker that cannot be made here.
 
     Attributes:
-        wire: Type of ids between processes.
-        draws: Draws rows as the options of a request say.
-        shards: An attribute as it is stored, by ``node`` or ``edge``, type and name.
+        wire: Dtype of ids between processes.
+        draws: Draws rows by the options of a request.
+        shards: Returns an attribute as it is stored, by ``node`` or ``edge``, type and name.
     """
 
     def __init__(self, partition: LocalPartition, most_bytes: int = 1 << 62, picker: PickerSpec | None = None) -> None:
@@ -104,11 +104,11 @@ class OwnedParts:
         self.shards = cache(partial(stored_rows, partition))
 
     def answer(self, question: OwnerQuestion[A]) -> A:
-        """The answer to a question, as over a network, in this process."""
+        """Answers a question in this process, through the same steps as over a network."""
         return converse(question, lambda each: self.reply(each).received)()
 
     def reply(self, question: OwnerQuestion[Any]) -> Reply:
-        """One reply to a question, as an owner makes it."""
+        """Makes one reply to a question, as an owner does."""
         return question.work(*question.to_wire(), self).reply(lambda: None)
 
     def close(self) -> None:
@@ -117,14 +117,14 @@ class OwnedParts:
 
 
 class InconsistentReplyError(Exception):
-    """A reply contradicts itself, or the question. The text goes on after "its reply to "."""
+    """A reply contradicts itself, or the question. Its text continues "its reply to "."""
 
 
 class OwnerQuestion(ABC, Generic[A]):
-    """A question to the owner of some rows; A: its answer.
+    """A question to the owner of some rows; A is the type of its answer.
 
-    op: its name between processes.  bulk: its replies are attributes of rows: large, so that they must not stand in the way of
-    others, and an owner writes them into recycled memory.
+    op: name of the question between processes.  bulk: its replies have attributes of rows, and are large: they travel apart
+    from others, which must not wait behind them, and an owner writes them into recycled memory.
     """
 
     op: ClassVar[str]
@@ -132,58 +132,58 @@ class OwnerQuestion(ABC, Generic[A]):
 
     @abstractmethod
     def to_wire(self) -> tuple[dict[str, Any], Arrays]:
-        """Header and arrays of the request; the question's module has their fields."""
+        """Encodes the question as header and arrays; the module of each question has their fields."""
 
     @classmethod
     @abstractmethod
     def work(cls, header: Mapping[str, Any], arrays: Arrays, parts: OwnedParts) -> Work:
-        """The work for a request that another process sent. Copies none of its arrays. Raises `DataError` for anything else than
-        `to_wire` gives, and for an answer of which no part fits into a reply; so may the work itself."""
+        """Checks a request of another process and returns the work for it. Copies none of its arrays. Raises `DataError` for
+        anything else than `to_wire` gives, and for an answer of which no part fits into a reply; so may the work itself."""
 
     @abstractmethod
     def conversation(self) -> Generator[Self, Received, A]:
-        """Yields this question, then for each reply that is sent back the question for the rest, and returns the answer. Raises
-        `InconsistentReplyError`."""
+        """Yields this question, then for each reply (sent into the generator) the question for the rest. Returns the answer.
+        Raises `InconsistentReplyError`."""
 
     def pieces(self) -> Sequence[Self]:
-        """Questions to be sent at the same time."""
+        """Splits the question into questions that are sent at the same time."""
         return (self,)
 
     def joined(self, answers: Sequence[A]) -> A:
-        """The answer, from those to `pieces`."""
+        """Joins the answers to `pieces`."""
         return answers[0]
 
     @property
     def attribute_rows(self) -> int:
-        """Number of rows whose attributes are asked for."""
+        """Number of rows whose attributes the question asks for."""
         return 0
 
 
 def converse(question: OwnerQuestion[A], send: Callable[[OwnerQuestion[A]], Callable[[], Received]]) -> Callable[[], A]:
-    """Asks a question at once. What it returns waits for the answer, and asks for the parts that replies leave out.
+    """Asks a question at once. Returns a function that waits for the answer, and requests the parts that replies leave out.
 
     send: sends a request, and returns a function that waits for its reply.
     """
-    talks = [piece.conversation() for piece in question.pieces()]
-    sent = [(talk, send(next(talk))) for talk in talks]
+    conversations = [piece.conversation() for piece in question.pieces()]
+    sent = [(conversation, send(next(conversation))) for conversation in conversations]
 
     @cache
     def answer() -> A:
         assert sent, "waited again after an error"  # a conversation cannot begin anew
         waiting, sent[:] = sent[:], []
-        return question.joined([_finish(talk, reply, send) for talk, reply in waiting])
+        return question.joined([_finish(conversation, reply, send) for conversation, reply in waiting])
 
     return answer
 
 
 def _finish(
-    talk: Generator[OwnerQuestion[A], Received, A],
+    conversation: Generator[OwnerQuestion[A], Received, A],
     reply: Callable[[], Received],
     send: Callable[[OwnerQuestion[A]], Callable[[], Received]],
 ) -> A:
     while True:
         try:
-            rest = talk.send(reply())
+            rest = conversation.send(reply())
         except StopIteration as end:
             answer: A = end.value
             return answer
@@ -191,75 +191,78 @@ def _finish(
 
 
 class RowsQuestion(OwnerQuestion[A]):
-    """A question about rows of one node type, that sources of neighbours answer: from the mapped parts, from cached lists, and by
-    asking the owners of the other rows once each.
+    """A question about rows of one node type. A source of neighbours answers it from the mapped parts and from cached lists,
+    and asks each owner of the other rows once.
 
-    weights: as of `DrawOptions`; edges of weight 0 are left out. Empty: none are.
+    weights: as in `DrawOptions`; edges of weight 0 are left out. Empty: no edges are left out.
     """
 
     weights: tuple[str | None, ...]
 
     @abstractmethod
     def rows(self, view: GraphView) -> tuple[int, np.ndarray]:
-        """(node type, int64 [n] gids). view: the graph's stored edges. Raises `DataError` for ids that it does not have."""
+        """Returns (node type, int64 [n] gids) of the rows. view: the graph's stored edges. Raises `DataError` for ids that it
+        does not have."""
 
     @abstractmethod
     def of_rows(self, ids: np.ndarray, which: np.ndarray) -> Self:
-        """The question for those rows that ``which``, bool [n], names. ids: integer [m], their gids, or ranks in a cache."""
+        """Returns the question for some of the rows. which: bool [n].  ids: integer [m], their gids, or ranks in a cache."""
 
     @abstractmethod
     def answer(self, view: GraphView, threads: int = 1, require_room: Callable[[int], None] = lambda nbytes: None) -> A:
-        """The answer where all rows are mapped. require_room: is asked before memory is taken; it may raise."""
+        """Answers from mapped rows. require_room: called with the bytes before memory is taken; it may raise."""
 
     @abstractmethod
     def answer_cached(self, lists: TopologyCache) -> A:
-        """The answer where all rows are ranks in a cache."""
+        """Answers from cached neighbour lists; the ids of the question are ranks in the cache."""
 
     @abstractmethod
     def stitch(self, owner: np.ndarray, answers: Sequence[A | None]) -> A:
-        """The whole answer. owner: int32 [n], of each row.  answers: by owner; None where it has no row."""
+        """Stitches the answers in the order of rows. owner: int32 [n], the owner of each row.  answers: by owner; None for one
+        without rows."""
 
 
 class RemoteRows(Protocol):
     """The owners of a partitioned graph.
 
-    num_owners: with this process, which is number 0.  owner_of_part: int32 [P].
+    num_owners: their number, this process included, which is owner 0.  owner_of_part: int32 [P], the owner of each part.
     """
 
     num_owners: int
     owner_of_part: np.ndarray
 
     def ask(self, owner: int, question: OwnerQuestion[A]) -> Callable[[], A]:
-        """Asks an owner at once; what it returns waits for the answer. Waiting raises `PeerError`, naming it."""
+        """Asks an owner at once, and returns a function that waits for the answer. Waiting raises `PeerError`, with the owner's
+        name."""
 
 
 class EdgeOwners(Protocol):
-    """The owners of remote parts, for a device that finds the further edges of its batches. config: of these."""
+    """The owners of remote parts, for a device that finds the further edges of its batches. config: that of the batches."""
 
     config: SamplerConfig
 
     def ask(self, question: RowsQuestion[A]) -> Callable[[], A]:
-        """Asks the owners of the rows at once; what it returns waits for the answer."""
+        """Asks the owners of the rows at once, and returns a function that waits for the answer."""
 
     def reached_edges(self, edges: Mapping[int, np.ndarray]) -> None:
-        """Asks for the attributes of new edges: int64 edge rows by edge type."""
+        """Requests the attributes of new edges. edges: int64 edge rows by edge type."""
 
 
 def wire_dtype(manifest: Manifest) -> np.dtype:
-    """Type of ids between processes: int32 where all nodes and edges can be counted with it, else int64."""
+    """Returns the dtype of ids between processes: int32 if all nodes and edges can be counted with it, else int64."""
     return np.dtype(np.int32 if max(manifest.total_nodes, *manifest.num_edges, 0) < 2**31 else np.int64)
 
 
-# What several questions check and bound.
+# Checks and bounds that several questions share.
 
 
 def weights_header(weights: Sequence[str | None]) -> dict[str, Any]:
-    """``weights`` for a header; nothing where all edges weigh the same, which owners of older releases understand."""
+    """Encodes ``weights`` for a header; empty if all edges weigh the same."""
     return {"weights": list(weights)} if any(weights) else {}
 
 
 def require_ids(array: np.ndarray | None) -> np.ndarray:
-    """The ids as they are. Raises `DataError` unless they are int32 or int64 [n]."""
+    """Returns the ids unchanged. Raises `DataError` unless they are int32 or int64 [n]."""
     if array is None or array.ndim != 1 or array.dtype not in (np.int32, np.int64):
         got = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
         raise DataError(f"ids: expected int32 or int64 [n], got {got}.")
@@ -267,14 +270,15 @@ def require_ids(array: np.ndarray | None) -> np.ndarray:
 
 
 def within_work(view: GraphView, edge_type: int, gids: np.ndarray) -> np.ndarray:
-    """int64 [n]: the degrees of the first rows, as many as have `MOST_SCANNED` entries together, and at least one."""
+    """Returns int64 [n], the degrees of the first rows: as many rows as have `MOST_SCANNED` entries together, at least one."""
     found = view.degrees(edge_type, gids)
     return found[: max(1, int(np.searchsorted(np.cumsum(found), MOST_SCANNED, side="right")))]
 
 
 def ends_of_work(counts: np.ndarray, scanned: np.ndarray | None) -> np.ndarray:
-    """int64 [n]: numbers of picks after which an owner looks at its caller, since drawing them reads `MOST_SCANNED` entries.
-    counts: picks of each row.  scanned: entries of each that drawing reads; None: few."""
+    """Returns int64 [n], the numbers of picks after which an owner checks that its caller is still there: between two of them
+    drawing reads `MOST_SCANNED` entries. counts: picks of each row.  scanned: entries that drawing reads in each row; None:
+    few."""
     if scanned is None or not len(scanned):
         return np.zeros(0, np.int64)
     piece = np.cumsum(scanned) // MOST_SCANNED
@@ -284,7 +288,7 @@ def ends_of_work(counts: np.ndarray, scanned: np.ndarray | None) -> np.ndarray:
 
 
 def require_few(what: str, excluded: ExcludedEdges | None) -> None:
-    """Raises `DataError` for more excluded edges than a request may have: each may scan the longest row."""
+    """Raises `DataError` for more excluded edges than a request may have: each may cost a scan of the longest row."""
     if excluded is not None and excluded.num_pairs > MOST_PAIRS:
         raise DataError(
             f"{what}: a request may have at most {MOST_PAIRS} excluded edges, got {excluded.num_pairs}. Use a smaller "
@@ -295,5 +299,5 @@ def require_few(what: str, excluded: ExcludedEdges | None) -> None:
 def find_excluded(
     excluded: ExcludedEdges | None, view: GraphView, look: Callable[[], None]
 ) -> Mapping[int, ExcludedEntries] | None:
-    """Where the rows have excluded edges; ``look`` is called between pieces of work."""
+    """Finds the excluded edges in the rows, by edge type. look: called between pieces of work."""
     return None if excluded is None else excluded.find(view, MOST_SCANNED, look)

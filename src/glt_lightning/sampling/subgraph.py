@@ -1,4 +1,4 @@
-"""The edges of a batch beside those that were sampled: among all of its nodes, or of the other direction."""
+"""The edges of a batch beyond the sampled ones: among all of its nodes, or of the other direction."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class FoundEdges:
 class BatchNodes:
     """The nodes of one type of a batch.
 
-    gid: int64 [N] by lid.  tree: int64 [N], the tree of each; None: the batch has none.
-    ids: int64 [M], the distinct ones, ascending.  number: int64 [N], which of those each is.
+    gid: int64 [N] by lid.  tree: int64 [N], the tree of each node; None: the batch has no trees.
+    ids: int64 [M], the distinct gids, ascending.  number: int64 [N], the position of each node's gid in ``ids``.
     """
 
     def __init__(self, gid: np.ndarray, tree: np.ndarray | None) -> None:
@@ -51,7 +51,8 @@ class BatchNodes:
             self._keys, self._first = np.unique(self.number * self._num_trees + self.tree, return_index=True)
 
     def sources(self, number: np.ndarray, tree: np.ndarray | None) -> np.ndarray:
-        """int64 [n]: the lid under which a node is the source of edges, in its tree; -1 where the tree does not have it."""
+        """Returns int64 [n], the lid of each node as the source of edges in a tree: that of its first row there; -1 if the tree
+        does not have the node. number: positions in ``ids``.  tree: the tree of each."""
         if self.tree is None or tree is None:
             found: np.ndarray = self._first[number]
             return found
@@ -65,14 +66,14 @@ class BatchNodes:
 
     @property
     def own(self) -> np.ndarray:
-        """int64 [N]: of each node the lid under which it is the source of edges; seeds that come twice have others."""
+        """The lid of each node as the source of edges, int64 [N]. It differs from the node's own for a seed that comes twice."""
         return self.sources(self.number, self.tree)
 
 
 def complete_edges(source: NeighborSource, found: Found, excluded: ExcludedEdges | None) -> Found:
-    """A batch with the edges that ``source.config.subgraph`` asks for.
+    """Adds the edges of ``source.config.subgraph`` to a batch.
 
-    excluded: edges that are not there. Owners are asked for the rows of remote nodes, and for the attributes of the new edges.
+    excluded: edges to leave out. Asks owners for the rows of remote nodes, and for the attributes of the new edges.
     Raises `DataError` for a row beyond the limit, and as `NeighborSource.ask`.
     """
     task = source.config.subgraph
@@ -86,7 +87,7 @@ def complete_edges(source: NeighborSource, found: Found, excluded: ExcludedEdges
     pairs = {} if excluded is None else excluded.pairs
     if task.kind == INDUCED:
         edges = _induced(source, nodes, pairs)
-        for table in source.edges:  # forgets those of the hops
+        for table in source.edges:  # the edges of the hops, which a batch of induced edges does not have
             table.clear()
         source.reached_edges({r: each.row for r, each in enumerate(edges)})
         return _having(found, edges)
@@ -111,7 +112,7 @@ def _having(found: Subgraph, edges: Sequence[FoundEdges]) -> Subgraph:
 
 
 def _induced(source: NeighborSource, nodes: Sequence[BatchNodes], excluded: Mapping[int, Pairs]) -> list[FoundEdges]:
-    """For each edge type all edges among the nodes of a batch, in the order of destinations and stored rows."""
+    """Finds for each edge type all edges among the nodes of a batch, in the order of destinations and stored rows."""
     view, task = source.view, source.config.subgraph
     assert task is not None
     types = list(zip(view.src_types.tolist(), view.dst_types.tolist(), strict=True))
@@ -130,7 +131,7 @@ def _induced(source: NeighborSource, nodes: Sequence[BatchNodes], excluded: Mapp
 
 
 def _edges_of(source: NeighborSource, asked: Sequence[Among]) -> list[Picks]:
-    """The edges of each entry, by the weights of the config. Owners are asked at the same time."""
+    """Finds the edges of each entry, by the weights of the config. Asks all owners at the same time."""
     waits = [source.ask(Induce(among, source.config.weights)) for among in asked]
     return [wait() for wait in waits]
 
@@ -143,8 +144,11 @@ def _spread(
     src: BatchNodes,
     members: np.ndarray | None = None,
 ) -> FoundEdges:
-    """Edges of the batch out of those of distinct nodes. lids, rows: int [n], destinations, and in which row each has its edges.
-    members: numbers of the nodes among which these are; None: all of ``src``."""
+    """Makes edges of the batch, by lid, from edges of distinct nodes.
+
+    picks: the edges of each row.  lids, rows: int [n], destinations, and the row in ``picks`` that has the edges of each.
+    members: positions in ``src.ids`` of the sources that ``picks`` numbers; None: all of ``src.ids``.
+    """
     assert picks.edge_rows is not None
     at = entries_of(rows, picks.counts)
     numbers, to = picks.neighbors[at], np.repeat(lids, picks.counts[rows])
@@ -156,8 +160,8 @@ def _spread(
 def _reverse(
     source: NeighborSource, found: Subgraph, nodes: Sequence[BatchNodes], excluded: Mapping[int, Pairs]
 ) -> tuple[list[FoundEdges], list[FoundEdges]]:
-    """For each edge type the edges of the other direction: those that are stored and were not sampled; and, within one edge type,
-    flipped copies of sampled edges of which none is stored."""
+    """Finds for each edge type the edges of the other direction: the stored ones that were not sampled; and, within one edge
+    type, flipped copies of the sampled edges that are not stored in the other direction."""
     view, task = source.view, source.config.subgraph
     assert task is not None
     added, copied = ([FoundEdges(_EMPTY, _EMPTY, _EMPTY)] * len(task.reverse) for _ in range(2))
@@ -190,28 +194,28 @@ def _reverse(
 
 
 def _distinct(numbers: np.ndarray, count: int) -> np.ndarray:
-    """Those of the numbers below ``count`` that occur, ascending."""
+    """Returns the distinct numbers, ascending. numbers: below ``count``."""
     found = np.zeros(count, dtype=np.bool_)
     found[numbers] = True
     return np.flatnonzero(found)
 
 
 def _in_pairs(edges: FoundEdges, others: FoundEdges) -> np.ndarray:
-    """bool [E]: whether ``others`` have an edge with the same ends."""
+    """Returns bool [E]: True if ``others`` have an edge with the same ends."""
     width = 1 + max(edges.src.max(initial=0), others.src.max(initial=0))
     return _are_in(edges.dst * width + edges.src, others.dst * width + others.src)
 
 
 def _is_row_of(edges: FoundEdges, others: FoundEdges) -> np.ndarray:
-    """bool [E]: whether ``others`` have the very edge, by its edge row and its destination in the batch."""
+    """Returns bool [E]: True if ``others`` have the same edge, by its edge row and its destination in the batch."""
     rows, number = np.unique(np.concatenate([edges.row, others.row]), return_inverse=True)
     mine, theirs = number[: len(edges.row)], number[len(edges.row) :]
     return _are_in(edges.dst * len(rows) + mine, others.dst * len(rows) + theirs)
 
 
 def _are_in(keys: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """As `numpy.isin`, which sorts both: edges lie in the order of destinations, so their keys are nearly sorted, and a search is
-    half of the time."""
+    """Returns the same as `numpy.isin` in half of the time: that sorts both arrays, but edges lie in the order of destinations,
+    so their keys are nearly sorted, and a search finds them from the cache."""
     others = np.sort(others)
     if not len(others):
         return np.zeros(len(keys), dtype=np.bool_)
@@ -220,7 +224,7 @@ def _are_in(keys: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def _are_pairs(dst: np.ndarray, src: np.ndarray, pairs: Pairs | None) -> np.ndarray:
-    """bool [E]: which of the edges, by gid, are among ``pairs``."""
+    """Returns bool [E]: True for edges, by gid, that are among ``pairs``."""
     found = np.zeros(len(dst), dtype=np.bool_)
     if pairs is not None and len(pairs[0]):
         (mine,) = np.nonzero(np.isin(dst, pairs[0]) & np.isin(src, pairs[1]))

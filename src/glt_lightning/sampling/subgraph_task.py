@@ -1,4 +1,4 @@
-"""Which edges a batch has: those that were sampled, or more."""
+"""The task of a sampler whose batches have more edges than the sampled ones."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _MOST = 2**62
 
 @dataclass(frozen=True, kw_only=True)
 class SubgraphTask:
-    """The edges that batches have beside or in place of those that were sampled. Plain values, so that it can be sent to another
+    """The edges that batches have beside or in place of the sampled edges. Plain values, so that it can be sent to another
     process.
 
     kind: ``bidirectional``, also the edges of the other direction; ``induced``, all edges among the nodes of the batch.
-    limit: most entries of a row that is read for them; None: any number.  reverse: for each edge type the index of that of the
-    other direction, -1 where there is none; for ``bidirectional``.
+    limit: most entries of a row that is read for them; None: any number.  reverse: for each edge type the index of the edge
+    type of the other direction, -1 if there is none; for ``bidirectional``.
 
     Raises `DataError` for values that no loader has.
     """
@@ -39,7 +39,8 @@ class SubgraphTask:
 
     @classmethod
     def from_wire(cls, given: Any, num_edge_types: int | None = None) -> SubgraphTask:
-        """Raises `DataError` for anything else than `to_wire` gives. num_edge_types: of the graph; None: not checked."""
+        """Decodes a task: the inverse of `to_wire`. num_edge_types: number of the graph's edge types; None: not checked. Raises
+        `DataError` for anything else."""
         known = {field.name for field in fields(cls)}
         if not isinstance(given, Mapping) or set(given) != known or not isinstance(given["reverse"], list):
             raise DataError(f"subgraph: expected an object with {', '.join(sorted(known))}; got {given!r:.200}.")

@@ -1,4 +1,4 @@
-"""Where a batch's rows of one table are found: in mapped parts, in the remote cache, in the answers of owners."""
+"""The places of a batch's rows: in mapped parts, in the remote cache, in the answers of owners."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ class CachedTable(Protocol):
     def __len__(self) -> int: ...
 
     def find(self, ids: np.ndarray) -> np.ndarray:
-        """int32 [n]: which row each is, or -1."""
+        """Returns int32 [n]: the row of each id in the cache, or -1."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Rows that are placed from ``place`` on. index: of the table in what ``gathered`` gives."""
+    """Rows that an owner was asked for, placed from ``place`` on. gathered: waits for the answer.  index: number of the table in
+    it."""
 
     place: int
     count: int
@@ -47,13 +48,16 @@ class Answer:
 
 @dataclass
 class RowTable:
-    """The nodes of one type or the edges of one edge type: where a batch's rows of it will be found.
+    """The places of a batch's rows of one table: the nodes of one type, or the edges of one edge type.
+
+    A place is a row of `shards`, which puts one behind the other: the mapped parts, by id; from ``end`` on the cached rows;
+    behind these the answers of owners, in the order of the questions.
 
     names: name in a batch -> name in the partition.  local: the attributes in the mapped parts, by name in the partition.
-    on_device: nodes whose attributes the trainer's device has, so that they are left out.
+    on_device: nodes whose attributes the trainer's device has, so that batches leave them out.
 
     Attributes:
-        once: A row that a batch names several times is routed, and counted, once.
+        once: A row that a batch has several times is routed, and counted, once.
     """
 
     kind: str
@@ -67,13 +71,13 @@ class RowTable:
         self.row_bytes = sum(shards.row_bytes for shards in self.local.values())
         self.router: Router | None = None  # None: all rows are mapped here
         self.cached: CachedTable | None = None
-        # first id behind those of the graph; cached rows are placed from there on, answers of owners behind those
         self.end = self._first_answer = 0
         self.once = False
         self.clear()
 
     def clear(self) -> None:
-        """Forgets the batch before. Lists have one array per step of the batch."""
+        """Clears the rows of the batch before."""
+        # The lists have one array for each step of the batch: they are joined once, when the batch is complete.
         self.next_place = self._first_answer
         self.places: list[np.ndarray] = []  # int64
         self.answers: list[Answer] = []  # in the order of their places
@@ -85,8 +89,8 @@ class RowTable:
         self._copies: list[np.ndarray] = []  # int32, which of the distinct rows each is
 
     def route_by(self, router: Router, cached: CachedTable | None = None, *, repeats: bool = False) -> None:
-        """Rows will be routed to their owners, unless they are cached. repeats: a batch may name a row several times; it is
-        routed once."""
+        """Routes the rows of batches to their owners from now on, except for cached rows. repeats: a batch may have a row several
+        times; it is routed once."""
         self.router, self.cached, self.once = router, cached, repeats
         self.end = self._first_answer = end = int(router.bounds[-1])
         self._owners = np.arange(router.num_owners, dtype=np.int64)
@@ -107,7 +111,7 @@ class RowTable:
         self.counts[0] += len(ids)
 
     def route(self, ids: np.ndarray) -> Route:
-        """Finds who has new rows of the batch and gives the rows their places, unless they are on the device, or have one."""
+        """Assigns each new row of the batch to its owner and to a place. Skips rows on the device, and rows placed before."""
         assert self.router is not None
         if self.kind == "edge":
             self.routed.append(ids)
@@ -120,7 +124,9 @@ class RowTable:
             self._copies.append(copies)
             ids = self._distinct[before:]
         cached = None if self.cached is None else self.cached.find(ids)
-        first = self.next_place + len(ids) * (self._owners - 1)  # owner 0 needs no place
+        # Places of owner k begin where those of k - 1 would end if it had all rows: so the answers have places before it is
+        # known how many rows each owner has. Owner 0 needs none, its rows lie at their ids.
+        first = self.next_place + len(ids) * (self._owners - 1)
         route = self.router(ids, first if cached is None else np.append(first, self.end), cached)
         self.next_place += len(ids) * (self.router.num_owners - 1)
         self.places.append(route.place)
@@ -131,8 +137,8 @@ class RowTable:
 
     @property
     def distinct_places(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """(int64 [d], where the rows that were placed or routed are in `shards`; int32 [n], which of them each of the batch's
-        rows is, or None: rows and places are one to one)."""
+        """The places of the distinct rows, int64 [d], and for each row of the batch its number among these, int32 [n], or None if
+        rows and places are one to one."""
         if len(self.places) != 1:
             self.places = [np.concatenate(self.places) if self.places else _NO_IDS]
         if not self._copies:
@@ -142,14 +148,14 @@ class RowTable:
 
     @property
     def all_places(self) -> np.ndarray:
-        """int64 [n]: where the batch's rows are in `shards`, when all were placed or routed."""
+        """The places of all rows of the batch in `shards`, int64 [n], when all were placed or routed."""
         places, copies = self.distinct_places
         if copies is not None:
             self.places, self._copies = [places[copies]], []
         return self.places[0]
 
     def keep(self, count: int) -> None:
-        """Leaves the batch's first ``count`` rows."""
+        """Drops all but the batch's first ``count`` rows."""
         self.places = [self.all_places[:count]]
         self.at_hand = {name: values[:count] for name, values in self.at_hand.items()}
 
@@ -160,11 +166,11 @@ class RowTable:
 
     @property
     def all_ranks(self) -> np.ndarray:
-        """int32 [n]: of all nodes of the batch, the row on the device, or -1."""
+        """The row of each node of the batch on the device, int32 [n], or -1."""
         return np.concatenate(self.ranks)
 
     def count(self, counters: Counters) -> None:
-        """Notes where the batch's rows come from."""
+        """Adds the batch's rows to the counters, by the places that they come from."""
         if not self.names:
             return
         left_out = sum(int(np.count_nonzero(ranks >= 0)) for ranks in self.ranks)
@@ -172,13 +178,13 @@ class RowTable:
             counters.add_rows(kind, rows, self.row_bytes)
 
     def shards(self, name: str) -> Shards:
-        """The attribute, from the parts that are mapped and from the answers of owners."""
+        """Returns an attribute's rows in the mapped parts, in the cache and in the answers of owners. Waits for the answers."""
         local = self.local[name]
         remote = [(answer.place, self._checked(answer, name)) for answer in self.answers]
         return local.extended(remote, self.next_place)
 
     def gathered(self, threads: int) -> dict[str, np.ndarray]:
-        """All rows that were placed or routed, by name in a batch."""
+        """Reads all rows that were placed or routed, by name in a batch."""
         return {
             public: self.shards(name).gather(self.all_places, threads=threads) for public, name in self.names.items()
         }
@@ -194,7 +200,7 @@ class RowTable:
 
 
 def ask_owners(remote: RemoteRows, routed: Sequence[tuple[RowTable, Route]]) -> None:
-    """Asks the owners for rows that were just routed: one question per owner."""
+    """Requests rows that were just routed from their owners, with one question per owner."""
     for owner in range(1, remote.num_owners):
         asked = [(table, route, ids) for table, route in routed if len(ids := route.of(owner))]
         if asked:
@@ -205,12 +211,12 @@ def ask_owners(remote: RemoteRows, routed: Sequence[tuple[RowTable, Route]]) -> 
 
 
 def node_names(manifest: Manifest) -> list[tuple[str, ...]]:
-    """Per node type, the attributes of its nodes in a batch, beside ``n_id``."""
+    """Returns per node type the attributes of nodes in a batch, without ``n_id``."""
     return [tuple(manifest.node_attrs(t)) for t in range(len(manifest.schema.node_types))]
 
 
 def edge_names(manifest: Manifest, config: SamplerConfig) -> list[dict[str, str]]:
-    """Per edge type, name in the batch -> name in the partition, of the attributes of its edges."""
+    """Returns per edge type the attributes of edges: name in the batch -> name in the partition."""
     attributes = [manifest.edge_attrs(r) for r in range(len(manifest.schema.edge_types))]
     return [
         {"e_id": "edge_ids"} | {name: name for name in names} if config.has_edge_rows else {} for names in attributes
@@ -218,13 +224,13 @@ def edge_names(manifest: Manifest, config: SamplerConfig) -> list[dict[str, str]
 
 
 class MappedTables(LocalWalks, KnowsEdges):
-    """Where a batch's rows lie in the mapped parts: the part of a `neighbors.LocalSource` that is the same on the CPU and on
-    a device. on_device: nodes whose attributes the trainer's device has.
+    """The tables of a batch's rows in the mapped parts: the half of a `LocalSource` that is the same on the CPU and on a device.
+    on_device: nodes whose attributes the trainer's device has.
 
     Attributes:
         nodes: A table for each node type, with ``n_id`` and the attributes of nodes.
-        edges: A table for each edge type, with ``e_id`` and the attributes of edges, where batches have these.
-        targets: The same for edge types of which a batch has the attributes of the edges to predict.
+        edges: A table for each edge type, with ``e_id`` and the attributes of edges, if batches have these.
+        targets: A table for each edge type of which batches have the attributes of the edges to predict.
     """
 
     def __init__(self, partition: LocalPartition, config: SamplerConfig, on_device: DeviceIndex | None = None) -> None:
@@ -264,7 +270,7 @@ class MappedTables(LocalWalks, KnowsEdges):
         return partial(question.answer, view, self.config.threads, self.config.require_room)
 
     def begin(self) -> None:
-        """Forgets the batch before."""
+        """Begins a batch: clears the counters and tables of the batch before."""
         self.counters = Counters()
         for table in (*self.nodes, *self.edges):
             table.clear()

@@ -1,4 +1,4 @@
-"""Whether neighbours can be drawn by the times that a loader names."""
+"""Checks of the time attribute by which a loader draws neighbours."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def require_time_attr(manifest: Manifest, time_attr: str | None) -> None:
 
 
 def ignored_times(manifest: Manifest, time_attr: str | None) -> str | None:
-    """A line for the log where a partition has times that sampling ignores."""
+    """Returns a line for the log if the partition has times that sampling ignores, else None."""
     order = manifest.row_order
     if time_attr is not None or order is None:
         return None

@@ -1,4 +1,4 @@
-"""Random walks wherever the rows lie: in the mapped parts, and through those of owners."""
+"""Random walks through the mapped parts and through the parts of other owners."""
 
 from __future__ import annotations
 
@@ -37,8 +37,11 @@ _AT_ONCE = 1 << 20  # walks whose steps are in memory at once
 
 @dataclass(frozen=True, kw_only=True)
 class WalkStart:
-    """Walks that are to begin. roots: int64 [n] gids.  walks: number of walks of each root.  key: 64 bits, as `kernels.mix.hop_key`.
-    trees: int32 [n] of the roots, in a disjoint batch.  excluded: edges that they do not go along."""
+    """Walks that are to begin.
+
+    roots: int64 [n] gids.  walks: number of walks of each root.  key: 64 bits, from `kernels.mix.hop_key`.
+    trees: int32 [n], the trees of the roots in a disjoint batch.  excluded: edges that walks do not go along.
+    """
 
     rule: WalkRule
     roots: np.ndarray
@@ -49,17 +52,17 @@ class WalkStart:
 
     @property
     def nbytes(self) -> int:
-        """Of the walks in memory."""
+        """Bytes of the walks in memory."""
         return len(self.roots) * self.walks * (_WALK_BYTES + 8 * self.rule.length)
 
     def walks_from(self, uids: np.ndarray) -> Walks:
-        """uids: int64 [n], the user's ids of the roots."""
+        """Begins the walks. uids: int64 [n], the user's ids of the roots, by which their draws are keyed."""
         streams = walk_streams(np.ascontiguousarray(uids), self.walks, self.key, self.trees)
         return Walks.begin(self.rule, np.repeat(self.roots, self.walks), streams)
 
 
 def local_walks(view: GraphView, start: WalkStart, threads: int = 1) -> Walks:
-    """In mapped parts alone. Raises `DataError` for walks that leave them, and as `Walks.advance`."""
+    """Takes walks through mapped parts alone. Raises `DataError` for walks that leave them, and as `Walks.advance`."""
     start.rule.require(view.src_types.tolist(), view.dst_types.tolist())
     walks = start.walks_from(user_ids(view, int(view.dst_types[start.rule.edge_types[0]]), start.roots))
     walks.advance(view, threads=threads, excluded=None if start.excluded is None else start.excluded.find(view))
@@ -71,8 +74,8 @@ def local_walks(view: GraphView, start: WalkStart, threads: int = 1) -> Walks:
 
 @dataclass(frozen=True, kw_only=True)
 class Visiting:
-    """Which nodes are the neighbours of others: the ``most`` (-1: all) that walks from these visit most often, at the end of each
-    ``every`` steps. walks, key, excluded: as of `WalkStart`.  self_loops: a node may be its own neighbour."""
+    """The definition of neighbours by walks: the ``most`` nodes (-1: all) that walks from a node visit most often, counted after
+    every ``every`` steps. walks, key, excluded: as in `WalkStart`.  self_loops: a node may be its own neighbour."""
 
     rule: WalkRule
     walks: int
@@ -88,7 +91,7 @@ class Visiting:
 
 
 class LocalWalks(AllLocal):
-    """For sources of the mapped parts. stored_view: the stored edges, by the weights of the config."""
+    """The walks of a source of the mapped parts. stored_view: the stored edges, by the weights of the config."""
 
     config: SamplerConfig
     counters: Counters
@@ -101,7 +104,7 @@ class LocalWalks(AllLocal):
     def most_visited(
         self, asked: Visiting, frontier: Any, trees: np.ndarray | None, remote: RoutedWalks | None = None
     ) -> Any:
-        """`neighbors.NeighborSource.most_visited`. remote: takes walks on where parts are remote."""
+        """Finds neighbours by walks, as `NeighborSource.most_visited`. remote: continues walks in remote parts."""
         step, threads, pieces = max(1, _AT_ONCE // asked.walks), self.config.threads, []
         for begin in range(0, max(1, len(frontier)), step):
             some = np.ascontiguousarray(frontier[begin : begin + step])
@@ -116,17 +119,17 @@ class LocalWalks(AllLocal):
 
 @dataclass(frozen=True)
 class ExcludedShares:
-    """Edges that walks do not go along. of: by owner, those in its rows.  own: by edge type, the entries of the mapped parts."""
+    """Edges that walks do not go along. of: by owner, the edges in its rows.  own: by edge type, entries of the mapped parts."""
 
     of: Sequence[ExcludedEdges | None]
     own: Mapping[int, ExcludedEntries]
 
 
 class RoutedWalks:
-    """Walks through the mapped parts, ``view``, and those of ``remote`` owners.
+    """Takes walks through the mapped parts, ``view``, and the parts of ``remote`` owners.
 
-    An owner takes walks on for as long as they stay in its parts: so it is asked once in a round for all of them, and there are
-    at most as many rounds as steps. weights: that ``view`` is drawn by.  wire: dtype of ids in questions.
+    An owner continues walks for as long as they stay in its parts: so it is asked once in a round for all of them, and there
+    are at most as many rounds as steps. weights: the weights of ``view``.  wire: dtype of ids in questions.
     """
 
     def __init__(
@@ -140,7 +143,8 @@ class RoutedWalks:
         self._view, self._remote, self._weights, self._wire, self._threads = view, remote, weights, wire, threads
 
     def __call__(self, start: WalkStart, counters: Counters) -> Walks:
-        """To their ends. Raises `PeerError`, naming an owner that does not answer, and as `Walks.advance`."""
+        """Takes walks to their ends. Raises `PeerError`, with the name of an owner that does not answer, and as
+        `Walks.advance`."""
         without = self.without(start.excluded)
         walks = self.begin(start, without, counters)
         left = walks.under_way(np.arange(len(walks)))
@@ -152,7 +156,7 @@ class RoutedWalks:
         return walks
 
     def without(self, excluded: ExcludedEdges | None) -> ExcludedShares:
-        """The excluded edges in the rows of each owner."""
+        """Splits excluded edges by the owners of their rows."""
         shares: list[dict[int, Pairs]] = [{} for _ in range(self._remote.num_owners)]
         for r, (dst, src) in ({} if excluded is None else excluded.pairs).items():
             require_pairs(self._view, r, dst, src, "excluded")
@@ -162,9 +166,10 @@ class RoutedWalks:
         return ExcludedShares([ExcludedEdges(share) if share else None for share in shares], own)
 
     def take_on(self, walks: Walks, which: np.ndarray, without: ExcludedShares, counters: Counters) -> None:
-        """One round: each goes on for as long as it stays where it stands, here or with an owner. which: int64 [m], none of which
-        restarts before its next step."""
+        """Takes walks one round further: each goes on until it leaves the parts of the owner at whose node it stands (this
+        process or another). which: int64 [m], numbers of walks, none of which restarts before its next step."""
         shares = self._by_owner(walks.at[which], which)
+        # Owners are asked first, so that they work while this process takes its own walks further.
         asked = {owner: self._ask_on(walks, owner, mine, without.of[owner]) for owner, mine in shares.items() if owner}
         if 0 in shares:
             walks.advance(self._view, shares[0], self._threads, without.own)
@@ -175,7 +180,8 @@ class RoutedWalks:
             self._add(walks, shares[owner], found)
 
     def begin(self, start: WalkStart, without: ExcludedShares, counters: Counters) -> Walks:
-        """The walks after their first stretches. Owners know the user's ids of their roots, which key the draws."""
+        """Takes walks through their first round. Owners also return the user's ids of their roots, which key the draws: this
+        process does not have them."""
         start.rule.require(self._view.src_types.tolist(), self._view.dst_types.tolist())
         shares = self._by_owner(start.roots, np.arange(len(start.roots)))
         asked = {
@@ -201,7 +207,7 @@ class RoutedWalks:
         return walks
 
     def _by_owner(self, gids: np.ndarray, which: np.ndarray) -> dict[int, np.ndarray]:
-        """Owner -> those of ``which`` that are at its nodes."""
+        """Splits ``which`` by the owners of the nodes ``gids``."""
         segments = np.searchsorted(self._view.bounds, gids, side="right") - 1
         owners = self._remote.owner_of_part[segments % self._view.num_parts]
         return {int(owner): which[owners == owner] for owner in np.unique(owners)}
@@ -222,7 +228,7 @@ class RoutedWalks:
         return self._remote.ask(owner, replace(question, streams=walks.streams[which], step=walks.step[which]))
 
     def _add(self, walks: Walks, which: np.ndarray, found: Stepped) -> None:
-        """What an owner answered. Raises `PeerError` for steps that no walk takes."""
+        """Adds the steps that an owner took. Raises `PeerError` for steps that are not possible."""
         counts = found.counts.astype(np.int64)
         begin, nodes = np.cumsum(counts) - counts, found.nodes.astype(np.int64)
         to = walks.step[which] + counts
@@ -237,7 +243,7 @@ class RoutedWalks:
         walks.step[which] = np.where(nodes[last] < 0, walks.rule.length, to)
 
     def _require_nodes(self, rule: WalkRule, nodes: np.ndarray, step: np.ndarray, last: np.ndarray) -> None:
-        """Each is a node of the type that its step leads to, or ends its walk."""
+        """Raises `PeerError` unless each node has the type that its step leads to, or ends its walk."""
         types = self._view.src_types[np.array(rule.edge_types)][step % len(rule.edge_types)]
         first = self._view.bounds[types * self._view.num_parts]
         end = self._view.bounds[(types + 1) * self._view.num_parts]
@@ -259,8 +265,8 @@ def walk_through(
     start: WalkStart,
     weights: tuple[str | None, ...],
 ) -> Walks:
-    """Walks through a graph. partition: the parts that this process maps; None: none.  remote: the owners of the other parts;
-    None: all are mapped.  weights: as of `DrawOptions`."""
+    """Takes walks through a graph. partition: the parts that this process maps; None: none.  remote: the owners of the other
+    parts; None: all are mapped.  weights: as in `DrawOptions`."""
     view = bare_view(manifest) if partition is None else partition.weighted(weights)
     if remote is None:
         return local_walks(view, start)

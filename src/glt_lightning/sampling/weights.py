@@ -1,4 +1,4 @@
-"""Which attribute the edges of each type are sampled by."""
+"""The attributes by which the edges of each type are weighted."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from glt_lightning.graph import IN_TRAINING, Manifest
 
 
 def weights_of(manifest: Manifest, weight_attr: WeightAttr) -> tuple[str | None, ...]:
-    """`DrawOptions.weights` of a graph. weight_attr: ``sampling.weight_attr``.
+    """Returns `DrawOptions.weights` for a graph. weight_attr: ``sampling.weight_attr``.
 
-    Raises `OptionError` for an attribute that no edge type has, or none of those named, and for one without prefix sums.
+    Raises `OptionError` for an attribute that no edge type has, or that a named edge type lacks, and for one without prefix
+    sums.
     """
     if weight_attr is None:
         return ()
@@ -38,15 +39,16 @@ def weights_of(manifest: Manifest, weight_attr: WeightAttr) -> tuple[str | None,
 
 
 def placed_weights(manifest: Manifest, weight_attr: WeightAttr) -> tuple[str | None, ...]:
-    """The weights that a GPU has with the graph: those of ``sampling.weight_attr``; without it those that leave out edges of
-    validation, if the graph has such edges, since loaders of training draw by them. Raises as `weights_of`."""
+    """Returns the weights that are copied to a GPU with the graph: those of ``sampling.weight_attr``; without it the masks that
+    leave out edges of validation, if the graph has any, since training loaders draw by them. Raises as `weights_of`."""
     edge_types = range(len(manifest.schema.edge_types))
     masks = tuple(IN_TRAINING if IN_TRAINING in manifest.weights(r) else None for r in edge_types)
     return weights_of(manifest, weight_attr) or (masks if any(masks) else ())
 
 
 def ignored_weights(manifest: Manifest, weight_attr: WeightAttr) -> str | None:
-    """A line for the log where edges have an ``edge_weight``, or weights in ``partition.weights``, that sampling ignores."""
+    """Returns a line for the log if edges have an ``edge_weight``, or weights in ``partition.weights``, that sampling ignores;
+    else None."""
     names = {"edge_weight", *manifest.made_by.get("weights", ())} - {IN_TRAINING}
     found = sorted({n for r in range(len(manifest.schema.edge_types)) for n in manifest.edge_attrs(r) if n in names})
     if weight_attr is not None or not found:

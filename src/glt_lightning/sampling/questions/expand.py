@@ -3,8 +3,8 @@
 A reply has as many picks as fit, and their total number; the caller requests the rest. So a node of ten million
 neighbours costs an owner the memory of one reply at a time, and the caller the memory of the result.
 
-What a request takes is known from the degrees of its rows before the work begins. Between pieces of `MOST_SCANNED`
-entries the owner looks whether its caller is still there.
+The memory for a request is known from the degrees of its rows before the work begins. Between pieces of `MOST_SCANNED`
+entries the owner checks that its caller is still there.
 
 **expand** samples the neighbours of rows.
 
@@ -12,19 +12,19 @@ The request:
 
 * ``key``, ``hop``: batch key (below 2^64) and hop (0 to 15) of the draws
 * ``fanouts``: one integer per edge type, at most 65536: 0 leaves it out, -1 takes all
-* ``replace``, ``with_edge``: with replacement; whether edge rows are wanted
-* ``timed``, ``last``: where it is true: entries with times are drawn between the bounds of their tree; the latest of
+* ``replace``, ``with_edge``: booleans: draws are with replacement; the reply has edge rows
+* ``timed``, optional boolean: entries with times are drawn between the bounds of their tree; ``last``: the latest of
   them
-* ``labor``: where it is true: rows are drawn by LABOR
-* ``picker``: where a picker picks: an object of texts, ``class_path``, ``arguments`` (JSON), ``version`` and ``probe``,
-  a hash of its picks from made-up rows. All must be those of the owner's own picker; nothing is imported. Picks of a
-  row are then in the picker's order
-* ``first``: picks that the asker has already; left out: 0
+* ``labor``, optional boolean: rows are drawn by LABOR
+* ``picker``, optional: a user's picker draws: an object of texts, ``class_path``, ``arguments`` (JSON), ``version`` and
+  ``probe``, a hash of its picks from made-up rows. All must be equal to those of the owner's own picker; nothing is
+  imported. Picks of a row are then in the picker's order
+* ``first``, optional: number of picks that the caller has already
 * array ``"<t>"``: ids [F] of destination nodes of type *t*
-* array ``"tree/<t>"``: in a disjoint batch: int32 [F], the trees of these nodes; a node may come once for each tree
-* arrays ``since``, ``until``: with ``timed``: int64 [number of trees], the bounds of each tree, both included
-* array ``"excluded/<r>"``: where some edges are to be left out: ids [2, X] of destinations, which the owner has, and
-  sources, ascending in this order, each pair once; at most 65,536 in a request
+* array ``"tree/<t>"``, in a disjoint batch: int32 [F], the trees of these nodes; a node may come once for each tree
+* arrays ``since``, ``until``, with ``timed``: int64 [number of trees], the bounds of each tree, both included
+* array ``"excluded/<r>"``, optional: edges to leave out: ids [2, X] of destinations, which the owner has, and sources,
+  ascending in this order, each pair once; at most 65,536 in a request
 
 The reply, for each edge type *r* that was expanded:
 
@@ -33,9 +33,9 @@ The reply, for each edge type *r* that was expanded:
 * array ``"<r>/neighbors"``: ids [n]
 * array ``"<r>/edge_rows"``: [n], with ``with_edge``
 
-All picks are in one order: edge types ascending, rows as asked, a row's picks ascending. A reply has those from
-``first`` on that fit into the owner's ``cluster.limits.reply_size``, at least one; the asker repeats the request with
-its number of picks until it has ``total``.
+All picks are in one order: edge types ascending, rows as in the request, a row's picks ascending. A reply has the picks
+from ``first`` on that fit into the owner's ``cluster.limits.reply_size``, at least one; the caller repeats the request
+with the number of its picks until it has ``total``.
 """
 
 from __future__ import annotations
@@ -74,11 +74,13 @@ from glt_lightning.sampling.source import (
     require_ids,
 )
 
-_MOST_SEEN = 2 << 30  # bytes in which a picker sees the rows of a request
-_PICKER_BYTES = 64  # of memory for each entry that a picker sees: positions, edge rows, times, what it may return
+_MOST_SEEN = 2 << 30  # bytes of the rows of a request that a picker gets
+_PICKER_BYTES = 64  # of memory for each entry that a picker gets: positions, edge rows, times, and its results
 _COUNT_BYTES = 48  # of memory for each row: its id, its count and its degree, and their running sums
-_ROWS_AT_ONCE = 1 << 16  # whose degrees are read before memory is reserved: 3 MiB
-_AT_ONCE = 1 << 18  # picks between the op's int64 and the wire's int32: 2 MiB, which stay in the cache
+_ROWS_AT_ONCE = 1 << 16  # rows whose degrees are read at once, before memory is reserved: 3 MiB
+_AT_ONCE = (
+    1 << 18
+)  # picks that are narrowed at once from the op's int64 to the wire's int32: 2 MiB stay in the CPU's cache
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,8 @@ class Expand(OwnerQuestion[Mapping[int, Picks]]):
     """Frontier rows of one hop, all of one owner. The answer has the picks of each edge type.
 
     key: 64-bit key of the batch.  fanouts: [R], -1 all, 0 none.  rows: node type -> gids in frontier order.
-    require_room: is asked, with the bytes of the answer, before memory is taken for more than one reply; it may raise.
-    excluded: edges of these rows that are not there.  trees: of these rows, in a disjoint batch.
+    require_room: called with the bytes of the answer before memory is taken for more than one reply; it may raise.
+    excluded: edges of these rows to leave out.  trees: the trees of these rows, in a disjoint batch.
     first: number of picks that the caller has already.
     """
 
@@ -106,8 +108,8 @@ class Expand(OwnerQuestion[Mapping[int, Picks]]):
     def of_owner(
         self, owner: int, routes: Mapping[int, Route], excluded: ExcludedEdges | None, view: GraphView
     ) -> Expand | None:
-        """The question for the rows that one owner has; None where it has none. routes: of a frontier, of which ``trees`` has the
-        trees, by node type.  excluded: edges in the rows of this owner."""
+        """Returns the question for the rows of one owner; None if it has none. routes: the routes of the frontier, by node type;
+        ``trees`` has the trees of the whole frontier.  excluded: edges in the rows of this owner."""
         wanted = {t for t, fanout in zip(view.dst_types.tolist(), self.fanouts, strict=True) if fanout}
         rows = {t: ids for t in wanted if len(ids := routes[t].of(owner))}
         if not rows:
@@ -124,7 +126,7 @@ class Expand(OwnerQuestion[Mapping[int, Picks]]):
         return header, arrays
 
     def conversation(self) -> Generator[Self, Received, Mapping[int, Picks]]:
-        """Picks arrive in one reply, or in several if the answer exceeds the owner's limit of a reply."""
+        """Receives picks in one reply, or in several if the answer exceeds the owner's limit of a reply."""
         try:
             return (yield from self._stitched((yield self)))
         except GLTError:
@@ -162,7 +164,8 @@ class Expand(OwnerQuestion[Mapping[int, Picks]]):
 
     @classmethod
     def work(cls, header: Mapping[str, Any], arrays: Arrays, parts: OwnedParts) -> Work:
-        """For all counts, and the picks from ``first`` on that fit. The work raises as `RowDraw.picks`."""
+        """Checks a request; its reply has all counts, and the picks from ``first`` on that fit. The work raises as
+        `RowDraw.picks`."""
         draw = DrawOptions.from_wire(header)
         draws = parts.draws.of(draw)
         view = draws.view
@@ -179,7 +182,7 @@ class Expand(OwnerQuestion[Mapping[int, Picks]]):
 
 @dataclass(frozen=True)
 class _Expansion:
-    """The work for a checked request. most_bytes: limit of the reply."""
+    """A checked request, and the work for it. most_bytes: limit of the reply."""
 
     asked: Expand
     draws: RowDraws
@@ -187,7 +190,8 @@ class _Expansion:
     most_bytes: int
 
     def work(self) -> Work:
-        """Raises `DataError` if the counts alone take more than a reply, or a picker would see more than `_MOST_SEEN` bytes."""
+        """Returns the work. Raises `DataError` if the counts alone exceed a reply, or the rows for a picker exceed
+        `_MOST_SEEN` bytes."""
         view, draw, asked = self.draws.view, self.draws.draw, self.asked
         rows = [
             (r, fanout, asked.rows[t])
@@ -212,7 +216,7 @@ class _Expansion:
         return Work(seen + _COUNT_BYTES * num_counts + nbytes, partial(self._reply, rows))
 
     def _reply(self, rows: Sequence[tuple[int, int, np.ndarray]], look: Callable[[], None]) -> Reply:
-        """rows: (edge type, fan-out, ids)."""
+        """Counts the picks of all rows, and returns the reply that draws those which fit. rows: (edge type, fan-out, ids)."""
         view, columns, asked, item = self.draws.view, self.draws.draw.columns, self.asked, self.wire.itemsize
         given = [(r, fanout, ids.astype(np.int64)) for r, fanout, ids in rows]
         whole_rows = self.draws.pickable is not None or self.draws.draw.labor  # drawing reads them from end to end
@@ -250,7 +254,8 @@ class _Expansion:
 
 
 def trees_of(trees: Trees | None, owner: int, routes: Mapping[int, Route]) -> Trees | None:
-    """The trees of the rows of a frontier that an owner has, by node type; the last owner may be the cache."""
+    """Returns the trees of the rows that an owner has. routes: those of the frontier, by node type; the last owner may be the
+    cache."""
     if trees is None:
         return None
     return trees.of_rows({t: trees.of[t][route.owner == owner] for t, route in routes.items()})
@@ -261,7 +266,8 @@ def _num_picks(piece: Arrays) -> int:
 
 
 def _most_picks(view: GraphView, asked: Sequence[tuple[int, int, np.ndarray]], replace: bool) -> tuple[int, int]:
-    """(number of entries of all rows, most picks of them) by the degrees of the rows. asked: (edge type, fan-out, ids)."""
+    """Returns the number of entries of all rows, and the largest possible number of picks from them, by the degrees of the
+    rows. asked: (edge type, fan-out, ids)."""
     entries = picks = 0
     for r, fanout, ids in asked:
         for at in range(0, len(ids), _ROWS_AT_ONCE):
@@ -283,7 +289,7 @@ def _fill(
     ends: np.ndarray,
     look: Callable[[], None],
 ) -> None:
-    """Writes the picks from ``first`` on into arrays of the wire's dtype. ends: as of `ends_of_work`."""
+    """Writes the picks from ``first`` on into arrays of the wire's dtype. ends: the result of `ends_of_work`."""
     chunk = np.empty(min(_AT_ONCE, len(neighbors)), dtype=np.int64)
     rows = None if edge_rows is None else np.empty_like(chunk)
     at = 0

@@ -3,8 +3,8 @@
 **gather** reads attributes. The request names tables, ``"tables": [["node" or "edge", type, [name, ...]], ...]``, and
 has for the *k*-th of them the array ``"<k>"``: gids of nodes, or edge rows. The reply has the arrays ``"<k>/<name>"``,
 one row for each id, as it is stored. ``n_id`` and ``edge_ids`` are names like any other; ``indices`` of edges are their
-ends, int64 [n, 2], the gids of source and destination. The rows are the first of those asked for, table after table,
-that fit into ``cluster.limits.reply_size``, at least one; the others are asked for again.
+ends, int64 [n, 2], the gids of source and destination. The reply has the first of the requested rows, table after
+table, that fit into ``cluster.limits.reply_size``, at least one; the caller requests the others again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from glt_lightning.sampling.source import (
 
 @dataclass(frozen=True)
 class AskedRows:
-    """Attributes of some nodes (by gid) or edges (by edge row), all of one owner. names: as stored in the partition."""
+    """A request for attributes of nodes (by gid) or edges (by edge row) of one owner. names: as stored in the partition."""
 
     kind: str  # "node" or "edge"
     type: int
@@ -40,7 +40,7 @@ class AskedRows:
     ids: np.ndarray
 
     def count_in(self, found: Arrays) -> int:
-        """Number of the rows that were found. found: by name."""
+        """Returns the number of rows in a reply. found: its arrays, by name."""
         return len(next(iter(found.values()))) if found else len(self.ids)
 
 
@@ -62,7 +62,7 @@ class Gather(OwnerQuestion[Sequence[Arrays]]):
         return {"tables": tables}, {str(number): rows.ids for number, rows in enumerate(self.tables)}
 
     def conversation(self) -> Generator[Self, Received, Sequence[Arrays]]:
-        """An owner sends as many rows as fit into a reply; the rest is asked for after that."""
+        """Receives as many rows as fit into a reply, and requests the rest after that."""
         tables = self.tables
         piece = self._rows_of((yield self).arrays)
         if all(rows.count_in(each) == len(rows.ids) for each, rows in zip(piece, tables, strict=True)):
@@ -86,7 +86,7 @@ class Gather(OwnerQuestion[Sequence[Arrays]]):
             piece = rest._rows_of((yield rest).arrays)
 
     def _rows_of(self, reply: Arrays) -> Sequence[Arrays]:
-        """The arrays of one reply."""
+        """Returns the arrays of one reply, table after table. Raises `InconsistentReplyError`."""
         found = []
         for number, rows in enumerate(self.tables):
             names = [f"{number}/{name}" for name in rows.names]
@@ -102,7 +102,8 @@ class Gather(OwnerQuestion[Sequence[Arrays]]):
 
     @classmethod
     def work(cls, header: Mapping[str, Any], arrays: Arrays, parts: OwnedParts) -> Work:
-        """For the first rows, table after table, as many as fit. They are written straight into the body of the reply."""
+        """Checks a request; its reply has the first rows, table after table, as many as fit. They are written straight into the
+        body of the reply."""
         tables = header.get("tables")
         if not isinstance(tables, list) or len(tables) != len(arrays):
             raise DataError(f"gather: expected one array of ids per table, got {len(arrays)} for {tables!r:.200}.")
@@ -124,7 +125,7 @@ class Gather(OwnerQuestion[Sequence[Arrays]]):
 
 
 def _reply(given: Sequence[tuple[np.ndarray, Mapping[str, Any]]]) -> Reply:
-    """given: for each table the ids of its rows, and by name where an attribute is stored: `Shards`, `EdgeEnds`."""
+    """Makes the reply. given: for each table the ids of its rows, and by name the stored attribute: `Shards` or `EdgeEnds`."""
 
     def write(out: Arrays) -> None:
         for number, (rows, found) in enumerate(given):
@@ -141,7 +142,7 @@ def _reply(given: Sequence[tuple[np.ndarray, Mapping[str, Any]]]) -> Reply:
 
 
 def _table(given: Any, manifest: Manifest) -> tuple[str, int, list[str]]:
-    """(node or edge, type, names) of a requested table. Raises `DataError` for one that the graph does not have."""
+    """Reads the kind, type and names of a requested table. Raises `DataError` for a table that the graph does not have."""
     schema = manifest.schema
     if isinstance(given, list) and len(given) == 3 and given[0] in ("node", "edge") and isinstance(given[2], list):
         kind, index, names = given

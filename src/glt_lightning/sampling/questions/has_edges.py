@@ -1,10 +1,11 @@
-"""The question whether there are edges.
+"""The question for the existence of edges.
 
-**has_edges** tells whether edges are stored; with ``weights``, as in ``expand``, such whose weight is not 0. The
-request has ``edge_type`` (an index) and the arrays ``dst`` and ``src``, gids of the same number; the nodes ``dst`` are
-in the owner's parts. The reply has the array ``found`` uint8: 1 where there is an edge from ``src[i]`` to ``dst[i]``.
-An owner answers the first pairs, as many as fit into ``cluster.limits.reply_size``, at most 65536, and so many that
-their rows have 2^26 entries together, since rows are scanned; the others are asked for again.
+**has_edges** tells for pairs of nodes whether an edge is stored; with ``weights``, as in ``expand``, whether one with a
+weight other than 0 is. The request has ``edge_type`` (an index) and the arrays ``dst`` and ``src``, equally many gids;
+the nodes ``dst`` are in the owner's parts. The reply has the array ``found`` uint8: 1 if there is an edge from
+``src[i]`` to ``dst[i]``. An owner answers the first pairs, as many as fit into ``cluster.limits.reply_size``, at most
+65536, and at most as many as have rows with 2^26 entries together, since rows are scanned; the caller asks for the
+others again.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _PAIR_BYTES = 48  # of memory for each pair of a question: its ids, its degree, 
 
 @dataclass(frozen=True)
 class HasEdges(RowsQuestion[np.ndarray]):
-    """Whether the graph has edges of a type from ``src[i]`` to ``dst[i]``, both gids. The answer is bool [n]."""
+    """Asks if the graph has edges of a type from ``src[i]`` to ``dst[i]``, both gids. The answer is bool [n]."""
 
     op: ClassVar[str] = "has_edges"
 
@@ -51,7 +52,7 @@ class HasEdges(RowsQuestion[np.ndarray]):
         return {"edge_type": self.edge_type} | weights_header(self.weights), {"dst": self.dst, "src": self.src}
 
     def conversation(self) -> Generator[Self, Received, np.ndarray]:
-        """One question has a limit, and an owner answers its first pairs; the rest is asked for after that."""
+        """Asks for up to `MOST_PAIRS` pairs at a time; an owner answers the first of them, and the rest is asked after that."""
         whole, done = np.empty(len(self.dst), dtype=np.bool_), 0
         while True:
             reply, left = (yield self._pairs(slice(done, done + MOST_PAIRS))).arrays, len(whole) - done
@@ -74,7 +75,8 @@ class HasEdges(RowsQuestion[np.ndarray]):
 
     @classmethod
     def work(cls, header: Mapping[str, Any], arrays: Arrays, parts: OwnedParts) -> Work:
-        """For the first pairs: as many as fit, no more than `MOST_PAIRS`, and no more entries than `within_work`."""
+        """Checks a request; its reply has the first pairs: as many as fit, no more than `MOST_PAIRS`, and with no more entries
+        than `within_work`."""
         view = parts.partition.weighted(DrawOptions.from_wire(header).weights)
         edge_type = read_integer(header, "edge_type", 0, view.num_edge_types - 1)
         dst, src = (require_ids(arrays.get(name)) for name in ("dst", "src"))
@@ -121,13 +123,13 @@ class _Source(Protocol):
 
 
 class KnowsEdges:
-    """The method of sources of neighbours that batch samplers of one's own call."""
+    """The method ``has_edges`` of sources of neighbours, which the user's batch samplers may call."""
 
     def has_edges(self: _Source, edge_type: int, dst: np.ndarray, src: np.ndarray) -> np.ndarray:
-        """bool [n]: whether the graph has an edge of the type (an index) from ``src[i]`` to ``dst[i]``, both gids; where
-        neighbours are drawn by weights, one whose weight is not 0.
+        """Returns bool [n]: True if the graph has an edge of the type (an index) from ``src[i]`` to ``dst[i]``, both gids; if
+        neighbours are drawn by weights, an edge whose weight is not 0.
 
-        Owners of remote ``dst`` are asked once. The CPU answers from the mapped files also where a GPU samples. Raises
+        Owners of remote ``dst`` are asked once. The CPU answers from the mapped files, also if a GPU samples. Raises
         `DataError` for an edge type or ids that the graph does not have.
         """
         return self.ask(HasEdges(edge_type, dst, src, self.config.weights))()

@@ -1,14 +1,14 @@
 """The question for the edges among some nodes.
 
-**induce** gives the edges among some nodes. The request has ``edge_type`` (an index), the array ``rows``, gids of
-destination nodes in the owner's parts, and the sources that are meant: the array ``members``, their gids in ascending
-order, or, where that is smaller, ``bitmap`` uint8 [ceil(N / 8)], a bit for each of the N nodes of the source type in
-the order of their gids, the first one the highest of its byte. ``weights`` is as in ``expand``; edges of weight 0 are
-left out. ``limit``, if given, is the most entries that a row may have; a longer one is an error. The reply has
-``counts``, the number of edges of each row, and for each edge, row after row in stored order, ``members``, the position
-of its source among the members, and ``edge_rows``. An owner answers the first rows, at least one, as many as fit into
+**induce** returns the edges among some nodes. The request has ``edge_type`` (an index), the array ``rows``, gids of
+destination nodes in the owner's parts, and the sources: the array ``members``, their gids in ascending order, or, if
+that is smaller, ``bitmap`` uint8 [ceil(N / 8)], a bit for each of the N nodes of the source type in the order of their
+gids, the first node the highest bit of its byte. ``weights`` is as in ``expand``; edges of weight 0 are left out.
+``limit``, optional, is the most entries that a row may have; a longer one is an error. The reply has ``counts``, the
+number of edges of each row, and for each edge, row after row in stored order, ``members``, the position of its source
+among the members, and ``edge_rows``. An owner answers the first rows, at least one, as many as fit into
 ``cluster.limits.reply_size``, at most 65536, with 2^26 entries together and 2^20 edges among the members, unless the
-first alone has more; the others are asked for again. A row whose edges do not fit into a reply is an error.
+first alone has more; the caller asks for the others again. A row whose edges do not fit into a reply is an error.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ from glt_lightning.sampling.source import (
 )
 
 _EDGES_AT_ONCE = 1 << 20  # of an answer, unless a row has more
-_EDGE_BYTES = 32  # of memory for each on the way: as found by the op, twice, and of the wire's dtype
+_EDGE_BYTES = 32  # of working memory for each edge: as found by the op, twice, and of the wire's dtype
 _EMPTY = np.empty(0, dtype=np.int64)
 _NONE = Picks(_EMPTY, _EMPTY, _EMPTY)
 
 
 @dataclass(frozen=True)
 class Induce(RowsQuestion[Picks]):
-    """The edges of ``among.rows`` whose sources are members. In the answer neighbours are positions in ``among.members``."""
+    """Asks for the edges of ``among.rows`` whose sources are members. In the answer neighbours are positions in
+    ``among.members``."""
 
     op: ClassVar[str] = "induce"
 
@@ -57,7 +58,7 @@ class Induce(RowsQuestion[Picks]):
         return header | weights_header(self.weights), self.among.to_arrays()
 
     def conversation(self) -> Generator[Self, Received, Picks]:
-        """An owner answers the first rows; the rest is asked for after that."""
+        """Receives the edges of the first rows, and asks for the rest after that."""
         pieces, done, rows = [], 0, self.among.rows
         while True:
             reply = yield replace(self, among=replace(self.among, rows=rows[done : done + MOST_PAIRS]))
@@ -67,7 +68,7 @@ class Induce(RowsQuestion[Picks]):
                 return joined(pieces)
 
     def _edges_of(self, reply: Arrays, rows: int) -> Picks:
-        """The edges in a reply, about at most so many rows."""
+        """Returns the edges in a reply. rows: the most rows that it may have. Raises `InconsistentReplyError`."""
         counts, found, edge_rows = (reply.get(name, np.empty(0)) for name in ("counts", "members", "edge_rows"))
         flat = all(a.ndim == 1 and a.dtype in (np.int32, np.int64) for a in (counts, found, edge_rows))
         whole = flat and 0 < len(counts) <= min(rows, MOST_PAIRS) and counts.min() >= 0
@@ -79,7 +80,8 @@ class Induce(RowsQuestion[Picks]):
 
     @classmethod
     def work(cls, header: Mapping[str, Any], arrays: Arrays, parts: OwnedParts) -> Work:
-        """For the first rows, at least one: as many as fit, no more than `MOST_PAIRS`, and no more entries than `within_work`."""
+        """Checks a request; its reply has the first rows, at least one: as many as fit, no more than `MOST_PAIRS`, and with no
+        more entries than `within_work`."""
         view = parts.partition.weighted(DrawOptions.from_wire(header).weights)
         edge_type = read_integer(header, "edge_type", 0, view.num_edge_types - 1)
         limit = read_integer(header, "limit", 0, 2**62) if "limit" in header else None

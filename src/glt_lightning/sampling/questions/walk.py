@@ -1,17 +1,25 @@
-"""The question to take walks on for as long as they stay in an owner's parts.
+"""The question that continues walks for as long as they stay in an owner's parts.
 
-**walk** takes random walks on for as long as they stay in the owner's parts. The request has ``edge_types`` (indices:
-step j goes along the one at j modulo their number, from a node to the source of an edge into it), ``length`` (steps, at
-most 65536 of all walks of a root), ``restart`` (of 2^32: the probability with which a walk goes back to its root before
-a step that begins the edge types anew, but for the first), ``ends`` (it ends there instead) and ``weights`` as in
-``expand``. To begin walks it has ``key`` (64 bits), ``walks`` (of each root), the array ``roots`` and, in a disjoint
-batch, ``trees`` int32 [n]; for walks on their way the arrays ``roots``, ``at`` (where each stands), ``streams`` uint64
-(of its draws) and ``step`` int32 (how many it has taken). Edges of these rows that walks do not go along are
-``excluded/<r>``, as in ``expand``; an owner of an earlier release refuses them. The reply has ``counts``, the number of
-nodes that each walk came to, at least one, ``nodes``, walk after walk, with a -1 behind those of a walk that ended
-before its last step, and, where walks began, ``user_ids`` of the roots. An owner answers the first roots or walks, as
-many as fit into ``cluster.limits.reply_size``, at most 65536 walks and at most 2^22 steps; the others are asked for
-again.
+**walk** takes random walks further for as long as they stay in the owner's parts.
+
+The request:
+
+* ``edge_types``: indices; step j goes along the one at j modulo their number, from a node to the source of an edge into
+  it
+* ``length``: steps of a walk; all walks of a root have at most 65536 together
+* ``restart``: of 2^32, the probability that a walk returns to its root before a step that begins the edge types anew,
+  except for the first; ``ends``: the walk ends there instead
+* ``weights``: as in ``expand``
+* to begin walks: ``key`` (64 bits), ``walks`` (number of walks of each root), the array ``roots`` and, in a disjoint
+  batch, ``trees`` int32 [n]
+* to continue walks: the arrays ``roots``, ``at`` (the node at which each stands), ``streams`` uint64 (of its draws) and
+  ``step`` int32 (the number of steps that it has taken)
+* array ``excluded/<r>``, optional: edges that walks do not go along, as in ``expand``
+
+The reply has ``counts``, the number of nodes that each walk reached, at least one; ``nodes``, walk after walk, with a
+-1 behind the nodes of a walk that ended before its last step; and, if walks began, ``user_ids`` of the roots. An owner
+answers the first roots or walks, as many as fit into ``cluster.limits.reply_size``, at most 65536 walks and at most
+2^22 steps; the caller asks for the others again.
 """
 
 from __future__ import annotations
@@ -48,14 +56,14 @@ from glt_lightning.sampling.source import (
 )
 
 MOST_WALKS = 1 << 16  # of one question: 1.25 MiB
-STEPS_AT_ONCE = 1 << 22  # that an owner takes before it answers: a second's work at most
-STEP_BYTES = 40  # of memory on the way: the trace, which of it was visited, and twice the nodes of the reply
+STEPS_AT_ONCE = 1 << 22  # steps that an owner takes before it answers: a second's work at most
+STEP_BYTES = 40  # of working memory for each step: the trace, the mask of its nodes, and twice the nodes of the reply
 
 
 @dataclass(frozen=True)
 class Stepped:
-    """How walks went on. counts: [n], nodes that each came to.  nodes: [sum of counts] gids, with a -1 behind those of a walk
-    that has ended early.  user_ids: [R], of the roots where walks begin."""
+    """The next steps of walks. counts: [n], number of nodes that each walk reached.  nodes: [sum of counts] gids, with a -1
+    behind the nodes of a walk that has ended early.  user_ids: [R], those of the roots, if walks began."""
 
     counts: np.ndarray
     nodes: np.ndarray
@@ -63,7 +71,7 @@ class Stepped:
 
     @classmethod
     def of(cls, walks: Walks, uids: np.ndarray | None = None) -> Stepped:
-        """Converts walks whose trace holds the requested steps alone."""
+        """Converts walks to their wire form. The trace must hold only the requested steps."""
         ended = walks.at < 0
         visited = walks.trace >= 0
         counts = np.count_nonzero(visited, axis=1) + ended
@@ -74,7 +82,7 @@ class Stepped:
 
     @classmethod
     def joined(cls, found: Sequence[Stepped]) -> Stepped:
-        """Those of one piece of the walks after the other."""
+        """Joins the steps of consecutive pieces of the walks."""
         if len(found) == 1:
             return found[0]
         uids = [each.user_ids for each in found if each.user_ids is not None]
@@ -84,12 +92,12 @@ class Stepped:
 
 @dataclass(frozen=True, kw_only=True)
 class Walk(OwnerQuestion[Stepped]):
-    """Walks of which an owner has the next rows.
+    """Asks an owner to take walks further that stand at its nodes.
 
-    weights: as of `DrawOptions`.  roots: integer [n] gids.
-    key, walks: so many walks of each root are to begin, with streams by this key (`walk_streams`); trees: int32 [n] of the roots,
-    in a disjoint batch.  Without a key, each walk is on its way: at [n], streams uint64 [n], step int32 [n], as of `Walks`.
-    excluded: edges of the owner's rows that walks do not go along.
+    weights: as in `DrawOptions`.  roots: integer [n] gids.
+    key, walks: begin so many walks from each root, with streams by this key (`walk_streams`); trees: int32 [n], the trees of
+    the roots in a disjoint batch.  Without a key, walks are continued: at [n], streams uint64 [n], step int32 [n], as in
+    `Walks`.  excluded: edges of the owner's rows that walks do not go along.
     """
 
     op: ClassVar[str] = "walk"
@@ -132,7 +140,7 @@ class Walk(OwnerQuestion[Stepped]):
         return header | weights_header(self.weights), self._of_walks | excluded
 
     def conversation(self) -> Generator[Self, Received, Stepped]:
-        """An owner answers the first walks, or roots; the rest is asked for after that."""
+        """Receives the steps of the first walks, or roots, and asks for the rest after that."""
         found, done = [], 0
         while True:
             reply = (yield self._piece(done, len(self)) if done else self).arrays
@@ -146,7 +154,7 @@ class Walk(OwnerQuestion[Stepped]):
                 return Stepped.joined(found)
 
     def _number_of_roots(self, found: Stepped) -> int:
-        """How many walks, or roots, a reply is about; 0 where it contradicts itself."""
+        """Returns the number of walks, or roots, in a reply; 0 if the reply contradicts itself."""
         columns = [found.counts, found.nodes] + ([] if found.user_ids is None else [found.user_ids])
         if any(a.ndim != 1 or a.dtype not in (np.int32, np.int64) for a in columns) or found.counts.min(initial=1) < 1:
             return 0
@@ -158,7 +166,7 @@ class Walk(OwnerQuestion[Stepped]):
 
     @classmethod
     def work(cls, header: Mapping[str, Any], arrays: Arrays, parts: OwnedParts) -> Work:
-        """For the first walks, or the first roots, as many as fit."""
+        """Checks a request; its reply has the first walks, or the first roots, as many as fit."""
         view = parts.partition.weighted(weights := DrawOptions.from_wire(header).weights)
         question = cls._from_wire(header, arrays, weights)
         require_few("walk", question.excluded)
@@ -183,9 +191,9 @@ class Walk(OwnerQuestion[Stepped]):
     def answer(
         self, view: GraphView, threads: int = 1, excluded: Mapping[int, ExcludedEntries] | None = None
     ) -> Stepped:
-        """The walks through the mapped rows. excluded: where its rows have the excluded edges, if that is known.
+        """Takes the walks through the mapped rows. excluded: the entries of the excluded edges, if they are known.
 
-        Raises `DataError` for nodes that are not there, and as `Walks.advance`."""
+        Raises `DataError` for nodes that are not mapped, and as `Walks.advance`."""
         roots, uids = self.roots.astype(np.int64), None
         if self.key is None:
             assert self.at is not None
@@ -203,7 +211,7 @@ class Walk(OwnerQuestion[Stepped]):
 
     @classmethod
     def _from_wire(cls, header: Mapping[str, Any], arrays: Arrays, weights: tuple[str | None, ...]) -> Self:
-        """The inverse of `to_wire`. weights: of the header, checked."""
+        """Decodes a question: the inverse of `to_wire`. weights: those of the header, checked. Raises `DataError`."""
         edge_types = header.get("edge_types")
         if not isinstance(edge_types, list) or not 0 < len(edge_types) <= MOST_STEPS:
             raise DataError(f"walk: expected a list of edge types, got {edge_types!r:.100}.")

@@ -1,43 +1,51 @@
 """A request for a batch as a header and a body: the same for sampler processes and graph servers.
 
-Checks that do not depend on the graph are here, those that do in `server.question`.
+Checks that do not depend on the graph are here, those that do in `workers.server.question`.
 
-The fields of ``make``, of a graph server:
+A request carries everything that its batch depends on, so a sampler keeps no state of loaders or epochs. Names of types
+are their indices in the schema.
 
-* make: ``session``, ``talk``, ``run``, ``number``, ``key``, ``config``, arrays ``seeds`` and ``input_id`` int64 [S],
-  and where wanted ``seeds/<node type>`` int64, ``excluded/<edge type>`` int64 [2, X] as in ``expand``, ``tree/<node
-  type>`` int32, ``extra/<name>`` and ``link/<name>``, and ``neighbor_key``, 64 bits, where several batches draw
-  neighbours alike
+**The request** (``make`` of a graph server):
 
-A request ``make`` carries all that its batch depends on: 64 bits of ``key``, gids of ``seeds``, and ``config`` with
-``seed_type``, ``fanouts`` (a list of edge types' fan-outs, -1 to 65536, for each of at most 16 hops), ``replace``,
-``with_edge``, ``threads``, and where it is true ``stored``: attributes kept as float16 or bfloat16 come undecoded;
-``pointers`` and ``by_source``: the batch has the arrays ``edge/<edge type>/edge_index/colptr`` and ``edge/<edge
-type>/edge_index/by_source`` (what they are); ``with_row``: it has ``node/<node type>/n_id/row``, the number of each
-node in its type, int64; where they are false ``node_attrs``: the batch has neither ids nor attributes of nodes, and
-``edge_attrs``: none of edges; and ``aggregate``, ``mean`` or ``sum``, where the first layer is aggregated: the batch
-has it as ``x_neighbors/mean`` or ``x_neighbors/sum``, and ends a hop earlier; ``disjoint``: every seed has a tree of
-its own, or that of ``tree/<node type>``, one for each seed, and the batch says of each node in ``node/<node
-type>/batch`` which it is in; ``timed``, ``last`` and ``labor``, as in ``expand``, with ``since`` and ``until`` for each
-seed (of ``link``, for each edge); and ``subgraph``, an object with ``kind`` (``bidirectional`` or ``induced``),
-``limit`` and ``reverse`` (for each edge type that of the other direction, or -1), where more edges are wanted: the
-first has ``edge/<edge type>/edge_index/is_flipped``, the second no ``num_sampled_edges``. ``importance`` is an object
-with ``edge_types`` (names of the edge types of the batch, in order), ``metapaths`` (for each the indices of stored edge
-types, as in ``walk``), ``walks``, ``length``, ``restart``, ``ends`` and ``self_loops``, where walks find the
-neighbours: ``fanouts`` are then of these edge types, ``edge_attrs`` is false, and the batch has ``edge/<edge
-type>/visits`` int64 and ``edge/<edge type>/edge_weight`` float32. ``picker`` is as in ``expand``, and compared with
-that of the server. A server of an earlier release refuses a request with one of these. The server checks the request
-against its graph and keeps no state of loaders or epochs. ``seeds`` are of ``seed_type``; those of further node types
-are named with its index. With ``link`` in ``config``, a batch is made of edges: ``seeds`` are their sources,
-``link/dst`` their destinations, int64 [S], and where a trainer has them ``link/negatives`` [S, K], ``link/trial_src``,
-``link/trial_dst`` [N, T] (user ids) and ``link/rejected`` [n], and ``link/time`` [S] where negatives have to exist by
-then; the answer has arrays such as ``link/edge_label_index`` (``sampling.link``). ``joint`` in ``link``: both ends of a
-pair have one tree. ``turned``: the edges come the other way round than they are stored. ``more_links`` in ``config``
-are further edge types; the arrays of each are named ``link/<edge type>/<name>``, and ``link/<edge type>/src`` are its
-sources. The arrays ``extra/<name>`` come back in the batch as ``seed/<name>``, unchanged; those of seeds of a further
-node type are named ``<node type>/<name>``, and ``<node type>/input_id`` are their positions. A server of release 0.1
-refuses these, and one of an earlier release ``excluded/<edge type>``. ``run`` and ``number`` are the client's names for
-the batch; a request that is known already is not carried out twice.
+* ``session``, ``talk``: the client's session and the number of its stream (graph servers only)
+* ``run``, ``number``: the client's names for the batch; a request that is known already is not carried out twice
+* ``key``: 64 bits, the key of all draws; ``neighbor_key``, optional: 64 bits, the key of the draws of neighbours, if
+  several batches share it
+* ``config``: see below
+* arrays ``seeds``: int64 [S], gids of ``seed_type``; ``input_id``: int64 [S], their positions in the loader's seeds
+* arrays ``seeds/<node type>``, optional: int64, seeds of further node types
+* arrays ``tree/<node type>``, optional, in a disjoint batch: int32, the tree of each seed
+* arrays ``since``, ``until``, optional, with ``timed``: the bounds of each seed, with ``link`` of each edge
+* arrays ``excluded/<edge type>``, optional: int64 [2, X], as in ``expand``
+* arrays ``extra/<name>``, optional: come back in the batch as ``seed/<name>``, unchanged; arrays for seeds of a further
+  node type are named ``<node type>/<name>``, and ``<node type>/input_id`` are their positions
+* arrays ``link/<name>``, with ``link``: ``dst`` int64 [S], the destinations of edges whose sources are ``seeds``;
+  optional ``negatives`` [S, K], ``trial_src`` and ``trial_dst`` [N, T] (user ids), ``rejected`` [n], and ``time`` [S],
+  by which negatives have to exist. Arrays of ``more_links`` are named ``link/<edge type>/<name>``, and ``link/<edge
+  type>/src`` are the sources
+
+**config** always has ``seed_type``, ``fanouts`` (for each of at most 16 hops a list of the edge types' fan-outs, -1 to
+65536), ``replace``, ``with_edge`` and ``threads``. Other fields are sent only if they differ from their defaults:
+
+* ``stored``: attributes that are stored as float16 or bfloat16 come undecoded
+* ``pointers``, ``by_source``: the batch has the arrays ``edge/<edge type>/edge_index/colptr`` and ``edge/<edge
+  type>/edge_index/by_source`` (`sampling.sample`)
+* ``with_row``: the batch has ``node/<node type>/n_id/row``, int64, the number of each node in its type
+* ``node_attrs``, ``edge_attrs``: false: the batch has neither ids nor attributes of nodes, of edges
+* ``aggregate``: ``mean`` or ``sum``: the first layer is aggregated; the batch has ``x_neighbors/mean`` or
+  ``x_neighbors/sum``, and ends a hop earlier
+* ``disjoint``: every seed has a tree of its own, or that of ``tree/<node type>``; the batch has the tree of each node
+  as ``node/<node type>/batch``
+* ``timed``, ``last``, ``labor``, ``picker``: as in ``expand``; the picker is compared with that of the server
+* ``subgraph``: ``kind``, ``limit`` and ``reverse`` (for each edge type the one of the other direction, or -1). The kind
+  ``bidirectional`` adds ``edge/<edge type>/edge_index/is_flipped``; a batch of kind ``induced`` has no
+  ``num_sampled_edges``
+* ``importance``: walks find the neighbours: ``edge_types`` (names of the edge types of the batch, in order),
+  ``metapaths`` (for each the indices of stored edge types, as in ``walk``), ``walks``, ``length``, ``restart``,
+  ``ends`` and ``self_loops``. ``fanouts`` are then those of these edge types, ``edge_attrs`` is false, and the batch
+  has ``edge/<edge type>/visits`` int64 and ``edge/<edge type>/edge_weight`` float32
+* ``link``: the batch is made of edges (`sampling.link_task`), and has arrays such as ``link/edge_label_index``;
+  ``more_links``: a list of the same for further edge types
 """
 
 from __future__ import annotations
@@ -59,8 +67,7 @@ _SEEDS, _EXTRA, _LINK = "seeds/", "extra/", "link/"
 _PREFIXES = (_EXTRA, _SEEDS, _LINK)
 
 _FIELDS = {field.name: field for field in fields(SamplerConfig)}
-# Always sent. Other fields are sent only if they differ from their default: servers of older releases, which do not know
-# them, then serve every request that they can.
+# Always sent. Other fields are sent only if they differ from their default, which keeps headers small: a request uses few.
 _ALWAYS = {*DEFAULT_DRAW.to_wire(), "threads"} | {name for name, field in _FIELDS.items() if field.default is MISSING}
 _CHOICES = {name: field.metadata["choices"] for name, field in _FIELDS.items() if "choices" in field.metadata}
 _READS = {name: field.metadata["read"] for name, field in _FIELDS.items() if "read" in field.metadata}
