@@ -304,7 +304,7 @@ def run_trainer(args: ArgsType = None) -> None:
 
 
 def _is_logged(error: BaseException) -> bool:
-    """Whether another rank of this host logs it."""
+    """Tells whether another rank of this host logs it."""
     others = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")) != "0"
     return isinstance(error, RankError) or (others and isinstance(error, GLTError) and error.on_all_ranks)
 

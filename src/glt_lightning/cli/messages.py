@@ -171,7 +171,7 @@ def _with_leaf(present: Any, keys: list[str], value: Any, where: str) -> dict[st
 
 
 def _is_text(kind: Any, name: str, keys: Sequence[str]) -> bool:
-    """Whether the leaf of an option of this type is text, or is text in the description of tables."""
+    """Tells whether the leaf of an option of this type is text, or is text in the description of tables."""
     if name == "dataset" and is_text(keys):
         return True
     kinds = {kind}

@@ -42,7 +42,7 @@ class Candidates:
 
 
 def block_ends(num_rows: int) -> np.ndarray:
-    """int64 [B]: where each block of so many rows ends."""
+    """Returns int64 [B]: where each block of so many rows ends."""
     return np.linspace(0, num_rows, min(num_rows, _BLOCKS) + 1).astype(np.int64)[1:]
 
 
@@ -230,7 +230,7 @@ def _remote_first(partition: LocalPartition, node_type: int, gids: np.ndarray, h
 
 
 def _count_edges(partition: LocalPartition) -> np.ndarray:
-    """int64 [N]: for each node of the graph, by gid, the number of edges of the mapped parts that come from it."""
+    """Returns int64 [N]: for each node of the graph, by gid, the number of edges of the mapped parts that come from it."""
     manifest = partition.manifest
     counts = np.zeros(manifest.total_nodes, dtype=np.int64)
     for part in partition.parts:
@@ -248,14 +248,14 @@ def _count_edges(partition: LocalPartition) -> np.ndarray:
 
 
 def _has_hotness(partition: LocalPartition) -> bool:
-    """Whether the folder has the hotness of all nodes for the mapped parts, by one policy."""
+    """Tells whether the folder has the hotness of all nodes for the mapped parts, by one policy."""
     manifest = partition.manifest
     stored = next(iter(manifest.hotness), "") in stored_policies(manifest)
     return node_path(0, 0, "hotness") in manifest.arrays and (manifest.num_parts == 1 or stored)
 
 
 def _stored_hotness(partition: LocalPartition, node_type: int) -> np.ndarray:
-    """float64 [nodes of the type]: expected accesses by a batch of each mapped part, added up."""
+    """Returns float64 [nodes of the type]: expected accesses by a batch of each mapped part, added up."""
     manifest, bounds = partition.manifest, partition.manifest.bounds[node_type]
     hotness = np.zeros(manifest.num_nodes[node_type])
     for part in partition.parts:

@@ -22,7 +22,7 @@ class EdgeEnds:
         self._bounds = partition.manifest.edge_bounds(edge_type)
 
     def gather(self, rows: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """int64 [n, 2] of edge rows [n]. Raises `DataError` for one of a part that is not mapped."""
+        """Returns int64 [n, 2] of edge rows [n]. Raises `DataError` for one of a part that is not mapped."""
         found = np.empty((len(rows), 2), np.int64) if out is None else out
         parts = np.searchsorted(self._bounds, rows, side="right") - 1
         for part in np.unique(parts):

@@ -151,7 +151,7 @@ class HostTier:
             )
 
     def holds(self, path: str) -> bool:
-        """Whether it is in charge of an array of the partition folder, however many rows of it are in memory."""
+        """Tells whether it is in charge of an array of the partition folder, however many rows of it are in memory."""
         return path in self._arrays.arrays
 
     def shards(self, attribute: AttributeFiles) -> Shards:

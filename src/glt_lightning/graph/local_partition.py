@@ -67,7 +67,7 @@ class MemoryRows(Protocol):
         """Raises `PartitionError` if it was built from another partition, or without one of ``parts``."""
 
     def holds(self, path: str) -> bool:
-        """Whether an array of the partition folder belongs to the tier, however many of its rows are in memory."""
+        """Tells whether an array of the partition folder belongs to the tier, however many of its rows are in memory."""
 
     def shards(self, files: AttributeFiles) -> Shards:
         """The rows of an attribute of which the tier `holds` the arrays."""
@@ -348,7 +348,8 @@ class LocalPartition:
         return found
 
     def node_times(self, node_type: int) -> np.ndarray | None:
-        """int64 [N]: the time of each node of a type by the user's id, mapped, whichever parts are; None where they have none."""
+        """Returns int64 [N]: the time of each node of a type by the user's id, mapped, whichever parts are; None where they have
+        none."""
         path = node_times_path(node_type)
         return self._open(path) if path in self.manifest.arrays else None
 

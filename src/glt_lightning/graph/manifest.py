@@ -411,7 +411,7 @@ class Manifest:
         return tuple(name for name in names if not name.endswith(_CUM))
 
     def is_timed(self, edge_type: int) -> bool:
-        """Whether the edges of a type have times, by which their rows are ordered."""
+        """Tells whether the edges of a type have times, by which their rows are ordered."""
         return self.row_order is not None and edge_type in self.row_order.edge_types
 
     def require_times(self) -> None:
@@ -451,7 +451,7 @@ class Manifest:
         return ENCODINGS[entry.stored] if entry is not None and entry.given == "float32" else None
 
     def is_bfloat16(self, kind: str, index: int, name: str) -> bool:
-        """Whether the gathered uint16 values are bfloat16."""
+        """Tells whether the gathered uint16 values are bfloat16."""
         entry = self.encodings.get(attr_key(kind, index, name))
         return entry is not None and entry.given == "bfloat16"
 
@@ -478,7 +478,7 @@ class Manifest:
         return shape[0] if shape else 1
 
     def edge_bounds(self, edge_type: int) -> np.ndarray:
-        """int64 [P + 1]: the edge row of each part's first edge of a type, and their number."""
+        """Returns int64 [P + 1]: the edge row of each part's first edge of a type, and their number."""
         return np.cumsum([0, *(self.edges(p, edge_type) for p in range(self.num_parts))], dtype=np.int64)
 
     def _names(self, pattern: str, reserved: set[str]) -> tuple[str, ...]:

@@ -143,7 +143,7 @@ def _digest(value: object) -> bool:
 
 
 def _is_dtype(value: object) -> bool:
-    """Whether a value is numpy's string for a little-endian number or boolean."""
+    """Tells whether a value is numpy's string for a little-endian number or boolean."""
     try:
         dtype = np.dtype(value) if isinstance(value, str) else None
     except (TypeError, ValueError, SyntaxError):

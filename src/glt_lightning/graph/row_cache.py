@@ -21,7 +21,7 @@ class CachedRows:
         return len(self.rows["n_id"])
 
     def find(self, gids: np.ndarray) -> np.ndarray:
-        """int32 [n]: the row of each of ``gids`` (int64 [n]), -1 for one that is not cached."""
+        """Returns int32 [n]: the row of each of ``gids`` (int64 [n]), -1 for one that is not cached."""
         return self._index.find(gids)
 
 

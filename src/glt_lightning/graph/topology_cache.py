@@ -59,7 +59,7 @@ class CachedEdges:
         return len(self.rows["edge_ids"])
 
     def find(self, edge_rows: np.ndarray) -> np.ndarray:
-        """int32 [n]: where the attributes of ``edge_rows`` (int64 [n]) are, -1 for one that is not cached."""
+        """Returns int32 [n]: where the attributes of ``edge_rows`` (int64 [n]) are, -1 for one that is not cached."""
         if not len(self._first_edge):
             return np.full(len(edge_rows), -1, dtype=np.int32)
         at = np.maximum(np.searchsorted(self._first_edge, edge_rows, side="right") - 1, 0)
@@ -198,7 +198,7 @@ class TopologyCache:
         return cls(made, manifest)
 
     def edge_rows(self, edge_type: int) -> np.ndarray:
-        """int64 [E]: the edge row of each entry of the cached lists."""
+        """Returns int64 [E]: the edge row of each entry of the cached lists."""
         lists, first = self._lists[edge_type], self._first_edge[edge_type]
         assert first is not None
         counts = np.diff(lists.indptr)
@@ -248,7 +248,8 @@ class TopologyCache:
     def has_edges(
         self, edge_type: int, ranks: np.ndarray, src: np.ndarray, weights: tuple[str | None, ...] = ()
     ) -> np.ndarray:
-        """bool [n]: whether the lists of cached nodes, by rank, have the neighbours ``src`` (gids), of weights that are not 0."""
+        """Returns bool [n]: whether the lists of cached nodes, by rank, have the neighbours ``src`` (gids), of weights that are
+        not 0."""
         return has_edges(
             self._view_by(DrawOptions(weights=weights)),
             edge_type,

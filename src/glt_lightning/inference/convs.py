@@ -72,7 +72,7 @@ class ConvLayers:
         return run_aggregated(self._convs[k], h, aggregated)
 
     def gathers(self, k: int) -> bool:
-        """Whether there are `pieces`."""
+        """Tells whether there are `pieces`."""
         return gathers(self._convs[k])
 
     def pieces(
@@ -258,7 +258,7 @@ class HubTypes:
 
 
 def gathers(conv: Any) -> bool:
-    """Whether there is a `gathering` for a convolution."""
+    """Tells whether there is a `gathering` for a convolution."""
     if getattr(conv, "flow", None) != "source_to_target" or getattr(conv, "edge_dim", None) is not None:
         return False
     if type(conv) in (GATConv, GATv2Conv) or hasattr(conv, "gathering"):

@@ -153,7 +153,7 @@ class Reading:
 
 
 def degrees_in(batch: Any, num_nodes: int, wanted: DegreeSpec) -> Tensor:
-    """float32 [num_nodes]: the degrees of the nodes of a batch, from its own edges."""
+    """Returns float32 [num_nodes]: the degrees of the nodes of a batch, from its own edges."""
     edge_index = batch.edge_index
     row, col = edge_index[0].long(), edge_index[1].long()
     weights = torch.ones(len(row), dtype=torch.float64)

@@ -102,7 +102,7 @@ class LayerwiseLayers:
         return found
 
     def gathers(self, k: int, node_type: str) -> bool:
-        """Whether `pieces` computes layer k of a node of a type."""
+        """Tells whether `pieces` computes layer k of a node of a type."""
         found = getattr(self.given, "gathers", None)
         return found is not None and bool(found(k, node_type))
 

@@ -109,7 +109,8 @@ class Ranking:
                 metric.update(first[:, : metric.k], torch.from_numpy(wanted).to(first.device))
 
     def _first(self, rows: Tensor, wanted: np.ndarray, left_out: np.ndarray, most: int) -> Tensor:
-        """int64 [S, most]: the destinations with the highest scores. wanted, left_out: [2, n], positions of sources and ids."""
+        """Returns int64 [S, most]: the destinations with the highest scores. wanted, left_out: [2, n], positions of sources and
+        ids."""
         best, ids = rows.new_empty(len(rows), 0), torch.empty(len(rows), 0, dtype=torch.long, device=rows.device)
         at_once = max(1, min(_DESTINATIONS, _AT_ONCE // len(rows)))
         for begin in range(0, self.count, at_once):
@@ -137,7 +138,7 @@ def _of_destinations(pairs: np.ndarray, begin: int, count: int, device: torch.de
 
 
 def _checked(name: str, pairs: np.ndarray, sources: int, destinations: int) -> np.ndarray:
-    """int64 [2, E], without repeated edges."""
+    """Returns int64 [2, E], without repeated edges."""
     found = np.asarray(pairs)
     if found.ndim != 2 or len(found) != 2:
         raise DataError(f"rank_links: {name}: expected [2, E], got {list(found.shape)}.")

@@ -232,7 +232,7 @@ class LayerwiseRun:
         return fetch_halo(self._tables, table, halo, on_disk, self.marks.beat)
 
     def _on_disk(self, nbytes: int) -> bool:
-        """Whether so many bytes more are more than this host may have in memory."""
+        """Tells whether so many bytes more are more than this host may have in memory."""
         return self._tables.nbytes + nbytes > self._memory
 
     # A batch
@@ -261,7 +261,8 @@ class LayerwiseRun:
         return out
 
     def _is_hub(self, step: Step, batch: Any) -> bool:
-        """Whether the only seed has more edges than are computed together, and the layer needs no more than some at a time."""
+        """Tells whether the only seed has more edges than are computed together, and the layer needs no more than some at a
+        time."""
         types = [batch[e].edge_index for e in self._graph.edge_types] if self.module.typed else [batch.edge_index]
         edges = sum(each.size(1) for each in types)
         return edges > self._most_edges and self.module.gathers(step.layer, step.node_type)
@@ -282,7 +283,8 @@ class LayerwiseRun:
         return pieces.end()
 
     def _may_sum(self, batch: Any) -> bool:
-        """Whether rows are summed where they lie. A GPU sums its copy of them, unless a node has too many edges for that."""
+        """Tells whether rows are summed where they lie. A GPU sums its copy of them, unless a node has too many edges for
+        that."""
         whole = self.options.dtype == "float32" and self._dtype == torch.float32
         return whole and (is_host(batch.row.device) or batch.edge_index.size(1) > self._most_edges)
 
@@ -379,7 +381,7 @@ class _Outputs:
 
 
 def is_host(device: torch.device) -> bool:
-    """Whether the device that computes reads the memory where rows lie."""
+    """Tells whether the device that computes reads the memory where rows lie."""
     return device.type == "cpu"
 
 

@@ -43,14 +43,14 @@ class LayerRows:
         return self._shards.gather(self.places(rows), threads=threads)
 
     def sum(self, rows: np.ndarray, edges: np.ndarray, count: int, *, mean: bool, threads: int = 1) -> np.ndarray:
-        """float32 [count, ...]: sums, or means, of the rows of the sources of each node's edges. edges: int64 [2, E], positions
-        in rows; destinations ascend and are below ``count``."""
+        """Returns float32 [count, ...]: sums, or means, of the rows of the sources of each node's edges. edges: int64 [2, E],
+        positions in rows; destinations ascend and are below ``count``."""
         src, dst = (np.ascontiguousarray(end, dtype=np.int32) for end in edges)
         out = np.empty((count, *self.table.row_shape), dtype=np.float32)
         return self._shards.gather_sum(self.places(rows), src, dst, out, mean=mean, threads=threads)
 
     def places(self, rows: np.ndarray) -> np.ndarray:
-        """int64 [n]: where rows lie: in the memory of this host, or behind it in the halo."""
+        """Returns int64 [n]: where rows lie: in the memory of this host, or behind it in the halo."""
         if not len(self.halo):
             return self.table.position(rows)
         at = np.searchsorted(self.halo, rows)
@@ -117,7 +117,8 @@ def fetch_halo(
 
 
 def halo_of(needed: np.ndarray, bounds: np.ndarray, own_parts: Sequence[int]) -> np.ndarray:
-    """int64 [n], ascending: rows that are needed and lie in parts of other hosts. needed: bool [N].  bounds: int64 [P + 1]."""
+    """Returns int64 [n], ascending: rows that are needed and lie in parts of other hosts. needed: bool [N].  bounds: int64 [P +
+    1]."""
     needed = needed.astype(np.bool_, copy=True)
     for part in own_parts:
         needed[bounds[part] : bounds[part + 1]] = False

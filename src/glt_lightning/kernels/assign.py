@@ -181,7 +181,7 @@ class PairTable:
 
 
 def _heaviest(keys: np.ndarray, weights: np.ndarray, count: int) -> np.ndarray:
-    """bool [n]: the ``count`` entries of largest weight; at a tie, those of lower keys. Keys are distinct.
+    """Returns bool [n]: the ``count`` entries of largest weight; at a tie, those of lower keys. Keys are distinct.
 
     Selects instead of sorting: 0.07 instead of 1.15 CPU s for 4 M pairs. With many small clusters the table fills up again
     and again, and sorting made the cost per edge grow with the graph.
@@ -208,7 +208,7 @@ class NeighborSums:
         spread_rows(rows, values, self._out)
 
     def result(self) -> np.ndarray:
-        """int64 [N, K]."""
+        """Returns int64 [N, K]."""
         return self._out
 
 

@@ -63,7 +63,7 @@ class Buckets:
         )
 
     def sizes(self, dst: np.ndarray) -> np.ndarray:
-        """int64 [B]: number of the destinations (int64 user ids) in each bucket."""
+        """Returns int64 [B]: number of the destinations (int64 user ids) in each bucket."""
         counts = np.zeros(self.count, np.int64)
         status, detail = call(_library().glt_build_sizes, ctypes.byref(self._struct), dst, len(dst), counts)
         _check_same(status, detail)
@@ -250,7 +250,7 @@ class Encoding:
     encode: Callable[[np.ndarray], np.ndarray]
 
     def fits(self, row_shape: tuple[int, ...]) -> bool:
-        """Whether rows of this shape can be stored in this encoding."""
+        """Tells whether rows of this shape can be stored in this encoding."""
         return self.head == 0 or len(row_shape) == 1
 
     def stored_shape(self, row_shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -279,7 +279,7 @@ def _to_float16(values: np.ndarray) -> np.ndarray:
 
 
 def _to_int8(values: np.ndarray) -> np.ndarray:
-    """uint8 [n, 4 + D]: the scale, greatest value / 127, then the values by the scale, rounded with ties to even."""
+    """Returns uint8 [n, 4 + D]: the scale, greatest value / 127, then the values by the scale, rounded with ties to even."""
     stored = np.empty((len(values), _SCALE.itemsize + values.shape[1]), dtype=np.uint8)
     scale = np.abs(values).max(axis=1, initial=0) / np.float32(127)
     stored[:, : _SCALE.itemsize] = scale.astype(_SCALE).view(np.uint8).reshape(len(values), _SCALE.itemsize)

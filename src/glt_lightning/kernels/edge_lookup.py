@@ -15,8 +15,8 @@ _library = bind(_SIGNATURES)
 
 
 def has_edges(graph: GraphView, edge_type: int, dst: np.ndarray, src: np.ndarray, *, threads: int = 1) -> np.ndarray:
-    """bool [n]: whether the edge type has at least one edge from ``src[i]`` to ``dst[i]``, in a graph that is drawn from by
-    weights one whose weight is not 0.
+    """Returns bool [n]: whether the edge type has at least one edge from ``src[i]`` to ``dst[i]``, in a graph that is drawn from
+    by weights one whose weight is not 0.
 
     dst: int64 [n], gids of destination nodes, all local.  src: int64 [n], gids of source nodes, local or not. The row of
     each dst is read until its source is found.  threads: at most so many share the pairs.

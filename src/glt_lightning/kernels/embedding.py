@@ -109,7 +109,7 @@ def merge_rows(rows: np.ndarray, values: np.ndarray, counts: np.ndarray | None =
 
 
 def row_squares(gradients: RowSums, adjust: Adjust = AS_IS, *, threads: int = 1) -> np.ndarray:
-    """float64 [n]: the sum of squares of the gradient of each row, once it is divided."""
+    """Returns float64 [n]: the sum of squares of the gradient of each row, once it is divided."""
     found = np.empty(len(gradients.rows), np.float64)
     given, _kept = _struct(gradients, adjust, 0)
     status, detail = call(_library().glt_row_squares, ctypes.addressof(given), found, threads)

@@ -119,7 +119,7 @@ class ExcludedEdges:
 
 
 def is_excluded(name: str) -> bool:
-    """Whether an array of a message has excluded edges."""
+    """Tells whether an array of a message has excluded edges."""
     return name.startswith(_EXCLUDED)
 
 

@@ -60,7 +60,7 @@ class _FileMap:
 
 
 def map_file(fd: int, nbytes: int, path: Path) -> np.ndarray:
-    """uint8 [nbytes], read-only: the first bytes of an open file, at least one. The caller may close ``fd`` at once.
+    """Returns uint8 [nbytes], read-only: the first bytes of an open file, at least one. The caller may close ``fd`` at once.
 
     path: for the error if the file is truncated while it is mapped (`guarded`).
 

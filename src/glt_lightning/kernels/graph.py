@@ -120,7 +120,7 @@ class GraphView:
         return self._keep[0][edge_type * self.num_parts + part]
 
     def degrees(self, edge_type: int, gids: np.ndarray) -> np.ndarray:
-        """int64 [n]: the number of entries of the rows of mapped parts, 0 of others: unchecked, to estimate work."""
+        """Returns int64 [n]: the number of entries of the rows of mapped parts, 0 of others: unchecked, to estimate work."""
         found = np.zeros(len(gids), dtype=np.int64)
         first = int(self.dst_types[edge_type]) * self.num_parts
         for part in range(self.num_parts):

@@ -90,7 +90,7 @@ class Among:
 
 
 def _members_of(bitmap: np.ndarray, first: int, count: int) -> np.ndarray:
-    """int64 [M]: the gids of `Among.to_arrays`, with no more memory than these take."""
+    """Returns int64 [M]: the gids of `Among.to_arrays`, with no more memory than these take."""
     members, end = np.empty(_count_bits(bitmap, count), dtype=np.int64), 0
     for start in range(0, len(bitmap), _BITS_AT_ONCE // 8):
         some = first + 8 * start + np.flatnonzero(_some_bits(bitmap, start, count))

@@ -319,7 +319,7 @@ def _dtype_of(arrays: Sequence[np.ndarray | None]) -> np.dtype:
 
 
 def widen(values: np.ndarray, out: np.ndarray) -> None:
-    """int32 [n] -> int64 [n] into ``out``."""
+    """Returns int32 [n] -> int64 [n] into ``out``."""
     library().glt_widen(values.ctypes.data, len(values), out.ctypes.data)
 
 

@@ -26,7 +26,7 @@ def hop_key(batch_key: int, hop: int, type_key: int) -> int:
 def row_streams(
     batch_key: int, hop: int, edge_type_key: int, user_ids: np.ndarray, trees: np.ndarray | None = None
 ) -> np.ndarray:
-    """uint64 [F]: the stream of draws of each row. trees: int [F], those of the rows of a disjoint batch."""
+    """Returns uint64 [F]: the stream of draws of each row. trees: int [F], those of the rows of a disjoint batch."""
     key = np.array([hop_key(batch_key, hop, edge_type_key)], dtype=np.uint64)
     if trees is not None:
         key = mix64(key ^ mix64(trees.astype(np.uint64) + np.uint64(1)))
@@ -34,7 +34,8 @@ def row_streams(
 
 
 def draw(streams: np.ndarray, i: int, n: np.ndarray) -> np.ndarray:
-    """int64 [F]: the i-th draw of each stream, uniform in [0, n): the high half of the product of 64 random bits and n < 2^31."""
+    """Returns int64 [F]: the i-th draw of each stream, uniform in [0, n): the high half of the product of 64 random bits and n <
+    2^31."""
     bits = mix64(streams + np.uint64((i + 1) * GOLDEN & _MASK))
     n = n.astype(np.uint64)
     found: np.ndarray = ((bits >> _HALF) * n + ((bits & _LOW) * n >> _HALF)) >> _HALF

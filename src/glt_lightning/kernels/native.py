@@ -205,7 +205,7 @@ def pointer(array: np.ndarray | None) -> int | None:
 
 
 def pointers(arrays: Sequence[np.ndarray | None]) -> np.ndarray:
-    """uint64 [n]: the arrays' addresses, 0 for None, to pass as a table of pointers."""
+    """Returns uint64 [n]: the arrays' addresses, 0 for None, to pass as a table of pointers."""
     return np.array([0 if a is None else a.ctypes.data for a in arrays], dtype=np.uint64)
 
 
@@ -229,7 +229,7 @@ class _Memory:
 
 
 def view_of(address: int, nbytes: int, owner: object) -> np.ndarray:
-    """uint8 [nbytes], writable: memory that ``owner`` keeps alive. The array and all views of it keep ``owner``."""
+    """Returns uint8 [nbytes], writable: memory that ``owner`` keeps alive. The array and all views of it keep ``owner``."""
     return np.asarray(_Memory(address, nbytes, owner))
 
 

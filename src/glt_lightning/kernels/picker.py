@@ -316,7 +316,7 @@ class PickerDraw:
         return counts, edge_rows(counts, positions)
 
     def count(self) -> np.ndarray:
-        """int64 [F]: how many neighbours each row yields. Raises `DataError` for what the picker does wrong."""
+        """Returns int64 [F]: how many neighbours each row yields. Raises `DataError` for what the picker does wrong."""
         return self._found[0]
 
     def pick(

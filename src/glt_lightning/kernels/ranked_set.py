@@ -47,7 +47,7 @@ class RankedSet:
         return cls(words, first, num_ids)
 
     def find(self, ids: np.ndarray) -> np.ndarray:
-        """int32 [n]: how many members are below each of ``ids`` (int64 [n]), -1 for those that are not members."""
+        """Returns int32 [n]: how many members are below each of ``ids`` (int64 [n]), -1 for those that are not members."""
         rank = np.empty(len(ids), dtype=np.int32)
         _library().glt_rank_find(
             self._words.ctypes.data, self._first, self._num_ids, ids.ctypes.data, len(ids), rank.ctypes.data

@@ -234,7 +234,7 @@ def row_bytes(dtype: Any, row_shape: Sequence[int]) -> int:
 
 
 def spread(begin: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """int64 [sum of counts]: ``counts[i]`` numbers from ``begin[i]`` on, one range after the other."""
+    """Returns int64 [sum of counts]: ``counts[i]`` numbers from ``begin[i]`` on, one range after the other."""
     ends = np.cumsum(counts)
     found: np.ndarray = np.arange(ends[-1] if len(ends) else 0) + np.repeat(begin - (ends - counts), counts)
     return found

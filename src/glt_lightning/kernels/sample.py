@@ -51,7 +51,7 @@ class RowDraw:
         return counts, neighbors, edge_rows
 
     def count(self) -> np.ndarray:
-        """int64 [F]: how many neighbours each row yields. Raises as `picks`."""
+        """Returns int64 [F]: how many neighbours each row yields. Raises as `picks`."""
         counts = np.empty(len(self.gids), dtype=np.int64)
         rows = (self.graph.address, self.edge_type, self.gids.ctypes.data, len(self.gids), self.fanout)
         status, detail = call(library().glt_count_rows, *rows, self.draw.replace, self._excluded, self._trees, counts)

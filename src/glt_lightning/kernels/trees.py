@@ -122,7 +122,7 @@ class Trees:
 
 
 def is_tree(name: str) -> bool:
-    """Whether an array of a message tells of trees."""
+    """Tells whether an array of a message tells of trees."""
     return name.startswith(_TREE) or name in _TIMES
 
 

@@ -89,7 +89,7 @@ class WalkRule:
                 )
 
     def restarts(self, streams: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """bool [n]: which walks restart before their next step; uint64, int32 [n]."""
+        """Returns bool [n]: which walks restart before their next step; uint64, int32 [n]."""
         begins = (step > 0) & (step % len(self.edge_types) == 0)
         bits = mix64(streams + (step.astype(np.uint64) + np.uint64(_RESTARTS + 1)) * np.uint64(GOLDEN))
         found: np.ndarray = begins & (bits >> np.uint64(32) < np.uint64(self.restart))
@@ -162,15 +162,15 @@ class Walks:
 
 
 def user_ids(view: GraphView, node_type: int, gids: np.ndarray) -> np.ndarray:
-    """int64 [n]: the user's ids of nodes of mapped parts."""
+    """Returns int64 [n]: the user's ids of nodes of mapped parts."""
     parts = view.num_parts
     bounds = view.bounds[node_type * parts : (node_type + 1) * parts + 1]
     return Shards([view.user_ids(node_type, p) for p in range(parts)], bounds=bounds).gather(gids).astype(np.int64)
 
 
 def walk_streams(uids: np.ndarray, walks: int, key: int, trees: np.ndarray | None = None) -> np.ndarray:
-    """uint64 [n * walks]: the streams of the walks of each root. uids: int64 [n], the user's ids of the roots.  key: 64 bits, as
-    `kernels.mix.hop_key`.  trees: int32 [n], those of the roots of a disjoint batch."""
+    """Returns uint64 [n * walks]: the streams of the walks of each root. uids: int64 [n], the user's ids of the roots.  key: 64
+    bits, as `kernels.mix.hop_key`.  trees: int32 [n], those of the roots of a disjoint batch."""
     streams = np.empty(len(uids) * walks, dtype=np.uint64)
     status, detail = call(_library().glt_walk_streams, uids, trees, len(uids), walks, key, streams)
     check(status, detail, "walk")

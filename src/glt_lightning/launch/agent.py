@@ -128,7 +128,7 @@ class Agent:
         return _STEP_S if busy else max(0.0, self._last_message + self._silence_s - self._clock()) + 0.01
 
     def _done(self) -> bool:
-        """Whether all has ended and been reported. Those that processes left behind are killed once these have ended."""
+        """Tells whether all has ended and been reported. Those that processes left behind are killed once these have ended."""
         if self._stopping is None or any(child.status is None for child in self._children.values()):
             return False
         if kill_all(os.getpid()):

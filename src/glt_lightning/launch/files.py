@@ -75,7 +75,7 @@ def _below(path: Path) -> Iterator[FileCopy]:
 
 
 def _is_of(folder: Path, path: Path) -> bool:
-    """Whether a file is one that `make_certificates` makes in ``folder``, or `glt-lightning certs`."""
+    """Tells whether a file is one that `make_certificates` makes in ``folder``, or `glt-lightning certs`."""
     return path.parent.resolve() == folder.resolve() and (path.suffix in (".pem", ".key") or path.name == TOKEN)
 
 

@@ -276,7 +276,7 @@ def here(config: LaunchConfig) -> list[Machine]:
 
 
 def _is_here(address: str) -> bool:
-    """Whether an address of this host: one can listen at it."""
+    """Tells whether an address of this host: one can listen at it."""
     with contextlib.suppress(OSError):
         for family, kind, _, _, where in socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM):
             with contextlib.suppress(OSError), socket.socket(family, kind) as probe:

@@ -187,7 +187,7 @@ def _scratch(job: LaunchConfig, group: LaunchKubernetes) -> list[tuple[str, str]
 
 
 def keeps_results(config: LaunchConfig) -> bool:
-    """Whether what the job writes is still there when its pods have ended."""
+    """Tells whether what the job writes is still there when its pods have ended."""
     assert config.kubernetes is not None
     return _in_claim(_folder(config), config.kubernetes)
 

@@ -171,7 +171,7 @@ def _is_a(given: Any, shape: type | Callable[[Any], bool] | None) -> bool:
 
 
 def _is_text(given: str) -> bool:
-    """Whether it can be written anywhere: JSON may escape halves of characters."""
+    """Tells whether it can be written anywhere: JSON may escape halves of characters."""
     if given.isascii():
         return True
     try:

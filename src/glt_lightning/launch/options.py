@@ -239,7 +239,7 @@ class LaunchConfig:
 
     @property
     def is_script(self) -> bool:
-        """Whether the command is a script of the user's."""
+        """True if the command is a script of the user's."""
         return self.command not in COMMANDS
 
     @property

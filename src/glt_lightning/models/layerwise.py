@@ -154,7 +154,7 @@ class HomogeneousLayers:
 
 
 def types_gather(layer: Any, node_type: str) -> bool:
-    """Whether there is `typed_pieces` for a layer of `HeterogeneousEncoder` and the nodes of a type."""
+    """Tells whether there is `typed_pieces` for a layer of `HeterogeneousEncoder` and the nodes of a type."""
     if isinstance(layer, (HGTLayer, RGCNLayer)):
         return True
     convs = [conv for e, conv in zip(layer.edge_types, layer.convs, strict=True) if e[2] == node_type]

@@ -24,7 +24,7 @@ class Task(Protocol):
     needs_labels: bool  # whether `learn` is to be called: for what it takes from the labels, or to check them
 
     def labelled(self, y: Tensor) -> Tensor:
-        """bool [S]: whether each seed has a label."""
+        """Returns bool [S]: whether each seed has a label."""
 
     def learn(self, labels: Tensor) -> None:
         """Called with the labels of the training seeds before the first step, to compute class weights or scales."""
@@ -257,7 +257,7 @@ def _shown(facts: Facts) -> str:
 
 
 def _weights(given: Any, count: int, facts: Facts) -> Tensor:
-    """float32 [C]: ones where ``balanced``, which is known when training begins."""
+    """Returns float32 [C]: ones where ``balanced``, which is known when training begins."""
     if given is None or given == "balanced":
         return torch.ones(count)
     if isinstance(given, Mapping):
@@ -389,7 +389,7 @@ def update_metric(metric: Any, scores: Tensor, targets: Tensor) -> None:
 
 
 def only_checks(module: Any) -> bool:
-    """Whether the Trainer checks a few batches before training: these may be of one class, of which torchmetrics warns, so
+    """Tells whether the Trainer checks a few batches before training: these may be of one class, of which torchmetrics warns, so
     metrics are updated and not computed."""
     return bool(getattr(module._trainer, "sanity_checking", False))
 

@@ -1,5 +1,5 @@
-"""A user's data in, a partition folder out: sources, assignment of nodes to parts, the writing of arrays, hotness,
-copies.
+"""Makes a partition folder from a user's data: sources, assignment of nodes to parts, the writing of arrays, hotness, and
+copies of folders.
 
 `open_source` recognises what the user has (a PyG data set or `Data`, OGB, tables of Parquet or CSV, ``.npz``, folders
 of ``.npy``, scipy) and reads it as a `GraphSource`: blocks of edges and rows, never the whole. `partition_graph` then

@@ -1,7 +1,8 @@
-"""Copies partition folders from wherever fsspec reads, and checks every piece by its hash in the manifest.
+"""Copies partition folders from any place that fsspec reads, and checks every piece by its hash in the manifest.
 
-A copy grows in ``FOLDER.partial``, which gets its name when it is complete. Nothing else records how far it is: a copy that goes
-on reads the pieces that are there and fetches those whose hashes are not the manifest's, so no end and no damage goes unseen.
+A copy is written to ``FOLDER.partial``, which is renamed when it is complete. There is no record of its progress: a copy that is
+resumed reads the pieces on disk and fetches those whose hashes differ from the manifest's. So a piece that was cut off by a kill,
+or damaged since, is always found.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Pulled:
-    """The result of a copy. files, bytes: those that are wanted.  fetched: bytes read from the source, broken ones, too."""
+    """The result of a copy. files, bytes: number and size of the requested files.  fetched: bytes read from the source, broken
+    pieces included."""
 
     folder: Path
     files: int
@@ -71,26 +73,26 @@ def pull_partition(
 ) -> Pulled:
     """Copies a partition into ``folder``, which appears when it is complete.
 
-    A copy that was ended goes on where it was. Into a copy that exists, parts that it lacks are added; its own files are not
-    read again.
+    A copy that was interrupted is resumed. To a copy that exists, missing parts are added; its own files are not read again.
 
     Args:
         source: A folder, or a URL of fsspec.
         folder: Folder of the copy.
-        parts: Numbers of the parts that are wanted; None: all. Files that all hosts need come always.
+        parts: Numbers of the parts to copy; None: all. Files that all hosts need are always copied.
         progress: Whether to show a progress bar. None: on a terminal.
         timeout_s: How long to wait for another process that writes the same folder, in seconds.
 
     Raises:
         PartitionError: For a source that is damaged, lacks hashes or is another partition than that in ``folder``; for a full
-            disk; for a piece that came broken three times. What came before stays, and the next call goes on from there.
-        OptionError: For parts that there are not, or the address of a graph server.
+            disk; for a piece that arrived broken three times. Complete pieces stay, and the next call goes on from there.
+        OptionError: For parts that do not exist, or the address of a graph server.
     """
     store, target = CopySource(source), Path(folder)
     manifest = store.manifest()
     wanted = wanted_files(manifest, parts)
     _check_entries(store.name, wanted)
     with exclusive(target, timeout_s):
+        # Under the lock: another process may have completed the copy while this one waited.
         there = _require_same(manifest, store.name, target)
         copy = _Copy(store, target.with_name(f"{target.name}.partial"))
         copy.require_ours(manifest)
@@ -105,7 +107,7 @@ def pull_partition(
 
 
 class CopySource:
-    """A folder of fsspec's: local, in an object store, on another host. Threads may share it."""
+    """A folder that fsspec reads: local, in an object store, on another host. Thread-safe."""
 
     def __init__(self, source: str | Path) -> None:
         import fsspec  # type: ignore[import-untyped]
@@ -118,7 +120,7 @@ class CopySource:
             raise PartitionError(f"{self.name}: it cannot be opened ({_one_line(error)}).") from error
 
     def manifest(self) -> Manifest:
-        """Raises `PartitionError` where there is none."""
+        """Reads the manifest. Raises `PartitionError` if there is none."""
         path = f"{self.name}/{MANIFEST}"
         try:
             raw = parse_json(self._files.cat_file(f"{self._folder}/{MANIFEST}"))
@@ -131,7 +133,7 @@ class CopySource:
         return Manifest.parse(raw, path)
 
     def read(self, path: str, begin: int, end: int) -> bytes:
-        """Bytes of a file; fewer at its end. Raises `PartitionError`."""
+        """Reads the bytes [begin, end) of a file; fewer at its end. Raises `PartitionError`."""
         try:
             return bytes(self._files.cat_file(f"{self._folder}/{path}", start=begin, end=end))
         except Exception as error:  # as above
@@ -161,7 +163,7 @@ def _check_entries(name: str, wanted: dict[str, ArrayEntry]) -> None:
 
 
 def _require_same(manifest: Manifest, name: str, target: Path) -> bool:
-    """Whether ``target`` has this partition. Raises `PartitionError` if it has something else."""
+    """Tells whether ``target`` exists and has this partition. Raises `PartitionError` if it has other contents."""
     if not (target / MANIFEST).exists():
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise PartitionError(f"{target}: there is something that is no partition. Choose another folder.")
@@ -184,7 +186,7 @@ def _has(folder: Path, path: str, entry: ArrayEntry) -> bool:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Bytes ``begin`` to ``end`` of a file, with the header, of ``skip`` bytes, before the first; the digest is without it."""
+    """Bytes ``begin`` to ``end`` of a file. The first piece has ``skip`` bytes of header, which are not part of the digest."""
 
     path: str
     entry: ArrayEntry
@@ -212,7 +214,7 @@ def _pieces(files: dict[str, ArrayEntry]) -> Iterator[_Piece]:
 
 @contextmanager
 def _not_ours_speaks(file: Path) -> Iterator[None]:
-    """Turns the error of `open_below` for links and the like, which somebody else has put there, into a `PartitionError`."""
+    """Turns the error of `open_below` for links and other foreign files into a `PartitionError`."""
     try:
         yield
     except OSError as error:
@@ -230,7 +232,7 @@ class _Copy:
         self._lock = threading.Lock()  # of `fetched`
 
     def require_ours(self, manifest: Manifest) -> None:
-        """Raises `PartitionError` for a folder of the user's by this name, which would go with the copy."""
+        """Raises `PartitionError` for a folder of the user's with this name, which the copy would delete."""
         if self._folder.is_symlink():
             return  # `run` refuses it
         for path in self._folder.rglob("*"):
@@ -241,7 +243,7 @@ class _Copy:
                 )
 
     def run(self, files: dict[str, ArrayEntry], progress: Progress) -> None:
-        """Makes all ``files`` complete."""
+        """Fetches the missing pieces of all ``files``."""
         with suppress(FileExistsError):
             self._folder.mkdir()
         with _not_ours_speaks(self._folder):
@@ -255,6 +257,8 @@ class _Copy:
                 "folder, or copy fewer parts."
             )
         advice = "copy elsewhere; the same command goes on from what is here"
+        # Files get their full size first, so that threads may write pieces at any offset. Pieces that are not written yet
+        # are zeros, whose digests do not match, so a resumed copy fetches them.
         with disk_full_speaks(self._folder, needed, advice), progress.phase("copying", needed, "B") as done:
             self._set_sizes(files)
 
@@ -267,7 +271,7 @@ class _Copy:
             check_header(self._folder, path, entry, links=False)  # which no digest covers
 
     def _left(self, files: dict[str, ArrayEntry], progress: Progress) -> list[_Piece]:
-        """The pieces that are not on disk, or are not what their digests say."""
+        """Returns the pieces that are missing on disk, or differ from their digests."""
         pieces = list(_pieces(files))
         there = [piece for piece in pieces if os.path.lexists(self._folder / piece.path)]
         with progress.phase("checking what is there", sum(piece.size for piece in there), "B") as done:
@@ -317,14 +321,13 @@ class _Copy:
             while data:
                 written = os.pwrite(stream.fileno(), data, begin)
                 data, begin = data[written:], begin + written
-            os.fdatasync(stream.fileno())
+            os.fdatasync(stream.fileno())  # a power cut after the rename must not leave a whole folder with empty files
 
     def become(self, target: Path, manifest: Manifest, files: dict[str, ArrayEntry]) -> None:
-        """Gives the folder, in which ``files`` are complete, its manifest and its name."""
+        """Writes the manifest into the folder, in which ``files`` are complete, and renames it to ``target``."""
         for path in [each for each in self._folder.rglob("*") if not each.is_dir()]:
-            if (
-                str(path.relative_to(self._folder)) not in files
-            ):  # of other parts, or of a copy that was killed in its last step
+            # Others belong to other parts, or to a copy that was killed in its last step.
+            if str(path.relative_to(self._folder)) not in files:
                 path.unlink()
                 with suppress(OSError):
                     os.removedirs(path.parent)  # those that are empty

@@ -1,4 +1,5 @@
-"""One writer at a time, and no half-written folder: a lock, a temporary folder beside the target, a rename."""
+"""Ensures that a folder has one writer at a time and is never half-written: by a lock, a temporary folder beside the target, and
+a rename."""
 
 from __future__ import annotations
 
@@ -33,6 +34,8 @@ def exclusive(target: Path, timeout_s: float, part: int | None = None) -> Iterat
     try:
         yield
     finally:
+        # Removed while the lock is held: after `close` another process may hold it already. One that waits for the removed
+        # file notices it by `_is_same`.
         path.unlink(missing_ok=True)
         os.close(fd)
 
@@ -69,7 +72,7 @@ def _is_same(fd: int, path: Path) -> bool:
 
 @contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
-    """A temporary folder that is renamed to ``target`` if the block succeeds and removed if it fails.
+    """Yields a temporary folder that is renamed to ``target`` if the block succeeds and removed if it fails.
 
     Call it with the lock held: temporary folders of killed runs are removed first.
     """
@@ -80,7 +83,8 @@ def whole_folder(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def folder_beside(target: Path, part: int | None = None) -> Iterator[Path]:
-    """A temporary folder beside ``target``, to move files from. Call it with the lock (of the part, if given) held."""
+    """Yields a temporary folder beside ``target``, on the same file system, so that files can be moved from it by a rename. Call
+    it with the lock (of the part, if given) held."""
     with _temporary(target.with_name(_name(target, part))) as temporary:
         temporary.mkdir()
         yield temporary
@@ -94,7 +98,7 @@ def remove_part_folders(target: Path) -> None:
 
 @contextmanager
 def whole_file(target: Path) -> Iterator[Path]:
-    """As `whole_folder`, for a single file."""
+    """Yields the path of a temporary file that replaces ``target`` if the block succeeds and is removed if it fails."""
     with _temporary(target) as temporary:
         yield temporary
         os.replace(temporary, target)
@@ -120,7 +124,8 @@ def _remove(path: Path) -> None:
 
 
 def _abandoned(path: Path) -> bool:
-    """Whether the process whose id ends a temporary name is gone. This process's own id means a dead process that had it."""
+    """Tells whether the process whose id ends a temporary name is gone. This process's own id means a dead process that had
+    it."""
     pid = path.name.rpartition("-")[2]
     if not pid.isdigit():
         return False

@@ -1,4 +1,4 @@
-"""A graph as a partition in the memory of this host: one part, its nodes in the user's order, and no folder."""
+"""Makes a partition in the memory of this host, without a folder: one part, with its nodes in the user's order."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def partition_in_memory(
     time_attr: str | None = None,
     made_by: Mapping[str, Any] | None = None,
 ) -> LocalPartition:
-    """The graph of a source as it would be read from a folder: loaders draw the same neighbours. Its arrays are copies, whose
-    size is logged; they are freed with the last object that views them.
+    """Loads the graph of a source as a partition, from which loaders draw the same neighbours as from a folder. Its arrays are
+    copies, whose size is logged; they are freed with the last object that views them.
 
     weights, time_attr: as in `PartitionOptions`.  made_by: further entries of the manifest.
 
-    Raises `DataError` for edges of nodes that do not exist and for weights and times that are none; `OptionError` for names of
-    attributes that the graph does not have; MemoryError where the host has too little memory.
+    Raises `DataError` for edges of nodes that do not exist and for invalid weights and times; `OptionError` for names of
+    attributes that the graph does not have; MemoryError if the host has too little memory.
 
     Example:
         >>> partition = partition_in_memory(open_source("graph.npz", "data"))
@@ -68,7 +68,7 @@ def partition_in_memory(
 
 
 class _InMemory:
-    """The arrays of a graph on their way into memory."""
+    """Copies the arrays of a graph into memory."""
 
     def __init__(self, graph: StoredGraph, made_by: Mapping[str, Any]) -> None:
         self._graph, self._storage = graph, graph.storage
@@ -168,7 +168,7 @@ class _InMemory:
 
 
 class _MemoryWriter:
-    """Streams rows into an array that is there already."""
+    """Streams rows into an existing array."""
 
     def __init__(self, path: str, array: np.ndarray) -> None:
         self.path, self._array, self._rows = path, array, 0

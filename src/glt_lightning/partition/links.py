@@ -1,4 +1,4 @@
-"""Pairs of nodes as hashes, whatever the direction and the number of edges between them; pairs without an edge."""
+"""Pairs of nodes as hashes that do not depend on the direction and number of edges between them; pairs without an edge."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Pairs:
     """The pairs of one edge type, by hashes that depend on the seed.
 
     counts: number of source and of destination nodes.
-    one_type: whether both ends are of one node type; (u, v) and (v, u) are then one pair, and (u, u) is none.
+    one_type: both ends are of one node type: (u, v) and (v, u) are then one pair, and (u, u) is no pair.
     """
 
     counts: tuple[int, int]
@@ -32,12 +32,12 @@ class Pairs:
 
     @property
     def possible(self) -> int:
-        """How many pairs there are, with and without an edge."""
+        """Number of pairs, with and without an edge."""
         sources, destinations = self.counts
         return sources * (sources - 1) // 2 if self.one_type else sources * destinations
 
     def hashes(self, sources: np.ndarray, destinations: np.ndarray) -> np.ndarray:
-        """uint64 [E]: equal where the pair is, and nowhere else: `mix64` is a bijection."""
+        """Returns uint64 [E], hashes that are equal exactly for equal pairs, since `mix64` is a bijection."""
         low, high = sources, destinations
         if self.one_type:
             low, high = np.minimum(sources, destinations), np.maximum(sources, destinations)
@@ -45,11 +45,12 @@ class Pairs:
         return mix64(mix64(code) ^ self._key(_PAIRS))
 
     def is_pair(self, sources: np.ndarray, destinations: np.ndarray) -> np.ndarray:
-        """bool [E]: whether an edge joins two nodes; all but loops."""
+        """Returns bool [E]: False for self-loops."""
         return sources != destinations if self.one_type else np.ones(len(sources), bool)
 
     def without_edge(self, count: int, linked: np.ndarray) -> np.ndarray:
-        """int64 [2, count]: distinct pairs, in either direction where both ends are of one type, none of them in ``linked``.
+        """Returns int64 [2, count]: distinct pairs, in either direction where both ends are of one type, none of them in
+        ``linked``.
 
         linked: uint64, sorted and distinct hashes.  Raises `DataError` where there are fewer.
         """
@@ -63,7 +64,7 @@ class Pairs:
         return self._draw(count, linked) if self.possible > 2 * (len(linked) + count) else self._choose(count, linked)
 
     def _draw(self, count: int, linked: np.ndarray) -> np.ndarray:
-        """The first ``count`` trials of a stream that are neither loops, nor in ``linked``, nor pairs for a second time."""
+        """Draws ``count`` pairs: the first trials of a stream that are neither self-loops, nor in ``linked``, nor repeated."""
         pairs, hashes, trials = np.empty((2, 0), np.int64), np.empty(0, np.uint64), 0
         while len(hashes) < count:
             size = 2 * (count - len(hashes)) + 64
@@ -80,7 +81,7 @@ class Pairs:
         return pairs[:, :count]
 
     def _choose(self, count: int, linked: np.ndarray) -> np.ndarray:
-        """``count`` of all pairs that are not in ``linked``, for graphs in which trials would mostly fail."""
+        """Draws ``count`` pairs from a list of all pairs that are not in ``linked``: for dense graphs, where most trials fail."""
         sources, destinations = self.counts
         square = np.indices((sources, destinations)).reshape(2, -1)
         pairs = square[:, square[0] < square[1]] if self.one_type else square
@@ -94,7 +95,7 @@ class Pairs:
         return chosen
 
     def _trials(self, begin: int, size: int) -> np.ndarray:
-        """int64 [2, size]: trials ``begin``, ``begin + 1``, ... of sources and destinations, uniform over the nodes."""
+        """Returns int64 [2, size]: trials ``begin``, ``begin + 1``, ... of sources and destinations, uniform over the nodes."""
         counter = np.arange(begin + 1, begin + size + 1, dtype=np.uint64) * np.uint64(GOLDEN) + self._key(_DRAWS)
         bits = [mix64(counter), mix64(mix64(counter) + np.uint64(GOLDEN))]
         return np.stack([_below(each, n) for each, n in zip(bits, self.counts, strict=True)])
@@ -104,13 +105,13 @@ class Pairs:
 
 
 def _below(bits: np.ndarray, n: int) -> np.ndarray:
-    """int64: 64 random bits times n, the high 64 bits of it; n < 2^32."""
+    """Returns int64, uniform in [0, n): the high 64 bits of the product of 64 random bits and n < 2^32."""
     high, low = bits >> np.uint64(32), bits & np.uint64(MOST_NODES - 1)
     return ((high * np.uint64(n) + (low * np.uint64(n) >> np.uint64(32))) >> np.uint64(32)).astype(np.int64)
 
 
 def contains(sorted_values: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """bool: for each of ``values``, whether it is in the sorted array."""
+    """Returns bool: True for ``values`` that are in the sorted array."""
     found = np.zeros(len(values), bool)
     if len(sorted_values):
         order = np.argsort(values)  # 1 M unsorted values take 0.7 s to search for among 3 M, sorted ones 0.04 s
@@ -121,9 +122,10 @@ def contains(sorted_values: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def grouped(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(distinct values in ascending order, positions in the order of values, where in these each value begins).
+    """Groups values. Returns the distinct values in ascending order, the positions in the order of values, and the index in
+    these at which each value begins.
 
-    numpy.unique takes 2.4 s for 3 M values, as it hashes them; sorting takes 0.1 s.
+    numpy.unique takes 2.4 s for 3 M values, since it hashes them; sorting takes 0.1 s.
     """
     order = np.argsort(values)
     ordered = values[order]
@@ -132,7 +134,7 @@ def grouped(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def checked_edges(name: str, edge_index: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-    """int64 [2, E]. Raises `DataError` for another shape or dtype, or ids that no node has."""
+    """Returns int64 [2, E]. Raises `DataError` for another shape or dtype, or ids that no node has."""
     edges = np.asarray(edge_index)
     if edges.ndim != 2 or len(edges) != 2 or edges.dtype.kind not in "iu":
         raise DataError(f"{name}: expected integers [2, E], got {edges.dtype} {list(edges.shape)}.")
@@ -151,7 +153,7 @@ _SPLITS = ("train", "val", "test")
 
 @dataclass(frozen=True)
 class LinkSplit:
-    """What `random_link_split` returns: the edges to predict, and the split of each stored edge.
+    """The result of `random_link_split`: the edges to predict, and the split of each stored edge.
 
     Attributes:
         edge_splits: ``train``, ``val``, ``test`` -> ``edge`` int64 [2, S], user ids, each linked pair once. ``val`` and
@@ -188,9 +190,9 @@ def random_link_split(
     """Splits edges at random into training, validation and test edges that share no pair of nodes.
 
     All edges between two nodes, in either direction, parallel or of the reverse edge type, are in one split. So message passing
-    over the stored edges of ``train`` never crosses a pair that is to be predicted. Negatives are pairs without any edge,
-    each once in whatever direction, and are not shared by ``val`` and ``test``. The split depends on user ids and the seed,
-    not on the order of the edges.
+    over the stored edges of ``train`` never crosses a pair that is to be predicted. Negatives are distinct pairs without any
+    edge in either direction, and ``val`` and ``test`` share none. The split depends on user ids and the seed, not on the
+    order of the edges.
 
     Args:
         edge_index: Integers [2, E], sources and destinations, user ids; the edges to predict. Loops stay training edges and
@@ -254,10 +256,10 @@ def _is_int(given: Any) -> bool:
 
 
 def _one_of_each(edges: np.ndarray, hashes: np.ndarray, one_type: bool) -> tuple[np.ndarray, np.ndarray]:
-    """(distinct hashes in ascending order, the column that stands for each).
+    """Chooses one edge of each pair. Returns the distinct hashes in ascending order, and the column chosen for each.
 
-    It is the first of the edges in one direction. Which one is random where both are stored: if targets ran from the
-    lower to the higher id, and negatives in either direction, a model could tell them apart by that.
+    It is the first edge in one direction. The direction is random if both are stored: if targets always ran from the lower to
+    the higher id, and negatives in either direction, a model could tell them apart by that.
     """
     distinct, order, starts = grouped(hashes)
     if not len(order):
@@ -270,7 +272,8 @@ def _one_of_each(edges: np.ndarray, hashes: np.ndarray, one_type: bool) -> tuple
 
 
 def _split_of(hashes: np.ndarray, linked: np.ndarray, limits: np.ndarray) -> np.ndarray:
-    """int8 [E]: 0 train, 1 val, 2 test. There is a pair behind the last limit: one of train."""
+    """Returns int8 [E]: 0 train, 1 val, 2 test. limits: positions in ``linked`` at which test and val end; at least one pair
+    of train follows."""
     test, held_out = linked[limits]
     split: np.ndarray = (hashes < test).astype(np.int8)
     split += hashes < held_out

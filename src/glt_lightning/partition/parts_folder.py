@@ -1,4 +1,4 @@
-"""A partition folder that is filled part by part, by any number of processes; the last part brings the manifest."""
+"""A partition folder that any number of processes fill part by part; the process that adds the last part writes the manifest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WHOLE = ("splits", "nodes", "edge_splits", "tables")  # folders that belong to 
 
 
 def is_begun(target: Path) -> bool:
-    """Whether the folder has parts, or the folders that are written before them, and no manifest yet."""
+    """Tells whether the folder has parts, or the folders that are written before them, and no manifest yet."""
     if not target.is_dir() or (target / MANIFEST).exists():
         return False
     names = {path.name for path in target.iterdir()}

@@ -174,8 +174,8 @@ def reuse(target: Path, made: Mapping[str, Any]) -> Manifest:
 def follow_batches(
     options: PartitionOptions, folder: Path, num_neighbors: Fanouts | None = None, batch_size: int | None = None
 ) -> PartitionOptions:
-    """The options, with the fan-outs and the batch size of the partition in ``folder`` where they have none, if there is one
-    or a part of one; else with these, of the batches of training.
+    """Completes options that have no fan-outs or batch size: with those of the partition in ``folder``, if there is one or a
+    part of one; else with ``num_neighbors`` and ``batch_size``, those of training.
 
     A partition is not made anew for other batches: its ranking hardly changes with them, and making it may take hours.
     """

@@ -198,7 +198,7 @@ def _label_of(source: GraphSource, node_type: NodeType, node: int, label: object
 
 
 def _numbered(rows: Rows) -> Iterator[tuple[int, np.ndarray]]:
-    """(index of the first row, rows) of each chunk."""
+    """Yields (index of the first row, rows), a chunk at a time."""
     begin = 0
     for chunk in row_chunks(rows):
         yield begin, chunk

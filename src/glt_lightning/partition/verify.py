@@ -46,9 +46,9 @@ class Verified:
 
 
 def verify_partition(folder: Path, progress: Progress, parts: Sequence[int] | None = None) -> Verified:
-    """Reads all files, or those that a host with some parts has: these parts, and what all hosts need.
+    """Verifies all files, or the files of a host with some parts: these parts, and the files that all hosts need.
 
-    Raises `PartitionError` that names the first damaged file and its damage, `OptionError` for parts that there are not.
+    Raises `PartitionError` with the first damaged file and its damage, `OptionError` for parts that do not exist.
     """
     manifest = Manifest.load(folder)  # bounds, shapes and sums of counts are checked here
     files = wanted_files(manifest, parts)
@@ -74,7 +74,7 @@ def verify_partition(folder: Path, progress: Progress, parts: Sequence[int] | No
 
 
 def wanted_files(manifest: Manifest, parts: Sequence[int] | None) -> dict[str, ArrayEntry]:
-    """The files of some parts, and those that all hosts need. Raises `OptionError` for parts that there are not."""
+    """Returns the files of some parts, and those that all hosts need. Raises `OptionError` for parts that do not exist."""
     if parts is None:
         return dict(manifest.arrays)
     unknown = sorted(set(parts) - set(range(manifest.num_parts)))
@@ -93,8 +93,8 @@ def hash_partition(folder: str | Path, progress: Progress, timeout_s: float = LO
     """Adds the hashes of chunks to the manifest of a finished partition; returns the number of files that lacked them.
 
     Each file is compared with its checksum. Nothing else of the manifest changes, so processes that use the folder go on.
-    timeout_s: for another process that writes the folder.  Raises `PartitionError` for a file that is missing or damaged, or a
-    folder that is not writable.
+    timeout_s: the wait for another process that writes the folder.  Raises `PartitionError` for a file that is missing or
+    damaged, or a folder that is not writable.
     """
     target = Path(folder)
     Manifest.load(target)  # before a lock is made beside something that is no partition
@@ -111,7 +111,7 @@ def hash_partition(folder: str | Path, progress: Progress, timeout_s: float = LO
 
 
 class _Check:
-    """Checks of the contents of files whose checksums match the manifest. parts, files: those that are there."""
+    """Checks of the contents of files whose checksums match the manifest. parts, files: the existing ones."""
 
     def __init__(
         self, folder: Path, manifest: Manifest, parts: tuple[int, ...], files: Mapping[str, ArrayEntry]
@@ -162,7 +162,7 @@ class _Check:
 
     def edges(self, done: Callable[[int], object]) -> None:
         """Requires that row pointers ascend from 0 to the number of edges, sources are nodes of the source type, and edge ids
-        are not negative. Prefix sums of weights ascend within each row, from at least 0, and so do times, from any."""
+        are not negative; prefix sums of weights ascend within each row, from at least 0, and times from any value."""
         schema = self._manifest.schema
         for r, source in enumerate(schema.source_types()):
             first, end = self._manifest.offsets[source : source + 2]
@@ -257,7 +257,7 @@ class _Check:
             self._damaged(path, "it lists a node twice")
 
     def _chunks(self, path: str) -> Iterator[tuple[int, np.ndarray]]:
-        """(position of the first entry, entries) of an array, chunk by chunk."""
+        """Yields (position of the first entry, entries) of an array, a chunk at a time."""
         array = open_array(self._folder, path, self._manifest.arrays[path])
         for begin in range(0, len(array), _CHUNK):
             yield begin, array[begin : begin + _CHUNK]

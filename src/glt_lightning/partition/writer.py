@@ -1,4 +1,4 @@
-"""From a user's graph to a partition folder."""
+"""Writes a user's graph as a partition folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def made_by(
     wide_ids: bool = False,
     assigner: Assigner | None = None,
 ) -> dict[str, Any]:
-    """The options and the hash of the data that determine a partition: recorded in its manifest and hashed in its name.
+    """Returns the options and the hash of the data that determine a partition. They are recorded in its manifest and hashed in
+    its name.
 
     assigner: as in `partition_graph`.
     """
@@ -78,10 +79,10 @@ def partition_dir(
     normalize: Normalize,
     splits: Mapping[str, Any] | None = None,
 ) -> Path:
-    """The folder of a partition: ``options.dir``, else a folder below ``root`` named after the data and the options.
+    """Returns the folder of a partition: ``options.dir``, else a folder below ``root`` named after the data and the options.
 
-    Where fan-outs and batch size are not given, the name does not depend on them, so that a run with other batches finds the
-    partition that exists.
+    Without given fan-outs and batch size the name does not depend on them, so that a run with other batches finds the existing
+    partition.
 
     Args:
         root: Folder of downloads and partitions.
@@ -137,7 +138,7 @@ def partition_graph(
         normalize: ``none``, ``rows`` or ``standardize``, for ``x``.
         splits: Seeds by name (``train``, ``val``, ``test``) in place of those of the source: ids, or (node type, ids).
         progress: Whether to show a progress bar. None: on a terminal.
-        wide_ids: Store ids as int64 also where int32 would do.
+        wide_ids: Store ids as int64, even if int32 suffices.
         timeout_s: How long to wait for another process that writes the same folder, in seconds.
         assigner: Assigns nodes to parts. None: the algorithm that ``options.algorithm`` names.
 
@@ -183,7 +184,7 @@ def partition_parts(
     timeout_s: float = LOCK_TIMEOUT_S,
     assigner: Assigner | None = None,
 ) -> Manifest | None:
-    """Writes those of ``parts`` that ``out_dir`` lacks; returns the manifest, or None while parts are missing.
+    """Writes the parts among ``parts`` that ``out_dir`` lacks. Returns the manifest, or None while parts are missing.
 
     Other processes, on any host, may write other parts into the same folder at the same time. The process that adds the last
     part also writes the manifest.

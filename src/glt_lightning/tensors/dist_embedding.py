@@ -111,7 +111,7 @@ class DistEmbedding(nn.Module):
 
     @property
     def is_attached(self) -> bool:
-        """Whether there is a table."""
+        """True if there is a table."""
         return self._rows is not None
 
     def attach(self, graph: DistGraph, name: str = "embedding") -> None:
@@ -188,7 +188,8 @@ class DistEmbedding(nn.Module):
     # Lookups
 
     def forward(self, rows: Any) -> Tensor:
-        """float32 [*, embedding_dim] of rows int64 [*], numbers of nodes in the type, or of the nodes of a batch (``row``)."""
+        """Returns float32 [*, embedding_dim] of rows int64 [*], numbers of nodes in the type, or of the nodes of a batch
+        (``row``)."""
         values: Tensor = self._look_up(rows if isinstance(rows, Tensor) else self._rows_of(rows))
         return values
 

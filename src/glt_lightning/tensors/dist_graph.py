@@ -192,19 +192,21 @@ class DistGraph:
         return found[0]
 
     def rows_of(self, user_ids: Any, node_type: NodeType | None = None) -> Tensor:
-        """int64 [n]: the rows of nodes by the user's ids."""
+        """Returns int64 [n]: the rows of nodes by the user's ids."""
         space = self.space(node_type, "node")
         return torch.from_numpy(self._reader.rows_of(space, rows_of_index(user_ids, space.num_rows)))
 
     def user_ids(self, rows: Any, of: NodeType | EdgeType | None = None) -> Tensor:
-        """int64 [n]: the user's ids of nodes, as ``n_id``; of edges the columns of the user's ``edge_index``, as ``e_id``."""
+        """Returns int64 [n]: the user's ids of nodes, as ``n_id``; of edges the columns of the user's ``edge_index``, as
+        ``e_id``."""
         space = self.space(of, "node" if of is None else None)
         return torch.from_numpy(self._reader.user_ids(space, rows_of_index(rows, space.num_rows)))
 
     # Neighbours
 
     def edges_into(self, space: RowSpace, part: int) -> np.ndarray | None:
-        """int64 [rows of the part]: edges of all types into each row of a node type; None where the part is not mapped here."""
+        """Returns int64 [rows of the part]: edges of all types into each row of a node type; None where the part is not mapped
+        here."""
         return self._reader.edges_into(space, part)
 
     def sample_neighbors(
@@ -261,7 +263,8 @@ class DistGraph:
         prob: str | None = None,
         key: int = 0,
     ) -> Tensor:
-        """int64 [n, walks, length + 1]: the rows that random walks come to, from ``rows`` [n] on; -1 behind the end of a walk.
+        """Returns int64 [n, walks, length + 1]: the rows that random walks come to, from ``rows`` [n] on; -1 behind the end of a
+        walk.
 
         A step leads from a node to the source of one of the edges into it, as neighbours are sampled; at a node without one the
         walk ends. A walk depends on its root, its number and the key alone, however the graph is partitioned.

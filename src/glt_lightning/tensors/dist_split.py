@@ -109,7 +109,7 @@ def _split(
 
 
 def _selected(given: Any, space: RowSpace, kind: str) -> np.ndarray:
-    """int64 [n], ascending, each once."""
+    """Returns int64 [n], ascending, each once."""
     if not isinstance(given, DistTensor):
         rows = np.unique(rows_of_index(given, space.num_rows))
         space.parts_of(rows)  # raises for a row that there is not

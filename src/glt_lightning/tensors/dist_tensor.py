@@ -278,7 +278,8 @@ def to_tensor(array: np.ndarray, kind: ValueType) -> Tensor:
 
 
 def rows_of_index(index: Any, count: int) -> np.ndarray:
-    """int64 [n]: the rows that an index names: integers, a slice, a mask [count]. Raises `DataError` for anything else."""
+    """Returns int64 [n]: the rows that an index names: integers, a slice, a mask [count]. Raises `DataError` for anything
+    else."""
     if isinstance(index, slice):
         return np.arange(*index.indices(count), dtype=np.int64)
     ids = np.asarray(to_array(index) if isinstance(index, Tensor) else index)

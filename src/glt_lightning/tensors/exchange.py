@@ -33,7 +33,7 @@ class Exchange(Protocol):
         """Sends each row to the rank ``target`` int [n]. Returns what each rank has sent to this one, in rank order."""
 
     def gather(self, numbers: np.ndarray) -> np.ndarray:
-        """float64 [k] of each rank -> [ranks, k], on every rank."""
+        """Returns float64 [k] of each rank -> [ranks, k], on every rank."""
 
     def barrier(self) -> None:
         """Waits for all ranks."""
@@ -150,7 +150,7 @@ class Held:
         self.states: dict[str, SharedTable] = {}
 
     def lies_as(self, homes: Homes) -> bool:
-        """Whether each row lies on the same host and has the same applier under ``homes``."""
+        """Tells whether each row lies on the same host and has the same applier under ``homes``."""
         mine = self.table.homes
         return (mine.host_of_part, mine.host_of_rank) == (homes.host_of_part, homes.host_of_rank)
 
@@ -182,14 +182,14 @@ class EmbeddingRows:
         return self.held.states
 
     def order(self) -> np.ndarray:
-        """int64 [N]: the row of each user id."""
+        """Returns int64 [N]: the row of each user id."""
         rows = np.arange(self.space.num_rows)
         found = np.empty_like(rows)
         found[self.held.ids.read(rows)] = rows
         return found
 
     def home_of(self, rows: np.ndarray) -> np.ndarray:
-        """int32 [n]: the rank that applies the updates of each row."""
+        """Returns int32 [n]: the rank that applies the updates of each row."""
         return self.tables.homes.appliers(self.space, rows)
 
     def renew_states(self, row_shapes: Mapping[str, tuple[np.dtype, tuple[int, ...]]]) -> dict[str, SharedTable]:

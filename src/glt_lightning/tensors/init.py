@@ -73,7 +73,7 @@ def fill(
 
 
 def bits_of(seed: int, name: str, user_ids: np.ndarray, columns: int) -> np.ndarray:
-    """uint64 [n, columns]: the random bits of each value."""
+    """Returns uint64 [n, columns]: the random bits of each value."""
     rows = streams(role_key(seed, f"tensor {name}"), np.asarray(user_ids, dtype=np.int64))
     steps = np.arange(1, columns + 1, dtype=np.uint64) * np.uint64(GOLDEN)
     return mix64(np.add.outer(rows, steps))

@@ -112,8 +112,8 @@ class GraphReader:
     # Rows
 
     def user_ids(self, space: RowSpace, rows: np.ndarray) -> np.ndarray:
-        """int64 [n]: the user's ids of nodes, or columns of the user's ``edge_index``. Raises `DataError` for a row that there
-        is not."""
+        """Returns int64 [n]: the user's ids of nodes, or columns of the user's ``edge_index``. Raises `DataError` for a row that
+        there is not."""
         space.parts_of(rows)
         return self._gather(space, space.id_name, rows).astype(np.int64)
 
@@ -127,7 +127,8 @@ class GraphReader:
         return np.concatenate([np.empty(0, np.int64), *pieces]).astype(np.int64)
 
     def rows_of(self, space: RowSpace, user_ids: np.ndarray) -> np.ndarray:
-        """int64 [n]: the rows of nodes by the user's ids. Raises `DataError` for an id that there is not, and for edges."""
+        """Returns int64 [n]: the rows of nodes by the user's ids. Raises `DataError` for an id that there is not, and for
+        edges."""
         if space.kind == "edge":
             raise DataError(
                 f"rows_of: of {space.label!r}: the partition has no index of edges by the user's ids; read user_ids of the rows."
@@ -222,8 +223,8 @@ class GraphReader:
     # Neighbours
 
     def edge_ends(self, space: RowSpace, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """int64 [n], int64 [n]: source and destination of edges, as rows of their types. Raises `DataError` for a row that
-        there is not."""
+        """Returns int64 [n], int64 [n]: source and destination of edges, as rows of their types. Raises `DataError` for a row
+        that there is not."""
         space.parts_of(rows)
         ends = self._gather(space, ENDS, rows) if len(rows) else np.empty((0, 2), np.int64)
         types, offsets = self.schema.node_types, self.manifest.offsets
@@ -231,7 +232,7 @@ class GraphReader:
         return src, dst
 
     def has_edges(self, space: RowSpace, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-        """bool [n]: whether there are edges of the type, from rows ``src`` to rows ``dst`` of its node types."""
+        """Returns bool [n]: whether there are edges of the type, from rows ``src`` to rows ``dst`` of its node types."""
         types, offsets = self.schema.node_types, self.manifest.offsets
         of_src, of_dst = (types.index(space.of[end]) for end in (0, 2))
         targets = next(each for each in row_spaces(self.manifest) if each.kind == "node" and each.index == of_dst)
@@ -252,7 +253,7 @@ class GraphReader:
 
     @guarded()
     def edges_into(self, space: RowSpace, part: int) -> np.ndarray | None:
-        """int64 [rows of the part]: edges of all types into each row; None where the part is not mapped here."""
+        """Returns int64 [rows of the part]: edges of all types into each row; None where the part is not mapped here."""
         if self._partition is None or part not in self._partition.parts:
             return None
         into = [r for r, (_, _, dst) in enumerate(self.schema.edge_types) if dst == space.of]

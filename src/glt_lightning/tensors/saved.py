@@ -279,7 +279,7 @@ def open_saved(found: Mapping[str, Any]) -> SavedRows:
 
 
 def is_nonce(found: object) -> bool:
-    """Whether this may be the end of the name of a folder of rows."""
+    """Tells whether this may be the end of the name of a folder of rows."""
     return isinstance(found, str) and found.isalnum() and len(found) <= 64
 
 

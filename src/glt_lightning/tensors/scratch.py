@@ -44,7 +44,7 @@ def on_scratch(shapes: Shapes, meta: Mapping[str, Any], options: TensorOptions) 
 
 
 def lies_in_memory(folder: Path) -> bool:
-    """Whether what is written there takes memory."""
+    """Tells whether what is written there takes memory."""
     return _file_system(folder) in _IN_MEMORY
 
 

@@ -47,7 +47,7 @@ class RowSpace:
         return "n_id" if self.kind == "node" else "edge_ids"
 
     def parts_of(self, rows: np.ndarray) -> np.ndarray:
-        """int64 [n]: the part of each row. Raises `DataError` for a row that there is not."""
+        """Returns int64 [n]: the part of each row. Raises `DataError` for a row that there is not."""
         if len(rows) and not (rows.min() >= 0 and rows.max() < self.num_rows):
             bad = np.flatnonzero((rows < 0) | (rows >= self.num_rows))
             kind = "nodes" if self.kind == "node" else "edges"
@@ -108,7 +108,7 @@ class Homes:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank is the first one of its host."""
+        """True if this rank is the first one of its host."""
         return self.ranks_of(self.host)[0] == self.rank
 
     @cached_property
@@ -122,12 +122,12 @@ class Homes:
         return [part for part, theirs in enumerate(self.host_of_part) if theirs == host]
 
     def hosts_of(self, space: RowSpace, rows: np.ndarray) -> np.ndarray:
-        """int64 [n]: the host that has each row. Raises `DataError` for a row that there is not."""
+        """Returns int64 [n]: the host that has each row. Raises `DataError` for a row that there is not."""
         return np.asarray(np.array(self.host_of_part, dtype=np.int64)[space.parts_of(rows)])
 
     def appliers(self, space: RowSpace, rows: np.ndarray) -> np.ndarray:
-        """int32 [n]: the rank that applies updates of each row: of the host that has it, rank (row mod ranks of the host),
-        since rows lie hottest first and a contiguous range for each rank would give one of them most of the work."""
+        """Returns int32 [n]: the rank that applies updates of each row: of the host that has it, rank (row mod ranks of the
+        host), since rows lie hottest first and a contiguous range for each rank would give one of them most of the work."""
         if len(self.host_of_rank) == 1:
             return np.zeros(len(rows), dtype=np.int32)
         hosts = self.hosts_of(space, rows)
@@ -144,8 +144,8 @@ class Homes:
 def split_rows(
     selected: np.ndarray, space: RowSpace, homes: Homes, rank: int, key: int, *, force_even: bool
 ) -> np.ndarray:
-    """int64 [n], ascending: the rows of one rank. selected: int64, ascending, each once.  key: of the order in which the rows
-    of a host are dealt to its ranks; it depends on the host, not on the rank.
+    """Returns int64 [n], ascending: the rows of one rank. selected: int64, ascending, each once.  key: of the order in which the
+    rows of a host are dealt to its ranks; it depends on the host, not on the rank.
 
     force_even: the rows are put in the order (host, part, row) and cut evenly for the hosts, then for their ranks, so sizes
     differ by at most 1; not the order of rows alone, since part p lies on host p mod hosts, and half of the rows would be

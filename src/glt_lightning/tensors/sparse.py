@@ -47,7 +47,7 @@ class _Trained:
         self.sums = merge_rows(*columns, threads=torch.get_num_threads())
 
     def squares(self, mean: Adjust) -> np.ndarray:
-        """float64 [n]: of the gradient of each row."""
+        """Returns float64 [n]: of the gradient of each row."""
         assert self.sums is not None
         return row_squares(self.sums, mean, threads=torch.get_num_threads())
 

@@ -110,7 +110,7 @@ class SharedTable:
 
     @property
     def on_disk(self) -> bool:
-        """Whether the rows lie in a file, of which memory holds what was used last."""
+        """True if the rows lie in a file, of which memory holds what was used last."""
         return bool(self.memory.meta[ON_DISK])
 
     @property
@@ -245,11 +245,11 @@ class SharedTable:
         return [] if self.remote is None else self.remote.all()
 
     def home_of(self, rows: np.ndarray) -> np.ndarray:
-        """int32 [n]: the rank that applies updates of each row."""
+        """Returns int32 [n]: the rank that applies updates of each row."""
         return self.homes.appliers(self.space, rows)
 
     def position(self, rows: np.ndarray) -> np.ndarray:
-        """int64 [n]: where rows of this host lie in ``own``. Raises `DataError` for rows of another host."""
+        """Returns int64 [n]: where rows of this host lie in ``own``. Raises `DataError` for rows of another host."""
         parts = self.space.parts_of(rows)
         begin = self._begin[parts]
         if len(missing := np.flatnonzero(begin < 0)):

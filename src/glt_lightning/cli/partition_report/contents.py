@@ -188,7 +188,7 @@ def _split(partition: LocalPartition, name: str) -> tuple[int, np.ndarray]:
 
 
 def part_of(manifest: Manifest, node_type: int, gids: np.ndarray) -> np.ndarray:
-    """int64 [n]: the parts that own nodes of a type."""
+    """Returns int64 [n]: the parts that own nodes of a type."""
     bounds = np.asarray(manifest.bounds[node_type][1:-1], dtype=np.int64) + manifest.offsets[node_type]
     return np.searchsorted(bounds, gids, side="right")
 
@@ -247,7 +247,7 @@ class RemoteRanking:
             self._rank.append(rank)
 
     def cached(self, node_type: int, gids: np.ndarray, ratio: float) -> np.ndarray:
-        """bool [n]: whether nodes of a type are in a cache with this share of the nodes of each type."""
+        """Returns bool [n]: whether nodes of a type are in a cache with this share of the nodes of each type."""
         ranks = self._rank[node_type][gids - self._manifest.offsets[node_type]]
         found: np.ndarray = ranks < self.sizes(ratio)[node_type]
         return found

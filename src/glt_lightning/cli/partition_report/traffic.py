@@ -390,5 +390,5 @@ def _link_spec(partition: LocalPartition, options: TrafficOptions) -> LinkSpec:
 
 
 def _is_masked(partition: LocalPartition, edge_type: int) -> bool:
-    """Whether it has edges of validation, which training leaves out by their weight."""
+    """Tells whether it has edges of validation, which training leaves out by their weight."""
     return IN_TRAINING in partition.manifest.weights(edge_type)

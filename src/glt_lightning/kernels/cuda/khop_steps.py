@@ -62,7 +62,7 @@ class RemoteParts:
         self._sources = [(int(view.type_offsets[t]), int(view.type_offsets[t + 1])) for t in view.src_types.tolist()]
 
     def find(self, node_type: int, gids: np.ndarray) -> np.ndarray:
-        """bool [n]: which of the nodes, on the host, are remote."""
+        """Returns bool [n]: which of the nodes, on the host, are remote."""
         return self._is_remote[np.searchsorted(self._inner_bounds[node_type], gids, side="right")]
 
     def join(self, edge_type: int, drawn: Drawn, columns: Sequence[str]) -> Picks:

@@ -157,7 +157,7 @@ class CudaShards:
         return RowsAt(address=shard.data_ptr(), rows=len(shard), dtype=shard.dtype, row_shape=row_shape, keep=shard)
 
     def _strides_of_shards(self) -> np.ndarray:
-        """int64 [P]"""
+        """Returns int64 [P]"""
         strides = [self.row_bytes if s is None or s.stride is None else s.stride for s in self._shards]
         for stride in strides:
             if stride < self.row_bytes or stride % self.stored_dtype.itemsize:
@@ -217,7 +217,7 @@ class CudaNeighborSums:
         )
 
     def result(self) -> np.ndarray:
-        """int64 [N, K]. Waits for the device. Raises `DataError` for a neighbour that is no node."""
+        """Returns int64 [N, K]. Waits for the device. Raises `DataError` for a neighbour that is no node."""
         error = self._error.tolist()
         check(error[0], np.array(error[1:]), "spread rows")
         return self._out.reshape(-1, self._width).cpu().numpy()
@@ -272,7 +272,7 @@ class CudaEdges:
         return torch.arange(self._edges.num_edges, device=self._indptr.device)
 
     def _destinations(self) -> Tensor:
-        """int64 [E]; of edges before the first row or behind the last, any number up to D."""
+        """Returns int64 [E]; of edges before the first row or behind the last, any number up to D."""
         return torch.searchsorted(self._indptr[1:], self._positions(), right=True)
 
     def _by_source(self) -> tuple[Tensor, Tensor, Tensor]:

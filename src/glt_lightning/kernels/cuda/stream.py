@@ -152,7 +152,7 @@ class Kernels:
         return pinned.to(self.device, non_blocking=True)
 
     def new_error(self) -> Tensor:
-        """int64 [5]: where kernels leave a status and its detail."""
+        """Returns int64 [5]: where kernels leave a status and its detail."""
         return self.zeros(5)
 
     def raise_error(self, error: Tensor, what: str) -> None:

@@ -70,7 +70,7 @@ class DeviceWalks:
         self._kernels.run("glt_cuda_walk", graph.address, ctypes.addressof(struct), *arguments)
 
     def under_way(self) -> Tensor:
-        """int64 [m]: those that have steps to take. Waits."""
+        """Returns int64 [m]: those that have steps to take. Waits."""
         return torch.nonzero(self.step < self.rule.length).reshape(-1)
 
     def on_host(self, which: Tensor) -> Walks:

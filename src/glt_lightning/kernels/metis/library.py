@@ -81,7 +81,7 @@ class MetisGraph:
         self.edge_weights = arrays.get("edge_weights")
 
     def cut(self, num_parts: int, *, imbalance: float = 0.03, seed: int = 0) -> np.ndarray:
-        """int32 [N]: a part for each node, few edges between parts. It may leave parts empty when there are few nodes.
+        """Returns int32 [N]: a part for each node, few edges between parts. It may leave parts empty when there are few nodes.
 
         imbalance: each column of weights is balanced up to ``1 + imbalance`` times its mean over the parts.
 
@@ -136,7 +136,7 @@ def metis_parts(
     imbalance: float = 0.03,
     seed: int = 0,
 ) -> np.ndarray:
-    """int32 [N]: the parts of a graph that is copied, for small ones; the arrays as in `MetisGraph`."""
+    """Returns int32 [N]: the parts of a graph that is copied, for small ones; the arrays as in `MetisGraph`."""
     with MetisGraph(weights, len(neighbors), weighted=edge_weights is not None) as graph:
         graph.indptr[:], graph.neighbors[:] = indptr, neighbors
         if edge_weights is not None:

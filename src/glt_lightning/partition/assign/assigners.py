@@ -20,7 +20,8 @@ _BLOCK = 10_000  # ids per part; GLT's default chunk_size
 
 
 class FrequencyAssigner(Assigner):
-    """Probabilities are the expected accesses per batch (`inclusion`)."""
+    """Gives each part the nodes that its batches access most in comparison with those of other parts (`inclusion`). Parts have
+    equal sizes."""
 
     def assign(self, graph: GraphToPartition) -> Assignment:
         if "train" not in graph.splits or not len(graph.splits["train"][1]):
@@ -35,7 +36,7 @@ class FrequencyAssigner(Assigner):
 
 
 def frequency_parts(wanted: np.ndarray, block: int = _BLOCK) -> np.ndarray:
-    """int32 [N]: a part for each node. wanted: float [N, P], expected accesses of each node by each part's seeds."""
+    """Returns int32 [N]: a part for each node. wanted: float [N, P], expected accesses of each node by each part's seeds."""
     num_nodes, num_parts = wanted.shape
     parts = np.empty(num_nodes, np.int32)
     for number, begin in enumerate(range(0, num_nodes, block * num_parts)):
@@ -55,7 +56,8 @@ def frequency_parts(wanted: np.ndarray, block: int = _BLOCK) -> np.ndarray:
 
 
 class MetisAssigner(Assigner):
-    """All edge types count the same, in both directions. Balances what DGL's ``partition_graph`` can balance."""
+    """Partitions by METIS. All edge types count the same, in both directions; the balance constraints are those of DGL's
+    ``partition_graph``."""
 
     deterministic = False
 
@@ -66,7 +68,7 @@ class MetisAssigner(Assigner):
 
 
 def _cut(graph: GraphToPartition, weights: np.ndarray) -> np.ndarray:
-    """int32 [N]: the parts by METIS. The graph is freed when this returns."""
+    """Returns int32 [N]: the parts by METIS. The graph is freed when this returns."""
     topology, options = graph.topology, graph.options
     structure = graph.weights(without="seeds")
     with MetisGraph(structure if structure.size else weights, topology.num_neighbors) as metis:
@@ -103,7 +105,7 @@ class RandomAssigner(Assigner):
 
 
 def random_parts(num_nodes: int, num_parts: int, seed: int, node_type: NodeType) -> np.ndarray:
-    """int32 [N]: a random part for each node; the parts' sizes differ by at most one.
+    """Returns int32 [N]: a random part for each node; the parts' sizes differ by at most one.
 
     Nodes are ranked by a keyed 64-bit hash of their id, so that the result does not depend on a library's random generator.
     """
@@ -137,7 +139,8 @@ _LEAST_PAIRS = 1 << 16  # 32 MiB by that estimate, however little memory is allo
 
 
 class StreamingAssigner(Assigner):
-    """Needs a few integers of memory per node, and ``partition.memory_bytes`` for the graph of clusters."""
+    """Groups nodes into clusters and clusters into parts while it streams over the edges. Takes memory of a few integers per
+    node, and ``partition.memory_bytes`` for the graph of clusters."""
 
     deterministic = False  # because METIS is not, across machines and versions
 
@@ -148,7 +151,7 @@ class StreamingAssigner(Assigner):
         return graph.topology.split(refine(graph, parts[clusters], weights))
 
     def _cluster(self, graph: GraphToPartition, weights: np.ndarray) -> np.ndarray:
-        """int32 [N]: the cluster of each node, named by one of its nodes."""
+        """Returns int32 [N]: the cluster of each node, named by one of its nodes."""
         topology = graph.topology
         capacity = graph.capacity(weights, graph.num_parts * _CLUSTERS_PER_PART, 0.0)
         labels = Labels(np.arange(topology.total, dtype=np.int32), weights, topology.total)
@@ -156,7 +159,7 @@ class StreamingAssigner(Assigner):
         return labels.labels
 
     def _join(self, graph: GraphToPartition, clusters: np.ndarray, count: int, weights: np.ndarray) -> np.ndarray:
-        """int32 [clusters]: the part of each cluster."""
+        """Returns int32 [clusters]: the part of each cluster."""
         room = max(_LEAST_PAIRS, graph.options.memory_bytes // _BYTES_PER_PAIR)
         possible = min(count * (count - 1) // 2, graph.topology.num_neighbors)
         pairs = PairTable(max(1, min(room, possible)))  # for a small graph the rest is 128 MB to clear
@@ -266,7 +269,7 @@ def require_countable(assigner: Assigner, num_nodes: int, name: str) -> None:
 
 
 def refine(graph: GraphToPartition, parts: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """int32 [N]: parts with fewer edges between them that are better balanced in each column of weights (int32 [N, C]).
+    """Returns int32 [N]: parts with fewer edges between them that are better balanced in each column of weights (int32 [N, C]).
 
     An overfull part gives nodes to parts with room, even if that adds edges between parts. It stays overfull if a single node
     weighs more than ``partition.imbalance`` allows, or if no move improves all columns.

@@ -53,7 +53,7 @@ class GraphToPartition:
         return self.options.num_parts
 
     def weights(self, *, without: str | None = None) -> np.ndarray:
-        """int32 [nodes of all types, C]: the weight of each node in each constraint of ``partition.balance``.
+        """Returns int32 [nodes of all types, C]: the weight of each node in each constraint of ``partition.balance``.
 
         ``nodes`` makes a column per node type, ``seeds`` one per split, ``edges`` one in all.
         without: a constraint to leave out.
@@ -115,7 +115,7 @@ class GraphToPartition:
         return np.minimum(column, 2**31 - 1).astype(np.int32)
 
     def capacity(self, weights: np.ndarray, parts: int, imbalance: float) -> np.ndarray:
-        """int64 [C]: the largest weight allowed for each of ``parts`` parts; at least its even share, rounded up."""
+        """Returns int64 [C]: the largest weight allowed for each of ``parts`` parts; at least its even share, rounded up."""
         total = weights.sum(axis=0, dtype=np.int64)
         most: np.ndarray = np.maximum(-(-total // parts), (total * (1 + imbalance) / parts).astype(np.int64))
         return most
@@ -142,7 +142,7 @@ class Assigner(ABC):
 
     @property
     def made_by(self) -> Mapping[str, Any]:
-        """Values of JSON for the manifest's ``made_by``: whatever the assignment depends on besides options and data."""
+        """JSON values for the manifest's ``made_by``: everything that the assignment depends on besides options and data."""
         return {}
 
     def hotness(self, topology: GraphTopology) -> Hotness | None:
@@ -151,7 +151,8 @@ class Assigner(ABC):
 
 
 def checked(assignment: object, graph: GraphToPartition, name: str) -> dict[NodeType, np.ndarray]:
-    """The assignment as int32 arrays [N], by node type. Raises `DataError` unless each node has a part in 0 .. num_parts - 1.
+    """Checks an assignment, and returns it as int32 arrays [N] by node type. Raises `DataError` unless each node has a part in
+    0 .. num_parts - 1.
 
     name: the algorithm, as errors name it.
 

@@ -1,4 +1,4 @@
-"""Parts that the user computes: an array on disk, or a class."""
+"""Assignments by the user: an array on disk, or a class."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ class FileAssigner(Assigner):
 
 
 def own_class(path: str, arguments: dict[str, Any] | None) -> Assigner:
-    """An object of the user's class. Raises `OptionError` if it cannot be imported, or is no complete subclass of Assigner."""
+    """Makes an object of the user's class. Raises `OptionError` if the class cannot be imported, or is no complete subclass of
+    `Assigner`."""
     module, _, name = path.rpartition(".")
     try:
         kind = getattr(importlib.import_module(module), name)

@@ -80,14 +80,13 @@ class Builder:
     def build(self) -> Built:
         self._graph.check(self._assigner)
         self._require_space_for_all()
-        if (
-            len(self._parts) == self._options.num_parts
-        ):  # else another host checks all, and this one the rows that it writes
+        # A run of some parts checks the values that it writes: with all of them, each of many hosts would read the whole data.
+        if len(self._parts) == self._options.num_parts:
             self._graph.check_values()
         degrees = self._graph.count()
         layouts, hotness = self._number(degrees)
         in_degrees = [degrees.in_degree(r) for r in self._stored_types]
-        del degrees
+        del degrees  # as long as all nodes, twice per edge type; only the in-degrees are needed from here on
         if len(self._parts) < self._options.num_parts:
             nodes = {t: sum(stop - start for start, stop in self._ranges(layouts[t])) for t in layouts}
             self._require_space(nodes, self._edges_of_parts(layouts, in_degrees))
@@ -114,7 +113,7 @@ class Builder:
         return np.dtype(np.int64 if self._made["wide_ids"] or count > _INT32_MAX else np.int32)
 
     def _ranges(self, layout: NodeLayout) -> list[tuple[int, int]]:
-        """The range of new node numbers [start, stop) of each part to write."""
+        """Returns the range of new node numbers [start, stop) of each part to write."""
         return [(layout.bounds[p], layout.bounds[p + 1]) for p in self._parts]
 
     def _require_space_for_all(self) -> None:
@@ -135,8 +134,8 @@ class Builder:
         require_space(self._folder, max(before, needed), "a partition of this graph")
 
     def _number(self, degrees: Degrees) -> tuple[dict[NodeType, NodeLayout], dict[str, Any]]:
-        """The new numbers of all nodes, and the manifest's record of how hotness was computed. The rankings of
-        remote rows, which are large, are written here."""
+        """Numbers all nodes. Returns the numbering, and the manifest's record of the hotness. Writes the rankings of remote rows
+        here, since they are too large to be returned."""
         graph = self._graph
         with graph.topology(self._folder, degrees) as topology:
             parts = graph.assign(self._assigner, topology)
@@ -188,14 +187,15 @@ class Builder:
                     )
 
     def _edges_of_parts(self, layouts: Mapping[NodeType, NodeLayout], in_degrees: Sequence[np.ndarray]) -> list[int]:
-        """Number of edges of each stored edge type in the parts to write, before parallel edges are merged."""
+        """Counts the edges of each stored edge type in the parts to write, before parallel edges are merged."""
         return [
             sum(int(degree[layout.user_ids[start:stop]].sum()) for start, stop in self._ranges(layout))
             for degree, layout in zip(in_degrees, (layouts[r.edge_type[2]] for r in self._stored_types), strict=True)
         ]
 
     def _write_edges(self, layouts: Mapping[NodeType, NodeLayout], in_degrees: list[np.ndarray]) -> None:
-        """Empties ``in_degrees`` one by one, so that each array is freed as soon as its edges are written."""
+        """Writes the edges of all types. Removes each array from ``in_degrees``, so that it is freed as soon as its edges are
+        written."""
         total = sum(int(d.sum()) for d in in_degrees) + sum(self._edges_of_parts(layouts, in_degrees))
         with self._progress.phase("writing edges", total, "edges") as done:
             for index, stored_type in enumerate(self._stored_types):
@@ -265,7 +265,7 @@ def _digest(layouts: Mapping[NodeType, NodeLayout]) -> str:
     return digest.hexdigest()
 
 
-# What the manifest of a partition says of the graph, whichever parts are written.
+# The part of a manifest that is the same for all parts.
 
 
 def manifest_head(
@@ -278,9 +278,9 @@ def manifest_head(
     id_dtype: np.dtype,
     edge_id_dtype: np.dtype,
 ) -> Manifest:
-    """The manifest without the parts: it counts no edges.
+    """Makes the manifest without the parts, which has no edge counts.
 
-    arrays: those that belong to no part.  made_by, hotness: records of how nodes were assigned and ranked.
+    arrays: the arrays that belong to no part.  made_by, hotness: records of the assignment and the ranking of nodes.
     """
     source = graph.source
     return Manifest(
@@ -321,6 +321,6 @@ def _encodings(graph: StoredGraph) -> dict[str, EncodingEntry]:
 
 
 def _class_names(source: GraphSource) -> tuple[str, ...] | None:
-    """The class names, if the source has the optional attribute ``class_names``."""
+    """Returns the class names, if the source has the optional attribute ``class_names``."""
     names = getattr(source, "class_names", None)
     return None if names is None else tuple(str(name) for name in names)

@@ -101,5 +101,5 @@ def known_nodes(node_type: NodeType, count: int) -> str:
 
 
 def _narrowed(counts: np.ndarray) -> np.ndarray:
-    """As int32 if the sum of two of them, the degree of a node in both directions, fits int32."""
+    """Converts counts to int32 if the sum of two of them, the degree of a node in both directions, fits int32."""
     return counts.astype(np.int32) if counts.max(initial=0) < 1 << 30 else counts

@@ -28,9 +28,9 @@ class StoredEdgeType:
 
 
 def stored_edge_types(schema: GraphSchema, undirected: bool) -> tuple[GraphSchema, list[StoredEdgeType]]:
-    """The stored schema, and its edge types in the order of the schema.
+    """Returns the stored schema, and its edge types in the order of the schema.
 
-    As PyG's ``ToUndirected``: an edge type within one node type gets its reverse edges added, one between two types
+    Reverses follow PyG's ``ToUndirected``: an edge type within one node type gets its reverse edges added, one between two types
     gets a second edge type ``(dst, "rev_" + rel, src)``, unless the data has that edge type already.
     """
     stored_types = []

@@ -36,7 +36,7 @@ _MAX_CHUNK = 1 << 21
 
 @dataclass(frozen=True)
 class EdgeJob:
-    """One stored edge type and all that is needed to write it.
+    """A stored edge type with everything that is needed to write it.
 
     Attributes:
         index: Index of the stored type.
@@ -47,7 +47,8 @@ class EdgeJob:
         parts: The parts to write, ascending.
         stored: Dtype and encoding in which each attribute is stored.
         weights: Attributes whose prefix sums are stored, too.
-        times: Those that rows are ordered by; None: the usual order. Parallel edges of different times are then not merged.
+        times: The times that rows are ordered by; None: the canonical order. With times, parallel edges of different times are
+            not merged.
         structure_only: Leave out edge ids and attributes.
     """
 
@@ -73,7 +74,7 @@ class EdgeJob:
 
 
 class RowWriter(Protocol):
-    """Takes the rows of one array, piece by piece: `ArrayWriter`, or one into memory."""
+    """The interface of writers of one array, row block by row block: `ArrayWriter`, or a writer into memory."""
 
     path: str
 
@@ -114,13 +115,14 @@ def write_edges(
     del ends
     first = np.concatenate([[0], np.cumsum(sizes)])  # first record of each bucket
     buckets = Buckets(job.destinations.new, starts, job.record_bytes)
+    # The remaining quarter is for a chunk of the user's edges, its sorted copy, and the bucket that is being written.
     with Scratch(int(first[-1]) * job.record_bytes, folder, memory_bytes // 4 * 3) as records:
         _distribute(job, buckets, wanted, first, records, memory_bytes // 8, done)
         return _write_parts(folder, job, starts, first, records, done, open_writer)
 
 
 def _wanted(job: EdgeJob, starts: np.ndarray) -> np.ndarray:
-    """bool [B]: whether a bucket belongs to a part that is written."""
+    """Returns bool [B]: True for buckets of a part that is written."""
     wanted = np.zeros(len(starts) - 1, bool)
     for part in job.parts:
         low, high = np.searchsorted(starts, job.destinations.bounds[part : part + 2])
@@ -129,15 +131,16 @@ def _wanted(job: EdgeJob, starts: np.ndarray) -> np.ndarray:
 
 
 def bucket_capacity(num_edges: int, record_bytes: int, memory_bytes: int) -> int:
-    """Number of edges of a bucket: at most what fits the cache, unless that makes more than `_MAX_BUCKETS` buckets, and at
-    most a quarter of the memory, unless that makes more than four times as many."""
+    """Returns the number of edges of a bucket: at most as many as fit the CPU cache, unless that makes more than `_MAX_BUCKETS`
+    buckets; and at most a quarter of the memory, unless that makes more than four times as many buckets."""
     by_memory = memory_bytes // 4 // (3 * record_bytes)
     wanted = min(by_memory, max(_BUCKET_EDGES, num_edges // _MAX_BUCKETS))
     return max(1, wanted, num_edges // (4 * _MAX_BUCKETS))
 
 
 def bucket_starts(bounds: tuple[int, ...], ends: np.ndarray, capacity: int) -> np.ndarray:
-    """int64 [B + 1]: splits each part's rows into ranges of at most ``capacity`` edges; a row with more is a range alone."""
+    """Returns int64 [B + 1]: splits each part's rows into ranges of at most ``capacity`` edges; a row with more is a range
+    alone."""
     starts = [0]
     for begin, end in pairwise(bounds):
         while begin < end:
@@ -167,6 +170,8 @@ def _distribute(
     done: Callable[[int], object],
 ) -> None:
     size = min(_MAX_CHUNK, max(1, memory_bytes // (16 + job.record_bytes)))
+    # In memory, records go straight to their buckets. To a file they go by way of ``staged``: one write for each bucket of a
+    # chunk, and not one for each record.
     at_once = records.memory if wanted.all() else None
     staged = np.empty(0 if at_once is not None else size * job.record_bytes, np.uint8)
     cursor = first[:-1].copy()
@@ -177,7 +182,7 @@ def _distribute(
             sizes = _group(job, buckets, src, dst, first_edge_id, staged)
             _append(sizes, wanted, first, cursor, staged, records, job.record_bytes)
         done(len(src))
-    if not np.array_equal(cursor, first[1:]):
+    if not np.array_equal(cursor, first[1:]):  # fewer edges than were counted: the arrays would have unset entries
         raise DataError(CHANGED)
 
 
@@ -203,7 +208,7 @@ def _append(
     """Appends each staged group of a wanted bucket to the bucket's region of ``records``, and advances ``cursor``."""
     ends = np.cumsum(sizes)
     sizes = sizes * wanted
-    if (cursor + sizes > first[1:]).any():
+    if (cursor + sizes > first[1:]).any():  # more edges than were counted: they would overwrite the next bucket's
         raise DataError(CHANGED)
     for b in np.flatnonzero(sizes).tolist():
         end, size = int(ends[b]), int(sizes[b])
@@ -261,8 +266,9 @@ class _PartWriter:
             self._stack = self._stack.pop_all()
 
     def write(self, records: np.ndarray, nodes: np.ndarray, buffers: RowBuffers) -> None:
-        """nodes: user ids of the rows of a bucket."""
+        """Appends the rows of a bucket. nodes: user ids of the rows."""
         job, num_rows = self._job, len(nodes)
+        # Parallel edges are merged where reverses were added, of which many exist already; with times `by_time` merges them.
         coalesce = job.stored_type.both and job.times is None
         indptr, indices, edge_ids = build_rows(
             records, num_rows, coalesce, job.sources.new, job.offset, job.record_bytes, buffers
@@ -287,7 +293,7 @@ class _PartWriter:
     def _order(
         self, times: EdgeTimes, indptr: np.ndarray, indices: np.ndarray, edge_ids: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The rows in the order of their times, which are written."""
+        """Sorts rows by the times of their entries, and writes the times."""
         job = self._job
         columns = edge_ids % max(1, job.edges.num_edges)
         found = times(columns, user_columns(job.edges, columns), job.sources.user_ids[indices - job.offset])

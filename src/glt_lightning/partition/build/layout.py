@@ -14,7 +14,7 @@ _PIECE = 1 << 20  # nodes sorted at once: numpy's stable sort takes 16 bytes a n
 
 @dataclass(frozen=True)
 class NodeLayout:
-    """How the nodes of one type are numbered.
+    """The numbering of the nodes of one type.
 
     Attributes:
         bounds: P + 1 numbers; part p owns the new numbers [bounds[p], bounds[p + 1]).

@@ -1,4 +1,4 @@
-"""Normalising features as a stream: statistics in one pass, applied to each row when it is written."""
+"""Normalises features as a stream: statistics are collected in one pass, and applied to each row when it is written."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _CHUNK_BYTES = 4 << 20
 
 
 def row_chunks(rows: Rows, chunk_bytes: int = _CHUNK_BYTES) -> Iterator[np.ndarray]:
-    """The rows in order, about ``chunk_bytes`` at a time."""
+    """Yields the rows in order, about ``chunk_bytes`` at a time."""
     step = max(1, chunk_bytes // max(1, row_bytes(rows.dtype, rows.shape[1:])))
     for begin in range(0, len(rows), step):
         yield rows[begin : begin + step]
 
 
 def numbered_chunks(rows: Rows) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(numbers of the rows, the rows), a chunk at a time."""
+    """Yields (numbers of the rows, the rows), a chunk at a time."""
     begin = 0
     for chunk in row_chunks(rows):
         yield np.arange(begin, begin + len(chunk)), chunk
@@ -50,8 +50,8 @@ def _checked(rows: Rows, check: Check) -> Iterator[np.ndarray]:
 
 
 def _rows(chunks: Iterator[np.ndarray]) -> Transform:
-    """As PyG's ``NormalizeFeatures``: subtracts the smallest value of all rows, then divides each row by its sum, or by 1
-    if the sum is smaller."""
+    """Normalises rows as PyG's ``NormalizeFeatures`` does: subtracts the smallest value of all rows, then divides each row by its
+    sum, or by 1 if the sum is smaller."""
     least = min((_wide(chunk).min() for chunk in chunks if chunk.size), default=np.float32(0))
 
     def apply(chunk: np.ndarray) -> np.ndarray:
@@ -62,7 +62,7 @@ def _rows(chunks: Iterator[np.ndarray]) -> Transform:
 
 
 def _standardize(chunks: Iterator[np.ndarray], columns: int) -> Transform:
-    """Columns get mean 0 and standard deviation 1; constant columns become 0."""
+    """Normalises columns to mean 0 and standard deviation 1; constant columns become 0."""
     count, mean, square = 0, np.zeros(columns), np.zeros(columns)
     for (
         chunk

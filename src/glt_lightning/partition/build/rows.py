@@ -73,10 +73,11 @@ class _MemoryReader:
         self._out = np.empty((0, *array.shape[1:]), array.dtype)
 
     def read(self, begin: int, end: int) -> np.ndarray:
-        """Rows of the new numbers [begin, end); valid until the next call."""
+        """Returns the rows of the new numbers [begin, end); valid until the next call."""
         if len(self._out) < end - begin:  # reused: a new array per piece would cost its page faults each time
             self._out = np.empty((end - begin, *self._array.shape[1:]), self._array.dtype)
         out = self._out[: end - begin]
+        # "clip" changes no result, since all ids are in range: with the default, numpy copies through a buffer for ``out``.
         return np.take(self._array, self._layout.user_ids[begin:end], axis=0, out=out, mode="clip")
 
     def __enter__(self) -> _MemoryReader:
@@ -107,7 +108,7 @@ class _BucketReader:
             raise
 
     def read(self, begin: int, end: int) -> np.ndarray:
-        """Rows of the new numbers from ``begin`` on, at least one and at most ``end - begin``."""
+        """Returns the rows of the new numbers from ``begin`` on, at least one and at most ``end - begin``."""
         if not self._begin <= begin < self._begin + self._capacity:
             self._load(begin // self._capacity * self._capacity)
         return self._bucket[self._place[begin - self._begin : end - self._begin]]
@@ -116,6 +117,7 @@ class _BucketReader:
         end = min(begin + self._capacity, len(self._rows))
         data = self._scratch.read(begin * self._width, end * self._width)
         self._bucket = data.view(self._rows.dtype).reshape(-1, *self._rows.shape[1:])
+        # `_deal` wrote the range in the order of user ids, so the rank of a row's user id in the range is its place.
         self._place = np.empty(end - begin, np.int64)
         self._place[np.argsort(self._layout.user_ids[begin:end])] = np.arange(end - begin)
         self._begin = begin
@@ -129,7 +131,9 @@ class _BucketReader:
         at = 0
         for chunk in row_chunks(self._rows, chunk_bytes):
             bucket = self._layout.new[at : at + len(chunk)] // self._capacity
-            dealt = chunk[np.argsort(bucket, kind="stable")]
+            dealt = chunk[
+                np.argsort(bucket, kind="stable")
+            ]  # stable: within a range rows stay in the order of user ids
             sizes = np.bincount(bucket, minlength=len(cursor))
             ends = np.cumsum(sizes)
             for b in np.flatnonzero(sizes * wanted).tolist():
@@ -148,19 +152,18 @@ class _BucketReader:
 
 
 def float_matrix(rows: int, columns: int, folder: Path, limit: int) -> np.ndarray:
-    """Zeros, float32 [rows, columns]: in memory if that takes at most ``limit`` bytes, else a memory-mapped nameless file."""
+    """Makes zeros, float32 [rows, columns]: in memory if that takes at most ``limit`` bytes, else in a mapped nameless file."""
     size = 4 * rows * columns
     if size <= limit:
         return np.zeros((rows, columns), np.float32)
     with tempfile.TemporaryFile(dir=folder) as file, disk_full_speaks(folder, size):
-        os.posix_fallocate(
-            file.fileno(), 0, size
-        )  # else writing a mapped page on a full disk kills the process (SIGBUS)
+        # Reserved first: a write to a mapped page on a full disk would kill the process (SIGBUS).
+        os.posix_fallocate(file.fileno(), 0, size)
         return np.memmap(file, np.float32, "r+", shape=(rows, columns))
 
 
 class Scratch:
-    """``size`` bytes that are written in pieces and read in ranges.
+    """Working storage of ``size`` bytes that are written in pieces and read in ranges.
 
     Attributes:
         memory: uint8 [size] if the bytes are held in memory, else None.
@@ -185,7 +188,7 @@ class Scratch:
                 data, offset = data[written:], offset + written
 
     def read(self, begin: int, end: int) -> np.ndarray:
-        """Bytes [begin, end), valid until the next read."""
+        """Returns the bytes [begin, end), valid until the next read."""
         if self.memory is not None:
             return self.memory[begin:end]
         assert self._file is not None
@@ -214,9 +217,9 @@ class Scratch:
 
 @dataclass(frozen=True)
 class StoredAs:
-    """How one attribute is stored: numbers of ``dtype`` in rows of ``row_shape``.
+    """The stored form of one attribute: numbers of ``dtype`` in rows of ``row_shape``.
 
-    what: the attribute, as errors name it.  entry: the manifest's entry of the encoding; None: stored unchanged.
+    what: the attribute's name in errors.  entry: the manifest's entry of the encoding; None: stored unchanged.
     allow: the value of ``partition.allow`` that would permit NaN and infinite values; None: they are permitted.
     """
 
@@ -231,7 +234,7 @@ class StoredAs:
         return row_bytes(self.dtype, self.row_shape)
 
     def encode(self, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """The rows as they are stored. ids: int [n], the user ids of the rows.
+        """Encodes rows for storage. ids: int [n], the user ids of the rows.
 
         Raises `DataError`, naming the first row that the encoding cannot represent.
         """
@@ -253,7 +256,7 @@ class StoredAs:
         return stored
 
     def require_allowed(self, rows: np.ndarray, ids: np.ndarray) -> None:
-        """As `require_finite`, unless ``partition.allow`` permits such values."""
+        """Raises `DataError` for NaN and infinite values as `require_finite`, unless ``partition.allow`` permits them."""
         if self.allow is not None:
             self.require_finite(rows, ids, f", or set partition.allow: [{self.allow}]")
 
@@ -282,14 +285,14 @@ class StoredAs:
 
 
 class Storage:
-    """How all attributes of a source are stored.
+    """The stored form of all attributes of a source.
 
     Attributes:
         nodes, edges: The encoding of each attribute by type.
         weights: The attributes of each edge type whose prefix sums are stored.
         time_attr: The times that rows are ordered by, or None.
 
-    Raises `OptionError` where ``storage``, ``weights`` or ``time_attr`` of the options name an attribute that the graph does not
+    Raises `OptionError` if ``storage``, ``weights`` or ``time_attr`` of the options name an attribute that the graph does not
     have, or that does not fit.
     """
 
@@ -322,7 +325,8 @@ class Storage:
         return made
 
     def _one(self, name: str, rows: Rows, what: str, kind: str | None, option: str) -> StoredAs:
-        """kind: the encoding; None: as it is.  option: that says so, in ``partition.storage``."""
+        """Makes the stored form of one attribute. kind: its encoding; None: unchanged.  option: the key of ``partition.storage``
+        that sets it."""
         row_shape = tuple(rows.shape[1:])
         nonfinite: str | None = "nonfinite_labels" if name == "y" else "nonfinite_features"
         if nonfinite in self._allow or not (rows.dtype.kind == "f" or rows.dtype == BFLOAT16):

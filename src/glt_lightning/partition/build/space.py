@@ -98,9 +98,10 @@ def _reads(graph: StoredGraph, assigner: Assigner) -> str:
 
 
 class _EdgeFiles(NamedTuple):
-    """Edges that are sorted into rows.
+    """The files of edges that are sorted into rows.
 
-    edges: before merging.  width: bytes of one as written, 0 where merging may leave any number.  record: while sorted.
+    edges: their number before merging.  width: bytes of an edge as written; 0 if merging may remove any number of them.
+    record: bytes of an edge while it is sorted.
     """
 
     edges: int

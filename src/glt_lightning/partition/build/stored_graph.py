@@ -69,7 +69,7 @@ class StoredGraph:
 
     @cached_property
     def storage(self) -> Storage:
-        """How attributes are stored. Raises `OptionError` if the options that name attributes do not fit them."""
+        """The stored form of the attributes. Raises `OptionError` if options name attributes that they do not fit."""
         return Storage(self.source, self.options)
 
     def check(self, assigner: Assigner) -> None:
@@ -84,8 +84,9 @@ class StoredGraph:
         _ = self.storage
 
     def check_values(self) -> None:
-        """Raises `DataError` for weights and times that are none, and for NaN and infinite attributes that are not allowed.
-        Reads all of them, once more than writing does: that takes seconds, and assigning nodes may take hours."""
+        """Raises `DataError` for invalid weights and times, and for NaN and infinite attributes that are not allowed. Reads all
+        values, once more than writing does: that takes seconds, while the assignment of nodes, after which writing would find
+        them, may take hours."""
         storage = self.storage
         if storage.time_attr is not None:
             storage.time_attr.check_values(self.edges)
@@ -133,13 +134,13 @@ class StoredGraph:
         return GraphTopology(folder, self.edges, self.stored_types, self.num_nodes, degrees, memory, self.progress)
 
     def is_trivial(self, assigner: Assigner) -> bool:
-        """Whether there is one part and a built-in assigner: all nodes then belong to part 0."""
+        """Tells whether there is one part and a built-in assigner, so that all nodes belong to part 0."""
         return self.options.num_parts == 1 and built_in(assigner) is not None
 
     def assign(self, assigner: Assigner, topology: GraphTopology) -> dict[NodeType, np.ndarray]:
-        """Node type -> int32 [N], the part of each node.
+        """Returns node type -> int32 [N], the part of each node.
 
-        A user's array or class is run for one part as well, so that a mistake in it shows before there are several.
+        A user's array or class is run for one part as well, so that its mistakes show before there are several parts.
         """
         if self.is_trivial(assigner):
             return {t: np.zeros(n, np.int32) for t, n in self.num_nodes.items()}

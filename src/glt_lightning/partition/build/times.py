@@ -25,13 +25,13 @@ _REMEDY = "Give every one a time, or leave out those without."
 
 @dataclass(frozen=True)
 class _Times:
-    """One attribute of integers. what: the attribute, as errors name it, with its file."""
+    """One attribute of integers with times. what: the attribute in errors, with its file."""
 
     what: str
     rows: Rows
 
     def converted(self, given: np.ndarray, user_ids: np.ndarray) -> np.ndarray:
-        """int64 [n], of rows [n] or [n, 1]. Raises `DataError`, naming the row by its user id, for one without a time."""
+        """Returns int64 [n], of rows [n] or [n, 1]. Raises `DataError`, naming the row by its user id, for one without a time."""
         given = given.reshape(-1)
         times = given.astype(np.int64)
         bad = (times == _NONE) | ((given > 0) & (times < 0)) if given.dtype.kind == "u" else times == _NONE
@@ -42,20 +42,22 @@ class _Times:
         return times
 
     def chunks(self, edges: EdgeList | None = None) -> Iterator[np.ndarray]:
-        """All of them, a chunk at a time. edges: those that they are the times of; None: of nodes."""
+        """Yields all times, a chunk at a time. edges: the edges that have these times; None: they are times of nodes."""
         for ids, given in numbered_chunks(self.rows):
             yield self.converted(given, ids if edges is None else user_columns(edges, ids))
 
 
 @dataclass(frozen=True)
 class EdgeTimes:
-    """The times of the edges of one stored type: ``of_nodes`` [N], by the user id of the source; else those of the columns."""
+    """The times of the edges of one stored type: the times of their sources, ``of_nodes`` [N] by user id, or times of their
+    own, ``edges``, by column."""
 
     edges: _Times | None
     of_nodes: np.ndarray | None
 
     def __call__(self, columns: np.ndarray, user_columns: np.ndarray, sources: np.ndarray) -> np.ndarray:
-        """int64 [E]. columns: of the kept edges; user_columns: of the user's; sources: user ids."""
+        """Returns the times of edges, int64 [E]. columns: their columns among the stored edges.  user_columns: among the user's
+        edges, for errors.  sources: user ids."""
         if self.of_nodes is not None:
             times: np.ndarray = self.of_nodes[sources]
             return times
@@ -64,9 +66,9 @@ class EdgeTimes:
 
 
 class TimeAttr:
-    """``partition.time_attr``: the types that have it, of the nodes or of the edges of a source.
+    """The attribute ``partition.time_attr``, and the node types or edge types of a source that have it.
 
-    Raises `OptionError` for a name that no type has, that nodes and edges have, or that is not one integer for each.
+    Raises `OptionError` for a name that no type has, that both nodes and edges have, or that is not one integer for each.
     """
 
     def __init__(self, source: GraphSource, name: str) -> None:
@@ -109,22 +111,22 @@ class TimeAttr:
         return RowOrder(self.name, self.of, tuple(r for r, each in enumerate(stored_types) if self.orders(each)))
 
     def orders(self, stored_type: StoredEdgeType) -> bool:
-        """Whether rows of a stored type are in the order of times."""
+        """Tells whether rows of a stored type are in the order of times."""
         return stored_type.edge_type[0] in self._nodes or stored_type.source in self._edges
 
     def times(self, stored_type: StoredEdgeType) -> EdgeTimes | None:
-        """Times of a stored type, those of its source nodes in memory; None if it has none."""
+        """Returns the times of a stored type, those of its source nodes in memory; None if it has none."""
         if (of_nodes := self.of_nodes(stored_type.edge_type[0])) is not None:
             return EdgeTimes(None, np.concatenate([np.empty(0, np.int64), *of_nodes]))
         of_edges = self._edges.get(stored_type.source)
         return None if of_edges is None else EdgeTimes(of_edges, None)
 
     def of_nodes(self, node_type: NodeType) -> Iterator[np.ndarray] | None:
-        """The times of the nodes of a type, by the user's id, a chunk at a time; None if it has none."""
+        """Returns an iterator over the times of the nodes of a type, by user id, a chunk at a time; None if it has none."""
         return self._nodes[node_type].chunks() if node_type in self._nodes else None
 
     def check_values(self, edges: Mapping[EdgeType, EdgeList]) -> None:
-        """Raises `DataError` for one without a time. Reads all of them."""
+        """Raises `DataError` for a node or edge without a time. Reads all times."""
         chunks = [of_nodes.chunks() for of_nodes in self._nodes.values()]
         chunks += [of_edges.chunks(edges[e]) for e, of_edges in self._edges.items()]
         for each in chunks:
@@ -133,10 +135,10 @@ class TimeAttr:
 
 
 def by_time(times: np.ndarray, indptr: np.ndarray, sources: np.ndarray, merge: bool) -> tuple[np.ndarray, np.ndarray]:
-    """(order int64 [kept], row pointers int64 [rows + 1]): entries of rows by (time, the order they had).
+    """Sorts the entries of rows by (time, previous order). Returns (order int64 [kept], row pointers int64 [rows + 1]).
 
-    times, sources: [E]; indptr: int64 [rows + 1] from 0.  merge: keep one of the entries of a row with equal time and source,
-    the first.
+    times, sources: [E]; indptr: int64 [rows + 1] from 0.  merge: of the entries of a row with equal time and source, keep
+    only the first.
     """
     row = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     order = np.lexsort((times, row))  # stable
@@ -171,7 +173,7 @@ _LONGEST = 2**29  # entries of a row: each takes up to two units of the resoluti
 
 @dataclass(frozen=True)
 class WeightSums:
-    """How the prefix sums of one edge attribute are made. what: the attribute, as errors name it, with its file."""
+    """Makes the prefix sums of one edge attribute. what: the attribute in errors, with its file."""
 
     what: str
 
@@ -188,13 +190,14 @@ class WeightSums:
             )
 
     def prefix_sums(self, weights: np.ndarray, indptr: np.ndarray, ids: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-        """int32 [E]: the sum of the weights of a row up to and with each entry.
+        """Returns int32 [E]: the sum of the weights of a row up to and including each entry.
 
         weights: [E] or [E, 1] in canonical order.  indptr: int64 [rows + 1] from 0.  ids: int [E], of the edges.
         nodes: int [rows], user ids of the rows' nodes.
 
-        Integers and booleans are taken as they are. Floats are scaled, so that a row's sum is close to 2^31, by the row's sum in
-        canonical order, which no partitioning changes; a positive weight stays positive.
+        Integers and booleans are used unchanged. Floats are scaled, so that a row's sum is close to 2^31. The scale depends on
+        the row's sum in canonical order, which is the same for every number of parts, so that draws are, too; a positive
+        weight stays positive.
 
         Raises `DataError`, naming the edge or the node, for a weight or a row that cannot be sampled from.
         """
@@ -229,7 +232,7 @@ class WeightSums:
 
 
 def weights_by_type(source: GraphSource, names: Collection[str]) -> dict[EdgeType, dict[str, WeightSums]]:
-    """For each edge type of a source those attributes of ``names`` (``partition.weights``) that it has.
+    """Returns for each edge type of a source its attributes among ``names`` (``partition.weights``).
 
     Raises `OptionError` for a name that no edge type has, or for an attribute that is not one number for each edge.
     """
@@ -260,7 +263,7 @@ def _weights_one(source: GraphSource, edge_type: EdgeType, name: str, rows: Rows
 
 
 def _as_numbers(weights: np.ndarray) -> np.ndarray:
-    """[n] integers, or float64."""
+    """Returns weights as [n] integers, or as float64."""
     weights = weights.reshape(len(weights))
     if weights.dtype == BFLOAT16:
         weights = from_bfloat16(weights.view("<u2"))

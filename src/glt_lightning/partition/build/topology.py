@@ -62,17 +62,18 @@ class GraphTopology:
         return {t: values[self._offsets[t] : self._offsets[t] + n] for t, n in self.num_nodes.items()}
 
     def sampled(self, stored_type: StoredEdgeType) -> Iterator[NeighborRows]:
-        """The rows that a sampler reads: destinations, listing their sources."""
+        """Yields the rows that a sampler reads: destinations with their sources."""
         files = self._rows(stored_type)
         yield from _merged([files], self._offsets[stored_type.edge_type[2]], self.total, self._chunk)
 
     def sampled_arrays(self, stored_type: StoredEdgeType) -> tuple[np.ndarray, np.ndarray]:
-        """The same rows as arrays: (indptr int64 [N + 1] in memory, neighbours int32 or int64 [E] memory-mapped)."""
+        """Returns the rows of `sampled` as arrays: indptr int64 [N + 1] in memory, neighbours int32 or int64 [E], a memory
+        map."""
         files = self._rows(stored_type)
         return files.indptr, files.mapped()
 
     def neighbors(self) -> Iterator[NeighborRows]:
-        """Each node's neighbours in all edge types and both directions. Every edge is in the rows of both its end nodes."""
+        """Yields each node's neighbours in all edge types and both directions. Every edge is in the rows of both its ends."""
         for node_type, offset in self._offsets.items():
             if not self.num_nodes[node_type]:
                 continue
@@ -122,7 +123,7 @@ class GraphTopology:
         return found
 
     def _is_symmetric(self, files: _RowFiles, offset: int) -> bool:
-        """Whether each edge has its reverse (compared by a checksum of each direction) and none occurs twice."""
+        """Tells whether each edge has its reverse (compared by a checksum of each direction) and none occurs twice."""
         difference = 0
         for rows in _merged([files], 0, self.total, min(self._chunk, _CACHED_EDGES)):
             src, dst = rows.neighbors.astype(np.uint64) - np.uint64(offset), _row_of_each(rows).astype(np.uint64)
@@ -179,7 +180,7 @@ def _checksum(src: np.ndarray, dst: np.ndarray) -> int:
 
 
 def _row_of_each(rows: NeighborRows) -> np.ndarray:
-    """int64 [E]: the node whose row lists each neighbour."""
+    """Returns int64 [E]: the node whose row lists each neighbour."""
     return np.repeat(np.arange(rows.first, rows.first + len(rows)), np.diff(rows.indptr))
 
 
@@ -194,7 +195,7 @@ def _as_they_are(count: int, dtype: np.dtype) -> NodeLayout:
 
 
 class _RowFiles:
-    """indptr in memory, neighbours in a file."""
+    """Rows of neighbours: indptr in memory, neighbours in a file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, folder = folder, folder / "part0" / "edges" / "0"
@@ -207,7 +208,7 @@ class _RowFiles:
         return self._file.dtype
 
     def read(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """(indptr from 0, neighbours) of the rows [begin, end)."""
+        """Returns (indptr from 0, neighbours) of the rows [begin, end)."""
         indptr = self.indptr[begin : end + 1]
         return indptr - indptr[0], self._file[int(indptr[0]) : int(indptr[-1])]
 
@@ -221,7 +222,7 @@ class _RowFiles:
 def _merged(
     files: Sequence[_RowFiles], offset: int, total: int, most_edges: int, num_rows: int | None = None
 ) -> Iterator[NeighborRows]:
-    """Chunks of rows; each row concatenates its neighbours in all the files."""
+    """Yields chunks of rows; each row concatenates its neighbours in all the files."""
     count = len(files[0].indptr) - 1 if num_rows is None else num_rows
     ends = sum((f.indptr for f in files), start=np.zeros(count + 1, np.int64))
     begin = 0
@@ -233,7 +234,7 @@ def _merged(
 
 
 def _joined(pieces: Sequence[tuple[np.ndarray, np.ndarray]], num_rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """(indptr, neighbours) of rows that concatenate the corresponding rows of all pieces."""
+    """Concatenates the corresponding rows of all pieces. Returns (indptr, neighbours)."""
     if len(pieces) == 1:
         return pieces[0]
     if not pieces:

@@ -1,1 +1,1 @@
-"""Edges to predict: what a user gives, and the graph without those that are held out."""
+"""Edges to predict: the splits that a user gives, and the graph without the edges that are held out."""

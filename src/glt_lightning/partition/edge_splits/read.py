@@ -1,4 +1,4 @@
-"""Reading the edges to predict that a user gives: files or arrays of pairs of node ids, with labels, times and negatives."""
+"""Reads the edges to predict that a user gives: files or arrays of pairs of node ids, with labels, times and negatives."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Ends = tuple[tuple[str, int], tuple[str, int]]  # (node type, number of nodes) o
 
 
 def read_edge_split(what: str, given: Any, ends: Ends) -> EdgeSplit:
-    """One split: edges alone, or a mapping of `KEYS`; each a path or an array.
+    """Reads one split. given: edges alone, or a mapping of `KEYS`; each a path or an array.
 
-    what: what messages begin with, such as ``edge_splits.train``.
+    what: the beginning of error messages, such as ``edge_splits.train``.
 
     Raises `DataError`.
     """
@@ -61,7 +61,7 @@ def read_edge_split(what: str, given: Any, ends: Ends) -> EdgeSplit:
 
 
 def identity(given: Any) -> Any:
-    """JSON that changes when the content of what is given changes; raises `DataError` for a missing file."""
+    """Returns JSON values that change when the content of a given split changes. Raises `DataError` for a missing file."""
     if isinstance(given, Mapping):
         return {str(key): identity(value) for key, value in sorted(given.items())}
     if isinstance(given, (str, Path)):
@@ -112,7 +112,7 @@ def _read(what: str, path: Path) -> np.ndarray:
 
 
 def _edges(what: str, array: np.ndarray, ends: Ends) -> np.ndarray:
-    """int64 [2, S]."""
+    """Checks edges and returns them as int64 [2, S]."""
     if array.size == 0:
         return np.zeros((2, 0), np.int64)
     if array.ndim != 2 or 2 not in array.shape or array.dtype.kind not in "iu":
@@ -124,7 +124,7 @@ def _edges(what: str, array: np.ndarray, ends: Ends) -> np.ndarray:
 
 
 def _negatives(what: str, array: np.ndarray, edge: np.ndarray, ends: Ends) -> tuple[Any, Any]:
-    """(int64 [S, K], int64 [2, M]), one of which is None."""
+    """Checks negatives. Returns (int64 [S, K], for each edge, None) or (None, int64 [2, M], pairs)."""
     size = edge.shape[1]
     if array.ndim == 2 and len(array) == size and array.dtype.kind in "iu" and (size != 2 or array.shape[1] == 1):
         node_type, count = ends[1]
@@ -212,7 +212,8 @@ def num_columns(edges: EdgeList) -> int:
 
 
 def user_columns(edges: EdgeList, ids: np.ndarray) -> np.ndarray:
-    """Edge ids of the user's edges, for ids that count the kept ones alone; those of added reverse edges follow each."""
+    """Converts ids that count the kept edges alone to edge ids of the user's edges. Ids of added reverse edges follow the ids of
+    the edges, in both numberings."""
     if not isinstance(edges, KeptEdges) or not len(ids):
         return ids
     found: np.ndarray = edges.columns[ids % edges.num_edges] + (ids // edges.num_edges) * edges.num_columns

@@ -35,22 +35,22 @@ def hold_out_edges(
     allow: Collection[str] = (),
     val_edges_at_test: bool = False,
 ) -> LinkSource:
-    """The graph for a task that predicts edges: it carries messages over training edges alone, and its partition stores the
+    """Makes the graph for a task that predicts edges: messages are passed over training edges alone, and the partition stores the
     edges of each split.
 
-    Edges whose pair of nodes is in no training edge are left out, in either direction, with parallel edges and those of the
-    reverse edge type. Self loops that are in no split stay. Edge ids stay columns of the user's edges.
+    An edge whose pair of nodes has no training edge is left out, in either direction, with its parallel edges and its edges of
+    the reverse edge type. Self-loops that are in no split stay. Edge ids stay columns of the user's edges.
 
     Args:
-        source: The graph, as `open_source` gives it.
+        source: The graph, from `open_source`.
         edge_splits: Edge type (``src__rel__dst``) -> its splits: ``{train, val, test}``, each a path or an array of node ids
             [2, S] or [S, 2], or ``{edge, label, time, negatives}`` of these. Without ``train``: all edges that are not held
-            out. ``{num_val, num_test, neg_sampling_ratio, seed}``: a split by `random_link_split`. None: those of the data
-            set.
+            out. ``{num_val, num_test, neg_sampling_ratio, seed}``: a split by `random_link_split`. None: the splits of the
+            data set.
         reverse_edge_types: Edge type -> its reverse edge type. An edge type ``rev_REL`` need not be named.
         allow: As ``partition.allow``: ``overlapping_splits`` permits pairs that are in training and evaluation.
-        val_edges_at_test: Edges of validation are stored, too. The edge attribute ``in_training`` (bool) tells them from those
-            that carry messages in training: name it in ``partition.weights``, and draw by it except for the test.
+        val_edges_at_test: Store validation edges, too. The edge attribute ``in_training`` (bool) is False for them: name it in
+            ``partition.weights``, and draw by it except for the test.
 
     Raises:
         DataError: For an unknown edge type, a missing file, ids out of range, and splits that overlap or are not given.
@@ -72,7 +72,7 @@ def hold_out_edges(
 
 
 class LinkSource(DelegatingSource):
-    """What `hold_out_edges` returns. It reads the edges once when it is first asked for some."""
+    """The graph of `hold_out_edges`. Reads the edges once, when they are first needed."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class LinkSource(DelegatingSource):
 
     @cached_property
     def edge_splits_hash(self) -> str:
-        """Changes with the edges to predict; the graph is not read for it."""
+        """A hash that changes with the edges to predict. The graph is not read for it."""
         own: list[Any] = [[e, self._reverse.get(e), identity(splits)] for e, splits in sorted(self._given.items())]
         own += [VAL_AT_TEST] if self._val_at_test else []
         return hashlib.blake2b(json.dumps(own, sort_keys=True).encode(), digest_size=8).hexdigest()
@@ -162,8 +162,10 @@ class LinkSource(DelegatingSource):
 
 @dataclass(frozen=True)
 class _Resolved:
-    """columns: those that are kept of the edge types from which some are left out.  trained: bool, which of the kept edges carry
-    messages in training, where others are stored, too."""
+    """The splits, and the edges that are stored.
+
+    columns: the stored columns of the edge types from which some are left out.  trained: bool, True for stored edges that carry
+    messages in training, if validation edges are stored, too."""
 
     splits: dict[EdgeType, dict[str, EdgeSplit]]
     columns: dict[EdgeType, np.ndarray]
@@ -176,7 +178,7 @@ def _narrow(masks: dict[EdgeType, np.ndarray], kept: Mapping[EdgeType, np.ndarra
 
 
 def _with_val(splits: Mapping[str, EdgeSplit]) -> dict[str, EdgeSplit]:
-    """The splits if the edges of validation were training edges, without those that are of the test, too."""
+    """Returns the splits with the validation edges among the training edges: the edges known at test time."""
     found = {name: split for name, split in splits.items() if name != "val"}
     if {"train", "val"} <= set(splits):
         found["train"] = EdgeSplit(edge=np.concatenate([splits["train"].edge, splits["val"].edge], axis=1))
@@ -184,7 +186,7 @@ def _with_val(splits: Mapping[str, EdgeSplit]) -> dict[str, EdgeSplit]:
 
 
 def stored_splits(source: GraphSource, schema: GraphSchema) -> StoredSplits:
-    """The edges to predict. schema: of the stored edge types."""
+    """Returns the edges to predict, by the index of the edge type in ``schema`` and the name of the split."""
     given = source.edge_splits if isinstance(source, LinkSource) else {}
     return {(schema.edge_index(e), name): split for e, splits in given.items() for name, split in splits.items()}
 
@@ -238,13 +240,13 @@ class _LinkTask:
         return {name: EdgeSplit(**split) for name, split in arrays.items() if name == "train" or split["edge"].size}
 
     def edge_index(self, edge_type: EdgeType, keep: np.ndarray | None = None) -> np.ndarray:
-        """int64 [2, E], or those to keep."""
+        """Reads the edges of a type, int64 [2, E]. keep: bool [E], returns only these."""
         chunks = [np.stack(ends) for ends in self.source.edges(edge_type).chunks(_CHUNK)]
         edges = np.concatenate(chunks, axis=1) if chunks else np.zeros((2, 0), np.int64)
         return edges if keep is None else edges[:, keep]
 
     def check_overlap(self, splits: Mapping[str, EdgeSplit], allowed: bool) -> None:
-        """Raises `DataError` for pairs of nodes that are in training and in evaluation, in whatever direction."""
+        """Raises `DataError` for pairs of nodes that are in training and in evaluation, in either direction."""
         hashes = {name: np.sort(self.pairs.hashes(*split.edge)) for name, split in splits.items()}
         for first, second in (("train", "val"), ("train", "test"), ("val", "test")):
             if first not in splits or second not in splits:
@@ -263,7 +265,7 @@ class _LinkTask:
             _log.warning("%s.", found)
 
     def kept(self, splits: Mapping[str, EdgeSplit]) -> dict[EdgeType, np.ndarray]:
-        """bool [E] of this edge type and of its reverse: the edges that may carry messages."""
+        """Returns bool [E] of this edge type and of its reverse: the edges that may carry messages."""
         pairs, empty = self.pairs, np.zeros((2, 0), np.int64)
         held_out = [splits[name].edge for name in ("val", "test") if name in splits]
         evaluated = np.sort(pairs.hashes(*np.concatenate([empty, *held_out], axis=1)))

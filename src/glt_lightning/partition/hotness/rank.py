@@ -29,7 +29,7 @@ class Hotness:
     """Expected accesses of each node by one batch of each part.
 
     Attributes:
-        policy: How hotness was computed.
+        policy: The policy by which hotness was computed.
         made_by: The options it was computed with, for the manifest.
     """
 
@@ -38,11 +38,11 @@ class Hotness:
         self._values = values
 
     def of_part(self, part: int) -> np.ndarray:
-        """float32 [nodes of all types]: expected accesses by a batch of one part."""
+        """Returns float32 [nodes of all types]: expected accesses by a batch of one part."""
         return self._values[part % len(self._values)]
 
     def of_owner(self, parts: np.ndarray) -> np.ndarray:
-        """float32 [nodes of all types]: expected accesses by a batch of the part that owns the node. parts: int32 [N]."""
+        """Returns float32 [nodes of all types]: expected accesses by a batch of the part that owns the node. parts: int32 [N]."""
         own = np.empty(len(parts), np.float32)
         for part in range(int(parts.max(initial=-1)) + 1):
             mine = parts == part

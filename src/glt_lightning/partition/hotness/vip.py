@@ -1,8 +1,8 @@
-"""Vertex inclusion probability: how likely each node is to be in a batch.
+"""Vertex inclusion probability: the probability of each node to be in a batch.
 
-As SALIENT++ (Kaler et al. 2023) defines it, with two refinements: rows are those that the sampler reads, so the direction of
-edges is exact; and a node is expanded only in the hop that first reaches it, as our sampler does. Draws of different rows
-are assumed to be independent.
+The definition is that of SALIENT++ (Kaler et al. 2023), with two refinements: rows are those that the sampler reads, so the
+direction of edges is exact; and a node is expanded only in the hop that first reaches it, as our sampler does. Draws of
+different rows are assumed to be independent.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def sums_on(device: str) -> Callable[[int, int], Sums]:
 def seed_probabilities(
     topology: GraphTopology, seeds: Sequence[tuple[NodeType, np.ndarray]], batch_size: int
 ) -> np.ndarray:
-    """float32 [nodes of all types, K]: probability that a node is a seed of a batch, for K sets of seeds (user ids).
+    """Returns float32 [nodes of all types, K]: probability that a node is a seed of a batch, for K sets of seeds (user ids).
 
     A seed that is listed several times is in a batch if any of its entries is.
     """
@@ -83,7 +83,7 @@ def inclusion_of_each(
     folder: Path,
     progress: Progress,
 ) -> np.ndarray:
-    """float32 [K, nodes of all types]: probability that a node is in a batch of each of K sets of seeds (user ids).
+    """Returns float32 [K, nodes of all types]: probability that a node is in a batch of each of K sets of seeds (user ids).
 
     Computed for as many sets at a time as fit half of ``partition.memory_bytes``; a large result lies in a file in ``folder``.
     """
@@ -100,7 +100,7 @@ def inclusion_of_each(
 def inclusion(
     topology: GraphTopology, first: np.ndarray, num_neighbors: Fanouts, progress: Progress, device: str = "cpu"
 ) -> np.ndarray:
-    """float32 [nodes of all types, K]: probability that a node is in a batch.
+    """Returns float32 [nodes of all types, K]: probability that a node is in a batch.
 
     first: float32 of the same shape, probability that a node is a seed; overwritten.
     device: ``cpu`` or a CUDA device, which sums over edges; the result is the same, bit for bit.
@@ -127,7 +127,7 @@ def inclusion(
 
 
 def _drawn(frontier: np.ndarray, begin: int, degree: np.ndarray, fanout: int) -> np.ndarray:
-    """int64 [rows, K]: -log(probability that a row does not draw a given neighbour), in units of `_UNIT`."""
+    """Returns int64 [rows, K]: -log(probability that a row does not draw a given neighbour), in units of `_UNIT`."""
     chance = frontier[begin : begin + len(degree)]
     if fanout >= 0:
         chance = chance * np.minimum(1, fanout / np.maximum(degree, 1)).astype(np.float32)[:, None]

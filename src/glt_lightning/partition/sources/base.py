@@ -19,8 +19,8 @@ from glt_lightning.graph import MOST_CLASSES
 
 
 class Rows(Protocol):
-    """An array that is read by rows: a numpy array, a map, or a file. A protocol: ``shape`` is (N, ...), ``rows[slice]`` and
-    ``rows[int64 array]`` are numpy arrays.
+    """An array that is read by rows: a numpy array, a memory map, or a file. A protocol: ``shape`` is (N, ...), ``rows[slice]``
+    and ``rows[int64 array]`` are numpy arrays.
 
     Example:
         >>> rows = open_source("graph.npz", "data").node_attrs("node")["x"]
@@ -83,7 +83,7 @@ class GraphSource(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Changes when the content changes."""
+        """A text that changes when the content changes."""
         ...
 
     @property
@@ -137,7 +137,7 @@ class LazyArray:
 
 
 def in_memory(rows: Rows) -> np.ndarray | None:
-    """The array itself when reading it costs no further memory, else None."""
+    """Returns the array itself if reading it takes no further memory, else None."""
     if isinstance(rows, LazyArray):
         return rows.array
     return rows if isinstance(rows, np.ndarray) and not isinstance(rows, np.memmap) else None
@@ -225,13 +225,13 @@ class ArraySource:
 
 
 def name_of(source: GraphSource, node_type: NodeType, node: int) -> str:
-    """What the user calls a node: its id in a table of nodes, else its number."""
+    """Returns the user's name for a node: its id in a table of nodes, else its number."""
     names = getattr(source, "user_ids", None)
     return f"{node}" if names is None else f"{names(np.array([node]), node_type).tolist()[0]!r}"
 
 
 def file_of(source: GraphSource) -> str:
-    """What an error about a source begins with: its file or folder, where it has one."""
+    """Returns the beginning of errors about a source: its file or folder, if it has one."""
     path = getattr(source, "path", None)
     return "" if path is None else f"{path}: "
 
@@ -245,7 +245,7 @@ def counted_by(source: GraphSource, node_type: NodeType) -> str:
 
 
 def lacking_rows(source: GraphSource, node_type: NodeType, node: int) -> str | None:
-    """That an array which gives the number of nodes has no row for one that another array has a row for; None if not so."""
+    """Returns a clause that names an array without a row for a node, if another array has a row for it; else None."""
     rows, count = _rows_of(source, node_type), source.num_nodes[node_type]
     short = [name for name in rows if rows[name] == count]
     longer = [name for name in rows if rows[name] > node >= count]
@@ -268,8 +268,8 @@ def width(shape: tuple[int, ...]) -> int:
 
 
 def classes_of(y: np.ndarray) -> int | None:
-    """Number of classes in labels ``y`` [N] or [N, C]: negative labels mean "none"; floats [N], and integers too great for
-    classes, are a regression."""
+    """Returns the number of classes in labels ``y`` [N] or [N, C]; negative labels mean "none". None for a regression: floats
+    [N], and integers too great for classes."""
     if y.ndim > 1:
         return int(y.shape[1])
     if y.dtype.kind not in "iub":
@@ -279,9 +279,9 @@ def classes_of(y: np.ndarray) -> int | None:
 
 
 def categories_of(source: GraphSource) -> dict[NodeType, tuple[int, ...]]:
-    """``num_categories`` of a source that has it: number of codes of each column of ``x_codes``, by node type.
+    """Returns the number of codes of each column of ``x_codes``, by node type: ``num_categories`` of sources that have it.
 
-    Not a property of `GraphSource`: few sources have codes.
+    This is no property of `GraphSource`, since few sources have codes.
     """
     given: Mapping[NodeType, Sequence[int]] = getattr(source, "num_categories", None) or {}
     return {t: tuple(map(int, counts)) for t, counts in sorted(given.items())}
@@ -358,9 +358,9 @@ class DelegatingSource:
 
 @contextmanager
 def fixed_randomness(seed: int = 0) -> Iterator[None]:
-    """Draws of torch, numpy and Python in the block are the same each time, and those after it as if it had not been.
+    """Seeds the random generators of torch, numpy and Python for a block, and restores their state after it.
 
-    A graph that is made with random numbers, such as a random split, would be another in every run and on every rank.
+    Without it a graph that is made with random numbers, such as a random split, would differ in every run and on every rank.
     """
     import torch
 
@@ -384,14 +384,14 @@ HASHED_BYTES = 64 << 20
 
 
 def folder_name(text: str) -> str:
-    """``text`` made fit for a folder's name."""
+    """Replaces the characters of ``text`` that do not fit into a folder's name."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", text).strip("._-") or "graph"
 
 
 def file_fingerprint(*paths: Path, times: bool = True) -> str:
-    """Fingerprint of files, in the order given; the folder they lie in does not matter.
+    """Returns a fingerprint of files, in the order given; their folder does not matter.
 
-    times: whether the time of change counts for large files.
+    times: include the time of change of large files.
     """
     digest = hashlib.blake2b(digest_size=16)
     for path in paths:
@@ -405,7 +405,7 @@ def file_fingerprint(*paths: Path, times: bool = True) -> str:
 
 
 def array_fingerprint(arrays: Iterable[tuple[str, np.ndarray]]) -> str:
-    """Fingerprint of named arrays in memory."""
+    """Returns a fingerprint of named arrays in memory."""
     digest = hashlib.blake2b(digest_size=16)
     for name, array in arrays:
         digest.update(f"{name}:{array.dtype.str}:{array.shape}:".encode())

@@ -144,7 +144,7 @@ def _absolute(base: str, package: str) -> str:
 
 
 def _own_words(text: str, module: str) -> Counter[str]:
-    """Words of a module without those that give its label away: its imports and its own name."""
+    """Counts the words of a module, except for its imports and its own name, which would give its label away."""
     counts = Counter(_WORD.findall(_STATEMENT.sub(" ", text).lower()))
     for part in re.split(r"[._]", module.lower()):
         counts.pop(part, None)
@@ -152,7 +152,7 @@ def _own_words(text: str, module: str) -> Counter[str]:
 
 
 def _features(words: Sequence[Counter[str]]) -> np.ndarray:
-    """float32 [N, D]: signed feature hashing of (1 + log tf) * idf, rows of length 1."""
+    """Returns float32 [N, D]: signed feature hashing of (1 + log tf) * idf, rows of length 1."""
     documents = Counter(word for counts in words for word in counts)
     idf = {word: math.log(len(words) / n) for word, n in documents.items()}
     slot = {word: zlib.crc32(word.encode()) for word in documents}
@@ -166,7 +166,7 @@ def _features(words: Sequence[Counter[str]]) -> np.ndarray:
 
 
 def _labels(names: Sequence[str]) -> tuple[np.ndarray, list[str]]:
-    """int64 [N], -1 for modules of subpackages that are too small, and the names of the classes."""
+    """Returns int64 [N], -1 for modules of subpackages that are too small, and the names of the classes."""
     subpackage = [".".join(name.split(".")[:2]) for name in names]
     classes = sorted(name for name, n in Counter(subpackage).items() if n >= _MIN_CLASS)
     number = {name: i for i, name in enumerate(classes)}

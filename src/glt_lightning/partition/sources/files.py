@@ -1,4 +1,4 @@
-"""Arrays in files that are read by ranges; what was read does not stay in this process's memory, as with a memory map."""
+"""Arrays in files that are read by ranges. Unlike pages of a memory map, what was read does not stay in this process's memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from glt_lightning.partition.folder import exclusive, whole_folder
 
 
 def read_npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """(shape, Fortran order, dtype) of the array that begins here."""
+    """Reads (shape, Fortran order, dtype) of the array that begins at the position of ``stream``."""
     version = np.lib.format.read_magic(stream)
     if version == (1, 0):
         return np.lib.format.read_array_header_1_0(stream)
@@ -36,7 +36,7 @@ def read_npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]
 class NpyFile:
     """Rows of an ``.npy`` file: slices are read, index arrays go through a map of the file.
 
-    at, nbytes: where in the file the array lies, header included; None: it ends with the file.
+    at, nbytes: range of the array in the file, header included; None: it ends with the file.
     transposed: the file holds the rows of the transpose (Fortran order); ``shape`` is that of the transpose.
     """
 
@@ -63,7 +63,7 @@ class NpyFile:
         self._row_bytes = row_bytes(self.dtype, self.shape[1:])
 
     def by_rows(self) -> NpyFile:
-        """Itself; raises `DataError` when the file holds columns."""
+        """Returns the file itself. Raises `DataError` if it holds columns (Fortran order)."""
         if self.transposed:
             raise DataError(f"{self.path}: the array is in Fortran order. Save it again, after np.ascontiguousarray.")
         return self
@@ -159,7 +159,7 @@ _DTYPES = (np.bool_, np.int8, np.int16, np.int32, np.int64, np.float32, np.float
 
 
 def load_saved(path: Path, expected: str) -> Any:
-    """Tensors, arrays and what holds them. Raises `DataError` for a file of another kind."""
+    """Loads tensors, arrays and containers of them from a file of torch. Raises `DataError` for a file of another kind."""
     import torch
 
     try:

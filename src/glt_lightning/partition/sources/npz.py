@@ -78,7 +78,7 @@ class NpzSource:
 
     @cached_property
     def class_names(self) -> list[str] | None:
-        """An array of text named ``class_names`` with a name for each class."""
+        """The names of the classes, if the file has a text array ``class_names`` with one for each; else None."""
         prefix = "" if self.target_type is None else self._node_prefix[self.target_type]
         key = prefix + "class_names" if prefix + "class_names" in self._shapes else "class_names"
         shape, dtype = self._shapes.get(key, ((), np.dtype(bool)))
@@ -103,7 +103,7 @@ class NpzSource:
 
     @property
     def edge_splits(self) -> dict[EdgeType, dict[str, dict[str, np.ndarray]]]:
-        """The edges to predict that the file names: edge type -> split -> ``edge`` and what belongs to it."""
+        """The edges to predict in the file: edge type -> split -> ``edge`` and the arrays that belong to it."""
         return {e: splits for e in self.schema.edge_types if (splits := self._edge_splits(e))}
 
     def _edge_splits(self, edge_type: EdgeType) -> dict[str, dict[str, np.ndarray]]:
@@ -147,7 +147,7 @@ class NpzSource:
         return {n: self._lazy(k) for n, k in members.items() if n in CHECKED or self._rows(k) == count}
 
     def _members(self, prefix: str) -> dict[str, str]:
-        """Name -> key of the numeric arrays below a prefix that are neither structure, splits nor names."""
+        """Returns name -> key of the attributes below a prefix: numeric arrays that are neither structure, splits nor names."""
         names = {key.removeprefix(prefix): key for key in sorted(self._shapes) if key.startswith(prefix)}
         skip = {"edge_index", "num_nodes", *SPLIT_KEYS, *MASK_KEYS, *EDGE_SPLIT_KEYS}
         return {
@@ -163,7 +163,7 @@ class NpzSource:
 
     @cached_property
     def _splits(self) -> list[tuple[str, NodeType, list[str]]]:
-        """(split, node type, keys below its prefix) of each split of the file."""
+        """The splits of the file: (split, node type, keys below the prefix of the type)."""
         return [
             (name, t, keys)
             for t, prefix in sorted(self._node_prefix.items())
@@ -190,7 +190,7 @@ class NpzSource:
         )
 
     def _lazy(self, key: str) -> LazyArray | NpyFile:
-        """Reads pieces of an array that is stored as it is (``numpy.savez``); one that is compressed comes whole."""
+        """Returns the rows of an array: an uncompressed one (``numpy.savez``) is read piece by piece, a compressed one whole."""
         shape, dtype = self._shapes[key]
         if key in self._stored and dtype.kind in "biuf" and shape:
             file = NpyFile(self.path, *self._stored[key])
@@ -215,7 +215,7 @@ class NpzSource:
 
 
 def read_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
-    """Shape and dtype of each member, without reading data."""
+    """Reads shape and dtype of each member, without its data."""
     headers = {}
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:  # a FIFO would be waited for
@@ -234,7 +234,7 @@ def read_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
 
 
 def stored_members(path: Path) -> dict[str, tuple[int, int]]:
-    """Where in an ``.npz`` file its arrays lie that are not compressed: name -> (first byte, number of bytes)."""
+    """Finds the uncompressed arrays of an ``.npz`` file: name -> (first byte, number of bytes)."""
     places = {}
     with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
         for member in archive.infolist():
@@ -268,7 +268,7 @@ EDGE_SPLIT_KEYS = {
 
 
 def split_keys(keys: Collection[str], further: Mapping[str, str] = MappingProxyType({})) -> dict[str, list[str]]:
-    """Split -> which of the keys give it, ids before masks. further: other keys of ids -> split."""
+    """Returns split -> the keys that define it, ids before masks. further: other keys of ids -> split."""
     found: dict[str, list[str]] = {}
     for key, split in {**further, **SPLIT_KEYS, **MASK_KEYS}.items():
         if key in keys:
@@ -277,9 +277,10 @@ def split_keys(keys: Collection[str], further: Mapping[str, str] = MappingProxyT
 
 
 def split_ids(file: str, keys: Sequence[str], read: Callable[[str], np.ndarray], count: int) -> np.ndarray:
-    """Ids of a split's nodes. Raises `DataError` for what is no mask [count], and for arrays that say different things.
+    """Reads the ids of a split's nodes. Raises `DataError` for a mask that is not [count], and for arrays that contradict each
+    other.
 
-    keys: of `split_keys`.  file: what messages begin with.
+    keys: those of `split_keys`.  file: the beginning of error messages.
     """
     each = [_mask_ids(f"{file}{key}", read(key), count) if key in MASK_KEYS else read(key) for key in keys]
     for key, ids in zip(keys[1:], each[1:], strict=True):
@@ -291,7 +292,7 @@ def split_ids(file: str, keys: Sequence[str], read: Callable[[str], np.ndarray],
 
 
 def _mask_ids(what: str, mask: np.ndarray, count: int) -> np.ndarray:
-    """Of a mask [N], or of the first of S masks [N, S]."""
+    """Returns the ids of a mask [N], or of the first of S masks [N, S]."""
     first = mask[:, 0] if mask.ndim == 2 and mask.shape[1] else mask
     if first.shape != (count,) or not (first.dtype == np.bool_ or (first.dtype.kind in "iu" and _is_binary(first))):
         raise DataError(
@@ -310,7 +311,7 @@ def _ids(split: np.ndarray) -> np.ndarray:
 
 
 def edge_columns(what: str, edge_index: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """[2, S]: the edges in these columns. Raises `DataError` for columns that are not there."""
+    """Returns the edges in some columns, [2, S]. Raises `DataError` for columns that do not exist."""
     count = edge_index.shape[1]
     if (
         columns.ndim != 1
@@ -325,7 +326,7 @@ def edge_columns(what: str, edge_index: np.ndarray, columns: np.ndarray) -> np.n
 
 
 def host_array(name: str, value: Any) -> np.ndarray:
-    """A tensor of any device, an array or a list as an array; bfloat16, which numpy lacks, becomes float32."""
+    """Converts a tensor of any device, an array or a list to an array; bfloat16, which numpy lacks, becomes float32."""
     try:
         if hasattr(value, "detach"):
             value = value.detach().cpu()
@@ -336,7 +337,7 @@ def host_array(name: str, value: Any) -> np.ndarray:
 
 
 def edge_ends(name: str, value: Any) -> np.ndarray:
-    """Integers [2, E] from a tensor, an array, or a pair of them."""
+    """Converts a tensor, an array, or a pair of them to integers [2, E]."""
     if isinstance(value, (tuple, list)) and len(value) == 2:
         sources, destinations = (host_array(name, ids) for ids in value)
         if sources.shape != destinations.shape:

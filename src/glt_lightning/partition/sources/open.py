@@ -1,4 +1,4 @@
-"""From what a user writes as ``dataset`` to a `GraphSource`."""
+"""Opens a `GraphSource` for the user's value of ``dataset``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ACCEPTED = (
 
 
 def open_source(dataset: Any, root: str | Path, transforms: Sequence[Any] = (), seed: int = 0) -> GraphSource:
-    """Opens a data set; edges and features are not read before they are asked for.
+    """Opens a data set; edges and features are not read before they are needed.
 
     Args:
         dataset: Any form that ``dataset`` of `GLTDataModule` takes: a name, a path, a mapping, a PyG object.

@@ -99,7 +99,7 @@ def _only_graph(data: Any) -> Data | HeteroData:
 
 
 def convert(data: Data | HeteroData, name: str) -> ArraySource:
-    """Arrays of a PyG graph; memory is shared where the dtype allows."""
+    """Converts a PyG graph to arrays, which share its memory where the dtype allows."""
     hetero = isinstance(data, HeteroData)
     node_stores: dict[NodeType, BaseStorage] = dict(data.node_items()) if hetero else {NODE: data._store}
     edge_stores: dict[EdgeType, BaseStorage] = dict(data.edge_items()) if hetero else {EDGE: data._store}
@@ -174,8 +174,8 @@ def _edge_attrs(store: Any, num_edges: int) -> dict[str, np.ndarray]:
 
 
 def _has_rows(value: Any, required: bool) -> bool:
-    """Whether it may be an attribute of nodes or edges: a number, a text and the like are of the graph, unless they have a name
-    with a meaning."""
+    """Tells whether it may be an attribute of nodes or edges: a number, a text and the like are of the graph, unless they have a
+    name with a meaning."""
     if isinstance(value, (list, tuple)):
         return bool(value)
     if required and value is not None and not isinstance(value, torch.Tensor):
@@ -228,7 +228,7 @@ def _are_numbers(array: np.ndarray) -> bool:
 
 
 def _splits(store: Any, num_nodes: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Masks [N] or [N, S] (the first of S splits) and ids."""
+    """Yields (split, ids) from masks [N] or [N, S] (the first of S splits) and from arrays of ids."""
     given = {key: value for key, value in store.items() if key in SPLIT_KEYS or key in MASK_KEYS}
     given = {key: value for key, value in given.items() if value is not None}
 
@@ -244,7 +244,7 @@ def _splits(store: Any, num_nodes: int) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def as_array(value: torch.Tensor | np.ndarray, name: str) -> np.ndarray:
-    """A tensor or an array, of the same memory where it can be; bfloat16 as `kernels.build.BFLOAT16`."""
+    """Converts a tensor to an array, in the same memory where possible; bfloat16 as `kernels.build.BFLOAT16`."""
     if isinstance(value, np.ndarray):
         return value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))
     if _is_sparse(value):
@@ -282,7 +282,8 @@ _MOST_FILES = 8
 
 
 def open_class_path(given: Any, root: str | Path) -> PygSource:
-    """``torch_geometric.datasets.KarateClub``, or with arguments: the class is imported now, its data made when needed."""
+    """Opens a data set by its class path, such as ``torch_geometric.datasets.KarateClub``, perhaps with arguments. The class is
+    imported now, its data made when needed."""
     spec = ClassSpec.parse("dataset", given)
     kind = spec.load()
     if not issubclass(kind, Dataset):
@@ -340,7 +341,7 @@ def _raw_dir(data: Dataset) -> Path:
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray:
-    """A dense tensor of any device as an array, of the same memory where it can be; bfloat16, which numpy lacks, as
+    """Converts a dense tensor of any device to an array, in the same memory where possible; bfloat16, which numpy lacks, as
     `kernels.build.BFLOAT16`."""
     tensor = tensor.detach().cpu()
     if tensor.dtype != torch.bfloat16:
@@ -349,7 +350,7 @@ def array_of(tensor: torch.Tensor) -> np.ndarray:
 
 
 def tensor_of(array: np.ndarray) -> torch.Tensor:
-    """The other way round, of the same memory."""
+    """Converts an array to a tensor in the same memory: the inverse of `array_of`."""
     return (
         torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
         if array.dtype == BFLOAT16

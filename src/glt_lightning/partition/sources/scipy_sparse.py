@@ -45,13 +45,14 @@ class SparseEdges:
 
 
 def is_matrix(value: object) -> bool:
-    """Whether this is a sparse matrix or array of scipy; who holds one has imported scipy."""
+    """Tells whether a value is a sparse matrix or array of scipy. Does not import scipy: if there is such a value, it is
+    imported already."""
     scipy = sys.modules.get("scipy.sparse")
     return scipy is not None and bool(scipy.issparse(value))
 
 
 def is_matrix_file(path: Path) -> bool:
-    """Whether an ``.npz`` file was written by ``scipy.sparse.save_npz``."""
+    """Tells whether an ``.npz`` file was written by ``scipy.sparse.save_npz``."""
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:  # a FIFO would be waited for
             return {"format.npy", "shape.npy", "data.npy"} <= set(archive.namelist())
@@ -60,7 +61,7 @@ def is_matrix_file(path: Path) -> bool:
 
 
 class MatrixSource(DelegatingSource):
-    """A graph that is no more than a square matrix: a matrix in memory, or a file of one."""
+    """A graph given as a square matrix, in memory or in a file."""
 
     def __init__(self, matrix: Any) -> None:
         self._matrix = matrix
@@ -188,7 +189,8 @@ _SPLITS = {"train": "train", "val": "val", "valid": "val", "test": "test"}
 
 
 class MatrixGraph(MatrixSource):
-    """Each value is the path of a file or, in a script, an array, a tensor or (matrix and ``x``) a matrix of scipy."""
+    """A graph of a matrix and node arrays. Each value is the path of a file or, in a script, an array, a tensor or (for the
+    matrix and ``x``) a matrix of scipy."""
 
     def __init__(self, given: Mapping[str, Any] | Namespace) -> None:
         plain = {key: _plain(value) for key, value in _plain(given).items()}
@@ -272,7 +274,7 @@ def _rows(key: str, value: Any) -> Rows:
 
 
 def _dense(edges: SparseEdges) -> np.ndarray:
-    """float32 [N, D]; entries that are stored twice are added, as scipy does."""
+    """Makes a dense array, float32 [N, D]. Entries that are stored twice are added, as scipy does."""
     dense = np.zeros(edges.shape, np.float32)
     np.add.at(dense, (edges.source, edges.destination), _values_of(edges))
     return dense

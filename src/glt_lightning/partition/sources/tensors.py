@@ -1,4 +1,4 @@
-"""A graph that a script hands over as tensors: one of each, or dictionaries by type."""
+"""A graph that a script gives as tensors: one of each, or dictionaries by type."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ FLOATS = "floats"  # GLT's default is float32 for all, in which ids above 2^24 b
 
 @dataclass(frozen=True, kw_only=True)
 class TensorGraph:
-    """What a script gives; each field a value, or for a heterogeneous graph a dictionary by type.
+    """The tensors of a script's graph; each field is a value, or for a heterogeneous graph a dictionary by type.
 
     Attributes:
         num_nodes: int.
         edge_index: Integers [2, E], row 0 the sources.
         node_feat, edge_feat: [N, D], [E, D].
-        node_feat_dtype, edge_feat_dtype: What they are stored as, as torch or numpy spells it; `FLOATS`: floats as float32,
-            others as they are; None: all as they are.
+        node_feat_dtype, edge_feat_dtype: The dtype in which they are stored, as torch or numpy spells it; `FLOATS`: floats as
+            float32, others unchanged; None: all unchanged.
         edge_weights: Numbers [E].
         node_label: [N] or [N, C].
-        by_src: Store each edge with its source: sources and destinations change places.
+        by_src: Store each edge with its source: sources and destinations are exchanged.
     """
 
     num_nodes: Any
@@ -46,7 +46,7 @@ class TensorGraph:
         return isinstance(self.num_nodes, Mapping)
 
     def source(self) -> ArraySource:
-        """The graph without its fingerprint. Raises `DataError` or `OptionError` where it contradicts itself."""
+        """Makes the source, without its fingerprint. Raises `DataError` or `OptionError` if the fields contradict each other."""
         counts = {t: _count(n) for t, n in self.by_type("num_nodes", self.num_nodes, NODE).items()}
         ends = self._edges(counts)
         dtype = dtype_of("node_feat_dtype", self.node_feat_dtype)
@@ -70,11 +70,11 @@ class TensorGraph:
         )
 
     def stored(self, edge_type: EdgeType) -> EdgeType:
-        """Under which edge type the edges of a user's type are stored."""
+        """Returns the edge type under which the edges of a user's type are stored."""
         return reverse_edge_type(edge_type) if self.by_src else edge_type
 
     def by_type(self, name: str, value: Any, only: Hashable) -> Mapping[Any, Any]:
-        """A field as a dictionary; ``only`` is the type of a homogeneous graph."""
+        """Returns a field as a dictionary. only: the type of a homogeneous graph."""
         if isinstance(value, Mapping) != self.hetero and value is not None:
             raise OptionError(
                 f"{name}: got {type(value).__name__}, but num_nodes is {type(self.num_nodes).__name__}. "
@@ -119,7 +119,8 @@ class TensorGraph:
 
 
 def reverse_edge_type(edge_type: EdgeType) -> EdgeType:
-    """As GraphLearn-for-PyTorch names it: ``rev_`` comes or goes, except within one node type."""
+    """Returns the reverse edge type by the rule of GraphLearn-for-PyTorch: ``rev_`` is added or removed, except within one node
+    type."""
     src, rel, dst = edge_type
     if src != dst:
         rel = rel.removeprefix("rev_") if rel.startswith("rev_") else f"rev_{rel}"
@@ -127,7 +128,7 @@ def reverse_edge_type(edge_type: EdgeType) -> EdgeType:
 
 
 def fingerprint(graph: ArraySource) -> str:
-    """Changes when the content of a graph in memory changes."""
+    """Returns a text that changes when the content of a graph in memory changes."""
     named = [(f"{t}:{n}", np.zeros(0)) for t, n in graph.num_nodes.items()]
     named += [
         (f"{edge_type_str(e)}:{i}", ids) for e, ends in sorted(graph.edge_index.items()) for i, ids in enumerate(ends)
@@ -175,7 +176,7 @@ def _cast(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def dtype_of(name: str, given: Any) -> np.dtype | str | None:
-    """numpy's dtype for one of torch or numpy, or its name; None and `FLOATS` as they are."""
+    """Returns numpy's dtype for a dtype of torch or numpy, or its name; None and `FLOATS` unchanged."""
     if given is None or given is FLOATS:
         return given
     if str(given).removeprefix("torch.") == "bfloat16":

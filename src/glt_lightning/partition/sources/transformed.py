@@ -1,4 +1,4 @@
-"""A graph that transforms of PyG change before it is partitioned."""
+"""A graph to which transforms of PyG are applied before it is partitioned."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SOURCE_ID = "source_id"
 class TransformedSource(DelegatingSource):
     """The graph of another source after some transforms, in memory.
 
-    transforms: texts of class and arguments, which a partition records: other transforms, another folder.
+    transforms: texts of class and arguments. A partition records them: other transforms make another folder.
     """
 
     def __init__(self, source: GraphSource, transforms: Sequence[Any], seed: int) -> None:
@@ -48,12 +48,12 @@ class TransformedSource(DelegatingSource):
 
     @property
     def num_categories(self) -> dict[NodeType, tuple[int, ...]]:
-        """As the tables have them; a transform may take codes away."""
+        """Numbers of codes, as in the tables; a transform may remove codes."""
         return {t: counts for t, counts in categories_of(self.inner).items() if "x_codes" in self.node_attrs(t)}
 
     @property
     def table_encoding(self) -> bytes | None:
-        """Of the tables, before they are transformed."""
+        """The encoding of the tables, before they are transformed."""
         return getattr(self.inner, "table_encoding", None)
 
     def _load(self) -> ArraySource:
@@ -71,7 +71,7 @@ class TransformedSource(DelegatingSource):
         )
 
     def _numbered(self, node_type: NodeType, attrs: Mapping[str, Rows], count: int) -> dict[str, Rows]:
-        """The attributes; with the number that each node had before only where nodes were left out or reordered."""
+        """Returns the attributes, with the number that each node had before if nodes were left out or reordered."""
         ids = attrs.get(_SOURCE_ID)
         rest = {name: rows for name, rows in attrs.items() if name != _SOURCE_ID}
         if ids is not None and np.array_equal(ids[:], np.arange(self.inner.num_nodes[node_type])):

@@ -1,6 +1,6 @@
-"""The files of an OGB data set, of nodes or of links, on disk: which there must be, and what can be read off them cheaply.
+"""The files of an OGB data set, of nodes or of links, on disk: the required files, and facts that are cheap to read from them.
 
-OGB's loader asks on stdin when files are missing; whoever has found them all here is never asked.
+OGB's loader asks on stdin when files are missing. So all files are checked here before the loader is called.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _PUBLISHED: dict[str, dict[NodeType, int | None]] = {
 
 
 class OgbLayout:
-    """Where the data set ``name`` lies below ``root``, and OGB's own description of it (its table ``master.csv``)."""
+    """The folder of the data set ``name`` below ``root``, and OGB's description of it (its table ``master.csv``)."""
 
     def __init__(self, name: str, root: str | Path) -> None:
         self.links = name.startswith(LINKS)
@@ -70,7 +70,7 @@ class OgbLayout:
 
     @property
     def num_outputs(self) -> int | None:
-        """Classes of a single task, else the number of tasks; None where links are to be predicted."""
+        """Number of classes of a single task, else the number of tasks; None if links are to be predicted."""
         if self.links:
             return None
         tasks = int(self.meta["num tasks"])
@@ -148,7 +148,7 @@ class OgbLayout:
 
 
 def _master_table(task: str) -> dict[str, dict[str, str]]:
-    """OGB's table of one kind of task, by data set. Read without importing ogb, which asks the network for newer versions."""
+    """Reads OGB's table of one kind of task, by data set, without importing ogb, which asks the network for newer versions."""
     spec = importlib.util.find_spec("ogb")
     if spec is None or not spec.submodule_search_locations:
         raise DataError("dataset: OGB data sets need the package ogb; install it with `pip install ogb`.")
@@ -177,7 +177,7 @@ def _flagged(path: Path) -> list[str]:
 
 
 def nan_to_unlabelled(y: np.ndarray) -> np.ndarray:
-    """Class labels that became floats because some are missing (NaN): integers again, -1 for "none"."""
+    """Converts class labels that are floats because some are missing (NaN) to integers, with -1 for "none"."""
     if y.dtype.kind != "f" or not np.isnan(y).any():
         return y
     return np.where(np.isnan(y), -1, y).astype(np.int64)
@@ -197,9 +197,9 @@ _COUNTS = ("num_nodes_list", "num_edges_list")
 
 @dataclass(frozen=True)
 class OgbBinary:
-    """One homogeneous graph: ``raw/data.npz`` and, unless links are to be predicted, ``raw/node-label.npz`` in ``folder``.
+    """A homogeneous graph in ``raw/data.npz`` and, unless links are to be predicted, ``raw/node-label.npz`` in ``folder``.
 
-    name, fingerprint, num_classes, splits: of the data set; without labels, num_classes is None.
+    name, fingerprint, num_classes, splits: those of the data set; without labels, num_classes is None.
     """
 
     folder: Path

@@ -24,10 +24,10 @@ _LOCK_S = 6 * 3600.0
 
 
 class OgbSource(DelegatingSource):
-    """``ogbn-*`` and ``ogbl-*`` below ``root``.
+    """A data set ``ogbn-*`` or ``ogbl-*`` below ``root``.
 
-    It is downloaded when its folder does not exist at all and its content is needed. Links that are to be predicted are no
-    splits of nodes: `read_edge_splits` reads them.
+    It is downloaded when its folder does not exist at all and its content is needed. Links to predict are no splits of nodes:
+    `read_edge_splits` reads them.
     """
 
     def __init__(self, name: str, root: str | Path) -> None:
@@ -36,7 +36,7 @@ class OgbSource(DelegatingSource):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of the release and its files; large ones count by size, since a release does not change."""
+        """A fingerprint of the release and its files. Large files count by their size, since a release does not change."""
         return f"v{self._layout.meta['version']}-{file_fingerprint(*self._files, times=False)}"
 
     @property
@@ -53,7 +53,7 @@ class OgbSource(DelegatingSource):
 
     @property
     def edge_splits_may_overlap(self) -> bool:
-        """Whether a pair of nodes may be in several splits; in ogbl-collab, authors write together in several years."""
+        """True if a pair of nodes may be in several splits; in ogbl-collab, authors write together in several years."""
         return self._layout.links
 
     @property
@@ -130,7 +130,7 @@ class OgbSource(DelegatingSource):
 
 
 def fetched(layout: OgbLayout, root: Path) -> OgbLayout:
-    """The layout of a data set whose folder is there: it is downloaded if it was not."""
+    """Downloads a data set whose folder does not exist. Returns its layout."""
     if layout.folder.exists():
         return layout
     url = layout.meta["url"].replace("http://", "https://")
@@ -141,7 +141,7 @@ def fetched(layout: OgbLayout, root: Path) -> OgbLayout:
 
 
 def _links(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Edges of a split under our names."""
+    """Renames the arrays of a split to our names."""
     if "source_node" in given:
         links = {"edge": np.stack([given["source_node"], given["target_node"]])}
         return links | ({"negatives": given["target_node_neg"]} if "target_node_neg" in given else {})
@@ -150,7 +150,8 @@ def _links(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _to_hetero(data: Any) -> Any:
-    """OGB keeps a typed graph in a `Data` full of dictionaries, by node type or by (source, relation, destination)."""
+    """Converts OGB's form of a typed graph, a `Data` of dictionaries by node type or (source, relation, destination), to
+    `HeteroData`."""
     from torch_geometric.data import HeteroData
 
     hetero = HeteroData()
@@ -165,7 +166,7 @@ def _to_hetero(data: Any) -> Any:
 
 
 def _typed(ids: Any, graph: ArraySource) -> tuple[NodeType, np.ndarray]:
-    """One split as OGB gives it: ids, or a dictionary with the ids of one node type."""
+    """Reads one split in OGB's form: ids, or a dictionary with the ids of one node type."""
     if isinstance(ids, dict):
         if len(ids) != 1:
             raise DataError(
@@ -185,9 +186,10 @@ _PARTS = {"train": "train", "val": "valid", "test": "test"}
 
 
 def read_edge_splits(name: str, root: str | Path) -> dict[str, dict[str, np.ndarray]]:
-    """``train``, ``val``, ``test`` -> what OGB gives of each, as arrays: node ids are those of the user, as in ``n_id``.
+    """Reads the edges to predict of a data set: ``train``, ``val``, ``test`` -> OGB's arrays; node ids are user ids, as in
+    ``n_id``.
 
-    name: ``ogbl-...``.  root: as of `open_source`; the data set is downloaded if it is not there.
+    name: ``ogbl-...``.  root: as in `open_source`; the data set is downloaded if its folder does not exist.
 
     The keys are OGB's: ``edge`` int64 [M, 2] and ``edge_neg`` (collab, ddi, ppa, vessel), ``source_node`` and
     ``target_node`` (citation2), ``head``, ``relation`` and ``tail`` (wikikg2, biokg), and others of M rows. Node types

@@ -29,7 +29,7 @@ _NONE = ("", "none")
 
 
 def feature_columns(table: TableFiles, given: Iterable[str], taken: Iterable[str]) -> list[str]:
-    """The columns that names and patterns mean. A pattern leaves out columns that are used as something else."""
+    """Returns the columns that match names and patterns. A pattern leaves out columns that have another use."""
     known, found = table.columns, list[str]()
     for each in given:
         if each in known:
@@ -46,7 +46,7 @@ def feature_columns(table: TableFiles, given: Iterable[str], taken: Iterable[str
 
 
 def feature_types(table: TableFiles, columns: list[str]) -> dict[str, pa.DataType]:
-    """Types to read features as: numbers as float32, lists as they are."""
+    """Returns the types by which features are read: numbers as float32, lists unchanged."""
     if table.is_text:
         return dict.fromkeys(columns, pa.float32())
     types = table.types(columns)
@@ -68,16 +68,16 @@ def _remedy(name: str, kind: pa.DataType) -> str:
 
 
 class PlainColumn:
-    """Numbers, or lists of numbers, as they are; lists must have the length of the first one.
+    """A column of numbers, or of lists of numbers, which is not encoded; lists must have the length of the first one.
 
-    width: of the rows, where it is known.
+    width: length of the rows, if it is known.
     """
 
     def __init__(self, name: str, width: int | None = None) -> None:
         self._name, self.width = name, width
 
     def read(self, piece: Columns) -> np.ndarray:
-        """float32 [rows, width]."""
+        """Returns float32 [rows, width]."""
         name, array = self._name, piece.column(self._name)
         if not is_list(array.type) and not is_number(array.type):
             raise piece.error(name, 0, f"{array.type}: features are numbers. {_remedy(name, array.type)}")
@@ -110,7 +110,7 @@ class PlainColumn:
 
 
 def values(piece: TablePiece, name: str) -> np.ndarray:
-    """An attribute: numbers and booleans as they are, times as int64 microseconds since 1970."""
+    """Reads an attribute: numbers and booleans unchanged, times as int64 microseconds since 1970."""
     array = piece.column(name)
     kind = array.type
     if is_time(kind):
@@ -127,7 +127,7 @@ def values(piece: TablePiece, name: str) -> np.ndarray:
 
 
 def _require_alike(piece: TablePiece, name: str, array: pa.Array) -> None:
-    """Raises `DataError` about the one word among numbers or times for which a text file's column is text."""
+    """Raises `DataError` if a text file's column is text because of a single word among numbers or times."""
     if not is_text(array.type):
         return
     good = pc.fill_null(pc.match_substring_regex(array, NUMBER_OR_DATE), True)
@@ -142,7 +142,7 @@ def _require_alike(piece: TablePiece, name: str, array: pa.Array) -> None:
 
 
 def times(piece: TablePiece, name: str) -> np.ndarray:
-    """int64 [rows]."""
+    """Reads times, int64 [rows]. Raises `DataError` for other values."""
     found = values(piece, name)
     if found.dtype.kind not in "iu":
         raise piece.error(name, 0, f"{found.dtype}: expected integers or timestamps as times.")
@@ -150,7 +150,7 @@ def times(piece: TablePiece, name: str) -> np.ndarray:
 
 
 def weights(piece: TablePiece, name: str) -> np.ndarray:
-    """float32 [rows], finite."""
+    """Reads weights, float32 [rows]. Raises `DataError` for one that is not finite."""
     with np.errstate(over="ignore"):  # what overflows is found below
         found = values(piece, name).astype(np.float32)
     if (bad := ~np.isfinite(found)).any():
@@ -160,7 +160,7 @@ def weights(piece: TablePiece, name: str) -> np.ndarray:
 
 
 def split_codes(piece: TablePiece, name: str) -> np.ndarray:
-    """int8 [rows]: position in train, val, test; -1 for none."""
+    """Returns int8 [rows]: position in train, val, test; -1 for none."""
     array = piece.column(name)
     if not pa.types.is_large_string(array.type):
         raise piece.error(name, 0, f"{array.type}: expected text: train, val (or valid), test, or nothing.")
@@ -203,7 +203,7 @@ class LabelColumn:
             raise piece.error(self._name, 0, f"{array.type}: expected text, integers or floats as labels.")
 
     def finish(self) -> tuple[np.ndarray, list[str] | None]:
-        """(y [N], int64 with -1 for none or float32; names of the classes, if labels are text)."""
+        """Returns the labels [N], int64 with -1 for none or float32, and the names of the classes, if labels are text."""
         if not self._is_text:
             return (np.concatenate(self._numbers) if self._numbers else np.zeros(0, np.int64)), None
         if not self._texts:
@@ -233,7 +233,7 @@ _FORMAT = "glt_lightning.tables"
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFacts:
-    """What was found in a table of nodes. ``classes``: names of the labels 0, 1, ..., None if they are no text."""
+    """Facts about a converted table of nodes. classes: names of the labels 0, 1, ..., None if labels are not text."""
 
     num_nodes: int
     classes: list[str] | None
@@ -268,17 +268,17 @@ def load_facts(folder: Path) -> dict[NodeType, NodeFacts]:
 
 
 def has_ids(folder: Path, node_type: NodeType) -> bool:
-    """Whether there are converted tables whose nodes of a type have ids other than their rows."""
+    """Tells whether there are converted tables whose nodes of a type have ids other than their rows."""
     return any((node_folder(folder, node_type) / name).exists() for name in ("ids.npy", "ids_bytes.npy"))
 
 
 def user_ids(folder: str | Path, n_id: Any, node_type: NodeType | None = None) -> np.ndarray:
-    """The ids that the user's table gives to nodes.
+    """Looks up the ids of nodes in the user's table.
 
-    folder: of the converted tables (``open_source(dataset, root).folder``).
+    folder: the folder of the converted tables (``open_source(dataset, root).folder``).
     n_id: integers [K], as in batches and predictions; an array, a list or a tensor.
     node_type: needed when the graph has several.
-    Returns int64 [K], or objects [K] that are text. It is ``n_id`` itself where nodes are named by their row.
+    Returns int64 [K], or objects [K] that are text; ``n_id`` itself if the ids of nodes are their rows.
 
     Raises:
         DataError: For a folder that holds no converted tables, or an id out of range.

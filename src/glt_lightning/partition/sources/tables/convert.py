@@ -12,9 +12,9 @@ from glt_lightning.partition.sources.tables.nodes import EdgeConverter, NodeIds,
 
 
 def convert_tables(tables: Tables, folder: Path, progress: Progress, fitted: GraphEncoding | None) -> GraphEncoding:
-    """Writes all tables below ``folder``; in memory are the ids, labels and splits of the nodes.
+    """Writes all tables below ``folder``; only the ids, labels and splits of the nodes are held in memory.
 
-    fitted: the encoding to apply; None: one is fitted. Returns that which was used.
+    fitted: the encoding to apply; None: fit one. Returns the encoding that was used.
     """
     node_features: dict[str, TableEncoding] = {}
     edge_features: dict[str, TableEncoding] = {}

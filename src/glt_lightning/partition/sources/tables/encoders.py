@@ -1,4 +1,4 @@
-"""Fitted columns: what turns a column of a table, the one they were fitted to or a later one, into features."""
+"""Fitted encoders: they turn a column of a table, the one they were fitted to or a later one, into features."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from glt_lightning.partition.sources.tables.raw_values import Columns, categorie
 
 @dataclass(frozen=True, kw_only=True)
 class Encoder:
-    """One column.
+    """The fitted encoder of one column.
 
     Attributes:
-        column: Its name.
+        column: Name of the column.
         missing: Words that mean "no value".
     """
 
@@ -33,11 +33,11 @@ class Encoder:
 
     @property
     def names(self) -> list[str]:
-        """Names of the columns of features that come of it."""
+        """Names of the columns of features that the encoder makes."""
         raise NotImplementedError
 
     def encode(self, rows: Columns) -> np.ndarray:
-        """float32 [N, one per name]; of `CodeEncoder` int32."""
+        """Returns float32 [N, one per name]; of `CodeEncoder` int32."""
         raise NotImplementedError
 
     def to_json(self) -> dict[str, Any]:
@@ -46,9 +46,9 @@ class Encoder:
 
 @dataclass(frozen=True, kw_only=True)
 class PlainEncoder(Encoder):
-    """Numbers and lists of numbers as they are; a missing one is an error.
+    """Keeps numbers and lists of numbers unchanged; a missing one is an error.
 
-    width: of the lists; None while no row was seen.
+    width: length of the lists; None until a row was read.
     """
 
     kind: ClassVar[str] = "plain"
@@ -72,10 +72,10 @@ class PlainEncoder(Encoder):
 
 @dataclass(frozen=True, kw_only=True)
 class NumberEncoder(Encoder):
-    """(value - shift) * scale, and perhaps 1 where there is no value.
+    """Scales numbers to (value - shift) * scale, and perhaps adds an indicator, 1 for a missing value.
 
-    fill: stands for a missing value, before it is scaled; None: that is an error.
-    thousands, decimal: as of `ColumnEncoding`.
+    fill: replaces a missing value, before it is scaled; None: a missing value is an error.
+    thousands, decimal: as in `ColumnEncoding`.
     """
 
     kind: ClassVar[str] = "number"
@@ -94,7 +94,7 @@ class NumberEncoder(Encoder):
         return self._scaled(rows, numbers(rows, self.column, self.missing, self.thousands, self.decimal))
 
     def to_json(self) -> dict[str, Any]:
-        """Without the options at their default, which earlier releases do not know."""
+        """Returns the fields as JSON values, without options at their default, which earlier releases do not know."""
         raw = super().to_json()
         return {
             name: value for name, value in raw.items() if (name, value) not in (("thousands", None), ("decimal", "."))
@@ -121,7 +121,7 @@ class NumberEncoder(Encoder):
 
 @dataclass(frozen=True, kw_only=True)
 class DateEncoder(NumberEncoder):
-    """Days since 1970 as a number, then a sine and a cosine for each cyclic part: zeros where there is no date."""
+    """Encodes dates: days since 1970 as a number, then a sine and a cosine for each cyclic part; zeros without a date."""
 
     kind: ClassVar[str] = "date"
     cyclic: tuple[str, ...] = ()
@@ -149,20 +149,21 @@ class CategoryEncoder(Encoder):
         return pa.array(self.categories, pa.large_string())
 
     def places(self, rows: Columns) -> tuple[np.ndarray, np.ndarray]:
-        """(int64 [N], position among the categories, -1 for unknown and for none; bool [N], whether there is no value)."""
+        """Returns the positions of values among the categories, int64 [N], -1 for an unknown or missing one; and bool [N], True
+        for missing values."""
         found = categories(rows, self.column, self.missing)
         place = pc.index_in(found, value_set=self._known, skip_nulls=True).fill_null(-1).to_numpy(zero_copy_only=False)
         return place.astype(np.int64), pc.is_null(found).to_numpy(zero_copy_only=False)
 
     def unknown(self, rows: Columns) -> int:
-        """How many rows hold a value that is no known category."""
+        """Counts the rows whose value is no known category."""
         place, gaps = self.places(rows)
         return int(((place < 0) & ~gaps).sum())
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneHotEncoder(CategoryEncoder):
-    """A column of 0 and 1 for each category, and perhaps one for "no value". An unknown value is zeros."""
+    """Encodes categories as a column of 0 and 1 for each, and perhaps one for "no value". An unknown value is zeros."""
 
     kind: ClassVar[str] = "one_hot"
     indicator: bool
@@ -184,7 +185,7 @@ class OneHotEncoder(CategoryEncoder):
 
 @dataclass(frozen=True, kw_only=True)
 class CodeEncoder(CategoryEncoder):
-    """An integer: 0 for an unknown value, 1 to K for the K categories, K + 1 for no value."""
+    """Encodes categories as an integer: 0 for an unknown value, 1 to K for the K categories, K + 1 for no value."""
 
     kind: ClassVar[str] = "code"
 
@@ -205,7 +206,7 @@ _KINDS: tuple[type[Encoder], ...] = (PlainEncoder, NumberEncoder, DateEncoder, O
 
 
 def encoder_from_json(raw: Mapping[str, Any]) -> Encoder:
-    """What `Encoder.to_json` wrote."""
+    """Makes an encoder from the values of `Encoder.to_json`."""
     kind = next(each for each in _KINDS if each.kind == raw["as"])
     plain: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in raw.items() if name != "as"
@@ -245,19 +246,19 @@ MISSING = ("NA", "N/A", "n/a", "NaN", "nan", "null", "NULL")
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnEncoding:
-    """How one column becomes features.
+    """The encoding of one column as features.
 
     Attributes:
-        kind: number, category, one_hot, code or date; auto takes what the values are.
-        fill: Stands for missing numbers and dates: mean, median, none (a missing value is an error) or a number (of a date,
+        kind: number, category, one_hot, code or date; auto: by the type of the values.
+        fill: Replaces missing numbers and dates: mean, median, none (a missing value is an error) or a number (for a date,
             days since 1970).
-        indicator: Whether a further column says 1 where a value is missing; auto: if any was missing.
+        indicator: Adds a column that is 1 for a missing value; auto: if any was missing.
         scale: standard (mean 0, deviation 1), minmax (from 0 to 1) or none.
         max_one_hot: The greatest number of categories that get a column each; more become codes.
-        max_categories: Only so many of the most frequent categories are known; the others count as unknown. None: all.
+        max_categories: The number of the most frequent categories that are known; others count as unknown. None: all.
         cyclic: Parts of a date that become a sine and a cosine: year (day of the year), month, day, weekday, hour.
-        format: How dates are written, as for strptime (``%d/%m/%Y``). None: ISO 8601.
-        thousands: The character that groups digits of numbers in text, as in 1,234 or 1.234. None: there is none.
+        format: The format of dates, as for strptime (``%d/%m/%Y``). None: ISO 8601.
+        thousands: The character that groups digits of numbers in text, as in 1,234 or 1.234. None: no character.
         decimal: The character before the fraction of numbers in text: a point or a comma.
     """
 
@@ -300,7 +301,7 @@ Choices = tuple[tuple[str, ColumnEncoding], ...]
 
 
 def parse_encode(where: str, given: Any) -> Choices:
-    """(column or pattern, its encoding) in the order given; a word alone is for all columns."""
+    """Parses ``encode`` to (column or pattern, its encoding), in the order given; a word alone is for all columns."""
     if given is None:
         return ()
     if not isinstance(given, Mapping):
@@ -333,7 +334,7 @@ def _parse_one(where: str, given: Any) -> ColumnEncoding:
 
 
 def parse_missing(where: str, given: Any) -> tuple[str, ...] | None:
-    """The words for "no value"; None if not given."""
+    """Parses the words for "no value"; None if not given."""
     if given is None:
         return None
     many = list(given) if isinstance(given, (list, tuple)) else [given]
@@ -352,7 +353,7 @@ def parse_fit_on(where: str, given: Any, has_split: bool) -> str | None:
 
 
 def changed(encoding: ColumnEncoding) -> dict[str, Any]:
-    """The options that are not the default."""
+    """Returns the options that differ from their default."""
     found = {field.name: getattr(encoding, field.name) for field in fields(encoding)}
     return {name: value for name, value in found.items() if value != getattr(_DEFAULT, name)}
 

@@ -29,9 +29,9 @@ class TableEncoding:
     """The features of one table.
 
     Attributes:
-        encoders: Its columns in the order of the features.
-        asked: The keys of the mapping that they come from.
-        classes: Names of the labels 0, 1, ... where labels are text.
+        encoders: The encoders of its columns, in the order of the features.
+        asked: The keys of the user's mapping by which they were fitted.
+        classes: Names of the labels 0, 1, ..., if labels are text.
     """
 
     encoders: Sequence[Encoder] = ()
@@ -47,11 +47,11 @@ class TableEncoding:
         return [each for each in self.encoders if isinstance(each, CodeEncoder)]
 
     def read_floats(self, rows: Columns) -> np.ndarray:
-        """float32 [N, D]"""
+        """Encodes the rows as features, float32 [N, D]."""
         return np.concatenate([each.encode(rows) for each in self.floats], axis=1, dtype=np.float32)
 
     def read_codes(self, rows: Columns) -> np.ndarray:
-        """int32 [N, C]"""
+        """Encodes the rows as codes, int32 [N, C]."""
         return np.concatenate([each.encode(rows) for each in self.codes], axis=1)
 
     def to_json(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class GraphEncoding:
 
     @classmethod
     def load(cls, folder: str | Path) -> GraphEncoding:
-        """Of a partition, or of converted tables. Raises `DataError` where there is none."""
+        """Loads the encoding of a partition, or of converted tables. Raises `DataError` if there is none."""
         found, where = encoding_bytes(folder)
         try:
             raw: Any = parse_json(found)
@@ -111,7 +111,7 @@ class GraphEncoding:
 
 
 def encoding_bytes(folder: str | Path) -> tuple[bytes, Path]:
-    """(the encoding as it is stored, its file)."""
+    """Reads the stored encoding. Returns its bytes and its file."""
     folder = Path(folder).expanduser()
     if (folder / MANIFEST).is_file():
         manifest = Manifest.load(folder)
@@ -138,14 +138,14 @@ _log = logging.getLogger(__name__)
 def encode_rows(
     folder: str | Path, table: Any, node_type: str | None = None, *, edge_type: EdgeType | str | None = None
 ) -> dict[str, np.ndarray]:
-    """Rows of a table as the features that a model was trained on.
+    """Encodes rows of a table as the features that a model was trained on.
 
-    folder: of the partition that was made of tables, or of the converted tables.
+    folder: the partition that was made of tables, or the folder of the converted tables.
     table: pandas DataFrame, pyarrow Table or mapping of columns, with the columns of the features under their names.
     node_type: needed when the graph has several.
-    edge_type: of rows of a table of edges, (source, relation, destination) or ``source__relation__destination``.
-    Returns ``x`` float32 [N, D] and ``x_codes`` int32 [N, C], of edges ``edge_attr`` and ``edge_codes``, as far as the table
-    has such features. A value that is no known category is zeros, or code 0; how many there are is logged.
+    edge_type: for rows of a table of edges, (source, relation, destination) or ``source__relation__destination``.
+    Returns ``x`` float32 [N, D] and ``x_codes`` int32 [N, C], for edges ``edge_attr`` and ``edge_codes``, if the table has
+    such features. A value that is no known category is zeros, or code 0; their number is logged.
 
     Raises:
         DataError: For a folder without an encoding, and for rows without its columns.

@@ -1,4 +1,4 @@
-"""Files of tables: which ones a path means, and their columns as a stream of record batches."""
+"""Files of tables: the files that a path stands for, and their columns as a stream of record batches."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _BUFFER = 64 << 10  # per column: a row group may be larger than memory
 
 @dataclass(frozen=True)
 class TablePiece:
-    """A record batch and where it came from. ``begin``: its first row in the table."""
+    """A record batch of a table. begin: number of its first row in the table."""
 
     table: TableFiles
     begin: int
@@ -49,7 +49,7 @@ class TablePiece:
         return self.batch.column(name)
 
     def error(self, column: str, row: int, message: str) -> DataError:
-        """The error about ``row`` of this piece."""
+        """Makes an error about a row of this piece."""
         return DataError(f"{self.table.place(self.begin + row)}, column {column!r}: {message}")
 
 
@@ -73,11 +73,11 @@ class TableFiles:
 
     @property
     def num_rows(self) -> int:
-        """Rows of all files; 0 when only reading them would tell."""
+        """Number of rows of all files; 0 if only reading them would tell."""
         return 0 if self.is_text else sum(_metadata(path).num_rows for path in self.paths)
 
     def types(self, columns: Iterable[str], missing: Sequence[str] = ()) -> dict[str, pa.DataType]:
-        """Type of each column over all files; in text it is the narrowest that fits all values.
+        """Returns the type of each column over all files; for text files the narrowest type that fits all values.
 
         missing: words of text files that mean "no value".
         """
@@ -98,7 +98,7 @@ class TableFiles:
         return {name: found[0].field(name).type for name in wanted}
 
     def pieces(self, types: Mapping[str, pa.DataType]) -> Iterator[TablePiece]:
-        """All rows of the named columns, converted to these types, some megabytes at a time."""
+        """Yields all rows of the named columns, converted to these types, some megabytes at a time."""
         self.check_columns(types)
         self._starts = []
         begin = 0
@@ -113,7 +113,7 @@ class TableFiles:
             yield TablePiece(self, 0, pa.record_batch([pa.array([], kind) for kind in types.values()], list(types)))
 
     def place(self, row: int) -> str:
-        """File and row (counted from 0) of a row that was read."""
+        """Describes a row that was read by its file and its row there, from 0."""
         index = bisect.bisect_right(self._starts, row) - 1
         return f"{self.paths[index]}: row {row - self._starts[index]}"
 
@@ -145,7 +145,7 @@ def is_text(path: Path) -> bool:
 
 
 def list_files(what: str, path: tuple[str, ...]) -> list[Path]:
-    """The files that ``path`` names: each a file, a glob or a folder, whose entries are sorted by name."""
+    """Lists the files of ``path``, whose items are files, globs or folders; entries of a folder are sorted by name."""
     found: list[Path] = []
     for each in path:
         given = Path(each).expanduser()
@@ -170,7 +170,7 @@ def list_files(what: str, path: tuple[str, ...]) -> list[Path]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """What pyarrow says of a file that cannot be read, as one line with its name."""
+    """Turns pyarrow's error about a file that cannot be read into a `DataError` of one line with the file's name."""
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -187,7 +187,7 @@ def _metadata(path: Path) -> Any:
 
 
 def _decoded(kind: pa.DataType) -> pa.DataType:
-    """The type without ways of storing: no dictionaries, one kind of text, no decimals."""
+    """Simplifies a type to that of its values: no dictionaries, one kind of text, no decimals."""
     if pa.types.is_dictionary(kind):
         return _decoded(kind.value_type)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
@@ -222,7 +222,7 @@ def _cast(piece: TablePiece, name: str, array: pa.Array, kind: pa.DataType) -> p
 
 
 def first_failure(array: pa.Array, kind: pa.DataType) -> int:
-    """The first row that cannot be converted, given that there is one."""
+    """Finds the first row that cannot be converted, of which there must be one."""
     low, high = 0, len(array)
     while high - low > 1:
         middle = (low + high) // 2
@@ -235,7 +235,7 @@ def first_failure(array: pa.Array, kind: pa.DataType) -> int:
 
 
 def _separator_hint(path: Path, columns: list[str]) -> str:
-    """That the header of a text file looks as if another character separated its columns."""
+    """Returns a hint if the header of a text file looks as if another character separated its columns; else ""."""
     if is_text(path) and len(columns) == 1:
         for character in (";", "\t", "|", ","):
             if character in columns[0]:
@@ -267,12 +267,12 @@ def text_columns(path: Path) -> list[str]:
 
 
 def text_batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """The columns as text; an empty cell is null."""
+    """Yields the columns as text; an empty cell is null."""
     yield from _open(path, columns)
 
 
 def infer_types(paths: Iterable[Path], columns: list[str], missing: Sequence[str] = ()) -> dict[str, pa.DataType]:
-    """The first of integer, float, bool, time that fits all values of a column, else text.
+    """Returns for each column the first type of integer, float, bool, time that fits all its values, else text.
 
     missing: words that mean "no value", besides an empty cell.
     """
@@ -332,7 +332,7 @@ def number_pattern(thousands: str | None, decimal: str) -> str:
 
 
 def number_advice(column: str, values: Sequence[str]) -> str:
-    """How to read all of these as numbers, where other characters than a point are in them; empty if they are not numbers."""
+    """Returns advice on reading values as numbers, if they have other characters than a point; empty if they are no numbers."""
     for thousands, decimal in _WAYS_TO_WRITE:
         pattern = re.compile(number_pattern(thousands, decimal))
         if values and all(pattern.match(each) for each in values):

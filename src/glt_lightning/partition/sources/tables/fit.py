@@ -1,4 +1,4 @@
-"""Fitting the columns of a table in one pass: what is held are sums, and the categories of a column."""
+"""Fits the columns of a table in one pass. Only sums, and the categories of columns, are held in memory."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ _TRAIN = list(dict.fromkeys(SPLITS.values())).index("train")
 
 @dataclass(frozen=True, kw_only=True)
 class Fitting:
-    """What columns are fitted on.
+    """The columns to fit, and the rows that count.
 
     Attributes:
-        columns: Each column and how it is encoded.
-        types: What `TableFiles.pieces` is to read them as.
-        missing: The words for "no value", where the user gave some.
+        columns: Each column and its encoding.
+        types: The types as which `TableFiles.pieces` reads them.
+        missing: The user's words for "no value", if any.
         split: Column of the splits if only training rows count for means, deviations and fills.
     """
 
@@ -82,7 +82,7 @@ def fit_columns(table: TableFiles, fitting: Fitting, progress: Progress) -> dict
 
 class _Fit(Protocol):
     def add(self, piece: TablePiece, counted: np.ndarray | None) -> None:
-        """counted: bool [N], which rows count for statistics; None: all."""
+        """Adds the rows of a piece. counted: bool [N], True for rows that count for statistics; None: all do."""
         ...
 
     def finish(self, table: TableFiles) -> Encoder: ...
@@ -91,7 +91,7 @@ class _Fit(Protocol):
 def _fit_of(
     table: TableFiles, name: str, how: ColumnEncoding, kind: pa.DataType | None, missing: tuple[str, ...] | None
 ) -> _Fit:
-    """kind: what the values are, for a column whose encoding is auto."""
+    """Makes the fit of a column. kind: type of the values, for a column whose encoding is auto."""
     chosen = how.kind
     if kind is not None:
         if is_list(kind):
@@ -109,7 +109,7 @@ def _fit_of(
 
 
 class _PlainFit:
-    """A column of lists: nothing is fitted."""
+    """The fit of a column of lists, which needs no statistics."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -122,7 +122,8 @@ class _PlainFit:
 
 
 class _NumberFit:
-    """Count, mean, sum of squared deviations, least and greatest of what counts; for a median all values, 8 bytes each."""
+    """The fit of a column of numbers: count, mean, sum of squared deviations, least and greatest value of the rows that count;
+    for a median all values, 8 bytes each."""
 
     def __init__(self, name: str, how: ColumnEncoding, missing: tuple[str, ...]) -> None:
         self._name, self._how, self._missing = name, how, missing
@@ -206,7 +207,7 @@ class _DateFit(_NumberFit):
 
 
 class _CategoryFit:
-    """How often each value occurs, in all rows: names of categories tell nothing of labels."""
+    """The fit of categories: the frequency of each value, in all rows, since names of categories reveal nothing of labels."""
 
     def __init__(self, name: str, how: ColumnEncoding, missing: tuple[str, ...]) -> None:
         self._name, self._how, self._missing = name, how, missing
@@ -241,7 +242,7 @@ class _CategoryFit:
         return CodeEncoder(column=self._name, missing=self._missing, categories=tuple(known))
 
     def _warn_of_numbers(self, table: TableFiles, known: list[str]) -> None:
-        """One word among numbers makes them categories, of which a model learns no order; so does the comma of 1,234."""
+        """Warns if a single word among numbers, or the comma of 1,234, makes them categories, which have no order for a model."""
         others, place = self._no_numbers(known), f"{table.paths[0]}: column {self._name!r} is treated as categories:"
         category = f"if the column does hold categories, encode: {{{self._name}: category}}"
         if advice := number_advice(self._name, others):
@@ -263,7 +264,7 @@ class _CategoryFit:
         return found.filter(pc.invert(pc.match_substring_regex(found, NUMBER_OR_DATE))).to_pylist()
 
     def _require_repeated(self, table: TableFiles) -> None:
-        """Raises `DataError` for what is different in most rows: a model would learn the rows by heart."""
+        """Raises `DataError` for values that differ in most rows: a model would memorise the rows."""
         rows, different = self._found.total(), len(self._found)
         if 2 * different > rows:
             advice = number_advice(self._name, self._no_numbers(sorted(self._found)))
@@ -277,5 +278,5 @@ class _CategoryFit:
 
 
 def _yaml_word(value: str) -> str:
-    """The value as an item of a list in YAML, with quotes where a comma in it would make two of one."""
+    """Writes a value as an item of a list in YAML, with quotes if a comma in it would make two items of it."""
     return value if re.fullmatch(r"[A-Za-z][\w./-]*", value) else repr(value)

@@ -37,9 +37,9 @@ class NodeTable:
         label, split: Columns of ``y`` and of the words train, val, test.
         features: Columns of ``x``: names, patterns, columns of lists.
         attrs: Attribute -> column.
-        encode: How columns of ``features`` are encoded, by column or pattern; other columns are numbers as they are.
-        missing: Words that mean "no value"; None: those of `encode_options.MISSING` where a column is numbers or dates.
-        fit_on: Rows that means, deviations and fills are taken of: train or all. None: train if there is ``split``.
+        encode: The encoding of columns of ``features``, by column or pattern; other columns are unchanged numbers.
+        missing: Words that mean "no value"; None: the default words, for columns of numbers or dates.
+        fit_on: Rows by which means, deviations and fills are fitted: train or all. None: train if there is ``split``.
     """
 
     path: tuple[str, ...]
@@ -61,9 +61,9 @@ class EdgeTable:
         path: Files, globs or folders.
         source, destination: Columns of node ids.
         weight, time: Columns of ``edge_weight`` and ``edge_time``.
-        features: Columns of ``edge_attr``, as those of nodes.
+        features: Columns of ``edge_attr``: names, patterns, columns of lists.
         attrs: Attribute -> column.
-        encode, missing: As of nodes; means, deviations and fills are those of all edges.
+        encode, missing: As for nodes; means, deviations and fills are fitted by all edges.
     """
 
     path: tuple[str, ...]
@@ -85,7 +85,7 @@ class EdgeTable:
 class Tables:
     """All tables of a graph.
 
-    encoding: folder whose fitted encoding is applied to these tables; None: one is fitted to them.
+    encoding: folder whose fitted encoding is applied to these tables; None: an encoding is fitted to them.
     """
 
     nodes: Mapping[NodeType, NodeTable]
@@ -99,19 +99,20 @@ class Tables:
         return GraphSchema(tuple(self.nodes), tuple(self.edges), self.homogeneous)
 
     def key_of(self, table: NodeType | EdgeType) -> str:
-        """Where the mapping has a table, for errors: ``edges``, or ``edges: author__writes__paper``."""
+        """Returns the key of a table in the mapping, for errors: ``edges``, or ``edges: author__writes__paper``."""
         key, name = ("nodes", table) if isinstance(table, str) else ("edges", edge_type_str(table))
         return key if self.homogeneous else f"{key}: {name}"
 
     def columns_text(self) -> str:
-        """Which column becomes what, without paths."""
+        """Returns the use of all columns as text, without paths: a part of the fingerprint."""
         tables: list[tuple[str, NodeTable | EdgeTable]] = [*sorted(self.nodes.items())]
         tables += sorted((edge_type_str(e), table) for e, table in self.edges.items())
         return json.dumps([self.homogeneous, [(name, _columns_of(table)) for name, table in tables]])
 
 
 def _columns_of(table: NodeTable | EdgeTable) -> dict[str, Any]:
-    """Keys of later releases are there only when they are given: folders of earlier ones keep their name."""
+    """Returns the use of the columns of a table. Keys of later releases are included only if they are given, so that folders of
+    earlier releases keep their name."""
     keys = {name: value for name, value in asdict(table).items() if name != "path"}
     for name in ("encode", "missing", "fit_on"):
         if keys.get(name) in (None, ()):
@@ -120,7 +121,7 @@ def _columns_of(table: NodeTable | EdgeTable) -> dict[str, Any]:
 
 
 def features_asked(table: NodeTable | EdgeTable) -> dict[str, Any]:
-    """The keys of a table that say what its features are, as they are stored with the fitted encoding."""
+    """Returns the keys of a table that define its features, in the form that is stored with the fitted encoding."""
     encode = {name: changed(how) for name, how in table.encode}
     asked: dict[str, Any] = {"features": table.features, "encode": encode, "missing": table.missing}
     asked |= {"fit_on": table.fit_on} if isinstance(table, NodeTable) else {}
@@ -128,7 +129,7 @@ def features_asked(table: NodeTable | EdgeTable) -> dict[str, Any]:
 
 
 def parse_tables(given: Mapping[str, Any] | argparse.Namespace) -> Tables:
-    """Raises `DataError` that names the key for anything unknown, missing or of another kind."""
+    """Parses the mapping. Raises `DataError`, with the key, for an unknown, missing or invalid value."""
     plain = _plain(given)
     _check_keys("dataset", plain, ("nodes", "edges", "name", "encoding"), ("nodes", "edges"))
     nodes, edges = _mapping("nodes", plain["nodes"]), plain["edges"]
@@ -165,13 +166,14 @@ def parse_tables(given: Mapping[str, Any] | argparse.Namespace) -> Tables:
 
 
 def is_text(keys: Sequence[str]) -> bool:
-    """Whether the value at these keys of the mapping is text, or a list of texts. The name of a column may look like a number."""
+    """Tells whether the value at these keys of the mapping is text, or a list of texts. The name of a column may look like a
+    number."""
     kinds = {name: str(each.type) for kind in (Tables, NodeTable, EdgeTable) for name, each in _fields(kind).items()}
     return "encode" not in keys and ("attrs" in keys[:-1] or kinds.get(keys[-1], "").startswith(("str", "tuple[str")))
 
 
 def _plain(value: Any) -> Any:
-    """Namespaces, as the command line makes them, become mappings."""
+    """Converts namespaces, which the command line makes, to mappings."""
     if isinstance(value, argparse.Namespace):
         value = vars(value)
     return {str(k): _plain(v) for k, v in value.items()} if isinstance(value, Mapping) else value

@@ -1,4 +1,4 @@
-"""Tables of nodes become arrays; ids, labels and splits are held in memory."""
+"""Converts tables of nodes and edges to arrays. Ids, labels and splits of nodes are held in memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LEAST_CHUNK = 1 << 20
 
 
 def ids_of(piece: TablePiece, column: str) -> pa.Array:
-    """Ids as int64 or text; raises `DataError` for null and for other types."""
+    """Reads ids as int64 or text. Raises `DataError` for null and for other types."""
     array = piece.column(column)
     if array.null_count:
         row = int(pc.index(pc.is_null(array), True).as_py())
@@ -48,28 +48,28 @@ def ids_of(piece: TablePiece, column: str) -> pa.Array:
 
 
 def id_types(table: TableFiles, columns: Iterable[str]) -> dict[str, pa.DataType]:
-    """Ids in a text file stay text until all are known: 007 is another id than 7."""
+    """Returns the types by which ids are read. Ids in a text file stay text until all are known: 007 is another id than 7."""
     return dict.fromkeys(columns, pa.large_string()) if table.is_text else table.types(columns)
 
 
 class RowIds:
-    """Nodes without ids: a node is named by its row."""
+    """The ids of nodes without an id column: a node's id is its row."""
 
     def __init__(self, count: int) -> None:
         self.count = count
 
     def find(self, ids: pa.Array) -> np.ndarray:
-        """int64, the row of each id; -1 where there is none."""
+        """Returns int64, the row of each id; -1 if there is none."""
         rows = as_numbers(ids).fill_null(-1).to_numpy()
         return np.where((rows >= 0) & (rows < self.count), rows, -1)
 
 
 class KeyIds:
-    """Ids given by a column.
+    """The ids of nodes in an id column.
 
-    pyarrow makes a hash table of all ids for each question: 1.4 s for 5 M text ids of 17 characters, and 1.8 s to look
-    as many up. Whoever asks about at least half as many at once (`chunk_of`) pays about twice the look-up, however many
-    edges there are.
+    pyarrow makes a hash table of all ids for each lookup: 1.4 s for 5 M text ids of 17 characters, and 1.8 s to look as many
+    up. If at least half as many ids are looked up at once (`chunk_of`), the whole takes about twice as long as the lookups,
+    however many edges there are.
     """
 
     def __init__(self, ids: pa.ChunkedArray, from_text: bool) -> None:
@@ -84,7 +84,7 @@ class KeyIds:
         return bool(pa.types.is_large_string(self.ids.type))
 
     def _consecutive(self) -> int | None:
-        """The first of ids that rise by one."""
+        """The first id, if each id is one more than the id before; else None."""
         if self.is_text or not self.count:
             return None
         numbers = self.ids.to_numpy()
@@ -93,7 +93,7 @@ class KeyIds:
         return first if same else None
 
     def find(self, ids: pa.Array) -> np.ndarray:
-        """int64, the row of each id; -1 where there is none. Numbers written as text are numbers."""
+        """Returns int64, the row of each id; -1 if there is none. Numbers written as text are numbers."""
         if not self.is_text:
             ids = as_numbers(ids)
         elif not pa.types.is_large_string(ids.type):
@@ -107,7 +107,7 @@ class KeyIds:
         return found.fill_null(-1).to_numpy().astype(np.int64)
 
     def check_unique(self, table: TableFiles, column: str) -> None:
-        """Raises `DataError` that names the first id which occurs again."""
+        """Raises `DataError` with the first id that occurs twice."""
         if self._first is not None:
             return
         first = self.find(self.ids)
@@ -120,7 +120,7 @@ class KeyIds:
             )
 
     def write(self, folder: Path) -> None:
-        """``ids.npy`` [N], or for text the bytes of all ids (UTF-8) and where each ends."""
+        """Writes ``ids.npy`` [N], or for text the bytes of all ids (UTF-8) and the end of each."""
         if not self.is_text:
             _write(folder, "ids.npy", self.ids.to_numpy())
             return
@@ -135,12 +135,12 @@ NodeIds = RowIds | KeyIds
 
 
 def chunk_of(*ids: NodeIds) -> int:
-    """How many edges to look up at once: few enough for the memory that the ids take themselves."""
+    """Returns the number of edges to look up at once: their memory is no more than that of the ids themselves."""
     return max(_LEAST_CHUNK, *(each.count // 2 for each in ids if isinstance(each, KeyIds)), 0)
 
 
 def as_numbers(ids: pa.Array) -> pa.Array:
-    """int64, null for what is no number."""
+    """Converts ids to int64, null for one that is no number."""
     if not pa.types.is_large_string(ids.type):
         return ids
     is_number = pc.match_substring_regex(ids, _NUMBER)
@@ -210,12 +210,13 @@ def _node_ids(
 
 
 def _pieces(table: TableFiles, types: Mapping[str, pa.DataType]) -> Iterator[TablePiece]:
-    """All rows; of a table of which nothing is asked but its length, the first column is read."""
+    """Yields all rows. If only the length of a table is needed, its first column is read."""
     return table.pieces(types or table.types(table.columns[:1]))
 
 
 def _write_labels(folder: Path, labels: LabelColumn, what: str, known: list[str] | None) -> list[str] | None:
-    """Returns the names of the classes. known: those of the encoding that is applied, whose numbers labels then get."""
+    """Writes the labels, and returns the names of the classes. known: the classes of an encoding that is applied, by which labels
+    are numbered."""
     y, classes = labels.finish()
     if known is not None:
         if classes is None or not set(classes) <= set(known):
@@ -238,7 +239,7 @@ def _write_splits(folder: Path, codes: np.ndarray) -> None:
 
 
 class EdgeConverter:
-    """One table of edges: attributes are written as they come, ends are gathered and looked up many at once."""
+    """Converts one table of edges: attributes are written at once, ends are collected and looked up many at a time."""
 
     def __init__(
         self,
@@ -260,7 +261,7 @@ class EdgeConverter:
         self._held: list[list[pa.Array]] = [[], []]
 
     def run(self, folder: Path, progress: Progress) -> TableEncoding:
-        """Returns the features of the edges."""
+        """Writes the arrays of the table, and returns the encoding of its features."""
         table, ends = self._table, [column for column, _, _ in self._ends]
         read, types, encoding = readers(table, self._edges, list(ends), self._fitted, progress)
         types |= id_types(table, ends)
@@ -285,7 +286,7 @@ class EdgeConverter:
         return encoding
 
     def _flush(self, writers: list[ArrayWriter]) -> None:
-        """Looks up what was gathered."""
+        """Looks up the collected ends and writes them."""
         if not self._held[0]:
             return
         ends = [pa.concat_arrays(pieces) for pieces in self._held]
@@ -308,7 +309,7 @@ class EdgeConverter:
         self._begin += count
 
     def _remedy(self, one: pa.Array, other: NodeType) -> str:
-        """other: the node type at the other end of the edge."""
+        """Returns advice on an unknown id. other: the node type at the other end of the edge."""
         if self._ids[other].find(one)[0] < 0 or self._ends[0][1] == self._ends[1][1]:
             return "Add that node or remove the edge."
         (source, _, _), (destination, _, _) = self._ends

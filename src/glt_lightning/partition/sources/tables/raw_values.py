@@ -1,4 +1,4 @@
-"""What stands in a column, as numbers, dates or categories, whatever type the table gives it."""
+"""Reads the values of a column as numbers, dates or categories, for any type of the column."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def is_time(kind: pa.DataType) -> bool:
 def numbers(
     rows: Columns, column: str, missing: tuple[str, ...], thousands: str | None = None, decimal: str = "."
 ) -> np.ndarray:
-    """float64 [N], NaN where there is none.
+    """Reads numbers, float64 [N], NaN for a missing one.
 
     thousands, decimal: the characters that group digits and begin the fraction of numbers in text.
     """
@@ -78,7 +78,7 @@ def _parsed_numbers(rows: Columns, column: str, array: pa.Array) -> pa.Array:
 
 
 def _in_plain_digits(rows: Columns, column: str, array: pa.Array, thousands: str | None, decimal: str) -> pa.Array:
-    """Numbers such as 1.234,5 as 1234.5. Raises `DataError` for any other text: in it a point may mean either."""
+    """Rewrites numbers such as 1.234,5 as 1234.5. Raises `DataError` for any other text, in which a point is ambiguous."""
     good = pc.fill_null(pc.match_substring_regex(array, number_pattern(thousands, decimal)), True)
     if (row := good.index(False).as_py()) >= 0:
         grouped = "" if thousands is None else f"thousands {thousands!r} and "
@@ -97,7 +97,7 @@ def _other_kinds(column: str) -> str:
 
 
 def dates(rows: Columns, column: str, missing: tuple[str, ...], format: str | None) -> pa.Array:
-    """timestamp[us] [N] in UTC, null where there is none."""
+    """Reads dates, timestamp[us] [N] in UTC, null for a missing one."""
     array = _plain(rows.column(column))
     if pa.types.is_null(array.type):
         return pc.cast(array, pa.timestamp("us"))
@@ -135,12 +135,12 @@ def _parsed_dates(rows: Columns, column: str, array: pa.Array, format: str | Non
 
 
 def days_of(times: pa.Array) -> np.ndarray:
-    """float64 [N]: days since 1970, with fractions; NaN where there is none."""
+    """Returns float64 [N]: days since 1970, with fractions; NaN where there is none."""
     return pc.cast(pc.cast(times, pa.int64()), pa.float64(), safe=False).to_numpy(zero_copy_only=False) / _US_OF_DAY
 
 
 def phases(times: pa.Array, part: str) -> np.ndarray:
-    """float64 [N]: where in its cycle a time is, from 0 to below 1; NaN where there is none."""
+    """Returns float64 [N]: the phase of each time in its cycle, from 0 to below 1; NaN for a missing one."""
     zero_based = {
         "year": (lambda t: pc.subtract(pc.day_of_year(t), 1), 366),
         "month": (lambda t: pc.subtract(pc.month(t), 1), 12),
@@ -153,8 +153,8 @@ def phases(times: pa.Array, part: str) -> np.ndarray:
 
 
 def categories(rows: Columns, column: str, missing: tuple[str, ...]) -> pa.Array:
-    """large_string [N], null where there is none. The numbers 7 and 7.0 and the text 7 are one category, and so are a true
-    boolean and the texts true, True and TRUE: another reader of the same file may give another type."""
+    """Reads categories, large_string [N], null for a missing one. The numbers 7 and 7.0 and the text 7 are one category, and so
+    are a true boolean and the texts true, True and TRUE: another reader of the same file may give another type."""
     array = _plain(rows.column(column))
     if is_list(array.type) or pa.types.is_nested(array.type):
         raise rows.error(column, 0, f"{array.type} cannot be a category; remove this column from encode.")
@@ -168,14 +168,14 @@ def categories(rows: Columns, column: str, missing: tuple[str, ...]) -> pa.Array
 
 
 def _without(array: pa.Array, missing: tuple[str, ...]) -> pa.Array:
-    """Trimmed text, null for what is empty or means that there is no value."""
+    """Trims text; an empty one, or one that means "no value", becomes null."""
     trimmed = pc.utf8_trim_whitespace(pc.cast(array, pa.large_string()))
     gone = pc.is_in(trimmed, value_set=pa.array(["", *missing], pa.large_string()))
     return pc.if_else(gone, pa.scalar(None, pa.large_string()), trimmed)
 
 
 def _plain(array: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """One chunk, and no dictionary."""
+    """Converts an array to one chunk without a dictionary."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array

@@ -46,12 +46,12 @@ _NO_ATTRS = ("y", "source", "destination", "ids", "ids_offsets", "ids_bytes")
 
 
 def tables_folder(root: str | Path, name: str, fingerprint: str) -> Path:
-    """Where the tables of a data set are when they are converted."""
+    """Returns the folder of the converted tables of a data set."""
     return Path(root) / "tables" / f"{name}-{fingerprint[:12]}"
 
 
 class TableSource:
-    """A mapping of tables. They are converted when more than names and fingerprint is asked of them.
+    """A graph given as a mapping of tables. They are converted when more than names and fingerprint is needed.
 
     Attributes:
         name: ``name`` of the mapping, else that of the first file of nodes.
@@ -87,7 +87,7 @@ class TableSource:
 
     @cached_property
     def folder(self) -> Path:
-        """Where the converted tables are; made when there is none yet."""
+        """The folder of the converted tables, which is made if it does not exist."""
         folder = tables_folder(self._root, self.name, self.fingerprint)
         if not folder.exists():
             with exclusive(folder, _LOCK_S):
@@ -128,7 +128,7 @@ class TableSource:
 
     @cached_property
     def _encoding(self) -> GraphEncoding | None:
-        """None in a folder of an earlier release."""
+        """The fitted encoding; None in a folder of an earlier release."""
         return GraphEncoding.load(self.folder) if (self.folder / ENCODING).exists() else None
 
     @property
@@ -138,7 +138,7 @@ class TableSource:
 
     @property
     def table_encoding(self) -> bytes | None:
-        """What the partition keeps, so that it can be applied to other rows."""
+        """The encoding as the partition stores it, to be applied to other rows."""
         return None if self._encoding is None else encoding_bytes(self.folder)[0]
 
     @cached_property
@@ -171,7 +171,8 @@ class TableSource:
         return self._count_classes(self.folder)
 
     def _count_classes(self, folder: Path) -> int | None:
-        """Those of the labels in a folder of converted tables; at least as many as an encoding that was applied has."""
+        """Returns the number of classes of the labels in a folder of converted tables; at least as many as in an encoding that
+        was applied."""
         target, known = self.target_type, None if self._applied is None else self._applied.num_classes
         if target is None or not (path := node_folder(folder, target) / "y.npy").exists():
             return known
@@ -201,7 +202,7 @@ class TableSource:
         return _attrs(edge_folder(self.folder, edge_type))
 
     def user_ids(self, n_id: Any, node_type: NodeType | None = None) -> np.ndarray:
-        """The user's ids of nodes, as `tables_lookup.user_ids`."""
+        """Returns the user's ids of nodes, as `user_ids` of `tables.columns`."""
         return user_ids(self.folder, n_id, node_type)
 
 
@@ -216,7 +217,7 @@ def _attrs(folder: Path) -> dict[str, Rows]:
 
 
 class _Ends:
-    """Edges in the order of the table."""
+    """The edges of a table, in its order."""
 
     def __init__(self, folder: Path) -> None:
         self._source, self._destination = NpyFile(folder / "source.npy"), NpyFile(folder / "destination.npy")

@@ -1,4 +1,4 @@
-"""Which columns of a table become which arrays, and their writers."""
+"""The readers and writers of the arrays that are made from the columns of a table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def readers(
     fitted: TableEncoding | None,
     progress: Progress,
 ) -> tuple[dict[str, Read], Types, TableEncoding]:
-    """(array to write -> how to read it, types of the columns that this takes, the features) for features and attributes.
+    """Returns for features and attributes: array to write -> its reader, the types of the columns read, and the encoding.
 
     fitted: the encoding to apply; None: it is fitted to this table.
     """
@@ -63,7 +63,7 @@ def readers(
 def _fitted(
     table: TableFiles, columns: NodeTable | EdgeTable, names: list[str], types: Types, progress: Progress
 ) -> tuple[TableEncoding, Types]:
-    """The features of a table, and the types of the columns that they take besides those in ``types``."""
+    """Fits the features of a table. Returns the encoding, and the types of the columns read besides those in ``types``."""
     encoded = _choices(table, columns.encode, names)
     plain = [name for name in names if name not in encoded]
     # A column that is an attribute too is read as that.
@@ -75,7 +75,7 @@ def _fitted(
 
 
 def _encoded_types(table: TableFiles, names: list[str]) -> Types:
-    """Text files are read as text, in which words for "no value" may stand."""
+    """Returns the types by which encoded columns are read: text for text files, which may have words for "no value"."""
     return dict.fromkeys(names, pa.large_string()) if table.is_text else table.types(names)
 
 
@@ -101,7 +101,7 @@ def _choices(table: TableFiles, encode: Choices, names: list[str]) -> dict[str, 
 
 
 class ColumnWriters:
-    """Writers of the arrays of one table, opened when the first rows tell their shapes."""
+    """The writers of the arrays of one table. They are opened with the first rows, which have the shapes."""
 
     def __init__(self, folder: Path, read: Mapping[str, Read]) -> None:
         self._folder, self._read = folder, read
