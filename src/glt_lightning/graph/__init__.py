@@ -4,15 +4,15 @@ A folder (``manifest.py`` has the format) has one manifest and a folder per part
 topology as CSC by destination, attributes as rows, all memory-mapped, so that processes of a host share pages. A folder
 of another build, a truncated file or a manifest that does not match is refused in `Manifest` and `LocalPartition.open`.
 
-Where rows lie beside their mapping is decided by one rule (docs/decisions/013): candidates are ranked by hotness per
-byte (``cache_choice.py``), and lie in
+One rule chooses the rows that also lie in faster memory than the mapped files (docs/decisions/013): candidates are
+ranked by hotness per byte (``cache_choice.py``). The kinds of faster memory are
 
 * the **host tier**: hot rows of mapped parts, kept in memory (``host_tier.py``);
 * the **remote cache**: rows of other hosts' parts, copied into shared memory (``remote_cache.py``,
   ``remote_choice.py``);
 * the **device tier**: rows and topology in the memory of a GPU (``device_store.py``, ``device_choice.py``).
 
-Runs in sampler processes, graph servers and ranks. numpy alone, but for the device tier.
+Runs in sampler processes, graph servers and ranks. Needs numpy alone, except for the device tier.
 
 Example:
     >>> from glt_lightning.graph import LocalPartition

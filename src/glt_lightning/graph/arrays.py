@@ -1,4 +1,4 @@
-"""Arrays of a partition folder: ``.npy`` files that are written as a stream and read as maps."""
+"""Arrays of a partition folder: ``.npy`` files that are written as a stream and read through memory maps."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def verify_array(folder: str | Path, path: str, entry: ArrayEntry) -> None:
 
 
 def check_header(folder: str | Path, path: str, entry: ArrayEntry, *, links: bool = True) -> None:
-    """Raises `PartitionError` unless ``folder/path`` has the size and the header of its manifest entry. links: are followed."""
+    """Raises `PartitionError` unless ``folder/path`` has the size and the header of its manifest entry. links: follow links."""
     file = Path(folder) / path
     with _opened(file) if links else _speaks(file, lambda: io.BufferedReader(open_below(folder, path))) as stream:
         _check_header(file, stream, entry)
 
 
 def hash_array(folder: str | Path, path: str, entry: ArrayEntry) -> tuple[str, ...]:
-    """The digests of the chunks of ``folder/path``. Raises `PartitionError` unless it matches its manifest entry."""
+    """Computes the digests of the chunks of ``folder/path``. Raises `PartitionError` unless it matches its manifest entry."""
     file, hasher = Path(folder) / path, ChunkHasher()
     with _opened(file) as stream:
         _check_sum(file, stream, _check_header(file, stream, entry), entry, hasher)
@@ -78,7 +78,7 @@ def _opened(file: Path) -> AbstractContextManager[io.BufferedReader]:
 
 @contextmanager
 def _speaks(file: Path, opens: Callable[[], io.BufferedReader]) -> Iterator[io.BufferedReader]:
-    """Opens a file, and turns an OSError of that and of the block into a `PartitionError` that names it."""
+    """Opens a file for a block, and turns an OSError of either into a `PartitionError` with the file's name."""
     try:
         with opens() as stream:
             yield stream
@@ -89,7 +89,7 @@ def _speaks(file: Path, opens: Callable[[], io.BufferedReader]) -> Iterator[io.B
 
 
 def _check_header(file: Path, stream: io.BufferedReader, entry: ArrayEntry) -> int:
-    """Returns where the data begins."""
+    """Checks size and header of a file. Returns the offset of its data in bytes."""
     size = os.fstat(stream.fileno()).st_size
     if size != entry.bytes:
         raise _damaged(file, f"it has {size} bytes, the manifest says {entry.bytes}")
@@ -160,7 +160,7 @@ def disk_full_speaks(
 class ArrayWriter:
     """Streams rows into a ``.npy`` file: header first, data from `DATA_OFFSET`, CRC-32 and hashes of chunks on the way.
 
-    hashed: whether the entry has the hashes. Files that are not copied elsewhere need none.
+    hashed: the entry gets hashes of chunks. Files that are not copied elsewhere need none.
     The number of rows is known when the writer is closed; then the header is written again.
 
     >>> with ArrayWriter(folder, "part0/nodes/0/x.npy", np.float32, (100,)) as writer:   # doctest: +SKIP

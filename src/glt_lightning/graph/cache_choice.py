@@ -1,7 +1,7 @@
-"""Which rows lie in a tier: one rule for the remote cache, the host tier and the device tier.
+"""The choice of the rows of a tier: one rule for the remote cache, the host tier and the device tier.
 
-Rows compete by what each byte of memory saves, and a tier takes the best until its budget is spent. What a row saves, and how
-many bytes it takes, is up to the tier: see `remote_choice`, `host_tier` and `device_choice`.
+Rows are ranked by the accesses that a byte of memory saves, and a tier takes the first ones until its budget is spent. Each tier
+defines the saving and the size of its rows: see `remote_choice`, `host_tier` and `device_choice`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _BLOCKS = 1024  # of a ranking that is not looked at row by row: that of 100 M r
 class Candidates:
     """Rows of one kind, hottest first, of which a tier takes the first ones.
 
-    ends: int64 [B], where each block of them ends; the rows of a block count as equally hot.  saved: float64 [B], what it saves
-    to have a whole block.  bytes_of: numbers of first rows, int64 [n] -> the bytes that these take together.
+    ends: int64 [B], the end of each block of rows; the rows of a block count as equally hot.  saved: float64 [B], the saving of
+    a whole block.  bytes_of: numbers of first rows, int64 [n] -> the bytes that these take together.
     """
 
     ends: np.ndarray
@@ -37,19 +37,21 @@ class Candidates:
 
     @classmethod
     def alike(cls, hotness: np.ndarray, row_bytes: float, gain: float = 1.0) -> Candidates:
-        """Rows of ``row_bytes`` each, ranked one by one. hotness: float64 [K], falling; an access that hits saves ``gain``."""
+        """Makes candidates of ``row_bytes`` each, ranked one by one. hotness: float64 [K], descending.  gain: the saving of an
+        access that hits."""
         return cls(np.arange(1, len(hotness) + 1), hotness * gain, partial(np.multiply, row_bytes))
 
 
 def block_ends(num_rows: int) -> np.ndarray:
-    """Returns int64 [B]: where each block of so many rows ends."""
+    """Divides rows into blocks of about equal size. Returns int64 [B], the end of each block."""
     return np.linspace(0, num_rows, min(num_rows, _BLOCKS) + 1).astype(np.int64)[1:]
 
 
 def choose(candidates: Sequence[Candidates], budget: float) -> list[int]:
-    """How many of the first rows of each of the ``candidates`` lie in a tier of ``budget`` bytes, so that it saves the most.
+    """Chooses the rows of a tier of ``budget`` bytes that saves the most. Returns the number of first rows of each of the
+    ``candidates``.
 
-    Of rows that save the same, each of the candidates gets the same share. The last block is taken as far as it fits.
+    Of rows with the same saving, each of the candidates gets the same share. The last block is taken as far as it fits.
 
     >>> choose([Candidates.alike(np.array([9.0, 5.0, 1.0]), 10), Candidates.alike(np.array([8.0, 7.0]), 20)], 50)
     [2, 1]
@@ -81,7 +83,7 @@ def choose(candidates: Sequence[Candidates], budget: float) -> list[int]:
 
 
 def _first_rows(of: Candidates, budget: float) -> int:
-    """How many of the first rows take at most ``budget`` bytes."""
+    """Returns the number of first rows that take at most ``budget`` bytes."""
     block = int(np.searchsorted(of.bytes_of(of.ends), budget, side="right"))
     taken = int(of.ends[block - 1]) if block else 0
     if block == len(of.ends):
@@ -91,18 +93,18 @@ def _first_rows(of: Candidates, budget: float) -> int:
 
 
 def _value(candidates: Candidates, sizes: np.ndarray) -> np.ndarray:
-    """What each block saves for a byte; never more than a hotter one of its kind, so that a tier takes the first rows."""
+    """Returns the saving of each block per byte; never more than that of a hotter block, so that a tier takes the first rows."""
     value: np.ndarray = np.minimum.accumulate(candidates.saved / np.where(sizes > 0, sizes, 1))
     return value
 
 
 def first_within(sizes: np.ndarray, budget: float) -> int:
-    """How many of the first rows fit, where each takes one of ``sizes`` bytes."""
+    """Returns the number of first rows that fit into ``budget`` bytes. sizes: bytes of each row."""
     return int(np.searchsorted(np.cumsum(sizes), budget, side="right"))
 
 
 def rows_of_share(share: float, num_rows: int, ranked: int) -> int:
-    """How many rows are a share of ``num_rows``, where only ``ranked`` of them may be taken."""
+    """Returns the number of rows in a share of ``num_rows``, of which only ``ranked`` may be taken."""
     return min(int(share * num_rows), ranked)
 
 
@@ -128,22 +130,24 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Rows of a part in blocks, hottest first. ends: int64 [B], where each block ends.  accesses: float64 [B], of a block."""
+    """Rows of a part in blocks, hottest first. ends: int64 [B], the end of each block.  accesses: float64 [B], expected accesses
+    of each block."""
 
     ends: np.ndarray
     accesses: np.ndarray
 
 
 def stored_policies(manifest: Manifest) -> tuple[str, ...]:
-    """The policies by which the folder ranks remote rows, in the order of the manifest."""
+    """Returns the policies by which the folder ranks remote rows, in the order of the manifest."""
     listed = {found[1] for path in manifest.arrays if (found := _LISTS.fullmatch(path))}
     return tuple(policy for policy in manifest.hotness if policy in listed)
 
 
 def remote_hotness(partition: LocalPartition, policy: str, part: int, node_type: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes of other parts that a part's batches are expected to access, hottest first: gids [K] and hotness, float32 [K].
+    """Reads the list of nodes of other parts that a part's batches are expected to access, hottest first. Returns gids [K] and
+    hotness, float32 [K].
 
-    Both are empty where the folder has no such list.
+    Both are empty if the folder has no such list.
     """
     found = []
     for name, dtype in (("gids", np.int64), ("hotness", np.float32)):
@@ -153,8 +157,8 @@ def remote_hotness(partition: LocalPartition, policy: str, part: int, node_type:
 
 
 def rank_stored(partition: LocalPartition, policy: str) -> list[Ranked] | None:
-    """Remote nodes by the lists of the folder, made for the training seeds of each part; several mapped parts add up. None
-    where the folder has no lists of this policy."""
+    """Ranks remote nodes by the lists of the folder, which were made for the training seeds of each part; the hotness for several
+    mapped parts is added up. None if the folder has no lists of this policy."""
     if policy not in stored_policies(partition.manifest):
         return None
     ranked = []
@@ -171,12 +175,12 @@ def rank_stored(partition: LocalPartition, policy: str) -> list[Ranked] | None:
 
 
 def rank_by_edges(partition: LocalPartition) -> list[Ranked]:
-    """Remote nodes by the number of edges of the mapped parts that come from each."""
+    """Ranks remote nodes by the number of edges of the mapped parts that start at each."""
     return rank_by_counts(partition, _count_edges(partition))
 
 
 def rank_by_counts(partition: LocalPartition, counts: np.ndarray) -> list[Ranked]:
-    """Remote nodes by a number for each node of the graph, int [N] by gid; those with 0 are left out."""
+    """Ranks remote nodes by a number for each node of the graph, int [N] by gid; leaves out nodes with 0."""
     ranked = []
     for t, (begin, end) in enumerate(pairwise(partition.manifest.offsets)):
         gids = np.flatnonzero(counts[begin:end]) + begin
@@ -185,7 +189,8 @@ def rank_by_counts(partition: LocalPartition, counts: np.ndarray) -> list[Ranked
 
 
 def rank_all(partition: LocalPartition) -> Sequence[Ranked]:
-    """All nodes of the mapped parts, and the remote ones that batches may contain; by edges where the folder has no hotness."""
+    """Ranks all nodes of the mapped parts, and the remote nodes that batches may contain; by edges if the folder has no
+    hotness."""
     manifest = partition.manifest
     by_edges = None if _has_hotness(partition) else _count_edges(partition)
     ranked = []
@@ -201,14 +206,15 @@ def rank_all(partition: LocalPartition) -> Sequence[Ranked]:
 
 
 def node_blocks(partition: LocalPartition, part: int, node_type: int) -> Blocks:
-    """Of the nodes of a mapped part, which lie hottest first; all are equally hot where the folder has no hotness."""
+    """Divides the nodes of a mapped part, which lie hottest first, into blocks. All are equally hot if the folder has no
+    hotness."""
     hotness = _of_part(partition, part, node_type)
     ends = block_ends(len(hotness))
     return Blocks(ends, np.array([hotness[b:e].sum(dtype=np.float64) for b, e in _bounds(ends)]))
 
 
 def edge_blocks(partition: LocalPartition, part: int, edge_type: int) -> Blocks:
-    """Of the edges of a mapped part, which lie in the order of their destinations."""
+    """Divides the edges of a mapped part, which lie in the order of their destinations, into blocks."""
     hotness = _of_part(partition, part, partition.schema.destination_types()[edge_type])
     indptr = _open(partition, edge_path(part, edge_type, "indptr"))
     ends = block_ends(len(hotness))
@@ -220,7 +226,7 @@ def edge_blocks(partition: LocalPartition, part: int, edge_type: int) -> Blocks:
 
 
 def _remote_first(partition: LocalPartition, node_type: int, gids: np.ndarray, hotness: np.ndarray) -> Ranked:
-    """Of ascending gids those that are not mapped here."""
+    """Ranks the nodes among ``gids`` (ascending) that are not mapped here."""
     manifest = partition.manifest
     bounds = np.asarray(manifest.bounds[node_type]) + manifest.offsets[node_type]
     remote = ~np.isin(np.searchsorted(bounds, gids, side="right") - 1, partition.parts)
@@ -230,7 +236,7 @@ def _remote_first(partition: LocalPartition, node_type: int, gids: np.ndarray, h
 
 
 def _count_edges(partition: LocalPartition) -> np.ndarray:
-    """Returns int64 [N]: for each node of the graph, by gid, the number of edges of the mapped parts that come from it."""
+    """Returns int64 [N]: for each node of the graph, by gid, the number of edges of the mapped parts that start at it."""
     manifest = partition.manifest
     counts = np.zeros(manifest.total_nodes, dtype=np.int64)
     for part in partition.parts:
@@ -266,7 +272,7 @@ def _stored_hotness(partition: LocalPartition, node_type: int) -> np.ndarray:
 
 
 def _of_part(partition: LocalPartition, part: int, node_type: int) -> np.ndarray:
-    """Expected accesses of the nodes of a part; 1 for each where the folder has no hotness."""
+    """Returns the expected accesses of the nodes of a part; 1 for each if the folder has no hotness."""
     path = node_path(part, node_type, "hotness")
     if path in partition.manifest.arrays:
         return _open(partition, path)

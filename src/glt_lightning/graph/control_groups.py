@@ -1,4 +1,4 @@
-"""What the system grants to this process: its control groups, and the cores that it may use."""
+"""Limits that the system sets for this process: its control groups, and the cores that it may use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOUNTED = Path("/sys/fs/cgroup")
 def control_groups(
     controller: str, mounted: Path = _MOUNTED, mine: Path = Path("/proc/self/cgroup")
 ) -> Iterator[tuple[int, Path]]:
-    """Version (1 or 2) and folder of each control group of this process that may limit ``controller``, innermost first."""
+    """Yields version (1 or 2) and folder of each control group of this process that may limit ``controller``, innermost first."""
     for line in mine.read_text().splitlines():
         _, controllers, group = line.split(":", 2)
         if controllers == "":
@@ -31,7 +31,7 @@ def control_groups(
 
 
 def usable_cores(mounted: Path = _MOUNTED, mine: Path = Path("/proc/self/cgroup")) -> int:
-    """Cores on which this process may run, or that the CPU quota of a control group amounts to, if that is less."""
+    """Returns the number of cores on which this process may run, or that the CPU quota of a control group is worth, if less."""
     found = [float(len(os.sched_getaffinity(0)))]
     for version, folder in control_groups("cpu", mounted, mine):
         try:

@@ -1,4 +1,4 @@
-"""Which rows lie in the memory of a GPU: of one that samples, and of one that completes batches which the CPU sampled."""
+"""The choice of the rows in the memory of a GPU: one that samples, or one that completes batches which the CPU sampled."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from glt_lightning.kernels import EdgeTypeArrays, RankedSet, row_bytes
 
 @dataclass(frozen=True)
 class DeviceLists:
-    """rows: int64 [T, P], of how many first nodes of each type and part the neighbour lists are on the device.  all_ids,
-    all_pointers: whether the user ids, and the row pointers, of every node are on the device, or only those of the same nodes."""
+    """The neighbour lists on a device. rows: int64 [T, P], the number of first nodes of each type and part whose lists are there.
+    all_ids, all_pointers: the user ids, and the row pointers, of every node are there, and not only those of the same nodes."""
 
     rows: np.ndarray
     all_ids: bool = False
@@ -30,16 +30,17 @@ class DeviceLists:
 
 @dataclass(frozen=True)
 class DeviceAttributes:
-    """nodes: int64 [T, P], edges: int64 [R, P]: how many first rows have their attributes on the device."""
+    """The attributes on a device. nodes: int64 [T, P], edges: int64 [R, P], the numbers of first rows that are there."""
 
     nodes: np.ndarray
     edges: np.ndarray
 
 
 def choose_nodes(partition: LocalPartition, budget: int) -> list[np.ndarray]:
-    """For each node type gids, int64 [K], ascending, whose attributes take at most ``budget`` bytes on the device together.
+    """Chooses the nodes whose attributes lie on the device, in at most ``budget`` bytes. Returns for each node type their gids,
+    int64 [K], ascending.
 
-    Nodes of the mapped parts and remote ones rank together, by what they are for all parts that are mapped here.
+    Nodes of the mapped parts and remote nodes are ranked together, by their hotness for all parts that are mapped here.
     """
     ranked = rank_all(partition)
     candidates = [Candidates.alike(each.hotness, device_node_bytes(partition, t)) for t, each in enumerate(ranked)]
@@ -47,16 +48,16 @@ def choose_nodes(partition: LocalPartition, budget: int) -> list[np.ndarray]:
 
 
 def device_node_bytes(partition: LocalPartition, node_type: int) -> int:
-    """Bytes of the attributes of a node as batches have them, ``n_id`` in 8."""
+    """Returns the bytes of the attributes of a node in batches, 8 of them for ``n_id``."""
     shards = [partition.node_shards(node_type, name) for name in partition.manifest.node_attrs(node_type)]
     return 8 + sum(row_bytes(s.dtype, s.row_shape) for s in shards)
 
 
 def choose_lists(batch: BatchArrays, budget: int) -> DeviceLists:
-    """The neighbour lists that are drawn from most for each of ``budget`` bytes.
+    """Chooses the neighbour lists with the most draws per byte, up to ``budget`` bytes.
 
-    A batch looks up the user ids of all its nodes, and a row pointer before any neighbour, and both are small beside the
-    lists. So all ids come first where they take at most half of the budget, and then all pointers in the same way.
+    A batch looks up the user ids of all its nodes, and a row pointer before any neighbour, and both are small in comparison
+    with the lists. So all ids are taken first if they take at most half of the budget, then all pointers in the same way.
     """
     partition, view = batch.partition, batch.view()
     manifest = partition.manifest
@@ -84,7 +85,8 @@ def choose_lists(batch: BatchArrays, budget: int) -> DeviceLists:
 
 
 def choose_attributes(batch: BatchArrays, budget: int) -> DeviceAttributes:
-    """The rows that are gathered most for each of ``budget`` bytes. A node's attributes go together, and so do an edge's."""
+    """Chooses the rows with the most accesses per byte, up to ``budget`` bytes. All attributes of a node, or of an edge, are
+    taken together."""
     partition = batch.partition
     manifest, schema = partition.manifest, partition.schema
     nodes = np.zeros((len(schema.node_types), manifest.num_parts), dtype=np.int64)
@@ -107,7 +109,7 @@ def choose_attributes(batch: BatchArrays, budget: int) -> DeviceAttributes:
 
 
 def _list_bytes(lists: Sequence[EdgeTypeArrays], id_bytes: int, pointers: bool, rows: np.ndarray) -> np.ndarray:
-    """Of the first neighbour lists, with user ids of ``id_bytes``, and with row pointers or without."""
+    """Returns the bytes of the first neighbour lists, with user ids of ``id_bytes`` each, and with row pointers or without."""
     nbytes = rows * id_bytes
     for each in lists:
         entry = sum(array.itemsize for array in (each.indices, each.sums, each.times) if array is not None)
@@ -118,7 +120,7 @@ def _list_bytes(lists: Sequence[EdgeTypeArrays], id_bytes: int, pointers: bool, 
 
 
 def _bytes_of(manifest: Manifest, paths: Iterable[str]) -> int:
-    """Bytes of a row of all these arrays."""
+    """Returns the bytes of a row of all these arrays."""
     return sum(row_bytes(e.dtype, e.shape[1:]) for e in (manifest.arrays[path] for path in paths))
 
 
@@ -127,11 +129,11 @@ def _bytes_of(manifest: Manifest, paths: Iterable[str]) -> int:
 
 class DeviceIndex:
     """The nodes of each type whose attributes are on the training device. The trainer makes it, its samplers open it by
-    ``path``, and batches bring the attributes of the other nodes. Close it.
+    ``path``, and batches have the attributes of the other nodes. Close it.
 
     Attributes:
-        tables: For each node type a set that tells the row on the device, or None where there is none.
-        path: Where samplers open it, while its maker has not closed it.
+        tables: For each node type the set of its nodes on the device, with their rows there; None if there are none.
+        path: The path at which samplers open it, until the trainer closes it.
     """
 
     def __init__(self, arrays: SharedArrays, manifest: Manifest) -> None:
@@ -143,9 +145,9 @@ class DeviceIndex:
 
     @classmethod
     def create(cls, manifest: Manifest, gids: Sequence[np.ndarray]) -> DeviceIndex:
-        """Of these nodes, int64 [K], ascending, for each node type; row k on the device is that of the k-th.
+        """Makes the index. gids: for each node type int64 [K], ascending; row k on the device is that of the k-th.
 
-        Raises MemoryError where the host has too little memory.
+        Raises MemoryError if the host has too little memory.
         """
         chosen = [t for t, nodes in enumerate(gids) if len(nodes)]
         shapes = {_words(t): (np.dtype(np.uint64), (RankedSet.words_for(manifest.num_nodes[t]),)) for t in chosen}
@@ -157,13 +159,13 @@ class DeviceIndex:
 
     @classmethod
     def open(cls, path: str | Path, manifest: Manifest) -> DeviceIndex:
-        """Maps what the trainer has made. Raises `DataError` where that is not what ``path`` is."""
+        """Maps the index that the trainer has made. Raises `DataError` if there is no index at ``path``."""
         arrays = SharedArrays.open(path)
         arrays.close()  # the map stays
         return cls(arrays, manifest)
 
     def close(self) -> None:
-        """Other processes can no longer open it; its memory goes with its last view. Safe to call twice."""
+        """Closes the index: other processes can no longer open it. Its memory is freed with its last view. Safe to call twice."""
         self._arrays.close()
 
 
@@ -178,10 +180,10 @@ LINE = 128  # bytes: a GPU asks the bus for (sectors of) one line at a time, and
 
 
 def bus_stride(row_bytes: int) -> int:
-    """Bytes from the first of a row to the first of the next: ``row_bytes``, or more where padding pays.
+    """Returns the bytes from the beginning of a row to that of the next: ``row_bytes``, or more if padding pays.
 
-    It pays where the lines that are read fall by a tenth, or by as large a share as the memory grows, and that grows by at most
-    a third: it is page-locked, once per host. The module has a table.
+    Padding pays if it reduces the lines that are read by a tenth, or by as large a share as the memory grows, and if the memory
+    grows by at most a third, since it is page-locked, once per host. The module has a table.
     """
     # a power of two below a line divides it, so that no row lies in two
     unit = 1 << max(0, min(row_bytes, LINE) - 1).bit_length()
@@ -193,7 +195,7 @@ def bus_stride(row_bytes: int) -> int:
 
 
 def lines_read(row_bytes: int, stride: int) -> float:
-    """How many lines a row lies in, in the mean over many rows ``stride`` bytes apart, the first of which begins a line."""
+    """Returns the mean number of lines that a row lies in, for rows ``stride`` bytes apart, the first at the start of a line."""
     if row_bytes == 0:
         return 0
     step = gcd(stride, LINE)  # rows begin at each multiple of this in a line, equally often

@@ -1,4 +1,4 @@
-"""Where the graph and the attributes of a partition lie for a GPU that samples them."""
+"""The memory in which a GPU that samples reads the graph and the attributes of a partition."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class DeviceStore:
     """The mapped parts of a partition in memory that a device reads. Made by `open_store`. Close it.
 
     Attributes:
-        kernels: Of the device.
-        graph_memory, feature_memory: ``device``, ``uva`` or ``hybrid``; of attributes also ``cpu``.
-        lists, attributes: Which rows lie on the device where that is ``hybrid``; else none.
+        kernels: The kernels of the device.
+        graph_memory, feature_memory: ``device``, ``uva`` or ``hybrid``; for attributes also ``cpu``.
+        lists, attributes: The rows on the device if that is ``hybrid``; else none.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class DeviceStore:
         return self._graph
 
     def graph_for(self, draw: DrawOptions) -> DeviceGraph:
-        """The graph to draw from. Raises `OptionError` unless it has what neighbours are to be drawn by: user ids of all nodes
-        for LABOR, weights, times."""
+        """Returns the graph to draw from. Raises `OptionError` unless it has the arrays that these options need: user ids of all
+        nodes for LABOR, weights, times."""
         if draw.labor and not self._batch.labor:
             raise OptionError(
                 "sampling.method: labor: the GPU that samples has the graph without what LABOR draws by. Start graph servers "
@@ -89,15 +89,16 @@ class DeviceStore:
 
     @property
     def nbytes(self) -> dict[str, int]:
-        """``device``: bytes in memory of the device; ``uva``: in memory of the host that the device reads."""
+        """Bytes by kind: ``device``: in memory of the device; ``uva``: in memory of the host that the device reads."""
         return self._memory.nbytes
 
     def node_shards(self, node_type: int, name: str, stored: bool = False) -> CudaShards | None:
-        """An attribute of nodes by gid; None where the CPU gathers. stored: as `Manifest.as_stored` gives it."""
+        """Returns an attribute of nodes, addressed by gid; None if the CPU gathers it. stored: not decoded, as in
+        `Manifest.as_stored`."""
         return self._attribute("nodes", node_type, name, stored)
 
     def edge_shards(self, edge_type: int, name: str, stored: bool = False) -> CudaShards | None:
-        """An attribute of edges, or ``edge_ids``, by edge row."""
+        """Returns an attribute of edges, or ``edge_ids``, addressed by edge row; else as `node_shards`."""
         return self._attribute("edges", edge_type, name, stored)
 
     def _attribute(self, kind: str, index: int, name: str, stored: bool) -> CudaShards | None:
@@ -111,7 +112,7 @@ class DeviceStore:
         return shards.raw if stored else shards
 
     def summary(self) -> str:
-        """Which memory the graph and the attributes are in, as one log line."""
+        """Describes the memory of the graph and the attributes in one log line."""
         on_device, on_host = self.nbytes["device"], self.nbytes["uva"]
         nodes = sum(
             self._partition.manifest.rows(p, t) for p in self._partition.parts for t in range(self.graph.num_types)
@@ -122,7 +123,7 @@ class DeviceStore:
         return f"{self.kernels.device} samples: the graph {graph}, attributes {features}{host}."
 
     def close(self) -> None:
-        """Gives the memory back; no kernel may be reading it. Safe to call twice."""
+        """Frees the memory, which no kernel may be reading. Safe to call twice."""
         self._graph, self._shards = None, {}
         self._memory.close()
 
@@ -145,7 +146,7 @@ class DeviceStore:
         return DeviceGraph(self.kernels, view, addresses)
 
     def _lay_attributes(self) -> dict[str, CudaShards]:
-        """By `attr_key`."""
+        """Lays out all attributes for the device, by `attr_key`."""
         partition, kind, made = self._partition, self.feature_memory, {}
         manifest, view = partition.manifest, partition.view
         mapped = [p if p in partition.parts else None for p in range(manifest.num_parts)]
@@ -164,7 +165,7 @@ class DeviceStore:
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes of a device that nobody has taken; None where that is not known."""
+    """Returns the free bytes of a device; None if unknown."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 
@@ -179,13 +180,12 @@ def open_store(
     free_bytes: Callable[[], int | None] | None = None,
     agree: Callable[[Callable[[], Placement]], Placement] = lambda place_it: place_it(),
 ) -> DeviceStore:
-    """Puts the mapped parts where ``sampling.topology`` and ``sampling.features`` say.
+    """Copies the mapped parts into the memory that ``sampling.topology`` and ``sampling.features`` choose.
 
-    batch: the arrays that batches are made from.  share: gives what the device reads on the host, to all
-    processes that call it at the same time; None: a copy for this process.  free_bytes: tells how much memory of the device
-    is free.  agree: runs a callback on every process that
-    shares host memory; returns its result if it raised on none of them.
-    Raises `OptionError` for more than the device, or the host, has room for.
+    batch: the arrays that batches are made from.  share: returns the arrays that the device reads on the host, to all processes
+    that call it at the same time; None: makes a copy for this process.  free_bytes: returns the free memory of the device.
+    agree: runs a callback on every process that shares host memory; returns its result if it raised on none of them.
+    Raises `OptionError` if the device, or the host, has too little memory.
     """
     free = free_memory(kernels.device) if free_bytes is None else free_bytes()
     placement = agree(lambda: place(topology, features, batch.need, budgets, free))
@@ -230,13 +230,13 @@ _CARRIED_AS = {"uint16": np.int16, "uint32": np.int32, "uint64": np.int64}
 
 
 class DeviceMemory:
-    """Keeps the memory of one partition for one device. Close it.
+    """The memory of one partition for one device. Close it.
 
-    shared: arrays of the host, by their paths in the folder; closed with this, and also where this cannot be made.
-    read_in_place: the device shall read them where they are.
+    shared: arrays of the host, by their paths in the folder; closed with this object, and also if its constructor raises.
+    read_in_place: the device reads them in the host's memory.
 
     Attributes:
-        nbytes: ``device``: of copies; ``uva``: of memory of the host that the device reads.
+        nbytes: ``device``: bytes of copies; ``uva``: bytes in memory of the host that the device reads.
     """
 
     def __init__(
@@ -254,13 +254,13 @@ class DeviceMemory:
             raise
 
     def array(self, path: str) -> np.ndarray:
-        """The mapped file, or what the host has of it."""
+        """Returns the shared array of a path, or maps the file."""
         if self._shared is not None and path in self._shared.arrays:
             return self._shared.arrays[path]
         return open_array(self._partition.directory, path, self._partition.manifest.arrays[path])
 
     def copy(self, array: np.ndarray) -> Tensor:
-        """On the device, under a dtype that torch carries."""
+        """Copies an array to the device, as a dtype that torch has."""
         self._copies.append(self._kernels.copy(_carried(array)))
         self.nbytes["device"] += array.nbytes
         return self._copies[-1]
@@ -269,7 +269,7 @@ class DeviceMemory:
         return self.copy(array).data_ptr()
 
     def address_of(self, array: np.ndarray) -> int:
-        """Where the device reads what `array` gave, or a piece of it, on the host."""
+        """Returns the device address of an array of `array`, or of a piece of it, in the host's memory."""
         return self._on_host().address_of(array)
 
     def shards(
@@ -280,10 +280,10 @@ class DeviceMemory:
         encoding: Encoding | None,
         hot: Sequence[int],
     ) -> CudaShards:
-        """An attribute whose parts are the arrays at ``paths``, None where a part is not mapped.
+        """Makes an attribute whose parts are the arrays at ``paths``, None for a part that is not mapped.
 
-        kind: ``device``, ``uva`` or ``hybrid``.  bounds: int64 [P + 1].  hot: of P parts, how many of the first rows are on
-        the device, if it is ``hybrid``.
+        kind: ``device``, ``uva`` or ``hybrid``.  bounds: int64 [P + 1].  hot: for ``hybrid``, the number of first rows of each
+        of the P parts that are on the device.
         """
         shards: list[Tensor | RowsAt | None] = []
         starts: list[int] = []
@@ -316,7 +316,7 @@ class DeviceMemory:
         return self._registered
 
     def close(self) -> None:
-        """Gives it back; no kernel may be reading it. Safe to call twice."""
+        """Frees the memory, which no kernel may be reading. Safe to call twice."""
         try:
             if self._registered is not None:
                 self._registered.close()

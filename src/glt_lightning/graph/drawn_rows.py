@@ -1,4 +1,4 @@
-"""Who draws the neighbours of rows, the kernels or a picker of one's own, as draw options say."""
+"""Draws the neighbours of rows by draw options: with the kernels, or with a picker of the user's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DEGREES = np.append(np.arange(40), [150, 1000])  # of the rows that `probed` ma
 
 @dataclass(frozen=True)
 class RowDraws:
-    """Draws rows of ``view`` as ``draw`` says. pickable: its rows for a picker; None: kernels draw."""
+    """Draws from rows of ``view`` by the options ``draw``. pickable: the rows for a picker; None: kernels draw."""
 
     view: GraphView
     draw: DrawOptions
@@ -49,13 +49,15 @@ class RowDraws:
         excluded: ExcludedEntries | None = None,
         trees: Trees | None = None,
     ) -> RowDraw | PickerDraw:
-        """gids: int64 [F], destination nodes whose rows are in the view. Else as `RowDraw`."""
+        """Makes the draw for some rows. gids: int64 [F], destination nodes whose rows are in the view. Further arguments as for
+        `RowDraw`."""
         rows = (edge_type, gids, fanout, batch_key, hop, self.draw, excluded, trees)
         return RowDraw(self.view, *rows) if self.pickable is None else PickerDraw(self.pickable, *rows)
 
 
 def row_draws(partition: LocalPartition, draw: DrawOptions) -> RowDraws:
-    """Over the mapped parts. Raises `DataError` for weights, times or a picker that this process does not have."""
+    """Makes the draws from the mapped parts. Raises `DataError` for weights, times or a picker that this process does not
+    have."""
     view, manifest = partition.drawn_by(draw.weights, draw.timed, draw.labor), partition.manifest
     if draw.picker is None:
         return RowDraws(view, draw)
@@ -67,9 +69,10 @@ def row_draws(partition: LocalPartition, draw: DrawOptions) -> RowDraws:
 def pickable(
     view: GraphView, manifest: Manifest, picker: PickerSpec, shards: Callable[[int, str], Shards]
 ) -> PickableRows:
-    """Rows of a view of the graph. shards: of an edge type, and the name of an attribute, by edge row of the view.
+    """Makes the rows of a view for a picker. shards: returns an attribute of an edge type, by edge row of the view.
 
-    Raises `DataError` for a picker that cannot be made here, or that picks otherwise than where ``picker`` comes from.
+    Raises `DataError` for a picker that cannot be made here, or whose picks differ from those in the process that sent
+    ``picker``.
     """
     if picker.probe:
         picker.require(probed(picker, manifest))
@@ -84,7 +87,7 @@ def pickable(
 
 
 class OwnerDraws:
-    """`row_draws` for other processes, with ``picker`` or with none. Thread-safe; `close` it.
+    """Makes `row_draws` for requests of other processes, with ``picker`` or with none. Thread-safe. Close it.
 
     Raises `DataError` for a picker that cannot be made here.
     """
@@ -94,10 +97,10 @@ class OwnerDraws:
         self._made = lru_cache(_MOST_DRAWS)(partial(row_draws, partition))
 
     def of(self, draw: DrawOptions) -> RowDraws:
-        """Raises `DataError` for another picker, and as `row_draws`."""
+        """Returns the draws for a request's options. Raises `DataError` for another picker, and as `row_draws`."""
         if draw.picker is not None:
             draw.picker.require(self._picker)
-            draw = replace(draw, picker=self._picker)  # the one that is made already
+            draw = replace(draw, picker=self._picker)  # the picker of this process, which has been made already
         return self._made(draw)
 
     def close(self) -> None:
@@ -105,8 +108,8 @@ class OwnerDraws:
 
 
 def probed(spec: PickerSpec, manifest: Manifest) -> PickerSpec:
-    """With a hash of what it picks from made-up rows of each edge type: other processes compare it with their own. A picker that
-    fails on these says nothing by that, since their attributes mean nothing. Raises `DataError` for one that is not pure."""
+    """Adds a hash of the picks from made-up rows of each edge type, which other processes compare with their own. It is no error
+    if a picker fails on these rows, since their attributes are meaningless. Raises `DataError` for one that is not pure."""
     found = hashlib.blake2b(digest_size=8)
     for r, edge_type in enumerate(manifest.schema.edge_types):
         uid = np.arange(len(_DEGREES))
@@ -126,7 +129,7 @@ def probed(spec: PickerSpec, manifest: Manifest) -> PickerSpec:
 
 
 def _made_up(manifest: Manifest, edge_type: int, name: str) -> np.ndarray:
-    """Values of an attribute for the entries of all made-up rows."""
+    """Makes values of an attribute for the entries of all made-up rows."""
     entry, encoding = (
         manifest.arrays[edge_path(0, edge_type, name)],
         manifest.decoded_by("edges", edge_type, name),

@@ -22,7 +22,7 @@ class EdgeEnds:
         self._bounds = partition.manifest.edge_bounds(edge_type)
 
     def gather(self, rows: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """Returns int64 [n, 2] of edge rows [n]. Raises `DataError` for one of a part that is not mapped."""
+        """Returns the ends of edge rows [n], int64 [n, 2]. Raises `DataError` for an edge of a part that is not mapped."""
         found = np.empty((len(rows), 2), np.int64) if out is None else out
         parts = np.searchsorted(self._bounds, rows, side="right") - 1
         for part in np.unique(parts):
@@ -42,7 +42,7 @@ class EdgeEnds:
 
 
 def stored_rows(partition: LocalPartition, kind: str, index: int, name: str) -> Shards | EdgeEnds:
-    """An attribute of a type of nodes or edges as it is stored (who reads it decodes), or the ends of edges."""
+    """Returns an attribute of a type of nodes or edges as it is stored, not decoded, or the ends of edges."""
     if kind == "edge" and name == ENDS:
         return EdgeEnds(partition, index)
     open_ = partition.node_shards if kind == "node" else partition.edge_shards

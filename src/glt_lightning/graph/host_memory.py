@@ -1,4 +1,4 @@
-"""How much memory this process may still take."""
+"""The memory that this process may still take."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _RESERVE = 64 << 20  # bytes left to the rest of the process
 
 
 def available_memory() -> int:
-    """Bytes: what the host has left, or what the control group of this process allows, if that is less."""
+    """Returns the bytes that the host has left, or that the control groups of this process allow, if that is less."""
     return min(_host(), *_groups())
 
 
@@ -29,7 +29,7 @@ def _host() -> int:
 
 
 def _groups() -> list[int]:
-    """Bytes left in each memory control group of this process, of version 1 or 2; the page cache counts as free."""
+    """Returns the bytes left in each memory control group of this process, of version 1 or 2; the page cache counts as free."""
     left = [1 << 62]
     for version, folder in control_groups("memory"):
         if version == 2:

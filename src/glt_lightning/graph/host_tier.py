@@ -1,4 +1,4 @@
-"""The host tier: the hottest rows of a host's own parts stay in memory, the rest is read from disk for each batch."""
+"""The host tier: the hottest rows of the parts that a host maps stay in memory, the others are read from disk for each batch."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _log = logging.getLogger(__name__)
 
 _CHUNK = 8 << 20
 
-# Shows progress: (title, total, unit) -> a block in which the function it gives is told of units done.
+# Shows progress: (title, total, unit) -> a context manager whose value is called with the number of units done.
 Phase = Callable[[str, int, str], AbstractContextManager[Callable[[int], object]]]
 
 
 def hottest_rows(partition: LocalPartition, budget: int) -> dict[str, int]:
-    """For each array of attributes of the mapped parts, by its path, the number of its first rows that lie in memory, so that the
-    fewest pages have to be read.
+    """Chooses the rows in memory so that the fewest pages have to be read. Returns for each array of attributes of the mapped
+    parts, by its path, the number of its first rows in memory.
 
-    A row on disk costs the pages it lies in whenever it is accessed, however narrow it is.
+    Each access to a row on disk reads all pages that the row lies in, however narrow it is.
     """
     paths, candidates = [], []
     for path, blocks in _attributes(partition):
@@ -48,7 +48,7 @@ def hottest_rows(partition: LocalPartition, budget: int) -> dict[str, int]:
 
 
 def _attributes(partition: LocalPartition) -> Iterator[tuple[str, Blocks]]:
-    """(path, hotness of its rows) of each array of attributes."""
+    """Yields (path, hotness of its rows) of each array of attributes."""
     manifest, schema = partition.manifest, partition.schema
     for p in partition.parts:
         for t in range(len(schema.node_types)):
@@ -65,11 +65,11 @@ class HostTier:
     """The first, hottest rows of each array of attributes. One process of a host builds it, its other processes open it by
     ``path``.
 
-    Files stay open while a `Shards` reads from them. Close it: that closes none of those.
+    Close it. Files from which a `Shards` reads stay open after that.
 
     Attributes:
-        path: Where other processes of the host open it, while its maker has not closed it.
-        nbytes: Memory that it takes.
+        path: The path at which other processes of the host open it, until its maker closes it.
+        nbytes: Bytes of memory.
     """
 
     def __init__(self, arrays: SharedArrays) -> None:
@@ -83,7 +83,7 @@ class HostTier:
     def create(cls, partition: LocalPartition, budget_bytes: int, progress: Phase | None = None) -> HostTier:
         """Reads the hottest rows of the parts that ``partition`` maps.
 
-        Raises `OptionError` for a budget that this host does not have, `PartitionError` for a file that is damaged.
+        Raises `OptionError` for a budget that exceeds this host's memory, `PartitionError` for a damaged file.
         """
         manifest = partition.manifest
         in_memory = hottest_rows(partition, budget_bytes)
@@ -132,7 +132,7 @@ class HostTier:
 
     @classmethod
     def open(cls, path: str | Path) -> HostTier:
-        """Maps what another process has made. Raises `DataError` where that is not what ``path`` is."""
+        """Maps the tier that another process has made. Raises `DataError` if there is no tier at ``path``."""
         arrays = SharedArrays.open(path)
         arrays.close()  # the map stays
         if "options_hash" not in arrays.meta:
@@ -151,11 +151,11 @@ class HostTier:
             )
 
     def holds(self, path: str) -> bool:
-        """Tells whether it is in charge of an array of the partition folder, however many rows of it are in memory."""
+        """Tells whether an array of the partition folder belongs to the tier, however many of its rows are in memory."""
         return path in self._arrays.arrays
 
     def shards(self, attribute: AttributeFiles) -> Shards:
-        """The rows of an attribute, in memory and on disk."""
+        """Returns the rows of an attribute, in memory and on disk."""
         manifest, bounds, encoding = attribute.manifest, attribute.bounds, attribute.encoding
         shards: list[np.ndarray | None] = []
         files: list[tuple[DiskFile, int] | None] = []
@@ -186,19 +186,19 @@ class HostTier:
             return file
 
     def close(self) -> None:
-        """Other processes can no longer open it; its memory goes with its last view. Safe to call twice."""
+        """Closes the tier: other processes can no longer open it. Its memory is freed with its last view. Safe to call twice."""
         self._arrays.close()
         with self._lock:
             self._files.clear()
 
 
 def _nbytes(entry: ArrayEntry) -> int:
-    """Bytes of the rows of a file, without its header."""
+    """Returns the bytes of the rows of a file, without its header."""
     return entry.shape[0] * row_bytes(entry.dtype, entry.shape[1:])
 
 
 def _fill(array: np.ndarray, directory: Path, path: str, manifest: Manifest, done: Callable[[int], object]) -> None:
-    """Reads the first rows of a file, past the page cache."""
+    """Reads the first rows of a file, bypassing the page cache, which would otherwise hold a second copy of them."""
     entry = manifest.arrays[path]
     open_array(directory, path, entry)  # whether it is what the manifest says
     file, pages = DiskFile(directory / path), memoryview(mmap.mmap(-1, _CHUNK))

@@ -45,7 +45,7 @@ _OPEN_FILES = "/proc"  # where a process of this host opens the memory of anothe
 
 @dataclass(frozen=True)
 class AttributeFiles:
-    """An attribute in a partition folder. paths: of each part's array, None where it is not mapped.  bounds: int64 [P + 1]."""
+    """An attribute in a partition folder. paths: that of each part's array, None if it is not mapped.  bounds: int64 [P + 1]."""
 
     directory: Path
     manifest: Manifest
@@ -57,7 +57,7 @@ class AttributeFiles:
 class MemoryRows(Protocol):
     """The interface of a host tier (`HostTier`): the hottest rows of attributes are in memory, the other rows on disk.
 
-    path: at which other processes of the host open it.
+    path: the path at which other processes of the host open it.
     """
 
     @property
@@ -70,7 +70,7 @@ class MemoryRows(Protocol):
         """Tells whether an array of the partition folder belongs to the tier, however many of its rows are in memory."""
 
     def shards(self, files: AttributeFiles) -> Shards:
-        """The rows of an attribute of which the tier `holds` the arrays."""
+        """Returns the rows of an attribute whose arrays the tier `holds`."""
 
 
 class LocalPartition:
@@ -83,7 +83,7 @@ class LocalPartition:
         directory: The folder.
         manifest: Its manifest.
         parts: Numbers of the mapped parts.
-        memory: The host tier, which reads attributes. None: they are mapped, too.
+        memory: The host tier, which reads attributes. None: attributes are mapped, too.
 
     Raises:
         PartitionError: By `open`, naming the file, for a folder that is missing, damaged or of another format.
@@ -140,15 +140,15 @@ class LocalPartition:
 
     @classmethod
     def in_memory(cls, arrays: SharedArrays) -> LocalPartition:
-        """The partition of one part whose arrays, by their paths, and whose manifest, as ``meta``, lie in memory, in no folder.
-        Processes of this host open it at `location` while this object lives."""
+        """Makes a partition of one part that lies in memory, in no folder. arrays: its arrays by their paths, and as ``meta`` its
+        manifest. Processes of this host open it at `location` while this object lives."""
         partition = cls(Path(arrays.path), Manifest.from_json(arrays.meta), (0,))
         partition._maps = _MemoryMaps(arrays)
         return partition
 
     def with_rows(self, rows: Mapping[str, np.ndarray]) -> LocalPartition:
-        """The same with further arrays of this process alone, by their paths, which are not copied. Samplers of other processes
-        leave them out."""
+        """Returns the partition with further arrays of this process alone, by their paths, which are not copied. Samplers of
+        other processes do not see them."""
         entries = {path: ArrayEntry(a.dtype.str, a.shape, a.nbytes, crc32=0) for path, a in rows.items()}
         manifest = replace(self.manifest, arrays={**self.manifest.arrays, **entries})
         partition = LocalPartition(self.directory, manifest, self.parts)
@@ -157,11 +157,11 @@ class LocalPartition:
 
     @property
     def location(self) -> str:
-        """What another process of this host hands to `open`."""
+        """The path at which another process of this host can `open` the partition."""
         return str(self.directory if self.directory.is_relative_to(_OPEN_FILES) else self.directory.resolve())
 
     def __getstate__(self) -> dict[str, Any]:
-        """Of a pickle, which names the folder: whoever loads it maps the files again."""
+        """Returns the state for a pickle, which has the path of the folder: the process that loads it maps the files again."""
         if self.memory is not None:
             raise SamplerError(
                 f"{self.directory}: a partition with a host tier cannot be pickled. Pickle the partition without it, and open "
@@ -170,7 +170,7 @@ class LocalPartition:
         return {**self.__dict__, "directory": self.directory.absolute()}
 
     def with_memory(self, memory: MemoryRows) -> LocalPartition:
-        """The same parts with a `HostTier`."""
+        """Returns the same parts with a `HostTier`."""
         partition = LocalPartition(self.directory, self.manifest, self.parts, memory)
         partition._maps = self._maps
         return partition
@@ -192,30 +192,30 @@ class LocalPartition:
 
     @property
     def identity(self) -> str:
-        """What hosts compare before they work together: `data.same_partition`."""
+        """The identity of the partition, which hosts compare before they work together: `partition_id`."""
         return partition_id(self.manifest)
 
     @property
     def with_stored_edges(self) -> LocalPartition:
-        """The partition whose edges are stored: this one, or that of which this one has other edge types."""
+        """The partition with the stored edges: this one, unless it is an `OtherEdges`, which has other edge types."""
         return self
 
     @property
     def view(self) -> GraphView:
-        """The topology as native calls take it."""
+        """The topology in the form of native calls."""
         return self.weighted(())
 
     def weighted(self, weights: tuple[str | None, ...]) -> GraphView:
-        """The same where neighbours are drawn by weight: for each edge type the name of an attribute of
-        ``Manifest.weights``, or None; empty: of no edge type. Raises `DataError` for weights that the folder does not have."""
+        """Returns the topology for draws by weight. weights: for each edge type the name of an attribute of
+        ``Manifest.weights``, or None; empty: no weights. Raises `DataError` for weights that the folder does not have."""
         return self.drawn_by(weights, False)
 
     def timed(self, weights: tuple[str | None, ...] = ()) -> GraphView:
-        """As `weighted`, with the times of the edge types that have some. Raises `DataError` where none has."""
+        """Returns the topology as `weighted`, with the times of the edge types that have some. Raises `DataError` if none has."""
         return self.drawn_by(weights, True)
 
     def drawn_by(self, weights: tuple[str | None, ...], timed: bool, labor: bool = False) -> GraphView:
-        """`timed`, or `weighted`; drawn from by LABOR or not."""
+        """Returns the topology for draws by these options, as `weighted`, `timed`, and by LABOR. Each is made once."""
         weights = weights if any(weights) else ()
         view = self._maps.views.get((weights, timed, labor))
         if view is None:
@@ -229,7 +229,7 @@ class LocalPartition:
         timed: bool = False,
         labor: bool = False,
     ) -> GraphView:
-        """The same over other arrays: ``opened`` returns the array for a path in the folder."""
+        """Makes the topology of `drawn_by` over other arrays. opened: returns the array for a path in the folder."""
         if timed:
             self.manifest.require_times()
         self.manifest.require_weights(weights)
@@ -280,28 +280,28 @@ class LocalPartition:
         return LaborIds([node_type_key(name) for name in self.schema.node_types], ids)
 
     def pointers(self, edge_type: int, part: int) -> np.ndarray:
-        """Integers [rows + 1]: where the edges of each row of a mapped part begin, mapped."""
+        """Maps the row pointers of a mapped part, integers [rows + 1]: the position of each row's first edge."""
         return self._open(edge_path(part, edge_type, "indptr"))
 
     def sources(self, edge_type: int, part: int) -> np.ndarray:
-        """Integers [edges]: gids of the sources of a mapped part's edges, mapped."""
+        """Maps the gids of the sources of a mapped part's edges, integers [edges]."""
         return self._open(edge_path(part, edge_type, "indices"))
 
     def node_shards(self, node_type: int, name: str) -> Shards:
-        """A node attribute, addressed by gid."""
+        """Returns a node attribute, addressed by gid."""
         first = node_type * self.manifest.num_parts
         bounds = self.view.bounds[first : first + self.manifest.num_parts + 1]
         paths = [node_path(p, node_type, name) for p in self._all_parts]
         return self._shards(paths, bounds, self.manifest.decoded_by("nodes", node_type, name))
 
     def edge_shards(self, edge_type: int, name: str) -> Shards:
-        """An edge attribute (or ``edge_ids``), addressed by edge row."""
+        """Returns an edge attribute (or ``edge_ids``), addressed by edge row."""
         paths = [edge_path(p, edge_type, name) for p in self._all_parts]
         encoding = self.manifest.decoded_by("edges", edge_type, name)
         return self._shards(paths, self.view.edge_bounds[edge_type], encoding)
 
     def _shards(self, paths: list[str], bounds: np.ndarray, encoding: Encoding | None) -> Shards:
-        """The arrays of all mapped parts."""
+        """Returns the arrays of all mapped parts, from the host tier if it holds them."""
         mapped = [path if p in self.parts else None for p, path in enumerate(paths)]
         if self.memory is not None and self.memory.holds(paths[self.parts[0]]):
             return self.memory.shards(AttributeFiles(self.directory, self.manifest, mapped, bounds, encoding))
@@ -318,7 +318,7 @@ class LocalPartition:
         return Seeds(self.schema.node_index(entry.node_type), np.array(self._open(split_path(name))))
 
     def gids(self, node_type: int) -> np.ndarray:
-        """Ids [N]: the gid of each node of a type by the user's id, mapped, whichever parts are.
+        """Maps the gid of each node of a type by the user's id, ids [N], for all parts, also those that are not mapped.
 
         Raises `PartitionError` for a folder of an earlier release, which lacks them.
         """
@@ -331,10 +331,10 @@ class LocalPartition:
         return self._open(path)
 
     def user_ids(self, node_type: int) -> np.ndarray:
-        """Ids [N]: the user's id of each node of a type, by gid from the type's first on, whichever parts are mapped.
+        """Returns the user's id of each node of a type, ids [N], by gid from the type's first on, for all parts.
 
-        The inverse of `gids`. Of a graph in several parts it lies in the memory of this process. Raises `PartitionError` as
-        `gids`, unless all parts are mapped."""
+        It is the inverse of `gids`. For a graph in several parts it lies in the memory of this process. Raises `PartitionError`
+        as `gids`, unless all parts are mapped."""
         found = self._maps.user_ids.get(node_type)
         if found is None:
             if len(self.parts) == self.manifest.num_parts:
@@ -348,8 +348,7 @@ class LocalPartition:
         return found
 
     def node_times(self, node_type: int) -> np.ndarray | None:
-        """Returns int64 [N]: the time of each node of a type by the user's id, mapped, whichever parts are; None where they have
-        none."""
+        """Maps the time of each node of a type by the user's id, int64 [N], for all parts; None if nodes have no times."""
         path = node_times_path(node_type)
         return self._open(path) if path in self.manifest.arrays else None
 
@@ -370,7 +369,7 @@ class LocalPartition:
         return choose_seeds(self.schema, node_type, gids, user_ids)
 
     def user_ids_by_part(self, node_type: int) -> list[np.ndarray]:
-        """Each part's array of user ids by row. Raises `PartitionError` where a part is not mapped."""
+        """Returns each part's array of user ids by row. Raises `PartitionError` if a part is not mapped."""
         arrays = self.mapped_user_ids(node_type)
         missing = [p for p in self._all_parts if arrays[p] is None]
         if missing:
@@ -381,7 +380,7 @@ class LocalPartition:
         return [a for a in arrays if a is not None]
 
     def mapped_user_ids(self, node_type: int) -> list[np.ndarray | None]:
-        """The same with None where a part is not mapped."""
+        """Returns each part's array of user ids by row, None for a part that is not mapped."""
         return self._node_arrays(node_type, "n_id")
 
     def _node_arrays(self, node_type: int, name: str) -> list[np.ndarray | None]:
@@ -392,7 +391,7 @@ class LocalPartition:
 
 
 class _Maps:
-    """The maps of a folder, shared by every `LocalPartition` of it that differs in its `HostTier` alone."""
+    """The maps of a folder, shared by all `LocalPartition`s of it that differ only in their `HostTier`."""
 
     def __init__(self, directory: Path, manifest: Manifest) -> None:
         self._directory, self._manifest = directory, manifest
@@ -420,7 +419,7 @@ class _Maps:
 
 
 class _MemoryMaps(_Maps):
-    """The same of a partition that lies in memory."""
+    """The maps of a partition that lies in memory."""
 
     def __init__(self, arrays: SharedArrays) -> None:
         super().__init__(Path(arrays.path), Manifest.from_json(arrays.meta))
@@ -440,7 +439,7 @@ class _MemoryMaps(_Maps):
 
 
 class _MapsAndRows(_Maps):
-    """Those of a partition, and arrays of this process."""
+    """The maps of a partition, and further arrays of this process."""
 
     def __init__(self, maps: _Maps, manifest: Manifest, rows: Mapping[str, np.ndarray]) -> None:
         super().__init__(maps._directory, manifest)
@@ -472,19 +471,19 @@ _COPY = "Copy one partition folder to all hosts, or partition with the same opti
 
 
 def files_hash(manifest: Manifest) -> str:
-    """Hash of the names, shapes and checksums of all files: 32 hexadecimal digits. It takes no file but the manifest, and does
-    not depend on whether that has hashes of chunks."""
+    """Returns a hash of the names, shapes and checksums of all files, 32 hexadecimal digits. It reads no file but the manifest,
+    and does not depend on hashes of chunks, which manifests of earlier releases lack."""
     listed = [[path, e.dtype, list(e.shape), e.bytes, e.crc32] for path, e in sorted(manifest.arrays.items())]
     return hashlib.blake2b(json.dumps(listed).encode(), digest_size=16).hexdigest()
 
 
 def partition_id(manifest: Manifest) -> str:
-    """What hosts compare before they work together."""
+    """Returns the identity of a partition, which hosts compare before they work together."""
     return f"{manifest.options_hash} {files_hash(manifest)}"
 
 
 def difference(theirs: object, ours: str) -> str:
-    """How a partition elsewhere differs from the one here, and what to do. theirs, ours: `partition_id`."""
+    """Explains how a partition of another process differs from the one here, and what to do. theirs, ours: `partition_id`."""
     (options, _, files), (own, _, own_files) = str(theirs)[:100].partition(" "), ours.partition(" ")
     if options != own:
         return f"options_hash in manifest.json is {options!r} there and {own!r} here. {_COPY}."

@@ -9,11 +9,11 @@ parser read all of it.
     edge_splits/<r>/<split>/<array>.npy   int64           optional: edges to predict, by the user's ids (below)
     nodes/<t>/gid.npy                     ids [num_nodes]  gids of all nodes of the type by the user's id
     nodes/<t>/times.npy                   int64 [num_nodes]  their times, where row_order has some
-    tables/encoding.npy                   uint8 [bytes]   optional: JSON (UTF-8), how columns of tables became features
+    tables/encoding.npy                   uint8 [bytes]   optional: JSON (UTF-8), the encoding of columns of tables as features
     part<p>/nodes/<t>/n_id.npy            ids [rows]      the user's node id by row
     part<p>/nodes/<t>/hotness.npy         float32 [rows]  expected accesses of the row by one batch of the part's own seeds
-    part<p>/nodes/<t>/<attr>.npy          [rows, ...]     node attributes by row: x, y and whatever the data has
-    part<p>/hot/<policy>/<t>/gids.npy     ids [K]         nodes of other parts that the part's batches want, hottest first
+    part<p>/nodes/<t>/<attr>.npy          [rows, ...]     node attributes by row: x, y and all others of the data
+    part<p>/hot/<policy>/<t>/gids.npy     ids [K]         nodes of other parts in the part's batches, hottest first
     part<p>/hot/<policy>/<t>/hotness.npy  float32 [K]     their expected accesses by one batch
     part<p>/edges/<r>/indptr.npy          int64 [rows+1]  row pointers; rows are those of the edge type's destination type
     part<p>/edges/<r>/indices.npy         ids [edges]     gids of the sources
@@ -28,29 +28,28 @@ lexicographic order. A homogeneous graph has the one node type ``node`` and the 
 
 **Numbers of nodes.** Nodes of a type are numbered anew so that part *p* owns one contiguous range, ``bounds[t][p]`` up
 to ``bounds[t][p + 1]``. A **gid** is the new number plus the number of nodes of all earlier types. A node's **row** is
-its new number minus ``bounds[t][p]``. A gid is thus found by a search among P + 1 numbers per type, and ``n_id`` gives
-a row's user id. ``gid`` gives the gid of a user id: one array for the whole graph, which every host maps, since
-negatives are drawn among the user's ids. Folders of version 2 lack it: they are read, but no negatives can be drawn.
-Seeds are stored as gids.
+its new number minus ``bounds[t][p]``. The part of a gid is thus found by a search among P + 1 numbers per type, and
+``n_id`` has a row's user id. ``gid`` has the gid of a user id: one array for the whole graph, which every host maps,
+since negatives are drawn among the user's ids. Folders of version 2 lack it: they can be read, but no negatives can be
+drawn. Seeds are stored as gids.
 
-Within a part, nodes are ordered by **hotness** for the part's own batches, hottest first, ties by the number of edges
-that have the node as source, then by the user's id. A prefix of a part's rows is thus the best set of its own rows to
-cache, without an index.
+Within a part, nodes are ordered by **hotness** for the batches of the part's seeds, hottest first, ties by the number
+of edges that have the node as source, then by the user's id. A prefix of a part's rows is thus the best set of its rows
+to cache, without an index.
 
-Nodes of *other* parts that a part's batches will want are listed under ``hot/<policy>``, where ``<policy>`` says how
-hotness was worked out (``vip``, ``presample``, ``degree``, ``given``; partitioning.md): all nodes with a hotness above
-zero that another part owns. With more than one part, each policy of the manifest has a list for every part and node
-type.
+Nodes of *other* parts that a part's batches are expected to access are listed under ``hot/<policy>``, where
+``<policy>`` is the method by which hotness was computed (``vip``, ``presample``, ``degree``, ``given``;
+partitioning.md): all nodes with a hotness above zero that another part owns. With more than one part, each policy of
+the manifest has a list for every part and node type.
 
 **Edges.** An edge is stored in the part of its destination (``edge_direction`` is ``"in"``): row ``i`` of ``indptr``
 lists the sources of the edges into node ``i``. A row is sorted by (user id of the source, edge id). This order, and
 with it the samples, does not depend on the number of parts.
 
-With ``partition.time_attr`` the manifest has ``row_order``: ``time_attr``, the attribute; ``of``, whether it is one of
-``nodes`` or of ``edges``; and ``edge_types``, the positions of the edge types that have times. Their rows are sorted by
+With ``partition.time_attr`` the manifest has ``row_order``: ``time_attr``, the attribute; ``of``, ``nodes`` or
+``edges``, which have it; and ``edge_types``, the positions of the edge types that have times. Their rows are sorted by
 (time, user id of the source, edge id), and ``times.npy`` has the time of each entry: the attribute of the edge, or of
-its source. Rows of other edge types are in the usual order. Where parallel edges are merged, only those of equal time
-are.
+its source. Rows of other edge types are in the order above. Parallel edges are merged only if their times are equal.
 
 An **edge id** is the edge's column in the user's ``edge_index``. With ``undirected``:
 
@@ -59,21 +58,20 @@ An **edge id** is the edge's column in the user's ``edge_index``. With ``undirec
 * between two node types, a second edge type ``[dst, "rev_" + rel, src]`` holds the reverse edges, with the columns as
   ids and nothing merged. It is not added when the data has that edge type already.
 
-Edge attributes of a reverse edge are those of the edge it came from.
+A reverse edge has the attributes of the edge from which it was made.
 
 **Edges to predict.** ``edge_splits/<r>/<split>`` has the edges to predict of an edge type, for ``<split>`` train, val
-or test: ``edge`` int64 [2, S], sources and destinations; and where they are given, ``label`` [S, ...] of numbers,
-``time`` int64 [S], ``negatives`` int64 [S, K] (destinations; -1: to be drawn) and ``negative_edges`` int64 [2, M]. All
-are the user's ids, so that they do not depend on the parts. Edges whose pair of nodes is in no training edge are not
-stored as edges of the graph, neither in their reverse; ids of the others are still columns of the user's
-``edge_index``.
+or test: ``edge`` int64 [2, S], sources and destinations; and if they are given, ``label`` [S, ...] of numbers, ``time``
+int64 [S], ``negatives`` int64 [S, K] (destinations; -1: to be drawn) and ``negative_edges`` int64 [2, M]. All are the
+user's ids, so that they do not depend on the parts. Edges whose pair of nodes has no training edge are not stored as
+edges of the graph, nor are their reverses; ids of the others are still columns of the user's ``edge_index``.
 
-**How columns of tables became features.** ``tables/encoding.npy`` exists when the data set was tables. Its bytes are
-JSON: ``nodes`` (by node type) and ``edges`` (by ``SRC__REL__DST``) each have ``columns``, the fitted columns in the
-order of the features, each with its kind in ``as`` (``plain``, ``number``, ``date``, ``one_hot``, ``code``), the name
-of its ``column`` and its numbers or ``categories``; ``features``, the names of the columns of ``x`` or ``edge_attr``;
-``asked``, the keys of the mapping that they come from; and ``classes``, the names of labels 0, 1, ... where labels are
-text. Data says what they mean; ``encode_rows`` applies them.
+**Encoding of tables.** ``tables/encoding.npy`` exists if the data set was tables. Its bytes are JSON: ``nodes`` (by
+node type) and ``edges`` (by ``SRC__REL__DST``) each have ``columns``, the fitted columns in the order of the features,
+each with its kind in ``as`` (``plain``, ``number``, ``date``, ``one_hot``, ``code``), the name of its ``column`` and
+its numbers or ``categories``; ``features``, the names of the columns of ``x`` or ``edge_attr``; ``asked``, the keys of
+the user's mapping by which they were fitted; and ``classes``, the names of labels 0, 1, ..., if labels are text. The
+data page explains them; ``encode_rows`` applies them.
 
 **Types of numbers.** All arrays are little-endian, in C order. Node ids (``n_id``, ``indices``) are int32 when all gids
 fit, else int64 (``id_dtype``); edge ids likewise (``edge_id_dtype``).
@@ -81,32 +79,30 @@ fit, else int64 (``id_dtype``); edge ids likewise (``edge_id_dtype``).
 An ``.npy`` file's data begins at byte 4096, so that a map of it is aligned for any type. Readers must still take the
 offset from the header.
 
-**Attributes in fewer bytes.** An attribute is stored as it is given unless ``encodings`` names it, as
-``nodes/<t>/<attr>`` or ``edges/<r>/<attr>``. ``stored`` is what its rows are:
-
-Value, ``dtype`` of the file, and a row of D values:
+**Attributes in fewer bytes.** An attribute is stored unchanged unless ``encodings`` names it, as ``nodes/<t>/<attr>``
+or ``edges/<r>/<attr>``. ``stored`` is its encoding. Value, ``dtype`` of the file, and a row of D values:
 
 * ``float16``: ``<f2``; the nearest float16
 * ``bfloat16``: ``<u2``; the nearest bfloat16: the upper half of a float32
 * ``int8``: ``|u1``, [rows, 4 + D]; a little-endian float32 *s*, the greatest absolute value of the row by 127; then D
   signed bytes, each value by *s*. A row of zeros has *s* = 0
 
-Rounding is to the nearest, ties to even. ``given`` is what batches have: ``float32``, decoded (for ``int8``, *s* times
-the byte, rounded once), or for ``stored: bfloat16`` also ``bfloat16``, as the user's data had it. What is encoded is
-finite, and so is what comes back. An array may have any number of dimensions; for ``int8`` it has two. Rows are mapped,
-cached and sent as they are stored, and decoded when they are gathered into a batch.
+Rounding is to the nearest, ties to even. ``given`` is the dtype in batches: ``float32``, decoded (for ``int8``, *s*
+times the byte, rounded once), or for ``stored: bfloat16`` also ``bfloat16``, as the user's data had it. Encoded and
+decoded values are finite. An array may have any number of dimensions; for ``int8`` it has two. Rows are mapped, cached
+and sent in their stored form, and decoded when they are gathered into a batch.
 
 **manifest.json:**
 
 * ``format``, ``version``: ``"glt_lightning.partition"``, ``3`` (read, too: ``2``, without ``nodes/<t>/gid.npy``)
 * ``num_parts``: number of parts P, at least 1; parts may be empty
-* ``homogeneous``: whether batches are given back as ``Data`` rather than ``HeteroData``
+* ``homogeneous``: true if batches are ``Data``, false if they are ``HeteroData``
 * ``node_types``, ``edge_types``: sorted names; an edge type is ``[source, relation, destination]``
 * ``edge_direction``: ``"in"``
 * ``num_nodes``, ``num_edges``: per type; edges as stored
 * ``bounds``: per node type, P + 1 numbers from 0 to ``num_nodes``
 * ``id_dtype``, ``edge_id_dtype``: ``"int32"`` or ``"int64"``
-* ``num_classes``, ``target_type``: what the labels tell, or ``null``
+* ``num_classes``, ``target_type``: number of classes and node type of the labels, or ``null``
 * ``splits``: name → ``{"node_type", "count", "ids_hash"}``; the last, optional, is BLAKE2b (16 bytes) of the user's ids
   as int64 in the order of the split
 * ``edge_splits``: optional: ``"<r>/<split>"`` → ``{"count", "digest"}``; the digest is a hash of the arrays
@@ -115,10 +111,12 @@ cached and sent as they are stored, and decoded when they are gathered into a ba
 * ``encodings``: optional: attribute → ``{"stored", "given"}`` (above)
 * ``num_categories``: optional: node type → the number of codes of each column of its attribute ``x_codes``, integers
   [rows, C]
-* ``made_by``: data set (``source``, ``fingerprint``), ``undirected``, ``normalize``, ``splits`` (hash of the user's
-  own), ``algorithm`` (of a file of part numbers, its hash), ``num_parts``, ``seed``, ``hotness``, ``num_neighbors``,
-  ``batch_size``, ``wide_ids``, ``storage`` (if asked for), ``package_version``; what else the algorithm depends on
-* ``hotness``: policy → what it was worked out for (``num_neighbors``, ``batch_size``); the first orders the rows
+* ``made_by``: data set (``source``, ``fingerprint``), ``undirected``, ``normalize``, ``splits`` (hash of the splits
+  that the user gave), ``algorithm`` (for a file of part numbers, its hash), ``num_parts``, ``seed``, ``hotness``,
+  ``num_neighbors``, ``batch_size``, ``wide_ids``, ``storage`` (if set), ``package_version``; and all other values that
+  the algorithm depends on
+* ``hotness``: policy → the batches that it was computed for (``num_neighbors``, ``batch_size``); the first policy
+  orders the rows
 * ``options_hash``: BLAKE2b (16 bytes) of ``made_by`` without ``package_version``, as JSON with sorted keys and no
   blanks
 
@@ -126,27 +124,27 @@ cached and sent as they are stored, and decoded when they are gathered into a ba
 header. ``chunks``, which folders of earlier releases lack, has for each 64 MiB of the data, and for the rest, the first
 16 bytes of its SHA-256 in hexadecimal: by it a copy is checked piece by piece.
 
-**A reader must refuse** the following. Each of these is an error that names the file: no manifest; no JSON object;
-another format or version; a key missing or of another kind; types not sorted; bounds that do not cut the nodes; a path
-that is not one of the above (no ``..``, nothing absolute); an array missing in one part and present in another; rows,
-edges or splits that do not add up; an encoding of something that is no attribute, or that its array cannot hold;
-``num_categories`` that do not fit ``x_codes``; an ``options_hash`` that does not match. Of an array: file missing, no
-regular file, another size, another dtype or shape than listed, Fortran order, objects. Of ``n_id``, over the parts of a
-type: a number outside 0 to N - 1, or one that is there twice. This is checked whenever user ids are looked up (own
-splits, predictions of all nodes), and on opening for types whose ids take up to 16 MiB.
+**A reader must refuse** the following. Each is an error that names the file: no manifest; no JSON object; another
+format or version; a key missing or of another kind; types not sorted; bounds that do not divide the nodes; a path that
+is not one of the above (no ``..``, nothing absolute); an array missing in one part and present in another; rows, edges
+or splits that do not add up; an encoding of something that is no attribute, or that its array cannot hold;
+``num_categories`` that do not fit ``x_codes``; an ``options_hash`` that does not match. For an array: file missing, no
+regular file, another size, another dtype or shape than listed, Fortran order, objects. For ``n_id``, over the parts of
+a type: a number outside 0 to N - 1, or one that occurs twice. This is checked whenever user ids are looked up (splits
+of the user's, predictions of all nodes), and on opening for types whose ids take up to 16 MiB.
 
 **Checksums.** Arrays up to 16 MiB are verified whenever they are opened; larger ones, which every process of a host
 would have to read before its first batch, on demand (``python -m lightning partition --verify FOLDER``). Damage that
 changes a size is always noticed.
 
-**Files that shrink while they are mapped.** Reading a page that is no longer there raises SIGBUS. In a training process
-that makes batches, and in an owner, the batch or the reply becomes an error that names the file. A sampler process
-names the file and ends; its successor refuses the file. Other reads name the file before the process ends. Bytes
-missing from the last remaining page read as zeros, without a signal; the next opening checks the size.
+**Files that shrink while they are mapped.** Reading a page beyond the end of the file raises SIGBUS. In a training
+process that makes batches, and in an owner, the batch or the reply becomes an error that names the file. A sampler
+process names the file and ends; its successor refuses the file. Other reads name the file before the process ends.
+Bytes missing from the last remaining page read as zeros, without a signal; the next opening checks the size.
 
 **Writing.** The writer holds a lock beside the target (``.<name>.lock``, ``flock``), writes into ``.<name>.tmp-<pid>``
 beside it and renames that folder when it is complete: a target that exists is whole. A killed run leaves at most these
-two names, which the next run removes; for a writer that is alive it waits, up to a deadline. Working files have no
+two names, which the next run removes; it waits for a writer that is alive, up to a deadline. Working files have no
 name, so that the system always frees them. After a power failure verify the large arrays once.
 
 A folder that several runs fill (``partition --parts``) gets each part by one rename, and beside its arrays a
@@ -156,7 +154,7 @@ A folder that several runs fill (``partition --parts``) gets each part by one re
 A complete folder with the requested ``options_hash`` is used again. Any other folder is left unchanged, and the error
 lists the options that differ.
 
-Memory is bounded by ``partition.memory_bytes`` plus some bytes per node (how many): edges are dealt into ranges of
+Memory is bounded by ``partition.memory_bytes`` plus some bytes per node: edges are distributed over ranges of
 destination rows (in memory while they fit, else in a working file), and each range is sorted by itself; feature rows
 likewise. The content does not depend on ``memory_bytes``. A single row with more edges than the memory holds is still
 sorted in one piece.
@@ -204,7 +202,7 @@ class ArrayEntry:
 
     @property
     def offset(self) -> int:
-        """Where the data begins, in bytes."""
+        """Offset of the data in bytes."""
         return self.bytes - int(np.dtype(self.dtype).itemsize) * math.prod(self.shape)
 
     def to_json(self) -> dict[str, Any]:
@@ -214,7 +212,7 @@ class ArrayEntry:
 
 @dataclass(frozen=True)
 class EncodingEntry:
-    """The encoding of an attribute. stored: name of an `kernels.build.Encoding`.  given: dtype in batches: ``float32`` after
+    """The encoding of an attribute. stored: name of a `kernels.build.Encoding`.  given: dtype in batches: ``float32`` after
     decoding, or ``bfloat16`` without decoding."""
 
     stored: str
@@ -337,7 +335,7 @@ class Manifest:
         num_categories: Node type -> number of codes of each column of its ``x_codes``.
         class_names: Names of the classes, ``None`` where the data has none.
         edge_splits: `edge_split_key` -> the edges to predict.
-        row_order: How rows are ordered by time; None: by the user id of the source.
+        row_order: The order of rows by time; None: rows are ordered by the user id of the source.
 
     Raises:
         PartitionError: By `load`, for a manifest that is missing, damaged or of another version.
@@ -393,11 +391,11 @@ class Manifest:
         return sum(self.num_nodes)
 
     def rows(self, part: int, node_type: int) -> int:
-        """Nodes of a type that a part owns."""
+        """Returns the number of nodes of a type that a part owns."""
         return self.bounds[node_type][part + 1] - self.bounds[node_type][part]
 
     def edges(self, part: int, edge_type: int) -> int:
-        """Edges of a type that a part stores."""
+        """Returns the number of edges of a type that a part stores."""
         return self.arrays[edge_path(part, edge_type, "indices")].shape[0]
 
     def node_attrs(self, node_type: int) -> tuple[str, ...]:
@@ -445,19 +443,19 @@ class Manifest:
                 )
 
     def decoded_by(self, kind: str, index: int, name: str) -> Encoding | None:
-        """The encoding by which gathered rows of an attribute are decoded; None if batches have them as they are stored.
-        ``kind`` is nodes or edges, ``index`` the type's in the schema."""
+        """Returns the encoding by which gathered rows of an attribute are decoded; None if batches have the stored form. kind:
+        nodes or edges.  index: the type's in the schema."""
         entry = self.encodings.get(attr_key(kind, index, name))
         return ENCODINGS[entry.stored] if entry is not None and entry.given == "float32" else None
 
     def is_bfloat16(self, kind: str, index: int, name: str) -> bool:
-        """Tells whether the gathered uint16 values are bfloat16."""
+        """Tells whether the uint16 values of an attribute are bfloat16."""
         entry = self.encodings.get(attr_key(kind, index, name))
         return entry is not None and entry.given == "bfloat16"
 
     @cached_property
     def as_stored(self) -> Manifest:
-        """The same partition with attributes as they are stored, not decoded; except ``int8``, whose values mean nothing
+        """The same partition with attributes as they are stored, not decoded; except ``int8``, whose values are meaningless
         without the scale of their row."""
         encodings = {}
         for key, entry in self.encodings.items():
@@ -468,7 +466,7 @@ class Manifest:
         return replace(self, encodings=encodings)
 
     def num_features(self, node_type: NodeType) -> int | None:
-        """Width of ``x``, ``None`` for a type without it; 1 for a one-dimensional ``x``."""
+        """Returns the width of ``x``; ``None`` for a type without it, 1 for a one-dimensional ``x``."""
         t = self.schema.node_index(node_type)
         entry = self.arrays.get(node_path(0, t, "x"))
         if entry is None:
@@ -527,13 +525,14 @@ class Manifest:
 
     @classmethod
     def load(cls, folder: str | Path) -> Manifest:
-        """Reads and checks ``folder/manifest.json``; raises `PartitionError` naming the file and what is wrong."""
+        """Reads and checks ``folder/manifest.json``. Raises `PartitionError` with the file and the fault."""
         path = Path(folder) / MANIFEST
         return cls.parse(read_json(path), str(path))
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any], where: str) -> Manifest:
-        """The inverse of `to_json`, with checks. Raises `PartitionError` with ``where`` (the source) and the reason."""
+        """Parses and checks a manifest: the inverse of `to_json`. Raises `PartitionError` with ``where`` (the source) and the
+        reason."""
         try:
             require(isinstance(raw, Mapping), "it is not a JSON object")
             require(raw.get("format") == FORMAT, f"it is not a partition manifest (format {raw.get('format')!r})")
@@ -553,7 +552,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Manifest:
-        """The inverse of `to_json`, without checks: for text that this package wrote in this run."""
+        """Parses a manifest without checks, for values that this package wrote in this run: the inverse of `to_json`."""
         edge_types: tuple[EdgeType, ...] = tuple((e[0], e[1], e[2]) for e in raw["edge_types"])
         return cls(
             schema=GraphSchema(tuple(raw["node_types"]), edge_types, raw["homogeneous"]),

@@ -308,7 +308,7 @@ def _check_tables(arrays: dict[str, Any]) -> None:
 
 
 def _by_folder(arrays: dict[str, Any]) -> _Folders:
-    """Folder -> name of the array -> entry."""
+    """Groups entries: folder -> name of the array -> entry."""
     folders: _Folders = {}
     for path, entry in arrays.items():
         folder, _, file = path.rpartition("/")
@@ -358,7 +358,7 @@ def _check_class_names(raw: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a file; raises `PartitionError`, naming the file, unless it is one."""
+    """Reads the JSON object in a file. Raises `PartitionError`, with the file, if it has none."""
     try:
         with open_regular(path) as stream:
             raw = parse_json(stream.read())

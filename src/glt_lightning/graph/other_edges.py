@@ -1,4 +1,4 @@
-"""The nodes of a partition with other edge types than those it stores: of batches whose edges are not stored ones."""
+"""The nodes of a partition with other edge types than the stored ones, for batches whose edges are not stored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from glt_lightning.kernels import GraphView
 
 
 def having_edge_types(manifest: Manifest, edge_types: Sequence[EdgeType]) -> Manifest:
-    """The same nodes; the edge types are these, none of which has a stored edge."""
+    """Returns a manifest of the same nodes with these edge types, none of which has a stored edge."""
     schema = replace(manifest.schema, edge_types=tuple(edge_types))
     stored = {path: entry for path, entry in manifest.arrays.items() if "/edges/" not in path}
     none = ArrayEntry("<i4", (0,), 0, 0)
@@ -25,7 +25,7 @@ def having_edge_types(manifest: Manifest, edge_types: Sequence[EdgeType]) -> Man
 
 
 def bare_view(manifest: Manifest, user_ids: Sequence[np.ndarray | None] | None = None) -> GraphView:
-    """The types and parts of a graph, without its edges. user_ids: of each segment; None: of none."""
+    """Makes a view of the types and parts of a graph, without its edges. user_ids: those of each segment; None: without."""
     schema, parts = manifest.schema, range(manifest.num_parts)
     starts = [o + b[p] for o, b in zip(manifest.offsets, manifest.bounds, strict=False) for p in parts]
     counts = [[manifest.edges(p, r) for p in parts] for r in range(len(schema.edge_types))]
@@ -41,9 +41,9 @@ def bare_view(manifest: Manifest, user_ids: Sequence[np.ndarray | None] | None =
 
 
 class OtherEdges(LocalPartition):
-    """A partition of which batches have edges that it does not store.
+    """A partition for batches whose edges it does not store.
 
-    stored: the partition itself.  edge_types: those of the batches.
+    stored: the partition itself.  edge_types: the edge types of the batches.
     """
 
     def __init__(self, stored: LocalPartition, edge_types: Sequence[EdgeType]) -> None:
@@ -59,7 +59,7 @@ class OtherEdges(LocalPartition):
         return OtherEdges(self._stored.as_stored, self._edge_types)
 
     def drawn_by(self, weights: tuple[str | None, ...], timed: bool, labor: bool = False) -> GraphView:
-        """There is nothing to draw from."""
+        """Returns a view without edges: these edge types have none to draw."""
         return self._nodes_alone
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Where a GPU finds the graph and the attributes: which memory, and how much of it, by numbers alone."""
+"""The choice of the memory in which a GPU reads the graph and the attributes, and its size, by numbers alone."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ FEATURE_KINDS = (*TOPOLOGY_KINDS, "cpu")
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """topology: ``device``, ``uva`` or ``hybrid``.  features: the same, or ``cpu``.
+    """The kinds of memory that a GPU reads. topology: ``device``, ``uva`` or ``hybrid``.  features: one of these, or ``cpu``.
 
-    topology_bytes, features_bytes: of each that may lie on the device when it is ``hybrid``.
+    topology_bytes, features_bytes: the bytes of each that may lie on the device, if it is ``hybrid``.
     """
 
     topology: str
@@ -31,14 +31,14 @@ class Placement:
 
     @property
     def on_host(self) -> tuple[str, ...]:
-        """What has to lie in memory of the host that the device reads."""
+        """The kinds of arrays that have to lie in memory of the host that the device reads."""
         kinds = {"topology": self.topology, "features": self.features}
         return tuple(what for what, kind in kinds.items() if kind in ("uva", "hybrid"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """Bytes of the mapped parts. features_on_disk: some of the rows of attributes are not in memory at all."""
+    """The bytes of the mapped parts. features_on_disk: some rows of attributes are on disk only."""
 
     topology: int
     features: int
@@ -47,7 +47,7 @@ class Need:
 
 @dataclass(frozen=True)
 class BatchArrays:
-    """The arrays of the mapped parts of ``partition`` that batches are made from. edges: ids and attributes of edges, too.
+    """The arrays of the mapped parts of ``partition`` that batches are made from. edges: include ids and attributes of edges.
 
     weights, timed, labor: as in `DrawOptions`.
     """
@@ -60,21 +60,21 @@ class BatchArrays:
 
     @classmethod
     def of(cls, partition: LocalPartition, draw: DrawOptions) -> BatchArrays:
-        """For batches that are drawn so (`sampling.request.drawn_from`)."""
+        """Returns the arrays for batches with these draw options (`sampling.request.drawn_from`)."""
         return cls(partition, "edge_rows" in draw.columns, draw.weights, draw.timed, draw.labor)
 
     def view(self, opened: Callable[[str], np.ndarray] | None = None) -> GraphView:
-        """What neighbours are drawn from. opened: as for `LocalPartition.view_of`; None: the mapped arrays."""
+        """Makes the topology for draws of neighbours. opened: as for `LocalPartition.view_of`; None: the mapped arrays."""
         if opened is None:
             return self.partition.drawn_by(self.weights, self.timed, self.labor)
         return self.partition.view_of(opened, self.weights, self.timed, self.labor)
 
     def edge_names(self, edge_type: int) -> tuple[str, ...]:
-        """Arrays with a row for each edge of this type."""
+        """Returns the names of the arrays with a row for each edge of a type."""
         return ("edge_ids", *self.partition.manifest.edge_attrs(edge_type)) if self.edges else ()
 
     def topology_paths(self) -> Iterator[str]:
-        """The arrays that sampling reads, by their paths in the folder."""
+        """Yields the paths in the folder of the arrays that sampling reads."""
         schema = self.partition.schema
         for p in self.partition.parts:
             for t in range(len(schema.node_types)):
@@ -88,7 +88,7 @@ class BatchArrays:
                     yield edge_path(p, r, TIMES)
 
     def feature_paths(self) -> Iterator[str]:
-        """The arrays that batches take rows of."""
+        """Yields the paths of the arrays from which batches take rows."""
         schema, manifest = self.partition.schema, self.partition.manifest
         for p in self.partition.parts:
             for t in range(len(schema.node_types)):
@@ -106,9 +106,9 @@ class BatchArrays:
 
 
 def place(topology: str, features: str, need: Need, budgets: GpuBudgets, free_bytes: int | None) -> Placement:
-    """What ``sampling.topology`` and ``sampling.features`` mean on a device that has so much memory free (None: unknown).
+    """Resolves ``sampling.topology`` and ``sampling.features`` for a device. free_bytes: its free memory; None: unknown.
 
-    ``hybrid`` with room for everything is ``device``. Raises `OptionError` for what does not fit.
+    ``hybrid`` becomes ``device`` if everything fits. Raises `OptionError` if something does not fit.
     """
     _require("sampling.topology", topology, TOPOLOGY_KINDS)
     _require("sampling.features", features, FEATURE_KINDS)
@@ -134,7 +134,7 @@ def place(topology: str, features: str, need: Need, budgets: GpuBudgets, free_by
 
 
 def require_readable(features: str, on_disk: bool) -> None:
-    """Raises `OptionError` where a GPU shall read attributes of which some lie on disk alone."""
+    """Raises `OptionError` if a GPU is to read attributes of which some rows lie on disk only."""
     if on_disk and features not in ("auto", "cpu"):
         raise OptionError(
             f"sampling.features: {features!r} with cache.memory, whose rows on disk only the CPU reads. Choose cpu (or auto), "
@@ -143,14 +143,14 @@ def require_readable(features: str, on_disk: bool) -> None:
 
 
 def _room(given: int | None, half: int | None, need: int) -> int:
-    """Bytes for ``hybrid``: what the options say, else half of what is free, else all."""
+    """Returns the bytes for ``hybrid``: those of the options, else half of the free memory, else all that is needed."""
     if given is not None:
         return given
     return need if half is None else half
 
 
 def _settle(what: str, kind: str, need: int, budget: int, free: int | None, option: str) -> tuple[str, int]:
-    """The kind of memory, and the bytes of it on the device."""
+    """Returns the kind of memory, and the bytes on the device."""
     on_device = {"device": need, "hybrid": min(budget, need)}.get(kind, 0)
     if free is not None and on_device > free:
         advice = f"Lower {option}." if kind == "hybrid" else f"Choose hybrid, which {option} limits, or uva."

@@ -63,7 +63,7 @@ def open_below(folder: str | Path, path: str, flags: int = os.O_RDONLY) -> io.Fi
 
 
 def open_folder_below(folder: str | Path, names: Sequence[str], *, make: bool) -> int:
-    """A descriptor of a folder, without following a link from ``folder`` on. Raises OSError, as `open_below`."""
+    """Opens a folder below ``folder`` without following links, and returns its descriptor. Raises OSError, as `open_below`."""
     try:
         here = os.open(folder, _FOLDER)
         for name in names:
@@ -87,7 +87,7 @@ def _refused(error: OSError) -> OSError:
 
 
 def parse_json(text: bytes) -> Any:
-    """The value of a JSON text. Raises ValueError for everything else."""
+    """Parses a JSON text. Raises ValueError for anything else."""
     try:
         return json.loads(text.decode("utf-8"))
     except RecursionError:

@@ -14,7 +14,7 @@ from glt_lightning.graph.topology_cache import TopologyCache
 
 @dataclass(frozen=True)
 class RemoteCache:
-    """rows: attributes of nodes.  topology: neighbour lists. Close it."""
+    """The cached rows and neighbour lists of remote parts. rows: attributes of nodes.  topology: neighbour lists. Close it."""
 
     rows: RowCache | None = None
     topology: TopologyCache | None = None
@@ -39,7 +39,7 @@ class RemoteCache:
 
 
 def cache_handle(rows: RowCache | None, topology: TopologyCache | None) -> dict[str, Any]:
-    """What the processes of a host need to open its cache, for JSON."""
+    """Returns the handle with which the processes of a host open its cache, as JSON values."""
     return {
         "rows": None if rows is None else rows.arrays.path,
         "topology": None if topology is None else topology.arrays.path,

@@ -1,4 +1,4 @@
-"""Which remote rows lie in the cache of a host."""
+"""The choice of the remote rows in the cache of a host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glt_lightning.graph.row_cache import cached_node_bytes, index_bytes
 
 
 def choose_policy(partition: LocalPartition, options: CacheOptions) -> str:
-    """What ranks the nodes. Raises `OptionError` for a policy that this folder cannot serve."""
+    """Returns the policy that ranks the nodes. Raises `OptionError` for a policy that this folder does not have."""
     stored = stored_policies(partition.manifest)
     if options.policy == "auto":
         return stored[0] if stored else "degree"
@@ -27,7 +27,7 @@ def choose_policy(partition: LocalPartition, options: CacheOptions) -> str:
 
 
 def rows_by_ratio(manifest: Manifest, ranked: Sequence[Ranked], options: CacheOptions) -> list[int]:
-    """How many nodes of each type make up ``cache.ratio``. Raises `OptionError` for an unknown node type."""
+    """Returns the number of nodes of each type for ``cache.ratio``. Raises `OptionError` for an unknown node type."""
     names, ratio = manifest.schema.node_types, options.ratio
     if isinstance(ratio, dict):
         for name in ratio:
@@ -42,7 +42,7 @@ def rows_by_ratio(manifest: Manifest, ranked: Sequence[Ranked], options: CacheOp
 
 
 def rows_by_bytes(manifest: Manifest, ranked: Sequence[Ranked], budget: int) -> list[int]:
-    """How many nodes of each type lie in a cache of ``budget`` bytes, its indexes included."""
+    """Returns the number of nodes of each type for a cache of ``budget`` bytes, its indexes included."""
     types = range(len(ranked))
     candidates = [Candidates.alike(ranked[t].hotness, cached_node_bytes(manifest, t)) for t in types]
     return choose(candidates, budget - sum(index_bytes(manifest, t) for t in types))

@@ -29,7 +29,7 @@ class RowCache:
     """The cached rows of all node types: built and filled by one process of a host, opened by the other processes.
 
     Attributes:
-        tables: For each node type its rows, or None where none are cached.
+        tables: For each node type its rows, or None if none are cached.
         arrays: The memory that holds them.
     """
 
@@ -47,9 +47,9 @@ class RowCache:
 
     @classmethod
     def create(cls, manifest: Manifest, gids: Sequence[np.ndarray]) -> RowCache:
-        """A cache of these rows, ascending, for each node type (int64 [K]); its attributes are still to be filled in.
+        """Makes a cache whose attributes are still to be filled in. gids: for each node type int64 [K], ascending.
 
-        Raises MemoryError where there is no room.
+        Raises MemoryError if the host has too little memory.
         """
         shapes: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
         for t, nodes in enumerate(gids):
@@ -77,7 +77,7 @@ class RowCache:
 
 
 def stored_rows(manifest: Manifest, node_type: int) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-    """``n_id`` and the attributes of a node type -> dtype and shape of one row, as it is stored."""
+    """Returns for ``n_id`` and the attributes of a node type the dtype and shape of one row, as stored."""
     found = {}
     for name in ("n_id", *manifest.node_attrs(node_type)):
         entry = manifest.arrays[node_path(0, node_type, name)]
@@ -86,15 +86,15 @@ def stored_rows(manifest: Manifest, node_type: int) -> dict[str, tuple[np.dtype,
 
 
 def cached_node_bytes(manifest: Manifest, node_type: int) -> int:
-    """Bytes that a node of a type takes in a cache: its user id and its attributes, as stored."""
+    """Returns the bytes of a node of a type in a cache: its user id and its attributes, as stored."""
     return sum(row_bytes(dtype, shape) for dtype, shape in stored_rows(manifest, node_type).values())
 
 
 def index_bytes(manifest: Manifest, node_type: int) -> int:
-    """Bytes of the index by which the cached rows of a node type are found."""
+    """Returns the bytes of the index by which the cached rows of a node type are found."""
     return 8 * RankedSet.words_for(manifest.num_nodes[node_type])
 
 
 def _words(node_type: int) -> str:
-    """Name of the index of a node type."""
+    """Returns the name of the array with the index of a node type."""
     return f"members/{node_type}"

@@ -11,12 +11,12 @@ TIMES = "times"  # edge array, int64 [edges]: ascends within each row
 
 @dataclass(frozen=True)
 class RowOrder:
-    """Rows by time: entries are in the order (time, user id of the source, edge id).
+    """The order of rows by time: entries are in the order (time, user id of the source, edge id).
 
     Attributes:
         time_attr: The attribute that has the times, of edges or of nodes.
         of: ``edges``, or ``nodes``: the time of an edge is that of its source.
-        edge_types: Indices of the edge types that have times, ascending. Rows of the others are in their usual order.
+        edge_types: Indices of the edge types that have times, ascending. Rows of other edge types are in the canonical order.
 
     Example:
         >>> RowOrder("time", "nodes", (0, 2)).to_json()

@@ -33,10 +33,10 @@ class SharedArrays:
 
     Attributes:
         arrays: Name -> array; not contiguous where its rows have padding.
-        meta: As given to `create`.
-        path: At which other processes open them.
-        memory: uint8 [nbytes], all of it; it begins at a page.
-        nbytes: Memory that they take.
+        meta: The values given to `create`.
+        path: The path at which other processes open them.
+        memory: uint8 [nbytes], all of their memory; it begins at a page.
+        nbytes: Bytes of memory.
     """
 
     def __init__(self, fd: int, memory: mmap.mmap, header: Mapping[str, Any], path: str) -> None:
@@ -57,11 +57,11 @@ class SharedArrays:
         meta: Mapping[str, Any],
         strides: Mapping[str, int] | None = None,
     ) -> SharedArrays:
-        """New arrays of zeros, writable. All their memory is reserved now: a write to memory that the host does not have would
-        end the process without an error.
+        """Makes arrays of zeros, writable. All their memory is reserved now: a later write to memory that the host does not have
+        would end the process without an error.
 
-        strides: bytes from row to row, of the arrays whose rows have padding.
-        Raises MemoryError where the host has too little memory.
+        strides: bytes from row to row, for the arrays whose rows have padding.
+        Raises MemoryError if the host has too little memory.
         """
         header, size = _header(shapes, meta, strides or {})
         fd = os.memfd_create("glt-arrays", os.MFD_CLOEXEC)
@@ -74,8 +74,8 @@ class SharedArrays:
 
     @classmethod
     def scratch(cls, shapes: Shapes, meta: Mapping[str, Any], folder: Path) -> SharedArrays:
-        """New arrays of zeros, writable, in a file without a name in ``folder``: they may be larger than memory, and are gone
-        when no process has them mapped. Raises OSError if the disk is full."""
+        """Makes arrays of zeros, writable, in a file without a name in ``folder``: they may be larger than memory, and are
+        deleted when no process has them mapped. Raises OSError if the disk is full."""
         header, size = _header(shapes, meta, {})
         fd, path = _nameless(folder / "rows")
         try:
@@ -95,6 +95,7 @@ class SharedArrays:
 
     def finish(self) -> None:
         """Lets other processes open them."""
+        # Written last: until then `open` finds no arrays, so no process reads them half filled.
         self._map[: len(_MAGIC)] = _MAGIC
 
     @classmethod
@@ -104,9 +105,8 @@ class SharedArrays:
         writable: for GPU drivers that page-lock only writable memory; it is not written to.
         """
         try:
-            fd = os.open(
-                path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK
-            )  # a FIFO: no wait
+            # O_NONBLOCK: ``path`` may be anything, and opening a FIFO would wait for a writer.
+            fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise DataError(f"{path}: cannot be opened ({error.strerror}).") from None
         try:
@@ -119,23 +119,23 @@ class SharedArrays:
             raise
 
     def read_single_pages(self) -> None:
-        """Has the kernel read the pages of this process's accesses, and none beside them. Of arrays in a file."""
+        """Makes the kernel read only the pages that this process accesses, without read-ahead. For arrays in a file."""
         self._map.madvise(mmap.MADV_RANDOM)
 
     def fileno(self) -> int:
-        """The descriptor of their memory, of this object alone."""
+        """Returns the descriptor of their memory, which this object owns."""
         return self._fd
 
     def close(self) -> None:
-        """Other processes can no longer open them; the memory is freed with its last view."""
+        """Closes the arrays: other processes can no longer open them. The memory is freed with its last view."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
 
 def _nameless(file: Path) -> tuple[int, str]:
-    """Descriptor and path of a new file beside ``file``: without a name, so that the kernel removes it if this process dies;
-    on file systems without such files a hidden one."""
+    """Makes a new file beside ``file``, without a name, so that the kernel removes it if this process dies; on file systems
+    without such files a hidden one. Returns its descriptor and path."""
     try:
         fd = os.open(file.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -146,12 +146,12 @@ def _nameless(file: Path) -> tuple[int, str]:
 
 
 def _size(dtype: Any, shape: Sequence[int], stride: int | None = None) -> int:
-    """Bytes that an array takes."""
+    """Returns the bytes of an array."""
     return shape[0] * (row_bytes(dtype, shape[1:]) if stride is None else stride)
 
 
 def _header(shapes: Shapes, meta: Mapping[str, Any], strides: Mapping[str, int]) -> tuple[bytes, int]:
-    """The header, and the total size. The arrays begin at the first page after magic, length and header."""
+    """Returns the header, and the total size. The arrays begin at the first page after magic, length and header."""
 
     def text(offset: int) -> bytes:
         entries = []

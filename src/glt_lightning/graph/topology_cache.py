@@ -69,11 +69,11 @@ class CachedEdges:
 
 
 class TopologyCache:
-    """Draws neighbours of nodes whose lists are cached, as their owners would.
+    """Draws neighbours of nodes whose lists are cached; the picks are equal to their owners'.
 
     Attributes:
         nodes: For each node type the nodes whose lists are cached, or None.
-        edges: For each edge type the attributes of the edges of all cached lists, or None where the graph has none.
+        edges: For each edge type the attributes of the edges of all cached lists, or None if the graph has none.
         arrays: The memory that holds them.
     """
 
@@ -121,7 +121,7 @@ class TopologyCache:
         return CachedEdges(found[f"indptr/{edge_type}"], found[f"first_edge/{edge_type}"], rows)
 
     def _view_by(self, draw: DrawOptions, labor: LaborIds | None = None) -> GraphView:
-        """The lists, drawn from by weights, with times, or by LABOR, as these options say."""
+        """Returns a view of the lists for draws by these options: by weights, with times, or by LABOR."""
         weights = draw.weights if any(draw.weights) else (None,) * len(self._lists)
         if not draw.timed and not any(weights) and not draw.labor:
             return self._view
@@ -150,7 +150,7 @@ class TopologyCache:
         return RowDraws(view, draw, self._pickable[picker, draw.timed])
 
     def _of_edges(self, edge_type: int, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> np.ndarray:
-        """What there is of each entry of the lists."""
+        """Returns an array with an entry for each edge of the lists."""
         lists, edges = self._lists[edge_type], self.edges[edge_type]
         found: np.ndarray = np.empty((0, *shape), dtype) if edges is None else edges.rows[name]
         if len(found) != len(lists.indices):
@@ -167,9 +167,10 @@ class TopologyCache:
         user_ids: Sequence[np.ndarray],
         lists: Sequence[NeighborLists | None],
     ) -> TopologyCache:
-        """Of these nodes, ascending, for each node type (int64 [K]), with their user's ids and the lists of all edge types
-        that lead to them; the attributes of their edges, where the graph has some, are still to be filled in, and `finish`
-        to be called. Raises MemoryError where there is no room."""
+        """Makes a cache whose attributes of edges, if the graph has any, are still to be filled in; then call `finish`.
+
+        gids: for each node type int64 [K], ascending.  user_ids: the user's ids of these nodes.  lists: for each edge type the
+        neighbour lists of the nodes of its destination type. Raises MemoryError if the host has too little memory."""
         id_dtype = np.dtype(manifest.id_dtype)
         shapes: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
         for t, nodes in enumerate(gids):
@@ -206,12 +207,12 @@ class TopologyCache:
         return rows
 
     def finish(self) -> None:
-        """Other processes may open it after this."""
+        """Completes the cache: other processes may open it after this."""
         self.arrays.finish()
 
     @classmethod
     def open(cls, path: str, manifest: Manifest) -> TopologyCache:
-        """Maps the finished lists of another process of the host. Raises `DataError` where they are damaged."""
+        """Maps the finished lists of another process of the host. Raises `DataError` if they are damaged."""
         return cls(SharedArrays.open(path), manifest)
 
     def sample(
@@ -226,9 +227,9 @@ class TopologyCache:
         trees: Trees | None = None,
         labor: LaborIds | None = None,
     ) -> Picks:
-        """The picks for cached nodes of the edge type's destination type, by rank (int [n]). excluded: (ranks, sources) of edges
-        that are not there, ascending.  trees: of these rows, by their node type in the graph.  labor: of the graph, where
-        ``draw`` is by LABOR."""
+        """Draws neighbours of cached nodes of the edge type's destination type. ranks: int [n], in the cache.  excluded: (ranks,
+        sources) of edges to leave out, ascending.  trees: the trees of these rows, by their node type in the graph.  labor: the
+        ids of the graph, if ``draw`` is by LABOR."""
         dst = self._dst[edge_type]
         ranks, first_row = ranks.astype(np.int64), self._first[dst]
         draws = self._draws_by(draw, labor)
@@ -248,8 +249,8 @@ class TopologyCache:
     def has_edges(
         self, edge_type: int, ranks: np.ndarray, src: np.ndarray, weights: tuple[str | None, ...] = ()
     ) -> np.ndarray:
-        """Returns bool [n]: whether the lists of cached nodes, by rank, have the neighbours ``src`` (gids), of weights that are
-        not 0."""
+        """Returns bool [n]: True if the list of a cached node, by rank, has the neighbour in ``src`` (gids), with a weight other
+        than 0."""
         return has_edges(
             self._view_by(DrawOptions(weights=weights)),
             edge_type,
@@ -258,7 +259,7 @@ class TopologyCache:
         )
 
     def induce(self, among: Among, weights: tuple[str | None, ...]) -> Picks:
-        """The edges of the lists of cached nodes, by rank as ``rows``, whose sources are members."""
+        """Finds the edges in the lists of cached nodes whose sources are members. among: its ``rows`` are ranks in the cache."""
         edge_type, ranks = among.edge_type, among.rows.astype(np.int64)
         rows = replace(among, rows=ranks + self._first[self._dst[edge_type]])
         picks = induce_all(self._view_by(DrawOptions(weights=weights)), rows)
@@ -281,7 +282,8 @@ class TopologyCache:
 
 
 def stored_edge_rows(manifest: Manifest, edge_type: int) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-    """``edge_ids``, attributes and times of an edge type -> dtype and shape of one row, as stored; empty with ids alone."""
+    """Returns for ``edge_ids``, attributes and times of an edge type the dtype and shape of one row, as stored; empty if edges
+    have ids alone."""
     wanted = manifest.edge_attrs(edge_type) or manifest.is_timed(edge_type)
     names = manifest.edge_rows(edge_type) if wanted else ()
     entries = {name: manifest.arrays[edge_path(0, edge_type, name)] for name in names}

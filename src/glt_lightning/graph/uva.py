@@ -1,4 +1,4 @@
-"""The graph and the attributes in memory of the host, one copy for all its processes, that GPUs read in place."""
+"""The graph and the attributes in memory of the host that GPUs read in place (UVA): one copy for all processes of the host."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ _CHUNK = 64 << 20
 
 
 def copy_for_uva(batch: BatchArrays, what: Collection[str]) -> SharedArrays:
-    """Arrays of the mapped parts by their paths in the folder. Others open them by their `SharedArrays.path`. Close them.
+    """Copies arrays of the mapped parts, by their paths in the folder, into shared memory. Other processes open them by their
+    `SharedArrays.path`. Close them.
 
     what: ``topology``, ``features`` or both.
-    Rows have padding where that spares reads over the bus (`bus_stride`).
-    Raises `OptionError`, before anything is copied, where the host has too little memory; `PartitionError` for a damaged file.
+    Rows get padding if that saves reads over the bus (`bus_stride`).
+    Raises `OptionError`, before anything is copied, if the host has too little memory; `PartitionError` for a damaged file.
     """
     partition, entries = batch.partition, batch.partition.manifest.arrays
     paths = list(batch.topology_paths()) if "topology" in what else []
@@ -54,7 +55,8 @@ def copy_for_uva(batch: BatchArrays, what: Collection[str]) -> SharedArrays:
 
 
 def open_uva(batch: BatchArrays, what: Collection[str], path: str | Path) -> SharedArrays:
-    """What another process of the host has copied. Raises `PartitionError` where that was for something else."""
+    """Opens the arrays that another process of the host has copied. Raises `PartitionError` if they are those of other parts or
+    options."""
     arrays = SharedArrays.open(path, writable=True)
     mine, meta = _meta(batch, what), arrays.meta
     same = all(meta.get(key) == mine[key] for key in ("options_hash", "parts"))
@@ -72,7 +74,7 @@ def _meta(batch: BatchArrays, what: Collection[str]) -> dict[str, object]:
 
 
 def _strides(partition: LocalPartition, paths: Collection[str]) -> dict[str, int]:
-    """Of the arrays whose rows get padding. Those of the topology are arrays of numbers, which never do."""
+    """Returns the strides of the arrays whose rows get padding. Arrays of the topology have single numbers as rows, and none."""
     entries = partition.manifest.arrays
     sizes = {path: row_bytes(entries[path].dtype, entries[path].shape[1:]) for path in paths}
     return {path: stride for path, size in sizes.items() if (stride := bus_stride(size)) != size}

@@ -7,15 +7,15 @@ The reference of each operation in plain torch is in ``tests/reference/`` and is
 close.
 
 Kernels own nothing: the caller allocates outputs and workspace, ids and offsets are int64, and an optional output is a
-null pointer. Native code writes no files and starts no threads, but for METIS, which runs in a process of its own
-because it may end its process (``kernels/metis/``).
+null pointer. Native code writes no files, and its threads end with the call. METIS runs in a process of its own
+(``kernels/metis/``), because it may end its process.
 
 Runs wherever batches are made: in sampler processes, graph servers, and ranks without workers. Host operations need
 numpy alone.
 
 Example:
     >>> from glt_lightning.kernels import pick_uniform
-    >>> pick_uniform.__name__  # a picker of neighbours, for options.picker
+    >>> pick_uniform.__name__  # draws for a user's picker (sampling.picker)
     'pick_uniform'
 """
 

@@ -46,11 +46,11 @@ class EdgesStruct(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Edges:
-    """Edges [E] from S sources to D destinations, and what rows along them hold. Memory is given by its address, is
-    C-contiguous and stays the caller's, as bfloat16 has no dtype in numpy.
+    """Edges [E] from S sources to D destinations, and the form of the rows that are aggregated along them. Memory is given by
+    its address, since bfloat16 has no dtype in numpy; it is C-contiguous and belongs to the caller.
 
     indptr: int64 [D + 1]; the edges of destination i are [indptr[i], indptr[i + 1]).
-    src: int64 [E]; None where edge e has the source e.
+    src: int64 [E]; None if edge e has the source e.
     values: a key of `VALUES`.
     width: number of values W in a row.
     heads: number of weights H of an edge, each for W / H values.
@@ -67,15 +67,15 @@ class Edges:
     threads: int = 1
 
     def aggregate(self, kind: str, x: int, weights: int | None, out: int) -> None:
-        """out [D, W]: sum, mean, max or min (0 without edges) of rows of x [S, W], each times its weights [E, H]."""
+        """Writes out [D, W]: sum, mean, max or min (0 without edges) of rows of x [S, W], each times its weights [E, H]."""
         self._call("glt_aggregate", kind, x, weights, out)
 
     def grad(self, kind: str, grad: int, weights: int | None, x: int | None, out: int | None, grad_x: int) -> None:
-        """grad_x [S, W] from grad [D, W]. x, out: those of `aggregate`, for max and min."""
+        """Writes grad_x [S, W], the gradient of x, from grad [D, W]. x, out: those of `aggregate`, for max and min."""
         self._call("glt_aggregate_grad", kind, grad, weights, x, out, grad_x)
 
     def weights_grad(self, kind: str, grad: int, x: int, grad_weights: int) -> None:
-        """grad_weights [E, H] from grad [D, W], for sum and mean."""
+        """Writes grad_weights [E, H], the gradient of the weights, from grad [D, W], for sum and mean."""
         self._call("glt_aggregate_weights_grad", kind, grad, x, grad_weights)
 
     @property
@@ -127,9 +127,10 @@ _activation_library = bind(_ACTIVATION_SIGNATURES)
 def relu_dropout(
     values: str, x: int, shape: tuple[int, int], dropped: int, seed: int, out: int, *, threads: int = 1
 ) -> None:
-    """out [R, W]: relu(x) / (1 - p) where kept, else 0; p is ``dropped`` / 2^32. values: a key of `VALUES`. shape: (R, W).
+    """Writes out [R, W]: relu(x) / (1 - p) for elements that are kept, else 0; p is ``dropped`` / 2^32. values: a key of
+    `VALUES`.  shape: (R, W).
 
-    Which elements are kept depends on seed, row and column alone.
+    The choice of the elements depends on seed, row and column alone.
     """
     detail = np.zeros(4, dtype=np.int64)
     status = _activation_library().glt_relu_dropout(
@@ -139,7 +140,7 @@ def relu_dropout(
 
 
 def relu_dropout_grad(values: str, grad: int, out: int, n: int, dropped: int, grad_x: int, *, threads: int = 1) -> None:
-    """grad_x [n] from grad [n] and the result out [n]."""
+    """Writes grad_x [n], the gradient of x, from grad [n] and the result out [n]."""
     detail = np.zeros(4, dtype=np.int64)
     status = _activation_library().glt_relu_dropout_grad(
         VALUES[values], grad, out, n, dropped, threads, grad_x, detail.ctypes.data

@@ -137,8 +137,8 @@ class Labels:
 class PairTable:
     """The number of edges between each two labels, in bounded memory.
 
-    limit: largest number of pairs, >= 1; when there are more, those with the fewest edges are dropped.
-    forgotten: number of edges of dropped pairs so far.
+    limit: largest number of pairs, >= 1; if there are more, pairs with the fewest edges are dropped.
+    forgotten: number of edges of the pairs dropped so far.
     """
 
     def __init__(self, limit: int) -> None:
@@ -161,7 +161,7 @@ class PairTable:
             self._prune()
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(low labels, high labels, numbers of edges), int64 each, ordered by the labels."""
+        """Returns (low labels, high labels, numbers of edges), int64 each, ordered by the labels."""
         used = self._keys != _EMPTY
         keys, weights = self._keys[used], self._weights[used]
         order = np.argsort(keys)
@@ -181,7 +181,7 @@ class PairTable:
 
 
 def _heaviest(keys: np.ndarray, weights: np.ndarray, count: int) -> np.ndarray:
-    """Returns bool [n]: the ``count`` entries of largest weight; at a tie, those of lower keys. Keys are distinct.
+    """Returns bool [n]: True for the ``count`` entries of largest weight; at a tie, for those of lower keys. Keys are distinct.
 
     Selects instead of sorting: 0.07 instead of 1.15 CPU s for 4 M pairs. With many small clusters the table fills up again
     and again, and sorting made the cost per edge grow with the graph.
@@ -198,22 +198,22 @@ def _heaviest(keys: np.ndarray, weights: np.ndarray, count: int) -> np.ndarray:
 
 
 class NeighborSums:
-    """For each node, the sum of the values of the rows that list it: int64 [N, K]. `kernels.cuda.rows.sums` is its twin."""
+    """Sums for each node the values of the rows that list it: int64 [N, K]. `kernels.cuda.rows.CudaNeighborSums` is its twin."""
 
     def __init__(self, num_nodes: int, width: int) -> None:
         self._out = np.zeros((num_nodes, width), np.int64)
 
     def add(self, rows: NeighborRows, values: np.ndarray) -> None:
-        """``sums[neighbour] += values[row]`` for each entry of the rows. values: int64 [rows, K]."""
+        """Adds ``sums[neighbour] += values[row]`` for each entry of the rows. values: int64 [rows, K]."""
         spread_rows(rows, values, self._out)
 
     def result(self) -> np.ndarray:
-        """Returns int64 [N, K]."""
+        """Returns the sums, int64 [N, K]."""
         return self._out
 
 
 def spread_rows(rows: NeighborRows, values: np.ndarray, out: np.ndarray) -> None:
-    """``out[neighbour] += values[row]`` for each entry of the rows. int64 [rows, K] and [N, K]."""
+    """Adds ``out[neighbour] += values[row]`` for each entry of the rows. values: int64 [rows, K].  out: int64 [N, K]."""
     assert values.dtype == out.dtype == np.int64
     assert values.flags.c_contiguous
     assert out.flags.c_contiguous

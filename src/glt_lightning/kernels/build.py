@@ -120,7 +120,7 @@ class RowBuffers:
 
 
 def count_ids(ids: np.ndarray, counts: np.ndarray) -> int | None:
-    """``counts[id] += 1`` for int64 ids; returns the position of the first id that is not in 0 .. len(counts) - 1."""
+    """Adds ``counts[id] += 1`` for int64 ids. Returns the position of the first id outside 0 .. len(counts) - 1, if any."""
     status, detail = call(_library().glt_build_count, ids, len(ids), len(counts), counts)
     if status == BAD_ID:
         return int(detail[0])
@@ -186,9 +186,9 @@ _edge_order_library = bind(_EDGE_ORDER_SIGNATURES)
 
 
 def column_pointers(dst: np.ndarray, out: np.ndarray) -> None:
-    """Where the edges into each node begin. dst: int32 [E], ascending.  out: int64 [nodes + 1].
+    """Writes the positions at which the edges into each node begin. dst: int32 [E], ascending.  out: int64 [nodes + 1].
 
-    Raises `DataError` for destinations that are not ascending, or no nodes: only a sampler of the user's own gives such.
+    Raises `DataError` for destinations that are not ascending, or are no nodes, which only a user's batch sampler may give.
     """
     nodes = len(out) - 1
     status, detail = call(_edge_order_library().glt_colptr, dst, len(dst), nodes, out)
@@ -201,9 +201,9 @@ def column_pointers(dst: np.ndarray, out: np.ndarray) -> None:
 
 
 def by_source(src: np.ndarray, dst: np.ndarray, nodes: int, out: np.ndarray, *, threads: int = 1) -> None:
-    """The edges sorted by source; those of one source stay in their order. src, dst: int32 [E], src in [0, nodes).
+    """Sorts edges by source; the edges of one source stay in their order. src, dst: int32 [E], src in [0, nodes).
 
-    out: int64 [nodes + 1 + 2 E]: where the edges of each source begin, their destinations, their positions in ``src``.
+    out: int64 [nodes + 1 + 2 E]: the position of each source's first edge, the destinations, the positions in ``src``.
     Raises `DataError` for a source that is no node.
     """
     rowptr, col, perm = split_by_source(out, nodes)
@@ -216,7 +216,7 @@ def by_source(src: np.ndarray, dst: np.ndarray, nodes: int, out: np.ndarray, *, 
 
 
 def split_by_source(values: Any, nodes: int) -> tuple[Any, Any, Any]:
-    """(rowptr [nodes + 1], col [E], perm [E]): views of what `by_source` writes, an array or a tensor."""
+    """Splits the result of `by_source`, an array or a tensor, into views: (rowptr [nodes + 1], col [E], perm [E])."""
     edges = (len(values) - nodes - 1) // 2
     first = nodes + 1
     return values[:first], values[first : first + edges], values[first + edges :]
@@ -234,11 +234,11 @@ _SCALE = np.dtype("<f4")
 
 @dataclass(frozen=True)
 class Encoding:
-    """One way to store float32.
+    """An encoding of float32 in fewer bytes.
 
     Attributes:
-        number: In ``glt/decode.h``.
-        dtype: Of what is stored.
+        number: Its number in ``glt/decode.h``.
+        dtype: Dtype of the stored values.
         head: Elements of that dtype before the values of a row; rows with a head have one dimension.
         encode: Finite float32 [n, ...] -> stored [n, ...].
     """
@@ -257,19 +257,19 @@ class Encoding:
         return (row_shape[0] + self.head,) if self.head else row_shape
 
     def row_shape(self, stored_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of a decoded row, from the shape of a stored row."""
+        """Returns the shape of a decoded row, from the shape of a stored row."""
         return (stored_shape[0] - self.head,) if self.head else stored_shape
 
 
 def to_bfloat16(values: np.ndarray) -> np.ndarray:
-    """Floats as uint16, the nearest bfloat16 (ties to even); NaN stays one."""
+    """Converts floats to the nearest bfloat16 (ties to even), as uint16; NaN stays NaN."""
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     rounded = (bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))) >> 16
     return np.where(np.isnan(values), (bits >> 16) | 0x40, rounded).astype("<u2")
 
 
 def from_bfloat16(bits: np.ndarray) -> np.ndarray:
-    """uint16 as float32, exactly."""
+    """Converts bfloat16, as uint16, to float32, exactly."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
@@ -279,7 +279,8 @@ def _to_float16(values: np.ndarray) -> np.ndarray:
 
 
 def _to_int8(values: np.ndarray) -> np.ndarray:
-    """Returns uint8 [n, 4 + D]: the scale, greatest value / 127, then the values by the scale, rounded with ties to even."""
+    """Encodes rows as uint8 [n, 4 + D]: the scale, greatest absolute value / 127, then the values divided by the scale, rounded
+    with ties to even."""
     stored = np.empty((len(values), _SCALE.itemsize + values.shape[1]), dtype=np.uint8)
     scale = np.abs(values).max(axis=1, initial=0) / np.float32(127)
     stored[:, : _SCALE.itemsize] = scale.astype(_SCALE).view(np.uint8).reshape(len(values), _SCALE.itemsize)

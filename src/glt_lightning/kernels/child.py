@@ -31,7 +31,8 @@ def wake_with_parent() -> None:
 
 
 def terminate_with(parent: int) -> None:
-    """As `end_with`, but by SIGTERM, for a process that has to end others. Between fork and exec: makes no import."""
+    """Lets the kernel send this process SIGTERM when its parent ends, for a process that has to end others first. Runs between
+    fork and exec, so it imports nothing."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
@@ -43,7 +44,8 @@ def adopt_orphans() -> None:
 
 
 def main() -> None:
-    """Arguments: process id of the parent, its module path as JSON, a module with ``main(fd)``, a file descriptor."""
+    """Runs ``main(fd)`` of a module. Arguments: process id of the parent, its module path as JSON, the module, the file
+    descriptor."""
     end_with(int(sys.argv[1]))
     sys.path[:] = json.loads(sys.argv[2])  # finds the package however the parent found it
     importlib.import_module(sys.argv[3]).main(int(sys.argv[4]))

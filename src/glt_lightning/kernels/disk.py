@@ -1,4 +1,4 @@
-"""Rows of arrays that lie in files, read for one gather past the page cache."""
+"""Rows of arrays in files, which a gather reads directly from disk, bypassing the page cache."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class DiskFile:
     """A file that is open for reading while this object lives.
 
     Attributes:
-        direct: Reads go to the disk itself. Where the file system has no such reads, they go through the page cache, from
-            which they are dropped.
+        direct: Reads bypass the page cache. If the file system cannot do that, reads go through the page cache, and the pages
+            are dropped from it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -96,14 +96,14 @@ def _open(path: Path) -> tuple[int, bool]:
 
 
 class ReadSlots:
-    """The reads that a process may have in flight. Each gather takes the free slots, and waits while there are none."""
+    """The limit of reads that a process has in flight. Each gather takes the free slots, and waits while there are none."""
 
     def __init__(self, count: int = READS_AT_ONCE) -> None:
         self._free, self._changed = count, threading.Condition()
 
     @contextmanager
     def taken(self, most: int) -> Iterator[int]:
-        """Takes up to ``most``, at least one, for the time of the block."""
+        """Takes up to ``most`` slots, at least one, for a block. Yields their number."""
         with self._changed:
             self._changed.wait_for(lambda: self._free > 0)
             count = min(most, self._free)
@@ -118,11 +118,10 @@ class ReadSlots:
 
 @dataclass(frozen=True)
 class DiskRead:
-    """Counters of what one gather read from disk.
+    """Counters of the disk reads of one gather.
 
-    rows, row_bytes: Number of rows read, each once, and bytes of each.  places: How many rows of the gather these are, where it
-    names a row several times.  page_bytes: Bytes of the pages read.  seconds: Time of the reads,
-    including waits for slots.
+    rows, row_bytes: number of rows read, each once, and bytes of each.  places: number of rows of the gather that these are,
+    repeated ones included.  page_bytes: bytes of the pages read.  seconds: time of the reads, including waits for slots.
     """
 
     rows: int
@@ -135,8 +134,8 @@ class DiskRead:
 class DiskRows:
     """An array in shards of which some lie in files. Any number of threads may read it.
 
-    bounds: int64 [P + 1], id of each shard's first row.  files: per shard, the file and where in it the shard's first row
-    begins; None where its rows are elsewhere.  gap_bytes: pages no farther apart are read at once; -1: each by itself.
+    bounds: int64 [P + 1], id of each shard's first row.  files: per shard, the file and the offset of the shard's first row;
+    None if its rows are elsewhere.  gap_bytes: pages no farther apart are read at once; -1: each by itself.
     """
 
     def __init__(
@@ -165,10 +164,10 @@ class DiskRows:
         )
 
     def find(self, ids: np.ndarray, end: int) -> tuple[np.ndarray, np.ndarray, int]:
-        """Which of ``ids``, int64 [n], lie in files.
+        """Finds the ids, int64 [n], whose rows lie in files.
 
-        Returns places int64 [n] (``end`` plus the position in wanted; the id itself where it lies in no file), wanted
-        int64 [m], ascending, each once, and how many of the ids these are. Raises `DataError` for an id from ``end`` on.
+        Returns places int64 [n] (``end`` plus the position in wanted; the id itself if its row lies in no file), wanted int64
+        [m], ascending, each once, and the number of the ids that these are. Raises `DataError` for an id from ``end`` on.
         """
         places, wanted = np.empty_like(ids), np.empty_like(ids)
         counts = np.zeros(2, dtype=np.int64)
@@ -179,7 +178,7 @@ class DiskRows:
         return places, wanted[: counts[0]], int(counts[1])
 
     def read(self, wanted: np.ndarray) -> tuple[np.ndarray, DiskRead]:
-        """The rows ``wanted``, as `find` gives them: uint8 [m * row_bytes].
+        """Reads the rows ``wanted`` of `find`: uint8 [m * row_bytes].
 
         Raises `PartitionError`, naming the file, for one that cannot be read or ends too early.
         """

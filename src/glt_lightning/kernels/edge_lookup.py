@@ -1,4 +1,4 @@
-"""Whether edges are stored in the mapped parts."""
+"""The lookup of edges in the mapped parts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _library = bind(_SIGNATURES)
 
 
 def has_edges(graph: GraphView, edge_type: int, dst: np.ndarray, src: np.ndarray, *, threads: int = 1) -> np.ndarray:
-    """Returns bool [n]: whether the edge type has at least one edge from ``src[i]`` to ``dst[i]``, in a graph that is drawn from
-    by weights one whose weight is not 0.
+    """Returns bool [n]: True if the edge type has an edge from ``src[i]`` to ``dst[i]``; in a view with weights, an edge whose
+    weight is not 0.
 
     dst: int64 [n], gids of destination nodes, all local.  src: int64 [n], gids of source nodes, local or not. The row of
-    each dst is read until its source is found.  threads: at most so many share the pairs.
+    each dst is read until its source is found.  threads: the most threads that share the pairs.
 
     Raises `DataError` for ids that `require_pairs` refuses, or whose part is not mapped; `PartitionError` for a damaged row.
     """
@@ -33,7 +33,7 @@ def has_edges(graph: GraphView, edge_type: int, dst: np.ndarray, src: np.ndarray
 
 def require_pairs(graph: GraphView, edge_type: int, dst: np.ndarray, src: np.ndarray, what: str = "has_edges") -> None:
     """Raises `DataError` unless these can be the ends of edges: two integer arrays [n] of gids of the edge type's node types.
-    what: begins the errors."""
+    what: the beginning of the errors."""
     if not isinstance(edge_type, (int, np.integer)) or not 0 <= edge_type < graph.num_edge_types:
         raise DataError(
             f"{what}: expected the index of an edge type, 0 to {graph.num_edge_types - 1}, got {edge_type!r:.100}."

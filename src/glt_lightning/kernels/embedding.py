@@ -1,4 +1,5 @@
-"""Rows that train: sums of the gradients of each row, and the steps of the sparse optimizers, in a fixed order of float32."""
+"""Trained rows: sums of the gradients of each row, and the steps of the sparse optimizers, with float32 operations in a fixed
+order."""
 
 from __future__ import annotations
 
@@ -39,10 +40,10 @@ class RowGradientsStruct(ctypes.Structure):
 
 @dataclass(frozen=True)
 class RowSums:
-    """Different rows, ascending, each with the sum of its values and the number of occurrences that it stands for.
+    """Distinct rows, ascending, each with the sum of its values and the number of its occurrences.
 
     rows: int64 [n].  values: float32 [n, D].  counts: int64 [n].
-    at: int64 [n], where the sum of each row is in ``values``; None: they are in the order of the rows.
+    at: int64 [n], the position of each row's sum in ``values``; None: sums are in the order of the rows.
     """
 
     rows: np.ndarray
@@ -51,13 +52,13 @@ class RowSums:
     at: np.ndarray | None = None
 
     def pick(self, which: np.ndarray | slice) -> RowSums:
-        """Some of the rows."""
+        """Returns some of the rows."""
         if self.at is None:
             return RowSums(self.rows[which], self.values[which], self.counts[which])
         return RowSums(self.rows[which], self.values, self.counts[which], self.at[which])
 
     def copied(self) -> RowSums:
-        """In the order of the rows, in memory that nobody else refers to."""
+        """Returns the sums in the order of the rows; copies them if they are in another order."""
         return self if self.at is None else RowSums(self.rows, self.sums, self.counts)
 
     @property
@@ -72,8 +73,8 @@ class RowSums:
 
 @dataclass(frozen=True)
 class Adjust:
-    """What is done to a gradient before its step: divided by ``divisor``, or by the count of the row, times ``factor``, then
-    clipped by value, then by the norm of each row."""
+    """The adjustment of a gradient before its step: it is divided by ``divisor``, or by the count of the row, times ``factor``,
+    then clipped by value, then by the norm of each row."""
 
     factor: float = 1.0
     clip_value: float = inf
@@ -90,7 +91,7 @@ AS_IS = Adjust()
 
 
 def merge_rows(rows: np.ndarray, values: np.ndarray, counts: np.ndarray | None = None, *, threads: int = 1) -> RowSums:
-    """Each different row once, with the sum of its values, added in float32 in the order in which they come.
+    """Merges equal rows: returns each distinct row with the sum of its values, added in float32 in the order in which they come.
 
     rows: int64 [n].  values: float32 [n, D].  counts: int64 [n], or None for 1 each.  The bits do not depend on ``threads``.
     """
@@ -109,7 +110,7 @@ def merge_rows(rows: np.ndarray, values: np.ndarray, counts: np.ndarray | None =
 
 
 def row_squares(gradients: RowSums, adjust: Adjust = AS_IS, *, threads: int = 1) -> np.ndarray:
-    """Returns float64 [n]: the sum of squares of the gradient of each row, once it is divided."""
+    """Returns float64 [n]: the sum of squares of the gradient of each row, after the division of ``adjust``."""
     found = np.empty(len(gradients.rows), np.float64)
     given, _kept = _struct(gradients, adjust, 0)
     status, detail = call(_library().glt_row_squares, ctypes.addressof(given), found, threads)
@@ -118,7 +119,7 @@ def row_squares(gradients: RowSums, adjust: Adjust = AS_IS, *, threads: int = 1)
 
 
 def _struct(gradients: RowSums, adjust: Adjust, num_rows: int) -> tuple[RowGradientsStruct, list[np.ndarray | None]]:
-    """The description of gradients, and the arrays that it points to."""
+    """Makes the native description of gradients. Returns it and the arrays that it points to, which have to live as long."""
     rows, values = gradients.rows, np.ascontiguousarray(gradients.values)
     counts = gradients.counts if adjust.by_count else None
     arrays = [rows, values, gradients.at, counts, adjust.numbers]
@@ -130,8 +131,8 @@ def _struct(gradients: RowSums, adjust: Adjust, num_rows: int) -> tuple[RowGradi
 
 
 def sgd_rows(weight: np.ndarray, gradients: RowSums, *, lr: float, adjust: Adjust = AS_IS, threads: int = 1) -> None:
-    """One step of SGD of the rows that have a gradient. weight: float32 [R, D]. Raises `DataError`, as do the others, for a row
-    that is not in [0, R); nothing is written then."""
+    """Takes a step of SGD for the rows that have a gradient. weight: float32 [R, D]. Raises `DataError`, as the other optimizers
+    do, for a row that is not in [0, R); nothing is written then."""
     _step("sgd_rows", weight, gradients, adjust, [], _rule(lr), threads)
 
 
@@ -145,7 +146,7 @@ def adagrad_rows(
     adjust: Adjust = AS_IS,
     threads: int = 1,
 ) -> None:
-    """One step of Adagrad. sums: float32 [R, D], or [R, 1]: of each row the mean of the squares (row-wise Adagrad)."""
+    """Takes a step of Adagrad. sums: float32 [R, D]; or [R, 1], the mean of the squares of each row (row-wise Adagrad)."""
     rowwise = sums.shape[1] == 1 and weight.shape[1] > 1
     _step("adagrad_rows", weight, gradients, adjust, [sums, int(rowwise)], _rule(lr, eps), threads)
 
@@ -162,7 +163,7 @@ def adam_rows(
     adjust: Adjust = AS_IS,
     threads: int = 1,
 ) -> None:
-    """One step of Adam. moments: float32 [R, D] each.  steps: int32 [R], the steps that each row has had, which are counted
+    """Takes a step of Adam. moments: float32 [R, D] each.  steps: int32 [R], the number of steps of each row, which is increased
     here; or the number of this step, from 1, as torch's SparseAdam counts."""
     of_rows = None if isinstance(steps, int) else steps
     step = steps if isinstance(steps, int) else 0

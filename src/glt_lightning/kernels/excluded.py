@@ -54,7 +54,7 @@ class ExcludedEdges:
 
     @classmethod
     def of(cls, pairs: Mapping[int, Pairs]) -> ExcludedEdges:
-        """Of pairs in any order, also such that come twice."""
+        """Makes excluded edges from pairs in any order, which may repeat."""
         return cls({r: _sorted(np.asarray(dst), np.asarray(src)) for r, (dst, src) in pairs.items()})
 
     @property
@@ -66,12 +66,12 @@ class ExcludedEdges:
         return sum(len(dst) for dst, _ in self.pairs.values())
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """``excluded/<edge type>`` -> [2, X], for a message; the inverse of `from_arrays`."""
+        """Encodes the edges for a message: ``excluded/<edge type>`` -> [2, X]. The inverse of `from_arrays`."""
         return {f"{_EXCLUDED}{r}": np.stack(pair) for r, pair in self.pairs.items()}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> ExcludedEdges | None:
-        """Of those arrays of a message that `is_excluded`; None where there are none. Raises `DataError`."""
+        """Decodes the arrays of a message that are `is_excluded`; None if there are none. Raises `DataError`."""
         pairs = {}
         for name, array in arrays.items():
             if is_excluded(name):
@@ -86,7 +86,7 @@ class ExcludedEdges:
         return cls(pairs) if pairs else None
 
     def without_seeds(self, seeds: Mapping[int, np.ndarray], graph: GraphView) -> ExcludedEdges | None:
-        """The edges that do not lead to seeds; None where that is none. Raises as `require_pairs`."""
+        """Returns the edges that do not lead to seeds; None if there are none. Raises as `require_pairs`."""
         left = {}
         for r, (dst, src) in self.pairs.items():
             require_pairs(graph, r, dst, src, "excluded")
@@ -96,14 +96,14 @@ class ExcludedEdges:
         return ExcludedEdges(left) if left else None
 
     def of_types(self, edge_types: Collection[int]) -> ExcludedEdges | None:
-        """The edges of some types alone; None where that is none."""
+        """Returns the edges of some types alone; None if there are none."""
         kept = {r: pair for r, pair in self.pairs.items() if r in edge_types and len(pair[0])}
         return ExcludedEdges(kept) if kept else None
 
     def find(
         self, graph: GraphView, most: int = _ALL, look: Callable[[], None] = lambda: None
     ) -> dict[int, ExcludedEntries]:
-        """Where the rows have them, by edge type. All dst are local. Raises as `ExcludedEntries.find`.
+        """Finds the entries of the edges in the rows, by edge type. All dst are local. Raises as `ExcludedEntries.find`.
 
         look: called before each piece of about ``most`` entries that are compared; it may raise to end the work.
         """
@@ -131,8 +131,8 @@ class ExcludedStruct(ctypes.Structure):
 
 @dataclass(frozen=True)
 class ExcludedEntries:
-    """Entries of the rows of one edge type. gids: int64 [G], nodes whose rows have some, ascending.  begin: int64 [G + 1].
-    positions: int32 [begin[G]] in the row, ascending."""
+    """The excluded entries of rows of one edge type. gids: int64 [G], the nodes whose rows have some, ascending.  begin: int64
+    [G + 1], the first position of each.  positions: int32 [begin[G]] in the row, ascending."""
 
     gids: np.ndarray
     begin: np.ndarray
@@ -140,9 +140,9 @@ class ExcludedEntries:
 
     @classmethod
     def find(cls, graph: GraphView, edge_type: int, dst: np.ndarray, src: np.ndarray) -> ExcludedEntries:
-        """All copies of the edges ``src[i]`` to ``dst[i]``, which ascend by (dst, src), each pair once.
+        """Finds all parallel copies of the edges ``src[i]`` to ``dst[i]``, which ascend by (dst, src), each pair once.
 
-        The row of each dst is read.
+        Reads the row of each dst.
 
         Raises `DataError` for ids that `require_pairs` refuses, or whose part is not mapped; `PartitionError` for a damaged row.
         """
@@ -162,7 +162,7 @@ class ExcludedEntries:
 
     @classmethod
     def joined(cls, pieces: Sequence[ExcludedEntries]) -> ExcludedEntries:
-        """Those of several pieces, of ascending and different rows."""
+        """Joins the entries of several pieces, which have different rows, in ascending order."""
         if len(pieces) == 1:
             return pieces[0]
         counts = np.concatenate([np.diff(each.begin) for each in pieces])
@@ -171,14 +171,14 @@ class ExcludedEntries:
 
     @property
     def struct(self) -> ExcludedStruct:
-        """It is valid as long as this object."""
+        """The native description, valid as long as this object."""
         return ExcludedStruct(len(self.gids), *(a.ctypes.data for a in (self.gids, self.begin, self.positions)))
 
 
 def excluded_structs(
     excluded: Mapping[int, ExcludedEntries] | None, num_edge_types: int
 ) -> ctypes.Array[ExcludedStruct] | None:
-    """A table of all edge types for native calls, valid as long as ``excluded``; None where nothing is excluded."""
+    """Makes a table of all edge types for native calls, valid as long as ``excluded``; None if nothing is excluded."""
     if not excluded:
         return None
     table = (ExcludedStruct * num_edge_types)()
@@ -188,7 +188,8 @@ def excluded_structs(
 
 
 def _pieces(graph: GraphView, edge_type: int, dst: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
-    """(begin, end) of pairs in ascending order whose rows have about ``most`` entries; the pairs of a row stay together."""
+    """Yields (begin, end) of pairs, in ascending order, whose rows have about ``most`` entries; the pairs of a row stay
+    together."""
     if most == _ALL or not 0 <= edge_type < graph.num_edge_types:  # the latter will be refused
         yield 0, len(dst)
         return

@@ -60,7 +60,7 @@ class _FileMap:
 
 
 def map_file(fd: int, nbytes: int, path: Path) -> np.ndarray:
-    """Returns uint8 [nbytes], read-only: the first bytes of an open file, at least one. The caller may close ``fd`` at once.
+    """Maps the first bytes of an open file, at least one, as uint8 [nbytes], read-only. The caller may close ``fd`` at once.
 
     path: for the error if the file is truncated while it is mapped (`guarded`).
 
@@ -73,18 +73,19 @@ def map_file(fd: int, nbytes: int, path: Path) -> np.ndarray:
 
 
 def forget_losses(array: np.ndarray) -> None:
-    """Its owner is done with an array of `map_file`. Somebody may still hold it, such as the traceback of an error; what its
-    file has lost is no concern of `guarded` blocks any more."""
+    """Ends the watch over an array of `map_file`: pages that its file loses are no error of `guarded` blocks any more. For
+    owners that do not read the array again, while others, such as the traceback of an error, may still reference it."""
     if array.nbytes:
         _library().glt_maps_forget(array.ctypes.data)
 
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Raises `PartitionError`, naming the file, where a map is read in the block that has lost pages: its file shrank, or
-    its disk failed. What was read of it until then are zeros, and whatever else was raised came of these.
+    """Raises `PartitionError`, with the file, if the block reads a map that has lost pages, because its file shrank or its disk
+    failed. Such pages are read as zeros, so any other error of the block is a consequence and is replaced.
 
-    Outside of such a block the process says the file's name and ends. Other threads' reads of that time are covered, too.
+    Outside of such a block the process prints the file's name and ends. Reads of other threads during the block are covered,
+    too.
     """
     ours = _library()
     ours.glt_maps_guard(1)
@@ -107,7 +108,7 @@ def guarded() -> Iterator[None]:
 
 
 def map_limit(error: OSError) -> str:
-    """Which limit made opening or mapping a file fail, and what to do; empty where it was none."""
+    """Explains the limit that made opening or mapping a file fail, and what to do; empty if it was no limit."""
     if error.errno == errno.EMFILE:
         return (
             "This process has as many files open as RLIMIT_NOFILE allows (ulimit -n). Raise that limit, for example with "

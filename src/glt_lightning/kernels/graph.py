@@ -21,9 +21,9 @@ _HINTS = 4096  # entries of the segment look-up: 16 KiB, half of a first-level c
 class EdgeTypeArrays:
     """The mapped arrays of one edge type in one part: CSC by destination row.
 
-    indptr: int64 [rows + 1]; indices: int32 or int64 [edges], gids of sources.  sums: int32 [edges], prefix sums within each row
-    of the weights that neighbours are drawn by; None: all weigh the same.  times: int64 [edges], ascending within each row; None:
-    the edges have none.
+    indptr: int64 [rows + 1].  indices: int32 or int64 [edges], gids of sources.  sums: int32 [edges], prefix sums within each
+    row of the weights by which neighbours are drawn; None: draws are uniform.  times: int64 [edges], ascending within each
+    row; None: edges have no times.
     """
 
     indptr: np.ndarray
@@ -34,10 +34,10 @@ class EdgeTypeArrays:
 
 @dataclass(frozen=True)
 class LaborIds:
-    """What LABOR draws with: every node has one random number in a hop, keyed by its user id.
+    """The ids by which LABOR draws: every node has one random number in a hop, keyed by its user id.
 
     keys: `node_type_key` of each node type that is a source.  ids: for each, ids [N], the user ids of all its nodes by gid,
-    those of parts that are not mapped, too; None for types that no edge begins at.
+    also of parts that are not mapped; None for types at which no edge begins.
     """
 
     keys: Sequence[int]
@@ -45,15 +45,15 @@ class LaborIds:
 
 
 class GraphView:
-    """Keeps the pointer tables of a graph alive and hands them to native calls.
+    """The topology of a graph for native calls: tables of pointers to its arrays, which it keeps alive.
 
     Shapes: T node types, R edge types, P parts.
 
     bounds: int64 [T * P + 1], first gid of each segment (type-major), ends with the number of nodes.
-    arrays: R * P entries, ``[edge_type * P + part]``; None where the part is not mapped.
-    user_ids: T * P arrays of user ids by row; None where not mapped.
+    arrays: R * P entries, ``[edge_type * P + part]``; None if the part is not mapped.
+    user_ids: T * P arrays of user ids by row; None if not mapped.
     keys: R `edge_type_key`s; src_types, dst_types: R indices.
-    labor: what neighbours are drawn with by LABOR; None: each row draws on its own.
+    labor: the ids for draws by LABOR; None: each row draws on its own.
     """
 
     def __init__(
@@ -120,7 +120,8 @@ class GraphView:
         return self._keep[0][edge_type * self.num_parts + part]
 
     def degrees(self, edge_type: int, gids: np.ndarray) -> np.ndarray:
-        """Returns int64 [n]: the number of entries of the rows of mapped parts, 0 of others: unchecked, to estimate work."""
+        """Returns int64 [n]: the number of entries of each row, 0 for rows that are not mapped. Ids are not checked: for
+        estimates of work."""
         found = np.zeros(len(gids), dtype=np.int64)
         first = int(self.dst_types[edge_type]) * self.num_parts
         for part in range(self.num_parts):
@@ -138,7 +139,8 @@ class GraphView:
 
 
 def per_type(seeds: Mapping[int, _Ids], num_types: int, none: _Ids) -> list[_Ids]:
-    """The seeds of each node type, ``none`` for a type without. Raises `DataError` for a type that the graph does not have."""
+    """Returns the seeds of each node type, ``none`` for a type without. Raises `DataError` for a type that the graph does not
+    have."""
     unknown = [t for t in seeds if not 0 <= t < num_types]
     if unknown:
         raise DataError(f"seeds: expected node types 0 to {num_types - 1}, got {unknown[0]}.")
@@ -146,7 +148,8 @@ def per_type(seeds: Mapping[int, _Ids], num_types: int, none: _Ids) -> list[_Ids
 
 
 def segment_hints(bounds: np.ndarray) -> tuple[int, np.ndarray]:
-    """(shift, int32 [n]): the segment in which the search for a gid begins is that of ``gid >> shift``."""
+    """Makes hints for the search of a gid's segment. Returns (shift, int32 [n]): the search begins in the segment of entry
+    ``gid >> shift``."""
     num_nodes, shift = int(bounds[-1]), 0
     while (num_nodes >> shift) >= _HINTS:
         shift += 1

@@ -12,10 +12,10 @@ from glt_lightning.kernels.trees import Trees
 
 
 class Growing(Protocol):
-    """A batch in the making: `merge.BatchBuilder` in the host's memory, `cuda.khop_steps.DeviceHops` on a device.
+    """A batch that grows hop by hop: `routing.BatchBuilder` in the host's memory, `cuda.khop_steps.DeviceHops` on a device.
 
-    frontier: per node type the nodes that the last hop found first (the seeds, before the first hop).  trees: theirs, in a
-    disjoint batch.
+    frontier: per node type the nodes that the last hop found first (the seeds, before the first hop).  trees: the trees of the
+    frontier, in a disjoint batch.
     """
 
     @property
@@ -47,20 +47,19 @@ class Expands(Protocol):
     ) -> Mapping[int, Drawn]:
         """Draws neighbours of a frontier, by edge type; owners are asked while the local rows are drawn.
 
-        fanouts: [R], -1 all, 0 none.  new: the nodes are new in the batch, so their attributes are asked for, too.
-        excluded: edges that are not there, as `run_hops` was given them.  trees: of the frontier, in a disjoint batch.
+        fanouts: [R], -1 all, 0 none.  new: the nodes are new in the batch, so their attributes are requested, too.
+        excluded: edges to leave out, as given to `run_hops`.  trees: the trees of the frontier, in a disjoint batch.
         """
 
     def reached_edges(self, edges: Mapping[int, np.ndarray]) -> None:
-        """Called with the edge rows (int64) of new edges, by edge type, that `Growing.stitch` returned. Asks owners for their
-        attributes."""
+        """Requests the attributes of new edges from their owners. edges: int64 edge rows by edge type, from `Growing.stitch`."""
 
     def reached_nodes(self, frontier: Sequence[Any]) -> None:
-        """Called with new nodes that are not expanded, such as those of the last hop. Asks owners for their attributes."""
+        """Requests the attributes of new nodes that are not expanded, such as those of the last hop, from their owners."""
 
 
 class AllLocal:
-    """For sources without remote parts: ignores both notifications."""
+    """The notifications of a source without remote parts, which has no owners to ask: both do nothing."""
 
     @property
     def local(self) -> Self:
@@ -79,8 +78,8 @@ def run_hops(
     fanouts: Sequence[Sequence[int]],
     excluded: tuple[Any, Any] = (None, None),
 ) -> None:
-    """Grows ``batch``, which has its seeds, by one hop per entry of ``fanouts``, [H][R]. excluded: edges that are not there, for
-    the first hop and for later ones."""
+    """Grows ``batch``, which has its seeds, by one hop per entry of ``fanouts``, [H][R]. excluded: edges to leave out in the
+    first hop, and in later ones."""
     for hop, each in enumerate(fanouts):
         drawn = source.expand(key, hop, each, batch.frontier, excluded=excluded[hop > 0], trees=batch.trees)
         source.reached_edges(batch.stitch(drawn))

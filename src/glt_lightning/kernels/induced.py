@@ -28,10 +28,10 @@ _ROOM = 1 << 20  # edges for which memory is taken at once
 
 @dataclass(frozen=True)
 class Among:
-    """Which edges are wanted: those of one edge type from ``members`` to ``rows``.
+    """A query for the edges of one edge type from ``members`` to ``rows``.
 
     rows: integer [n] gids of destination nodes.  members: int64 [M] gids of source nodes, ascending, each once.
-    first, count: the gids of the source type.  limit: rows with more entries are refused; None: none are.
+    first, count: the range of gids of the source type.  limit: rows with more entries are refused; None: no limit.
     """
 
     edge_type: int
@@ -48,7 +48,8 @@ class Among:
         return cls(edge_type, rows, members, first, end - first, limit)
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """``rows``, and ``members`` as gids of the same dtype or, where that is smaller, as a ``bitmap`` over the source type."""
+        """Encodes the query: ``rows``, and ``members`` as gids of the same dtype or, if that is smaller, as a ``bitmap`` over the
+        source type."""
         if self.count // 8 >= self.rows.itemsize * len(self.members):
             return {"rows": self.rows, "members": self.members.astype(self.rows.dtype)}
         bits = np.zeros(self.count, dtype=np.bool_)
@@ -57,7 +58,7 @@ class Among:
 
     @classmethod
     def bytes_of(cls, graph: GraphView, edge_type: int, arrays: Mapping[str, np.ndarray]) -> int:
-        """Bytes of memory that `from_arrays` takes, and `induce` for the members."""
+        """Returns the bytes of memory that `from_arrays` takes, and `induce` for the members."""
         none = np.empty(0, dtype=np.int64)
         count = cls.of(graph, edge_type, none, none, None).count
         bitmap = arrays.get("bitmap", none)
@@ -69,7 +70,7 @@ class Among:
     def from_arrays(
         cls, graph: GraphView, edge_type: int, arrays: Mapping[str, np.ndarray], limit: int | None
     ) -> Among:
-        """Raises `DataError` for anything else than `to_arrays` gives."""
+        """Decodes a query: the inverse of `to_arrays`. Raises `DataError` for anything else."""
         if set(arrays) not in ({"rows", "members"}, {"rows", "bitmap"}):
             raise DataError(f"induce: expected the arrays rows, and members or bitmap; got {sorted(arrays)!r:.200}.")
         none = np.empty(0, dtype=np.int64)
@@ -90,7 +91,7 @@ class Among:
 
 
 def _members_of(bitmap: np.ndarray, first: int, count: int) -> np.ndarray:
-    """Returns int64 [M]: the gids of `Among.to_arrays`, with no more memory than these take."""
+    """Decodes the gids of a bitmap, int64 [M], without working memory beyond them."""
     members, end = np.empty(_count_bits(bitmap, count), dtype=np.int64), 0
     for start in range(0, len(bitmap), _BITS_AT_ONCE // 8):
         some = first + 8 * start + np.flatnonzero(_some_bits(bitmap, start, count))
@@ -116,13 +117,13 @@ def induce(
     most: int = _ROOM,
     require_room: Callable[[int], None] = lambda nbytes: None,
 ) -> Picks:
-    """The wanted edges of the first rows: as many rows as have at most ``most`` edges, and at least one.
+    """Finds the edges of the first rows: as many rows as have at most ``most`` edges, and at least one.
 
-    require_room: is asked, with the bytes of the edges, before the memory of a first row of more than ``most`` is taken; it may
-    raise. What is found takes up to twice as much on the way.
+    require_room: called with the bytes of the edges before the memory for a first row with more than ``most`` is taken; it may
+    raise. Working memory is up to twice that of the edges.
 
-    Returns, of these rows, the number of edges of each, and of each edge, in the order of rows and positions: the position of its
-    source in ``among.members`` as ``neighbors`` (int32), and its edge row (int64). Edges of weight 0 are left out.
+    Returns for these rows the numbers of their edges, and for each edge, in the order of rows and positions, the position of
+    its source in ``among.members`` as ``neighbors`` (int32), and its edge row (int64). Leaves out edges of weight 0.
 
     Raises `DataError` for ids that the graph does not have or whose part is not mapped, and for a row beyond ``among.limit``;
     `PartitionError` for a damaged row.
@@ -157,7 +158,7 @@ def refuse_row(gid: int, entries: int, edge_type: int, limit: int | None) -> NoR
 def induce_all(
     graph: GraphView, among: Among, *, threads: int = 1, require_room: Callable[[int], None] = lambda nbytes: None
 ) -> Picks:
-    """`induce` of all rows."""
+    """Finds the edges of all rows, as `induce`."""
     pieces: list[Picks] = []
     done = found = 0
     while not pieces or done < len(among.rows):
@@ -174,7 +175,7 @@ def _require_more(require_room: Callable[[int], None], before: int, nbytes: int)
 
 
 def joined(pieces: Sequence[Picks]) -> Picks:
-    """The answers for one piece of the rows after the other, as one."""
+    """Joins the answers for consecutive pieces of the rows."""
     if len(pieces) == 1:
         return pieces[0]
     columns = zip(*((p.counts, p.neighbors, p.edge_rows) for p in pieces), strict=True)

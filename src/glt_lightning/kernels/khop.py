@@ -29,11 +29,11 @@ class Subgraph:
 
     gid, uid: T arrays int64 [n_t], ids in the graph and the user's ids, by lid.
     src, dst: R arrays int32 [e_r], lids of the neighbour and of the node it was drawn for, hop after hop.
-    edge_row: R arrays int64 [e_r], or None where edges were not asked for.
-    e_id: R arrays [e_r] of the user's edge ids as they are stored, or None where they were not asked for.
-    nodes_per_hop: int64 [T, H + 1], nodes first seen in each hop.  edges_per_hop: int64 [R, H].
-    tree: T arrays int32 [n_t], the tree of each node; None where the batch has no trees.
-    flipped: R arrays bool [e_r], edges that are stored in the other direction alone; None where there are none.
+    edge_row: R arrays int64 [e_r], or None if edge rows were not requested.
+    e_id: R arrays [e_r] of the user's edge ids as stored, or None if they were not requested.
+    nodes_per_hop: int64 [T, H + 1], number of nodes first found in each hop.  edges_per_hop: int64 [R, H].
+    tree: T arrays int32 [n_t], the tree of each node; None if the batch has no trees.
+    flipped: R arrays bool [e_r], True for edges that are stored in the other direction alone; None if there are none.
     """
 
     gid: list[np.ndarray]
@@ -48,7 +48,7 @@ class Subgraph:
     flipped: list[np.ndarray] | None = None
 
     def without_last_hop(self) -> Subgraph:
-        """The same without the nodes that the last hop found, and its edges."""
+        """Returns the batch without the nodes that the last hop found, and without its edges."""
         nodes_per_hop, edges_per_hop = self.nodes_per_hop[:, :-1].copy(), self.edges_per_hop[:, :-1].copy()
         nodes, edges = nodes_per_hop.sum(axis=1).tolist(), edges_per_hop.sum(axis=1).tolist()
         return Subgraph(
@@ -68,9 +68,9 @@ class KHopOp:
     """Samples batches from a graph whose rows are all local. Owns the workspace, so one instance serves one thread.
 
     fanouts: [H][R], per hop and edge type; -1 all, 0 none.
-    edge_rows: of which edge types edge rows are wanted; None: of all, if ``draw.with_edge`` says so.
+    edge_rows: for each edge type, True to return edge rows; None: as ``draw.with_edge``, for all.
     edge_ids: for each edge type the arrays [edges] of its P parts, which are read together with the neighbours, or None
-    where edge ids are not wanted; all of one dtype, int32 or int64. A second pass over the edges takes half as long again.
+    without edge ids; all of one dtype, int32 or int64. A second pass over the edges would take half as long again.
     require_room: called with the number of bytes before memory for nodes or edges of a batch grows; may raise to refuse it.
     disjoint: batches have trees.
     """
@@ -131,8 +131,8 @@ class KHopOp:
         excluded: Mapping[int, ExcludedEntries] | None = None,
         trees: Trees | None = None,
     ) -> Subgraph:
-        """One batch. seeds: by node type int64 [S] gids of it; a seed that comes twice has two rows.  excluded: by edge type, the
-        entries of rows that are not there.  trees: of all seeds, in a disjoint batch.
+        """Samples one batch. seeds: by node type int64 [S] gids; a seed that comes twice has two rows.  excluded: by edge type,
+        entries of rows to leave out.  trees: the trees of all seeds, in a disjoint batch.
 
         The arrays of the result are valid until the next call.
         Raises `DataError` for a seed outside its type, `PartitionError` for damaged rows.
@@ -189,7 +189,7 @@ class KHopOp:
         )
 
     def _bounds(self, num_seeds: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Most nodes per type and edges per edge type that these fan-outs allow."""
+        """Returns the largest numbers of nodes per type and edges per edge type that the fan-outs allow."""
         graph = self._graph
         sizes = (self._type_sizes * self._num_trees).tolist()  # a node may be in every tree
         nodes, frontier = list(num_seeds), list(num_seeds)
@@ -209,7 +209,8 @@ class KHopOp:
         return [min(n, s + x) for n, s, x in zip(nodes, sizes, num_seeds, strict=True)], edges
 
     def _size_for(self, num_seeds: list[int]) -> None:
-        """Room for up to so many seeds of each type. It never shrinks: batches of links have other numbers each time."""
+        """Allocates workspace for so many seeds of each type. It never shrinks: batches of links have different numbers each
+        time."""
         most = [max(pair) for pair in zip(num_seeds, self._sized_for, strict=True)]
         if self._sized_for == most and self._settled:
             return
@@ -306,12 +307,12 @@ class KHopOp:
 
 
 def first_of(arrays: Sequence[Any], counts: Sequence[int]) -> list[Any]:
-    """So many entries of each array, or tensor; None stays. ``arrays`` may be empty."""
+    """Returns the first entries of each array, or tensor; None stays None. counts: their numbers.  arrays: may be empty."""
     return [a if a is None else a[:n] for a, n in zip(arrays, counts, strict=False)]
 
 
 def _dtype_of(arrays: Sequence[np.ndarray | None]) -> np.dtype:
-    """The one dtype of edge ids."""
+    """Returns the dtype of edge ids. Raises `DataError` if there are several."""
     found = {array.dtype for array in arrays if array is not None}
     if len(found) > 1:
         raise DataError(f"edge_ids: expected one dtype, got {', '.join(sorted(map(str, found)))}.")
@@ -319,7 +320,7 @@ def _dtype_of(arrays: Sequence[np.ndarray | None]) -> np.dtype:
 
 
 def widen(values: np.ndarray, out: np.ndarray) -> None:
-    """Returns int32 [n] -> int64 [n] into ``out``."""
+    """Copies int32 [n] into ``out``, int64 [n]."""
     library().glt_widen(values.ctypes.data, len(values), out.ctypes.data)
 
 
@@ -331,7 +332,7 @@ def relabel(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Numbers ids in the order of their first occurrence, after those of ``known``.
 
-    ids: int64 [n], >= 0.  known: int64 [k], ids that have the local ids 0..k-1 already (the first of equal ones counts).
+    ids: int64 [n], >= 0.  known: int64 [k], ids that have the local ids 0..k-1 already; of equal ones the first counts.
     Returns (unique int64 [k + new], lids int32 [n]) with ``unique[lids] == ids``.
     Raises `DataError` for a negative id.
     """

@@ -1,4 +1,4 @@
-"""The hash behind all keyed draws, over arrays; its native twin is ``cuda/random.h``, its plain one in `tests/reference`."""
+"""The hash of all keyed draws, over arrays. The native twin is ``cuda/random.h``, the reference is in ``tests/reference``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _HALF, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
 
 
 def mix64(values: np.ndarray) -> np.ndarray:
-    """The finaliser of SplitMix64 over uint64 [n]."""
+    """Applies the finaliser of SplitMix64, a bijection, to uint64 [n]."""
     z = values.astype(np.uint64)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -18,7 +18,7 @@ def mix64(values: np.ndarray) -> np.ndarray:
 
 
 def hop_key(batch_key: int, hop: int, type_key: int) -> int:
-    """Key of the draws of a hop along an edge type."""
+    """Returns the key of the draws of a hop along an edge type."""
     first = np.array([batch_key & _MASK, hop + 1], dtype=np.uint64)
     return int(mix64(mix64(first[:1] ^ mix64(first[1:])) ^ np.uint64(type_key))[0])
 
@@ -26,7 +26,7 @@ def hop_key(batch_key: int, hop: int, type_key: int) -> int:
 def row_streams(
     batch_key: int, hop: int, edge_type_key: int, user_ids: np.ndarray, trees: np.ndarray | None = None
 ) -> np.ndarray:
-    """Returns uint64 [F]: the stream of draws of each row. trees: int [F], those of the rows of a disjoint batch."""
+    """Returns uint64 [F]: the stream of draws of each row. trees: int [F], the trees of the rows in a disjoint batch."""
     key = np.array([hop_key(batch_key, hop, edge_type_key)], dtype=np.uint64)
     if trees is not None:
         key = mix64(key ^ mix64(trees.astype(np.uint64) + np.uint64(1)))

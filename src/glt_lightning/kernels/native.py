@@ -1,4 +1,4 @@
-"""Loads the native library and declares the functions that most ops share; further ones are declared beside their op (`bind`).
+"""Loads the native library and declares the functions that several ops use; others are declared beside their op (`bind`).
 
 ctypes checks no signature: tests/kernels/test_abi.py compares all of them, and the structs, with the headers.
 """
@@ -143,7 +143,7 @@ class MergeStruct(ctypes.Structure):
 
 
 def library_path(name: str) -> Path:
-    """Where the native library lies: the folder ``GLT_KERNELS_DIR`` if set, else inside the installed package."""
+    """Returns the path of a native library: in the folder ``GLT_KERNELS_DIR`` if set, else inside the installed package."""
     folder = os.environ.get("GLT_KERNELS_DIR")
     return Path(folder) / name if folder else Path(str(files("glt_lightning") / "lib" / name))
 
@@ -169,14 +169,14 @@ def load(name: str, signatures: Signatures) -> ctypes.CDLL:
 
 @cache
 def library() -> ctypes.CDLL:
-    """The CPU library."""
+    """Returns the CPU library."""
     return load("libglt_kernels.so", _SIGNATURES)
 
 
 def bind(signatures: Signatures, results: Mapping[str, Any] = MappingProxyType({})) -> Callable[[], Any]:
-    """A function that returns the CPU library with these functions declared, too; the first call loads it.
+    """Returns a function that returns the CPU library with further functions declared; its first call loads the library.
 
-    results: types of what functions return other than a status. The first call raises `NativeError` for an older build.
+    results: return types of functions that do not return a status. The first call raises `NativeError` for an older build.
     """
 
     @cache
@@ -200,7 +200,7 @@ def _declare(lib: ctypes.CDLL, name: str, signatures: Signatures, results: Mappi
 
 
 def pointer(array: np.ndarray | None) -> int | None:
-    """Address of an array's data, None for None."""
+    """Returns the address of an array's data, None for None."""
     return None if array is None else array.ctypes.data
 
 
@@ -210,13 +210,13 @@ def pointers(arrays: Sequence[np.ndarray | None]) -> np.ndarray:
 
 
 def address_of(memory: mmap.mmap) -> int:
-    """The address of a memory map."""
+    """Returns the address of a memory map."""
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
 def lend(memory: mmap.mmap, nbytes: int) -> ctypes.Array[ctypes.c_ubyte]:
-    """A new object that exports the first ``nbytes`` of a map as a buffer. Arrays made from it keep it alive and it can
-    be weakly referenced, so its death tells that the last of them is gone."""
+    """Returns a new object that exports the first ``nbytes`` of a map as a buffer. Arrays over it keep it alive, and it can be
+    weakly referenced, so a finalizer runs when the last array is gone."""
     return (ctypes.c_ubyte * nbytes).from_buffer(memory)
 
 
@@ -229,7 +229,7 @@ class _Memory:
 
 
 def view_of(address: int, nbytes: int, owner: object) -> np.ndarray:
-    """Returns uint8 [nbytes], writable: memory that ``owner`` keeps alive. The array and all views of it keep ``owner``."""
+    """Views memory that ``owner`` keeps alive as uint8 [nbytes], writable. The array and all views of it keep ``owner``."""
     return np.asarray(_Memory(address, nbytes, owner))
 
 
@@ -294,11 +294,11 @@ _keepers = 0  # the allocator belongs to the process, and several of its session
 
 
 def keep_freed_memory() -> Callable[[], None]:
-    """Lets the allocator keep what this process frees for what it allocates next, until the returned function is called,
+    """Lets the allocator keep memory that this process frees for its next allocations, until the returned function is called,
     which also returns all free memory to the system.
 
     Raises:
-        RuntimeError: The allocator cannot, or the user has chosen its settings; the message says why.
+        RuntimeError: If the allocator cannot do that, or the user has chosen its settings; the message has the reason.
     """
     global _keepers
     libc = _glibc()

@@ -1,4 +1,4 @@
-"""What a picker of neighbours is given, and what it may do with it."""
+"""Pickers of neighbours, which users write (``sampling.picker``): their interface, and the rows that they get."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from glt_lightning.kernels.trees import Trees
 
 @dataclass(frozen=True, eq=False)
 class RowView:
-    """Rows of one edge type whose neighbours are to be picked: those of F nodes, in any order and in any number.
+    """The rows of F nodes, of one edge type, whose neighbours are to be picked, in any order and number.
 
-    The entries of a row are its edges in stored order. Edges that are not there for this batch, as the targets of a link task or
-    edges of a later time, are no entries.
+    The entries of a row are its edges in stored order, without the edges that the batch leaves out, such as the targets of a
+    link task or edges of a later time.
 
     Attributes:
-        edge_type: As ``src__rel__dst``.
-        hop: Of the batch, from 0.
+        edge_type: The edge type, as ``src__rel__dst``.
+        hop: Number of the hop, from 0.
         uid: int64 [F], the user's ids of the nodes.
         degree: int64 [F], number of entries of each row.
         names: Names of the edge attributes.
         read: Reads an attribute of all entries.
         tree: int32 [F], in a disjoint batch the number of the seed in whose tree each node is; else None.
-        since, until: int64 [F], with ``sampling.time_attr`` the bounds of each row in time; None where there is none.
+        since, until: int64 [F], with ``sampling.time_attr`` the bounds of each row in time; None without bounds.
 
     Example:
         >>> rows = RowView("a__to__b", 0, np.array([7, 3]), np.array([2, 1]), ["w"], lambda name: np.array([5, 6, 1]))
@@ -60,11 +60,11 @@ class RowView:
 
     @cached_property
     def attrs(self) -> Mapping[str, np.ndarray]:
-        """Attributes of all entries, row after row: [sum of degrees, ...]. An attribute is read when it is first asked for."""
+        """Attributes of all entries, row after row: [sum of degrees, ...]. An attribute is read when it is first used."""
         return _Attributes(self.edge_type, self.names, self.read)
 
     def rows(self, which: np.ndarray) -> RowView:
-        """Some of the rows, in the order of ``which``, int64 [n]."""
+        """Returns some of the rows, in the order of ``which``, int64 [n]."""
         entries = spread(self.begin[which], self.degree[which])
         of_rows = (None if a is None else a[which] for a in (self.tree, self.since, self.until))
         attrs, own = self.attrs, (self.uid[which], self.degree[which])
@@ -74,8 +74,8 @@ class RowView:
 class Picker(Protocol):
     """Picks the neighbours of nodes, in place of the fan-out's uniform or weighted draw.
 
-    A class of yours with this method is named in ``sampling.picker``, by ``class_path`` and ``init_args``, and runs in every
-    process that has rows of the graph. An attribute ``version``, any number or text, is compared between them.
+    A user's class with this method is named in ``sampling.picker``, by ``class_path`` and ``init_args``, and runs in every
+    process that has rows of the graph. An attribute ``version``, any number or text, is compared between the processes.
 
     Example:
         >>> class First:  # the first neighbours of each row
@@ -88,24 +88,25 @@ class Picker(Protocol):
     """
 
     def pick(self, rows: RowView, fanout: int, stream: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(number of picks of each row, int [F]; their positions among the entries of the row, int, row after row).
+        """Picks neighbours. Returns the number of picks of each row, int [F], and their positions among the entries of the row,
+        int, row after row.
 
-        fanout: that of the hop and edge type, 1 or more, or -1.  stream: uint64 [F], random bits of each row, of the batch's key,
-        the hop, the edge type and the node (and the tree): what is drawn at random is drawn from them, as `pick_uniform` does.
+        fanout: that of the hop and edge type, 1 or more, or -1.  stream: uint64 [F], random bits of each row, derived from the
+        batch's key, the hop, the edge type and the node (and the tree): use them for all random draws, as `pick_uniform` does.
 
-        It must be a pure function, and what it picks of a row must not depend on the other rows.
+        It must be a pure function, and the picks of a row must not depend on other rows.
         """
 
 
 def pick_uniform(degree: np.ndarray, counts: np.ndarray, stream: np.ndarray) -> np.ndarray:
-    """Positions drawn without replacement: of each row as many as ``counts`` says, and all where it has no more.
+    """Draws positions without replacement: from each row ``counts`` of them, or all if it has no more.
 
-    The draws are those of the built-in sampler. A picker returns its ``np.minimum(counts, degree)`` and these.
+    The draws are equal to the built-in sampler's. A picker returns ``np.minimum(counts, degree)`` and these positions.
 
     Args:
         degree: int [F], entries of each row, less than 2^31.
         counts: int [F], 0 or more.
-        stream: uint64 [F], as `Picker.pick` gets it.
+        stream: uint64 [F], the argument of `Picker.pick`.
 
     Returns:
         int64 [sum of the picks of each row], ascending in each row.
@@ -163,9 +164,9 @@ ReadEdges = Callable[[int, str, np.ndarray], np.ndarray]  # edge type, attribute
 
 
 class PickableRows:
-    """The rows of a graph, as a picker sees them. One serves any number of threads.
+    """The rows of a graph in the form of pickers. Thread-safe.
 
-    names: of the edge types.  attrs: names of the edge attributes of each edge type.  read: reads them.
+    names: names of the edge types.  attrs: names of the edge attributes of each edge type.  read: reads an attribute.
     """
 
     def __init__(
@@ -188,7 +189,7 @@ class PickableRows:
         excluded: ExcludedEntries | None,
         trees: Trees | None,
     ) -> tuple[RowView, Callable[[np.ndarray, np.ndarray], np.ndarray]]:
-        """The rows of nodes, and a function from (counts, positions among the entries) to edge rows."""
+        """Returns the rows of nodes, and a function that maps (counts, positions among the entries) to edge rows."""
         table, tree = self.table(edge_type), None
         first, degree = table.find(gids)
         bounds: list[np.ndarray | None] = [None, None]
@@ -214,7 +215,7 @@ class PickableRows:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Of one edge type: where the rows begin and end, by gid; the user's ids, by gid; neighbours and times, by edge row."""
+    """The rows of one edge type: their begin and end, by gid; user ids, by gid; neighbours and times, by edge row."""
 
     begin: Shards
     end: Shards
@@ -242,8 +243,8 @@ class _Rows:
         )
 
     def find(self, gids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(edge row of the first entry, number of entries) of each node. Raises `DataError` for a node that is not mapped here,
-        `PartitionError` for a damaged row."""
+        """Finds (edge row of the first entry, number of entries) of each node. Raises `DataError` for a node that is not mapped
+        here, `PartitionError` for a damaged row."""
         begin, end = self.begin.gather(gids), self.end.gather(gids)
         part = np.searchsorted(self.begin.bounds, gids, side="right") - 1
         bad = np.flatnonzero((begin < 0) | (end < begin) | (end > self.num_edges[part]))
@@ -263,7 +264,8 @@ class _Rows:
         since: np.ndarray | None,
         until: np.ndarray | None,
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """(edge rows of the entries that are there for this batch, number of each row); None where all are."""
+        """Returns the edge rows of the entries that the batch does not leave out, and their number in each row; None if it leaves
+        out none."""
         timed = self.times is not None and (since is not None or until is not None)
         at = np.empty(0, np.int64) if excluded is None else np.searchsorted(excluded.gids, gids)
         hit = np.zeros(len(gids), dtype=np.bool_)
@@ -287,7 +289,7 @@ class _Rows:
 
 @dataclass(frozen=True, eq=False)
 class PickerDraw:
-    """What a picker picks for rows of one edge type; the fields and methods are those of `sample.RowDraw`."""
+    """The picks of a picker for rows of one edge type; the fields and methods are those of `sample.RowDraw`."""
 
     rows: PickableRows
     edge_type: int
@@ -301,7 +303,7 @@ class PickerDraw:
 
     @cached_property
     def _found(self) -> tuple[np.ndarray, np.ndarray]:
-        """(counts int64 [F], edge rows)."""
+        """The picks: (counts int64 [F], edge rows)."""
         view, edge_rows = self.rows.rows(self.edge_type, self.gids, self.hop, self.excluded, self.trees)
         key = int(self.rows.view.keys[self.edge_type])
         stream = row_streams(self.batch_key, self.hop, key, view.uid, view.tree)
@@ -316,7 +318,7 @@ class PickerDraw:
         return counts, edge_rows(counts, positions)
 
     def count(self) -> np.ndarray:
-        """Returns int64 [F]: how many neighbours each row yields. Raises `DataError` for what the picker does wrong."""
+        """Returns int64 [F]: the number of picks of each row. Raises `DataError` for an invalid result of the picker."""
         return self._found[0]
 
     def pick(
@@ -342,7 +344,7 @@ class PickerDraw:
     def picks(
         self, require_room: Callable[[int], None] = lambda nbytes: None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """As `sample.RowDraw.picks`."""
+        """Returns the picks, as `sample.RowDraw.picks`."""
         counts = self.count()
         total = int(counts.sum())
         require_room(total * 8 * len(self.draw.columns))
@@ -361,7 +363,7 @@ def require_pure(
     picks: tuple[np.ndarray, np.ndarray],
     some: np.ndarray,
 ) -> None:
-    """Raises `DataError` unless ``some`` rows, int64 [n], get the same ``picks`` once more, without the other rows and in another
+    """Raises `DataError` unless the picker returns the same ``picks`` again for ``some`` rows, int64 [n], alone and in another
     order."""
     counts, positions = picks
     some = some[::-1]
@@ -376,8 +378,8 @@ def require_pure(
 
 
 def picked(picker: Picker, name: str, rows: RowView, fanout: int, stream: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(counts int64 [F], positions int64) of a picker. Raises `DataError`, with its name, where it fails or returns something
-    else."""
+    """Calls a picker and checks its result. Returns (counts int64 [F], positions int64). Raises `DataError`, with its name, if it
+    fails or returns anything else."""
     try:
         counts, positions = (np.asarray(a) for a in picker.pick(rows, fanout, stream))
     except Exception as error:  # the user's code may raise anything

@@ -1,4 +1,4 @@
-"""A set of ids that tells each member's rank, in little more than one bit per id of the range."""
+"""A set of ids with the rank of each member, in little more than one bit per id of the range."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _library = bind(_SIGNATURES, {"glt_rank_words": I64})
 
 
 class RankedSet:
-    """Some of the ids from ``first`` to ``first + num_ids``; 32 bytes hold 192 of the range (1.33 bits each).
+    """A set of ids from ``first`` to ``first + num_ids``; 32 bytes hold 192 ids of the range (1.33 bits each).
 
-    words: uint64 [`words_for`], aligned to 32 bytes, as `build` made them.
+    words: uint64 [`words_for`], aligned to 32 bytes, from `build`.
     """
 
     def __init__(self, words: np.ndarray, first: int, num_ids: int) -> None:
@@ -35,7 +35,7 @@ class RankedSet:
 
     @classmethod
     def build(cls, members: np.ndarray, first: int, num_ids: int, words: np.ndarray) -> RankedSet:
-        """Writes ``words``. members: int64 [n], ascending, each once. Raises `DataError` for others."""
+        """Builds a set into ``words``. members: int64 [n], ascending, each once. Raises `DataError` for others."""
         members = np.ascontiguousarray(members, dtype=np.int64)
         status, detail = call(_library().glt_rank_build, members, len(members), first, num_ids, words)
         if status == BAD_ID:
@@ -47,7 +47,8 @@ class RankedSet:
         return cls(words, first, num_ids)
 
     def find(self, ids: np.ndarray) -> np.ndarray:
-        """Returns int32 [n]: how many members are below each of ``ids`` (int64 [n]), -1 for those that are not members."""
+        """Returns int32 [n]: the rank of each of ``ids`` (int64 [n]), the number of members below it; -1 for an id that is no
+        member."""
         rank = np.empty(len(ids), dtype=np.int32)
         _library().glt_rank_find(
             self._words.ctypes.data, self._first, self._num_ids, ids.ctypes.data, len(ids), rank.ctypes.data

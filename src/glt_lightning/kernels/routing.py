@@ -32,9 +32,9 @@ from glt_lightning.kernels.trees import Trees
 class Route:
     """The owners of n ids. If some are cached, the cache counts as one more owner, after the last.
 
-    owner: int32 [n].  grouped: int32 or int64 [n], the ids owner after owner, in their order; those of owner o are
-    ``grouped[begin[o]:begin[o + 1]]``; of the cache, the ranks in it.  place: int64 [n], the id itself where owner 0 has
-    it, else ``first[o]`` plus the position in its group, or plus the rank in the cache.
+    owner: int32 [n].  grouped: int32 or int64 [n], the ids owner after owner, in their order; the ids of owner o are
+    ``grouped[begin[o]:begin[o + 1]]``; for the cache, ranks in it.  place: int64 [n], the id itself if owner 0 has it, else
+    ``first[o]`` plus the position in its group, or plus the rank in the cache.
     """
 
     owner: np.ndarray
@@ -44,7 +44,7 @@ class Route:
     first: np.ndarray
 
     def of(self, owner: int) -> np.ndarray:
-        """The ids of one owner, in their order."""
+        """Returns the ids of one owner, in their order."""
         return self.grouped[self.begin[owner] : self.begin[owner + 1]]
 
 
@@ -61,8 +61,9 @@ class Router:
         self.num_owners, self._wire = num_owners, np.dtype(wire)
 
     def __call__(self, ids: np.ndarray, first: np.ndarray, cached: np.ndarray | None = None) -> Route:
-        """ids: int64 [n].  first: int64 [O], where each owner's answers begin.  cached: int32 [n], the rank in a cache of
-        those that are in it, -1 for other ids; then ``first`` has one entry more, where the rows of the cache begin.
+        """Finds the owners. ids: int64 [n].  first: int64 [O], the place of each owner's first answer.  cached: int32 [n], the
+        rank of each id in a cache, -1 for ids that are not cached; then ``first`` has one entry more, the place of the first
+        cached row.
 
         Raises `DataError` for an id outside the graph.
         """
@@ -96,7 +97,7 @@ class Router:
 
 @dataclass(frozen=True)
 class Picks:
-    """What one owner picked for its rows of one edge type, in frontier order.
+    """The picks of one owner for its rows of one edge type, in frontier order.
 
     counts: [rows], neighbors: [sum of counts] gids, edge_rows: like neighbors, or None; all int32 or all int64.
     """
@@ -107,24 +108,24 @@ class Picks:
 
     @classmethod
     def none(cls, dtype: np.dtype, draw: DrawOptions) -> Picks:
-        """Those of no rows."""
+        """Returns the picks of no rows."""
         empty = np.empty(0, dtype=dtype)
         return cls(empty, **dict.fromkeys(draw.columns, empty))
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """The neighbours of a frontier along one edge type, as their owners drew them.
+    """The neighbours of a frontier along one edge type, by owner.
 
     picks: one entry per owner, this process (number 0) first; on a device that one is a `cuda.merge.Piece`, or None.
-    owner: int32 [F], whose each row is; None: all are of the first. On a device, of remote rows only.
+    owner: int32 [F], the owner of each row; None: all rows belong to the first. On a device it has remote rows only.
     """
 
     picks: Sequence[Any]
     owner: np.ndarray | None = None
 
     def stitched(self) -> Picks:
-        """The picks in frontier order. In the host's memory only."""
+        """Stitches the picks in frontier order. In the host's memory only."""
         if self.owner is None:
             whole: Picks = self.picks[0]
             return whole
@@ -138,10 +139,10 @@ class Drawn:
 
 
 class BatchBuilder:
-    """Grows one batch at a time: `start`, then for each hop `stitch` and `end_hop`, `result`.
+    """Builds one batch at a time: `start`, then for each hop `stitch` and `end_hop`, then `result`.
 
-    Gives the very batches of `khop.KHopOp`. Owns its memory, so one instance serves one thread. A node of a disjoint batch is
-    known, in its memory, by tree * number of nodes + gid.
+    Its batches are equal to those of `khop.KHopOp`. It owns its memory, so one instance serves one thread. The key of a node of
+    a disjoint batch in its table is tree * number of nodes + gid.
     """
 
     def __init__(self, graph: GraphView, draw: DrawOptions = DEFAULT_DRAW) -> None:
@@ -158,8 +159,8 @@ class BatchBuilder:
         self._edge_row = [rows for _ in range(graph.num_edge_types)]
 
     def start(self, seeds: Mapping[int, np.ndarray], trees: Trees | None = None) -> None:
-        """seeds: by node type int64 [S] gids; a seed that comes twice has two rows.  trees: of all seeds, in a disjoint batch.
-        Raises `DataError` as `require_seeds`."""
+        """Begins a batch. seeds: by node type int64 [S] gids; a seed that comes twice has two rows.  trees: the trees of all
+        seeds, in a disjoint batch. Raises `DataError` as `require_seeds`."""
         graph = self._graph
         each = require_seeds(graph, seeds)
         self._trees, self._num_ids = trees, graph.num_nodes
@@ -185,7 +186,7 @@ class BatchBuilder:
 
     @property
     def trees(self) -> Trees | None:
-        """Those of the frontier; None where the batch has none."""
+        """The trees of the frontier; None if the batch has none."""
         if self._trees is None:
             return None
         return self._trees.of_rows({t: self._tree_of(ids) for t, ids in enumerate(self._frontier)})
@@ -199,15 +200,16 @@ class BatchBuilder:
         return (ids // self._graph.num_nodes).astype(np.int32)
 
     def stitch(self, drawn: Mapping[int, Drawn]) -> dict[int, np.ndarray]:
-        """Adds a hop's edges, in the order of edge types; returns their edge rows, where edges are wanted."""
+        """Adds a hop's edges, in the order of edge types. Returns their edge rows, if batches have edge rows."""
         added = {r: self.merge(r, each.picks, each.owner) for r, each in drawn.items()}
         return {r: rows for r, rows in added.items() if rows is not None}
 
     def merge(self, edge_type: int, picks: Sequence[Picks], owner: np.ndarray | None) -> np.ndarray | None:
-        """Adds the picks for the frontier of an edge type's destination type; their edge rows, as added, are returned.
+        """Adds the picks for the frontier of an edge type's destination type. Returns their edge rows, in the order of the added
+        edges.
 
-        picks: one per owner.  owner: int32 [F], or None when all rows are of the only owner.
-        Raises `DataError` if an answer does not fit what was asked.
+        picks: one per owner.  owner: int32 [F], or None if there is one owner.
+        Raises `DataError` if an answer does not fit its question.
         """
         graph = self._graph
         source = int(graph.src_types[edge_type])
@@ -259,11 +261,11 @@ class BatchBuilder:
         return None if rows is None else rows[edges : self._edges[edge_type]]
 
     def end_hop(self) -> None:
-        """What the hop found first is the next frontier."""
+        """Makes the nodes that the hop found first the next frontier."""
         self._ends.append((list(self._nodes), list(self._edges)))
 
     def result(self) -> Subgraph:
-        """The batch; ``uid`` is empty. Its arrays are valid until the next `start`."""
+        """Returns the batch, whose ``uid`` is empty. Its arrays are valid until the next `start`."""
         nodes, edges = (np.array(ends, dtype=np.int64) for ends in zip(*self._ends, strict=True))
         ids = first_of(self._gid, self._nodes)
         return Subgraph(
@@ -286,7 +288,7 @@ class BatchBuilder:
             self._edge_row[edge_type] = _grown(rows, n)
 
     def _reserve_table(self, nodes: int) -> bool:
-        """Room for this many ids; True if the table is a new one."""
+        """Makes the table large enough for this many ids. Returns True if it is a new one."""
         slots = max(64, self._slots)
         while slots * 3 // 4 < nodes + 1 and slots < self._num_ids:
             slots *= 2
@@ -314,7 +316,7 @@ class BatchBuilder:
 
 
 def require_seeds(graph: GraphView, seeds: Mapping[int, np.ndarray]) -> list[np.ndarray]:
-    """The seeds of each node type, int64 [S] gids. Raises `DataError` where not all are of their type."""
+    """Returns the seeds of each node type, int64 [S] gids. Raises `DataError` for a seed of another type."""
     each = per_type(seeds, graph.num_types, np.empty(0, dtype=np.int64))
     for t, gids in enumerate(each):
         begin, end = graph.type_offsets[t : t + 2].tolist()
@@ -325,7 +327,7 @@ def require_seeds(graph: GraphView, seeds: Mapping[int, np.ndarray]) -> list[np.
 
 
 def require_fit(picks: Picks, edge_type: int, rows: int, gids: tuple[int, int], columns: Sequence[str]) -> None:
-    """Raises `DataError` for an answer that is not one for so many rows. gids: first of the neighbours' type, and end."""
+    """Raises `DataError` for an answer that does not fit ``rows`` rows. gids: range of gids of the neighbours' type."""
     counts, neighbors = picks.counts, picks.neighbors
     fits = (
         counts.dtype == neighbors.dtype
@@ -344,7 +346,7 @@ def require_fit(picks: Picks, edge_type: int, rows: int, gids: tuple[int, int], 
 
 
 def _in_trees(picks: Sequence[Picks], owner: np.ndarray | None, base: np.ndarray) -> list[Picks]:
-    """Picks by what the table knows nodes by. base: int64 [F], what is added for the tree of each row."""
+    """Converts neighbours to the keys of the table. base: int64 [F], the number that is added for the tree of each row."""
     found = []
     for number, each in enumerate(picks):
         mine = base if owner is None else base[owner == number]

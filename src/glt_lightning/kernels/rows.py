@@ -1,4 +1,4 @@
-"""Gathering rows of a sharded array."""
+"""Gathers rows of a sharded array."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ FLOAT32 = 0  # how values are stored that need no encoding, in glt/gather_sum.h
 class Shards:
     """An array whose rows lie in P shards, stacked in order.
 
-    shards: P C-contiguous arrays [rows, ...] of one dtype and one row shape, or None where a shard is not local.
+    shards: P C-contiguous arrays [rows, ...] of one dtype and one row shape, or None for a shard that is not local.
     start: id of the first row of the first shard.
-    bounds: int64 [P + 1], needed when a shard is None; else derived.
-    encoding: how the shards store their values; a gather decodes them to float32. None: they hold what is given.
+    bounds: int64 [P + 1], needed if a shard is None; else derived.
+    encoding: the encoding of the stored values, which a gather decodes to float32. None: values are stored unchanged.
 
     Attributes:
         dtype, row_shape: Dtype and row shape that a gather returns.
@@ -97,8 +97,8 @@ class Shards:
         return list(self._keep)
 
     def extended(self, more: Sequence[tuple[int, np.ndarray]], end: int) -> Shards:
-        """With further shards behind these: (id of the first row, rows as they are stored), ascending; ids up to ``end``
-        may be asked for, as far as there are rows for them."""
+        """Returns the array with further shards behind these. more: (id of the first row, rows as stored), ascending.  end: the
+        end of the ids; ids in gaps between shards have no rows."""
         if not more:
             return self
         bounds = np.array([*self.bounds[:-1].tolist(), *(start for start, _ in more), end], dtype=np.int64)
@@ -109,14 +109,14 @@ class Shards:
         return self._pointers.ctypes.data, self.bounds.ctypes.data, len(self._keep)
 
     def _in_memory(self, ids: np.ndarray, on_disk: OnDisk | None) -> tuple[Shards, np.ndarray]:
-        """Shards that have these rows in memory, and where the rows are there."""
+        """Returns shards that have these rows in memory, and the ids of the rows in them."""
         return self, ids
 
     def gather(
         self, ids: np.ndarray, out: np.ndarray | None = None, *, threads: int = 1, on_disk: OnDisk | None = None
     ) -> np.ndarray:
-        """Rows ``ids`` (int64 [n]) as a [n, ...] array; into ``out`` (C-contiguous) where given. on_disk: hears of each read
-        from a disk; there is none for rows that are all in memory.
+        """Gathers rows ``ids`` (int64 [n]) into an array [n, ...]: ``out`` (C-contiguous), or a new one. on_disk: called with the
+        counters of each read from a disk.
 
         Raises `DataError` for an id outside the array, `PartitionError` for a file that cannot be read.
         """
@@ -144,8 +144,8 @@ class Shards:
         threads: int = 1,
         on_disk: OnDisk | None = None,
     ) -> np.ndarray:
-        """``out[d]``: the sum of the rows ``ids[src[e]]`` of all edges e with ``dst[e] == d``, or their mean; 0 without edges.
-        Added in float32, in the order of the edges.
+        """Writes to ``out[d]`` the sum, or the mean, of the rows ``ids[src[e]]`` of all edges e with ``dst[e] == d``; 0 without
+        edges. Adds in float32, in the order of the edges.
 
         ids: int64 [N].  src: int32 [E], positions in ids.  dst: int32 [E], ascending.  out: float32 [n, ...], C-contiguous.
         Raises `DataError` for an id outside the array, and for rows that are not float32 once they are decoded.
@@ -176,7 +176,7 @@ class Shards:
 
 
 class TieredShards(Shards):
-    """Shards of which some are None because ``disk`` has their rows, under the same ids."""
+    """Shards of which some are None, because their rows lie on disk (``disk``), under the same ids."""
 
     def __init__(
         self,
@@ -205,7 +205,8 @@ class TieredShards(Shards):
         return TieredShards(longer._keep, self._disk, bounds=longer.bounds, encoding=self._encoding)
 
     def _in_memory(self, ids: np.ndarray, on_disk: OnDisk | None) -> tuple[Shards, np.ndarray]:
-        """Reads the rows that are on disk. Raises `PartitionError` for a file that cannot be read."""
+        """Reads the rows that are on disk, and appends them to the shards. Raises `PartitionError` for a file that cannot be
+        read."""
         end = int(self.bounds[-1])
         places, wanted, count = self._disk.find(ids, end)
         if not count:
@@ -221,7 +222,7 @@ class TieredShards(Shards):
 
 
 def row_bytes(dtype: Any, row_shape: Sequence[int]) -> int:
-    """Bytes of one row, ``row_shape`` numbers of a numpy dtype, its name, or a dtype of torch.
+    """Returns the bytes of one row: ``row_shape`` numbers of a numpy dtype, its name, or a dtype of torch.
 
     >>> row_bytes("float32", (128,))
     512
@@ -241,7 +242,7 @@ def spread(begin: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def entries_of(lists: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """int64: where the entries of some lists are, one list after the other. lists: int [n], which; one may come several times.
-    counts: int [L], the lengths of all lists, which lie one after the other."""
+    """Returns int64: the positions of the entries of some lists, list after list. lists: int [n], numbers of the lists, which may
+    repeat.  counts: int [L], the lengths of all lists, which lie one after the other."""
     begin = np.cumsum(counts) - counts
     return spread(begin[lists], counts[lists])

@@ -18,10 +18,10 @@ from glt_lightning.kernels.trees import Trees
 
 @dataclass(frozen=True)
 class RowDraw:
-    """What is drawn for rows of one edge type.
+    """The draw of neighbours for rows of one edge type.
 
-    gids: int64 [F], destination nodes, all local.  fanout: -1 (all), or 1 to `types.MAX_FANOUT`.  excluded: entries of rows
-    that are not there.  trees: of the rows of each node type, in a disjoint batch.
+    gids: int64 [F], destination nodes, all local.  fanout: -1 (all), or 1 to `types.MAX_FANOUT`.  excluded: entries of rows to
+    leave out.  trees: the trees of the rows of each node type, in a disjoint batch.
     """
 
     graph: GraphView
@@ -37,7 +37,7 @@ class RowDraw:
     def picks(
         self, require_room: Callable[[int], None] = lambda nbytes: None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """(counts int64 [F], neighbours int64 [sum of counts] in row order, edge rows like neighbours or None).
+        """Draws. Returns (counts int64 [F], neighbours int64 [sum of counts] in row order, edge rows like neighbours or None).
 
         require_room: called with the bytes of the picks before memory is allocated; may raise to refuse it.
         Raises `DataError` for an id that is not a local node of the destination type, `PartitionError` for a damaged row.
@@ -51,7 +51,7 @@ class RowDraw:
         return counts, neighbors, edge_rows
 
     def count(self) -> np.ndarray:
-        """Returns int64 [F]: how many neighbours each row yields. Raises as `picks`."""
+        """Returns int64 [F]: the number of picks of each row. Raises as `picks`."""
         counts = np.empty(len(self.gids), dtype=np.int64)
         rows = (self.graph.address, self.edge_type, self.gids.ctypes.data, len(self.gids), self.fanout)
         status, detail = call(library().glt_count_rows, *rows, self.draw.replace, self._excluded, self._trees, counts)
@@ -85,7 +85,7 @@ class RowDraw:
     ) -> None:
         """Writes picks ``first`` on of all rows' picks, in row order, into neighbors and edge_rows (int64 [n]).
 
-        counts: of `count`.  No further memory is taken, however many picks a row has.
+        counts: the result of `count`. Takes no further memory, however many picks a row has.
         """
         status, detail = call(
             library().glt_pick_rows,

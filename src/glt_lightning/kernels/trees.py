@@ -1,4 +1,4 @@
-"""The trees of a disjoint batch: in each of them nodes are numbered, and draw, on their own."""
+"""The trees of a disjoint batch: in each tree nodes have numbers and draws of their own."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class TreesStruct(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Trees:
-    """The tree of each seed, or of each row of a frontier. A node is expanded once in each tree, and draws in each on its own.
+    """The tree of each seed, or of each row of a frontier. A node is expanded once in each tree, with draws of its own in each.
 
-    of: node type -> int32 [S], the trees of its seeds; two seeds may have one tree. Empty: every seed has its own, over all node
-    types in their order (`for_seeds`).  until, since: int64 [number of trees]: of entries of rows that have times those are drawn
-    in a tree for which since <= time <= until. None: no such bound.
+    of: node type -> int32 [S], the trees of its seeds; several seeds may share a tree. Empty: every seed has its own, over all
+    node types in their order (`for_seeds`).  until, since: int64 [number of trees], the bounds of a tree: of entries with
+    times, those with since <= time <= until are drawn. None: no such bound.
 
     Raises:
         DataError: For arrays of another type, or bounds of different lengths.
@@ -77,7 +77,8 @@ class Trees:
         return sum(array.nbytes for array in self.to_arrays().values())
 
     def for_seeds(self, seeds: Mapping[int, np.ndarray]) -> Trees:
-        """The trees of these seeds, by node type: where ``of`` is empty, one for each. Raises `DataError` if they do not fit."""
+        """Returns the trees for these seeds, by node type; if ``of`` is empty, one for each. Raises `DataError` if trees and
+        seeds do not fit."""
         counts = {t: len(seeds[t]) for t in sorted(seeds) if len(seeds[t])}
         trees = self
         if not self.of:
@@ -93,11 +94,11 @@ class Trees:
         return trees
 
     def of_rows(self, of: Mapping[int, np.ndarray]) -> Trees:
-        """The same trees, for other rows."""
+        """Returns the same trees for other rows."""
         return replace(self, of=of)
 
     def struct(self, rows: Sequence[np.ndarray | None], last: bool = False) -> TreesStruct:
-        """For a native call. rows: what ``glt_trees.of`` points to."""
+        """Makes the struct for a native call. rows: the arrays to which ``glt_trees.of`` points."""
         given = [None if array is None else np.ascontiguousarray(array) for array in (*rows, self.since, self.until)]
         table = pointers(given[:-2])
         struct = TreesStruct(self.num_trees, table.ctypes.data, pointer(given[-2]), pointer(given[-1]), last)
@@ -105,13 +106,13 @@ class Trees:
         return struct
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """For a message; the inverse of `from_arrays`."""
+        """Encodes the trees for a message: the inverse of `from_arrays`."""
         bounds = {name: getattr(self, name) for name in _TIMES if getattr(self, name) is not None}
         return {f"{_TREE}{t}": tree for t, tree in self.of.items()} | bounds
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Trees | None:
-        """Of those arrays of a message that `is_tree`; None where there are none. Raises `DataError`."""
+        """Decodes the arrays of a message that are `is_tree`; None if there are none. Raises `DataError`."""
         found = {name: np.ascontiguousarray(array) for name, array in arrays.items() if is_tree(name)}
         of = {}
         for name in found.keys() - set(_TIMES):
@@ -122,7 +123,7 @@ class Trees:
 
 
 def is_tree(name: str) -> bool:
-    """Tells whether an array of a message tells of trees."""
+    """Tells whether an array of a message belongs to trees, by its name."""
     return name.startswith(_TREE) or name in _TIMES
 
 

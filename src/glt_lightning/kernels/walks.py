@@ -1,4 +1,4 @@
-"""Random walks over the stored rows of mapped parts, and what they visit most."""
+"""Random walks over the stored rows of mapped parts, and the nodes that they visit most."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ class RuleStruct(ctypes.Structure):
 
 @dataclass(frozen=True, kw_only=True)
 class WalkRule:
-    """How walks go. A step leads from a node to the source of one of the edges into it; at a node without one, the walk ends.
+    """The rule of walks. A step leads from a node to the source of one of the edges into it; at a node without edges, the walk
+    ends.
 
     edge_types: the metapath, by index: step j goes along ``edge_types[j % len(edge_types)]``.  length: steps of a walk.
-    restart: of 2^32; with this probability a walk returns to its root before a step that begins the metapath anew, but for the
-    first one.  ends: it ends there instead.
+    restart: of 2^32, the probability that a walk returns to its root before a step that begins the metapath anew, except for
+    the first step.  ends: the walk ends there instead.
 
     Raises `DataError` for numbers that no walk has.
 
@@ -72,11 +73,12 @@ class WalkRule:
 
     @staticmethod
     def threshold(probability: float) -> int:
-        """``restart`` for a probability."""
+        """Returns ``restart`` for a probability."""
         return int(probability * _CERTAIN)
 
     def require(self, src_types: Sequence[int], dst_types: Sequence[int]) -> None:
-        """Raises `DataError` unless the graph has the edge types, and each begins where the one before leads."""
+        """Raises `DataError` unless the graph has the edge types, and each continues at the node type to which the one before
+        leads."""
         outside = [r for r in self.edge_types if r >= len(src_types)]
         if outside:
             raise DataError(f"walk: expected edge types 0 to {len(src_types) - 1}, got {outside[0]}.")
@@ -89,7 +91,7 @@ class WalkRule:
                 )
 
     def restarts(self, streams: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """Returns bool [n]: which walks restart before their next step; uint64, int32 [n]."""
+        """Returns bool [n]: True for walks that restart before their next step. streams: uint64 [n].  step: int32 [n]."""
         begins = (step > 0) & (step % len(self.edge_types) == 0)
         bits = mix64(streams + (step.astype(np.uint64) + np.uint64(_RESTARTS + 1)) * np.uint64(GOLDEN))
         found: np.ndarray = begins & (bits >> np.uint64(32) < np.uint64(self.restart))
@@ -97,13 +99,13 @@ class WalkRule:
 
 
 class Walks:
-    """Some walks, on their way.
+    """The state of some walks.
 
     Attributes:
-        roots, at: int64 [n], where each began and where it stands; -1: it has ended.
-        streams: uint64 [n], of their draws.
+        roots, at: int64 [n], the first and the current node of each; -1: the walk has ended.
+        streams: uint64 [n], the streams of their draws.
         step: int32 [n], the number of steps that each has taken; ``length``: it has ended.
-        trace: int64 [n, length], where each step led; -1 behind the end of a walk.
+        trace: int64 [n, length], the node of each step; -1 behind the end of a walk.
     """
 
     def __init__(
@@ -115,19 +117,19 @@ class Walks:
 
     @classmethod
     def begin(cls, rule: WalkRule, roots: np.ndarray, streams: np.ndarray) -> Walks:
-        """Each at its root. roots: int64 [n].  streams: uint64 [n]."""
+        """Begins walks at their roots. roots: int64 [n].  streams: uint64 [n]."""
         return cls(rule, roots, streams, roots.copy(), np.zeros(len(roots), dtype=np.int32))
 
     def __len__(self) -> int:
         return len(self.roots)
 
     def under_way(self, which: np.ndarray) -> np.ndarray:
-        """Those of ``which`` that have steps to take."""
+        """Returns the walks among ``which`` that have steps to take."""
         left: np.ndarray = which[self.step[which] < self.rule.length]
         return left
 
     def restart(self, which: np.ndarray) -> None:
-        """Takes those that restart before their next step back to their roots, or ends them."""
+        """Returns walks that restart before their next step to their roots, or ends them."""
         if not self.rule.restart:
             return
         back = which[self.rule.restarts(self.streams[which], self.step[which])]
@@ -143,11 +145,11 @@ class Walks:
         threads: int = 1,
         excluded: Mapping[int, ExcludedEntries] | None = None,
     ) -> None:
-        """Takes walks on, until they end or stand at a node whose row is not mapped. which: int64 [m]; None: all.  excluded: by
-        edge type, entries that they do not go along, as if these were not stored.
+        """Takes walks further, until they end or stand at a node whose row is not mapped. which: int64 [m]; None: all.
+        excluded: by edge type, entries that walks do not go along, as if they were not stored.
 
-        Raises `DataError` for nodes that the graph does not have, or that the metapath does not go on from; `PartitionError`
-        for a damaged row.
+        Raises `DataError` for nodes that the graph does not have, or from which the metapath does not continue;
+        `PartitionError` for a damaged row.
         """
         rule = self.rule
         edge_types = np.array(rule.edge_types, dtype=np.int32)
@@ -170,7 +172,7 @@ def user_ids(view: GraphView, node_type: int, gids: np.ndarray) -> np.ndarray:
 
 def walk_streams(uids: np.ndarray, walks: int, key: int, trees: np.ndarray | None = None) -> np.ndarray:
     """Returns uint64 [n * walks]: the streams of the walks of each root. uids: int64 [n], the user's ids of the roots.  key: 64
-    bits, as `kernels.mix.hop_key`.  trees: int32 [n], those of the roots of a disjoint batch."""
+    bits, as `kernels.mix.hop_key`.  trees: int32 [n], the trees of the roots in a disjoint batch."""
     streams = np.empty(len(uids) * walks, dtype=np.uint64)
     status, detail = call(_library().glt_walk_streams, uids, trees, len(uids), walks, key, streams)
     check(status, detail, "walk")
@@ -180,11 +182,11 @@ def walk_streams(uids: np.ndarray, walks: int, key: int, trees: np.ndarray | Non
 def count_visits(
     trace: np.ndarray, walks: int, every: int, most: int, roots: np.ndarray | None = None, threads: int = 1
 ) -> Picks:
-    """The nodes that the walks of each root visit most often, at the ends of every ``every`` steps: most visits first, of equally
-    many the first visited first.
+    """Finds the nodes that the walks of each root visit most often, counted after every ``every`` steps: most visits first, at a
+    tie the node visited first.
 
-    trace: int64 [n * walks, length], as of `Walks`.  most: nodes of a root; -1: all.  roots: int64 [n], which are not counted
-    as their own; None: they are. Returns the numbers of visits as ``edge_rows``.
+    trace: int64 [n * walks, length], as in `Walks`.  most: nodes of a root; -1: all.  roots: int64 [n], which do not count as
+    visits of their own walks; None: they do. Returns the numbers of visits as ``edge_rows``.
     """
     n, length = len(trace) // walks, trace.shape[1]
     found = max(1, walks * (length // every))

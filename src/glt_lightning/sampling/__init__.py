@@ -1,4 +1,4 @@
-"""From seeds and a key to a `Sample`: the epoch plan, the k-hop loop, links, subgraphs, walks, and the questions to
+"""Makes a `Sample` from seeds and a key: the epoch plan, the k-hop loop, links, subgraphs, walks, and the questions to
 owners.
 
 An `EpochPlan` shuffles and splits the seeds of an epoch into `BatchRequest`s: a pure function of (seed, epoch, rank,
@@ -14,7 +14,7 @@ neither processes nor devices:
 An owner answers five questions: expand (neighbours), gather (rows), has_edges, induce (edges among nodes) and walk.
 They carry the key of the batch, so an answer does not depend on who asks or when.
 
-Runs in sampler processes, graph servers, and ranks without workers. numpy alone, but for ``device_*.py``.
+Runs in sampler processes, graph servers, and ranks without workers. Needs numpy alone, except for ``device_*.py``.
 
 Example:
     >>> import numpy as np

@@ -34,17 +34,17 @@
   order; the host routes; scans and scatters of torch stitch the picks (``kernels/cuda/merge.py``)
 * k-hop batch: one native call; one native call that queues all hops (``khop.cu``) if the fan-outs bound the batch; else
   a loop over the kernels above (``kernels/cuda/khop_steps.py``), scans by ``torch.cumsum``
-* induce: whole rows, against a bitmap of the members that tells ranks; found edges go to memory of each thread first
-  (``induce.cpp``); a thread takes 32 entries of a row, so that many share a hub, and looks each source up in the
-  relabel table: in one pass it sets a bit for each entry that is wanted, in a second it writes these where a scan of
-  the counts says (``induce.cu``)
+* induce: whole rows, against a bitmap of the members that also has their ranks; found edges go to memory of each thread
+  first (``induce.cpp``); a thread takes 32 entries of a row, so that many threads share a high-degree node, and looks
+  each source up in the relabel table: in one pass it sets a bit for each entry that is found, in a second it writes
+  these to the places that a scan of the counts gives (``induce.cu``)
 * aggregate: sum, mean, max, min of the rows along sorted edges, with weights or not, and the gradients: plain loops
   over a row, for the baseline and for AVX2, rows prefetched, 1 to n threads; float32, float64, and bfloat16 summed in
   float32. ``glt_lightning.loader.aggregation`` is a torch op; its reference is ``scatter_reduce``; the same loops, a
   thread for each value of the result (``aggregate.cu``), weights' gradients by 16 lanes an edge and head; no atomics,
   sums in the order of the edges, so the bits are the host's. The order by source comes from torch's stable ``sort``.
   Has not run on a GPU yet
-* rows that train: ``embedding.cpp``: gradients of equal rows are summed in the order in which they come (a stable radix
+* trained rows: ``embedding.cpp``: gradients of equal rows are summed in the order in which they come (a stable radix
   sort, then one pass); the steps of SGD, Adagrad, row-wise Adagrad and Adam write the touched rows alone. Float32, each
   result rounded, roots and quotients of four or eight values at once; threads share rows, never a row.
   ``tests/reference/embedding.py`` is normative; none: tables stay in host memory
@@ -61,14 +61,14 @@
 * **Excluded edges** are positions in rows, the same arrays for all kernels: ``glt_find_excluded``, on the CPU, finds
   them in the mapped files. A row is looked up by its gid (on the CPU behind a filter of 16 bits for each such row), and
   its degree is what is left; a pick moves past the positions before it (``excluded.h``).
-* **Trees** of a disjoint batch: what the table knows a node by is tree * number of nodes + gid (8-byte slots while
+* **Trees** of a disjoint batch: the key of a node in the table is tree * number of nodes + gid (8-byte slots while
   these numbers are below 2^32 - 1), and the tree is mixed into the key of the hop (``tree_key`` in ``random.h``). On a
   GPU such batches are made hop by hop (``glt_cuda_count_rows``, ``glt_cuda_pick_rows``, the relabel table with its
   slots of 16 bytes), where others are one call. A batch [15, 10] x 512 in a graph of 10 M edges takes 1.6 times as long
   for each edge as one that is not disjoint, whose table needs no keys.
-* **Windows of time** are found by bisection in the times of a row, which ascend (``window.h``); what follows sees a row
-  that begins and ends there: excluded positions are counted from its begin, and prefix sums from the sum before it.
-  That costs 0.14 to 0.19 of the edges per CPU second of a disjoint batch without times, in sampling alone. ``last``
+* **Windows of time** are found by bisection in the times of a row, which ascend (``window.h``); the following steps see
+  a row that begins and ends there: excluded positions are counted from its begin, and prefix sums from the sum before
+  it. That costs 14 to 19 % of the edges per CPU second of a disjoint batch without times, in sampling alone. ``last``
   takes the end of the window and draws nothing.
 * **Local ids.** A known id is in the table with its lid; a new one is inserted with (number of known ids + its
   position), and a slot holds the minimum. The minimum does not depend on the order of threads; the slot of an id does,
@@ -84,7 +84,7 @@
 
 * The caller owns outputs and workspace; optional outputs are null pointers. If the host's k-hop call returns
   ``GLT_GROW``, the caller enlarges its memory and calls again.
-* Device, one call: memory for all that can be found. Per pick 8 bytes of workspace and 16 of ``edge_index`` (24 with
+* Device, one call: memory for the largest possible batch. Per pick 8 bytes of workspace and 16 of ``edge_index`` (24 with
   edge rows), per node 16 bytes, per row of the largest frontier 16 (24), the table, and 8 bytes per pick of the largest
   step with a fan-out above 64. The workspace is free again when the call returns; outputs that are less than half full
   and above 1 MiB are copied into smaller ones.

@@ -25,10 +25,11 @@ Place = Callable[[np.ndarray], int]
 
 @dataclass
 class GraphAddresses:
-    """Where a device reads the arrays of a graph in Q parts; 0 for what is not here. T node types, R edge types.
+    """The addresses at which a device reads the arrays of a graph in Q parts; 0 for an array that is not here. T node types, R
+    edge types.
 
     bounds: int64 [T * Q + 1], first gid of each segment.  user_ids: [T * Q].  indptr, indices, edge_base, num_edges: [R * Q],
-    as in `GraphView`; the values of ``indptr`` count from where ``indices`` begins, and ``sums`` and ``times`` too.
+    as in `GraphView`; the values of ``indptr`` count from the beginning of ``indices``, ``sums`` and ``times``.
     """
 
     bounds: np.ndarray
@@ -42,7 +43,7 @@ class GraphAddresses:
 
     @classmethod
     def whole(cls, view: GraphView, place: Place) -> GraphAddresses:
-        """The parts as they are."""
+        """Returns the addresses of the whole, unsplit graph."""
         arrays, user_ids = view._keep
         return cls(
             view.bounds,
@@ -66,10 +67,10 @@ class GraphAddresses:
         ids: Place | None = None,
         pointers: Place | None = None,
     ) -> GraphAddresses:
-        """Each part as two: its first rows, and those behind them.
+        """Returns the addresses of a graph with each part split in two: its first rows, and the rows behind them.
 
-        rows: int64 [T, P], how many the first are.  hot: places copies of their arrays.  rest: says where whole arrays lie.
-        ids, pointers: the same for the user ids, and the row pointers, where these are not split.
+        rows: int64 [T, P], the number of first rows.  hot: copies an array of first rows and returns its address.  rest: returns
+        the address of a whole array.  ids, pointers: as ``rest``, for user ids and row pointers that are not split.
         """
         arrays, user_ids = view._keep
         starts = view.bounds[:-1]
@@ -115,7 +116,7 @@ class GraphAddresses:
 
 
 def _split(array: np.ndarray, k: int, entries: int, hot: Place, rest: Place, whole: Place | None) -> tuple[int, int]:
-    """Where the entries of the first k rows lie, and those of the remaining rows."""
+    """Returns the addresses of the entries of the first k rows, and of the remaining rows."""
     at = (rest if whole is None else whole)(array)
     first = at if whole is not None else (hot(array[:entries]) if k else 0)
     return first, at + k * array.itemsize
@@ -124,7 +125,7 @@ def _split(array: np.ndarray, k: int, entries: int, hot: Place, rest: Place, who
 class DeviceGraph:
     """A `GraphView` in memory that the device reads.
 
-    addresses: of the view's arrays; the memory is the caller's and has to live as long as this.
+    addresses: those of the view's arrays; the memory belongs to the caller and has to live as long as this object.
     """
 
     def __init__(
@@ -173,8 +174,7 @@ class DeviceGraph:
         return cls(kernels, view, GraphAddresses.whole(view, place), keep)
 
     def drawn_by(self, *, sums: bool, labor: bool) -> DeviceGraph:
-        """The same graph, in the same memory, which is drawn from by its prefix sums or as if all edges weighed the same, and by
-        LABOR or not."""
+        """Returns the graph, in the same memory, for draws by its prefix sums or uniform ones, and by LABOR or not."""
         graph = copy.copy(self)
         graph.struct = GraphStruct.from_buffer_copy(self.struct)
         if not sums:
@@ -185,7 +185,7 @@ class DeviceGraph:
         return graph
 
     def without_edges(self, src_types: Sequence[int], dst_types: Sequence[int]) -> DeviceGraph:
-        """The same nodes with other edge types, which have no edges to draw from: of batches whose edges come from elsewhere."""
+        """Returns the same nodes with other edge types, which have no edges: for batches whose edges are found by walks."""
         graph = copy.copy(self)
         graph.src_types, graph.dst_types, graph.num_edge_types = list(src_types), list(dst_types), len(src_types)
         graph.struct = GraphStruct.from_buffer_copy(self.struct)
@@ -208,11 +208,11 @@ _PAGE_BYTES = resource.getpagesize()
 
 
 class Registered:
-    """Locks host memory and maps it for a device. Close it when the device is done with all work that reads it; one that is
-    dropped unlocks its memory, too, before that is unmapped. Either waits for the device.
+    """Page-locks host memory and maps it for a device. Close it when the device has finished all work that reads it. An object
+    that is garbage-collected unlocks its memory, too, before that is unmapped. Either waits for the device.
 
     memory: uint8 [nbytes], writable, beginning at a page, registered once in this process; referenced until closed.
-    Raises `NativeError` where it cannot be locked.
+    Raises `NativeError` if it cannot be locked.
     """
 
     def __init__(self, kernels: Kernels, memory: np.ndarray) -> None:
@@ -243,18 +243,19 @@ class Registered:
         return int(on_device.value or 0)
 
     def address_of(self, array: np.ndarray) -> int:
-        """Where the device reads an array (contiguous) that lies in this memory. Valid until closed."""
+        """Returns the device address of a contiguous array in this memory. Valid until closed."""
         return self._address(array, array.nbytes if array.flags.c_contiguous else None)
 
     def address_of_rows(self, array: np.ndarray) -> int:
-        """As `address_of`; between the rows of the array, each contiguous, may lie other bytes (``strides[0]``)."""
+        """Returns the device address of an array with contiguous rows, between which other bytes may lie (``strides[0]``)."""
         row = array[:1]
         if not row.flags.c_contiguous or (len(array) > 1 and array.strides[0] < row.nbytes):
             return self._address(array, None)
         return self._address(array, (len(array) - 1) * array.strides[0] + row.nbytes if array.nbytes else 0)
 
     def _address(self, array: np.ndarray, extent: int | None) -> int:
-        """extent: bytes from the first to the last of the array; None: its memory layout is not one that the caller may have."""
+        """Returns the device address of an array. extent: bytes from its first to its last; None: its memory layout is not
+        supported."""
         if not self._unlock.alive:
             raise NativeError("memory: this registered memory was closed, so the device can no longer read it.")
         offset = array.ctypes.data - self._first if extent else 0

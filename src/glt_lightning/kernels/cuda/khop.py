@@ -28,9 +28,9 @@ class CudaKHopOp(AllLocal):
     """Samples batches from a graph on a device. Threads and streams may share it: between batches it keeps bounds alone.
 
     fanouts: [H][R], per hop and edge type; -1 all, 0 none.
-    max_picks: a batch that cannot find more than so many edges is queued as one native call, in memory for all of them, and
-    the host waits once, in `PendingBatch.result`. Others, those with a fan-out of -1, and graphs of 2^32 nodes are sampled
-    hop by hop: same results, and the host waits in `start`, once or twice a hop.
+    max_picks: a batch that can find at most so many edges is queued as one native call, in memory for all of them, and the
+    host waits once, in `PendingBatch.result`. Other batches, those with a fan-out of -1, and graphs of 2^32 nodes are sampled
+    hop by hop, with the same results, and the host waits in `start`, once or twice a hop.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class CudaKHopOp(AllLocal):
         excluded: DeviceExcluded | None = None,
         trees: Trees | None = None,
     ) -> DeviceSubgraph:
-        """One batch. seeds: by node type int64 [S] gids on the device; a seed that comes twice has two rows.
-        excluded: entries of rows that are not there.  trees: of all seeds, on the host, in a disjoint batch, which is sampled
-        hop by hop.
+        """Samples one batch. seeds: by node type int64 [S] gids on the device; a seed that comes twice has two rows.
+        excluded: entries of rows to leave out.  trees: the trees of all seeds, on the host, in a disjoint batch, which is
+        sampled hop by hop.
 
         Raises `DataError` for a seed outside its type, `PartitionError` for damaged rows.
         """
@@ -67,7 +67,7 @@ class CudaKHopOp(AllLocal):
         excluded: DeviceExcluded | None = None,
         trees: Trees | None = None,
     ) -> PendingBatch:
-        """Queues a batch on the current stream; its ``result`` is asked for later, with the same stream current."""
+        """Queues a batch on the current stream. Call its ``result`` later, with the same stream current."""
         kernels = self.graph.kernels
         ids = {t: kernels.require_ids(gids, "seeds") for t, gids in seeds.items()}
         each = per_type(ids, self.graph.num_types, kernels.empty(0))
@@ -88,8 +88,8 @@ class CudaKHopOp(AllLocal):
         excluded: DeviceExcluded | None = None,
         trees: Trees | None = None,
     ) -> Mapping[int, Drawn]:
-        """Draws for the local nodes of a frontier. The host waits only where fan-outs do not bound the picks. trees: their
-        bounds; the tree of each row is in the frontier."""
+        """Draws neighbours of the local nodes of a frontier. The host waits only if fan-outs do not bound the picks. trees: has
+        the bounds of the trees; the tree of each row is in the frontier."""
         graph, draw = self.graph, self.draw
         asked = [(frontier[graph.dst_types[r]], r, fanout) for r, fanout in enumerate(fanouts) if fanout]
         asked = [each for each in asked if len(each[0].gids)]
@@ -120,9 +120,10 @@ class CudaKHopOp(AllLocal):
 
 
 class DeviceTrees:
-    """The bounds of `kernels.trees.Trees`, copied for the current stream; for calls that are queued on it while this object lives.
+    """The bounds of `kernels.trees.Trees`, copied for the current stream, for calls that are queued on it while this object
+    lives.
 
-    last: of entries with times the latest are drawn, not any.
+    last: draw the latest entries instead of random ones.
     """
 
     def __init__(self, trees: Trees, last: bool, kernels: Kernels) -> None:
@@ -130,7 +131,7 @@ class DeviceTrees:
         self._bounds = [None if bound is None else kernels.put(bound) for bound in (trees.since, trees.until)]
 
     def struct(self, tree: Tensor) -> ctypes.Structure:
-        """For a native call about rows. tree: int32 [F], of each, which has to live as long."""
+        """Makes the struct for a native call. tree: int32 [F], the tree of each row, which has to live as long."""
         table = np.array([tree.data_ptr()], dtype=np.int64)
         bounds = [None if bound is None else bound.data_ptr() for bound in self._bounds]
         struct = TreesStruct(self._num_trees, table.ctypes.data, *bounds, self._last)

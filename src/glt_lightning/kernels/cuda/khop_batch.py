@@ -1,4 +1,4 @@
-"""A k-hop batch on a CUDA device as one native call, in memory for as much as its fan-outs can find.
+"""A k-hop batch on a CUDA device as one native call, in memory for the largest batch that its fan-outs allow.
 
 ``glt_cuda_khop`` queues a whole batch before any of its sizes is known. From the numbers of seeds, the fan-outs and the
 sizes of the types it computes the largest number of rows and picks of each step (one edge type of one hop)
@@ -67,7 +67,7 @@ class _Shape(ctypes.Structure):
 class KHopRoom:
     """Upper bounds on the size of batches with given numbers of seeds by node type. Immutable, so batches may share it.
 
-    nodes, edges: at most, by type and by edge type.  workspace: bytes; -1 where that is not bounded by ``max_picks``.
+    nodes, edges: their largest numbers, by type and by edge type.  workspace: bytes; -1 if ``max_picks`` does not bound it.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class KHopRoom:
 
 
 class NativeBatch:
-    """A batch that is queued whole on the current stream when this is made; the host waits in `result` alone."""
+    """A batch that the constructor queues as a whole on the current stream; the host waits only in `result`."""
 
     def __init__(
         self, room: KHopRoom, seeds: Sequence[Tensor], batch_key: int, excluded: DeviceExcluded | None = None
@@ -122,7 +122,7 @@ class NativeBatch:
         self._sizes = HostCopy(sizes, kernels)
 
     def result(self) -> DeviceSubgraph:
-        """The batch. Waits for its sizes. Raises as `CudaKHopOp.__call__`."""
+        """Returns the batch. Waits for its sizes. Raises as `CudaKHopOp.__call__`."""
         room, sizes = self._room, self._sizes.wait()
         raise_if(sizes[:5].tolist(), "sample")
         first_edge = 5 + (room.num_hops + 2) * room.graph.num_types
@@ -140,12 +140,12 @@ class NativeBatch:
 
 
 def _first(values: Tensor, n: int) -> Tensor:
-    """The first n values; in memory of their own where that gives back more than it takes."""
+    """Returns the first n values; copies them if that frees more memory than it takes."""
     return values[:n].clone() if len(values) > max(2 * n, _WORTH_A_COPY) else values[:n]
 
 
 class HostCopy:
-    """Values of a tensor on their way to the host, behind what the current stream was given before."""
+    """A copy of a tensor to the host, queued on the current stream behind its earlier work."""
 
     def __init__(self, values: Tensor, kernels: Kernels) -> None:
         self._host = kernels.pinned(len(values), dtype=values.dtype)

@@ -1,4 +1,4 @@
-"""A k-hop batch on a CUDA device hop by hop: where fan-outs do not bound it, or some parts of the graph are remote.
+"""A k-hop batch on a CUDA device hop by hop: if fan-outs do not bound it, or some parts of the graph are remote.
 
 If some parts are not mapped here, a GPU samples hop by hop (``kernels/cuda/khop_steps.py``). The device knows where
 each part begins and divides the new nodes of a hop into remote and local ones; the remote ids are copied to the host
@@ -11,7 +11,7 @@ decode) reads all. That takes about 70 launches a hop with one edge type, most o
 stream each hide them, as they hide the wait for other hosts.
 
 Further edges of subgraphs (``subgraph_type``, ``sampling/device_subgraph.py``): the destinations in remote parts and
-the sources among which edges are wanted are copied to the host, and owners are asked for the edges between them
+the sources of the edges to find are copied to the host, and owners are asked for the edges between them
 (``induce``). Meanwhile the kernels of ``induce.cu`` read the rows that are here. The answers are copied to the device,
 which looks up their sources in the batch, or in the tree of each row, by a binary search, and sorts both by row. Of the
 edges that are left, the numbers of the remote ones go back to the host, which asks owners for their attributes.
@@ -46,7 +46,7 @@ _Ids = TypeVar("_Ids", np.ndarray, Tensor)
 
 
 class RemoteParts:
-    """Which nodes of a graph are remote, and what their owners may answer.
+    """The remote parts of a graph, and the bounds of valid answers of their owners.
 
     is_remote: bool [P].  edge_ends: per edge type, the first number behind its edge rows: remote edges are numbered from
     there on.
@@ -62,12 +62,12 @@ class RemoteParts:
         self._sources = [(int(view.type_offsets[t]), int(view.type_offsets[t + 1])) for t in view.src_types.tolist()]
 
     def find(self, node_type: int, gids: np.ndarray) -> np.ndarray:
-        """Returns bool [n]: which of the nodes, on the host, are remote."""
+        """Returns bool [n], on the host: True for remote nodes."""
         return self._is_remote[np.searchsorted(self._inner_bounds[node_type], gids, side="right")]
 
     def join(self, edge_type: int, drawn: Drawn, columns: Sequence[str]) -> Picks:
-        """What the owners drew, owner after owner. Raises `DataError` where it does not answer what was asked, so that
-        nothing of a batch can lie outside its memory."""
+        """Joins the picks of the owners, owner after owner. Raises `DataError` for an answer that does not fit its question:
+        kernels would write it outside the memory of the batch."""
         assert drawn.owner is not None
         for owner, picks in enumerate(drawn.picks[1:], 1):
             rows = int(np.count_nonzero(drawn.owner == owner))
@@ -79,9 +79,9 @@ class RemoteParts:
 class Frontier:
     """New nodes of one type. All tensors are int64 on the device.
 
-    first: lid of the first.  gids, uids: of the local ones.  local, remote: the positions of either behind ``first``; None
-    where all are local.  remote_gids: on the host.  error: [5], where kernels leave a status; read at the end of the hop.
-    tree: of all of them, int64, in a disjoint batch.
+    first: lid of the first node.  gids, uids: ids of the local nodes.  local, remote: the positions of local and remote nodes
+    behind ``first``; None if all are local.  remote_gids: gids of the remote nodes, on the host.  error: [5], a status that
+    kernels write and that is read at the end of the hop.  tree: int64, the trees of all nodes, in a disjoint batch.
     """
 
     first: int
@@ -95,7 +95,7 @@ class Frontier:
 
     @property
     def local_trees(self) -> Tensor:
-        """int32, of the local ones."""
+        """The trees of the local nodes, int32."""
         assert self.tree is not None
         return (self.tree if self.local is None else self.tree.index_select(0, self.local)).to(torch.int32)
 
@@ -104,12 +104,12 @@ class Frontier:
 
 
 class DeviceHops:
-    """`kernels.routing.BatchBuilder` on a device: one batch, on the stream that is current. The host waits for the device once a
-    hop, and once more in a hop that finds very many remote nodes.
+    """Builds one batch on a device, as `kernels.routing.BatchBuilder` does on the host, on the current stream. The host waits for
+    the device once a hop, and once more in a hop that finds very many remote nodes.
 
-    seeds: by node type, int64 [S] gids, on the device.  remote: which parts are remote; None: none is.  host_seeds: the
-    seeds on the host, needed with ``remote``.  trees: of the seeds, in a disjoint batch: a node is then one of a tree, and
-    known to the table by tree * number of nodes + gid.
+    seeds: by node type, int64 [S] gids, on the device.  remote: the remote parts; None: there are none.  host_seeds: the seeds
+    on the host, needed with ``remote``.  trees: the trees of the seeds, in a disjoint batch, in whose table the key of a node is
+    tree * number of nodes + gid.
 
     Attributes:
         frontier: Per node type, the nodes that the last hop found first.
@@ -161,7 +161,7 @@ class DeviceHops:
         self._begin([0 for _ in types], split)
 
     def stitch(self, drawn: Mapping[int, Drawn]) -> dict[int, np.ndarray]:
-        """Queues a hop's edges; returns the edge rows of the remote ones."""
+        """Queues the addition of a hop's edges. Returns the edge rows of the remote edges."""
         pieces: dict[int, list[Piece]] = {}
         edge_rows = {}
         for r in sorted(drawn):
@@ -182,7 +182,7 @@ class DeviceHops:
         return edge_rows
 
     def end_hop(self) -> None:
-        """Reads the hop's sizes, and which of the nodes it found are remote; these nodes are the next frontier."""
+        """Reads the hop's sizes and its remote nodes, and makes the nodes that it found the next frontier."""
         before, splits, heads = self._num_nodes, {}, []
         if self._remote is None:
             self._look_up(before)
@@ -212,7 +212,7 @@ class DeviceHops:
         self._begin(before, new)
 
     def result(self) -> DeviceSubgraph:
-        """The batch. Raises as `khop.CudaKHopOp.__call__`."""
+        """Returns the batch. Raises as `khop.CudaKHopOp.__call__`."""
         if not self._edges_per_hop:  # no hop has looked at the seeds' errors
             raise_if(_read(self._kernels, self._error)[0].tolist(), "sample")
         hops = len(self._edges_per_hop)
@@ -230,14 +230,14 @@ class DeviceHops:
 
     @property
     def trees(self) -> Trees | None:
-        """Of the remote nodes of the frontier, for their owners; the local ones have theirs on the device."""
+        """The trees of the remote nodes of the frontier, for their owners; the trees of local nodes are on the device."""
         return None if self._trees is None else self._trees.of_rows(self._remote_trees)
 
     def _gids_of(self, ids: _Ids) -> _Ids:
         return ids if self._trees is None else ids % self._graph.num_nodes
 
     def _ids_of(self, edge_type: int, merged: Merged) -> Tensor:
-        """What the table knows the picks by. Behind the last pick there is anything."""
+        """Returns the keys of the picks in the table. Values behind the last pick are arbitrary."""
         tree = self._frontier(edge_type).tree
         if tree is None:
             return merged.neighbors
@@ -248,8 +248,8 @@ class DeviceHops:
         return self.frontier[self._graph.dst_types[edge_type]]
 
     def _begin(self, first: Sequence[int], split: Mapping[int, tuple[Tensor, np.ndarray]]) -> None:
-        """The next frontier: the nodes from ``first`` (per type) on. split: type -> the order that `RemoteSplit` gave, and
-        what the table knows the remote nodes by."""
+        """Sets the next frontier: the nodes from ``first`` (per type) on. split: type -> the order of `RemoteSplit`, and the keys
+        of the remote nodes in the table."""
         self.frontier, self._remote_trees = [], {}
         nothing, num_gids = (self._kernels.empty(0), _NONE), self._graph.num_nodes
         for t, (begin, end) in enumerate(zip(first, self._num_nodes, strict=True)):
@@ -269,7 +269,7 @@ class DeviceHops:
         self._nodes_per_hop.append([len(each) for each in self.frontier])
 
     def _look_up(self, begin: Sequence[int]) -> None:
-        """User ids of the nodes from ``begin`` (per type) on; how many that are, the device knows."""
+        """Queues the lookup of the user ids of the nodes from ``begin`` (per type) on, whose number only the device knows."""
         for t, (ids, uid) in enumerate(zip(self._ids, self._uid, strict=True)):
             self._user_ids(t, self._gids_of(ids), begin[t], uid)
 
@@ -278,7 +278,7 @@ class DeviceHops:
         self._kernels.run("glt_cuda_user_ids", self._graph.address, *arguments)
 
     def _piece(self, edge_type: int, drawn: Drawn, picks: Picks) -> Piece:
-        """Remote picks, on the device; their edges have numbers behind the edge rows."""
+        """Copies remote picks to the device. Their edges get numbers behind the edge rows."""
         frontier, n = self._frontier(edge_type), len(picks.neighbors)
         assert self._remote is not None
         assert drawn.owner is not None
@@ -294,8 +294,8 @@ class DeviceHops:
         return Piece(frontier.remote.index_select(0, rows), counts, neighbors, row, edges)
 
     def _make_room(self, pieces: Mapping[int, Sequence[Piece]]) -> list[int]:
-        """For all nodes that the hop can find, of which the most per type are returned; no type has more new ones than
-        nodes."""
+        """Makes space for all nodes that the hop can find. Returns their largest number per type, at most all nodes of the
+        type."""
         graph = self._graph
         extra = [0] * graph.num_types
         for r, each in pieces.items():
@@ -322,6 +322,6 @@ class DeviceHops:
 
 
 def _read(kernels: Kernels, *tensors: Tensor) -> list[np.ndarray]:
-    """Their values; waits."""
+    """Returns the values of tensors on the host. Waits for the device."""
     values = HostCopy(torch.cat(tensors), kernels).wait()
     return np.split(values, np.cumsum([len(each) for each in tensors])[:-1])

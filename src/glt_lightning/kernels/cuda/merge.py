@@ -1,4 +1,4 @@
-"""Local and remote rows on a device: told apart, and their picks stitched together."""
+"""Separates local and remote rows on a device, and stitches their picks together."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch import Tensor
 class Piece:
     """Picks for some rows of a frontier. All tensors are int64, on the device.
 
-    rows: [n] positions in the frontier; None: it is whole.  counts: [n].  neighbors: [room], row after row, as far as the
-    counts go; 0 without rows.  row: [room], for each entry its number among ``rows``.  edges: [room], carried along, or
-    None.  offsets: [n + 1], the sums of the counts so far, if they are at hand.
+    rows: [n] positions in the frontier; None: the whole frontier.  counts: [n].  neighbors: [capacity], row after row, of which
+    the sum of the counts is valid; 0 without rows.  row: [capacity], for each entry its number among ``rows``.  edges:
+    [capacity], values that are carried along, or None.  offsets: [n + 1], the sums of the counts so far, if known.
     """
 
     rows: Tensor | None
@@ -27,15 +27,15 @@ class Piece:
 
     @property
     def begins(self) -> Tensor:
-        """[n + 1], where the entries of each row begin, and how many there are."""
+        """The position of each row's first entry, and the number of entries, [n + 1]."""
         return _offsets(self.counts) if self.offsets is None else self.offsets
 
 
 @dataclass(frozen=True)
 class Merged:
-    """Picks in the order of the frontier. offsets: int64 [F + 1], where the entries of each row begin, and the total.
+    """Picks in the order of the frontier. offsets: int64 [F + 1], the position of each row's first entry, and the total.
 
-    neighbors, row (position in the frontier), edges: int64 [room], of which the first ``total`` are written.
+    neighbors, row (position in the frontier), edges: int64 [capacity], of which the first ``total`` are written.
     """
 
     offsets: Tensor
@@ -45,12 +45,13 @@ class Merged:
 
     @property
     def total(self) -> Tensor:
-        """int64 [1]."""
+        """Number of all entries, int64 [1]."""
         return self.offsets[-1:]
 
 
 def merge(num_rows: int, pieces: Sequence[Piece]) -> Merged:
-    """What `kernels.routing.BatchBuilder` sees when it goes through the rows; the pieces have different ones. Does not wait.
+    """Merges picks of different rows in the order of the frontier, in which `kernels.routing.BatchBuilder` adds them. Does not
+    wait for the device.
 
     Rows of no piece have no picks.
     """
@@ -86,7 +87,7 @@ def _offsets(counts: Tensor) -> Tensor:
 
 
 class RemoteSplit:
-    """Tells which nodes of one type, or edges of one edge type, lie in remote parts.
+    """Finds the nodes of one type, or edges of one edge type, that lie in remote parts.
 
     inner_bounds: int64 [P - 1], first gid (or edge row) of each part but the first.  is_remote: bool [P].
     """
@@ -95,8 +96,8 @@ class RemoteSplit:
         self._inner_bounds, self._is_remote = inner_bounds, is_remote
 
     def __call__(self, gids: Tensor, count: Tensor | int) -> tuple[Tensor, Tensor]:
-        """The positions of ``gids`` (int64 [n], of which the first ``count`` are given): those of remote nodes, of local
-        ones, then of none, each in order; and how many are remote, int64 [1]. Does not wait."""
+        """Sorts the positions of ``gids`` (int64 [n], of which the first ``count`` are valid): remote nodes, local nodes, then
+        invalid ones, each in order. Returns the positions, and the number of remote nodes, int64 [1]. Does not wait."""
         given = torch.arange(len(gids), device=gids.device) < count
         part = torch.searchsorted(self._inner_bounds, gids, right=True)
         remote = self._is_remote.index_select(0, part) & given

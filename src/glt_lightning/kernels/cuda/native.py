@@ -48,7 +48,7 @@ SIGNATURES: Signatures = {
 
 @cache
 def cuda_library() -> ctypes.CDLL:
-    """The CUDA library, on a machine that can run it. Raises `NativeError` with what to do."""
+    """Returns the CUDA library. Raises `NativeError`, with advice, on a machine that cannot run it."""
     path = library_path(NAME)
     if not path.exists():
         raise NativeError(
@@ -64,7 +64,7 @@ def cuda_library() -> ctypes.CDLL:
 
 
 def _why(library: ctypes.CDLL, code: int) -> str:
-    """Why no device was counted, and what to do."""
+    """Explains why no device was found, and what to do."""
     built, driver, detail = c_int32(), c_int32(), (c_int64 * 4)()
     library.glt_cuda_versions(ctypes.byref(built), ctypes.byref(driver), detail)
     why = error_text(library, code)
@@ -88,5 +88,5 @@ def _release(version: c_int32) -> str:
 
 
 def error_text(library: ctypes.CDLL, code: int) -> str:
-    """A ``cudaError_t`` in words."""
+    """Returns the text of a ``cudaError_t``."""
     return f"{library.glt_cuda_error_text(code).decode()} (CUDA error {code})"

@@ -11,7 +11,7 @@ from glt_lightning.kernels.cuda.stream import Kernels, raise_if, read
 
 
 class DeviceLids:
-    """gid -> lid for the lists of one batch: the relabel table and its memory."""
+    """The relabel table of one batch, gid -> lid, and its memory."""
 
     def __init__(self, kernels: Kernels, error: Tensor) -> None:
         self._kernels, self._error = kernels, error
@@ -19,18 +19,18 @@ class DeviceLids:
 
     @classmethod
     def of(cls, lists: Sequence[Tensor], kernels: Kernels, error: Tensor) -> DeviceLids:
-        """Knows these ids, each with lid = position; one that comes twice has the first."""
+        """Makes a table of these ids, each with lid = position; an id that comes twice has the first."""
         lids = cls(kernels, error)
         lids.make_room(sum(map(len, lists)), lists)
         return lids
 
     @property
     def arguments(self) -> tuple[Tensor, int]:
-        """Its memory and number of slots, for native calls."""
+        """The memory and number of slots of the table, for native calls."""
         return self._table, self._slots
 
     def make_room(self, ids: int, lists: Sequence[Tensor]) -> None:
-        """The table will hold ``ids`` ids at most. lists: what it must know, each with lid = position."""
+        """Makes the table large enough for ``ids`` ids. lists: the ids that it has so far, each with lid = position."""
         if self._slots and 2 * ids <= self._slots:
             return
         self._slots = max(64, 1 << (2 * ids - 1).bit_length())
@@ -43,7 +43,8 @@ class DeviceLids:
         self._kernels.run("glt_cuda_relabel_known", known, n, fresh, self._table, self._slots, self._error)
 
     def number(self, ids: Tensor, count: Tensor, unique: Tensor, num_unique: Tensor) -> Tensor:
-        """lids int64 [n] of ids [n], of which the first ``count`` are given; new ids go to ``unique`` and are counted."""
+        """Returns the lids, int64 [n], of ids [n], of which the first ``count`` are valid. Appends new ids to ``unique`` and
+        counts them."""
         n, run, table, error = len(ids), self._kernels.run, (self._table, self._slots), self._error
         slot, is_new, lids = self._kernels.empty(n), self._kernels.empty(n, dtype=torch.uint8), self._kernels.empty(n)
         run("glt_cuda_relabel_find", ids, n, count, num_unique, *table, slot, is_new, error)
@@ -54,7 +55,7 @@ class DeviceLids:
 
 
 def relabel(ids: Tensor, known: Tensor | None = None, *, kernels: Kernels | None = None) -> tuple[Tensor, Tensor]:
-    """`kernels.khop.relabel` on the device of ``ids``; lids are int64. Waits for the device."""
+    """Numbers ids on their device, as `kernels.khop.relabel` does; lids are int64. Waits for the device."""
     kernels = kernels or Kernels.open(ids.device)
     ids = kernels.require_ids(ids, "ids")
     known = kernels.empty(0) if known is None else kernels.require_ids(known, "known")

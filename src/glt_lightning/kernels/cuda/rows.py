@@ -1,4 +1,4 @@
-"""Gathering rows by a CUDA device."""
+"""Gathers rows on a CUDA device."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _STORED_AS = {
 
 @dataclass(frozen=True, kw_only=True)
 class RowsAt:
-    """Rows where the device reads them, such as in registered memory of the host.
+    """Rows at an address that the device reads, such as in registered memory of the host.
 
-    address: as the device sees it (`Registered.address_of`).  stride: bytes from the first of a row to the first of the
-    next; None: no bytes lie between rows.  keep: what keeps the memory alive.
+    address: the device address (`Registered.address_of`).  stride: bytes from the beginning of a row to that of the next; None:
+    rows are contiguous.  keep: the object that keeps the memory alive.
     """
 
     address: int
@@ -48,20 +48,20 @@ class RowsAt:
 
 
 class CudaShards:
-    """An array whose rows lie in P shards, stacked in order, in device or pinned memory; `kernels.rows.Shards` otherwise.
+    """An array whose rows lie in P shards, stacked in order, in device or pinned memory: the twin of `kernels.rows.Shards`.
 
-    shards: P contiguous tensors [rows, ...] or `RowsAt`, of one dtype and one row shape; None where a shard is not here.
-    start: id of the first row.  bounds: int64 [P + 1], needed when a shard is None; else derived.
-    encoding: how the shards store their values; a gather decodes them to float32. None: they hold what is given.
-    lasting: serves any stream; else the one that is current, and it is made without waiting for that.
+    shards: P contiguous tensors [rows, ...] or `RowsAt`, of one dtype and one row shape; None for a shard that is not here.
+    start: id of the first row.  bounds: int64 [P + 1], needed if a shard is None; else derived.
+    encoding: the encoding of the stored values, which a gather decodes to float32. None: values are stored unchanged.
+    lasting: the array serves any stream; else only the current one, and the constructor does not wait for it.
 
-    A gather moves bytes and gives the torch dtype of the shards; where torch carries numpy's under another one (int16 for
-    bfloat16), seeing it as what it is (`Tensor.view`) is the caller's business. Several threads and streams may gather at
-    once; an instance must live until the device has come past its work.
+    A gather moves bytes and returns the torch dtype of the shards. If torch has another dtype for that of numpy (int16 for
+    bfloat16), the caller converts the result (`Tensor.view`). Several threads and streams may gather at once; an instance must
+    live until the device has finished its work.
 
     Attributes:
-        dtype, row_shape: What a gather gives.
-        stored_dtype, stored_row_shape, row_bytes: What lies in the shards.
+        dtype, row_shape: Dtype and row shape that a gather returns.
+        stored_dtype, stored_row_shape, row_bytes: Dtype, row shape and bytes per row of the shards.
     """
 
     def __init__(
@@ -115,8 +115,8 @@ class CudaShards:
         return self if self._encoding is None else CudaShards(self._shards, self._kernels, bounds=self.bounds)
 
     def extended(self, more: Sequence[tuple[int, Tensor | RowsAt]], end: int) -> CudaShards:
-        """With further shards behind these: (id of the first row, rows as they are stored), ascending; ids up to ``end``
-        may be asked for, as far as there are rows for them. It serves the current stream alone (not ``lasting``)."""
+        """Returns the array with further shards behind these. more: (id of the first row, rows as stored), ascending.  end: the
+        end of the ids; ids in gaps between shards have no rows. It serves the current stream alone (not ``lasting``)."""
         if not more:
             return self
         bounds = np.array([*self.bounds[:-1].tolist(), *(start for start, _ in more), end], dtype=np.int64)
@@ -124,10 +124,9 @@ class CudaShards:
         return CudaShards(shards, self._kernels, bounds=bounds, encoding=self._encoding, lasting=False)
 
     def gather(self, ids: Tensor, out: Tensor | None = None, *, error: Tensor | None = None) -> Tensor:
-        """Rows ``ids`` (int64 [n]) as [n, ...]; into ``out`` (contiguous) where given. Does not wait.
+        """Gathers rows ``ids`` (int64 [n]) into [n, ...]: ``out`` (contiguous), or a new tensor. Does not wait.
 
-        error: int64 [5], zeroed: where an id outside the array is told (`raise_if`), and its row is left as it was. None:
-        ask `check`.
+        error: int64 [5], zeros: receives an id outside the array (`raise_if`), whose row is left unchanged. None: call `check`.
         """
         ids = self._kernels.require_ids(ids, "ids")
         if out is None:
@@ -157,7 +156,7 @@ class CudaShards:
         return RowsAt(address=shard.data_ptr(), rows=len(shard), dtype=shard.dtype, row_shape=row_shape, keep=shard)
 
     def _strides_of_shards(self) -> np.ndarray:
-        """Returns int64 [P]"""
+        """Returns the strides of the shards in bytes, int64 [P]."""
         strides = [self.row_bytes if s is None or s.stride is None else s.stride for s in self._shards]
         for stride in strides:
             if stride < self.row_bytes or stride % self.stored_dtype.itemsize:
@@ -191,9 +190,10 @@ class CudaShards:
 
 
 class CudaNeighborSums:
-    """`NeighborSums` on a device: integers, so the very same sums. Takes 8 bytes of its memory per node and column.
+    """The twin of `NeighborSums` on a device. The sums are equal, since they are integers. Takes 8 bytes of device memory per
+    node and column.
 
-    Rows and values are copied there and dropped again, chunk by chunk.
+    Rows and values are copied to the device and freed again, chunk by chunk.
     """
 
     def __init__(self, num_nodes: int, width: int, kernels: Kernels) -> None:
@@ -202,7 +202,7 @@ class CudaNeighborSums:
         self._error = kernels.new_error()
 
     def add(self, rows: NeighborRows, values: np.ndarray) -> None:
-        """``sums[neighbour] += values[row]`` for each entry of the rows. values: int64 [rows, K]."""
+        """Adds ``sums[neighbour] += values[row]`` for each entry of the rows. values: int64 [rows, K]."""
         self._kernels.run(
             "glt_cuda_spread_rows",
             self._put(rows.indptr),
@@ -217,7 +217,7 @@ class CudaNeighborSums:
         )
 
     def result(self) -> np.ndarray:
-        """Returns int64 [N, K]. Waits for the device. Raises `DataError` for a neighbour that is no node."""
+        """Returns the sums, int64 [N, K]. Waits for the device. Raises `DataError` for a neighbour that is no node."""
         error = self._error.tolist()
         check(error[0], np.array(error[1:]), "spread rows")
         return self._out.reshape(-1, self._width).cpu().numpy()
@@ -232,12 +232,12 @@ class CudaNeighborSums:
 
 
 class CudaEdges:
-    """`Edges` on a device. The calls are the same with tensors for addresses, and so are the bits; they do not wait.
+    """The twin of `Edges` on a device, with equal results. Its methods take tensors instead of addresses, and do not wait.
 
-    edges: whose indptr and src are the addresses of ``indptr`` and ``src``.
+    edges: the edges, whose indptr and src are the addresses of ``indptr`` and ``src``.
 
     Attributes:
-        error: int64 [5], where the device tells of edges that contradict themselves; all later calls then write nothing.
+        error: int64 [5], a status that the device sets for edges that contradict themselves; later calls then write nothing.
     """
 
     def __init__(self, kernels: Kernels, edges: Edges, indptr: Tensor, src: Tensor | None) -> None:
@@ -261,7 +261,7 @@ class CudaEdges:
         self._run("glt_cuda_aggregate_weights_grad", self._destinations(), KINDS[kind], grad, x, grad_weights)
 
     def check(self) -> None:
-        """Waits. Raises `DataError` for edges that contradict themselves."""
+        """Raises `DataError` for edges that contradict themselves. Waits for the device."""
         status, *detail = read(self.error)
         self._edges.check(status, np.array(detail))
 
@@ -272,12 +272,14 @@ class CudaEdges:
         return torch.arange(self._edges.num_edges, device=self._indptr.device)
 
     def _destinations(self) -> Tensor:
-        """Returns int64 [E]; of edges before the first row or behind the last, any number up to D."""
+        """Returns the destination of each edge, int64 [E]; for edges before the first row or behind the last, any number up to
+        D."""
         return torch.searchsorted(self._indptr[1:], self._positions(), right=True)
 
     def _by_source(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Where the edges of each source begin, int64 [S + 1]; of each, its destination and its position, int64 [E]. By torch's
-        stable sort, which is a radix sort on a device; the host counts."""
+        """Sorts edges by source. Returns the position of each source's first edge, int64 [S + 1], and for each edge its
+        destination and its position, int64 [E]. Uses torch's stable sort, which is a radix sort on a device, where the host
+        counts."""
         positions, sources = self._positions(), self._edges.num_sources
         is_inside = (positions >= self._indptr[0]) & (positions < self._indptr[-1])
         key, edge = torch.where(is_inside, positions if self._src is None else self._src, sources).sort(stable=True)

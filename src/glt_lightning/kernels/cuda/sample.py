@@ -1,4 +1,4 @@
-"""Sampling rows on a CUDA device."""
+"""Samples rows on a CUDA device."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MODEST_ROOM = (
 
 
 class DeviceRowDraw:
-    """Rows of one edge type: counted when made, then picked.
+    """The draw for rows of one edge type: the constructor counts the picks, `pick` draws them.
 
     gids, uids: int64 [F].  offsets: int64 [F + 1], exclusive scan of the counts; ``offsets[-1:]`` is their total.
-    excluded: entries of rows that are not there.  trees: the struct of `DeviceTrees`, in a disjoint batch.
+    excluded: entries of rows to leave out.  trees: the struct of `DeviceTrees`, in a disjoint batch.
     """
 
     def __init__(
@@ -58,12 +58,13 @@ class DeviceRowDraw:
 
     @property
     def bound(self) -> int | None:
-        """Most picks there can be, where that is known and modest."""
+        """The largest possible number of picks; None if fan-outs do not bound it, or it is too large to reserve memory for it."""
         bound = len(self._gids) * self.fanout
         return bound if 0 <= bound <= MODEST_ROOM else None
 
     def pick(self, room: int, batch_key: int, hop: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        """(neighbours, numbers of the rows, edge rows or None), each int64 [room], of which the first ``total`` are written."""
+        """Draws. Returns (neighbours, numbers of the rows, edge rows or None), each int64 [room], of which the first ``total``
+        are written."""
         kernels = self._graph.kernels
         neighbors, dst = kernels.empty(room), kernels.empty(room)
         edge_rows = kernels.empty(room) if self._draw.with_edge else None
@@ -93,7 +94,7 @@ class DeviceRowDraw:
 
 
 def rooms_of(rows: Sequence[DeviceRowDraw]) -> list[int]:
-    """Entries to make room for. The host waits only where fan-outs do not bound them."""
+    """Returns the numbers of entries to allocate. The host waits only if fan-outs do not bound them."""
     bounds = [r.bound for r in rows]
     unknown = [r.total for r, bound in zip(rows, bounds, strict=True) if bound is None]
     totals = iter(read(*unknown) if unknown else [])

@@ -1,4 +1,4 @@
-"""A stream of a thread's own, and how what it makes comes to another stream."""
+"""Streams of threads, and the handover of their tensors to other streams."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from glt_lightning.kernels.native import CUDA, check
 
 
 class SideStream:
-    """A stream of ``device`` for one thread. On the CPU, which works in order, it is no stream at all."""
+    """A stream of ``device`` for one thread. On the CPU, which works in order, it does nothing."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def current(self) -> AbstractContextManager[object]:
-        """Makes it the thread's current stream for a while, and ``device`` its current device for good: torch would go back
-        to device 0, where a thread begins, and take some hundred MB of that one's memory."""
+        """Makes this the thread's current stream for a block, and ``device`` its current device for good: torch would return to
+        device 0, the default of a new thread, and take some hundred MB of memory there."""
         if self._stream is None:
             return nullcontext()
         torch.cuda.set_device(self._device)
         return torch.cuda.stream(self._stream)
 
     def mark(self) -> Mark:
-        """Where its work stands now."""
+        """Returns the current point in the stream's work."""
         event = None
         if self._stream is not None:
             event = torch.cuda.Event()
@@ -47,8 +47,8 @@ class Mark:
         self._device, self._event = device, event
 
     def hand_over(self, tensors: Iterable[Tensor]) -> None:
-        """The current stream goes on behind this point, and may use the tensors, which the other stream made before it:
-        their memory is not given out again until it has come past their last use."""
+        """Lets the current stream use tensors that the other stream made before this point: it waits for the point, and their
+        memory is not reused until it has finished its work on them."""
         if self._event is None:
             return
         stream = torch.cuda.current_stream(self._device)
@@ -58,7 +58,7 @@ class Mark:
 
 
 def wait_for(device: torch.device) -> None:
-    """Waits until a device has done all that it was given."""
+    """Waits until a device has finished all queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -77,7 +77,8 @@ class Kernels:
 
     @classmethod
     def open(cls, device: torch.device | str) -> Kernels:
-        """Raises `NativeError` where the library was not built, there is no driver, or the device is no CUDA device."""
+        """Loads the library for a device. Raises `NativeError` if the library was not built, there is no driver, or the device is
+        no CUDA device."""
         device = torch.device(device)
         if device.type != "cuda":
             raise NativeError(
@@ -99,7 +100,7 @@ class Kernels:
         return kernels
 
     def require_built_for_device(self) -> None:
-        """Raises `NativeError` where the library has no kernels for a device of this kind."""
+        """Raises `NativeError` if the library has no kernels for a device of this kind."""
         capability = c_int32()
         try:
             self.ask("glt_cuda_capability", addressof(capability))
@@ -112,7 +113,7 @@ class Kernels:
             ) from None
 
     def run(self, name: str, *arguments: Tensor | int | None) -> None:
-        """Queues one call. Tensors stand for their memory; detail and stream are added."""
+        """Queues one call. Tensors are passed by their addresses; detail and stream are added."""
         self._checked(name, self._launch, arguments)
 
     def ask(self, name: str, *arguments: int | None) -> None:
@@ -142,25 +143,25 @@ class Kernels:
         return torch.zeros(n, dtype=torch.int64, device=self.device)
 
     def pinned(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Host memory that copies to and from the device without a detour; used again only when they are done."""
+        """Allocates page-locked host memory for copies to and from the device. torch reuses it only when they are finished."""
         return torch.empty(shape, dtype=dtype, pin_memory=self.device.type == "cuda")
 
     def put(self, array: np.ndarray) -> Tensor:
-        """A small array's copy on the device, for the current stream: never waits for it."""
+        """Copies a small array to the device, on the current stream. Does not wait."""
         pinned = self.pinned(*array.shape, dtype=getattr(torch, array.dtype.name))
         pinned.numpy()[...] = array
         return pinned.to(self.device, non_blocking=True)
 
     def new_error(self) -> Tensor:
-        """Returns int64 [5]: where kernels leave a status and its detail."""
+        """Makes an error record, int64 [5], into which kernels write a status and its detail."""
         return self.zeros(5)
 
     def raise_error(self, error: Tensor, what: str) -> None:
-        """Raises what kernels left in ``error``. Waits for them unless it is on the host."""
+        """Raises the error that kernels wrote into ``error``, if any. Waits for them unless it is on the host."""
         raise_if(error.tolist(), what)
 
     def copy(self, array: np.ndarray) -> Tensor:
-        """A (mapped) array's copy on the device, through a bounded piece of host memory."""
+        """Copies an array, such as a mapped file, to the device, through a bounded piece of host memory."""
         array = array.view(np.int64) if array.dtype == np.uint64 else array
         out = torch.empty(array.shape, dtype=getattr(torch, array.dtype.name), device=self.device)
         step = max(1, _COPY_BYTES // max(1, array[:1].nbytes))
@@ -182,7 +183,7 @@ def kernels_of(where: Kernels | torch.device | str) -> Kernels:
 
 
 def read(*tensors: Tensor) -> list[int]:
-    """Values of int64 tensors of one device: the only place where the host waits for it."""
+    """Returns the values of int64 tensors of one device. This is the only place where the host waits for a device."""
     return torch.cat([t.reshape(-1) for t in tensors]).tolist()
 
 

@@ -27,10 +27,10 @@ ENTRY_BYTES = 24  # of an edge that is found, in memory
 
 @dataclass(frozen=True)
 class Between:
-    """Which edges of an edge type are wanted: those into ``rows`` from sources that ``known`` has.
+    """A query for the edges of an edge type into ``rows`` from the sources in ``known``.
 
-    rows: int64 [n] gids of destinations.  bases: int64 [n]; ``known`` has a source of a row by its base + gid; None: by its gid.
-    limit: rows with more entries are refused; None: none are.  graph: with or without the weights of edges.
+    rows: int64 [n] gids of destinations.  bases: int64 [n]; the key of a source of a row in ``known`` is the row's base + the
+    gid; None: the gid.  limit: rows with more entries are refused; None: no limit.  graph: with or without weights of edges.
     """
 
     graph: DeviceGraph
@@ -43,8 +43,8 @@ class Between:
 
 @dataclass(frozen=True)
 class LidEdges:
-    """Edges in the order of rows and their entries. ends: int64 [2, E], lids of the sources in `Between.known`, and numbers of
-    the rows.  edge_row: int64 [E]."""
+    """Edges by lid, in the order of rows and their entries. ends: int64 [2, E], lids of the sources in `Between.known`, and
+    numbers of the rows.  edge_row: int64 [E]."""
 
     ends: Tensor
     edge_row: Tensor
@@ -53,10 +53,10 @@ class LidEdges:
 def stored_between(
     asked: Sequence[Between], *, require_room: Callable[[int], None] = lambda nbytes: None
 ) -> list[LidEdges]:
-    """The edges of each, on the current stream; edges of weight 0 are left out where the graph has weights.
+    """Finds the edges of each query, on the current stream; leaves out edges of weight 0 if the graph has weights.
 
-    The host waits twice, for the number of pieces in which rows are read and for that of the edges. Raises as
-    `kernels.induced.induce`, but of several faults any one.
+    The host waits twice, for the number of pieces in which rows are read and for the number of edges. Raises as
+    `kernels.induced.induce`; of several faults any one.
     """
     if not asked:
         return []
@@ -80,7 +80,7 @@ def stored_between(
 
 
 class _Pieces:
-    """The pieces of rows, and how many edges each has. first: int64 [n + 1], the first piece of each row."""
+    """The pieces in which rows are read, and their numbers of edges. first: int64 [n + 1], the first piece of each row."""
 
     def __init__(self, asked: Between, first: Tensor, count: int) -> None:
         self._kernels = asked.graph.kernels
@@ -99,14 +99,14 @@ class _Pieces:
 
 @dataclass(frozen=True)
 class DeviceSubgraph:
-    """What a k-hop call found, as `Subgraph`. T node types, R edge types, H hops.
+    """The nodes and edges of a k-hop batch on a device: the twin of `Subgraph`. T node types, R edge types, H hops.
 
-    Tensors are int64 on the device and the caller's to keep: by type ``gid`` and ``uid`` [nodes], by edge type
-    ``edge_index`` [2, edges] (lids of sources, of destinations) and ``edge_row`` [edges] or None. A list may be the
-    beginning of a longer piece of memory.
+    Tensors are int64 on the device and belong to the caller: by type ``gid`` and ``uid`` [nodes], by edge type ``edge_index``
+    [2, edges] (lids of sources, of destinations) and ``edge_row`` [edges] or None. They may be the beginning of a longer piece
+    of memory.
     nodes_per_hop: int64 [T, H + 1].  edges_per_hop: int64 [R, H]. Both on the host.
-    remote: by type, the lids of remote nodes in the order of hops, whose ``uid`` are not filled in; the ``edge_row`` of
-    remote edges are numbers from the end of the edge rows on. None where the whole graph is local.
+    remote: by type, the lids of remote nodes in the order of hops, whose ``uid`` are not filled in; the ``edge_row`` of remote
+    edges are numbers from the end of the edge rows on. None if the whole graph is local.
     tree: by type int64 [nodes], in a disjoint batch.  flipped: as `Subgraph.flipped`, on the host.
     """
 
@@ -130,18 +130,18 @@ class DeviceSubgraph:
 
 
 class PendingBatch(Protocol):
-    """A batch on its way."""
+    """A batch whose work is queued on a device."""
 
     def result(self) -> DeviceSubgraph:
-        """The batch. Waits for its sizes. Raises as `CudaKHopOp.__call__`."""
+        """Returns the batch. Waits for its sizes. Raises as `CudaKHopOp.__call__`."""
 
 
 # Entries of rows that are not there, in a device's memory.
 
 
 class DeviceExcluded:
-    """`kernels.excluded.ExcludedEntries` by edge type, copied for the current stream; for calls that are queued on it while this
-    object lives."""
+    """The `kernels.excluded.ExcludedEntries` by edge type, copied for the current stream, for calls that are queued on it while
+    this object lives."""
 
     def __init__(self, excluded: Mapping[int, ExcludedEntries], num_edge_types: int, kernels: Kernels) -> None:
         self._arrays: list[Tensor] = []
@@ -158,5 +158,5 @@ class DeviceExcluded:
         return self._kernels.put(np.frombuffer(self._table, dtype=np.int64))
 
     def address(self, edge_type: int = 0) -> int:
-        """Of the struct of an edge type; of the first, so also of the table."""
+        """Returns the address of the struct of an edge type; that of the first is also the address of the table."""
         return ctypes.addressof(self._table[edge_type])

@@ -1,4 +1,4 @@
-"""Random walks on a CUDA device, and what they visit most: the twin of `kernels.walks`."""
+"""Random walks on a CUDA device, and the nodes that they visit most: the twin of `kernels.walks`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from glt_lightning.kernels.walks import RuleStruct, WalkRule, Walks
 
 
 class DeviceWalks:
-    """`kernels.walks.Walks` in a device's memory.
+    """The twin of `kernels.walks.Walks` in a device's memory.
 
     Attributes:
-        roots, at, streams: int64 [n], as there; of the streams the bits.  step: int32 [n].  trace: int64 [n, length].
+        roots, at, streams: int64 [n], as in `Walks`; the streams by their bits.  step: int32 [n].  trace: int64 [n, length].
     """
 
     def __init__(
@@ -34,14 +34,14 @@ class DeviceWalks:
 
     @classmethod
     def begin(cls, rule: WalkRule, roots: Tensor, streams: Tensor, kernels: Kernels) -> DeviceWalks:
-        """Each at its root. roots, streams: int64 [n]."""
+        """Begins walks at their roots. roots, streams: int64 [n]."""
         trace = kernels.empty(len(roots), rule.length).fill_(-1)
         step = kernels.empty(len(roots), dtype=torch.int32).fill_(0)
         return cls(rule, roots, streams, roots.clone(), step, trace, kernels)
 
     @classmethod
     def put(cls, walks: Walks, kernels: Kernels) -> DeviceWalks:
-        """A copy of walks in the host's memory."""
+        """Copies walks from the host's memory to the device."""
         streams = walks.streams.view(np.int64)
         roots, bits, at, step, trace = (
             kernels.put(each) for each in (walks.roots, streams, walks.at, walks.step, walks.trace)
@@ -50,7 +50,7 @@ class DeviceWalks:
 
     @classmethod
     def joined(cls, pieces: Sequence[DeviceWalks]) -> DeviceWalks:
-        """All walks of some, which have one rule."""
+        """Joins walks, which have the same rule."""
         if len(pieces) == 1:
             return pieces[0]
         each = zip(*((p.roots, p.streams, p.at, p.step, p.trace) for p in pieces), strict=True)
@@ -61,8 +61,8 @@ class DeviceWalks:
         return len(self.roots)
 
     def advance(self, graph: DeviceGraph, error: Tensor, excluded: DeviceExcluded | None = None) -> None:
-        """Takes all on, until they end or stand at a node whose row the device does not have; one that restarts there stands at
-        its root. error: int64 [5], takes what `kernels.walks.Walks.advance` raises.  excluded: as there."""
+        """Takes all walks further, until they end or stand at a node whose row the device does not have; a walk that restarts
+        there stands at its root. error: int64 [5], receives the errors of `kernels.walks.Walks.advance`.  excluded: as there."""
         rule = self.rule
         struct = RuleStruct(self._edge_types.data_ptr(), len(rule.edge_types), rule.length, rule.restart, rule.ends)
         without = None if excluded is None else excluded.table
@@ -70,11 +70,11 @@ class DeviceWalks:
         self._kernels.run("glt_cuda_walk", graph.address, ctypes.addressof(struct), *arguments)
 
     def under_way(self) -> Tensor:
-        """Returns int64 [m]: those that have steps to take. Waits."""
+        """Returns int64 [m]: the walks that have steps to take. Waits for the device."""
         return torch.nonzero(self.step < self.rule.length).reshape(-1)
 
     def on_host(self, which: Tensor) -> Walks:
-        """A copy of some as they stand, of which the trace has what is yet to come. Waits."""
+        """Copies the state of some walks to the host, with an empty trace for their next steps. Waits for the device."""
         states = [
             each.index_select(0, which) for each in (self.roots, self.streams, self.at, self.step.to(torch.int64))
         ]
@@ -82,7 +82,7 @@ class DeviceWalks:
         return Walks(self.rule, roots, bits.view(np.uint64), at, step.astype(np.int32))
 
     def take(self, which: Tensor, further: Walks) -> None:
-        """What became of some that `on_host` gave."""
+        """Writes back the state of walks that `on_host` copied, with their further steps."""
         self.at.index_copy_(0, which, self._kernels.put(further.at))
         self.step.index_copy_(0, which, self._kernels.put(further.step))
         new = self._kernels.put(further.trace)
@@ -90,7 +90,8 @@ class DeviceWalks:
 
 
 def device_streams(uids: Tensor, walks: int, key: int, trees: Tensor | None, kernels: Kernels) -> Tensor:
-    """`kernels.walks.walk_streams`: int64 [n * walks], the bits. uids: int64 [n].  trees: int32 [n]."""
+    """Returns the streams of walks, as `kernels.walks.walk_streams`, by their bits, int64 [n * walks]. uids: int64 [n].  trees:
+    int32 [n]."""
     streams = kernels.empty(len(uids) * walks)
     kernels.run("glt_cuda_walk_streams", uids, trees, len(uids), walks, key, streams)
     return streams
@@ -98,8 +99,8 @@ def device_streams(uids: Tensor, walks: int, key: int, trees: Tensor | None, ker
 
 @dataclass(frozen=True)
 class Visited:
-    """The nodes that walks from some roots visit most: ids, visits, int64 [n, K], of which each row begins with ``counts``, int64
-    [n], that are there."""
+    """The nodes that walks from some roots visit most: ids, visits, int64 [n, K], of which the first ``counts``, int64 [n], of
+    each row are valid."""
 
     ids: Tensor
     visits: Tensor
@@ -107,13 +108,13 @@ class Visited:
 
     @classmethod
     def joined(cls, pieces: Sequence[Visited]) -> Visited:
-        """Of all roots, piece after piece."""
+        """Joins the visits of all roots, piece after piece."""
         columns = zip(*((p.ids, p.visits, p.counts) for p in pieces), strict=True)
         return cls(*map(torch.cat, columns)) if len(pieces) > 1 else pieces[0]
 
     def piece(self, rows: Tensor | None) -> Piece:
-        """As picks of a frontier, with the visits where others have edge rows. rows: positions of the roots in it; None: all are
-        roots. Does not wait."""
+        """Converts the visits to picks of a frontier, with the numbers of visits in place of edge rows. rows: positions of the
+        roots in the frontier; None: all its nodes are roots. Does not wait."""
         n, most = self.ids.shape
         offsets = self.counts.new_zeros(n + 1)
         torch.cumsum(self.counts, 0, out=offsets[1:])
@@ -128,9 +129,9 @@ class Visited:
 
 
 def most_visited(trace: Tensor, walks: int, every: int, most: int, roots: Tensor | None = None) -> Visited:
-    """`kernels.walks.count_visits` of a trace on a device. Does not wait.
+    """Counts visits of a trace on a device, as `kernels.walks.count_visits`. Does not wait.
 
-    Each root's visits are sorted by node, in a stable order: equal ones stand together, the first visit first.
+    Each root's visits are sorted by node with a stable sort: equal nodes stand together, the first visit first.
     """
     n, length = len(trace) // walks, trace.shape[1]
     size = walks * (length // every)

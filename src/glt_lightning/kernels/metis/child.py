@@ -22,7 +22,7 @@ _SEED, _UFACTOR, _NUM_OPTIONS = 8, 16, 40  # METIS_OPTION_SEED, METIS_OPTION_UFA
 def part_graph(library: str, addresses: dict[str, int | None], call: dict[str, int]) -> int:
     """Calls METIS and returns its status.
 
-    addresses: of the int64 arrays indptr [N + 1], neighbors [E], weights [N, C], edge_weights [E] or None, parts [N].
+    addresses: those of the int64 arrays indptr [N + 1], neighbors [E], weights [N, C], edge_weights [E] or None, parts [N].
     call: nodes N, columns C, parts, permille of imbalance, seed.
     """
     lib = ctypes.CDLL(library)

@@ -40,17 +40,17 @@ def _library() -> Path:
 
 
 class MetisGraph:
-    """A graph in memory that METIS's process reads, too: there is no other copy. Fill it, then `cut` it.
+    """A graph in memory that it shares with METIS's process, so that there is no second copy. Fill it, then `cut` it.
 
     weights: integers [N, C]: each column is balanced.
-    most_neighbors: room for so many; what is not used takes no memory.
+    most_neighbors: the capacity for neighbours; unused capacity takes no memory.
 
     Raises `NativeError` if METIS is not installed.
 
     Attributes:
         indptr: int64 [N + 1], to be filled.
-        neighbors: int64 [most_neighbors], to be filled from the start: both directions of each edge, no loops. What is
-            listed twice counts twice.
+        neighbors: int64 [most_neighbors], to be filled from the start: both directions of each edge, no loops. An edge that
+            is listed twice counts twice.
         edge_weights: int64 [most_neighbors], to be filled likewise with integers >= 1; None unless ``weighted``: all 1.
     """
 
@@ -106,7 +106,7 @@ class MetisGraph:
         return self._parts.astype(np.int32)
 
     def close(self) -> None:
-        """The memory is free when the arrays are gone, too. Safe to call twice."""
+        """Closes the memory, which is freed when the arrays are gone, too. Safe to call twice."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -136,7 +136,7 @@ def metis_parts(
     imbalance: float = 0.03,
     seed: int = 0,
 ) -> np.ndarray:
-    """Returns int32 [N]: the parts of a graph that is copied, for small ones; the arrays as in `MetisGraph`."""
+    """Partitions a small graph, of which it makes a copy. Returns int32 [N], the parts; the arrays are as in `MetisGraph`."""
     with MetisGraph(weights, len(neighbors), weighted=edge_weights is not None) as graph:
         graph.indptr[:], graph.neighbors[:] = indptr, neighbors
         if edge_weights is not None:

@@ -32,10 +32,11 @@ _MALLOC = {
 
 
 def call_metis(library: Path, fd: int, nbytes: int, offsets: Mapping[str, int | None], call: Mapping[str, int]) -> int:
-    """METIS's status. It reads and writes arrays in the memory ``fd``, as `metis_child.part_graph` names them.
+    """Calls METIS in a child process and returns its status. METIS reads and writes arrays in the memory ``fd``, at the offsets
+    that `metis.child.part_graph` names.
 
-    The child is gone when this returns or raises, and when this process ends.
-    Raises `PartitionError` when the child is killed, `NativeError` when it ends in another way.
+    The child has ended when this returns or raises, and ends with this process.
+    Raises `PartitionError` if the child is killed, `NativeError` if it ends in another way.
     """
     request = {"parent": os.getpid(), "library": str(library), "fd": fd, "bytes": nbytes}
     with _started(fd) as process:
