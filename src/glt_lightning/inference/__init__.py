@@ -4,10 +4,11 @@ A module offers its layers by the protocol `Layerwise`: ``num_layers`` and ``lay
 k for the seeds of a batch of one hop with all neighbours; or it has ``layerwise_layers``, as the ready models do, or is
 a model of PyG's `BasicGNN` family. `LayerwiseRun` goes through the layers: each rank computes the nodes of its parts in
 chunks, writes their rows into shared memory, or a scratch file, and the ranks wait for each other between layers. Rows
-of other hosts are fetched once per layer. A node with more edges than fit is computed in pieces (``convs.py``). Progress
-is marked on disk, so that a killed run goes on.
+of other hosts are fetched once per layer. A node with more edges than fit into memory at once is computed from some of its
+edges at a time (``convs.py``).
 
-The half that belongs to a Trainer (`predict_layerwise`, ``evaluation.mode: layerwise``) is in `glt_lightning.lightning`.
+The half that belongs to a Trainer (`predict_layerwise`, ``evaluation.mode: layerwise``), with the progress on disk from which
+a killed run goes on, is in `glt_lightning.lightning`.
 `rank_links` ranks links among all destinations.
 
 Runs in the ranks.

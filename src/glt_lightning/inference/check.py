@@ -1,4 +1,4 @@
-"""The self-check: some nodes computed layer by layer, and by the module's own forward pass."""
+"""The self-check of a module: compares some nodes computed layer by layer with the module's own forward pass."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _COARSE = {torch.bfloat16: 3e-2, torch.float16: 5e-3}
 def check_module(
     module: LayerwiseLayers, batch: Any, edge_types: Mapping[EdgeType, Sequence[str]], node_types: Sequence[str]
 ) -> bool:
-    """Compares both for the seeds of a sampled batch with as many hops as layers; False where the module has no forward pass.
+    """Compares a module's layers with its own forward pass, for the seeds of a sampled batch with as many hops as layers. Returns
+    False if the module has no forward pass.
 
-    edge_types: names of the attributes of edges.  Raises `DataError`, with both values, where they differ by more than rounding.
+    edge_types: names of the attributes of edges.  Raises `DataError`, with both values, if they differ by more than rounding.
     """
     expected = module.reference(batch)
     if expected is None:
@@ -34,7 +35,7 @@ def check_module(
 
 def _compare(name: str, found: Tensor, expected: Tensor, batch: Any) -> None:
     if not expected.is_floating_point():
-        return  # classes follow from values, and values that are nearly equal may be of other classes
+        return  # such as classes, which rounding may change where two scores are nearly equal
     if found.shape != expected.shape:
         raise DataError(
             f"layer-wise inference: self-check: {name!r}: the layers give {list(found.shape)}, the module's own forward pass "
@@ -57,7 +58,7 @@ def _compare(name: str, found: Tensor, expected: Tensor, batch: Any) -> None:
 def _by_layers(
     module: LayerwiseLayers, batch: Any, edge_types: Mapping[EdgeType, Sequence[str]], node_types: Sequence[str]
 ) -> dict[str, Tensor]:
-    """Columns of the seeds: each layer over the prefix of the batch that the later ones still need."""
+    """Computes the columns of the seeds, each layer over the prefix of the batch that the later layers need."""
     h, hs = module.embed(batch), []
     (output,) = [t for t in module.output_types if int(getattr(module.store(batch, t), "batch_size", 0) or 0)][:1]
     seeds = int(module.store(batch, output).batch_size)
@@ -82,7 +83,7 @@ def _by_layers(
 
 
 def _combined(module: LayerwiseLayers, k: int, kind: str, h: Tensor, batch: Any) -> Tensor:
-    """Outputs of a layer from the sum or the mean of the neighbours' rows, as a run computes them."""
+    """Computes a layer from the sum or the mean of the neighbours' rows, as a run does."""
     (src, dst), seeds = batch.edge_index, int(batch.batch_size)
     sums = h.new_zeros(seeds, h.size(1)).index_add_(0, dst, h[src])
     if kind == "mean":
@@ -97,7 +98,7 @@ def _prefix(
     counts: Mapping[str, Sequence[int]],
     edge_types: Mapping[EdgeType, Sequence[str]],
 ) -> Any:
-    """The first ``hops`` hops of a batch as one: all nodes but those of the last one are its seeds."""
+    """Makes a batch of one hop from the first ``hops`` hops of a batch; its seeds are all nodes but those of the last hop."""
     part = batch.clone()
     for edge_type, names in edge_types.items():
         store = part[edge_type] if module.typed else part

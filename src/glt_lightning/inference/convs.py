@@ -1,4 +1,4 @@
-"""The layers of PyG's `BasicGNN` family, one at a time over batches of one hop."""
+"""Layer-wise computation of PyG's `BasicGNN` family: one layer at a time, over batches of one hop."""
 
 from __future__ import annotations
 
@@ -48,8 +48,12 @@ def refuse_norms(module: nn.Module) -> None:
 
 
 class ConvLayers:
-    """One convolution after the other. gcn: whether GCN's normalisation adds loops, None without it; then it is computed with
-    the degrees in the whole graph.  loops: self-loops are to be added."""
+    """A list of convolutions, of which each is computed on its own.
+
+    gcn: True if GCN's normalisation adds self-loops, False if it does not, None for convolutions without it. It is computed
+    here, from degrees in the whole graph: in a batch of one hop the degrees of neighbours are wrong.
+    loops: self-loops are added before each convolution.  weight: the edge attribute that weighs edges; None: all weigh 1.
+    """
 
     def __init__(
         self,
@@ -68,27 +72,30 @@ class ConvLayers:
         self.aggregates = [each[0] if each else None for each in sums]
 
     def combine(self, k: int, h: Tensor, aggregated: Tensor) -> Tensor:
-        """The same as `run` from the aggregate of the neighbours' rows."""
+        """Computes the outputs of `run` from the aggregate of the neighbours' rows."""
         return run_aggregated(self._convs[k], h, aggregated)
 
     def gathers(self, k: int) -> bool:
-        """Tells whether there are `pieces`."""
+        """Tells whether `pieces` can compute convolution ``k``."""
         return gathers(self._convs[k])
 
     def pieces(
         self, k: int, own: Tensor, batch: Any, values: Tensor | None, after: Callable[[Tensor], Tensor]
     ) -> HubPieces:
-        """`run` for the only seed of a batch. own: [1, D], its row.  values: of the edges.  after: what follows."""
+        """Computes `run` for the only seed of a batch from some of its edges at a time.
+
+        own: [1, D], the row of the seed.  values: [E] or None, factors of the edges.  after: applied to the output.
+        """
         conv, at = self._convs[k], plain(batch.edge_index)[0]
         if self.degrees is not None:
             edges, values = gcn_edges(batch, self.degrees)
             at = edges[0]
         elif self._loops or (isinstance(conv, (GATConv, GATv2Conv)) and conv.add_self_loops):
-            at = torch.cat([at[at != 0], at.new_zeros(1)])
+            at = torch.cat([at[at != 0], at.new_zeros(1)])  # position 0 is the seed: one self-loop in place of its own
         return HubConv(gathering(conv, own), at, values, after)
 
     def run(self, k: int, h: Tensor, batch: Any, values: dict[str, Tensor]) -> Tensor:
-        """Outputs of the convolution for the seeds."""
+        """Computes the outputs of convolution ``k`` for the seeds."""
         conv, seeds, edges = self._convs[k], int(batch.batch_size), batch.edge_index
         if self.degrees is not None:
             edges, weights = gcn_edges(batch, self.degrees)
@@ -103,10 +110,11 @@ class ConvLayers:
 
 
 def gcn_edges(batch: Any, degrees: DegreeSpec) -> tuple[Tensor, Tensor]:
-    """Edges into the seeds, ascending in them, and GCN's factors, from the degrees in the whole graph."""
+    """Returns int64 [2, E], edges into the seeds sorted by seed, and float32 [E], GCN's factors from the degrees in the whole
+    graph (``batch.in_degree``)."""
     (row, col), seeds = batch.edge_index, int(batch.batch_size)
     weights = torch.ones_like(row, dtype=torch.float32)
-    fill = 1.0  # PyG pays regard to `improved` where edges have weights
+    fill = 1.0  # PyG ignores `improved` for edges without weights
     if degrees.weight is not None:
         weights, fill = batch[degrees.weight].flatten().float(), degrees.fill
     if degrees.loops:
@@ -183,7 +191,7 @@ class FamilyLayers:
 
 
 def after_conv(gnn: Any, k: int, x: Tensor) -> Tensor:
-    """What a model of the family does with the outputs of its convolution ``k``."""
+    """Applies the activation and the norm that follow convolution ``k`` of a model of the family."""
     if k == gnn.num_layers - 1 and gnn.jk_mode is None:
         return x
     if gnn.act is not None and gnn.act_first:
@@ -195,14 +203,15 @@ def after_conv(gnn: Any, k: int, x: Tensor) -> Tensor:
 
 
 def after_layers(gnn: Any, hs: Any) -> Tensor:
-    """What it does with the outputs of its layers."""
+    """Applies jumping knowledge and the last linear layer of a model of the family to the outputs of its layers."""
     x = gnn.jk(hs) if hasattr(gnn, "jk") else hs
     found: Tensor = gnn.lin(x) if hasattr(gnn, "lin") else x
     return found
 
 
 def _take_gcn(convs: Sequence[Any]) -> bool | None:
-    """Takes GCN's normalisation off copies of convolutions. Returns whether it adds self-loops; None where there is none."""
+    """Turns GCN's normalisation off in copies of convolutions. Returns True if it adds self-loops, False if it does not, None if
+    no convolution has it."""
     found = [conv for conv in convs if isinstance(conv, GCNConv) and conv.normalize]
     if not found:
         return None
@@ -229,9 +238,10 @@ def _form(conv: nn.Module, width: Any) -> Form | None:
 
 
 class HubConv:
-    """A convolution over the edges into one node. own: [1, D], the node's row.  after: what follows the convolution.
+    """A convolution over the edges into one node, some at a time.
 
-    at: int64 [E], positions of the sources of its edges.  values: [E], what the layer reads of each edge.
+    gathering: accumulates edges, see `gathering`.  at: int64 [E], positions of the sources of the edges.
+    values: [E], a factor of each edge; None: the convolution reads none.  after: applied to the output.
     """
 
     def __init__(
@@ -248,7 +258,10 @@ class HubConv:
 
 
 class HubTypes:
-    """One convolution for each edge type into a node, whose outputs are summed; or what they bring together, as one output."""
+    """Convolutions over the edges of several types into one node, some edges at a time.
+
+    gathering: one for each of ``sources``.  end: combines what they have accumulated to the output [1, D].
+    """
 
     def __init__(self, sources: Sequence[Sources], gathering: Sequence[Any], end: Callable[[], Tensor]) -> None:
         self.sources, self._gathering, self.end = sources, gathering, end
@@ -258,7 +271,7 @@ class HubTypes:
 
 
 def gathers(conv: Any) -> bool:
-    """Tells whether there is a `gathering` for a convolution."""
+    """Tells whether `gathering` supports a convolution."""
     if getattr(conv, "flow", None) != "source_to_target" or getattr(conv, "edge_dim", None) is not None:
         return False
     if type(conv) in (GATConv, GATv2Conv) or hasattr(conv, "gathering"):
@@ -267,9 +280,12 @@ def gathers(conv: Any) -> bool:
 
 
 def gathering(conv: Any, own: Tensor) -> Any:
-    """What `add`s the rows of the sources of a node's edges and at its `end` has the output [1, D] of a convolution. own: [1, D],
-    the row of the node. The edges are all that the layer reads: no loop is added or left out. A convolution of another class
-    has a method ``gathering(own)`` of its own."""
+    """Makes an accumulator for one node of a convolution: ``add`` takes rows of the sources of some of its edges, ``end`` returns
+    the output [1, D]. own: [1, D], the row of the node.
+
+    The caller adds self-loops to the edges or leaves them out; the accumulator does neither. A convolution of another class
+    provides one by a method ``gathering(own)``.
+    """
     if type(conv) is GATConv:
         return _GAT(conv, own)
     if type(conv) is GATv2Conv:
@@ -281,7 +297,7 @@ def gathering(conv: Any, own: Tensor) -> Any:
 
 
 class _Aggregated:
-    """GraphSAGE and GIN."""
+    """Accumulates the sum or the mean of GraphSAGE and GIN."""
 
     def __init__(self, conv: Any, own: Tensor) -> None:
         self._conv, self._own = conv, own
@@ -295,7 +311,7 @@ class _Aggregated:
 
 
 class _Weighted:
-    """GCN, with its factors as values; without values each is 1."""
+    """Accumulates the weighted sum of GCN; the values are its factors, 1 without values."""
 
     def __init__(self, conv: Any, own: Tensor) -> None:
         self._conv, self._sum = conv, RunningSum(own[0], mean=False)
@@ -309,7 +325,7 @@ class _Weighted:
 
 
 class _Attention:
-    """What GAT and GATv2 share."""
+    """The base of the accumulators of GAT and GATv2."""
 
     def __init__(self, conv: Any, own: Tensor) -> None:
         self._conv, self._own = conv, own
@@ -358,8 +374,8 @@ class _GATv2(_Attention):
 def find_layers(
     module: nn.Module, node_types: Sequence[str], edge_names: Mapping[Any, Sequence[str]], typed: bool
 ) -> LayerwiseLayers:
-    """The layers of a module, with its weights as they are now. edge_names: attributes of edges, by edge type.  typed: the graph
-    names its types, also where it has one.
+    """Finds the layers of a module, with its weights as they are now. edge_names: attributes of edges, by edge type.
+    typed: batches are by type, also in a graph with one node type.
 
     Raises `OptionError` for a module that offers none, or whose layers cannot be computed one after the other.
     """

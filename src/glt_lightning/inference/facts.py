@@ -1,4 +1,4 @@
-"""What has to be known of the graph before the first layer: numbers of edges, degrees, and which remote rows are read."""
+"""Facts of the graph that a run needs before the first layer: numbers of edges, degrees, and the remote rows that are read."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ from glt_lightning.tensors import DistGraph, RowSpace, SharedTable, SharedTables
 from glt_lightning.workers import once_per_host
 
 _UNKNOWN = 256  # rows of a batch while the numbers of their edges are not known
-_KNOWN = 1 << 16
+_KNOWN = 1 << 16  # rows of a batch where these are known, and chunks are cut by them
 Loaders = Callable[[RowSpec], Any]
 
 
 @dataclass(eq=False)
 class Facts:
-    """counts: (first row, edges into each row) of the parts of this host, by node type.  degrees: as a module asked
-    for them, of homogeneous graphs.  halos: int64 [n], remote rows that this host reads, by node type."""
+    """Numbers about the graph by which a run is planned.
+
+    counts: pairs (first row, edges into each row) of the parts of this host, by node type.  degrees: the degrees that a
+    module asks for, in homogeneous graphs.  halos: int64 [n], remote rows that this host reads, by node type.
+    """
 
     counts: dict[str, list[tuple[int, np.ndarray]]] = field(default_factory=dict)
     degrees: SharedTable | None = None
@@ -37,11 +40,11 @@ class Facts:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """Reads the graph for `Facts`, once; not at all where its parts are mapped here, all rows lie on this host, and no module
-    asks for degrees.
+    """Finds the `Facts` of a graph, by one pass over its edges. Without a pass if the graph's parts are mapped here, all rows lie
+    on this host, and the module asks for no degrees.
 
-    tables: for what the ranks of a host share.  degrees: that a module asks for.  weight_attr: as of loaders.  beat: hears of
-    each batch.
+    tables: hold what the ranks of a host share.  degrees: the degrees that the module asks for.  weight_attr: as in loaders.
+    most_edges: edges of a chunk.  beat: called with text for each batch, see `Marks.beat`.
     """
 
     graph: DistGraph
@@ -53,7 +56,7 @@ class Reading:
     beat: Callable[[str], object]
 
     def find(self) -> Facts:
-        """A collective call."""
+        """Reads the graph. A collective call."""
         spaces = [self.graph.space(t, "node") for t in self.graph.node_types]
         several, facts = self.tables.homes.num_hosts > 1, Facts()
         needed = self._shared_masks(spaces) if several else None
@@ -74,7 +77,7 @@ class Reading:
         return facts
 
     def _read(self, space: RowSpace, facts: Facts, needed: SharedArrays | None) -> None:
-        """Counts the edges of one type's rows, sums their degrees, and notes their sources."""
+        """Counts the edges of one type's rows, sums their degrees, and marks their sources in ``needed``."""
         mapped = self._mapped_counts(space)
         known = all(json.loads(text) for text in self.tables.ranks.exchange(json.dumps(mapped is not None)))
         count = self.tables.create(TableSpec(space, "int64", (), f"layerwise/edges/{space.label}"))
@@ -92,7 +95,7 @@ class Reading:
         count.close()
 
     def _batches(self, space: RowSpace, chunks: np.ndarray) -> Iterator[Any]:
-        """This rank's share."""
+        """Yields batches of this rank's share of the chunks."""
         homes = self.tables.homes
         ranks = homes.ranks_of(homes.host)
         mine = share_of(chunks, ranks.index(homes.rank), len(ranks))
@@ -126,10 +129,10 @@ class Reading:
             table.own[at] = degrees_in(batch, len(store.row), self.degrees)[:seeds].numpy()
         for node_type in self.graph.node_types if needed is not None else ():
             rows = (batch[node_type] if typed else batch).row.cpu().numpy()
-            needed.arrays[node_type][rows] = 1  # type: ignore[union-attr]  # of all ranks of the host the same value
+            needed.arrays[node_type][rows] = 1  # type: ignore[union-attr]  # no lock: all ranks store the same value
 
     def _mapped_counts(self, space: RowSpace) -> np.ndarray | None:
-        """Edges into each row of this host, of all edge types; None where this process does not map all of them."""
+        """Returns int64 [n]: edges of all types into each row of this host; None if this process does not map all its parts."""
         pieces = [np.empty(0, dtype=np.int64)]
         for part in self.tables.homes.parts_at(self.tables.homes.host):
             found = self.graph.edges_into(space, part)
@@ -139,7 +142,7 @@ class Reading:
         return np.concatenate(pieces)
 
     def _shared_masks(self, spaces: list[RowSpace]) -> SharedArrays:
-        """A mask over the rows of each type, shared by the ranks of this host."""
+        """Makes a mask over the rows of each type, shared by the ranks of this host."""
         made: list[SharedArrays] = []
 
         def make(_sharing: int) -> str:
@@ -175,5 +178,5 @@ def degrees_in(batch: Any, num_nodes: int, wanted: DegreeSpec) -> Tensor:
 
 
 def _parts(count: SharedTable) -> list[tuple[int, np.ndarray]]:
-    """(first row, edges into each row) of the parts of this host."""
+    """Pairs (first row, int64 [n] edges into each row) of the parts of this host."""
     return [(each.first, count.own[each.begin : each.begin + each.count]) for each in count.own_parts]

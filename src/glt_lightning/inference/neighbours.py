@@ -21,11 +21,12 @@ _NO_FAISS = (
 def nearest(
     rows: np.ndarray, queries: np.ndarray, k: int, *, metric: str = "cosine", index: str = "exact"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(positions int64 [Q, k] of the nearest of rows [N, D] to queries [Q, D], nearest first; float32 [Q, k], how near they are).
+    """Finds the nearest of rows [N, D] to each of queries [Q, D]. Returns their positions int64 [Q, k], nearest first, and
+    float32 [Q, k], the values of the metric.
 
-    metric: ``cosine`` or ``dot``, of which greater is nearer, or ``l2``, the Euclidean distance.  index: ``exact`` looks at all
-    rows; ``hnsw`` at a graph of them, which is faster for many queries and misses a few.
-    Raises `OptionError` for other words, and where faiss is not installed; `DataError` for values that are no numbers.
+    metric: ``cosine`` or ``dot``, of which greater is nearer, or ``l2``, the Euclidean distance.  index: ``exact`` compares all
+    rows; ``hnsw`` searches a graph of them, which is faster for many queries and misses a few rows.
+    Raises `OptionError` for another metric or index, and if faiss is not installed; `DataError` for values that are no numbers.
     """
     one_of("metric", metric, METRICS)
     one_of("index", index, INDEXES)

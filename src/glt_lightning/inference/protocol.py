@@ -1,4 +1,4 @@
-"""What a module offers so that its layers can be computed one after the other over the whole graph."""
+"""The protocol of modules whose layers can be computed one after the other over the whole graph."""
 
 from __future__ import annotations
 
@@ -16,44 +16,47 @@ Rows: TypeAlias = Tensor | Mapping[str, Tensor]  # by node type in a typed graph
 
 
 class Layerwise(Protocol):
-    """A module whose layer k + 1 reads of a node's neighbours nothing but their outputs of layer k.
+    """A module whose layer k + 1 reads only the outputs of layer k of a node and its neighbours.
 
     Further members are optional:
 
-    * ``embed(batch)``: inputs of layer 0, a row for each node of the batch; in a typed graph by node type. Without it ``x``.
-    * ``head(hs)``, in a typed graph ``head(hs, node_type)``: what is written of some nodes: a tensor, as column ``embedding``,
-      or columns by name. hs: their outputs of the last layer; of all layers, where ``keep`` is ``"all"`` (jumping knowledge).
-      Without it the last outputs.
+    * ``embed(batch)``: returns the inputs of layer 0, a row for each node of the batch; in a typed graph by node type. Default:
+      ``x``.
+    * ``head(hs)``, in a typed graph ``head(hs, node_type)``: returns the columns that are written for some nodes: a tensor, as
+      column ``embedding``, or columns by name. hs: the outputs of the last layer, or of all layers if ``keep`` is ``"all"``
+      (jumping knowledge). Default: the outputs of the last layer.
     * ``keep``: ``"last"`` or ``"all"``.
-    * ``reference(batch)``: the same of the seeds of a batch of as many hops as layers, for the self-check. Without it
+    * ``reference(batch)``: returns the columns of the seeds of a batch with as many hops as layers, for the self-check. Default:
       ``forward(batch)``.
     * ``degrees``: a `DegreeSpec`, for layers that read the degrees of neighbours: batches then have ``in_degree``, float [N].
-    * ``aggregates``: for each layer ``"sum"`` or ``"mean"``, where all that it reads of a node's neighbours is the sum or mean of
-      their rows, else None; and ``combine(k, h, aggregated)``, its outputs from the rows of some nodes and these. Sums are
-      then read straight from the outputs of the layer before, so that a node may have any number of edges. Not in typed graphs.
-    * ``gathers(k, node_type)``: whether layer k of a node can be computed from some of its edges at a time, and
-      ``pieces(k, own, batch, node_type)``, a `HubPieces` that does it. own: [1, D], the node's own row; batch: of this node
-      alone. A node may then have more edges than are computed together.
-    * ``answer(hs)``: what the module's own call of ``forward(batch)`` gets where all outputs are known already
-      (``evaluation.mode: layerwise``). hs: as for ``head``; in a typed graph by node type. Without it the column ``embedding`` of
-      ``head``.
-    * ``targets(k)``: in a typed graph the node types of which layer k makes rows; those of other types stay as they are.
-    * ``output_types``: in a typed graph the node types of which rows are written.
-    * ``input_types``: in a typed graph the node types that ``embed`` gives rows of.
+    * ``aggregates``: for each layer ``"sum"`` or ``"mean"`` if it reads only the sum or mean of the neighbours' rows, else None;
+      and ``combine(k, h, aggregated)``, which returns a layer's outputs from the rows of some nodes and these aggregates. Sums
+      are then read from the outputs of the layer before without a copy of each neighbour's row, so that a node may have any
+      number of edges. Not in typed graphs.
+    * ``gathers(k, node_type)``: True if layer k of a node can be computed from some of its edges at a time; and
+      ``pieces(k, own, batch, node_type)``, which returns a `HubPieces` that does so. own: [1, D], the node's own row; batch: of
+      this node alone. A node may then have more edges than are computed together.
+    * ``answer(hs)``: returns the result of the module's own call of ``forward(batch)`` when all outputs are known already
+      (``evaluation.mode: layerwise``). hs: as for ``head``; in a typed graph by node type. Default: the column
+      ``embedding`` of ``head``.
+    * ``targets(k)``: in a typed graph the node types whose rows layer k makes; rows of other types are passed on unchanged.
+    * ``output_types``: in a typed graph the node types whose rows are written.
+    * ``input_types``: in a typed graph the node types for which ``embed`` returns rows.
     """
 
     num_layers: int
 
     def layer(self, k: int, h: Any, batch: Any) -> Any:
-        """Outputs of layer ``k`` for the seeds of a batch of one hop with all neighbours. h: rows of all its nodes, the seeds
-        first; in a typed graph by node type, as are the outputs."""
+        """Computes layer ``k`` for the seeds of a batch of one hop with all neighbours. h: rows of all its nodes, seeds first; in
+        a typed graph by node type, as are the outputs."""
 
 
 @dataclass(frozen=True)
 class DegreeSpec:
-    """The sum of the weights of a node's incoming edges. weight: an edge attribute; None: every edge weighs 1.
+    """A definition of degrees: the sum of the weights of a node's incoming edges. weight: an edge attribute; None: every edge
+    weighs 1.
 
-    loops: as GCN counts: a node has one edge to itself, of the weight that it has in the graph, else ``fill``.
+    loops: count one edge from each node to itself, as GCN does: with the weight of that edge in the graph, else ``fill``.
     """
 
     weight: str | None = None
@@ -62,8 +65,9 @@ class DegreeSpec:
 
 
 class LayerwiseLayers:
-    """A `Layerwise` module with all members, the optional ones at their defaults. types: node types of the graph.  typed: it has
-    several node or edge types."""
+    """A `Layerwise` module with all members: the optional ones that it lacks have their defaults.
+
+    types: node types of the graph.  typed: the graph has several node or edge types."""
 
     def __init__(self, given: Any, types: Sequence[str], typed: bool) -> None:
         self.given, self.typed, self._types = given, typed, list(types)
@@ -76,7 +80,7 @@ class LayerwiseLayers:
         self.input_types: list[str] = list(getattr(given, "input_types", None) or types)
 
     def targets(self, k: int) -> list[str]:
-        """Node types of which layer k makes rows, in the order of the graph's."""
+        """The node types whose rows layer k makes, in the order of the graph's."""
         choose = getattr(self.given, "targets", None)
         if not self.typed or choose is None:
             return self._types
@@ -84,7 +88,7 @@ class LayerwiseLayers:
         return [t for t in self._types if t in chosen]
 
     def rows_of(self, k: int) -> list[str]:
-        """`targets`, and ``input_types`` for `EMBED`."""
+        """The node types whose rows layer k makes; for `EMBED` those of the inputs."""
         return self.input_types if k == EMBED else self.targets(k)
 
     def embed(self, batch: Any) -> dict[str, Tensor]:
@@ -102,17 +106,18 @@ class LayerwiseLayers:
         return found
 
     def gathers(self, k: int, node_type: str) -> bool:
-        """Tells whether `pieces` computes layer k of a node of a type."""
+        """Tells whether `pieces` can compute layer k of nodes of a type."""
         found = getattr(self.given, "gathers", None)
         return found is not None and bool(found(k, node_type))
 
     def pieces(self, k: int, own: Tensor, batch: Any, node_type: str) -> HubPieces:
-        """own: [1, D], the row of the only seed of a batch."""
+        """Computes layer k of the only seed of a batch from some of its edges at a time. own: [1, D], the row of the seed."""
         found: HubPieces = self.given.pieces(k, own, batch, node_type)
         return found
 
     def head(self, hs: Sequence[Tensor], node_type: str) -> dict[str, Tensor]:
-        """Columns. hs: as ``keep`` says, of nodes of a type."""
+        """Returns the columns that are written for nodes of a type. hs: their outputs of the last layer, or of all layers if the
+        module keeps all."""
         head = getattr(self.given, "head", None)
         found: Any = list(hs) if self.keep_all else hs[-1]
         if head is not None:
@@ -121,12 +126,13 @@ class LayerwiseLayers:
 
     @property
     def asked(self) -> tuple[Any, str]:
-        """(object, name of its method) that the module calls for the outputs of a batch's seeds."""
+        """The object, and the name of its method, that the module calls for the outputs of a batch's seeds."""
         found: tuple[Any, str] = getattr(self.given, "asked", (self.given, "forward"))
         return found
 
     def answer(self, hs: Mapping[str, Sequence[Tensor]]) -> Any:
-        """What that method returns. hs: as ``keep`` says, of the nodes of a batch, by node type."""
+        """Returns the result of the method `asked` from outputs that are known. hs: as in `head`, of the nodes of a batch, by
+        node type."""
         answer = getattr(self.given, "answer", None)
         if answer is not None:
             each = {t: list(rows) if self.keep_all else rows[-1] for t, rows in hs.items()}
@@ -137,13 +143,13 @@ class LayerwiseLayers:
         return found if len(some) > 1 else found[some[0]]
 
     def check_call(self, batch: Any, arguments: Sequence[Any]) -> None:
-        """Raises where that method is called with something else than the batch's own."""
+        """Raises if the method `asked` is called with arguments other than the batch's own."""
         check = getattr(self.given, "check_call", None)
         if check is not None:
             check(batch, arguments)
 
     def reference(self, batch: Any) -> dict[str, Tensor] | None:
-        """Columns of the seeds of a batch of all hops, computed as the module does; None where it cannot."""
+        """Computes the columns of the seeds of a batch of all hops by the module's own forward pass; None if it has none."""
         compute = getattr(self.given, "reference", None) or self.given
         if not callable(compute):
             return None
@@ -162,25 +168,25 @@ class LayerwiseLayers:
 
 @dataclass(frozen=True)
 class Sources:
-    """Where edges into a node begin. node_type: in a homogeneous graph the empty text.  at: int64 [E], positions among the nodes
-    of the batch."""
+    """The sources of edges into a node. node_type: the empty text in a homogeneous graph.  at: int64 [E], positions among the
+    nodes of the batch."""
 
     node_type: str
     at: Tensor
 
 
 class HubPieces(Protocol):
-    """A layer of one node. `add` gets all its edges, a piece at a time, then `end` is called."""
+    """The computation of a layer for one node. `add` is called with all its edges, a piece at a time, then `end`."""
 
     @property
     def sources(self) -> Sequence[Sources]:
-        """Of its edges, one entry for each edge type."""
+        """The sources of the node's edges, one entry for each edge type."""
 
     def add(self, number: int, rows: Tensor, piece: slice) -> None:
-        """rows: [n, D], of the sources ``piece`` of entry ``number``."""
+        """Adds edges. rows: [n, D], the rows of the sources ``piece`` of entry ``number`` of `sources`."""
 
     def end(self) -> Tensor:
-        """[1, D], the output of the node."""
+        """Returns [1, D], the output of the node."""
 
 
 class RunningSum:
@@ -190,19 +196,19 @@ class RunningSum:
         self._mean, self._count, self._sum = mean, 0, torch.zeros_like(like)
 
     def add(self, rows: Tensor) -> None:
-        """rows: [n, ...]."""
+        """Adds rows [n, ...]."""
         self._sum, self._count = self._sum + rows.sum(0), self._count + len(rows)
 
     def value(self) -> Tensor:
-        """[...]."""
+        """Returns the sum or mean [...] of all rows."""
         return self._sum / max(1, self._count) if self._mean else self._sum
 
 
 class RunningSoftmax:
-    """The sum of rows, weighted by the softmax of their scores, which all rows together have: 0 without rows.
+    """The sum of rows, weighted by the softmax of the scores of all rows: 0 without rows.
 
-    What was added is scaled down when a larger score comes (Milakov and Gimelshein, Online normalizer calculation for softmax,
-    2018).
+    The running sum is scaled down when a larger score arrives (Milakov and Gimelshein, Online normalizer calculation for
+    softmax, 2018).
 
     >>> found = RunningSoftmax(heads=1, like=torch.zeros(2))
     >>> for score, row in ((1000.0, [1.0, 0.0]), (1000.0, [0.0, 1.0])):
@@ -218,7 +224,7 @@ class RunningSoftmax:
         self._sum = like.new_zeros(heads, len(like))
 
     def add(self, scores: Tensor, rows: Tensor) -> None:
-        """scores: [n, H].  rows: [n, H, C]."""
+        """Adds rows [n, H, C] with scores [n, H]."""
         if not len(scores):
             return
         most = torch.maximum(self._most, scores.amax(0))
@@ -228,5 +234,5 @@ class RunningSoftmax:
         self._most = most
 
     def value(self) -> Tensor:
-        """[H, C]."""
+        """Returns the weighted sum [H, C]."""
         return self._sum / (self._total[:, None] + 1e-16)  # as PyG's softmax

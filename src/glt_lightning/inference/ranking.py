@@ -1,4 +1,4 @@
-"""Links ranked against all destinations, by the metrics of PyG."""
+"""Ranking of links against all destinations, measured by the metrics of PyG."""
 
 from __future__ import annotations
 
@@ -36,25 +36,26 @@ def rank_links(
     score: Callable[[Tensor, Tensor], Tensor] | None = None,
     device: torch.device | str = "cpu",
 ) -> dict[str, float]:
-    """Ranks, for each source of some edges, all destinations by their scores, and measures where its edges are in this order.
+    """Ranks, for each source of some edges, all destinations by their scores, and measures the ranks of its edges.
 
-    Nothing is sampled: a metric does not depend on a number of negatives, as drawn ones make it. Scores are made in pieces,
-    so that memory does not grow with the graph.
+    No negatives are sampled, on whose number a metric would depend. Scores are made in pieces, so that memory does not grow
+    with the graph.
 
     Args:
         source: float [N, D], embeddings of the source type by the user's ids, as `read_embeddings` gives them.
-        destination: float [M, D], of the destination type; of a graph with one node type the same.
-        edges: int [2, E], those to predict, in the user's ids.
-        known: int [2, K], edges that are left out of the ranking, such as those of training. An edge to predict stays.
+        destination: float [M, D], embeddings of the destination type; in a graph with one node type the same array.
+        edges: int [2, E], the edges to predict, in the user's ids.
+        known: int [2, K], edges that are left out of the ranking, such as those of training. An edge to predict is never left
+            out.
         metrics: NAME@K: ``hits`` (share of sources with an edge among the first K), ``mrr``, ``ndcg``, ``map``, ``precision``,
             ``recall``, ``f1``; PyG's LinkPred metrics.
         score: Scores [S, M] of S sources with all destinations, such as ``model.decoder.all_pairs`` of a `LinkPredictor`; None:
             inner products.
-        device: Where scores are made.
+        device: Device that computes the scores.
 
     Raises:
-        OptionError: For a metric that there is not.
-        DataError: For edges of nodes that there are not.
+        OptionError: For an unknown metric.
+        DataError: For edges of nodes that do not exist.
 
     Example:
         >>> rows = np.eye(4, dtype=np.float32)[[0, 1, 0, 1]]
@@ -77,7 +78,7 @@ def rank_links(
 
 
 def ranking_metric(name: str) -> Any:
-    """PyG's metric of a NAME@K. Raises `OptionError` for one that there is not."""
+    """Makes PyG's metric of a NAME@K. Raises `OptionError` for an unknown one."""
     kind, _, k = str(name).partition("@")
     if kind not in _METRICS or not k.isdigit() or not int(k):
         raise OptionError(
@@ -88,8 +89,10 @@ def ranking_metric(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Ranks destinations in pieces. source, destination: embeddings of ids int64 [n].  count: of destinations.  score: of all
-    pairs of some sources and destinations."""
+    """Ranks destinations in pieces.
+
+    source, destination: return the embeddings of ids int64 [n].  count: number of destinations.
+    score: returns the scores of all pairs of some sources and destinations."""
 
     source: Callable[[np.ndarray], Tensor]
     destination: Callable[[np.ndarray], Tensor]
@@ -97,7 +100,7 @@ class Ranking:
     score: Callable[[Tensor, Tensor], Tensor]
 
     def update(self, metrics: Iterable[Any], edges: np.ndarray, known: np.ndarray) -> None:
-        """Adds the sources of edges int64 [2, E] to metrics. known: int64 [2, K], those that are left out."""
+        """Updates metrics with the ranking of each source of edges int64 [2, E]. known: int64 [2, K], edges that are left out."""
         metrics, sources = list(metrics), np.unique(edges[0])
         most = min(self.count, max((metric.k for metric in metrics), default=1))
         by_source = [pairs[:, np.argsort(pairs[0], kind="stable")] for pairs in (edges, known)]
@@ -132,13 +135,13 @@ def _products(rows: Tensor, others: Tensor) -> Tensor:
 
 
 def _of_destinations(pairs: np.ndarray, begin: int, count: int, device: torch.device) -> Tensor:
-    """[2, n]: those of a range of destinations, by position in it."""
+    """Returns int64 [2, n]: the pairs whose destination is in a range, by position in it."""
     here = (pairs[1] >= begin) & (pairs[1] < begin + count)
     return torch.from_numpy(np.stack([pairs[0][here], pairs[1][here] - begin])).to(device)
 
 
 def _checked(name: str, pairs: np.ndarray, sources: int, destinations: int) -> np.ndarray:
-    """Returns int64 [2, E], without repeated edges."""
+    """Returns int64 [2, E]: the pairs without repetitions. Raises `DataError` for another shape, or ids out of range."""
     found = np.asarray(pairs)
     if found.ndim != 2 or len(found) != 2:
         raise DataError(f"rank_links: {name}: expected [2, E], got {list(found.shape)}.")
@@ -151,7 +154,7 @@ def _checked(name: str, pairs: np.ndarray, sources: int, destinations: int) -> n
 
 
 def _of_sources(pairs: np.ndarray, sources: np.ndarray) -> np.ndarray:
-    """[2, n]: the pairs of some sources, by position in these. pairs: ascending in their sources, as these are."""
+    """Returns int64 [2, n]: the pairs of some sources, by position in these. Pairs and sources ascend by source."""
     at = np.minimum(np.searchsorted(sources, pairs[0]), len(sources) - 1)
     here = sources[at] == pairs[0]
     return np.stack([at[here], pairs[1][here]])

@@ -1,4 +1,4 @@
-"""How wide the outputs of layers are, and how much of the disk they take: known before the first layer is computed."""
+"""Planning of memory and disk for a run: row shapes of all layers, and the most bytes of files, before the first layer."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ _NO_ROWS = (1,)
 
 
 def shapes_of(module: LayerwiseLayers, batch_of: Callable[[str, int], Any], ranks: Ranks) -> Shapes:
-    """Row shapes of all layers' outputs, and of the inputs of the first: each layer computes one node. A collective call.
+    """Finds the row shapes of all layers' outputs and of the inputs of the first, by computing one node in each layer. A
+    collective call.
 
-    batch_of: a batch of one node of a type, with so many hops; None where this host has no node of the type.
-    Raises `DataError` where a layer gives something else than a row.
+    batch_of: returns a batch of one node of a type, with so many hops; None if this host has no node of the type.
+    Raises `DataError` if a layer returns anything but a row for each seed.
     """
     shapes: dict[tuple[int, str], tuple[int, ...]] = {}
     inputs: dict[str, tuple[int, ...]] = {}
@@ -57,7 +58,7 @@ def shapes_of(module: LayerwiseLayers, batch_of: Callable[[str, int], Any], rank
 
 
 def one_row(found: Mapping[str, Tensor], node_type: str, seeds: int, k: int) -> Tensor:
-    """What a layer has computed for the seeds of a type. Raises `DataError` unless it is a row for each."""
+    """Returns a layer's outputs for the seeds of a type. Raises `DataError` unless they are a row for each seed."""
     out = found.get(node_type)
     if out is None or len(out) != seeds:
         text = f"the inputs of {node_type!r}" if k == EMBED else f"layer {k} of {node_type!r}"
@@ -79,13 +80,13 @@ class _Held:
 
 @dataclass
 class Room:
-    """The bytes of the tables that a run makes, in the order in which it makes and drops them.
+    """A simulation of the tables that a run makes and drops, which finds how many bytes it needs.
 
-    rows, halo: of this host, by node type.  limit: bytes of memory, of which others take ``taken``.  keep_outputs: those of
-    the last layer stay.  ranks: hosts agree on what lies in files.
+    rows, halo: numbers of rows of this host, by node type.  limit: bytes of memory, of which other tables take ``taken``.
+    keep_outputs: outputs of the last layer are kept.  ranks: exchanges which tables lie in files; all hosts choose the same.
 
     Attributes:
-        disk: The most bytes of files at one time.
+        disk: The most bytes of files that exist at one time.
     """
 
     module: LayerwiseLayers
@@ -102,7 +103,7 @@ class Room:
     _disk: int = 0
 
     def __post_init__(self) -> None:
-        """A collective call."""
+        """Simulates the run. A collective call."""
         written: dict[str, _Held] = {}
         last = self.module.num_layers - 1
         for k in range(EMBED, last + 1):
@@ -137,7 +138,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Hub:
-    """A node with more edges than are computed together. node: the user's id."""
+    """A high-degree node: one with more edges than are computed together. node: the user's id."""
 
     node_type: str
     node: int
@@ -145,9 +146,9 @@ class Hub:
 
 
 def require_pieces(module: LayerwiseLayers, hub: Hub, most_edges: int, row: int, memory: int, dtype: str) -> None:
-    """Raises `OptionError` where a layer reads the rows of all edges of a node at once, and these do not fit in ``memory`` bytes.
+    """Raises `OptionError` if a layer reads the rows of all edges of a node at once, and these exceed ``memory`` bytes.
 
-    row: bytes.  dtype: in which outputs are kept.
+    row: bytes of a row.  dtype: of stored outputs; only float32 is summed where it lies.
     """
     if hub.edges * row <= memory:
         return
@@ -163,12 +164,12 @@ def require_pieces(module: LayerwiseLayers, hub: Hub, most_edges: int, row: int,
 
 
 def widest(shapes: Shapes) -> int:
-    """Bytes of the widest row, as layers compute with it."""
+    """Bytes of the widest row in float32, in which layers compute."""
     return 4 * max(int(np.prod(shape)) for shape in shapes.values())
 
 
 def require_disk(folder: Path, needed: int, memory: int) -> None:
-    """Raises `OptionError` for a scratch folder without room for so many bytes. memory: that the run may take besides."""
+    """Raises `OptionError` if a scratch folder has fewer free bytes than ``needed``. memory: bytes of memory, for the message."""
     if not needed:
         return
     advice = "Set layerwise.scratch to a folder on a larger disk, free some space, or raise layerwise.memory."

@@ -1,4 +1,4 @@
-"""A run over all nodes: which batches there are, in which order, and where the outputs of layers lie."""
+"""A run over all nodes: plans its batches, computes them in order, and keeps the outputs of layers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _PIECE_BYTES = 16 << 20  # of those of a piece of a node's edges, of which a lay
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """The batches of one layer, or of the inputs of the first, for one node type. chunks: of this rank."""
+    """The batches of one layer, or of the inputs of the first, for one node type. chunks: int64 [C, 2], row ranges of this
+    rank."""
 
     layer: int
     space: RowSpace
@@ -41,11 +42,11 @@ class Step:
 
     @property
     def num_rows(self) -> int:
-        """Of this rank."""
+        """Number of rows that this rank computes."""
         return int((self.chunks[:, 1] - self.chunks[:, 0]).sum())
 
     def rows_in(self, number: int) -> int:
-        """Rows of a batch of this rank."""
+        """Number of rows of batch ``number`` of this rank; 0 behind the last."""
         return int(self.chunks[number, 1] - self.chunks[number, 0]) if number < len(self.chunks) else 0
 
     @property
@@ -69,16 +70,16 @@ class Step:
 class LayerwiseRun:
     """Computes a module's layers over a graph, one after the other. All ranks construct theirs at the same time. Close it.
 
-    Each rank iterates a loader for each of ``steps`` and gives every batch to `take`, which returns columns of the seeds where
-    the step is the last of their type, and else None.
+    Each rank iterates a loader for each of ``steps`` and passes every batch to `take`, which returns columns of the seeds if
+    the step is the last of their type, else None.
 
-    module: the layers.  graph: of the job.  make_loader: makes the loader of some rows.  marks: how ranks wait for each other.
-    folder: for scratch files.  weight_attr: as of loaders.  threads: that gather rows together.
-    keep_outputs: `take` returns nothing, and after the last step any rank reads `outputs` of any rows.
-    prepare: moves a batch to the device that computes.
+    module: the layers.  graph: the graph of the job.  make_loader: makes the loader of some rows.
+    marks: synchronises the ranks.  folder: place of scratch files.  weight_attr: as in loaders.
+    threads: number of threads that gather rows.  prepare: moves a batch to the device that computes.
+    keep_outputs: `take` returns None, and after the last step any rank may read `outputs` of any rows.
 
-    Raises `OptionError` where the outputs of the layers do not fit on the disk, or the edges of a node in memory. By its methods
-    `PeerError` where another rank fails, `DataError` for outputs that do not fit.
+    Raises `OptionError` if the outputs of the layers do not fit on the disk, or the edges of a node in memory. Its methods raise
+    `PeerError` if another rank fails, `DataError` for outputs of a wrong shape.
     """
 
     def __init__(
@@ -116,21 +117,21 @@ class LayerwiseRun:
         disk, limit = self._room(shapes).disk, self._memory
 
         def require() -> None:
-            for hub in self._hubs():
-                require_pieces(module, hub, self._most_edges, widest(shapes), limit, options.dtype)
+            for node in self._largest_nodes():
+                require_pieces(module, node, self._most_edges, widest(shapes), limit, options.dtype)
             require_disk(folder, disk, limit)
 
         on_all_or_none(ranks, require, lambda _: None)
         self.steps = self._plan()
 
     def _last_layer(self, node_type: str) -> int:
-        """The last layer that makes rows of a type; its inputs are its outputs where none does."""
+        """The last layer that makes rows of a type; `EMBED` if none does, so that its inputs are its outputs."""
         return max((k for k in range(self.module.num_layers) if node_type in self.module.targets(k)), default=EMBED)
 
     # Before the first layer
 
     def _one(self, node_type: str, hops: int, prepare: Callable[[Any], Any]) -> Any:
-        """A batch of a node of this host, one with few edges; None where it has none."""
+        """Loads a batch of one node of this host, one with few edges; None if the host has no node of the type."""
         rows = [first + np.arange(len(counts)) for first, counts in self.facts.counts[node_type]]
         if not rows or not len(at := np.concatenate(rows)):
             return None
@@ -144,13 +145,13 @@ class LayerwiseRun:
         return prepare(batch)
 
     def _edges_at_once(self, shapes: Mapping[Any, tuple[int, ...]]) -> int:
-        """How many edges are computed together: fewer where layers make their rows."""
+        """Number of edges that are computed together. Layers that copy the row of each edge get fewer, to bound their memory."""
         if self.module.aggregates and all(self.module.aggregates) and self.options.dtype == "float32":
             return self.options.most_edges
         return min(self.options.most_edges, max(1, _ROWS_BYTES // widest(shapes)))
 
-    def _hubs(self) -> Iterator[Hub]:
-        """Of each part and type, the node of this host with the most edges, if these are more than are computed together."""
+    def _largest_nodes(self) -> Iterator[Hub]:
+        """Yields the node with the most edges of each part and type of this host, if they exceed those computed together."""
         for t, parts in self.facts.counts.items():
             for first, counts in parts:
                 if (edges := int(counts.max(initial=0))) > self._most_edges:
@@ -158,11 +159,11 @@ class LayerwiseRun:
 
     @property
     def _memory(self) -> int:
-        """Bytes that the outputs of layers may take on this host, with the other tables."""
+        """Bytes of memory that the outputs of layers and all other tables may take on this host."""
         return min(self.options.memory_bytes, self._tables.options.limit_bytes)
 
     def _room(self, shapes: Mapping[Any, tuple[int, ...]]) -> Room:
-        """A collective call."""
+        """Plans memory and disk of the run. A collective call."""
         homes, types = self._tables.homes, self.facts.counts
         own = {t: sum(each.count for each in own_parts(self._graph.space(t, "node"), homes)) for t in types}
         halo = {t: len(rows) for t, rows in self.facts.halos.items()}
@@ -186,11 +187,11 @@ class LayerwiseRun:
         ]
 
     def loaders(self) -> list[Any]:
-        """One for each of ``steps``."""
+        """Makes the loaders, one for each of ``steps``."""
         return [self._make_loader(step.spec(self._weight_attr)) for step in self.steps]
 
     def take(self, number: int, batch: Any, *, last: bool) -> dict[str, Tensor] | None:
-        """Computes a batch of step ``number``. last: of this rank's in this step."""
+        """Computes a batch of step ``number``. last: it is the last one of this rank in this step."""
         step = self.steps[number]
         if number != self._step:
             self._begin(number)
@@ -203,16 +204,18 @@ class LayerwiseRun:
         if out is not None and not self._keep_outputs and step.layer == self._last.get(step.node_type):
             columns = self._columns(step, rows, out)
         if last and number + 1 == len(self.steps):
-            self.marks.exchange("done")  # before collective calls of torch, which have time-outs
+            self.marks.exchange(
+                "done"
+            )  # waits as long as others progress; collective calls of torch, which follow, time out
         return columns
 
     def _begin(self, number: int) -> None:
-        """Before the first batch of a step."""
+        """Begins a step: if it is the first one of a layer, its inputs become the outputs that all ranks have written."""
         step, before = self.steps[number], self.steps[self._step] if number else None
         self._step = number
         if before is None or before.layer == step.layer:
             return
-        self.marks.exchange(step.text)  # from here on, all ranks have written what this layer reads
+        self.marks.exchange(step.text)  # returns when all ranks have written what this layer reads
         for node_type, table in self._written.items():
             old = self._inputs.pop(node_type, None)
             if old is not None and self.module.keep_all and old.layer > EMBED:
@@ -232,7 +235,7 @@ class LayerwiseRun:
         return fetch_halo(self._tables, table, halo, on_disk, self.marks.beat)
 
     def _on_disk(self, nbytes: int) -> bool:
-        """Tells whether so many bytes more are more than this host may have in memory."""
+        """Tells whether ``nbytes`` more would exceed the memory that tables may take on this host."""
         return self._tables.nbytes + nbytes > self._memory
 
     # A batch
@@ -242,7 +245,7 @@ class LayerwiseRun:
         return _numpy(store.row[: int(store.batch_size)])
 
     def _compute(self, step: Step, batch: Any, seeds: int) -> Tensor:
-        """[S, ...] of the seeds."""
+        """Returns [S, ...]: the outputs of the seeds."""
         if step.layer == EMBED:
             found = self.module.embed(batch)
         else:
@@ -251,7 +254,7 @@ class LayerwiseRun:
             aggregate = self.module.aggregates[step.layer]
             if aggregate is not None and self._may_sum(batch):
                 return self._sum(step, aggregate, batch, seeds)
-            if seeds == 1 and self._is_hub(step, batch):
+            if seeds == 1 and self._needs_pieces(step, batch):
                 return self._in_pieces(step, batch)
             h = {t: self._read(each.rows, self.module.store(batch, t).row) for t, each in self._inputs.items()}
             found = self.module.layer(step.layer, h, batch)
@@ -260,15 +263,14 @@ class LayerwiseRun:
             self._dtype = out.dtype
         return out
 
-    def _is_hub(self, step: Step, batch: Any) -> bool:
-        """Tells whether the only seed has more edges than are computed together, and the layer needs no more than some at a
-        time."""
+    def _needs_pieces(self, step: Step, batch: Any) -> bool:
+        """Tells whether the only seed has more edges than are computed together, and the layer can be computed in pieces."""
         types = [batch[e].edge_index for e in self._graph.edge_types] if self.module.typed else [batch.edge_index]
         edges = sum(each.size(1) for each in types)
         return edges > self._most_edges and self.module.gathers(step.layer, step.node_type)
 
     def _in_pieces(self, step: Step, batch: Any) -> Tensor:
-        """[1, D] of the only seed: the rows of its edges are read a piece at a time."""
+        """Returns [1, D]: the output of the only seed, for which the rows of its edges are read a piece at a time."""
         own = self.module.store(batch, step.node_type).row[:1]
         read = self._inputs[step.node_type].rows
         pieces = self.module.pieces(step.layer, self._read(read, own), batch, step.node_type)
@@ -283,13 +285,13 @@ class LayerwiseRun:
         return pieces.end()
 
     def _may_sum(self, batch: Any) -> bool:
-        """Tells whether rows are summed where they lie. A GPU sums its copy of them, unless a node has too many edges for
-        that."""
+        """Tells whether rows are summed in the table, without a copy. A GPU sums its own copy, unless a node has too many edges
+        for that."""
         whole = self.options.dtype == "float32" and self._dtype == torch.float32
         return whole and (is_host(batch.row.device) or batch.edge_index.size(1) > self._most_edges)
 
     def _sum(self, step: Step, kind: str, batch: Any, seeds: int) -> Tensor:
-        """Outputs of a layer that reads a sum of rows: no row of a neighbour is copied."""
+        """Computes a layer that reads only a sum of rows, without a copy of the neighbours' rows."""
         rows, device = self._inputs[step.node_type].rows, batch.row.device
         values = rows.sum(
             _numpy(batch.row), _numpy(batch.edge_index), seeds, mean=kind == "mean", threads=self._threads
@@ -301,7 +303,7 @@ class LayerwiseRun:
         return torch.from_numpy(rows.read(_numpy(at), self._threads)).to(at.device).to(self._dtype)
 
     def _write(self, step: Step, rows: np.ndarray, out: Tensor | None) -> None:
-        """Stores the outputs of rows of this host; no other rank writes to these."""
+        """Stores the outputs of rows of this host. No lock is needed: no other rank writes to these rows."""
         table = self._written.get(step.node_type)
         if table is None:
             table = self._written[step.node_type] = self._create(step, out)
@@ -310,7 +312,7 @@ class LayerwiseRun:
             table.own[begin : begin + len(rows)] = _numpy(out.float() if out.dtype == torch.bfloat16 else out)
 
     def _create(self, step: Step, out: Tensor | None) -> SharedTable:
-        """The table of a step's outputs. A collective call; ranks without rows hear its width from the other ranks."""
+        """Makes the table of a step's outputs. A collective call; ranks without rows get the row shape from the others."""
         shapes = [
             json.loads(text) for text in self.marks.exchange(json.dumps(None if out is None else [*out.shape[1:]]))
         ]
@@ -322,7 +324,7 @@ class LayerwiseRun:
         return self._tables.create(TableSpec(step.space, self.options.dtype, shape, name, storage=storage))
 
     def _columns(self, step: Step, rows: np.ndarray, out: Tensor) -> dict[str, Tensor]:
-        """What is written of the seeds."""
+        """Computes the columns that are written for the seeds."""
         hs = [out]
         if self.module.keep_all:
             held = self._inputs.get(step.node_type)
@@ -335,7 +337,8 @@ class LayerwiseRun:
     # Outputs that are kept
 
     def outputs(self, rows: Tensor, node_type: str) -> list[Tensor]:
-        """Those of rows int64 [n] of any host, on the device of these: of the last layer; of all where the module keeps all."""
+        """Reads the outputs of rows int64 [n] of any host, on the device of ``rows``: of the last layer, or of all layers if the
+        module keeps all."""
         held = self._inputs.get(node_type)
         tables = [each.table for each in self._kept.get(node_type, ())]
         if held is not None and (held.layer > EMBED or self._last[node_type] == EMBED):
@@ -347,12 +350,12 @@ class LayerwiseRun:
         return [torch.from_numpy(each.read(at)).to(rows.device).to(self._dtype) for each in chosen]
 
     def release(self) -> None:
-        """Lets go of outputs when no rank reads them any more. A collective call."""
+        """Drops the outputs when no rank reads them any more. A collective call."""
         self.marks.exchange("read")
         self._drop()
 
     def restart(self, module: LayerwiseLayers) -> None:
-        """Begins the steps once more, after `release`, with a module of the same form."""
+        """Prepares another pass over the steps, after `release`, with a module of the same form."""
         self.module, self._step = module, -1
 
     def _drop(self) -> None:
@@ -366,7 +369,7 @@ class LayerwiseRun:
         self._inputs, self._kept, self._written = {}, {}, {}
 
     def close(self) -> None:
-        """This rank lets go of all rows. Safe to call twice."""
+        """Closes this rank's view of all rows. Safe to call twice."""
         self._drop()
         if self._degrees is not None:
             self._degrees.close()
@@ -381,7 +384,7 @@ class _Outputs:
 
 
 def is_host(device: torch.device) -> bool:
-    """Tells whether the device that computes reads the memory where rows lie."""
+    """Tells whether ``device`` is the CPU, which reads tables without a copy."""
     return device.type == "cpu"
 
 

@@ -1,4 +1,4 @@
-"""Outputs of a layer: of the rows of this host, and of those remote rows that its next layer reads."""
+"""Outputs of a layer, of this host's rows and of the remote rows that the next layer reads; and how ranks wait for them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LayerRows:
         self._shards = Shards([self.table.own, *remote])
 
     def read(self, rows: np.ndarray, threads: int = 1) -> np.ndarray:
-        """Values of rows of this host and of its halo."""
+        """Copies the values of rows int64 [n] of this host or its halo."""
         return self._shards.gather(self.places(rows), threads=threads)
 
     def sum(self, rows: np.ndarray, edges: np.ndarray, count: int, *, mean: bool, threads: int = 1) -> np.ndarray:
@@ -50,7 +50,7 @@ class LayerRows:
         return self._shards.gather_sum(self.places(rows), src, dst, out, mean=mean, threads=threads)
 
     def places(self, rows: np.ndarray) -> np.ndarray:
-        """Returns int64 [n]: where rows lie: in the memory of this host, or behind it in the halo."""
+        """Returns int64 [n]: the positions of rows in the memory of this host, with the halo behind it."""
         if not len(self.halo):
             return self.table.position(rows)
         at = np.searchsorted(self.halo, rows)
@@ -60,7 +60,7 @@ class LayerRows:
         return places
 
     def close(self) -> None:
-        """This rank lets go of the rows. Safe to call twice."""
+        """Closes this rank's view of the rows. Safe to call twice."""
         del self._shards
         self._shards = Shards([np.empty((0, 1), dtype=np.float32)])
         self.table.close()
@@ -71,7 +71,7 @@ class LayerRows:
 
 @dataclass
 class HaloTraffic:
-    """What has been fetched from other hosts. rows, nbytes: by layer and node type; of this rank, which fetches for its host."""
+    """Counts of rows and bytes that this rank has fetched from other hosts, for all ranks of its host; by layer and node type."""
 
     rows: dict[tuple[int, str], int] = field(default_factory=dict)
     nbytes: dict[tuple[int, str], int] = field(default_factory=dict)
@@ -84,11 +84,11 @@ def fetch_halo(
     on_disk: bool,
     beat: Callable[[str], object],
 ) -> tuple[LayerRows, int]:
-    """(the table with the remote rows that this host reads, how many of them this rank has fetched). Each of them crosses the
-    network once, in the order of rows. A collective call.
+    """Fetches the remote rows that this host reads. Returns the table with these rows, and how many this rank has fetched. Each
+    row crosses the network once per host, in the order of rows. A collective call.
 
-    on_disk: their values lie in a file without a name, not in memory.  beat: hears of each piece.
-    Raises `PeerError`, on all ranks, where another host does not answer.
+    on_disk: their values lie in a file without a name, not in memory.  beat: called with text for each piece.
+    Raises `PeerError`, on all ranks, if another host does not answer.
     """
     if tables.homes.num_hosts == 1:
         return LayerRows(table, halo), 0
@@ -125,17 +125,17 @@ def halo_of(needed: np.ndarray, bounds: np.ndarray, own_parts: Sequence[int]) ->
     return np.flatnonzero(needed)
 
 
-# What ranks tell each other between layers: posted and looked up, since collective calls time out where parts are skewed.
+# Synchronisation between layers. Ranks poll a key-value store: collective calls would time out where parts are skewed.
 
 
-_LOOK_S = (0.002, 0.1)  # first and longest pause between two looks
+_LOOK_S = (0.002, 0.1)  # first and longest pause between two polls
 
 
-_BEAT_S = 1.0
+_BEAT_S = 1.0  # least time between two heartbeats: each is a request to rank 0
 
 
 class Board(Protocol):
-    """Where texts are posted: a store of torch, or anything like it. Keys are unknown until they are set."""
+    """A key-value store, such as those of torch. Keys are unknown until they are set."""
 
     def set(self, key: str, value: str) -> object: ...
 
@@ -149,9 +149,8 @@ class Board(Protocol):
 class Marks:
     """Exchanges texts among ranks in rounds. A rank waits for another as long as that one shows progress.
 
-    board: the same for all ranks, and of this run alone.  wait_s: how long a rank that is waited for may show none.
-
-    Raises by `exchange` `PeerError`, which names the rank.
+    board: the store, the same for all ranks, and used by this run alone; None for one rank.
+    wait_s: seconds without progress of another rank after which `exchange` raises `PeerError`, which names it.
     """
 
     def __init__(
@@ -171,7 +170,7 @@ class Marks:
         self._doing = "starting"
 
     def exchange(self, text: str) -> list[str]:
-        """The texts of all ranks, in rank order; all ranks call it equally often."""
+        """Returns the texts of all ranks, in rank order. A collective call."""
         if self._board is None:
             return [text]
         number, self._round = self._round, self._round + 1
@@ -215,7 +214,7 @@ class Marks:
                     f"rank {rank} has made no progress for {self.wait_s:g} s, last while {doing}; rank {self.rank} waits for it "
                     f"after {self._doing}. See the messages of rank {rank}; if it only is slow, lower layerwise.batch_size."
                 )
-            self.beat(self._doing)  # who waits for this rank learns that it lives
+            self.beat(self._doing)  # a third rank may wait for this one, and must not take it for stopped
             self._sleep(pause)
             pause = min(2 * pause, _LOOK_S[1])
         return board.get(key).decode()
@@ -225,7 +224,8 @@ class Marks:
 
 
 def cut(degrees: np.ndarray, batch_size: int, most_edges: int) -> np.ndarray:
-    """Ranges of rows, int64 [C, 2]: at most ``batch_size`` rows and ``most_edges`` edges in each, where no single row has more.
+    """Cuts rows into ranges, int64 [C, 2], of at most ``batch_size`` rows and ``most_edges`` edges; a row with more edges is a
+    range of its own.
 
     degrees: int64 [N], edges into each row.
 
@@ -244,12 +244,13 @@ def cut(degrees: np.ndarray, batch_size: int, most_edges: int) -> np.ndarray:
 
 
 def chunks_of(parts: Sequence[tuple[int, np.ndarray]], batch_size: int, most_edges: int) -> np.ndarray:
-    """The chunks of all parts of a host. parts: (first row, degrees) of each. No chunk has rows of two parts: so chunks do
-    not depend on which parts a host has."""
+    """Returns int64 [C, 2]: the chunks of all parts of a host. parts: (first row, degrees) of each. No chunk has rows of two
+    parts, so that chunks do not depend on which parts a host has."""
     pieces = [first + cut(degrees, batch_size, most_edges) for first, degrees in parts]
     return np.concatenate([np.empty((0, 2), dtype=np.int64), *pieces])
 
 
 def share_of(chunks: np.ndarray, turn: int, ranks: int) -> np.ndarray:
-    """Those of local rank ``turn`` of ``ranks``. Rows lie hottest first, so ranges next to each other go to different ranks."""
+    """Returns the chunks of local rank ``turn`` of ``ranks``: every ``ranks``-th one, since rows lie hottest first and a
+    contiguous share would give one rank most of the work."""
     return np.ascontiguousarray(chunks[turn::ranks])

@@ -1,7 +1,7 @@
 """Ready LightningModules: `GraphSAGE`, `NodePredictor` and `LinkPredictor`, with encoders of PyG's convolutions,
 decoders and metrics.
 
-They use the faces of the rooms as a user's module does. Runs in the ranks.
+They use only the public names of the other packages, as a user's module does. Runs in the ranks.
 
 Example:
     >>> from glt_lightning.models import GraphSAGE

@@ -17,8 +17,8 @@ NumCategories = list[int] | dict[str, list[int]] | None
 class CodeEmbedding(nn.Module):
     """The sum of one learned vector per column of codes.
 
-    A linear layer over the one-hot form of the columns gives the same sum. Code 0 means a value that no row had when the
-    codes were made, so its vector is not trained then: it starts as zeros, and such a value adds nothing.
+    A linear layer over the one-hot form of the columns gives the same sum. Code 0 stands for values that no row had when the
+    codes were made. No training row has it, so its vector starts as zeros and stays so: such a value adds nothing.
 
     num_categories: number of codes of each column, C numbers.
     """
@@ -34,7 +34,7 @@ class CodeEmbedding(nn.Module):
         self.columns = nn.ModuleList(tables)
 
     def forward(self, node_type: NodeType, store: Any) -> Tensor:
-        """Float [N, width] of the codes [N, C] in ``store``."""
+        """Returns float [N, width], the sums for the codes [N, C] in ``store``."""
         codes = store.get(CODES)
         if codes is None or codes.dim() != 2 or codes.size(1) != len(self.columns):
             found = "there are none" if codes is None else f"got {list(codes.shape)}"
@@ -46,7 +46,7 @@ class CodeEmbedding(nn.Module):
 
 
 def categories_of(num_categories: NumCategories, node_type: NodeType) -> list[int]:
-    """Those of one node type; empty for a type without codes."""
+    """The numbers of codes of one node type's columns; empty for a type without codes."""
     if isinstance(num_categories, Mapping):
         return list(num_categories.get(node_type) or [])
     return list(num_categories or [])

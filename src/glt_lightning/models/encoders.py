@@ -1,4 +1,4 @@
-"""From the name of a GNN of PyG to a module that embeds a batch's seeds."""
+"""Encoders: modules that embed a batch's seeds, made by the name of a GNN of PyG."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class EncoderShape:
     in_channels: width of ``x``, None for nodes without it; per node type in a heterogeneous graph, as is ``num_nodes``.
     metadata: node and edge types of a heterogeneous graph.  target_type: node type of its seeds, or several.
     num_categories: number of codes of each column of ``x_codes``, per node type in a heterogeneous graph.
-    node_embedding: as of `NodeEncoder`.
+    node_embedding: as in `NodeEncoder`.
     """
 
     in_channels: Any
@@ -95,7 +95,8 @@ class EncoderShape:
 
 
 def make_encoder(name: str, options: Mapping[str, Any], shape: EncoderShape) -> nn.Module:
-    """A module that maps a batch to embeddings [S, hidden_channels] of its S seeds. Raises `OptionError` for a wrong name."""
+    """Makes a module that maps a batch to embeddings [S, hidden_channels] of its S seeds. Raises `OptionError` for an unknown
+    name, or options that do not fit."""
     known = [*sorted(FAMILY), *_TYPED, *conv_names()]
     if name not in known:
         near = difflib.get_close_matches(str(name), known, n=2, cutoff=0.5)
@@ -157,7 +158,7 @@ def _heterogeneous(name: str, options: Mapping[str, Any], shape: EncoderShape) -
 
 
 class FamilyEncoder(HomogeneousGNN):
-    """A model of PyG's `BasicGNN` family."""
+    """The encoder of a model of PyG's `BasicGNN` family."""
 
     def __init__(self, name: str, options: Mapping[str, Any], shape: EncoderShape) -> None:
         width = shape.hidden_channels
@@ -180,7 +181,7 @@ class FamilyEncoder(HomogeneousGNN):
 
 
 class ConvStack(nn.Module):
-    """Convolutions one after another; ``with_type`` gives them the edge attribute ``edge_type`` as well."""
+    """The encoder of a stack of convolutions. with_type: they also take the edge attribute ``edge_type``."""
 
     def __init__(self, convs: list[nn.Module], shape: EncoderShape, *, with_type: bool = False) -> None:
         super().__init__()

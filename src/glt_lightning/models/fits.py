@@ -1,4 +1,4 @@
-"""Whether a model was built for the graph that it is trained or evaluated on."""
+"""Checks that a model was built for the graph that it is trained or evaluated on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def require_same_inputs(trainer: Any, in_channels: Any, num_categories: Any) -> 
 
 
 def one_type(target_type: str | list[str] | None) -> str | None:
-    """The node type whose labels a module predicts. Raises `OptionError` for several."""
+    """The node type whose labels a module predicts; None in a homogeneous graph. Raises `OptionError` for several."""
     if target_type is None or isinstance(target_type, str):
         return target_type
     if len(target_type) == 1:

@@ -48,7 +48,7 @@ _PNA = {"aggregators": ["mean", "min", "max", "std"], "scalers": ["identity", "a
 
 
 def family_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of a class of the family as it takes them: `PNA` wants the degrees that it is scaled by as a tensor."""
+    """Converts options to arguments of a class of the family: `PNA` takes the histogram of degrees as a tensor."""
     refuse_cached(name, options)
     if name != "PNA":
         return dict(options)
@@ -64,7 +64,7 @@ def family_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def errors_of_pyg(given: str) -> Iterator[None]:
-    """Raises `OptionError` that begins with what was ``given`` for any error of PyG, which does not document its own."""
+    """Turns any error of PyG, which documents none, into an `OptionError` whose text begins with ``given``."""
     try:
         yield
     except GLTError:
@@ -81,9 +81,9 @@ def gnn_class(name: str) -> type[Any]:
 
 
 def num_seeds(store: Any) -> int:
-    """Seeds of one node type in a batch: in a batch of edges, which has no ``batch_size``, the ends of the edges.
+    """Number of seeds of one node type in a batch. In a batch of edges, which has no ``batch_size``, these are the edges' ends.
 
-    Raises `DataError` where they are not the first nodes."""
+    Raises `DataError` if they are not the first nodes."""
     if "root_n_id" in store:
         raise DataError(
             "ptr: the seeds of these batches are at root_n_id, and the built-in modules take the first nodes. Remove "
@@ -97,7 +97,7 @@ def num_seeds(store: Any) -> int:
 
 
 class HomogeneousGNN(nn.Module):
-    """Logits of a batch's seeds by a PyG model; nodes without features get a learned embedding.
+    """Computes logits of a batch's seeds by a PyG model. Nodes without features get a learned embedding.
 
     in_channels: width of ``x``; None learns an embedding for each of ``num_nodes`` nodes.
     num_categories: number of codes of each column of ``x_codes``; their vectors are added to the projected features.
@@ -135,7 +135,7 @@ class HomogeneousGNN(nn.Module):
         self.takes_aggregates = aggregates_of(self.gnn.convs[0]) if as_given else ()
 
     def forward(self, batch: Data) -> Tensor:
-        """Logits [S, C] of the S seeds."""
+        """Returns logits [S, C] of the S seeds."""
         x = self.encoder("node", batch)
         layout = layout_of({NODE: batch}, {EDGE: batch}, {NODE: len(x)})
         edge_index = layout.edges[EDGE]
@@ -167,16 +167,16 @@ class HomogeneousGNN(nn.Module):
         return dropout(x if act is None else act(x))
 
     def _edges(self, edge_index: Tensor, weights: dict[str, Tensor], size: LayerSize) -> tuple[Tensor, ...]:
-        """The edges that lead to the destinations, and their weights."""
+        """Returns the edges that lead to the destinations, which come first, and their weights."""
         needed = size.edges + (size.destinations if self.gcn_loops else 0)
         return edge_index[:, :needed], *(weight[:needed] for weight in weights.values())
 
 
 class HeterogeneousEncoder(nn.Module):
-    """Embeddings of a batch's seeds by layers over the edge types.
+    """Computes embeddings of a batch's seeds by layers over the edge types.
 
-    Each node type is projected to ``hidden_channels`` (or has a learned embedding). A layer is made for the edge types that
-    can still reach the seeds alone, so that every parameter gets a gradient, as DDP wants it.
+    Each node type is projected to ``hidden_channels`` (or has a learned embedding). A layer has only the edge types that can
+    still reach the seeds, so that every parameter gets a gradient, which DDP requires.
 
     target_type: node type of the seeds, or several.
     make_layer: makes the layer of some edge types. A layer has ``edge_types``, those edge types, and ``activate``, whether
@@ -223,11 +223,11 @@ class HeterogeneousEncoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, batch: HeteroData) -> Tensor:
-        """Embeddings [S, hidden_channels] of the S seeds of the first target type."""
+        """Returns embeddings [S, hidden_channels] of the S seeds of the first target type."""
         return self.embed(batch)[self.target_types[0]]
 
     def embed(self, batch: HeteroData) -> dict[NodeType, Tensor]:
-        """Embeddings [S, hidden_channels] of the seeds of each target type."""
+        """Returns embeddings [S, hidden_channels] of the seeds of each target type."""
         x = {t: encoder(t, batch[t]) for t, encoder in self.encoders.items()}
         layout = layout_of(
             {t: batch[t] for t in x}, {e: batch[e] for e in self.edge_types}, {t: len(rows) for t, rows in x.items()}
@@ -249,7 +249,7 @@ class HeterogeneousEncoder(nn.Module):
 
 
 class HeterogeneousGNN(HeterogeneousEncoder):
-    """Logits of a batch's seeds by one convolution per layer and edge type."""
+    """Computes logits of a batch's seeds by one convolution per layer and edge type."""
 
     def __init__(
         self,
@@ -274,7 +274,7 @@ class HeterogeneousGNN(HeterogeneousEncoder):
 
 
 class EdgeTypeLayer(nn.Module):
-    """One convolution for each of some edge types; a node sums what they bring it, as in PyG's ``to_hetero``.
+    """A layer with one convolution for each of some edge types, whose outputs are summed per node, as in PyG's ``to_hetero``.
 
     make_conv: makes a convolution between two sets of nodes, [N_src, width] and [N_dst, width] -> [N_dst, width].
     """
@@ -289,7 +289,7 @@ class EdgeTypeLayer(nn.Module):
     def forward(
         self, x: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor], destinations: dict[NodeType, int]
     ) -> dict[NodeType, Tensor]:
-        """x: float [N, width] per node type.  Returns [destinations, width] for the types that any edge type leads to."""
+        """Returns [destinations, width] for the node types that any edge type leads to. x: float [N, width] per node type."""
         sums: dict[NodeType, Tensor] = {}
         for edge_type, conv in zip(self.edge_types, self.convs, strict=True):
             src, _, dst = edge_type
@@ -299,8 +299,8 @@ class EdgeTypeLayer(nn.Module):
 
 
 class NodeEncoder(nn.Module):
-    """From what a batch holds of a node type to float [N, width]: its features, projected or not, plus the vectors of
-    its codes; an embedding of each node where it has neither.
+    """Computes the inputs [N, width] of the first layer for a node type: its features, projected or not, plus the vectors of its
+    codes; for a type with neither, a learned embedding of each node.
 
     node_embedding: ``dense``: a parameter with a row for each node, on every rank; ``sparse``: a `DistEmbedding`.
     of: the node type, in a heterogeneous graph."""
@@ -355,7 +355,7 @@ class NodeEncoder(nn.Module):
 
 
 def edge_type_conv(name: str, width: int, dropout: float, options: Mapping[str, Any]) -> nn.Module:
-    """The convolution of a PyG model between two sets of nodes, [N_src, width] and [N_dst, width] -> [N_dst, width]."""
+    """Makes the convolution of a PyG model between two sets of nodes: [N_src, width] and [N_dst, width] -> [N_dst, width]."""
     if name in ("GCN", "PNA"):
         raise OptionError(
             f"model: {name} does not support edges between two node types; use GraphSAGE, GAT, GIN or EdgeCNN."
@@ -370,9 +370,10 @@ def edge_type_conv(name: str, width: int, dropout: float, options: Mapping[str, 
 def find_forms(
     name: str, convs: Iterable[nn.Module], widths: Sequence[int], options: Mapping[str, Any]
 ) -> list[Form] | None:
-    """How each layer is run on the prefix of a batch that it needs; None, with a line in the log, where it needs the whole.
+    """Finds the form in which each layer runs on the prefix of a batch that it needs. Returns None, with a line in the log, if a
+    layer needs the whole batch.
 
-    Norms average over all nodes of the batch, and jumping knowledge wants all layers for the same nodes.
+    Norms average over all nodes of the batch, and jumping knowledge needs all layers for the same nodes.
     """
     reason = next((f"{key}: {options[key]}" for key in ("norm", "jk") if options.get(key) is not None), None)
     if reason is None:

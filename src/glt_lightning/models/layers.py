@@ -1,4 +1,4 @@
-"""Convolutions of PyG by name."""
+"""Convolutions of PyG, made by name, and those that run in another way here: `HGTConv` and `RGCNConv`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from glt_lightning.loader import fuse_layers, plain
 
 
 def conv_names() -> list[str]:
-    """The convolutions of PyG that can be made by name."""
+    """Names of the convolutions of PyG that `make_conv` may make."""
     return [name for name in pyg_convs.__all__ if name.endswith("Conv")]
 
 
 def make_conv(name: str, width: int, options: Mapping[str, Any], *, two_types: bool) -> nn.Module:
-    """A convolution of PyG, [N, width] -> [N, width]; with ``two_types`` from nodes [N_src, width] to nodes [N_dst, width].
+    """Makes a convolution of PyG, [N, width] -> [N, width]; with ``two_types`` from nodes [N_src, width] to nodes [N_dst, width].
 
     Raises `OptionError` for one that needs more than x and edge_index, which is detected by running it once.
     """
@@ -53,7 +53,7 @@ def make_conv(name: str, width: int, options: Mapping[str, Any], *, two_types: b
 
 
 def refuse_cached(name: str, options: Mapping[str, Any]) -> None:
-    """Raises `OptionError` for ``cached``, with which PyG keeps the edges that a layer is given first."""
+    """Raises `OptionError` for ``cached``, with which PyG keeps the edges of a layer's first call for all later ones."""
     if options.get("cached"):
         raise OptionError(
             f"{name}: cached: expected false, got {options['cached']!r}: PyG would use the edges of the first batch for all "
@@ -72,7 +72,7 @@ def _try(conv: nn.Module, width: int, two_types: bool) -> None:
 
 
 def made(name: str, kind: type[MessagePassing], *arguments: Any, **options: Any) -> Any:
-    """A convolution of PyG. Raises `OptionError` for arguments that it refuses."""
+    """Constructs a convolution of PyG. Raises `OptionError` for arguments that it refuses."""
     try:
         return kind(*arguments, **options)
     except (TypeError, ValueError, AssertionError, ZeroDivisionError) as error:
@@ -85,9 +85,9 @@ def made(name: str, kind: type[MessagePassing], *arguments: Any, **options: Any)
 class HGTLayer(nn.Module):
     """PyG's `HGTConv` over some edge types: attention with matrices for each node type and edge type.
 
-    Its messages and parameters are PyG's. Its ``forward`` is not called: that reads numbers of rows from tensors, at which
-    `torch.compile` breaks, copies every row several times to multiply it with the matrix of its edge type, and knows no
-    destinations. Here each edge type's matrix is multiplied with that of the node type first.
+    Its messages and parameters are PyG's. PyG's ``forward`` is not called: it reads numbers of rows from tensors, at which
+    `torch.compile` breaks, copies every row several times to multiply it with the matrix of its edge type, and computes all
+    nodes, not only the destinations. Here each edge type's matrix is multiplied with that of the node type first.
     """
 
     activate = False  # the convolution has its own
@@ -111,19 +111,20 @@ class HGTLayer(nn.Module):
         return out
 
     def mixed(self, node_type: NodeType, sent: Tensor, rows: Tensor) -> Tensor:
-        """Outputs of nodes of a type from what their edges bring them and their own rows, [D, width] each."""
+        """Returns the outputs [D, width] of nodes of a type, from the attention over their edges and their own rows, both
+        [D, width]."""
         share = self.conv.skip[node_type].sigmoid()
         return share * self.conv.out_lin.lins[node_type](functional.gelu(sent)) + (1 - share) * rows
 
     def queries(self, node_type: NodeType, rows: Tensor) -> Tensor:
-        """[D, width] of nodes of a type."""
+        """Returns the queries [D, width] of nodes of a type."""
         lin = self.conv.kqv_lin.lins[node_type]
         return functional.linear(rows, lin.weight.tensor_split(3)[1], lin.bias.tensor_split(3)[1])
 
     def _attend(
         self, node_type: NodeType, rows: Tensor, x: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor]
     ) -> Tensor:
-        """What the edges into the nodes of a type bring them, [D, width]."""
+        """Returns [D, width]: the attention of the nodes of a type over the edges of all types into them."""
         into = [e for e in self.edge_types if e[2] == node_type]
         keys, values = zip(*(self.keys_and_values(e, x[e[0]]) for e in into), strict=True)
         shape = (-1, self.conv.heads, self.conv.out_channels // self.conv.heads)
@@ -140,7 +141,7 @@ class HGTLayer(nn.Module):
         return sent
 
     def keys_and_values(self, edge_type: EdgeType, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values [S, width] of the sources of an edge type."""
+        """Returns the keys and the values [S, width] of the sources of an edge type."""
         conv, lin = self.conv, self.conv.kqv_lin.lins[edge_type[0]]
         heads, width, number = conv.heads, conv.out_channels // conv.heads, self.edge_types.index(edge_type)
         of_nodes = torch.cat([lin.weight, lin.bias[:, None]], dim=1).tensor_split(3)
@@ -156,10 +157,10 @@ def _one(rows: Sequence[Tensor]) -> Tensor:
 
 
 def merge_edges(parts: Sequence[Tensor], sources: Sequence[int]) -> Tensor:
-    """Edges [2, E] into the same nodes as one list that is ascending in them; those of a node in the order of the parts. The
-    sources of a part are numbered after those of the parts before.
+    """Merges lists of edges [2, E] into the same nodes to one that ascends by destination; edges of a node keep the order of the
+    lists. The sources of a list are numbered after those of the lists before.
 
-    Counting the places of edges that are ascending in each part takes as long as the sort (8,000: 0.2 ms, 100,000: 5 ms).
+    A merge that counts positions, as each list ascends already, takes as long as the sort (8,000 edges: 0.2 ms, 100,000: 5 ms).
     """
     if len(parts) == 1:
         return parts[0]
@@ -173,16 +174,16 @@ def merge_edges(parts: Sequence[Tensor], sources: Sequence[int]) -> Tensor:
 
 
 class EdgeKindConv(RGCNConv):  # type: ignore[misc]  # PyG has no types
-    """PyG's `RGCNConv` without its masks of the edges of each kind, whose sizes depend on values, so that `torch.compile` breaks.
+    """PyG's `RGCNConv` without masks of the edges of each kind, whose sizes depend on values, at which `torch.compile` breaks.
 
     Its parameters, messages and aggregation are PyG's.
     """
 
     def forward(self, x: tuple[Tensor, Tensor], edge_index: Tensor, edge_type: Tensor) -> Tensor:
-        """x: rows of sources and of destinations. edge_type: int64 [E], the kind of each edge.
+        """Returns [destinations, width]. x: rows of sources and of destinations.  edge_type: int64 [E], the kind of each edge.
 
-        A destination is one for each kind here. Their rows are those that PyG keeps for the gradient, and its product of each
-        kind is one product of all.
+        A pair of destination and kind is treated as one destination, so that one aggregation and one product serve all kinds.
+        The rows that this makes are those that PyG stores for the gradient as well.
         """
         (sources, rows), (src, dst), kinds = x, plain(edge_index), self.num_relations
         known = ((edge_type >= 0) & (edge_type < kinds)).all()
@@ -196,13 +197,13 @@ class EdgeKindConv(RGCNConv):  # type: ignore[misc]  # PyG has no types
         return self.with_root(self.transformed(found, slice(None)), rows)
 
     def aggregated(self, sources: Tensor, edges: Tensor, destinations: int) -> Tensor:
-        """[destinations, width]: what edges of one kind bring."""
+        """Returns [destinations, width]: the aggregate of the sources' rows over the edges."""
         size = (len(sources), destinations)
         found: Tensor = self.propagate(edges, x=sources, edge_type_ptr=None, size=size)
         return found
 
     def transformed(self, found: Tensor, kinds: slice) -> Tensor:
-        """[D, width]: found [D, kinds, width] times the matrix of its kind, summed."""
+        """Returns [D, width]: the sum over kinds of ``found`` [D, kinds, width] times the matrix of each kind."""
         if self.num_blocks is not None:
             blocks = found.unflatten(2, (self.num_blocks, -1))
             return torch.einsum("dkbi,kbio->dbo", blocks, self.weight[kinds]).flatten(1)
@@ -212,13 +213,13 @@ class EdgeKindConv(RGCNConv):  # type: ignore[misc]  # PyG has no types
         return found.flatten(1) @ weight[kinds].flatten(0, 1)
 
     def with_root(self, out: Tensor, rows: Tensor) -> Tensor:
-        """Plus what nodes bring themselves."""
+        """Adds the nodes' own rows times the root matrix, and the bias."""
         if self.root is not None:
             out = out + rows @ self.root
         return out if self.bias is None else out + self.bias
 
     def gathering(self, own: Tensor) -> Any:
-        """The layer of one node over pieces of its edges (`glt_lightning.inference.gathering`). own: [1, D], its row."""
+        """Makes the accumulator for one node (`glt_lightning.inference.gathering`). own: [1, D], its row."""
         return _Kinds(self, own)
 
 
@@ -245,7 +246,7 @@ class RGCNLayer(nn.Module):
 
 
 class _Kinds:
-    """RGCN over kinds of edges, which are the values."""
+    """Accumulates RGCN for one node; the values are the kinds of the edges."""
 
     def __init__(self, conv: EdgeKindConv, own: Tensor) -> None:
         self._conv, self._own = conv, own

@@ -1,4 +1,4 @@
-"""The ready modules layer by layer over the whole graph: their layers, their columns, and the ranking of their test edges."""
+"""Layer-wise inference of the ready modules: their layers, their columns, and the ranking of their test edges."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 
 class ReadyLayers:
-    """The layers of a ready module: its encoder's, and its columns. columns(out, node_type): of outputs [n, D] of the encoder."""
+    """The layers of a ready module's encoder, and its columns. columns(out, node_type): makes columns of outputs [n, D] of the
+    encoder."""
 
     def __init__(
         self, encoder: Any, edge_names: Sequence[str], columns: Callable[[Tensor, str], dict[str, Tensor]]
@@ -61,7 +62,7 @@ class ReadyLayers:
         return self._columns(self._layers.outputs(hs), node_type)
 
     def answer(self, hs: Any) -> Any:
-        """What the encoder returns."""
+        """Returns the result of the encoder's forward pass from known outputs of its layers."""
         return (
             {t: hs[t] for t in self.output_types} if isinstance(self._layers, TypedLayers) else self._layers.outputs(hs)
         )
@@ -145,7 +146,7 @@ class HomogeneousLayers:
         return x.relu() if isinstance(self.encoder, ConvStack) else after_conv(self.encoder.gnn, k, x)
 
     def outputs(self, hs: Any) -> Tensor:
-        """What the encoder returns of some nodes."""
+        """Computes the encoder's result for some nodes from the outputs of its layers."""
         encoder: Any = self.encoder
         if isinstance(encoder, ConvStack):
             return hs
@@ -154,7 +155,7 @@ class HomogeneousLayers:
 
 
 def types_gather(layer: Any, node_type: str) -> bool:
-    """Tells whether there is `typed_pieces` for a layer of `HeterogeneousEncoder` and the nodes of a type."""
+    """Tells whether `typed_pieces` supports a layer of `HeterogeneousEncoder` for the nodes of a type."""
     if isinstance(layer, (HGTLayer, RGCNLayer)):
         return True
     convs = [conv for e, conv in zip(layer.edge_types, layer.convs, strict=True) if e[2] == node_type]
@@ -162,7 +163,8 @@ def types_gather(layer: Any, node_type: str) -> bool:
 
 
 def typed_pieces(layer: Any, node_type: str, own: Tensor, edges: Mapping[EdgeType, Tensor]) -> HubPieces:
-    """The layer of one node, with its ReLU. own: [1, D], its row.  edges: int64 [2, E] into it, by edge type."""
+    """Computes a layer of one node, with its ReLU, from some edges at a time. own: [1, D], its row.  edges: int64 [2, E] into
+    it, by edge type."""
     numbers = [number for number, e in enumerate(layer.edge_types) if e[2] == node_type]
     sources = [Sources(layer.edge_types[n][0], edges[layer.edge_types[n]][0]) for n in numbers]
     if isinstance(layer, HGTLayer):
@@ -221,8 +223,8 @@ class _HGTEdges:
 
 
 def rank_test_edges(module: Any, data: GLTDataModule, run: LayerwiseRun) -> None:
-    """Adds to the metrics of a `LinkPredictor` the edges of the test split, ranked by the outputs of a run among all destinations
-    without the edges of training. Each rank takes a share of the sources."""
+    """Updates the metrics of a `LinkPredictor` with the edges of the test split, ranked by the outputs of a run among all
+    destinations without the edges of training. Each rank ranks a share of the sources."""
     graph = data.dist_graph
     for number, edge_type in enumerate(graph.edge_types if module.edge_type is None else module.edge_types):
         assert edge_type is not None

@@ -51,7 +51,7 @@ class LinkPredictor(LightningModule):
     Args:
         in_channels: Width of ``x``; per node type in a heterogeneous graph. ``None`` for nodes without features, which
             get a learned embedding.
-        encoder: Which GNN: as for `NodePredictor`.
+        encoder: Name of the GNN, as in `NodePredictor`.
         encoder_kwargs: Further arguments of PyG's class, such as ``{heads: 4}`` for GAT or HGT.
         decoder: ``dot``, ``bilinear`` or ``mlp``. The last two tell the directions of an edge apart.
         loss: ``bce``: each pair is an edge or is none; ``bpr``: an edge scores above each of its negatives; ``softmax``: an
@@ -62,22 +62,23 @@ class LinkPredictor(LightningModule):
         dropout: Probability of dropping a hidden value while training.
         lr: Learning rate.
         weight_decay: Weight decay.
-        metrics: What is logged besides the loss: any of auc, ap, mrr (with ties counted as OGB does; needs triplets) and hits@K,
-            such as ``hits@50``. ``None``: auc.
-        ranking: What is logged of the test edges, ranked among all destinations without the edges of training: NAME@K, such as
-            ``mrr@10``, as of `rank_links`; logged as ``test_rank_mrr@10``. Needs ``data.evaluation.mode: layerwise``.
-        val_metric: Which of them chooses the best checkpoint, such as ``val_mrr`` or ``val_loss``. ``None``: the first.
+        metrics: Metrics that are logged besides the loss: any of auc, ap, mrr (with ties counted as OGB does; needs triplets) and
+            hits@K, such as ``hits@50``. ``None``: auc.
+        ranking: Metrics of the test edges, ranked among all destinations without the edges of training: NAME@K, such as
+            ``mrr@10``, as in `rank_links`; logged as ``test_rank_mrr@10``. Needs ``data.evaluation.mode: layerwise``.
+        val_metric: Metric that chooses the best checkpoint, such as ``val_mrr`` or ``val_loss``. ``None``: the first.
         edge_type: Edge type of the edges, as ``src__rel__dst``; needed in a heterogeneous graph. Several are a list: each gets a
             decoder of its own, the loss is the mean over the pairs of all types, and each metric is logged over all of them
             and, as ``val_auc/src__rel__dst``, for each.
         metadata: Node and edge types of a heterogeneous graph.
         num_nodes: Number of nodes, per node type in a heterogeneous graph; needed where nodes have no features.
         num_categories: Number of codes of each column of ``x_codes``, per node type in a heterogeneous graph.
-        node_embedding: How nodes without features learn theirs. ``dense``: a parameter on every rank, all of it in each step.
-            ``sparse``: rows of a `DistEmbedding`, which the ranks of the host share, trained by `SparseAdam` with ``lr``.
+        node_embedding: Kind of the learned embeddings of nodes without features. ``dense``: a parameter on every rank, all of it
+            updated in each step. ``sparse``: rows of a `DistEmbedding`, which the ranks of the host share, trained by
+            `SparseAdam` with ``lr``.
 
     Raises:
-        OptionError: For an encoder, decoder, loss or metric that is not known or does not fit the graph.
+        OptionError: For an encoder, decoder, loss or metric that is unknown or does not fit the graph.
 
     Example:
         >>> model = LinkPredictor(3, hidden_channels=8, num_layers=1, metrics=["auc", "hits@2"], val_metric="val_hits@2")
@@ -149,12 +150,12 @@ class LinkPredictor(LightningModule):
 
     @property
     def type_names(self) -> list[str]:
-        """Of the edge types, in the order in which predictions number them."""
+        """Names of the edge types, in the order in which predictions number them."""
         return [edge_type_str(each) for each in self.edge_types if each is not None]
 
     def embed(self, batch: Data | HeteroData) -> tuple[Tensor, Tensor]:
-        """Embeddings [S, hidden_channels] of the seeds of the source and of the destination type; with several edge types those
-        of the first."""
+        """Returns embeddings [S, hidden_channels] of the seeds of the source and of the destination type; with several edge types
+        those of the first."""
         return self._ends(self._embedded(batch), self.edge_type)
 
     def _embedded(self, batch: Data | HeteroData) -> dict[str, Tensor]:
@@ -177,7 +178,7 @@ class LinkPredictor(LightningModule):
         )
 
     def forward(self, batch: Data | HeteroData) -> LinkScores | dict[str, LinkScores]:
-        """Scores of the edges of a batch and of its negatives: logits; with several edge types by type."""
+        """Scores the edges of a batch and its negatives. Returns logits; with several edge types by type."""
         embedded, found = self._embedded(batch), {}
         for edge_type in types_in(batch, self.edge_types):
             name = "" if edge_type is None or len(self.edge_types) == 1 else edge_type_str(edge_type)
@@ -186,18 +187,14 @@ class LinkPredictor(LightningModule):
         return found if len(self.edge_types) > 1 else found[""]
 
     def _scores(self, batch: Data | HeteroData) -> dict[str, LinkScores]:
-        """By edge type; one alone has no name."""
+        """Scores a batch. Returns the scores by edge type; a single type has the empty name."""
         scores = self(batch)
         return {"": scores} if isinstance(scores, LinkScores) else scores
 
     def setup(self, stage: str) -> None:
         require_same_inputs(self.trainer, self.in_channels, self.num_categories)
-        data = getattr(self.trainer, "datamodule", None)
-        if (
-            stage != "predict"
-            and len(self.test_ranking)
-            and getattr(getattr(data, "evaluation", None), "mode", None) != "layerwise"
-        ):
+        evaluation = getattr(getattr(self.trainer, "datamodule", None), "evaluation", None)  # of a data module of ours
+        if stage != "predict" and len(self.test_ranking) and getattr(evaluation, "mode", None) != "layerwise":
             raise OptionError(
                 "model.ranking: ranks among the embeddings of all nodes, which sampled evaluation does not have. Set "
                 "data.evaluation.mode: layerwise, or leave out model.ranking."
@@ -234,8 +231,8 @@ class LinkPredictor(LightningModule):
         return ReadyLayers(self.encoder, edge_names, lambda out, node_type: {"embedding": self.heads[node_type](out)})
 
     def predict_step(self, batch: Data | HeteroData, batch_idx: int) -> dict[str, Tensor]:
-        """``n_id`` and ``destination`` [S], the user's ids of both ends of each edge, and its ``score`` [S]; with several edge
-        types also ``edge_type`` [S], positions in ``type_names``."""
+        """Returns ``n_id`` and ``destination`` [S], the user's ids of both ends of each edge, and its ``score`` [S]; with several
+        edge types also ``edge_type`` [S], positions in ``type_names``."""
         embedded, found = self._embedded(batch), []
         for edge_type in types_in(batch, self.edge_types):
             src, dst = edge_ends(batch, edge_type)
@@ -255,7 +252,7 @@ class LinkPredictor(LightningModule):
         return adam_of(self, self.lr, self.weight_decay)
 
     def _none(self) -> Tensor:
-        """Embeddings of no node: of a rank without a share of a small evaluation split."""
+        """Returns embeddings [0, hidden_channels], for a rank without a share of a small evaluation split."""
         return next(self.heads.parameters()).new_empty(0, self.hidden_channels)
 
     def _log_metrics(self, stage: str, metrics: nn.ModuleDict, scores: dict[str, LinkScores]) -> None:
@@ -285,8 +282,11 @@ def _update(metric: Any, name: str, scores: LinkScores) -> None:
 
 
 def _update_curve(metric: Any, scores: LinkScores) -> None:
-    """AUC and average precision are about the order of scores alone. torchmetrics wants them between 0 and 1, and would take a
-    sigmoid of those that are not, batch by batch, in float32, in which great scores are 1."""
+    """Updates AUC or average precision, which depend only on the order of scores.
+
+    Scores are mapped to (0, 1) in float64. Otherwise torchmetrics takes a sigmoid of them, only in batches that have a score
+    outside [0, 1], and in float32, where all great scores become 1.
+    """
     both = torch.cat([scores.positive, scores.flat_negative]).detach().double()
     targets = torch.zeros(len(both), dtype=torch.long, device=both.device)
     targets[: len(scores)] = 1
@@ -294,7 +294,7 @@ def _update_curve(metric: Any, scores: LinkScores) -> None:
 
 
 class _OrNaN:
-    """NaN without pairs, of which torchmetrics raises: a sanity check may see the edges of one type alone."""
+    """Makes a metric NaN without pairs, for which torchmetrics raises: a sanity check may see the edges of one type alone."""
 
     preds: Any
 
@@ -332,7 +332,7 @@ def _make_metric(name: str) -> nn.Module:
 
 
 def _edge_types(given: str | list[str] | None, metadata: Metadata) -> list[EdgeType | None]:
-    """Edge types whose node types the graph has."""
+    """Parses edge types. Raises `OptionError` for one whose node types the graph does not have."""
     found: list[EdgeType | None] = []
     for name in given if isinstance(given, (list, tuple)) else [given]:
         parts = tuple(str(name).split("__"))

@@ -1,4 +1,4 @@
-"""Scores of a batch of edges and of its negatives, and the losses of them."""
+"""Scores of a batch of edges and its negatives, the losses and decoders for them, and the metrics of OGB."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class LinkScores:
     """Scores of P edges and of their negatives.
 
     Attributes:
-        positive: Float [P].
-        negative: Float [N], of pairs that belong to no edge; or [P, K], each edge's own.
-        mask: bool [P, K], which of them count; None: all.
+        positive: Float [P], scores of the edges.
+        negative: Float [N], scores of pairs that belong to no edge; or [P, K], of the negatives of each edge.
+        mask: bool [P, K], True for negatives that count; None: all do.
     """
 
     positive: Tensor
@@ -41,11 +41,12 @@ class LinkScores:
 
     @property
     def flat_negative(self) -> Tensor:
-        """[N]: the negatives that count."""
+        """Scores [N] of the negatives that count."""
         return self.negative.flatten() if self.mask is None else self.negative[self.mask]
 
     def own_negative(self, what: str) -> Tensor:
-        """[P, K], -inf where one does not count. Raises `DataError` for negatives that belong to no edge."""
+        """Returns scores [P, K] of each edge's negatives, -inf for those that do not count. Raises `DataError` for negatives that
+        belong to no edge; ``what`` begins its text."""
         if self.negative.dim() != 2:
             raise DataError(
                 f"{what} compares each edge with negatives of its own, but the batch has pairs with labels. Set "
@@ -55,12 +56,12 @@ class LinkScores:
 
 
 def types_in(batch: Any, edge_types: Sequence[EdgeType | None]) -> Sequence[EdgeType | None]:
-    """Those of a loader's edges: a split may lack one of several types."""
+    """The edge types whose edges a batch has: a split may lack one of several."""
     return edge_types if len(edge_types) == 1 else [t for t in edge_types if t is not None and "input_id" in batch[t]]
 
 
 def edge_ends(batch: Any, edge_type: EdgeType | None) -> tuple[Tensor, Tensor]:
-    """Positions of both ends of a batch's edges, without negatives, among the seeds of their node types."""
+    """Returns the positions of both ends of a batch's edges, without negatives, among the seeds of their node types."""
     pairs, sources, destinations = _stores(batch, edge_type)
     if "edge_label_index" in pairs:
         src, dst = pairs.edge_label_index[:, : len(pairs.input_id)]
@@ -73,7 +74,7 @@ def edge_ends(batch: Any, edge_type: EdgeType | None) -> tuple[Tensor, Tensor]:
 def score_links(
     batch: Any, edge_type: EdgeType | None, source: Tensor, destination: Tensor, decoder: Any
 ) -> LinkScores:
-    """Scores of the edges of a batch, under PyG's names.
+    """Scores the edges of a batch that has PyG's fields for them.
 
     edge_type: of the edges, in a heterogeneous graph.  source, destination: embeddings of the seeds of the two node types.
 
@@ -96,7 +97,7 @@ def score_links(
 
 
 def _stores(batch: Any, edge_type: EdgeType | None) -> tuple[Any, Any, Any]:
-    """What has the fields of the edges, of their sources and of their destinations."""
+    """The stores of a batch that have the fields of the edges, of their sources and of their destinations."""
     if edge_type is None:
         return batch, batch, batch
     pairs = batch[edge_type]
@@ -119,14 +120,15 @@ def _labelled(store: Any, source: Tensor, destination: Tensor, decoder: Any) -> 
 
 
 def bce(scores: LinkScores) -> tuple[Tensor, int]:
-    """(binary cross-entropy over edges and negatives, number of both)."""
+    """Returns the mean binary cross-entropy over edges and negatives, and their number."""
     positive, negative = _full(scores.positive), _full(scores.flat_negative)
     count = len(positive) + len(negative)
     return (functional.softplus(-positive).sum() + functional.softplus(negative).sum()) / max(1, count), count
 
 
 def bpr(scores: LinkScores) -> tuple[Tensor, int]:
-    """(how often a negative is ahead of its edge, as the logistic loss of the difference; number of comparisons)."""
+    """Returns the mean logistic loss of the difference between each edge and each of its negatives, and the number of pairs
+    (Bayesian personalised ranking)."""
     negative = _full(scores.own_negative("loss: bpr"))
     losses = functional.softplus(negative - _full(scores.positive)[:, None])
     count = losses.numel() if scores.mask is None else int(scores.mask.sum())
@@ -134,7 +136,7 @@ def bpr(scores: LinkScores) -> tuple[Tensor, int]:
 
 
 def softmax(scores: LinkScores) -> tuple[Tensor, int]:
-    """(cross-entropy of each edge among its negatives, number of edges)."""
+    """Returns the mean cross-entropy of each edge among its negatives, and the number of edges."""
     positive = _full(scores.positive)[:, None]
     rows = torch.cat([positive, _full(scores.own_negative("loss: softmax"))], dim=1)
     return (rows.logsumexp(dim=1) - positive[:, 0]).sum() / max(1, len(scores)), len(scores)
@@ -144,7 +146,7 @@ LOSSES: dict[str, Callable[[LinkScores], tuple[Tensor, int]]] = {"bce": bce, "bp
 
 
 def mean_loss(name: str, scores: Iterable[LinkScores]) -> tuple[Tensor, int]:
-    """(mean over what the loss counts, of all edge types together; number of these)."""
+    """Returns the mean of a loss over all edge types together, weighted by what it counts, and the number of these."""
     found = [LOSSES[name](each) for each in scores]
     count = sum(each for _, each in found)
     if len(found) == 1:
@@ -153,7 +155,7 @@ def mean_loss(name: str, scores: Iterable[LinkScores]) -> tuple[Tensor, int]:
 
 
 def _full(scores: Tensor) -> Tensor:
-    """At least float32: a sum of many losses is too great for a float16."""
+    """Converts scores to float32 at least: the sum of many losses overflows a float16."""
     return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
 
@@ -164,19 +166,19 @@ _VALUES = 1 << 24  # that all pairs of some sources and destinations take at onc
 
 
 class DotProduct(nn.Module):
-    """The inner product of the two embeddings."""
+    """A decoder: the inner product of the two embeddings."""
 
     def forward(self, source: Tensor, destination: Tensor) -> Tensor:
-        """[..., D] and [..., D], which broadcast.  Returns [...]."""
+        """Returns scores [...] of embeddings [..., D] and [..., D], which broadcast."""
         return (source * destination).sum(dim=-1)
 
     def all_pairs(self, source: Tensor, destination: Tensor) -> Tensor:
-        """Scores [P, K] of each of P sources with each of K destinations."""
+        """Returns scores [P, K] of each of P sources with each of K destinations."""
         return source @ destination.T
 
 
 class Bilinear(DotProduct):
-    """The product with a learned matrix between: the direction of an edge counts."""
+    """A decoder: the product of the two embeddings with a learned matrix between them. It depends on the direction of an edge."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -191,7 +193,7 @@ class Bilinear(DotProduct):
 
 
 class PairMLP(nn.Module):
-    """Two layers over the embeddings and their elementwise product: the direction of an edge counts."""
+    """A decoder: two layers over the embeddings and their elementwise product. It depends on the direction of an edge."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
@@ -207,7 +209,7 @@ class PairMLP(nn.Module):
 
 
 def make_decoder(name: str, width: int, dropout: float) -> Any:
-    """Raises `OptionError` for an unknown name."""
+    """Makes a decoder. Raises `OptionError` for an unknown name."""
     one_of("decoder", name, ("dot", "bilinear", "mlp"))
     if name == "mlp":
         return PairMLP(width, dropout)
@@ -278,7 +280,7 @@ class HitsAtK(Metric):
         )  # the K-th best only rises: what is not above it never will be
 
     def compute(self) -> Tensor:
-        """float32: the share, over all ranks."""
+        """Returns float32: the share over all ranks."""
         if self.num_negatives < self.k:
             rank_zero_warn(
                 f"HitsAtK: fewer than {self.k} negatives; Hits@{self.k} is then 1, as OGB's Evaluator has it."
@@ -340,22 +342,23 @@ class OGBMRR(Metric):
         self.num_positives = self.num_positives + len(pos)
 
     def compute(self) -> Tensor:
-        """float32: the mean, over all ranks."""
+        """Returns float32: the mean over all ranks."""
         return (self.reciprocals.double() / _UNIT / self.num_positives).float()
 
 
 def _best(k: int, scores: Tensor) -> Tensor:
-    """The k best, descending, of at least k scores of any shape."""
+    """Returns the k best, descending, of at least k scores of any shape."""
     return scores.flatten().topk(k).values
 
 
 def _joined(positives: list[Tensor] | Tensor, like: Tensor) -> Tensor:
-    """The list of a rank, or what torchmetrics made of those of all ranks, as one tensor."""
+    """Returns one tensor from a rank's list, or from the tensor into which torchmetrics has joined those of all ranks."""
     return torch.cat([like.new_empty(0), *positives]) if isinstance(positives, list) else positives
 
 
 def _scores(name: str, shape: str, given: Any) -> Tensor:
-    """As float64, without gradients. shape: ``[P]`` or ``[P, K]``."""
+    """Returns scores as float64, without gradients. shape: ``[P]`` or ``[P, K]``.  Raises `DataError` for scores that are no
+    floats, of another shape, or NaN."""
     if not isinstance(given, Tensor):
         raise DataError(f"{name}: expected a tensor of floats {shape}; got {type(given).__name__}.")
     if given.dim() != shape.count(",") + 1 or not given.is_floating_point():

@@ -1,4 +1,4 @@
-"""`NodePredictor`: a ready LightningModule for whatever labels nodes have."""
+"""`NodePredictor`: a ready LightningModule that predicts classes, labels or numbers of nodes."""
 
 from __future__ import annotations
 
@@ -33,28 +33,30 @@ class NodePredictor(LightningModule):
     Args:
         in_channels: Width of ``x``; per node type in a heterogeneous graph. ``None`` for nodes without features, which
             get a learned embedding.
-        label_facts: What the labels are: ``label_facts`` of the data module.
-        task: ``multiclass``, ``binary``, ``multilabel`` or ``regression``. ``None``: what the labels suggest.
-        encoder: Which GNN: EdgeCNN, GAT, GCN, GIN, GraphSAGE, PNA, HGT, RGCN, or a convolution of PyG such as ``GATv2Conv``.
+        label_facts: Description of the labels: ``label_facts`` of the data module.
+        task: ``multiclass``, ``binary``, ``multilabel`` or ``regression``. ``None``: the one that the labels suggest.
+        encoder: Name of the GNN: EdgeCNN, GAT, GCN, GIN, GraphSAGE, PNA, HGT, RGCN, or a convolution of PyG such as
+            ``GATv2Conv``.
         encoder_kwargs: Further arguments of PyG's class, such as ``{heads: 4}`` for GAT or HGT.
         hidden_channels: Width of the layers and of the embeddings.
         num_layers: Number of message-passing layers; best equal to the number of fan-outs.
         dropout: Probability of dropping a hidden value while training.
         lr: Learning rate.
         weight_decay: Weight decay.
-        class_weights: How much a class weighs in the loss: ``balanced`` (the rarer among the training seeds, the more), a list
-            with a number for each, or numbers by name of the class. ``None``: all the same.
-        metrics: What is logged besides the loss: any of acc, macro_acc, f1, micro_f1, auc, ap, precision, recall and mcc, for a
-            regression of mae, mse, rmse and r2. ``None``: those that suit the task.
-        val_metric: Which of them chooses the best checkpoint, such as ``val_auc`` or ``val_loss``. ``None``: the first.
-        embeddings: Whether predictions have the ``embedding`` of each node, its last hidden layer, beside them.
+        class_weights: Weights of the classes in the loss: ``balanced`` (the rarer among the training seeds, the greater), a list
+            with a number for each, or numbers by name of the class. ``None``: all weigh the same.
+        metrics: Metrics that are logged besides the loss: any of acc, macro_acc, f1, micro_f1, auc, ap, precision, recall and
+            mcc; for a regression any of mae, mse, rmse and r2. ``None``: those that suit the task.
+        val_metric: Metric that chooses the best checkpoint, such as ``val_auc`` or ``val_loss``. ``None``: the first.
+        embeddings: Add the ``embedding`` of each node, its last hidden layer, to predictions.
         metadata: Node and edge types of a heterogeneous graph.
         num_nodes: Number of nodes, per node type in a heterogeneous graph; needed where nodes have no features.
-        target_type: Node type of the seeds in a heterogeneous graph; one, since it is its labels that are predicted.
+        target_type: Node type of the seeds in a heterogeneous graph; only one, whose labels are predicted.
         num_categories: Number of codes of each column of ``x_codes``, per node type in a heterogeneous graph: each code gets a
             learned vector.
-        node_embedding: How nodes without features learn theirs. ``dense``: a parameter on every rank, all of it in each step.
-            ``sparse``: rows of a `DistEmbedding`, which the ranks of the host share, trained by `SparseAdam` with ``lr``.
+        node_embedding: Kind of the learned embeddings of nodes without features. ``dense``: a parameter on every rank, all of it
+            updated in each step. ``sparse``: rows of a `DistEmbedding`, which the ranks of the host share, trained by
+            `SparseAdam` with ``lr``.
 
     Raises:
         OptionError: For a task, encoder or metric that does not fit the labels or the graph.
@@ -128,13 +130,13 @@ class NodePredictor(LightningModule):
         return getattr(self.encoder, "takes_aggregates", ())
 
     def embed(self, batch: Batch) -> Tensor:
-        """Embeddings [S, hidden_channels] of the S seeds of a batch."""
+        """Returns embeddings [S, hidden_channels] of the S seeds of a batch."""
         if not self._seed_store(batch).batch_size:  # of a rank without a share of a small evaluation split
             return self.head.weight.new_empty(0, self.head.in_features)
         return self.encoder(batch)
 
     def forward(self, batch: Batch) -> Tensor:
-        """Outputs [S, out_channels] of the S seeds of a batch: logits, or numbers."""
+        """Returns outputs [S, out_channels] for the S seeds of a batch: logits, or numbers."""
         return self.head(self.embed(batch))
 
     def setup(self, stage: str) -> None:
@@ -174,7 +176,8 @@ class NodePredictor(LightningModule):
         self._log_metrics("test", self.test_metrics, *self._labelled(batch))
 
     def predict_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
-        """``n_id`` [S], the user's ids; ``pred`` [S] or [S, D]; ``probability`` of classes; ``embedding`` if asked for."""
+        """Returns ``n_id`` [S], the user's ids; ``pred`` [S] or [S, D]; ``probability`` of classes; ``embedding`` if the option
+        ``embeddings`` is set."""
         embedding = self.embed(batch)
         n_id = self._seed_store(batch).n_id[: len(embedding)].clone()  # a view would keep the memory of the whole batch
         rows = {"n_id": n_id, **self.task.predict(self.head(embedding))}
@@ -203,7 +206,7 @@ class NodePredictor(LightningModule):
         return batch if self.target_type is None else batch[self.target_type]
 
     def _labelled(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(outputs, labels) of the seeds that have a label."""
+        """Returns the outputs and the labels of the seeds that have a label."""
         out = self(batch)
         store = self._seed_store(batch)
         if "y" not in store:

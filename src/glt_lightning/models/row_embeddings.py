@@ -1,4 +1,4 @@
-"""Embeddings of nodes as rows that the ranks share, in the built-in modules."""
+"""Sparse node embeddings of the ready modules: rows of `DistEmbedding`, and the optimizer that trains them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def rows_of(module: nn.Module) -> list[DistEmbedding]:
 
 
 def check_node_embedding(module: nn.Module, node_embedding: str) -> None:
-    """Raises `OptionError` for another word, and where no node would have an embedding."""
+    """Raises `OptionError` for an unknown value, and for ``sparse`` if no node would have an embedding."""
     one_of("node_embedding", node_embedding, NODE_EMBEDDINGS)
     if node_embedding == "sparse" and not rows_of(module):
         raise OptionError(
@@ -26,7 +26,7 @@ def check_node_embedding(module: nn.Module, node_embedding: str) -> None:
 
 
 def adam_of(module: nn.Module, lr: float, weight_decay: float) -> torch.optim.Optimizer:
-    """Adam for the parameters and, without weight decay, for the rows."""
+    """Makes Adam for the parameters of a module and, without weight decay, for its sparse rows."""
     dense = torch.optim.Adam(module.parameters(), lr=lr, weight_decay=weight_decay)
     rows = rows_of(module)
     return Optimizers(dense, SparseAdam(rows, lr=lr)) if rows else dense

@@ -38,15 +38,16 @@ class GraphSAGE(LightningModule):
         dropout: Probability of dropping a hidden value while training.
         lr: Learning rate.
         weight_decay: Weight decay.
-        model: Which GNN: EdgeCNN, GAT, GCN, GIN, GraphSAGE or PNA.
+        model: Name of the GNN: EdgeCNN, GAT, GCN, GIN, GraphSAGE or PNA.
         model_kwargs: Further arguments of PyG's class, such as ``{heads: 4}`` for GAT or ``{norm: layer}``.
         metadata: Node and edge types of a heterogeneous graph.
         num_nodes: Number of nodes, per node type in a heterogeneous graph; needed where nodes have no features.
-        target_type: Node type of the seeds in a heterogeneous graph; one, since it is its labels that are predicted.
+        target_type: Node type of the seeds in a heterogeneous graph; only one, whose labels are predicted.
         num_categories: Number of codes of each column of ``x_codes``, per node type in a heterogeneous graph: each code gets a
             learned vector, added to the projected features.
-        node_embedding: How nodes without features learn theirs. ``dense``: a parameter on every rank, all of it in each step.
-            ``sparse``: rows of a `DistEmbedding`, which the ranks of the host share, trained by `SparseAdam` with ``lr``.
+        node_embedding: Kind of the learned embeddings of nodes without features. ``dense``: a parameter on every rank, all of it
+            updated in each step. ``sparse``: rows of a `DistEmbedding`, which the ranks of the host share, trained by
+            `SparseAdam` with ``lr``.
 
     Raises:
         OptionError: For a model or arguments that do not fit the graph.
@@ -117,7 +118,7 @@ class GraphSAGE(LightningModule):
         return getattr(self.gnn, "takes_aggregates", ())
 
     def forward(self, batch: Batch) -> Tensor:
-        """Logits [S, C] of the S seeds of a batch."""
+        """Returns logits [S, C] of the S seeds of a batch."""
         if not self._seed_store(batch).batch_size:  # of a rank without a share of a small evaluation split
             return next(self.parameters()).new_empty(0, self.out_channels)
         return self.gnn(batch)
@@ -148,7 +149,7 @@ class GraphSAGE(LightningModule):
         self.log("test_acc", self.test_acc, prog_bar=True, batch_size=len(y))
 
     def predict_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
-        """``n_id`` [S]: the user's ids; ``pred`` [S]: their classes; ``logits`` [S, C]."""
+        """Returns ``n_id`` [S], the user's ids; ``pred`` [S], their classes; and ``logits`` [S, C]."""
         logits = self(batch)
         n_id = self._seed_store(batch).n_id[: len(logits)].clone()  # a view would keep the memory of the whole batch
         return {"n_id": n_id, "pred": logits.argmax(dim=-1), "logits": logits}
@@ -170,7 +171,7 @@ class GraphSAGE(LightningModule):
         return batch if self.target_type is None else batch[self.target_type]
 
     def _classify(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(logits [S, C], labels int64 [S]) of the S seeds that have a label; a negative label means none."""
+        """Returns logits [S, C] and labels int64 [S] of the S seeds that have a label; a negative label means none."""
         logits = self(batch)
         store = self._seed_store(batch)
         if "y" not in store:

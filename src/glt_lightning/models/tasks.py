@@ -16,8 +16,8 @@ Facts = Mapping[str, Any]
 
 
 class Task(Protocol):
-    """Of the outputs [S, out_channels] of a model and the labels y [S] or [S, D] of its seeds. A module, which has what it
-    learned of the training labels as buffers."""
+    """A prediction task: the loss and the metrics of outputs [S, out_channels] of a model and labels y [S] or [S, D] of its
+    seeds. It is a module, whose buffers hold what `learn` has computed from the training labels."""
 
     name: str
     out_channels: int
@@ -30,17 +30,17 @@ class Task(Protocol):
         """Called with the labels of the training seeds before the first step, to compute class weights or scales."""
 
     def loss(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """(mean loss, weight of these seeds in a mean over several batches)."""
+        """Returns the mean loss, and the weight of these seeds in a mean over several batches."""
 
     def scores(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """(scores, targets) in the form that torchmetrics takes."""
+        """Returns scores and targets in the form that torchmetrics takes."""
 
     def predict(self, out: Tensor) -> dict[str, Tensor]:
-        """The values to write for each node, by name of the column."""
+        """Returns the values to write for each node, by name of the column."""
 
 
 class Multiclass(nn.Module):
-    """One of C classes; labels are integers [S], negative where there is none."""
+    """The task with one of C classes for each node. Labels are integers [S]; a negative one means none."""
 
     name: ClassVar[str] = "multiclass"
 
@@ -72,7 +72,7 @@ class Multiclass(nn.Module):
 
 
 class Binary(nn.Module):
-    """Yes or no; labels are booleans, or 0 and 1, [S], negative where there is none. The model gives one logit."""
+    """The task with two classes. Labels [S] are booleans, or 0 and 1; a negative one means none. The model outputs one logit."""
 
     name: ClassVar[str] = "binary"
     out_channels = 1
@@ -109,7 +109,7 @@ class Binary(nn.Module):
 
 
 class Multilabel(nn.Module):
-    """Any of C labels; y is [S, C] of 0 and 1, negative or NaN where it is not known."""
+    """The task with any of C labels for each node. y [S, C] is of 0 and 1; a negative value or NaN means unknown."""
 
     name: ClassVar[str] = "multilabel"
 
@@ -153,10 +153,11 @@ class Multilabel(nn.Module):
 
 
 class Regression(nn.Module):
-    """One number, or D of them; y is [S] or [S, D], NaN where there is none; of integers [S] a negative one is none.
+    """The task with one number for each node, or D of them. y is [S] or [S, D]; NaN, or a negative integer, means none.
 
-    The model learns the numbers less their mean over the training seeds, by their deviation: those of a price or of a year would
-    take Adam thousands of steps to reach. The losses are of these, predictions and metrics are in the units of the labels.
+    The model learns normalised numbers: less their mean over the training seeds, divided by their deviation. The magnitude of a
+    price or a year would take Adam thousands of steps to reach. Losses are of normalised numbers; predictions and metrics are in
+    the units of the labels.
     """
 
     name: ClassVar[str] = "regression"
@@ -217,7 +218,7 @@ _TAKES = {
 
 
 def make_task(name: str | None, facts: Facts | None, class_weights: Any) -> Any:
-    """The `Task` of this name, or the one that the labels suggest. Raises `OptionError` or `DataError` if they do not fit."""
+    """Makes the `Task` of a name, or the one that the labels suggest. Raises `OptionError` or `DataError` if they do not fit."""
     if name is not None and name not in _TASKS:
         raise OptionError(f"task: expected one of {', '.join(_TASKS)}; got {name!r}.")
     if facts is None:
@@ -257,7 +258,7 @@ def _shown(facts: Facts) -> str:
 
 
 def _weights(given: Any, count: int, facts: Facts) -> Tensor:
-    """Returns float32 [C]: ones where ``balanced``, which is known when training begins."""
+    """Returns float32 [C]: the given weights; ones for ``balanced``, whose weights `learn` computes when training begins."""
     if given is None or given == "balanced":
         return torch.ones(count)
     if isinstance(given, Mapping):
@@ -288,24 +289,24 @@ def _by_name(given: Mapping[Any, Any], count: int, names: Any) -> list[Any]:
 
 
 def _balanced(counts: Tensor) -> Tensor:
-    """Weights under which each class that occurs counts the same; 1 for one that does not."""
+    """Returns weights [C] that give all classes that occur the same total weight; 1 for a class that does not."""
     present = counts > 0
     weights = counts.sum() / (present.sum() * counts.clamp(min=1))
     return torch.where(present, weights, 1.0)
 
 
 def _mean(losses: Tensor, weight: Tensor) -> Tensor:
-    """Their sum, divided by the sum of their weights: 0, not NaN, in a batch of classes that all weigh 0."""
+    """Divides a sum of losses by the sum of their weights: 0, not NaN, for a batch of classes that all weigh 0."""
     return losses / weight.clamp(min=torch.finfo(weight.dtype).tiny)
 
 
 def _full(values: Tensor) -> Tensor:
-    """At least float32: a sum of many losses is too great for a float16."""
+    """Converts values to float32 at least: the sum of many losses overflows a float16."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def _column(y: Tensor) -> Tensor:
-    """Booleans as integers."""
+    """Converts boolean labels to integers."""
     return y.long() if y.dtype == torch.bool else y
 
 
@@ -351,7 +352,7 @@ _LOWER_IS_BETTER = ("loss", "mae", "mse", "rmse")
 
 
 def metric_names(task: str, given: Sequence[str] | None) -> list[str]:
-    """Those that are given, else those of the task. Raises `OptionError` for an unknown one."""
+    """Names of the metrics: the given ones, else the defaults of the task. Raises `OptionError` for an unknown one."""
     known = _NUMBERS if task == "regression" else _CLASSES
     names = list(_DEFAULT[task]) if given is None else [given] if isinstance(given, str) else list(given)
     if unknown := [name for name in names if name not in known]:
@@ -360,12 +361,13 @@ def metric_names(task: str, given: Sequence[str] | None) -> list[str]:
 
 
 def make_metrics(task: str, out_channels: int, names: Sequence[str]) -> nn.ModuleDict:
-    """By name. They take scores between 0 and 1, or numbers, from `update_metric`."""
+    """Makes metrics by name. `update_metric` passes them scores between 0 and 1, or numbers for a regression."""
     return nn.ModuleDict({name: _make(task, out_channels, name) for name in names})
 
 
 def monitor_of(val_metric: str | None, names: Sequence[str]) -> tuple[str, str]:
-    """(name that is logged, ``min`` or ``max``) of the metric that chooses the best checkpoint; None: the first of ``names``."""
+    """Returns the logged name, and ``min`` or ``max``, of the metric that chooses the best checkpoint; None: the first of
+    ``names``."""
     known = [*names, "loss"]
     name = known[0] if val_metric is None else str(val_metric).removeprefix("val_")
     if name not in known:
@@ -376,7 +378,7 @@ def monitor_of(val_metric: str | None, names: Sequence[str]) -> tuple[str, str]:
 
 
 def update_metric(metric: Any, scores: Tensor, targets: Tensor) -> None:
-    """Adds rows to a metric; a rank without seeds has no rows.
+    """Updates a metric with rows; a rank without seeds has none.
 
     torchmetrics cannot add zero rows. A metric that stores all rows (``auc``, ``ap``) gathers them from every rank, and a rank
     with an empty list would contribute a tensor of another shape, at which the other ranks hang or fail.
@@ -389,8 +391,8 @@ def update_metric(metric: Any, scores: Tensor, targets: Tensor) -> None:
 
 
 def only_checks(module: Any) -> bool:
-    """Tells whether the Trainer checks a few batches before training: these may be of one class, of which torchmetrics warns, so
-    metrics are updated and not computed."""
+    """Tells whether the Trainer runs its sanity check. Its few batches may be of one class, for which torchmetrics warns, so
+    metrics are updated and not computed then."""
     return bool(getattr(module._trainer, "sanity_checking", False))
 
 
@@ -402,7 +404,8 @@ def _make(task: str, out_channels: int, name: str) -> nn.Module:
 
 
 class _R2(torchmetrics.R2Score):
-    """NaN of fewer than two rows, of which torchmetrics raises: a validation split without labels would end the run."""
+    """R2 that is NaN for fewer than two rows, for which torchmetrics raises: a validation split without labels would end the
+    run."""
 
     def compute(self) -> Tensor:
         return super().compute() if self.total > 1 else torch.full_like(self.total, torch.nan, dtype=torch.float32)

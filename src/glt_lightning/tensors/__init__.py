@@ -1,13 +1,13 @@
-"""Rows of the user's own over a partitioned graph: `DistTensor`, and `DistEmbedding`, rows that train, with sparse
-optimizers.
+"""Users' tensors with a row for each node or edge of a partitioned graph: `DistTensor`, and `DistEmbedding`, whose rows are
+trained by sparse optimizers.
 
 A table lies in a memfd that the first rank of a host makes and all ranks of the host map (docs/decisions/019). Reads
 and the steps of optimizers touch the memory directly; plain writes hold the table's ``flock``, which the kernel frees
-when its holder dies. Rows of other hosts are asked of their shard's server (``home.py``) and written there.
+when its holder dies. Rows of other hosts are read from, and written by, the shard server of that host (``home.py``).
 Gradients of embeddings are exchanged by the ranks once per step (``exchange.py``); rows go beside the checkpoint, each
 host its own (``saved.py``).
 
-`DistGraph` gives rows, splits (`node_split`, `edge_split`) and walks of a graph by the user's ids.
+`DistGraph` maps the user's ids to rows, and offers data, neighbours, random walks and splits (`node_split`, `edge_split`).
 
 Runs in the ranks.
 

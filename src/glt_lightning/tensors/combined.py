@@ -52,7 +52,7 @@ class Optimizers(Optimizer):
         return [group for each in (self.dense, *self.sparse) for group in each.param_groups]
 
     def _regroup(self) -> None:
-        """Inner optimizers replace their groups and states when they load some."""
+        """Refers to the groups and states of the inner optimizers anew: they replace theirs when they load a state dict."""
         self.param_groups = self._inner_groups
         self.state = self.dense.state
 
@@ -83,7 +83,7 @@ class Optimizers(Optimizer):
         return {"dense": self.dense.state_dict(), "sparse": [each.state_dict() for each in self.sparse]}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """A collective call."""
+        """Loads the states of all inner optimizers. A collective call. Raises `DataError` for another number of sparse ones."""
         found = state_dict.get("sparse")
         if not isinstance(found, list) or len(found) != len(self.sparse):
             raise DataError(
@@ -97,7 +97,7 @@ class Optimizers(Optimizer):
 
 
 def sparse_optimizers(optimizers: Sequence[Any]) -> Iterator[SparseOptimizer]:
-    """All of a Trainer's optimizers that train tables."""
+    """Yields those of a Trainer's optimizers that train tables, also from within `Optimizers`."""
     for each in optimizers:
         if isinstance(each, SparseOptimizer):
             yield each

@@ -26,11 +26,12 @@ _AT_ONCE = 1 << 16  # rows
 
 
 class _LookUp(torch.autograd.Function):
-    """Gives rows, and their gradient to ``receive``. A leaf with a hook would have a gradient copied that others refer to."""
+    """Returns rows, and hands their gradient to ``receive``. A leaf tensor with a hook would copy a gradient that is referred to
+    elsewhere."""
 
     @staticmethod
     def forward(ctx: Any, needed: Tensor, values: Tensor, receive: Callable[[Tensor], object]) -> Tensor:
-        """needed: requires a gradient, or there would be no backward pass."""
+        """needed: a tensor that requires a gradient, without which autograd would not call `backward`."""
         ctx.receive = receive
         return values
 
@@ -50,12 +51,12 @@ class DistEmbedding(nn.Module):
     Args:
         embedding_dim: Width of the vectors.
         of: Node type; None: the only one.
-        init: First values, by the user's ids of the nodes: as of `DistTensor`; ``("normal", 0, 1)``, as of `nn.Embedding`.
-        storage: Where the table and the states of its optimizer lie: ``memory`` or ``disk``. None: ``cluster.tensors.storage``.
+        init: First values, by the user's ids of the nodes, as in `DistTensor`. The default is that of `nn.Embedding`.
+        storage: Place of the table and the states of its optimizer: ``memory`` or ``disk``. None: ``cluster.tensors.storage``.
 
     Raises:
         OptionError: For a width that is no positive integer; by `attach` for rows of another graph.
-        DataError: For lookups before there is a graph, or of rows that there are not.
+        DataError: For lookups before `attach`, or of rows that do not exist.
 
     Example:
         >>> embedding = DistEmbedding(4, init="zeros")
@@ -102,7 +103,7 @@ class DistEmbedding(nn.Module):
 
     @property
     def rows(self) -> EmbeddingRows:
-        """The table and its states. Raises `DataError` where there is no graph yet."""
+        """The table and its states. Raises `DataError` before `attach`."""
         if self._rows is None:
             raise DataError(
                 "DistEmbedding: not attached to a graph. Give the Trainer a GLTDataModule, or call attach(graph) first."
@@ -111,14 +112,15 @@ class DistEmbedding(nn.Module):
 
     @property
     def is_attached(self) -> bool:
-        """True if there is a table."""
+        """True if the embedding has a table."""
         return self._rows is not None
 
     def attach(self, graph: DistGraph, name: str = "embedding") -> None:
-        """Makes the table, or keeps the one that all ranks have already. All ranks call it at the same time. The table stays when
-        the graph is closed.
+        """Makes the table, or keeps the one that all ranks have already. All ranks call it at the same time. The table stays open
+        when the graph is closed.
 
-        name: of the table; random first values depend on it.
+        name: of the table; random first values depend on it.  Raises `OptionError`, on all ranks, if it has the rows of another
+        graph.
         """
         space = graph.space(self.of, "node")
         before = None if self._rows is None else self._rows.held
@@ -138,7 +140,7 @@ class DistEmbedding(nn.Module):
             self._rows = EmbeddingRows(name, tables, space, before, self.storage)
         else:
             spec = TableSpec(space, _FLOAT32, (self.embedding_dim,), name=name, init=self.init, storage=self.storage)
-            wide = np.dtype(np.int32 if space.num_rows < 1 << 31 else np.int64)
+            wide = np.dtype(np.int32 if space.num_rows < 1 << 31 else np.int64)  # half the memory for most graphs
             ids = TableSpec(
                 space,
                 wide,
@@ -155,9 +157,9 @@ class DistEmbedding(nn.Module):
             self._load_saved(self._saved)
 
     def _take_over(self, before: Held | None) -> None:
-        """The values that ranks have from an earlier run with other ranks or hosts. A collective call.
+        """Copies the values that the ranks have from an earlier run with other ranks or hosts. A collective call.
 
-        before: the table of that run; None: this rank had no part in it.
+        before: the table of that run; None: this rank did not take part in it.
         """
         rows, own = self.rows, None
         if before is not None and before.table.homes.is_first:
@@ -180,7 +182,7 @@ class DistEmbedding(nn.Module):
         on_all_or_none(rows.tables.ranks, write, lambda _: None)
 
     def close(self) -> None:
-        """Lets go of the table, as the end of this object does. Safe to call twice."""
+        """Closes the table, as garbage collection of this object does. Safe to call twice."""
         rows, self._rows = self._rows, None
         if rows is not None:
             rows.held.close()
@@ -188,8 +190,10 @@ class DistEmbedding(nn.Module):
     # Lookups
 
     def forward(self, rows: Any) -> Tensor:
-        """Returns float32 [*, embedding_dim] of rows int64 [*], numbers of nodes in the type, or of the nodes of a batch
-        (``row``)."""
+        """Looks up rows. Returns float32 [*, embedding_dim].
+
+        rows: int64 or int32 [*], numbers of nodes in the type; or a batch, of which the nodes' numbers (``row``) are taken.
+        """
         values: Tensor = self._look_up(rows if isinstance(rows, Tensor) else self._rows_of(rows))
         return values
 
@@ -211,13 +215,14 @@ class DistEmbedding(nn.Module):
         values = found.to(rows.device).reshape(*rows.shape, self.embedding_dim)
         if not torch.is_grad_enabled():
             return values
-        if self._received:  # of an earlier backward pass, whose gradient the caller may write over for the next one
+        # gradients of an earlier backward pass, whose memory the caller may overwrite in the next one
+        if self._received:
             self._fold()
             self._sums = None if self._sums is None else self._sums.copied()
         number, self._lookups = self._lookups, self._lookups + 1
 
         def receive(gradient: Tensor) -> None:
-            with self._lock:
+            with self._lock:  # autograd has threads of its own
                 self._received.append((number, at, gradient))
 
         needed = torch.empty(0, requires_grad=True)
@@ -227,7 +232,7 @@ class DistEmbedding(nn.Module):
     # Gradients
 
     def _fold(self) -> None:
-        """Adds what was received to the sums of this rank, in the order of the lookups."""
+        """Adds the received gradients to the sums of this rank, in the order of the lookups: threads may deliver others first."""
         with self._lock:
             received, self._received = sorted(self._received, key=lambda each: each[0]), []
         if not received:
@@ -242,13 +247,13 @@ class DistEmbedding(nn.Module):
         self._sums = merge_rows(joined, summands, counts, threads=torch.get_num_threads())
 
     def take(self) -> RowSums:
-        """The gradients of all backward passes since the last call, and forgets them."""
+        """Returns the gradients of all backward passes since the last call, and forgets them."""
         self._fold()
         sums, self._sums = self._sums, None
         return RowSums.none(self.embedding_dim) if sums is None else sums
 
     def drop(self) -> None:
-        """Forgets gradients that were not taken."""
+        """Drops the gradients that were received and not taken."""
         with self._lock:
             self._received.clear()
         self._sums = None
@@ -286,7 +291,7 @@ class DistEmbedding(nn.Module):
         self._forget()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistEmbedding:
-        """A copy has the same table."""
+        """Returns a copy that shares the table."""
         copied = DistEmbedding(self.embedding_dim, self.of, init=self.init, storage=self.storage)
         copied.to(self.like.device).train(self.training)
         copied._rows, copied._saved = self._rows, self._saved

@@ -1,4 +1,4 @@
-"""`DistGraph`: a partitioned graph with its data and tensors of one's own, for scripts and for the modules of a job."""
+"""`DistGraph`: a partitioned graph with its data and the user's tensors, for scripts and for the modules of a job."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ class Neighbors(NamedTuple):
 
 
 class DistGraph:
-    """A partitioned graph: its types, its data by row, neighbours of rows, and tensors of one's own.
+    """A partitioned graph: its types, its data by row, neighbours of rows, and the user's tensors.
 
-    Rows of a type are numbered from 0, by part; ``rows_of`` and ``user_ids`` lead from the user's ids to rows and back. Every
+    Rows of a type are numbered from 0, by part; ``rows_of`` and ``user_ids`` convert the user's ids to rows and back. Every
     rank makes one at the same time. In a job ``trainer.strategy.graph`` or ``datamodule.dist_graph`` has it. Close it, or use
-    it in a ``with`` block: that lets go of its tensors.
+    it in a ``with`` block: that closes its tensors.
 
     Args:
         graph: The partition folder, of which this process maps all parts; or `ClusterOptions`, whose ``servers`` have the graph.
         ranks: This rank and its collective calls. None: those of torch's default process group, if there is one.
-        options: What tensors may take.
-        seed: Of random first values.
-        wait_s: How long a write may wait for another rank's.
-        reach: How the ranks of other hosts are reached; strategies give it. None: all ranks run on one host.
+        options: Limit, storage and checks of tensors.
+        seed: Seed of random first values.
+        wait_s: Seconds that a write may wait for another rank's write.
+        reach: The means to reach ranks of other hosts; strategies give it. None: all ranks run on one host.
 
     Attributes:
         node_types: Names of the node types.
@@ -126,15 +126,15 @@ class DistGraph:
 
     @property
     def hash(self) -> str:
-        """Of what the partition was made of and how."""
+        """Hash of the input and the options from which the partition was made, the same for the same content."""
         return self._reader.manifest.options_hash
 
     def num_nodes(self, node_type: NodeType | None = None) -> int:
-        """Nodes of a type; None: of all types."""
+        """Number of nodes of a type; None: of all types."""
         return self._count("node", node_type)
 
     def num_edges(self, edge_type: EdgeType | str | None = None) -> int:
-        """Stored edges of a type; None: of all types."""
+        """Number of stored edges of a type; None: of all types."""
         return self._count("edge", edge_type)
 
     def _count(self, kind: str, of: Any) -> int:
@@ -144,7 +144,7 @@ class DistGraph:
 
     def space(self, of: Any, kind: str | None = None) -> RowSpace:
         """The rows of a type. of: a node type, an edge type, ``a__rel__b`` or a relation that one edge type alone has; None: the
-        only type of ``kind``. Raises `DataError`, with the types there are."""
+        only type of ``kind``. Raises `DataError`, which lists the types, if none or several match."""
         able = [space for space in self._spaces if kind in (None, space.kind)]
         of = tuple(of) if isinstance(of, list) else of
         found = able if of is None else [space for space in able if of in (space.of, space.label)]
@@ -155,7 +155,7 @@ class DistGraph:
         return found[0]
 
     def space_of_rows(self, shape: tuple[int, ...], of: Any, where: str) -> RowSpace:
-        """The type that rows of ``shape`` are of. Raises `DataError` unless ``of``, or one type alone, has as many rows."""
+        """The type whose rows a tensor of ``shape`` has. Raises `DataError` unless ``of`` or one type alone has as many rows."""
         rows = shape[0] if shape and type(shape[0]) is int else None
         if rows is None:
             raise DataError(
@@ -219,20 +219,20 @@ class DistGraph:
         exclude_edges: tuple[Any, Any] | None = None,
         key: int = 0,
     ) -> Neighbors:
-        """Neighbours of rows of the destination type: the edges of hop 0 of a batch of these seeds with this key, however the
-        graph is partitioned.
+        """Samples neighbours of rows of the destination type: the edges of hop 0 of a batch of these seeds with this key, however
+        the graph is partitioned.
 
         Args:
-            rows: Of the destination type.
-            fanout: Edges per row; -1: all.
-            etype: None: the only edge type.
+            rows: Rows of the destination type.
+            fanout: Number of edges per row; -1: all.
+            etype: The edge type. None: the only one.
             replace: Draw with replacement.
             prob: An attribute of ``partition.weights`` to draw by. None: all edges weigh the same.
             exclude_edges: (source rows, destination rows) of edges that are not drawn, with all their parallel copies.
             key: 64-bit key of the draws.
 
         Raises:
-            DataError: For rows, an edge type or weights that there are not.
+            DataError: For rows, an edge type or weights that do not exist.
         """
         space = self.space(etype, "edge")
         parse_fanouts([fanout], "fanout")
@@ -263,17 +263,17 @@ class DistGraph:
         prob: str | None = None,
         key: int = 0,
     ) -> Tensor:
-        """Returns int64 [n, walks, length + 1]: the rows that random walks come to, from ``rows`` [n] on; -1 behind the end of a
-        walk.
+        """Returns int64 [n, walks, length + 1]: the rows that random walks from ``rows`` [n] visit, the root first; -1 after the
+        end of a walk.
 
         A step leads from a node to the source of one of the edges into it, as neighbours are sampled; at a node without one the
         walk ends. A walk depends on its root, its number and the key alone, however the graph is partitioned.
 
         Args:
-            rows: Of the type that the first edge type leads to.
+            rows: Rows of the destination type of the first edge type.
             length: Steps of a walk. None: the metapath once.
-            metapath: The edge types of the steps, over and over. None: the only edge type.
-            walks: Number of walks of each row.
+            metapath: The edge types of the steps, repeated as often as ``length`` needs. None: the only edge type.
+            walks: Number of walks from each row.
             restart: Probability with which a walk goes back to its root before a step that begins the metapath anew.
             stop: Probability with which it ends there instead.
             prob: An attribute of ``partition.weights`` to draw steps by, along the edge types that have it. None: all edges weigh
@@ -281,7 +281,7 @@ class DistGraph:
             key: 64-bit key of the draws.
 
         Raises:
-            DataError: For rows, edge types or weights that there are not, and edge types that do not follow each other.
+            DataError: For rows, edge types or weights that do not exist, and edge types that do not follow each other.
 
         Example:
             >>> with DistGraph("parts") as graph:
@@ -293,20 +293,20 @@ class DistGraph:
     # Ranks
 
     def barrier(self) -> None:
-        """Waits for all ranks: what they wrote before, each reads after it. A collective call. Raises `DataError` for rows that
-        two ranks have written to since the last one, if ``tensors.check_conflicts`` is set."""
+        """Waits for all ranks: after it each reads what all have written before it. A collective call. Raises `DataError` for
+        rows that two ranks have written to since the last barrier, if ``tensors.check_conflicts`` is set."""
         self.tables.barrier()
 
     def save(self, folder: str | Path) -> None:
-        """Writes all tensors that have a name of the user's to a new folder, by the user's ids. A collective call.
+        """Writes all tensors that the user has named to a new folder, by the user's ids. A collective call.
 
-        Raises `WriteError` where that fails, for instance because the folder is there already; on other ranks `PeerError`.
+        Raises `WriteError` if that fails, for instance since the folder exists; on other ranks `PeerError`.
         """
         save_tensors(self, self._reader, Path(folder))
 
     def load(self, folder: str | Path) -> list[DistTensor]:
-        """Tensors that `save` has written, with any number of parts, ranks and hosts: into those of the same name, or new ones.
-        A collective call; each host reads the folder.
+        """Reads the tensors that `save` has written, with any number of parts, ranks and hosts, into those of the same name or
+        into new ones, and returns them. A collective call; each host reads the folder.
 
         Raises `DataError` for a folder that is damaged or of another graph; on other ranks `PeerError`.
         """
@@ -314,17 +314,17 @@ class DistGraph:
 
     @property
     def reader(self) -> GraphReader:
-        """What reads the stored graph."""
+        """The reader of the stored graph."""
         return self._reader
 
     def renew(self, reader: GraphReader, seed: int) -> None:
-        """Reads the same graph in another way, and draws with another seed from now on."""
+        """Reads the same graph through another reader, and draws first values with another seed from now on."""
         self._reader.renew(reader)
         self.tables.seed = seed
 
     @contextmanager
     def kept_open(self) -> Iterator[None]:
-        """`close` has no effect meanwhile."""
+        """Makes `close` without effect within a ``with`` block."""
         closing, self._closing = self._closing.pop_all(), ExitStack()
         try:
             yield
@@ -333,7 +333,7 @@ class DistGraph:
             OPEN_GRAPHS.add(self)
 
     def close(self) -> None:
-        """Lets go of its tensors, and of the partition if it was opened here. Safe to call twice."""
+        """Closes the graph's tensors, and the partition if it was opened here. Safe to call twice."""
         OPEN_GRAPHS.discard(self)
         self._closing.close()
 
@@ -351,7 +351,7 @@ def _labels(spaces: list[RowSpace]) -> str:
 # Random walks from rows of a `DistGraph`.
 
 
-_AT_ONCE = 1 << 20  # walks
+_AT_ONCE = 1 << 20  # walks that are made together, which bounds the memory of their traces
 
 
 def random_walks(
@@ -383,7 +383,7 @@ def random_walks(
         manifest.require_weights(tuple(prob if r == spaces[0].index else None for r in range(len(having))))
     root = graph.space(spaces[0].of[2], "node")
     at = rows_of_index(rows, root.num_rows)
-    root.parts_of(at)  # raises for a row that there is not
+    root.parts_of(at)  # raises for a row that does not exist
     types = np.array([root.index, *(schema.source_types()[spaces[j % len(spaces)].index] for j in range(length))])
     first = np.array(manifest.offsets)[types]
     role = hop_key(role_key(key, "walk"), 0, node_type_key(str(root.of)))

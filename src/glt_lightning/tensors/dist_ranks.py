@@ -1,4 +1,4 @@
-"""What all ranks tell each other, as numbers and text: nothing is unpickled that came over the network."""
+"""Exchange of numbers and text among all ranks. Nothing that came over the network is unpickled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_BYTES = 1 << 20  # of one rank's text
 
 
 def gather_counts(count: int, world_size: int, device: torch.device) -> list[int]:
-    """What each rank puts in, in rank order. A collective call."""
+    """Returns the number that each rank has given, in rank order. A collective call."""
     return [int(each) for each in _gather(torch.tensor([count], device=device), world_size)]
 
 
@@ -45,12 +45,12 @@ def _gather(mine: Tensor, world_size: int) -> list[Tensor]:
 
 
 def ranks_of_this_process() -> Ranks:
-    """This rank of torch's default process group, on the CPU; alone where there is none."""
+    """This rank and its collective calls in torch's default process group; one rank alone where there is no group."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return Ranks()
     end_group_at_exit()
     rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    nccl = torch.distributed.get_backend() == "nccl"
+    nccl = torch.distributed.get_backend() == "nccl"  # which exchanges tensors of a GPU alone
     device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
     return Ranks(
         rank,
@@ -62,7 +62,10 @@ def ranks_of_this_process() -> Ranks:
 
 @cache
 def end_group_at_exit() -> None:
-    """Once in a process. Finalizers run in reverse order: those of graphs, which come later, still have the group."""
+    """Has the process group destroyed at the end of the process; only the first call has an effect.
+
+    Finalizers run in reverse order: those of graphs are registered later, run earlier, and so still have the group.
+    """
     weakref.finalize(torch.distributed, end_group)
 
 

@@ -1,4 +1,4 @@
-"""What a `DistGraph` reads: a partition folder, or the graph that graph servers have, for a script without a Trainer."""
+"""Opening of the graph that a `DistGraph` reads: a partition folder, or graph servers for a script without a Trainer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GraphSource: TypeAlias = str | Path | LocalPartition | ClusterOptions | GraphRea
 
 
 def open_reader(graph: GraphSource, rank: int, closing: ExitStack) -> GraphReader:
-    """closing: closes what is opened here.
+    """Opens a partition folder or connects to graph servers. closing: closes what is opened here.
 
     Raises `PartitionError` for a folder that is missing or damaged, `OptionError` without servers, or for files of
     ``cluster.security`` that cannot be used.
@@ -50,4 +50,4 @@ def _graph_of_servers(cluster: ClusterOptions, rank: int, closing: ExitStack) ->
     for number, address in enumerate(cluster.servers):
         servers.append(link.peer(f"server {number}", [address], transport))
         closing.callback(servers[-1].close)
-    return ServedGraph(servers[rank % len(servers)], cluster, servers=servers)
+    return ServedGraph(servers[rank % len(servers)], cluster, servers=servers)  # spreads the ranks over the servers

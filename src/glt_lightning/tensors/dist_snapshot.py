@@ -1,4 +1,4 @@
-"""The tensors of a graph in a folder: what `DistGraph.save` and `load` do."""
+"""Saving and loading of the tensors of a graph, for `DistGraph.save`, `DistGraph.load` and checkpoints."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 def save_tensors(graph: DistGraph, reader: GraphReader, folder: Path) -> None:
-    """A collective call. Raises `WriteError`, on other ranks `PeerError`."""
+    """Writes the named tensors of a graph to a new folder. A collective call. Raises `WriteError`, on other ranks `PeerError`."""
     save_tables(folder, graph.tables, graph.tables.named, reader)
 
 
 def persistent_rows(graph: DistGraph) -> list[RowsToSave]:
-    """What a checkpoint has of the tensors of a graph."""
+    """The persistent tensors of a graph, as checkpoints save them."""
     return rows_to_save(graph.tables.persistent, graph.reader)
 
 
 def load_persistent(graph: DistGraph, saved: SavedRows, names: Sequence[str], *, strict: bool) -> None:
-    """Reads the persistent tensors of a checkpoint, those that ``names`` says. A collective call.
+    """Reads the persistent tensors ``names`` of a checkpoint. A collective call.
 
-    strict: raises `DataError` for one that only the checkpoint or only the module has.
+    strict: raise `DataError` for a tensor that only the checkpoint or only the module has.
     """
     there = graph.tables.persistent
     if strict and (odd := sorted(set(there).symmetric_difference(names))):
@@ -47,7 +47,8 @@ def load_persistent(graph: DistGraph, saved: SavedRows, names: Sequence[str], *,
 
 
 def load_tensors(graph: DistGraph, reader: GraphReader, folder: Path) -> list[DistTensor]:
-    """Into tensors of the same name, or new ones. A collective call. Raises `DataError`, on other ranks `PeerError`."""
+    """Reads all tensors of a folder into those of the same name, or into new ones. A collective call. Raises `DataError`, on
+    other ranks `PeerError`."""
     saved = on_all_or_none(graph.ranks, lambda: SavedRows(folder, None), lambda _: None)
     found = []
     for name, each in saved.tables.items():

@@ -1,4 +1,4 @@
-"""`node_split` and `edge_split`: which of the selected nodes or edges this rank trains on."""
+"""`node_split` and `edge_split`: division of selected nodes or edges among the ranks that train on them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from glt_lightning.tensors.dist_tensor import DistTensor, only_graph, rows_of_in
 from glt_lightning.tensors.space import RowSpace, local_share, split_rows
 
 _AT_ONCE = 1 << 20  # rows of a mask that are read at once
-_FEW_LOCAL = 0.8
+_FEW_LOCAL = 0.8  # share of local rows below which a warning is logged
 _log = logging.getLogger(__name__)
 
 
@@ -28,21 +28,21 @@ def node_split(
     force_even: bool = True,
     seed: int = 0,
 ) -> Tensor:
-    """The rows of one rank, int64 [n], ascending; ``graph.user_ids`` leads from them to the seeds of a loader.
+    """Returns int64 [n], ascending: the rows of one rank; ``graph.user_ids`` converts them to the seeds of a loader.
 
-    Over all ranks each selected node comes once. No other random number generator is touched.
+    Over all ranks each selected node comes once. The global random number generators are not used.
 
     Args:
         nodes: A mask: bool [N], or a `DistTensor` of bool; or the rows [n] of nodes.
-        graph: None: the one of the mask, or the one that is open in this process.
+        graph: The graph. None: the one of the mask, or the one that is open in this process.
         type: The node type. None: that of the mask, or the only one.
-        rank: None: this one.
-        force_even: All ranks get equally many, or one less. Otherwise each gets rows that lie on its host alone.
-        seed: Of the order in which the rows of a host are dealt to its ranks.
+        rank: The rank. None: this one.
+        force_even: All ranks get the same number of rows, or one less. Otherwise each gets only rows that lie on its host.
+        seed: Seed of the shuffle of a host's rows before they are divided among its ranks.
 
     Raises:
         DataError: For rows or a mask that do not fit the type.
-        OptionError: For a rank that there is not.
+        OptionError: For a rank that does not exist.
 
     Example:
         >>> with DistGraph("parts") as graph:
@@ -61,19 +61,20 @@ def edge_split(
     force_even: bool = True,
     seed: int = 0,
 ) -> Tensor:
-    """As `node_split`, of edge rows: an edge lies in the part of its destination.
+    """Returns int64 [n], ascending: the edge rows of one rank. Works as `node_split`; an edge lies in the part of its
+    destination.
 
     Args:
-        edges: A mask, or edge rows.
-        graph: None: the one of the mask, or the one that is open in this process.
+        edges: A mask: bool [E], or a `DistTensor` of bool; or the rows [n] of edges.
+        graph: The graph. None: the one of the mask, or the one that is open in this process.
         type: The edge type. None: that of the mask, or the only one.
-        rank: None: this one.
-        force_even: All ranks get equally many, or one less.
-        seed: Of the order in which the rows of a host are dealt to its ranks.
+        rank: The rank. None: this one.
+        force_even: All ranks get the same number of rows, or one less. Otherwise each gets only rows that lie on its host.
+        seed: Seed of the shuffle of a host's rows before they are divided among its ranks.
 
     Raises:
         DataError: For rows or a mask that do not fit the type.
-        OptionError: For a rank that there is not.
+        OptionError: For a rank that does not exist.
 
     Example:
         >>> with DistGraph("parts") as graph:
@@ -109,10 +110,10 @@ def _split(
 
 
 def _selected(given: Any, space: RowSpace, kind: str) -> np.ndarray:
-    """Returns int64 [n], ascending, each once."""
+    """Returns int64 [n], ascending: the selected rows, each once."""
     if not isinstance(given, DistTensor):
         rows = np.unique(rows_of_index(given, space.num_rows))
-        space.parts_of(rows)  # raises for a row that there is not
+        space.parts_of(rows)  # raises for a row that does not exist
         return rows
     if given.space is not space or given.dtype != torch.bool or given.dim() != 1:
         raise DataError(f"{kind}_split: expected a mask of bool [{space.num_rows}] of {space.label!r}, got {given!r}.")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-# The graphs that are open in this process: of one alone, `DistTensor` needs no argument ``graph``.
+# The graphs that are open in this process. If there is only one, `DistTensor` needs no argument ``graph``.
 OPEN_GRAPHS: WeakSet[DistGraph] = WeakSet()
 
 
@@ -33,15 +33,15 @@ _AT_ONCE = 1 << 18  # rows that are read and written at once
 
 
 class PendingRows:
-    """Rows that `DistTensor.read_later` has asked for."""
+    """Rows that `DistTensor.read_later` has requested."""
 
     def __init__(self, wait: Callable[[], Tensor]) -> None:
         self._wait = wait
         self._rows: Tensor | None = None
 
     def result(self) -> Tensor:
-        """The rows, as reading the tensor gives them; the same ones when it is called again. Raises `DataError` for a tensor that
-        was closed meanwhile, `PeerError` where another host does not answer."""
+        """Waits for the rows and returns them as ``tensor[index]`` does; a second call returns the same object. Raises
+        `DataError` for a tensor that was closed meanwhile, `PeerError` if another host does not answer."""
         if self._rows is None:
             self._rows = self._wait()
         return self._rows
@@ -50,31 +50,31 @@ class PendingRows:
 class DistTensor:
     """A tensor [N, ...] with a row for each node of a type, or for each edge of a type, in memory that the ranks share.
 
-    Creating one is a collective call: every rank creates the same tensors in the same order. Who names one that there is gets
-    that one. A read copies rows, in the order of the index; a write has happened when it returns, for every rank. ``barrier`` of
-    the graph orders what several ranks do.
+    Creating one is a collective call: every rank creates the same tensors in the same order. The name of an existing tensor
+    returns that tensor. A read copies rows, in the order of the index; a write is visible to every rank when it returns.
+    ``barrier`` of the graph orders reads and writes of several ranks.
 
     Args:
         shape: [N, ...]; N: number of rows of ``of``.
-        dtype: Of torch.
-        name: Under which every rank finds it. None: none other has it, and it is not saved.
+        dtype: A dtype of torch: bool, an integer or a floating-point one.
+        name: Name under which every rank finds the tensor. None: an anonymous tensor, which is not saved.
         init: First values: ``"zeros"`` (None), ``"ones"``, ``("uniform", a, b)``, ``("normal", mean, std)``,
             ``"xavier_uniform"``, a tensor or ``.npy`` file by user id: these do not depend on how the graph is partitioned. Or
-            ``f(shape, dtype)``, called for some rows at a time by one rank.
+            ``f(shape, dtype)``, called for some rows at a time by one rank of each host.
         of: Node type or edge type. None: the only one that has N rows.
         graph: The graph. None: the one that is open in this process.
-        persistent: The checkpoints of the job have it, by the user's ids. Create it in ``setup`` of the module: a checkpoint
-            is read into the tensors that there are.
+        persistent: The checkpoints of the job contain the tensor, by the user's ids. Create it in ``setup`` of the module: a
+            checkpoint is read into tensors that exist already.
 
     Attributes:
-        name: As given, or the one that it got.
+        name: The given name, or the generated one of an anonymous tensor.
         of: Node type or edge type.
         shape: [N, ...].
-        dtype: Of torch.
-        writable: False for what the partition stores.
+        dtype: The dtype of torch.
+        writable: False for a tensor that the partition stores.
 
     Raises:
-        DataError: For a description that cannot be, or is another one on another rank.
+        DataError: For an invalid description, or one that differs from that of another rank.
         OptionError: For more memory than ``cluster.tensors.limit``.
 
     Example:
@@ -120,7 +120,7 @@ class DistTensor:
 
     @classmethod
     def over(cls, graph: DistGraph, rows: SharedTable | StoredRows, name: str | None = None) -> DistTensor:
-        """A table that there is, or, with its name, what the partition stores."""
+        """Makes a tensor over an existing table, or over an attribute of the partition, whose name is given."""
         tensor = cls.__new__(cls)
         tensor._set(graph, rows, name)
         return tensor
@@ -134,7 +134,7 @@ class DistTensor:
 
     @property
     def table(self) -> SharedTable:
-        """Its rows as numpy arrays. Raises `DataError` for what the partition stores."""
+        """The table that has the rows as numpy arrays. Raises `DataError` for a tensor that the partition stores."""
         if not isinstance(self._rows, SharedTable):
             raise DataError(
                 f"tensor {self.name!r} of {self.space.label!r}: the partition stores it, so it cannot be written. Create a "
@@ -162,8 +162,8 @@ class DistTensor:
         return found[0] if np.ndim(index) == 0 and not isinstance(index, slice) else found
 
     def read_later(self, index: Any) -> PendingRows:
-        """Begins to read rows: other hosts and the disk are asked at once, and ``result()`` of what it returns waits for them.
-        What is written meanwhile may or may not be in them.
+        """Begins to read rows: other hosts and the disk are asked at once, and ``result()`` of the returned object waits for
+        them. Values that are written meanwhile may or may not be in them.
 
         Example:
             >>> with DistGraph("parts") as graph:
@@ -180,7 +180,7 @@ class DistTensor:
         table.write(rows, values_for(values, self._kind, (len(rows), *table.row_shape), self.name))
 
     def add_(self, rows: Any, values: Any) -> DistTensor:
-        """Adds values to rows, one after the other: also where a row comes twice, and whoever else adds."""
+        """Adds values to rows. A row that comes twice gets both values, and additions of several ranks are all applied."""
         table, at = self.table, rows_of_index(rows, len(self))
         table.add(at, values_for(values, self._kind, (len(at), *table.row_shape), self.name))
         return self
@@ -195,7 +195,7 @@ class DistTensor:
         return self._rows.count_nonzero()
 
     def __or__(self, other: object) -> DistTensor:
-        """A new mask: rows that either of two masks has. A collective call."""
+        """Returns the union of two masks as a new one. A collective call."""
         if not isinstance(other, DistTensor):
             return NotImplemented
         if (
@@ -212,7 +212,7 @@ class DistTensor:
 
     @property
     def local_rows(self) -> list[tuple[int, np.ndarray]]:
-        """(number of its first row, read-only view of its rows) of each part in the memory of this host; bfloat16 as uint16."""
+        """(number of the first row, read-only view of the rows) of each part in the memory of this host; bfloat16 as uint16."""
         views = []
         for each in self.table.own_parts:
             view = self.table.own[each.begin : each.begin + each.count]
@@ -221,13 +221,13 @@ class DistTensor:
         return views
 
     def close(self) -> None:
-        """This rank lets go of the tensor. When all have, its memory is free, and its name can be given to another one. Safe to
-        call twice."""
+        """Closes this rank's view of the tensor. When all ranks have closed theirs, its memory is free and its name can be given
+        to another one. Safe to call twice."""
         self.table.close()
 
 
 def only_graph() -> DistGraph:
-    """The one that is open in this process. Raises `DataError`."""
+    """The graph that is open in this process. Raises `DataError` if none is, or several are."""
     graphs = list(OPEN_GRAPHS)
     if len(graphs) != 1:
         number = f"{len(graphs)} are open" if graphs else "none is open"
@@ -238,7 +238,7 @@ def only_graph() -> DistGraph:
 
 
 def init_of(init: Any, dtype: torch.dtype) -> Any:
-    """The same with arrays in place of tensors."""
+    """Converts ``init`` for `TableSpec`: tensors, and those that a callable returns, become arrays."""
     if isinstance(init, Tensor):
         if init.dtype != dtype:
             raise DataError(f"tensor: init: expected values of {dtype}, got {init.dtype}. Convert them.")
@@ -263,7 +263,7 @@ def torch_dtype(kind: ValueType) -> torch.dtype:
 
 
 def to_array(values: Tensor) -> np.ndarray:
-    """As tables store it: bfloat16 as uint16. It shares the memory of a tensor on the CPU."""
+    """Returns the array that tables store for a tensor; bfloat16 as uint16. It shares the memory of a tensor on the CPU."""
     values = values.detach().cpu()
     if values.dtype == torch.bfloat16:
         return values.view(torch.int16).numpy().view(np.uint16)
@@ -271,7 +271,7 @@ def to_array(values: Tensor) -> np.ndarray:
 
 
 def to_tensor(array: np.ndarray, kind: ValueType) -> Tensor:
-    """The same memory as a tensor."""
+    """Returns a tensor over the memory of a stored array."""
     if kind.is_bfloat16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)

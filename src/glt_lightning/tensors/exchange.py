@@ -1,4 +1,4 @@
-"""How the gradients of rows come to the ranks that apply them: by a process group of its own, in rank order."""
+"""Exchange of the gradients of rows among ranks: each gradient is sent to the rank that applies it."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class Exchange(Protocol):
     size: int
 
     def send(self, sums: RowSums, target: np.ndarray) -> list[RowSums]:
-        """Sends each row to the rank ``target`` int [n]. Returns what each rank has sent to this one, in rank order."""
+        """Sends each row to the rank ``target`` int [n]. Returns the rows that each rank has sent to this one, in rank order."""
 
     def gather(self, numbers: np.ndarray) -> np.ndarray:
-        """Returns float64 [k] of each rank -> [ranks, k], on every rank."""
+        """Returns float64 [ranks, k] on every rank, from float64 [k] of each."""
 
     def barrier(self) -> None:
         """Waits for all ranks."""
 
     def close(self) -> None:
-        """Safe to call twice."""
+        """Releases the process group. Safe to call twice."""
 
 
 class Alone:
@@ -54,10 +54,10 @@ class Alone:
         return numbers[None]
 
     def barrier(self) -> None:
-        """There is nobody to wait for."""
+        """Returns at once: no other rank exists."""
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Does nothing: no group was made."""
 
 
 class OverGloo:
@@ -76,7 +76,9 @@ class OverGloo:
         mine = np.bincount(target, minlength=self.size)
         theirs = self._all_to_all(torch.from_numpy(mine), [1] * self.size, [1] * self.size)
         into, out = mine.tolist(), theirs.tolist()
-        heads = torch.from_numpy(np.stack([sums.rows[order], sums.counts[order]], axis=1))
+        heads = torch.from_numpy(
+            np.stack([sums.rows[order], sums.counts[order]], axis=1)
+        )  # int64 both: one call, not two
         found_heads = self._all_to_all(heads, into, out).numpy()
         found = self._all_to_all(torch.from_numpy(sums.pick(order).sums), into, out).numpy()
         ends = np.cumsum(out)
@@ -111,7 +113,7 @@ class OverGloo:
 
 @contextmanager
 def _other_ranks() -> Iterator[None]:
-    """Says of gloo's error what it means: that of the rank which failed says why."""
+    """Turns an error of gloo into a `PeerLostError`, which points at the error of the failed rank."""
     try:
         yield
     except RuntimeError as error:
@@ -122,7 +124,7 @@ def _other_ranks() -> Iterator[None]:
 
 
 def open_exchange(timeout: timedelta | None = None) -> Exchange:
-    """That of torch's process group, if there is one. A collective call."""
+    """Opens the `Exchange` over the ranks of torch's process group, or that of one rank alone. A collective call."""
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return Alone()
     return OverGloo(timeout)
@@ -138,10 +140,10 @@ _AT_ONCE = 1 << 16  # rows
 
 
 class Held:
-    """A table and the states of its optimizer, until nobody refers to this object: they outlive the graph, so that a module
-    can be tested after its fit.
+    """A table and the states of its optimizer. They live as long as this object, and so outlive the graph: a module can be
+    tested after its fit.
 
-    ids: the user's ids of the rows: servers that know them may be gone when a checkpoint is saved.
+    ids: the user's ids of the rows, kept here since the servers that know them may be gone when a checkpoint is saved.
     graph: hash of the partition.  token: the same on all ranks that have this table.
     """
 
@@ -155,7 +157,7 @@ class Held:
         return (mine.host_of_part, mine.host_of_rank) == (homes.host_of_part, homes.host_of_rank)
 
     def all(self) -> list[SharedTable]:
-        """In an order that is the same on all ranks."""
+        """All tables, in an order that is the same on all ranks."""
         return [self.table, self.ids, *self.states.values()]
 
     def close(self) -> None:
@@ -165,7 +167,7 @@ class Held:
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingRows:
-    """What an embedding has once it is attached to a graph."""
+    """The table and the optimizer states of an embedding that is attached to a graph."""
 
     name: str
     tables: SharedTables
@@ -193,7 +195,7 @@ class EmbeddingRows:
         return self.tables.homes.appliers(self.space, rows)
 
     def renew_states(self, row_shapes: Mapping[str, tuple[np.dtype, tuple[int, ...]]]) -> dict[str, SharedTable]:
-        """Zeros for the states of a new optimizer, in place of those of an earlier one. A collective call."""
+        """Replaces the states of an earlier optimizer by zeros for a new one. A collective call."""
         while self.states:
             self.states.popitem()[1].close()
         for state, (dtype, shape) in row_shapes.items():
@@ -202,7 +204,8 @@ class EmbeddingRows:
         return self.states
 
     def pieces_of(self, gradients: RowSums) -> Iterator[RowSums]:
-        """Gradients of rows of this host, which are asked for if they are on disk: then some at a time."""
+        """Yields the gradients of rows of this host: all at once, or, of tables on disk, a piece at a time, so that the disk
+        reads the rows of the next piece meanwhile."""
         tables = [self.table, *self.states.values()]
         if not any(table.on_disk for table in tables):
             yield gradients
@@ -223,7 +226,7 @@ class EmbeddingRows:
         return RowsToSave(self.name, self.space.label, optimizer, shaped, self.order())
 
     def load(self, saved: SavedRows, arrays: Mapping[str, SharedTable], *, strict: bool = True) -> None:
-        """Reads saved arrays, once per host. A collective call; an error is one on all ranks."""
+        """Reads saved arrays, on the first rank of each host. A collective call; an error of one rank is raised on all."""
 
         def read() -> None:
             if self.tables.homes.is_first:
@@ -233,7 +236,7 @@ class EmbeddingRows:
         on_all_or_none(self.tables.ranks, read, lambda _: None)
 
     def _load(self, saved: SavedRows, name: str, table: SharedTable, strict: bool) -> None:
-        """The rows of this host, which lie in ``own`` of all tables in the same order."""
+        """Reads one array for the rows of this host. These lie in ``own`` of all tables in the same order."""
         values, ids = saved.open(self.name, name, table.row_shape, table.dtype), self.held.ids.own
         if len(values) != self.space.num_rows and strict:
             raise DataError(
@@ -251,11 +254,14 @@ class EmbeddingRows:
 # The norm of a gradient whose rows lie on several ranks: the same bits however the rows are spread and ordered.
 
 
-_LEAST = 2.0**-1074
+_LEAST = 2.0**-1074  # the smallest float64 above 0
 
 
 def norms(squares: Sequence[np.ndarray], exchange: Exchange) -> list[float]:
-    """Of the gradient of each table, from this rank's `kernels.embedding.row_squares`; inf or nan where one is. A collective call."""
+    """Returns the norm of the gradient of each table; inf or nan where one of its values is. A collective call.
+
+    squares: for each table, float64 [n] of `kernels.row_squares`, of the rows that this rank applies.
+    """
     mine = np.array([[each.max(initial=0.0), len(each)] for each in squares], np.float64)
     everyone = exchange.gather(mine.reshape(-1)).reshape(exchange.size, -1, 2)
     tops, numbers = everyone[:, :, 0].max(axis=0), everyone[:, :, 1].sum(axis=0)
@@ -268,7 +274,11 @@ def norms(squares: Sequence[np.ndarray], exchange: Exchange) -> list[float]:
 
 
 def _pieces(squares: np.ndarray, top: float, number: int) -> tuple[float, float]:
-    """Two sums of which each is exact. top, number: the largest square, and how many there are, over all ranks."""
+    """Returns a coarse and a fine sum of the squares, each exact, so that no order or spread over ranks changes a bit.
+
+    top, number: the largest square, and how many there are, over all ranks. Squares are rounded to a grid that is coarse enough
+    for the sum of ``number`` of them to fit into the 52 bits of a float64; the rests are summed on a finer grid.
+    """
     if not math.isfinite(top) or top == 0.0:
         return 0.0, 0.0
     exponent, bits = math.frexp(top)[1], number.bit_length()

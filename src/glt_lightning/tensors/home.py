@@ -1,7 +1,7 @@
 """The shard server of a host's rows for ranks on other hosts: it answers reads, and applies each write once.
 
-The first rank of a host serves the host's rows of tensors of one's own to the ranks of the same job on other hosts,
-from the first tensor on. Only callers with the role ``worker`` or ``client`` and the same ``job`` are answered.
+The first rank of a host serves the host's rows of users' tensors to the ranks of the same job on other hosts, from the
+first tensor on. Only callers with the role ``worker`` or ``client`` and the same ``job`` are answered.
 ``tensor`` in each request is the name that rank 0 drew for the tensor when all ranks created it together, 16
 hexadecimal digits; a tensor that is unknown or closed is an error. Rows are numbers in the type; those that lie on
 another host, or are out of range, are an error.
@@ -12,7 +12,7 @@ one; the others are asked for again.
 
 **put** writes. The request has ``tensor``; ``how``: ``set``, ``add`` or ``fill``; ``writer``: 16 to 100 characters,
 drawn once by each rank for each shard server; ``seq``: the number of the write, from 1 for each writer; ``rank`` and
-``epoch``, the rank that writes and its number of barriers so far, by which conflicting writes are told; the arrays
+``epoch``, the rank that writes and its number of barriers so far, by which conflicting writes are found; the arrays
 ``rows`` int64 [n] and ``values`` [n, ...], for ``fill`` ``values`` [...] alone. The reply is empty. A writer sends a
 write when the one before has its reply. The shard server applies the write after the last one; one with a number that
 was applied already is answered and not applied again; any other number is an error. So each write is applied once,
@@ -77,11 +77,11 @@ class _Writer:
 
 
 class RowsHome:
-    """Serves the tables of this host at ``address`` to the ranks of the same job on other hosts: ``rows``, ``put``, ``count``.
-    Close it.
+    """The shard server of a host: serves its tables at ``address`` to the ranks of the same job on other hosts, by the calls
+    ``rows``, ``put`` and ``count``. Close it.
 
-    A writer numbers its writes from 1 and sends the next one when it has the answer to the last. So a write whose number was
-    applied already is one that was sent again, and is answered without being applied.
+    A writer numbers its writes from 1 and sends the next one when it has the reply to the last. So a write whose number was
+    applied already is a repeated one, and is answered without being applied.
     """
 
     def __init__(self, link: Link, address: str, transport: Transport, num_ranks: int) -> None:
@@ -100,12 +100,12 @@ class RowsHome:
         self._tables.pop(id_, None)
 
     def close(self) -> None:
-        """Safe to call twice."""
+        """Stops serving. Safe to call twice."""
         self._server.close()
         self._tables.clear()
 
     def _rows(self, message: Message, caller: Caller) -> Message:
-        """The first rows, as many as fit into a reply; the caller asks again for the rest."""
+        """Answers with the first rows, as many as fit into a reply; the caller asks again for the rest."""
         table, rows = self._table(message, caller), _ids(unpack(message).get("rows"))
         row_bytes = max(8, math.prod(table.row_shape) * table.dtype.itemsize)  # of narrow rows, the numbers take more
         rows = rows[: max(1, self._link.limits.reply_bytes // row_bytes)]
@@ -168,14 +168,15 @@ def _ids(rows: np.ndarray | None) -> np.ndarray:
     return rows
 
 
-# The homes of other hosts, as a rank asks them.
+# The shard servers of other hosts, as a rank calls them.
 
 
 _MOST_BYTES = 64 << 20  # of one write; larger ones are sent in pieces
 
 
 class RemoteHome:
-    """One other host's home. Thread-safe. Its methods raise `PeerError`, with its name, if it does not answer in time."""
+    """A client of another host's shard server. Thread-safe. Its methods raise `PeerError`, with the server's name, if it does
+    not answer in time."""
 
     def __init__(self, peer: Peer, rank: int) -> None:
         self._peer, self._rank = peer, rank
@@ -186,7 +187,7 @@ class RemoteHome:
     def rows(
         self, table: str, rows: np.ndarray, dtype: np.dtype, row_shape: tuple[int, ...]
     ) -> Callable[[], np.ndarray]:
-        """Asks for rows int64 [n]; what it returns waits for them."""
+        """Asks for rows int64 [n]. Returns a function that waits for them and returns [n, *row_shape]."""
         answer, whole = self._ask(table, rows), np.empty((len(rows), *row_shape), dtype)
 
         def wait() -> np.ndarray:
@@ -215,8 +216,8 @@ class RemoteHome:
         return len(values)
 
     def put(self, table: str, how: str, rows: np.ndarray | None, values: np.ndarray, epoch: int) -> None:
-        """Writes values [n, ...] to rows int64 [n], or a value to all rows of that host (``fill``). They are applied when this
-        returns."""
+        """Writes values [n, ...] to rows int64 [n], or one value to all rows of that host (``fill``). The write is applied when
+        this returns."""
         if rows is None:
             return self._send(table, how, {"values": values}, epoch)
         most = max(1, _MOST_BYTES // max(1, values.itemsize * math.prod(values.shape[1:])))
@@ -255,9 +256,11 @@ class RemoteHome:
 
 @dataclass(frozen=True, eq=False)
 class Reach:
-    """How a rank reaches the homes of other hosts, and they reach its own. place: name of this host, the same on all its ranks.
-    link: how this rank introduces itself.  address, transport: where it listens, and over what; asked for when the first tensor
-    is created."""
+    """The means by which the ranks of different hosts reach each other's rows.
+
+    place: name of this host, the same on all its ranks.  link: how this rank introduces itself.
+    address, transport: called when the first tensor is created; where this host listens, and over which transport.
+    """
 
     place: str
     link: Link
@@ -266,8 +269,8 @@ class Reach:
 
 
 class RemoteHomes:
-    """The homes of the other hosts of a job; the first rank of each host serves that host's. Collective: all ranks construct
-    theirs at the same time. Close it, when no other rank needs this host's rows any more."""
+    """The shard servers of all hosts of a job: that of this host, which its first rank runs, and clients of the others.
+    All ranks construct theirs at the same time. Close it when no other rank needs this host's rows any more."""
 
     def __init__(self, ranks: Ranks, homes: Homes, reach: Reach) -> None:
         self.served: RowsHome | None = None
@@ -299,24 +302,24 @@ class RemoteHomes:
         return list(self._others.values())
 
     def close(self) -> None:
-        """Safe to call twice."""
+        """Closes the clients, and the shard server of this rank. Safe to call twice."""
         self._opened.close()
 
 
 class LazyHomes:
-    """`RemoteHomes` that are opened by the first tensor of a job."""
+    """The `RemoteHomes` of a job, opened with its first tensor: a job without tensors needs no shard servers."""
 
     def __init__(self, ranks: Ranks, homes: Homes, reach: Reach) -> None:
         self._open = partial(RemoteHomes, ranks, homes, reach)
         self._opened: RemoteHomes | None = None
 
     def open(self) -> RemoteHomes:
-        """The same object each time. The first call is a collective one."""
+        """Opens them, or returns those of the first call, which is a collective one."""
         if self._opened is None:
             self._opened = self._open()
         return self._opened
 
     def close(self) -> None:
-        """Safe to call twice."""
+        """Closes them if they were opened. Safe to call twice."""
         if self._opened is not None:
             self._opened.close()

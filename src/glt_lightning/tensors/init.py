@@ -29,14 +29,14 @@ _KNOWN = "zeros, ones, ('uniform', a, b), ('normal', mean, std), 'xavier_uniform
 
 @dataclass(frozen=True)
 class Init:
-    """Checked first values. text: what ranks compare.  values: user ids [n] -> values as stored [n, *row_shape]."""
+    """Checked first values. text: description that ranks compare.  values: user ids [n] -> stored values [n, *row_shape]."""
 
     text: str
     values: Callable[[np.ndarray], np.ndarray]
 
 
 def read_init(given: Any, name: str, seed: int, kind: ValueType, shape: tuple[int, ...]) -> Init:
-    """``given`` as users write it; None is zeros. shape: [N, ...] of the whole table.
+    """Checks ``init`` as users give it; None is zeros. shape: [N, ...] of the whole table.
 
     Raises `DataError` for anything else, and for random values of a type that is not a floating-point one.
     """
@@ -65,7 +65,7 @@ def read_init(given: Any, name: str, seed: int, kind: ValueType, shape: tuple[in
 def fill(
     out: np.ndarray, init: Init, user_ids: np.ndarray, advance: Callable[[int], object] = lambda rows: None
 ) -> None:
-    """Writes the first values of rows [n, ...], by their user ids, a piece at a time. advance: told the rows of each."""
+    """Writes the first values of rows [n, ...] by their user ids, a piece at a time. advance: called with the rows of each."""
     for begin in range(0, len(out), _BATCH):
         ids = user_ids[begin : begin + _BATCH]
         out[begin : begin + _BATCH] = init.values(ids)
@@ -80,12 +80,12 @@ def bits_of(seed: int, name: str, user_ids: np.ndarray, columns: int) -> np.ndar
 
 
 def uniform(bits: np.ndarray, low: float, high: float) -> np.ndarray:
-    """float32 in [low, high), from the upper 24 bits."""
+    """Returns float32 in [low, high), from the upper 24 bits: as many as a float32 holds exactly."""
     return np.asarray(low + (high - low) * ((bits >> np.uint64(40)) * 2.0**-24), dtype=np.float32)
 
 
 def normal(bits: np.ndarray, mean: float, std: float) -> np.ndarray:
-    """float32, from the upper 52 bits."""
+    """Returns normal float32, from the upper 52 bits."""
     p = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
     return np.asarray(mean + std * standard_normal(p), dtype=np.float32)
 
@@ -189,8 +189,11 @@ _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # 
 
 
 def standard_normal(p: np.ndarray) -> np.ndarray:
-    """float64: which value a standard normal one is below with probability p, float64 in (0, 1). Additions, multiplications,
-    divisions and square roots of float64 are exact to the last bit everywhere; the logarithm of a system's library is not."""
+    """Returns float64: the quantile of the standard normal distribution at p, float64 in (0, 1).
+
+    Only additions, multiplications, divisions and square roots are used, which all machines round alike, to the last bit; the
+    logarithms of system libraries differ.
+    """
     q = p - 0.5
     near = 0.180625 - q * q
     found: np.ndarray = q * _ratio(_CENTRAL, near)
@@ -210,7 +213,7 @@ def _ratio(coefficients: tuple[tuple[float, float], ...], x: np.ndarray) -> np.n
 
 
 def _log(x: np.ndarray) -> np.ndarray:
-    """The natural logarithm of float64 in (0, 1]: of the power of 2, and a series for the rest, to about 1e-16."""
+    """Natural logarithm of float64 in (0, 1], to about 1e-16: that of the power of 2, plus a series for the mantissa."""
     m, e = np.frexp(x)
     small = m < math.sqrt(0.5)
     m, e = np.where(small, m * 2.0, m), np.where(small, e - 1, e).astype(np.float64)

@@ -1,4 +1,4 @@
-"""What a partitioned graph stores, read by row: attributes, the user's ids, neighbours; of mapped parts or of their owners."""
+"""Reading of a partitioned graph by row: attributes, the user's ids and neighbours, from mapped parts or from their owners."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class StoredRows:
         return self.read_later(rows)()
 
     def read_later(self, rows: np.ndarray) -> Callable[[], np.ndarray]:
-        """Asks the owners of other parts for rows; what it returns waits for them. Raises `DataError` for a row that there is
-        not."""
+        """Asks the owners of other parts for rows. Returns a function that waits for them. Raises `DataError` for a row that does
+        not exist."""
         self.space.parts_of(rows)
         return self.ask(rows)
 
@@ -44,8 +44,11 @@ class StoredRows:
 
 
 class GraphReader:
-    """Reads a graph. partition: the parts that this process maps; None: none.  remote: gives the owners of the other parts once
-    they are known; None: all are mapped.  Raises by its methods `PeerError`, naming an owner that does not answer."""
+    """Reads a partitioned graph by row. Its methods raise `PeerError`, with the name of an owner that does not answer.
+
+    partition: the parts that this process maps; None: none.
+    remote: returns the owners of the other parts, or None as long as they are not known or if all parts are mapped.
+    """
 
     def __init__(
         self,
@@ -59,7 +62,7 @@ class GraphReader:
 
     @classmethod
     def of(cls, graph: AnyGraph) -> GraphReader:
-        """Of a graph in any of its forms. Raises `OptionError` for a graph of the program's own."""
+        """A reader for a graph in any of its forms. Raises `OptionError` for a graph class that the program defines itself."""
         if isinstance(graph, LocalPartition):
             return cls(graph, graph)
         if isinstance(graph, ClusterGraph):
@@ -71,10 +74,10 @@ class GraphReader:
         )
 
     def renew(self, other: GraphReader) -> None:
-        """Reads the same graph as another reader does."""
+        """Reads through the partition and the owners of another reader of the same graph from now on."""
         self._graph, self._partition, self._remote = other._graph, other._partition, other._remote
 
-    # What there is
+    # Attributes
 
     def names(self, space: RowSpace) -> list[str]:
         """Attributes of the partition, and ``<split>_mask`` of each split of a node type."""
@@ -85,7 +88,7 @@ class GraphReader:
         return stored + [name for name in splits if name not in stored]
 
     def open(self, space: RowSpace, name: str) -> StoredRows:
-        """One of `names`."""
+        """Opens the attribute or mask ``name``, one of `names`."""
         stored = self.manifest.edge_attrs if space.kind == "edge" else self.manifest.node_attrs
         if name not in stored(space.index):
             mask = self._mask(space, name.removesuffix("_mask"))
@@ -113,12 +116,12 @@ class GraphReader:
 
     def user_ids(self, space: RowSpace, rows: np.ndarray) -> np.ndarray:
         """Returns int64 [n]: the user's ids of nodes, or columns of the user's ``edge_index``. Raises `DataError` for a row that
-        there is not."""
+        does not exist."""
         space.parts_of(rows)
         return self._gather(space, space.id_name, rows).astype(np.int64)
 
     def user_ids_of_part(self, space: RowSpace, part: int) -> np.ndarray:
-        """The same of all rows of a part."""
+        """`user_ids` of all rows of a part."""
         first, end = int(space.bounds[part]), int(space.bounds[part + 1])
         pieces = [
             self._gather(space, space.id_name, np.arange(begin, min(begin + _AT_ONCE, end)))
@@ -127,7 +130,7 @@ class GraphReader:
         return np.concatenate([np.empty(0, np.int64), *pieces]).astype(np.int64)
 
     def rows_of(self, space: RowSpace, user_ids: np.ndarray) -> np.ndarray:
-        """Returns int64 [n]: the rows of nodes by the user's ids. Raises `DataError` for an id that there is not, and for
+        """Returns int64 [n]: the rows of nodes by the user's ids. Raises `DataError` for an id that does not exist, and for
         edges."""
         if space.kind == "edge":
             raise DataError(
@@ -156,7 +159,7 @@ class GraphReader:
         return self._ask(space, name, rows)()
 
     def _ask(self, space: RowSpace, name: str, rows: np.ndarray) -> Callable[[], np.ndarray]:
-        """Asks all owners at the same time; what it returns waits for them, and reads the rows that are mapped here."""
+        """Asks all owners at the same time. Returns a function that waits for them, and reads the rows that are mapped here."""
         ids = rows + self._offset(space)
         if self._is_whole:
             return lambda: self._gather_local(space, name, ids)
@@ -214,7 +217,7 @@ class GraphReader:
         return remote
 
     def _routed(self, space: RowSpace, rows: np.ndarray) -> list[tuple[int, np.ndarray]]:
-        """(owner, positions of its rows)."""
+        """Pairs (owner, positions of its rows); owner 0 is this process."""
         if self._is_whole:
             return [(0, np.arange(len(rows)))]
         owners = self._owners.owner_of_part[space.parts_of(rows)]
@@ -224,7 +227,7 @@ class GraphReader:
 
     def edge_ends(self, space: RowSpace, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns int64 [n], int64 [n]: source and destination of edges, as rows of their types. Raises `DataError` for a row
-        that there is not."""
+        that does not exist."""
         space.parts_of(rows)
         ends = self._gather(space, ENDS, rows) if len(rows) else np.empty((0, 2), np.int64)
         types, offsets = self.schema.node_types, self.manifest.offsets
@@ -232,7 +235,7 @@ class GraphReader:
         return src, dst
 
     def has_edges(self, space: RowSpace, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-        """Returns bool [n]: whether there are edges of the type, from rows ``src`` to rows ``dst`` of its node types."""
+        """Returns bool [n]: True where an edge of the type leads from row ``src`` to row ``dst`` of its node types."""
         types, offsets = self.schema.node_types, self.manifest.offsets
         of_src, of_dst = (types.index(space.of[end]) for end in (0, 2))
         targets = next(each for each in row_spaces(self.manifest) if each.kind == "node" and each.index == of_dst)
@@ -272,8 +275,11 @@ class GraphReader:
         draw: DrawOptions,
         excluded: ExcludedEdges | None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(counts int64 [n], gids of sources in row order, their edge rows): hop 0 of a batch with this key. space: of the
-        destination type."""
+        """Samples as hop 0 of a batch with this key. space: the destination type.
+
+        Returns counts int64 [n]; the gids of sources int64 [sum of counts], in the order of the rows; and their edge rows, as
+        many.
+        """
         space.parts_of(rows)
         counts, pieces = np.zeros(len(rows), dtype=np.int64), []
         for owner, at in self._routed(space, rows):
@@ -311,7 +317,7 @@ class GraphReader:
 
 @dataclass(frozen=True, eq=False)
 class LocalDraw:
-    """What is drawn for rows that are mapped here."""
+    """Arguments of a draw for rows that are mapped here."""
 
     edge_type: int
     gids: np.ndarray

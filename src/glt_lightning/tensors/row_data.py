@@ -33,7 +33,7 @@ class _OfType:
 
 
 class RowData(MutableMapping[str, DistTensor]):
-    """The tensors of a type by name: those of one's own, and what the partition stores."""
+    """The tensors of a type by name: the user's, and those that the partition stores."""
 
     def __init__(self, graph: DistGraph, space: RowSpace) -> None:
         self._graph, self._space = graph, space

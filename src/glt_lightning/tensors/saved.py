@@ -1,4 +1,4 @@
-"""Rows beside a checkpoint: a folder of arrays in the order of the user's ids, whatever the partition, and their hashes.
+"""Rows saved beside a checkpoint: a folder of arrays, in the order of the user's ids for any partition, with hashes.
 
 ``X.ckpt.rows-NONCE/index.json`` names the tables, and of each array its file, bytes and BLAKE2b; the checkpoint has the nonce
 and the hash of the index. The checkpoint is written after the folder and names it, so a crash leaves the old pair or the new
@@ -50,8 +50,9 @@ _ARRAY_FIELDS = {"file", "dtype", "shape", "bytes", "blake2b"}
 
 @dataclass(frozen=True, eq=False)
 class RowsToSave:
-    """A table with the states of its optimizer. arrays: by name, ``weight`` first: dtype, shape [N, ...], and what reads rows.
+    """A table with the states of its optimizer.
 
+    arrays: by name, ``weight`` first: dtype, shape [N, ...], and a function that reads rows int64 [n].
     order: int64 [N], the row of each user id.
     """
 
@@ -63,12 +64,15 @@ class RowsToSave:
 
     @property
     def total(self) -> int:
-        """Rows of all arrays."""
+        """Number of rows of all arrays together."""
         return len(self.order) * len(self.arrays)
 
 
 def write_rows(folder: Path, tables: Sequence[RowsToSave], graph: str) -> str:
-    """Writes a new folder, whole when this returns. Returns the hash of its index. Raises `WriteError` and leaves nothing."""
+    """Writes a new folder, complete and synced to disk when this returns. Returns the hash of its index.
+
+    Raises `WriteError`, and then leaves no folder.
+    """
     made = False
     try:
         folder.mkdir()
@@ -80,7 +84,7 @@ def write_rows(folder: Path, tables: Sequence[RowsToSave], graph: str) -> str:
         _sync(folder)
         _sync(folder.parent)
     except OSError as error:
-        if made:  # never one that was there
+        if made:  # a folder that existed before belongs to someone else
             shutil.rmtree(folder, ignore_errors=True)
         raise WriteError(
             f"{folder}: the rows of this checkpoint cannot be written ({error.strerror or error}). Free some space or choose "
@@ -134,7 +138,7 @@ def _write_file(path: Path, pieces: Any) -> tuple[str, int]:
 
 
 def _npy_head(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
-    """What `numpy.save` writes before the values, so that `numpy.load` reads the file."""
+    """The header that `numpy.save` writes before the values, so that `numpy.load` reads the file."""
     text = repr({"descr": dtype.str, "fortran_order": False, "shape": shape})
     room = -(len(text) + 11) % 64
     line = f"{text}{' ' * room}\n".encode()
@@ -157,7 +161,7 @@ def hash_of(pieces: Any) -> str:
 
 
 class SavedRows:
-    """Reads a folder of `write_rows`. digest: what the checkpoint has of its index; None: there is no checkpoint.
+    """Reads a folder of `write_rows`. digest: hash of its index according to the checkpoint; None: no checkpoint names it.
 
     Raises `DataError` for a folder that is missing, damaged, or of another checkpoint.
     """
@@ -193,7 +197,8 @@ class SavedRows:
         return self.tables[name]
 
     def open(self, name: str, array: str, row_shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """[N, *row_shape] in the order of user ids, mapped; its bytes were compared with the hash."""
+        """Maps an array [N, *row_shape], in the order of user ids, after comparing its bytes with the hash. Raises `DataError`
+        for one that is missing, damaged, or of another dtype or shape."""
         table = self.table(name)
         found = table["arrays"].get(array)
         if found is None:
@@ -224,7 +229,7 @@ class SavedRows:
 
 
 def _odd(index: Mapping[str, Any]) -> str | None:
-    """What is wrong with the tables of an index; None where they are as `write_rows` describes them."""
+    """Describes the first fault in the tables of an index; None if they are as `write_rows` describes them."""
     tables = index.get("tables")
     if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
         return "tables: expected a list of objects"
@@ -256,7 +261,7 @@ def _is_array(found: Mapping[str, Any]) -> bool:
 
 
 def _read(file: Any, found: Mapping[str, Any], advance: Callable[[int], object]) -> Iterator[bytes]:
-    """The bytes of a file. advance: told the rows that they hold, in a file of so many bytes for all its rows."""
+    """Yields the bytes of a file. advance: called with the number of rows that were read, in proportion to the bytes."""
     done = read = 0
     while piece := file.read(_AT_ONCE):
         read += len(piece)
@@ -267,7 +272,7 @@ def _read(file: Any, found: Mapping[str, Any], advance: Callable[[int], object])
 
 
 def open_saved(found: Mapping[str, Any]) -> SavedRows:
-    """The folder that a loaded checkpoint names. Raises `DataError`."""
+    """Opens the folder that a loaded checkpoint names. Raises `DataError` if its entries are damaged, or the folder is."""
     folder, digest, nonce = found.get("folder"), found.get("index"), found.get("nonce")
     named = is_nonce(nonce) and isinstance(folder, str) and folder.endswith(f".rows-{nonce}") and "\0" not in folder
     if not named or not isinstance(digest, str):
@@ -279,7 +284,7 @@ def open_saved(found: Mapping[str, Any]) -> SavedRows:
 
 
 def is_nonce(found: object) -> bool:
-    """Tells whether this may be the end of the name of a folder of rows."""
+    """Tells whether ``found`` is a valid nonce, with which the name of a folder of rows ends."""
     return isinstance(found, str) and found.isalnum() and len(found) <= 64
 
 
@@ -313,14 +318,14 @@ def _to_save(name: str, table: SharedTable, reader: GraphReader) -> RowsToSave:
 
 
 def kind_and_shape(saved: SavedRows, name: str) -> tuple[str, tuple[int, ...]]:
-    """Type of the values, and shape of a row, of a saved table."""
+    """Returns the dtype name and the row shape of a saved table."""
     arrays = saved.table(name)["arrays"]
     kind = next(each for each in arrays if each != IDS)
     return kind, tuple(arrays[kind]["shape"][1:])
 
 
 def load_table(saved: SavedRows, tables: SharedTables, table: SharedTable, reader: GraphReader) -> None:
-    """Reads the rows of this host, on its first rank. Raises `DataError` for rows of other nodes or edges than the graph has."""
+    """Reads the rows of this host, on its first rank. Raises `DataError` if they are not of the nodes or edges of this graph."""
     homes = tables.homes
     if not homes.is_first:
         return

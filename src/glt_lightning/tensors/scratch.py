@@ -1,4 +1,4 @@
-"""Tables on disk: memory of their own, in files without a name, and the pages that are asked for before they are used."""
+"""Tables on disk: mapped files without a name, whose pages are read ahead of their use."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _IN_MEMORY = ("tmpfs", "ramfs")
 
 
 def on_scratch(shapes: Shapes, meta: Mapping[str, Any], options: TensorOptions) -> SharedArrays:
-    """Zeros in a new file in the scratch folder. Raises `OptionError` for a folder that cannot be used, `WriteError` for a full
-    disk."""
+    """Makes arrays of zeros in a new file in the scratch folder. Raises `OptionError` for a folder that cannot be used,
+    `WriteError` for a full disk."""
     folder = Path(options.scratch or tempfile.gettempdir())
     if not folder.is_dir():
         raise OptionError(f"cluster.tensors.scratch: {folder} is no folder on this host. Make it, or name another one.")
@@ -44,12 +44,12 @@ def on_scratch(shapes: Shapes, meta: Mapping[str, Any], options: TensorOptions) 
 
 
 def lies_in_memory(folder: Path) -> bool:
-    """Tells whether what is written there takes memory."""
+    """Tells whether files in the folder take memory, as those of a tmpfs do."""
     return _file_system(folder) in _IN_MEMORY
 
 
 def _file_system(folder: Path) -> str:
-    """Its type, such as ext4; empty where the kernel does not say."""
+    """Type of a folder's file system, such as ext4; empty where the kernel does not list it."""
     device = folder.stat().st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
@@ -60,8 +60,8 @@ def _file_system(folder: Path) -> str:
 
 
 def pieces(count: int, ask: Callable[[slice], object]) -> Iterator[slice]:
-    """Slices of ``count`` rows. ``ask`` is called with each before the one before it is given: the disk reads while that is
-    worked on."""
+    """Yields slices of ``count`` rows. ``ask`` is called with a slice before the previous one is yielded, so that the disk reads
+    the next rows while the caller works on these."""
     ask(slice(0, AT_ONCE))
     for begin in range(0, count, AT_ONCE):
         ask(slice(begin + AT_ONCE, begin + 2 * AT_ONCE))
@@ -69,9 +69,9 @@ def pieces(count: int, ask: Callable[[slice], object]) -> Iterator[slice]:
 
 
 class Pages:
-    """The pages of the rows of an array in a file.
+    """Read-ahead for the rows of an array in a file.
 
-    asked: pages that were asked for.
+    asked: number of pages that the kernel was asked to read.
     """
 
     def __init__(self, memory: SharedArrays, rows: np.ndarray) -> None:
@@ -82,7 +82,7 @@ class Pages:
         memory.read_single_pages()
 
     def ask(self, positions: np.ndarray) -> None:
-        """Has the kernel begin to read the pages of rows int64 [n]. A fault reads one page and waits for it; the disk works on
+        """Has the kernel begin to read the pages of rows int64 [n]. A page fault reads one page and waits for it; a disk reads
         many at the same time."""
         if not len(positions):
             return
@@ -90,7 +90,9 @@ class Pages:
         begins, ends = first // _PAGE, (first + self._row_bytes - 1) // _PAGE + 1
         order = np.argsort(begins, kind="stable")
         begins, ends = begins[order], np.maximum.accumulate(ends[order])
-        starts = np.flatnonzero(np.append(True, begins[1:] > ends[:-1]))
+        starts = np.flatnonzero(
+            np.append(True, begins[1:] > ends[:-1])
+        )  # joins ranges that touch: one call for each run
         stops = np.append(starts[1:], len(begins)) - 1
         for begin, end in zip(begins[starts].tolist(), ends[stops].tolist(), strict=True):
             os.posix_fadvise(self._fd, begin * _PAGE, (end - begin) * _PAGE, os.POSIX_FADV_WILLNEED)

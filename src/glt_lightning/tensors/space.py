@@ -47,7 +47,7 @@ class RowSpace:
         return "n_id" if self.kind == "node" else "edge_ids"
 
     def parts_of(self, rows: np.ndarray) -> np.ndarray:
-        """Returns int64 [n]: the part of each row. Raises `DataError` for a row that there is not."""
+        """Returns int64 [n]: the part of each row. Raises `DataError` for a row that does not exist."""
         if len(rows) and not (rows.min() >= 0 and rows.max() < self.num_rows):
             bad = np.flatnonzero((rows < 0) | (rows >= self.num_rows))
             kind = "nodes" if self.kind == "node" else "edges"
@@ -61,7 +61,7 @@ class RowSpace:
 
 
 def row_spaces(manifest: Manifest) -> list[RowSpace]:
-    """Those of all node types, then of all edge types."""
+    """The row spaces of all node types, then of all edge types."""
     nodes = [
         RowSpace(name, "node", t, np.array(manifest.bounds[t], dtype=np.int64))
         for t, name in enumerate(manifest.schema.node_types)
@@ -75,7 +75,7 @@ def row_spaces(manifest: Manifest) -> list[RowSpace]:
 
 @dataclass(frozen=True, eq=False)
 class Homes:
-    """Which host has the rows of each part in its memory. The same on all ranks, but for ``rank``.
+    """The hosts that have the rows of each part in their memory. The same on all ranks, but for ``rank``.
 
     host_of_rank: int [ranks].  host_of_part: int [P].  Hosts are numbered in the order of their first ranks.
     """
@@ -86,9 +86,10 @@ class Homes:
 
     @classmethod
     def agree(cls, ranks: Ranks, num_parts: int, mapped: Sequence[int] | None, place: str | None = None) -> Homes:
-        """A collective call. mapped: parts of the graph that this rank has; None: the graph is at servers.
+        """Assigns the parts to hosts. A collective call.
 
-        A part's rows lie on a host that maps the part; where several do, or none, the parts go round.
+        A part's rows lie on a host that maps the part; where several do, or none, parts are assigned to these, or to all hosts,
+        in turn.  mapped: parts of the graph that this rank maps; None: the graph is at servers.
         place: name of this host; None: `host_name`.
         """
         mine = json.dumps([host_name() if place is None else place, None if mapped is None else list(mapped)])
@@ -122,7 +123,7 @@ class Homes:
         return [part for part, theirs in enumerate(self.host_of_part) if theirs == host]
 
     def hosts_of(self, space: RowSpace, rows: np.ndarray) -> np.ndarray:
-        """Returns int64 [n]: the host that has each row. Raises `DataError` for a row that there is not."""
+        """Returns int64 [n]: the host that has each row. Raises `DataError` for a row that does not exist."""
         return np.asarray(np.array(self.host_of_part, dtype=np.int64)[space.parts_of(rows)])
 
     def appliers(self, space: RowSpace, rows: np.ndarray) -> np.ndarray:
@@ -144,12 +145,12 @@ class Homes:
 def split_rows(
     selected: np.ndarray, space: RowSpace, homes: Homes, rank: int, key: int, *, force_even: bool
 ) -> np.ndarray:
-    """Returns int64 [n], ascending: the rows of one rank. selected: int64, ascending, each once.  key: of the order in which the
-    rows of a host are dealt to its ranks; it depends on the host, not on the rank.
+    """Returns int64 [n], ascending: the rows of one rank. selected: int64, ascending, each once.  key: 64 bits, of the shuffle
+    of a host's rows before they are divided among its ranks; it depends on the host, not on the rank.
 
-    force_even: the rows are put in the order (host, part, row) and cut evenly for the hosts, then for their ranks, so sizes
-    differ by at most 1; not the order of rows alone, since part p lies on host p mod hosts, and half of the rows would be
-    remote with more parts than hosts. Otherwise each host keeps its own rows.
+    force_even: the rows are sorted by (host, part, row) and cut evenly for the hosts, then for their ranks, so sizes differ by
+    at most 1. Sorted by row alone, half of the rows would be remote with more parts than hosts, since part p lies on host
+    p mod hosts. Without force_even each host keeps its own rows.
     Raises `OptionError` for an even split where hosts have different numbers of ranks.
     """
     host, ranks = homes.host_of_rank[rank], homes.ranks_of(homes.host_of_rank[rank])

@@ -27,9 +27,9 @@ States = dict[str, tuple[np.dtype, tuple[int, ...]]]
 class _Trained:
     """An embedding in an optimizer: the gradients of the rows that this rank applies, and the carrier of their norm.
 
-    carrier: a parameter whose gradient is the norm of the gradient of the whole table, the same on all ranks. Whoever unscales
-    or clips gradients treats it as any parameter's; the rows' gradient is multiplied by what became of it. `torch.amp` and
-    clipping by norm are then exact over dense parameters and rows, and all ranks skip the same steps.
+    carrier: a parameter whose gradient is the norm of the gradient of the whole table, the same on all ranks. Code that unscales
+    or clips gradients changes it as that of any parameter; the step multiplies the rows' gradients by the same factor. So
+    `torch.amp` and clipping by norm are exact over dense parameters and rows, and all ranks skip the same steps.
     """
 
     def __init__(self, embedding: DistEmbedding) -> None:
@@ -40,14 +40,14 @@ class _Trained:
 
     def add(self, received: list[RowSums], *, steps_next: bool) -> None:
         parts = [*([] if self.sums is None else [self.sums]), *received]
-        if len(parts) == 1:  # of one rank, in its first backward pass: each row is there once
+        if len(parts) == 1:  # from one rank, in its first backward pass: each row comes once
             self.sums = parts[0] if steps_next else parts[0].copied()
             return
         columns = (np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "sums", "counts"))
         self.sums = merge_rows(*columns, threads=torch.get_num_threads())
 
     def squares(self, mean: Adjust) -> np.ndarray:
-        """Returns float64 [n]: of the gradient of each row."""
+        """Returns float64 [n]: the squared norm of the gradient of each row."""
         assert self.sums is not None
         return row_squares(self.sums, mean, threads=torch.get_num_threads())
 
@@ -56,7 +56,7 @@ class _Trained:
         self._norm = self.carrier.grad.clone()
 
     def factor(self) -> float:
-        """What the gradient was multiplied by since `carry`."""
+        """The factor by which others have multiplied the gradient since `carry`: unscaling and clipping."""
         if self.carrier.grad is None or self._norm is None:
             raise DataError(
                 "sparse optimizer: the norm of the rows' gradient was removed between the backward pass and the step. Call "
@@ -73,10 +73,10 @@ class _Trained:
 
 
 class SparseOptimizer(torch.optim.Optimizer):
-    """What the sparse optimizers share. A step changes the rows that got a gradient since the last one, and no others.
+    """The base of the sparse optimizers. A step changes only the rows that got a gradient since the last one.
 
-    The ranks exchange gradients after each backward pass (`exchange`; a `GLTDataModule` has the Trainer call it), or in `step`
-    if nobody did: each rank sums its own per row, the rank that applies a row adds the ranks' sums in rank order, so that
+    The ranks exchange gradients after each backward pass (`exchange`; a `GLTDataModule` has the Trainer call it), or else in
+    `step`. Each rank sums its own gradients per row, and the rank that applies a row adds the ranks' sums in rank order, so that
     neither parts nor timing change a bit. All ranks take part in every step, also without a lookup.
     """
 
@@ -118,14 +118,14 @@ class SparseOptimizer(torch.optim.Optimizer):
     def embeddings(self) -> list[DistEmbedding]:
         return [each.embedding for each in self._trained]
 
-    # What a rule says
+    # The update rule, which subclasses define
 
     def _states(self, width: int) -> States:
-        """dtype and shape of a row of each state."""
+        """Dtype and shape of a row of each state."""
         return {}
 
     def _begin(self, group: dict[str, Any]) -> None:
-        """Before the rows of a step are changed."""
+        """Is called once in each step, before rows are changed."""
 
     def _apply(
         self,
@@ -140,8 +140,8 @@ class SparseOptimizer(torch.optim.Optimizer):
     # The step
 
     def prepare(self) -> Exchange:
-        """Makes the states, and the means to exchange gradients, if there are none yet. The first call is a collective one; the
-        first step makes it, if nobody did."""
+        """Creates the states and the `Exchange` if they do not exist yet. The first call is a collective one; the first step
+        makes it otherwise."""
         if not self._is_ready:
             for each in self._trained:
                 each.embedding.rows.renew_states(self._states(each.embedding.embedding_dim))
@@ -152,9 +152,9 @@ class SparseOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def exchange(self, *, steps_next: bool = False) -> None:
-        """Brings the gradients of the last backward passes to the ranks that apply them. A collective call.
+        """Sends the gradients of the last backward passes to the ranks that apply them. A collective call.
 
-        steps_next: the next call is `step`. Else they are copied: their memory may be used for the next backward pass.
+        steps_next: the next call is `step`. Otherwise gradients are copied, as the next backward pass may overwrite their memory.
         """
         exchange = self.prepare()
         for each in self._trained:
@@ -168,7 +168,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         self._is_exchanged = True
 
     def _mean(self, ranks: int) -> Adjust:
-        """What a sum of gradients is divided by."""
+        """The clipping of gradients, with the divisor that makes a mean of their sum."""
         return replace(self._adjust, divisor=float(ranks), by_count=self.reduction == "occurrences")
 
     @torch.no_grad()
@@ -203,7 +203,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         self._is_exchanged = False
 
     def close(self) -> None:
-        """Lets go of the process group. Safe to call twice."""
+        """Closes the process group. Safe to call twice."""
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.close()
@@ -216,7 +216,8 @@ class SparseOptimizer(torch.optim.Optimizer):
         return {"kind": self.kind, "groups": groups, MARKER: {"names": names}}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Takes hyper-parameters, and the states from beside the checkpoint. A collective call."""
+        """Loads hyper-parameters, and the states from the folder beside the checkpoint. A collective call. Raises `DataError` for
+        a checkpoint of another optimizer, or a damaged one."""
         kind, groups = state_dict.get("kind"), state_dict.get("groups", [])
         found: Mapping[str, Any] = state_dict.get(MARKER, {})
         if kind != self.kind:
@@ -247,15 +248,15 @@ class SparseSGD(SparseOptimizer):
     """w -= lr * g, for the rows of a `DistEmbedding` that got a gradient.
 
     Args:
-        embeddings: What it trains.
-        lr: Learning rate; those of the groups are what counts, as schedulers set them.
-        reduction: ``ddp``: the sum over the occurrences of a row in all ranks' batches by the number of ranks, as DDP gives an
-            `nn.Embedding`. ``occurrences``: by the number of occurrences, as DGL does.
+        embeddings: The embeddings to train.
+        lr: Learning rate. Steps use that of the groups, which schedulers change.
+        reduction: ``ddp``: the gradients of all occurrences of a row in all ranks' batches are summed, and divided by the number
+            of ranks, as DDP does for an `nn.Embedding`. ``occurrences``: divided by the number of occurrences, as DGL does.
         clip_value: Cuts each value of a gradient to [-clip_value, clip_value].
         clip_row_norm: Scales the gradient of a row down to this norm.
 
     Raises:
-        OptionError: For embeddings or numbers that cannot be.
+        OptionError: For invalid embeddings or numbers.
 
     Example:
         >>> SparseSGD([DistEmbedding(8)], lr=0.1).param_groups[0]["lr"]
@@ -283,16 +284,16 @@ class SparseAdagrad(SparseOptimizer):
     """s += g * g; w -= lr * g / (sqrt(s) + eps), for the rows that got a gradient.
 
     Args:
-        embeddings: What it trains.
+        embeddings: The embeddings to train.
         lr: Learning rate.
         eps: Added to the root.
         rowwise: One s for each row, which grows by the mean of g * g: 4 bytes of state a row.
-        reduction: As of `SparseSGD`.
-        clip_value: As of `SparseSGD`.
-        clip_row_norm: As of `SparseSGD`.
+        reduction: As in `SparseSGD`.
+        clip_value: As in `SparseSGD`.
+        clip_row_norm: As in `SparseSGD`.
 
     Raises:
-        OptionError: For embeddings or numbers that cannot be.
+        OptionError: For invalid embeddings or numbers.
 
     Example:
         >>> SparseAdagrad([DistEmbedding(8)], lr=0.1, rowwise=True).rowwise
@@ -327,18 +328,18 @@ class SparseAdam(SparseOptimizer):
     """Adam for the rows that got a gradient.
 
     Args:
-        embeddings: What it trains.
+        embeddings: The embeddings to train.
         lr: Learning rate.
-        betas: Of the two moments.
+        betas: Decay rates of the two moments.
         eps: Added to the root.
         correction: ``row``: the moments of a row are corrected by the number of its own steps, as DGL does. ``global``: by the
             number of all steps, as `torch.optim.SparseAdam`; a row that comes late then begins with a step of about 3.2 lr.
-        reduction: As of `SparseSGD`.
-        clip_value: As of `SparseSGD`.
-        clip_row_norm: As of `SparseSGD`.
+        reduction: As in `SparseSGD`.
+        clip_value: As in `SparseSGD`.
+        clip_row_norm: As in `SparseSGD`.
 
     Raises:
-        OptionError: For embeddings or numbers that cannot be.
+        OptionError: For invalid embeddings or numbers.
 
     Example:
         >>> SparseAdam([DistEmbedding(8)], lr=0.01, correction="global").param_groups[0]["betas"]

@@ -32,7 +32,7 @@ _AT_ONCE = 1 << 20  # rows that a count reads at once
 
 @dataclass(frozen=True, eq=False)
 class OwnPart:
-    """A part whose rows lie on this host: those from ``first`` on, and where they lie in `SharedTable.own`."""
+    """A part whose rows lie on this host: rows ``first`` to ``first + count - 1``, at ``begin`` in `SharedTable.own`."""
 
     part: int
     first: int
@@ -51,7 +51,7 @@ class Conflict:
 
 @dataclass
 class WriteEpoch:
-    """Which barrier was the last, and the first conflict since then."""
+    """The number of barriers so far, and the first conflict since the last one."""
 
     number: int = 0
     conflict: Conflict | None = None
@@ -59,16 +59,17 @@ class WriteEpoch:
 
 @dataclass(eq=False)
 class SharedTable:
-    """A table of rows of a `RowSpace`, made by `SharedTables.create`. Reads take no lock: one at the same time as a write of
-    the same row may see parts of both.
+    """A table of rows of a `RowSpace`, made by `SharedTables.create`. Reads take no lock: a read during a write of the same row
+    may see parts of the old and of the new value.
 
-    id: by which other hosts ask for it.  remote: their homes; None: all rows lie on this host.
-    memory: the rows of this host, as all its ranks map them.  epoch: of the tables of the job.  checked: writers are noted.
+    id: by which other hosts ask for the table.  remote: their shard servers; None: all rows lie on this host.
+    memory: the rows of this host, as all its ranks map them.  wait_s: seconds that a write waits for another writer.
+    epoch: shared by the tables of the job.  on_close: called with the name.
 
     Attributes:
-        own: [rows of this host, *row_shape], parts in order, writable. Who stores to it directly does so without the lock, on
-            rows that no other process writes to.
-        own_parts: Where the parts lie in ``own``.
+        own: [rows of this host, *row_shape], parts in order, writable. Code that stores to it directly takes no lock, so it may
+            only store to rows that no other process writes to.
+        own_parts: Positions of the parts in ``own``.
     """
 
     name: str
@@ -93,7 +94,7 @@ class SharedTable:
         for each in self.own_parts:
             shards[each.part] = self.own[each.begin : each.begin + each.count]
             self._begin[each.part] = each.begin
-        # a host may have no part, with more hosts than parts
+        # with more hosts than parts a host has none
         self._shards = Shards(
             shards if self.own_parts else [self.own], bounds=self.space.bounds if self.own_parts else None
         )
@@ -103,46 +104,46 @@ class SharedTable:
         self._release = weakref.finalize(self, self.memory.close)  # also when the table is forgotten
 
     def serve(self, id_: str, remote: RemoteHomes | None, epoch: WriteEpoch) -> None:
-        """Lets the ranks of other hosts ask for the rows of this one."""
+        """Registers the table at this host's shard server, if this rank runs it."""
         self.id, self.remote, self.epoch = id_, remote, epoch
         if remote is not None and remote.served is not None:
             remote.served.add(id_, self)
 
     @property
     def on_disk(self) -> bool:
-        """True if the rows lie in a file, of which memory holds what was used last."""
+        """True if the rows lie in a file. The page cache then keeps those that were used last in memory."""
         return bool(self.memory.meta[ON_DISK])
 
     @property
     def dtype(self) -> np.dtype:
-        """Of what is stored."""
+        """Dtype of the stored values; uint16 for bfloat16."""
         return self.kind.dtype
 
     @property
     def num_rows(self) -> int:
-        """Of all hosts."""
+        """Number of rows on all hosts."""
         return self.space.num_rows
 
     @property
     def nbytes(self) -> int:
-        """Of this host."""
+        """Bytes of the rows of this host."""
         return self.memory.nbytes
 
     def read(self, rows: np.ndarray) -> np.ndarray:
-        """A copy of rows int64 [n], as [n, *row_shape], in their order. Raises `DataError` for a row that there is not,
-        `PeerError` where another host does not answer."""
+        """Returns a copy [n, *row_shape] of rows int64 [n], in their order. Raises `DataError` for a row that does not exist,
+        `PeerError` if another host does not answer."""
         self._check_open()
         if self.remote is None:
             try:
                 return self._gather(rows)
             except DataError:
-                self.space.parts_of(rows)  # says which rows there are
+                self.space.parts_of(rows)  # raises with the range of rows, which the kernel's error lacks
                 raise
         return self.read_later(rows)()
 
     def read_later(self, rows: np.ndarray) -> Callable[[], np.ndarray]:
-        """Asks other hosts, and the disk, for rows int64 [n]; what it returns waits for them, copies those of this host, and
-        raises as `read`. Raises `DataError` at once for a row that there is not."""
+        """Asks other hosts, and the disk, for rows int64 [n]. Returns a function that waits for them, copies those of this host,
+        and raises as `read`. Raises `DataError` at once for a row that does not exist."""
         self._check_open()
         waits, here = [], np.empty(0, np.int64)
         for host, at in self._by_host(rows):
@@ -173,14 +174,15 @@ class SharedTable:
         return found
 
     def ask(self, positions: np.ndarray) -> None:
-        """Says that rows at ``positions`` of ``own`` are read or written next, which is faster if they are on disk."""
+        """Announces that rows at ``positions`` of ``own`` are read or written next, so that the disk begins to read them. Without
+        effect for a table in memory."""
         if self.pages is not None:
             self.pages.ask(positions)
 
     def write(self, rows: np.ndarray, values: np.ndarray) -> None:
-        """Sets rows int64 [n] to values [n, *row_shape]; of a row that comes twice the last value stays. When this returns, every
-        rank reads the values. Raises `DataError` for rows that there are not, `PeerError` where another writer or another host
-        does not end."""
+        """Sets rows int64 [n] to values [n, *row_shape]; a row that comes twice gets the last value. When this returns, every
+        rank reads the values. Raises `DataError` for rows that do not exist, `PeerError` if another writer holds the lock too
+        long or another host does not answer."""
         self._send("set", rows, values)
 
     def add(self, rows: np.ndarray, values: np.ndarray) -> None:
@@ -197,11 +199,11 @@ class SharedTable:
             home.put(self.id, "fill", None, value, self.epoch.number)
 
     def count_nonzero(self) -> int:
-        """Raises `PeerError` where another host does not answer."""
+        """Number of values on all hosts that are not zero. Raises `PeerError` if another host does not answer."""
         return self.count_own() + sum(home.count_nonzero(self.id) for home in self._others())
 
     def count_own(self) -> int:
-        """`count_nonzero` of the rows of this host."""
+        """Number of values in the rows of this host that are not zero."""
         self._check_open()
         pieces = range(0, len(self.own), _AT_ONCE)
         return sum(self.kind.count_nonzero(self.own[begin : begin + _AT_ONCE]) for begin in pieces)
@@ -210,7 +212,7 @@ class SharedTable:
         """Carries out a write to rows of this host. rows: None for ``fill``.  rank, epoch: of the writer."""
         at: Any = slice(None) if rows is None else self.position(rows)
         if rows is not None:
-            self.ask(at)
+            self.ask(at)  # before the lock: other writers need not wait for the disk
         with self._lock.held():
             self._note(rows, at, rank, epoch)
             if how != "add":
@@ -257,14 +259,15 @@ class SharedTable:
         return np.asarray(begin + rows - self.space.bounds[parts])
 
     def close(self) -> None:
-        """This rank lets go of the table; its memory is freed when all ranks have, and its name can be used again. Safe to call
-        twice."""
+        """Closes this rank's view of the table. Its memory is freed when all ranks of the host have closed theirs; its name can
+        be used again. Safe to call twice."""
         if self.is_open:
             self.is_open = False
             if self.remote is not None and self.remote.served is not None:
                 self.remote.served.remove(self.id)
             self._release()
-            del self._shards, self.own, self._writers, self.pages, self.memory  # all that views the memory
+            # everything that refers to the memory, which stays mapped as long as an array does
+            del self._shards, self.own, self._writers, self.pages, self.memory
             self.on_close(self.name)
 
     def _check_open(self) -> None:
@@ -272,7 +275,7 @@ class SharedTable:
             raise DataError(f"tensor {self.name!r} is closed. Create it again.")
 
     def _add_rounded(self, at: np.ndarray, values: np.ndarray) -> None:
-        """One occurrence of each row after the other, each rounded, as the other types do."""
+        """Adds one occurrence of each row after the other, rounding after each, as `numpy.add.at` does for other dtypes."""
         left = np.arange(len(at))
         while len(left):
             _, first = np.unique(at[left], return_index=True)
@@ -281,11 +284,12 @@ class SharedTable:
             left = np.delete(left, first)
 
     def _note(self, rows: np.ndarray | None, at: Any, rank: int, epoch: int) -> None:
-        """Notes who writes, to find rows that two ranks write to between barriers. The lock is held."""
+        """Records the writer of each row, to find rows that two ranks write to between barriers. The lock is held."""
         writers = self._writers
         if writers is None:
             return
-        base, last = epoch * len(self.homes.host_of_rank), writers[at]  # base + 1 + rank is a writer of this epoch
+        # A writer is recorded as base + 1 + rank, which grows with the epoch: entries of earlier epochs need no clearing
+        base, last = epoch * len(self.homes.host_of_rank), writers[at]
         others = np.flatnonzero((last > base) & (last != base + 1 + rank))
         if len(others) and self.epoch.conflict is None:
             first = int(others[0])
@@ -299,7 +303,7 @@ class SharedTable:
 
 
 def own_parts(space: RowSpace, homes: Homes) -> list[OwnPart]:
-    """The parts of this rank's host, and where they lie in its memory."""
+    """The parts of this rank's host, with their positions in its memory."""
     found, begin = [], 0
     for part in homes.parts_at(homes.host):
         first, end = int(space.bounds[part]), int(space.bounds[part + 1])
@@ -317,16 +321,17 @@ _FIRST_S, _MOST_S = 20e-6, 5e-3  # between attempts; a write of 1,000 rows of 64
 class WriteLock:
     """A lock on the memory of a table: ``flock`` on its descriptor, which the kernel frees when its holder dies.
 
-    fd: of this process alone, since processes that share an open file share its locks.  wait_s: for another writer.
+    fd: opened by this process alone, since processes that share an open file share its locks.
+    wait_s: seconds to wait for another writer.
     """
 
     def __init__(self, fd: int, name: str, wait_s: float) -> None:
         self._fd, self._name, self._wait_s = fd, name, wait_s
-        self._threads = threading.Lock()  # the kernel does not tell threads of a process apart
+        self._threads = threading.Lock()  # ``flock`` excludes processes, not threads that share a descriptor
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Raises `PeerError`, with the pid of who holds it, after ``wait_s``."""
+        """Holds the lock. Raises `PeerError`, with the pid of the holder, after ``wait_s``."""
         if not self._threads.acquire(timeout=self._wait_s):
             raise PeerError(self._late(f"another thread of this process (pid {os.getpid()})"))
         try:
@@ -342,7 +347,7 @@ class WriteLock:
         end_s, pause_s = time.monotonic() + self._wait_s, _FIRST_S
         while True:
             try:
-                return fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a blocking call has no deadline
             except BlockingIOError:
                 if time.monotonic() > end_s:
                     raise PeerError(self._late(_holder(self._fd))) from None
@@ -357,7 +362,7 @@ class WriteLock:
 
 
 def _holder(fd: int) -> str:
-    """Which process holds the ``flock`` of a file, for an error."""
+    """Names the process that holds the ``flock`` of a file, for an error."""
     inode = os.fstat(fd).st_ino
     for line in Path("/proc/locks").read_text().splitlines():
         fields = line.split()

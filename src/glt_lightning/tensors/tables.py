@@ -30,9 +30,12 @@ UserIds = Callable[[RowSpace, int], np.ndarray]  # of the rows of a part
 
 @dataclass(frozen=True)
 class TableSpec:
-    """A table to create. name: None for an anonymous one.  dtype: of torch or numpy, or a name.  init: see `init.read_init`;
-    arrays by user id as they are stored.  storage: ``memory`` or ``disk``; None: as `TensorOptions` say.
-    persistent: checkpoints of the job have it."""
+    """The description of a table to create.
+
+    dtype: of torch or numpy, or a name.  row_shape: shape of one row.  name: None for an anonymous table.
+    init: first values, as `init.read_init` takes them; arrays are by user id, in their stored form.
+    storage: ``memory`` or ``disk``; None: as `TensorOptions` say.  persistent: checkpoints of the job contain the table.
+    """
 
     space: RowSpace
     dtype: Any
@@ -43,7 +46,7 @@ class TableSpec:
     persistent: bool = False
 
     def check(self) -> None:
-        """Raises `DataError` for a name or shape that cannot be."""
+        """Raises `DataError` for an invalid name or shape."""
         name = self.name
         if name is not None and (
             not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _MOST_NAME
@@ -59,7 +62,7 @@ class TableSpec:
 
 @dataclass(frozen=True, eq=False)
 class _Plan:
-    """A checked `TableSpec`. text: what ranks compare.  parts: of this host."""
+    """A checked `TableSpec`. text: the description that ranks compare.  parts: parts of the table on this host."""
 
     spec: TableSpec
     name: str
@@ -75,7 +78,7 @@ class _Plan:
 
     @property
     def nbytes(self) -> int:
-        """Of memory."""
+        """Bytes of this host's memory; 0 for a table on disk."""
         return 0 if self.on_disk else self.rows * math.prod(self.spec.row_shape) * self.kind.dtype.itemsize
 
 
@@ -86,10 +89,11 @@ class _Entry:
 
 
 class SharedTables:
-    """Creates the tables of a job. All ranks construct theirs at the same time. Close it.
+    """The tables of a job. All ranks construct theirs at the same time. Close it.
 
-    ranks: this rank, and its collective calls.  homes: which host has which rows.  user_ids: of the rows of a part of this host.
-    seed: of random first values.  wait_s: for another writer.  remote: homes of the other hosts.
+    ranks: this rank, and its collective calls.  homes: the host of each part's rows.
+    user_ids: returns int64 [n], the user's ids of the rows of a part of this host.  seed: of random first values.
+    wait_s: seconds that a write waits for another writer.  remote: shard servers of the other hosts; None: all ranks run on one.
     """
 
     def __init__(
@@ -115,7 +119,7 @@ class SharedTables:
         self._epoch = WriteEpoch()
 
     def apart(self) -> SharedTables:
-        """Another set of tables of this job, which `close` of this one does not close. One limit counts the bytes of both."""
+        """Makes another set of tables of this job, which `close` of this one leaves open. One limit counts the bytes of both."""
         made = SharedTables(
             self.ranks,
             self.homes,
@@ -131,7 +135,7 @@ class SharedTables:
 
     @property
     def nbytes(self) -> int:
-        """Memory that the tables of this host take."""
+        """Bytes of memory that the tables of this host take."""
         return sum(table.nbytes for table in self._in_memory())
 
     def _all(self) -> list[SharedTable]:
@@ -144,12 +148,12 @@ class SharedTables:
 
     @property
     def named(self) -> dict[str, SharedTable]:
-        """Those with a name of the user's."""
+        """The tables that the user has named."""
         return {name: entry.table for name, entry in self._open.items() if entry.plan.spec.name is not None}
 
     @property
     def persistent(self) -> dict[str, SharedTable]:
-        """Those that checkpoints have. Raises `DataError` where they have ended with the run."""
+        """The tables that checkpoints contain. Raises `DataError` if they were closed at the end of the run."""
         if self._ended:
             raise DataError(
                 f"tensor {self._ended[0]!r} is persistent and ended with the run, so this checkpoint would lack it. Save "
@@ -164,7 +168,7 @@ class SharedTables:
         return iter(self._open)
 
     def own_rows(self, space: RowSpace, most: int) -> Iterator[np.ndarray]:
-        """This rank's share of the rows of its host, at most ``most`` at once. Over all ranks each row comes once."""
+        """Yields this rank's share of the rows of its host, at most ``most`` at a time. Over all ranks each row comes once."""
         ranks = self.homes.ranks_of(self.homes.host)
         turn = ranks.index(self.homes.rank)
         pieces = (
@@ -175,18 +179,18 @@ class SharedTables:
         return (rows for number, rows in enumerate(pieces) if number % len(ranks) == turn)
 
     def create(self, describe: TableSpec | Callable[[], TableSpec]) -> SharedTable:
-        """A table; the one that is there already, if it has the same name and description. A collective call.
+        """Creates a table, or returns the existing one of the same name and description. A collective call.
 
-        describe: the description, or what makes it; its error is one on all ranks.
-        Raises, on all ranks, `DataError` where they describe different tables, `OptionError` where a host's limit is exceeded,
-        and MemoryError, or on the other ranks `PeerError`, where it has too little memory.
+        describe: the description, or a function that makes it; an error of that function on one rank is raised on all.
+        Raises on all ranks `DataError` if they describe different tables, `OptionError` if a host's limit is exceeded; and, if a
+        host has too little memory, MemoryError on the rank that allocates and `PeerError` on the others.
         """
         if self.homes.num_hosts > 1 and self._remote is None:
             raise OptionError(
                 f"tensor: the ranks run on {self.homes.num_hosts} hosts, which reach each other's rows under the strategies "
                 "glt_worker and glt_server_client alone. Choose one of these."
             )
-        self._remote_homes()  # before a rank may fail
+        self._remote_homes()  # a collective call, so it comes before anything that may fail on one rank alone
         plan, id_ = self._agreed(describe)
         there = self._open.get(plan.name)
         if there is not None:
@@ -203,7 +207,7 @@ class SharedTables:
         return table
 
     def adopt(self, table: SharedTable) -> None:
-        """Lets the ranks of other hosts reach a table that has outlived the set that made it. A collective call."""
+        """Serves a table that has outlived the set it was made by to the ranks of other hosts. A collective call."""
         id_ = self._agree("adopt a tensor", secrets.token_hex(8))[0]
         on_all_or_none(self.ranks, lambda: table.serve(id_, self._remote_homes(), self._epoch), lambda _: None)
         self._adopted.add(table)
@@ -212,12 +216,17 @@ class SharedTables:
         return None if self._remote is None else self._remote.open()
 
     def _agreed(self, describe: TableSpec | Callable[[], TableSpec]) -> tuple[_Plan, str]:
-        """What all ranks create, and the name by which other hosts ask for it."""
+        """Compares the descriptions of all ranks. Returns the plan, and the id by which other hosts ask for the table.
+
+        Raises on all ranks if one has failed, or if the descriptions differ. Failures are exchanged rather than raised at once:
+        the other ranks would wait in the exchange for a rank that has left it.
+        """
         plan, error = None, None
         try:
             plan = self._plan(describe if isinstance(describe, TableSpec) else describe())
         except GLTError as raised:
             error = raised
+        # a rank that has closed the table creates it and the others would not: descriptions then differ by ", again"
         text = "" if plan is None else plan.text + (", again" if plan.name in self._open else "")
         everyone = self._agree("create a tensor", [text, None if error is None else str(error), secrets.token_hex(8)])
         _raise_first(error, [failure for _, failure, _ in everyone])
@@ -242,8 +251,8 @@ class SharedTables:
         return _Plan(spec, name, kind, init, text, own_parts(spec.space, self.homes), on_disk)
 
     def _share(self, plan: _Plan, id_: str) -> SharedTable:
-        """The table over memory that the first rank of each host makes and fills. A collective call; when it returns, the homes
-        of all hosts have the table."""
+        """Makes the table over memory that the first rank of each host allocates and fills. A collective call; when it returns,
+        the shard servers of all hosts have the table."""
         made: list[SharedArrays] = []
 
         def make(_sharing: int) -> str:
@@ -256,7 +265,7 @@ class SharedTables:
         try:
             path = once_per_host(self.ranks, [each.part for each in plan.parts], make)
             return on_all_or_none(self.ranks, open_, SharedTable.close)
-        except BaseException:
+        except BaseException:  # also KeyboardInterrupt: the traceback would keep the memory
             for memory in made:
                 memory.close()
             raise
@@ -313,7 +322,7 @@ class SharedTables:
                 )
 
     def close(self) -> None:
-        """This rank lets go of all tables. Safe to call twice."""
+        """Closes this rank's view of all tables. Safe to call twice."""
         self._ended += [] if self._ended else self.persistent
         for entry in list(self._open.values()):
             entry.table.close()
@@ -322,7 +331,8 @@ class SharedTables:
         self._open.pop(name, None)
 
     def _agree(self, call: str, value: Any = None) -> list[Any]:
-        """What each rank puts in. Raises `DataError`, on all ranks, unless all make the same call."""
+        """Returns the value that each rank has given, in rank order. Raises `DataError`, on all ranks, unless all make the same
+        call."""
         everyone = [json.loads(text) for text in self.ranks.exchange(json.dumps([call, value]))]
         for rank, (theirs, _) in enumerate(everyone):
             if theirs != everyone[0][0]:
@@ -333,7 +343,8 @@ class SharedTables:
         return [value for _, value in everyone]
 
     def _require_room(self, plan: _Plan) -> None:
-        """On all hosts, before memory is taken. A collective call."""
+        """Raises `OptionError`, on all ranks, if the table exceeds the limit of a host. A collective call, before any host
+        allocates memory."""
         limit = self.options.limit_bytes
 
         there, error = self._in_memory(), None
@@ -353,9 +364,9 @@ def _of_all_ranks(text: str) -> DataError:
 
 
 def _raise_first(mine: GLTError | None, failures: list[str | None]) -> None:
-    """Raises, on all ranks, the error of the first rank that has one, by the name of that rank unless all have the same.
+    """Raises, on all ranks, the error of the first rank that has one, with the number of that rank unless all have the same.
 
-    mine: of this rank.  failures: the errors of all ranks, as text.
+    mine: this rank's error.  failures: the errors of all ranks, as text.
     """
     failed = {rank: text for rank, text in enumerate(failures) if text is not None}
     if not failed:

@@ -15,7 +15,7 @@ _NAMES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat
 
 @dataclass(frozen=True)
 class ValueType:
-    """name: of torch's dtype.  dtype: numpy's, of what is stored; bfloat16, which numpy lacks, is stored as uint16.
+    """The dtype of a tensor, by torch's name. Values are stored in numpy's ``dtype``; bfloat16, which numpy lacks, as uint16.
 
     >>> ValueType.of("bfloat16").dtype
     dtype('uint16')
@@ -25,7 +25,7 @@ class ValueType:
 
     @classmethod
     def of(cls, given: Any) -> ValueType:
-        """Of a dtype of torch or numpy, or a name. Raises `DataError` for one that tables do not have."""
+        """The type for a dtype of torch or numpy, or for a name. Raises `DataError` for one that tables do not support."""
         name = str(given).removeprefix("torch.")
         if name not in _NAMES:
             try:
@@ -49,16 +49,16 @@ class ValueType:
         return "float" in self.name
 
     def stored(self, values: np.ndarray) -> np.ndarray:
-        """Numbers as they are stored. For bfloat16 uint16 are its bits already."""
+        """Converts numbers to the stored dtype. For bfloat16, uint16 values are taken as bits and left as they are."""
         if self.is_bfloat16 and values.dtype != np.uint16:
             return to_bfloat16(values)
         return values.astype(self.dtype, copy=False)
 
     def sums(self, stored: np.ndarray, added: np.ndarray) -> np.ndarray:
-        """The sums of two arrays as they are stored."""
+        """Adds two arrays in their stored form."""
         if self.is_bfloat16:
             return to_bfloat16(from_bfloat16(stored) + from_bfloat16(added))
         return np.asarray(stored + added)
 
     def count_nonzero(self, stored: np.ndarray) -> int:
-        return int(np.count_nonzero(stored & 0x7FFF if self.is_bfloat16 else stored))
+        return int(np.count_nonzero(stored & 0x7FFF if self.is_bfloat16 else stored))  # without the sign: -0.0 is zero

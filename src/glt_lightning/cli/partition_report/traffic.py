@@ -225,8 +225,8 @@ class CountingOwners:
     """`sampling.source.RemoteRows` of the host of one part, where each part has a host of its own.
 
     They answer from the mapped files, so that a batch is sampled as over the network, and count the messages that
-    `workers.cluster.remote_rows` would send; the limit of a reply is not theirs, so most answers are one message. Attributes are counted,
-    not read.
+    `workers.cluster.remote_rows` would send; the limit of a reply is not theirs, so most answers are one message. Attributes
+    are counted, not read.
 
     draw: how neighbours are drawn.  caches: by which rankings, and with what share of the nodes, rows of nodes are cached in
     further counts of the same batches.
