@@ -410,11 +410,9 @@ class DrawOptions:
         }
 
     def to_wire(self) -> dict[str, Any]:
-        """The options that an owner has to know, as fields of the message ``expand``.
-
-        The first two are sent always. Send a further one only where it is not at its default: owners of older releases then
-        answer every question that they can.
-        """
+        """The options that an owner has to know, as fields of the message ``expand``; most only where they are not at their
+        defaults, so that headers stay small. They lie beside the question's own fields: a new one needs a name that no question
+        has."""
         sent: dict[str, Any] = {"replace": self.replace, "with_edge": self.with_edge}
         sent |= {name: True for name in ("timed", "last", "labor") if getattr(self, name)}
         sent |= {} if self.picker is None else {"picker": self.picker.to_wire()}

@@ -15,6 +15,9 @@ _MOST_AMOUNT = 1 << 20  # negatives for each edge that another process may ask f
 _MOST_NAME = 200  # characters of a loader's name
 
 
+_RARE = ("joint", "turned")  # sent, and part of a checkpoint, only where they are set
+
+
 @dataclass(frozen=True, kw_only=True)
 class LinkTask:
     """The edges of one type in batches of edges, and their negatives. Plain values, so that it can be sent to another process.
@@ -96,8 +99,7 @@ class LinkTask:
         return TRIALS if (self.strict or self.timed) and self.sharing == "none" else 1
 
     def to_wire(self) -> dict[str, Any]:
-        later = ("joint", "turned")  # sent only where they are set: servers of earlier releases do not know them
-        return {name: value for name, value in asdict(self).items() if value or name not in later}
+        return {name: value for name, value in asdict(self).items() if value or name not in _RARE}
 
     @classmethod
     def from_wire(cls, given: Any, num_edge_types: int | None = None) -> LinkTask:

@@ -1,5 +1,5 @@
 """Negative edges: drawn among the user's ids by keyed trials, so that they do not depend on how the graph is partitioned or which
-process draws them (docs/sampling.md)."""
+process draws them (docs/links.md)."""
 
 from __future__ import annotations
 

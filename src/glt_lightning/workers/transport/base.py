@@ -41,7 +41,8 @@ from glt_lightning.base import parse_address
 from glt_lightning.workers.transport.credentials import Certificates, Credentials
 from glt_lightning.workers.transport.message import EMPTY, Message
 
-PROTOCOL = 3  # version of the wire format and of the operations
+# Version of the wire format and of the operations: a change of either takes the next number, since both ends refuse another one.
+PROTOCOL = 4
 
 
 class Caller(Protocol):
