@@ -1,6 +1,6 @@
 """What a data module takes in groups: its seeds, the edges to predict, what batches have, and how it evaluates.
 
-`loader.Recipe` is made of `BatchOptions`, so these travel whole from YAML to the loader.
+`loader.recipe.Recipe` is made of `BatchOptions`, so these travel whole from YAML to the loader.
 """
 
 from __future__ import annotations
