@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 from pathlib import Path
 
@@ -176,6 +177,22 @@ def test_blocks_of_every_sampler_are_those_of_the_ring(g, config, kind: str) -> 
     assert list(dgl.dataloading.NodeDataLoader(g, train[:0], SAMPLERS[kind](), batch_size=8)) == []
 
 
+def test_a_frontier_and_its_block_by_dgls_names(g) -> None:
+    assert importlib.import_module("glt_lightning.compat.dgl.nn.pytorch").SAGEConv is dglnn.SAGEConv
+    seeds = torch.tensor([7, 0, 12])
+    frontier = dgl.distributed.sample_neighbors(g, seeds, -1)
+    src, dst, rows = frontier.edges(form="all")
+    assert frontier.num_edges() == len(rows) == 6
+    assert torch.equal(torch.stack(frontier.edges()), torch.stack(g.find_edges(frontier.edata[dgl.EID])))
+    block = dgl.to_block(frontier, seeds)
+    assert torch.equal(block.edata[dgl.EID], rows)
+    assert (block.num_edges(), block.dstnodes().tolist()) == (6, [0, 1, 2])
+    assert torch.equal(block.srcnodes(), torch.arange(block.num_src_nodes()))
+    assert torch.equal(block.srcdata[dgl.NID][block.edges()[0]], src)
+    assert torch.equal(seeds[block.edges()[1]], dst)
+    assert torch.equal(block.dstnodes["_N"].data[dgl.NID], seeds)
+
+
 def test_the_early_loader_yields_blocks_alone(g) -> None:
     sampler = dgl.data.MultiLayerNeighborSampler([1, 2])
     ((first, last),) = dgl.data.NodeDataLoader(g, [3, 5], sampler, batch_size=2, device="cpu")
@@ -204,7 +221,7 @@ def test_sage_is_hamiltons(g, kind: str, width: int) -> None:
     """On a block whose edges are not sorted, in float32 by our kernels and in float16 by torch."""
     layer = dglnn.SAGEConv(3, width, kind)
     frontier = dgl.sampling.in_subgraph(g, [7, 0, 12])
-    (edge_type, edges), turned = next(iter(frontier.edges.items())), torch.tensor([5, 0, 3, 1, 4, 2])
+    (edge_type, edges), turned = next(iter(frontier.by_type.items())), torch.tensor([5, 0, 3, 1, 4, 2])
     shuffled = dgl.sampling.LayerEdges({edge_type: type(edges)(*(each[turned] for each in edges))}, True)
     block = dgl.sampling.to_block(shuffled, torch.tensor([7, 0, 12]))
     x = torch.randn(block.num_src_nodes(), 3, generator=torch.Generator().manual_seed(1))
@@ -274,4 +291,12 @@ def test_several_types(tmp_path: Path) -> None:
             assert {*zip(ids[0][src].tolist(), ids[1][dst].tolist(), strict=True)} <= stored
             assert first.num_dst_nodes("paper") == last.num_src_nodes("paper")
             assert (writes in first.edge_index) == (fanouts is everywhere)
+            assert last.num_edges() == sum(last.num_edges(e) for e in last.edge_index)
+            assert torch.equal(last.srcnodes("author"), torch.arange(last.num_src_nodes("author")))
+            assert torch.equal(last.dstnodes["paper"].data[dgl.NID], outputs["paper"])
+        frontier = dgl.distributed.sample_neighbors(g, {"paper": rows}, {"cites": 1, "writes": -1})
+        assert frontier.num_edges() == frontier.num_edges("cites") + frontier.num_edges(writes)
+        assert torch.equal(frontier.edges(etype="writes")[0], g.find_edges(frontier.edata[dgl.EID][writes], writes)[0])
+        with pytest.raises(OptionError, match="type: expected one of"):
+            frontier.edges()
             assert ("x" in first.srcdata["paper"]) == (fanouts is everywhere)

@@ -14,6 +14,7 @@ from glt_lightning.base import EdgeType, NodeType, OptionError
 from glt_lightning.compat.dgl.exclude import edges_by_type, find_exclude_eids
 from glt_lightning.compat.dgl.graph import DistGraph
 from glt_lightning.compat.dgl.samplers import BlockSampler, blocks_of, ids_of
+from glt_lightning.compat.dgl.sampling import only
 from glt_lightning.loader import ID
 
 _Ends = Mapping[EdgeType, tuple[Tensor, Tensor]]
@@ -60,10 +61,7 @@ class PairGraph:
 
     def edges(self, etype: EdgeType | str | None = None) -> tuple[Tensor, Tensor]:
         """int64 [E] sources and int64 [E] destinations, positions among the nodes. etype: needed where there are several."""
-        found = [e for e in self.edge_index if etype in (None, e, e[1])]
-        if len(found) != 1:
-            raise OptionError(f"edges: expected an edge type, one of {list(self.edge_index)}; got {etype!r}.")
-        src, dst = self.edge_index[found[0]]
+        src, dst = only(self.edge_index, etype)
         return src, dst
 
     def num_nodes(self, ntype: NodeType | None = None) -> int:

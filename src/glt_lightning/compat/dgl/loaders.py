@@ -15,7 +15,7 @@ from glt_lightning.compat.dgl.edge_sampler import EdgePredictionSampler, as_edge
 from glt_lightning.compat.dgl.exclude import edges_by_type
 from glt_lightning.compat.dgl.graph import DistGraph
 from glt_lightning.compat.dgl.samplers import OURS, BlockSampler, MultiLayerNeighborSampler, blocks_of, ids_of
-from glt_lightning.compat.dgl.sampling import rows_by_type
+from glt_lightning.compat.dgl.sampling import Block, rows_by_type
 from glt_lightning.compat.dgl.state import STATE
 from glt_lightning.loader import ID, Layer, LoaderSpec, layers
 from glt_lightning.sampling import shuffle_key
@@ -227,7 +227,7 @@ def require_no_workers(who: str, num_workers: int | None) -> None:
         )
 
 
-def _in_rows(layer: Layer) -> Layer:
+def _in_rows(layer: Layer) -> Block:
     """A layer of our loaders with rows as its ids. Its edges have none: loaders give the user's."""
 
     def nodes(data: dict[str, Any]) -> dict[str, Any]:
@@ -238,7 +238,7 @@ def _in_rows(layer: Layer) -> Layer:
     def edges(data: dict[Any, Any]) -> dict[Any, Any]:
         return {key: edges(value) if isinstance(value, dict) else value for key, value in data.items() if key != ID}
 
-    return Layer(layer.edge_index, layer.size, nodes(layer.srcdata), nodes(layer.dstdata), edges(layer.edata))
+    return Block(layer.edge_index, layer.size, nodes(layer.srcdata), nodes(layer.dstdata), edges(layer.edata))
 
 
 # What makes a batch of a list of seeds, for `torch.utils.data.DataLoader`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,9 @@ from torch import Tensor, nn
 
 from glt_lightning.base import OptionError, one_of
 from glt_lightning.loader import Layer, aggregate, has_kernels
+
+# Scripts of DGL import the layers by a longer name, too: ``import dgl.nn.pytorch as dglnn``.
+pytorch = sys.modules[f"{__name__}.pytorch"] = sys.modules[__name__]
 
 AGGREGATORS = ("mean", "gcn", "pool")
 

@@ -22,7 +22,7 @@ class BlockSampler:
 
     Args:
         num_layers: Number of layers. None: ``sample_blocks`` is your own.
-        return_eids: Blocks have the rows of their edges, ``edata[dgl.EID]``.
+        return_eids: No effect: blocks have the rows of their edges, ``edata[dgl.EID]``.
     """
 
     def __init__(self, num_layers: int | None = None, return_eids: bool = False) -> None:
@@ -48,7 +48,7 @@ class BlockSampler:
         blocks: list[Layer] = []
         for block_id in reversed(range(self.num_layers)):
             frontier = self._without(block_id, g, seed_nodes, excluded)
-            blocks.insert(0, to_block(frontier, seed_nodes, self.return_eids))
+            blocks.insert(0, to_block(frontier, seed_nodes))
             seed_nodes = ids_of(blocks[0].srcdata)
         return blocks
 

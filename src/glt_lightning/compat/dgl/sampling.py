@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,27 +17,94 @@ from glt_lightning.compat.dgl.graph import DistGraph
 from glt_lightning.loader import ID, Layer
 from glt_lightning.tensors import Neighbors, rows_of_index
 
+_T = TypeVar("_T")
+
 
 @dataclass(frozen=True)
 class LayerEdges:
     """The edges that one layer passes messages along, in rows of the graph; what ``sample_frontier`` returns.
 
     Attributes:
-        edges: Edge type -> (src, dst, edge rows), each int64 [E].
+        by_type: Edge type -> (src, dst, edge rows), each int64 [E].
         homogeneous: The graph has one node type and one edge type, without names.
     """
 
-    edges: Mapping[EdgeType, Neighbors]
+    by_type: Mapping[EdgeType, Neighbors]
     homogeneous: bool
+
+    def edges(self, form: str = "uv", etype: EdgeType | str | None = None) -> Any:
+        """Rows int64 [E] of the sources and of the destinations (``uv``), of the edges (``eid``), or of all three (``all``).
+        etype: needed where there are several."""
+        found = only(self.by_type, etype)
+        return {"uv": (found.src, found.dst), "eid": found.edge_row, "all": tuple(found)}[form]
+
+    def num_edges(self, etype: EdgeType | str | None = None) -> int:
+        """Of one edge type or of all."""
+        return sum(len(found.src) for e, found in self.by_type.items() if etype in (None, e, e[1]))
+
+    number_of_edges = num_edges
+
+    @property
+    def edata(self) -> dict[str, Any]:
+        """``dgl.EID``: rows of the edges, or by edge type."""
+        return {ID: self.edges("eid") if self.homogeneous else {e: each.edge_row for e, each in self.by_type.items()}}
 
     def without(self, excluded: EdgePairs) -> LayerEdges:
         """The other edges."""
-        left = dict(self.edges)
+        left = dict(self.by_type)
         for edge_type in left.keys() & excluded.keys():
             found = left[edge_type]
             kept = torch.from_numpy(drop(excluded[edge_type], found.src.numpy(), found.dst.numpy()))
             left[edge_type] = Neighbors(*(each[kept] for each in found))
         return LayerEdges(left, self.homogeneous)
+
+
+class Block(Layer):
+    """A `Layer` with the rows of the graph as its ids, and with more of DGL's names."""
+
+    def num_edges(self, etype: EdgeType | None = None) -> int:
+        """Of one edge type or of all."""
+        if isinstance(self.edge_index, Tensor) or etype is not None:
+            return len(self.edges(etype)[0])
+        return sum(index.shape[1] for index in self.edge_index.values())
+
+    number_of_edges = num_edges
+
+    @property
+    def srcnodes(self) -> BlockNodes:
+        return BlockNodes(self.srcdata, self.num_src_nodes)
+
+    @property
+    def dstnodes(self) -> BlockNodes:
+        return BlockNodes(self.dstdata, self.num_dst_nodes)
+
+
+@dataclass(frozen=True)
+class BlockNodes:
+    """The sources or the destinations of a block: ``nodes(ntype)`` are their numbers, ``nodes[ntype].data`` their values.
+
+    data: of the nodes, or by node type.  count: number of the nodes of a type.
+    """
+
+    data: Mapping[str, Any]
+    count: Callable[[NodeType | None], int]
+
+    def __call__(self, ntype: NodeType | None = None) -> Tensor:
+        """int64 [n]: 0, 1 and so on. ntype: needed where there are several."""
+        device = self[ntype].data[ID].device
+        return torch.arange(self.count(ntype), device=device)
+
+    def __getitem__(self, ntype: NodeType | None) -> SimpleNamespace:
+        return SimpleNamespace(data=self.data if ID in self.data else only(self.data, ntype))
+
+
+def only(by_type: Mapping[Any, _T], given: Any) -> _T:
+    """The value of a type, which None and the middle name of an edge type may stand for where there is one such. Raises
+    `OptionError`."""
+    found = [t for t in by_type if given is None or given == t or (isinstance(t, tuple) and given == t[1])]
+    if len(found) != 1:
+        raise OptionError(f"type: expected one of {list(by_type)}; got {given!r}.")
+    return by_type[found[0]]
 
 
 def sample_neighbors(
@@ -119,19 +187,18 @@ def random_walk(
     return traces, torch.tensor([g.get_ntype_id(t) for t in types], dtype=torch.int64)
 
 
-def to_block(frontier: LayerEdges, dst_nodes: Any, eids: bool = False) -> Layer:
+def to_block(frontier: LayerEdges, dst_nodes: Any) -> Block:
     """The edges as a block, whose destinations are ``dst_nodes``, and the first of its sources, and its other sources in the
-    order in which edges name them.
+    order in which edges name them. ``edata[dgl.EID]`` are the rows of its edges in the graph.
 
     Args:
         frontier: The edges; their destinations are among ``dst_nodes``.
         dst_nodes: Rows [n], each once; or by node type.
-        eids: The block has the rows of its edges, ``edata[dgl.EID]``.
 
     Raises:
         DataError: For a node that is there twice, and an edge to another node.
     """
-    edges = frontier.edges
+    edges = frontier.by_type
     given = dst_nodes if isinstance(dst_nodes, Mapping) else {edge_type[2]: dst_nodes for edge_type in edges}
     dst = {t: np.asarray(rows, dtype=np.int64) for t, rows in given.items()}
     src = {t: dst.get(t, np.empty(0, np.int64)) for t in {t for e in edges for t in (e[0], e[2])} | dst.keys()}
@@ -144,9 +211,9 @@ def to_block(frontier: LayerEdges, dst_nodes: Any, eids: bool = False) -> Layer:
     index = {e: _numbered(e, found, src[e[0]], dst.get(e[2], src[e[2]][:0])) for e, found in edges.items()}
     size = {e: (len(src[e[0]]), len(dst.get(e[2], ()))) for e in edges}
     data = [{t: {ID: torch.from_numpy(rows)} for t, rows in side.items()} for side in (src, _all_types(src, dst))]
-    edata = {e: {ID: found.edge_row} if eids else {} for e, found in edges.items()}
+    edata = {e: {ID: found.edge_row} for e, found in edges.items()}
     parts: list[Any] = [index, size, *data, edata]
-    return Layer(*((next(iter(part.values())) for part in parts) if frontier.homogeneous else parts))
+    return Block(*((next(iter(part.values())) for part in parts) if frontier.homogeneous else parts))
 
 
 def rows_by_type(g: DistGraph, nodes: Any) -> dict[NodeType, Tensor]:
