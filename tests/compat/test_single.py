@@ -155,6 +155,11 @@ def test_sampler() -> None:
     among = glt.sampler.NeighborSampler(graph, with_edge=True).subgraph(torch.tensor([9, 7, 8]))
     assert (among.node.tolist(), among.metadata.tolist()) == ([7, 8, 9], [2, 0, 1])
     assert sorted(among.edge.tolist()) == [14, 15, 16]
+    if torch.cuda.is_available():
+        assert glt.sampler.NeighborSampler(graph, [2]).sample_from_nodes([0], device="cuda:0").node.is_cuda
+    else:
+        with pytest.raises(OptionError, match="this host has no CUDA device"):
+            glt.sampler.NeighborSampler(graph, [2]).sample_from_nodes([0], device="cuda:0")
     with pytest.raises(OptionError, match="num_neighbors: give fan-outs"):
         glt.sampler.NeighborSampler(graph).sample_from_nodes([0])
 
@@ -172,7 +177,8 @@ def make(graph: glt.data.Graph, seed: int) -> glt.sampler.NeighborSampler:
 
 def test_typed_sampler() -> None:
     graphs = {e: glt.data.Graph(glt.data.Topology(ring_edges(first=k)), "CPU") for e, k in ((U2I, 0), (I2I, 2))}
-    found = glt.sampler.NeighborSampler(graphs, [2, 2]).sample_from_nodes(NodeSamplerInput([5], "user"))
+    sampler = glt.sampler.NeighborSampler(graphs, [2, 2])
+    found = sampler.sample_from_nodes(NodeSamplerInput([5], "user"), device=torch.device("cpu"))
     assert (found.node["user"].tolist(), sorted(found.node["item"].tolist())) == ([5], [5, 6, 7, 8, 9])
     edges = found.get_edge_index()["item", "rev_u2i", "user"]
     assert sorted(found.node["item"][edges[0]].tolist()) == [5, 6]
@@ -232,10 +238,15 @@ def test_folders_of_ours_as_glt_loads_them(tmp_path: Path) -> None:
 
 def test_books_and_cached_rows() -> None:
     book = glt.partition.RangePartitionBook([(0, 4), (4, 9)], 1)
-    assert (book[torch.tensor([0, 3, 4, 8])].tolist(), book.id2index([5]).tolist()) == ([0, 0, 1, 1], [1])
-    assert book.id_filter(None, 1).tolist() == [4, 5, 6, 7, 8]
-    with pytest.raises(OptionError, match="ranges that follow each other"):
-        glt.partition.RangePartitionBook([(0, 4), (5, 9)], 0)
+    assert (book[torch.tensor([0, 3, 4, 8])].tolist(), book.id2index[torch.tensor([5])].tolist()) == ([0, 0, 1, 1], [1])
+    assert (book.id_filter(None, 1).tolist(), book.device.type) == ([4, 5, 6, 7, 8], "cpu")
+    feature = glt.data.Feature(torch.arange(5.0), book.id2index)
+    assert feature[torch.tensor([8, 4])].tolist() == [4, 0]
+    with pytest.raises(DataError, match="id 3 has no row; ids are 4 to 8"):
+        feature[[3]]
+    for wrong in ([(0, 4), (5, 9)], [(0, 4), (4, 4)], []):
+        with pytest.raises(OptionError, match="ranges that are not empty and follow each other"):
+            glt.partition.RangePartitionBook(wrong, 0)
     ids, cached = torch.tensor([0, 2]), torch.tensor([3, 1])
     data = glt.partition.FeaturePartitionData(ids[:, None] * 1.0, ids, cached[:, None] * 1.0, cached)
     ratio, rows, index, parts = glt.partition.cat_feature_cache(0, data, glt.partition.GLTPartitionBook([0, 1, 0, 1]))

@@ -17,7 +17,7 @@ REV = ("item", "rev_u2i", "user")
 
 
 def test_modules_of_glt_can_be_imported() -> None:
-    assert glt.utils.id2idx is id2idx
+    assert glt.utils.id2idx is glt.utils.common.id2idx is id2idx
     assert (glt.reverse_edge_type, glt.InputEdges) == (reverse_edge_type, InputEdges)
     assert index_select({"a": [torch.arange(3)]}, torch.tensor([2]))["a"][0].tolist() == [2]
     assert share_memory((torch.ones(1), None))[0].is_shared()

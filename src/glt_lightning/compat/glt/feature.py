@@ -25,10 +25,20 @@ class DeviceGroup:
         return len(self.device_list)
 
 
+class OffsetIndex:
+    """The rows of consecutive ids: ``index[ids]``. offset: the id of row 0."""
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+    def __getitem__(self, ids: Any) -> Tensor:
+        return torch.as_tensor(ids) - self.offset
+
+
 class Feature:
     """Rows that are looked up by id.
 
-    feature_tensor: [N, ...].  id2index: int64 [ids]: the row of each id.  dtype: of the rows; None: as they are; without
+    feature_tensor: [N, ...].  id2index: int64 [ids]: the row of each id; or an `OffsetIndex`.  dtype: of the rows; None: as they are; without
     it floating-point numbers become float32, as in GLT, and others stay what they are.  split_ratio,
     device_group_list, device and with_gpu say what GPUs hold in GLT; the rows are in the host's memory here, and a GPU reads
     them where it samples.
@@ -49,7 +59,9 @@ class Feature:
         rows, wanted = torch.as_tensor(feature_tensor), dtype_of("Feature: dtype", dtype)
         made = cast_rows("Feature: feature_tensor", array_of(rows), wanted)
         self.feature_tensor = rows if made.dtype == array_of(rows[:0]).dtype else tensor_of(made)
-        self.id2index = None if id2index is None else torch.as_tensor(id2index).long()
+        self.id2index = id2index
+        if not isinstance(id2index, OffsetIndex | None):
+            self.id2index = torch.as_tensor(id2index).long()
 
     def __getitem__(self, ids: Any) -> Tensor:
         return self.cpu_get(ids)
@@ -57,16 +69,17 @@ class Feature:
     def cpu_get(self, ids: Any) -> Tensor:
         """[n, ...]. Raises `DataError` for an id without a row."""
         ids = torch.as_tensor(ids).cpu().long()
-        most = len(self.feature_tensor) if self.id2index is None else len(self.id2index)
-        bad = (ids < 0) | (ids >= most)
+        first = self.id2index.offset if isinstance(self.id2index, OffsetIndex) else 0
+        end = first + len(self.id2index if isinstance(self.id2index, Tensor) else self.feature_tensor)
+        bad = (ids < first) | (ids >= end)
         if bad.any():
-            raise DataError(f"Feature: id {int(ids[bad][0])} has no row; ids are 0 to {most - 1}.")
+            raise DataError(f"Feature: id {int(ids[bad][0])} has no row; ids are {first} to {end - 1}.")
         return self.feature_tensor[ids if self.id2index is None else self.id2index[ids]]
 
     @property
     def by_id(self) -> Tensor:
         """The rows in the order of ids."""
-        return self.feature_tensor if self.id2index is None else self.feature_tensor[self.id2index]
+        return self.feature_tensor[self.id2index] if isinstance(self.id2index, Tensor) else self.feature_tensor
 
     @property
     def shape(self) -> torch.Size:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from glt_lightning.base import EDGE, EdgeType, Fanouts, OptionError, edge_type_str
+from glt_lightning.compat.glt.feature import OffsetIndex
 from glt_lightning.compat.glt.graph import EDGE_ASSIGN
 from glt_lightning.graph import LocalPartition, Manifest, edge_path, node_path
 from glt_lightning.partition import reverse_edge_type
@@ -57,23 +58,22 @@ class GLTPartitionBook(PartitionBook):
 
 class RangePartitionBook(PartitionBook):
     """The same where every part owns one range of ids. partition_ranges: (first, one behind the last) of each part, which follow
-    each other.  partition_idx: the part of this process."""
+    each other.  partition_idx: the part of this process.  id2index: the rows of the ids of its part."""
 
     def __init__(self, partition_ranges: list[tuple[int, int]], partition_idx: int) -> None:
         ends = [end for _, end in partition_ranges]
-        if not partition_ranges or [first for first, _ in partition_ranges] != [partition_ranges[0][0], *ends[:-1]]:
+        follow = [first for first, _ in partition_ranges] == [first for first, _ in partition_ranges[:1]] + ends[:-1]
+        if not partition_ranges or not follow or any(first >= end for first, end in partition_ranges):
             raise OptionError(
-                f"RangePartitionBook: expected ranges that follow each other, got {partition_ranges!r:.200}."
+                f"RangePartitionBook: expected ranges that are not empty and follow each other, got {partition_ranges!r:.200}."
             )
         self.partition_ranges, self.partition_idx = partition_ranges, partition_idx
         self.partition_bounds = torch.tensor(ends)
+        self.device = self.partition_bounds.device
+        self.id2index = OffsetIndex(partition_ranges[partition_idx][0])
 
     def __getitem__(self, ids: Any) -> Tensor:
         return torch.searchsorted(self.partition_bounds, torch.as_tensor(ids), right=True)
-
-    def id2index(self, ids: Any) -> Tensor:
-        """Rows of ids of this process's part."""
-        return torch.as_tensor(ids) - self.partition_ranges[self.partition_idx][0]
 
     def id_filter(self, node_pb: Any, partition_idx: int) -> Tensor:
         """The ids of a part."""

@@ -22,7 +22,7 @@ from glt_lightning.base import (
 from glt_lightning.compat.glt.dataset import Dataset
 from glt_lightning.compat.glt.folders import StoredEdges
 from glt_lightning.compat.glt.graph import Graph
-from glt_lightning.compat.glt.loading import WEIGHTS, EdgeIndex, as_pyg_v1, stored_edges
+from glt_lightning.compat.glt.loading import WEIGHTS, EdgeIndex, as_pyg_v1, output_device, stored_edges
 from glt_lightning.compat.glt.sampled import (
     EdgeSamplerInput,
     HeteroSamplerOutput,
@@ -51,11 +51,13 @@ class OneBatch:
         self._with_edge, self._weight = with_edge, WEIGHTS if with_weight else None
         self._seed, self._calls = seed, 0
 
-    def of_nodes(self, inputs: NodeSamplerInput, num_neighbors: Any) -> SamplerOutput | HeteroSamplerOutput:
+    def of_nodes(
+        self, inputs: NodeSamplerInput, num_neighbors: Any, device: Any = None
+    ) -> SamplerOutput | HeteroSamplerOutput:
         with self._session() as session:
             stored = stored_edges(session, self._dataset.edge_dir)
             spec = self._spec(inputs, stored.fanouts(_given(num_neighbors)))
-            return self._only(session.make_loader(spec), inputs.input_type)
+            return self._only(session.make_loader(spec), inputs.input_type, output_device(device))
 
     def of_edges(self, inputs: EdgeSamplerInput, num_neighbors: Any) -> SamplerOutput | HeteroSamplerOutput:
         with self._session() as session:
@@ -125,9 +127,9 @@ class OneBatch:
         seed = torch.initial_seed() if self._seed is None else self._seed
         return Session(self._dataset.open(), SamplingOptions(with_edge=self._with_edge), seed=seed % (1 << 63))
 
-    def _only(self, loader: Any, input_type: Any) -> SamplerOutput | HeteroSamplerOutput:
+    def _only(self, loader: Any, input_type: Any, device: Any = "cpu") -> SamplerOutput | HeteroSamplerOutput:
         fields = self._dataset.fields(with_edge=self._with_edge)
-        return output_of(fields(next(iter(loader))), input_type)
+        return output_of(fields(next(iter(loader))).to(device), input_type)
 
 
 def _given(num_neighbors: Any) -> Any:

@@ -95,9 +95,9 @@ class NeighborSampler:
         self._draws = OneBatch(graph, edge_dir, with_edge, with_weight, seed)
         self._layers = OneBatch(graph, edge_dir, True, with_weight, seed)
 
-    def sample_from_nodes(self, inputs: Any) -> SamplerOutput | HeteroSamplerOutput:
-        """inputs: a `NodeSamplerInput`, ids [S], or (node type, ids)."""
-        return self._draws.of_nodes(NodeSamplerInput.of(inputs), self.num_neighbors)
+    def sample_from_nodes(self, inputs: Any, device: Any = None) -> SamplerOutput | HeteroSamplerOutput:
+        """inputs: a `NodeSamplerInput`, ids [S], or (node type, ids).  device: of the sample; None: the CPU."""
+        return self._draws.of_nodes(NodeSamplerInput.of(inputs), self.num_neighbors, device)
 
     def sample_from_edges(self, inputs: EdgeSamplerInput) -> SamplerOutput | HeteroSamplerOutput:
         """``metadata`` has the positions of the given edges and of negatives, as batches of edges do."""

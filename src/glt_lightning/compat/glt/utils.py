@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import socket
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from torch import Tensor
 from glt_lightning.base import DataError, parse_bytes
 from glt_lightning.compat.glt.feature import usable_device
 from glt_lightning.compat.glt.graph import Topology
+
+# GLT's examples call some of these as ``glt.utils.common.seed_everything``.
+common = sys.modules[f"{__name__}.common"] = sys.modules[__name__]
 
 __all__ = [
     "assign_device",
