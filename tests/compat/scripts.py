@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import glt_lightning.compat.glt as glt
 from glt_lightning.base import ClusterOptions, DeadlineOptions
 from tests.compat.fields import loader_of_subgraphs
-from tests.helpers.rings import NODES, dataset, ring_edges
+from tests.helpers.rings import NODES, dataset, part_in_memory, ring_edges
 
 dist = glt.distributed
 # reconnect_s: a server that is started again needed more than a minute on two cores that eight others used, too
@@ -46,7 +46,8 @@ def worker(folder: str, port: str, rank: str, world: str, kind: str, early: str)
     options: Any = dist.CollocatedDistSamplingWorkerOptions("localhost", port)
     if kind == "mp":
         options = dist.MpDistSamplingWorkerOptions(num_workers=1, master_addr="localhost", master_port=int(port))
-    data, mine = dataset(Path(folder), me), torch.arange(NODES)[me::count]
+    mine = torch.arange(NODES)[me::count]
+    data = part_in_memory(me, count) if kind == "memory" else dataset(Path(folder), me)
     train = loader(data, mine, options, shuffle=True)
     test = loader(data, mine[: 5 + me], options)
     for _ in range(2):
@@ -57,7 +58,6 @@ def worker(folder: str, port: str, rank: str, world: str, kind: str, early: str)
             break
     assert [seed for batch in test for seed in checked(batch)] == mine[: 5 + me].tolist()
     loader_of_subgraphs(data, "out", options)
-    pieces(Path(folder), me, count)
     assert dist.all_gather(me) == {f"distributed_trainer_{r}": r for r in range(count)}
     dist.barrier()
     dist.global_barrier()
@@ -66,28 +66,11 @@ def worker(folder: str, port: str, rank: str, world: str, kind: str, early: str)
     print(f"worker {rank} is done", flush=True)
 
 
-def pieces(folder: Path, me: int, count: int) -> None:
-    """Each worker has every count-th node, with its edges: rows of the others are read, and the whole is partitioned."""
-    mine, edges = torch.arange(me, NODES, count), torch.arange(2 * NODES)
-    owned = edges[edges // 2 % count == me]
-    index = torch.zeros(NODES, dtype=torch.int64)
-    index[mine] = torch.arange(len(mine))
-    router = dist.RpcDataPartitionRouter(dist.rpc_sync_data_partitions(count, me))
-    assert router.get_to_worker(me) == dist.get_context().worker_name
-    feature = glt.data.Feature(mine[:, None] * 1.0, index)
-    rows = dist.DistFeature(count, me, feature, torch.arange(NODES) % count, rpc_router=router)
-    assert rows[torch.tensor([7, 0, 38])].tolist() == [[7], [0], [38]]
-    given = (ring_edges()[:, owned], owned, feature.feature_tensor, mine, owned[:, None] * 1.0, owned)
-    made = dist.DistRandomPartitioner(folder / f"of worker {me}", NODES, *given, chunk_size=7).partition()
-    assert (made.num_parts, made.num_nodes, made.num_edges) == (count, (NODES,), (2 * NODES,))
-    _, _, graph, nodes, ids, _, _ = glt.partition.load_partition(folder / f"of worker {me}", me)
-    assert torch.equal(ring_edges()[:, graph.eids], graph.edge_index)
-    assert torch.equal(nodes.feats[:, 0].long(), nodes.ids)
-    assert torch.equal(ids.feats[:, 0].long(), ids.ids)
-
-
 def server(folder: str, port: str, rank: str, servers: str, clients: str) -> None:
-    data = dataset(Path(folder), int(rank), labels=Path(folder, "label.pt").exists())
+    if Path(folder, "parts").exists():
+        data = dataset(Path(folder), int(rank), labels=Path(folder, "label.pt").exists())
+    else:
+        data = part_in_memory(int(rank), int(servers))
     if int(servers) == 1:
         data.random_node_split(5, 5)
     dist.init_server(

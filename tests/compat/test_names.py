@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import gc
+from contextlib import closing, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +12,13 @@ import pytest
 import torch
 
 import glt_lightning.compat.glt as glt
-from glt_lightning.base import ClusterOptions, DataError, DeadlineOptions, OptionError, PeerError, SamplingOptions
-from glt_lightning.compat.glt.distributed import client, session
-from glt_lightning.compat.glt.distributed.server import CallTable, to_message
+from glt_lightning.base import EDGE, ClusterOptions, DataError, DeadlineOptions, OptionError, PeerError, SamplingOptions
+from glt_lightning.compat.glt.distributed import client, in_memory, session
+from glt_lightning.compat.glt.distributed.calls import CallTable, to_message
+from glt_lightning.graph import LocalPartition
 from glt_lightning.workers.transport.dispatch import caller_is
-from tests.helpers.rings import I2I, NODES, U2I, dataset, ring_edges, ring_folder, typed_ring_folder
+from tests.compat.fields import loader_of_subgraphs, loaders_of_links, ring_fields, typed_loaders
+from tests.helpers.rings import I2I, NODES, U2I, dataset, part_in_memory, ring_edges, ring_folder, typed_ring_folder
 from tests.helpers.run import run_script
 
 dist = glt.distributed
@@ -57,89 +60,103 @@ def test_a_sampler_gives_the_batches_of_a_loader(tmp_path: Path) -> None:
         dist.DistNeighborSampler(data, [1], channel=glt.channel.MpChannel)
 
 
-def test_parts_of_a_graph_in_memory() -> None:
-    graph, edges = glt.data.Graph(glt.data.Topology(ring_edges()), "CPU"), torch.arange(2 * NODES)
-    found = dist.DistGraph(2, 1, {"e": graph}, {"a": torch.arange(NODES) % 2}, {"e": edges % 2})
-    assert found.get_node_partitions(torch.tensor([3, 4]), "a").tolist() == [1, 0]
-    assert found.get_edge_partitions(torch.tensor([7]), "e").tolist() == [1]
-    assert found.get_local_graph("e") is graph
-    with pytest.raises(OptionError, match="ntype: expected one of a, got None"):
-        found.get_node_partitions(torch.tensor([3]))
-    with pytest.raises(OptionError, match="the parts of edges were not given"):
-        dist.DistGraph(2, 1, graph, None).get_edge_partitions(edges)
-    feature = dist.DistFeature(2, 1, {"a": glt.data.Feature(torch.eye(2))}, {}, local_only=True)
-    assert feature["a", torch.tensor([1])].tolist() == [[0, 1]]
-    with pytest.raises(OptionError, match="2 parts and one worker"):
-        dist.DistFeature(2, 0, feature.local_feature, {})
+@pytest.mark.parametrize("typed", [False, True])
+def test_a_part_in_memory_is_a_partition(typed: bool) -> None:
+    """Of a script alone; tests/compat/test_scripts.py has several processes."""
+    data = part_in_memory(0, 1, typed)
+    if typed:
+        typed_loaders(data, "out", None)
+    else:
+        data.random_node_split(0.25, 3)
+        assert [len(each) for each in data.node_split] == [27, 10, 3]
+        loaders_of_links(data, "out", None)
+        loader_of_subgraphs(data, "out", None)
+    folder = data.folder
+    assert folder.is_dir()
+    del data
+    gc.collect()
+    assert not folder.exists()
 
 
-def test_pieces_that_make_no_graph_are_refused(tmp_path: Path) -> None:
-    given = {"num_parts": 1, "current_partition_idx": 0}
-    try:
-        with pytest.raises(DataError, match="each id from 0 to 1 once in all pieces"):
-            dist.DistRandomPartitioner(tmp_path, 3, [[0, 1], [1, 2]], torch.tensor([0, 0]), **given).partition()
-        with pytest.raises(DataError, match="nodes : expected each id from 0 to 2 once in all pieces, got 1 rows"):
-            rows = torch.ones(1, 2), torch.tensor([0])
-            dist.DistRandomPartitioner(tmp_path, 3, [[0, 1], [1, 2]], torch.arange(2), *rows, **given).partition()
-        with pytest.raises(DataError, match="edge_index: 2 rows need as many ids, got 1"):
-            dist.DistRandomPartitioner(tmp_path, 3, [[0, 1], [1, 2]], torch.tensor([0]), **given)
-    finally:
-        dist.shutdown_rpc()
-    with pytest.raises(OptionError, match="give num_parts and current_partition_idx"):
-        dist.DistRandomPartitioner(tmp_path, 3, [[0], [1]], torch.tensor([0]))
+def test_parts_in_memory_need_a_process_each() -> None:
+    with pytest.raises(OptionError, match="part 1 of 2 is in memory, and this process is alone"):
+        dist.DistNeighborLoader(part_in_memory(1, 2), [2], torch.arange(3))
+    with pytest.raises(OptionError, match="node_pb: graph_partition needs the part of each node"):
+        dist.DistDataset(2, 0, part_in_memory(0, 2).graph)
+    books = glt.partition.RangePartitionBook([(0, 20), (20, 40)], 1)
+    data = dist.DistDataset(2, 1, part_in_memory(1, 2).graph, node_pb=books)
+    data.random_node_split(0, 0)
+    assert sorted(data.node_split[0].tolist()) == list(range(20, 40))
 
 
-def test_pieces_of_workers_with_another_chunk_size_are_whole(tmp_path: Path) -> None:
-    given = {"num_parts": 1, "current_partition_idx": 0}
-    edges = torch.arange(40).reshape(2, 20)
-    try:
-        mine, other = (
-            dist.DistRandomPartitioner(tmp_path, 40, half, ids, chunk_size=size, **given)
-            for half, ids, size in ((edges[:, :10], torch.arange(10), 4), (edges[:, 10:], torch.arange(10, 20), 3))
+class Offered:
+    """Every second node is another process's, which answers three rows at a time."""
+
+    rank = 0
+
+    def __init__(self, _session: Any, answer: Any, working: Any, about: Any) -> None:
+        self.table, self.abouts = CallTable({"answer": answer}, {"answer": working}), [about, [1, about[1]]]
+        self.group = SimpleNamespace(exchange=lambda _: None)
+
+    def ask(self, _rank: int, of: str, kind: str, first: int) -> Any:
+        data = part_in_memory(1, 2)
+        ids = (
+            torch.arange(1, NODES, 2)
+            if of == "nodes"
+            else torch.arange(2 * NODES)[torch.arange(2 * NODES) // 2 % 2 == 1]
         )
-        offer = SimpleNamespace(rank=0, abouts=[{"edges": {"": 10}}] * 2, asked=[])
-
-        def ask(_rank: int, **question: Any) -> SimpleNamespace:
-            offer.asked.append(question["first"])
-            return SimpleNamespace(wait=lambda: other._answer(**question))
-
-        offer.ask = ask
-        assert torch.equal(mine._whole("edges", offer)[""], edges.T)
-        assert offer.asked == [0, 3, 6, 9]
-        offer.ask = lambda _rank, **question: SimpleNamespace(wait=lambda: [edges.T[:0], torch.arange(0)])
-        with pytest.raises(PeerError, match="worker 1: its answer has 0 edges; expected 1 to 10"):
-            mine._whole("edges", offer)
-    finally:
-        dist.shutdown_rpc()
+        ids = ids[first : first + 3]
+        edges = torch.stack(data.graph.topo.to_coo()[:2], 1)[first : first + 3]
+        values = {"edges": edges, "weights": (ids % 2).float()}.get(of, ids[:, None].float())
+        return [values, ids]
 
 
-def test_what_workers_answer_is_reserved_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the rows that fit into a reply, of `DistFeature` as of `DistRandomPartitioner`."""
-    made = []
+@pytest.fixture
+def two_parts(monkeypatch: pytest.MonkeyPatch) -> type[Offered]:
+    member = SimpleNamespace(group=object(), context=SimpleNamespace(world_size=1))
+    monkeypatch.setattr(in_memory, "current", lambda: member)
+    monkeypatch.setattr(in_memory, "Offer", Offered)
+    return Offered
 
-    class Offered:
-        def __init__(self, who: str, answer: Any, working: Any, about: Any) -> None:
-            self.abouts = [0, 1]
-            made.append(CallTable({"answer": answer}, {"answer": working}))
 
-    monkeypatch.setattr("glt_lightning.compat.glt.distributed.dist_feature.Offer", Offered)
-    monkeypatch.setattr(
-        "glt_lightning.compat.glt.distributed.dist_feature.current",
-        lambda: SimpleNamespace(
-            cluster=ClusterOptions(limits={"reply_size": "64KiB"}), context=SimpleNamespace(world_size=2)
-        ),
+def test_parts_are_collected_piece_by_piece(two_parts: type[Offered]) -> None:
+    data = part_in_memory(0, 2)
+    in_memory.collect_parts(data)
+    (batch,) = dist.DistNeighborLoader(
+        data, [2], torch.arange(NODES), batch_size=NODES, with_edge=True, collect_features=True
     )
-    dist.DistFeature(2, 0, glt.data.Feature(torch.ones(20000, 4)), torch.zeros(20000, dtype=torch.int64))
-    reserved: list[int] = []
+    ring_fields(batch, "out")
+    assert (data.num_partitions, data.graph) == (2, None)
+    for part in range(2):
+        with closing(LocalPartition.open(data.folder, parts=(part,))) as mapped:
+            assert mapped.mapped_user_ids(0)[part].tolist() == list(range(part, NODES, 2))
+
+
+def test_parts_that_make_no_graph_are_refused(two_parts: type[Offered], monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = Offered.ask
+    monkeypatch.setattr(Offered, "ask", lambda self, *args, **given: [each[:0] for each in ask(self, *args, **given)])
+    with pytest.raises(PeerError, match="worker 1: its answer has 0 edges; expected 1 to 40"):
+        in_memory.collect_parts(part_in_memory(0, 2))
+    monkeypatch.setattr(Offered, "ask", lambda self, _, **given: self.table._table["answer"](**given))
+    with pytest.raises(DataError, match=r"edges .*: expected each id from 0 to 79 once in all parts, got 80 rows"):
+        in_memory.collect_parts(part_in_memory(0, 2))
+    with pytest.raises(OptionError, match="no process has part 2 of 3"):
+        in_memory.collect_parts(part_in_memory(0, 3))
+
+
+def test_what_is_answered_is_reserved_first(two_parts: type[Offered], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_memory, "_BYTES_AT_ONCE", 640)
+    parts, reserved = in_memory._Parts(part_in_memory(0, 2)), []
 
     def working(nbytes: int) -> Any:
         reserved.append(nbytes)
         return nullcontext()
 
+    question = {"of": "edges", "kind": str(EDGE), "first": 0}
     caller = caller_is({}, lambda: False, working=working)
-    question = {"ids": torch.arange(20000), "kind": None}
-    reply = made[0](to_message({"func": "answer", "args": [], "kwargs": question}), caller)
-    assert len(reply.body) <= 64 << 10 < reserved[0] < 6 * (64 << 10)
+    reply = parts._offer.table(to_message({"func": "answer", "args": [], "kwargs": question}), caller)
+    assert len(reply.body) <= reserved[0] + 128  # arrays begin at multiples of 64
+    assert reserved == [26 * 24]  # edges and their ids
 
 
 def test_a_server_names_edges_as_its_users_do(tmp_path: Path) -> None:

@@ -210,8 +210,6 @@ def test_errors_say_what_to_do(out: Path, typed_out: Path) -> None:
         dist.DistNeighborLoader(dataset(typed_out, labels=False), {U2I: [1, 0]}, ("user", SEEDS))
     with pytest.raises(OptionError, match="has the parts 0 to 1, got 2"):
         dataset(out, part=2)
-    with pytest.raises(OptionError, match="parts in memory are not taken"):
-        dist.DistDataset(2, 0, graph_partition=object())
     with pytest.raises(OptionError, match="Use request_server, which knows a fixed table"):
         _ = dist.rpc_register
     with pytest.raises(AttributeError, match="no attribute 'rpc_'"):

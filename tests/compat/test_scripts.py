@@ -138,7 +138,9 @@ def test_one_of_two_servers_is_killed_and_started_again(job: Job, killed: int) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "world", "early"), [("one", 2, 0), ("mp", 2, 1), ("one", 4, 3), ("mp", 4, 0)])
+@pytest.mark.parametrize(
+    ("kind", "world", "early"), [("one", 2, 0), ("mp", 2, 1), ("one", 4, 3), ("mp", 4, 0), ("memory", 2, 1)]
+)
 def test_workers(job: Job, kind: str, world: int, early: int) -> None:
     ring_folder(job.folder, parts=2 if world == 2 else 4)
     all_end_well([job.start("worker", rank, world, kind, early) for rank in range(world)])
@@ -151,3 +153,9 @@ def test_servers_and_clients(job: Job, servers: int, clients: int, early: str) -
     (job.folder / "all meet").touch()
     runs = [job.start("server", rank, servers, clients) for rank in range(servers)]
     all_end_well([*runs, *(job.start("client", rank, servers, clients, early) for rank in range(clients))])
+
+
+@pytest.mark.slow
+def test_servers_of_parts_in_memory(job: Job) -> None:
+    runs = [job.start("server", rank, 2, 2) for rank in range(2)]
+    all_end_well([*runs, *(job.start("client", rank, 2, 2, "none") for rank in range(2))])

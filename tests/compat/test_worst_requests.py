@@ -18,7 +18,7 @@ import torch
 
 import glt_lightning.compat.glt as glt
 from glt_lightning.base import ClusterOptions, GLTError, LimitOptions, SamplingOptions
-from glt_lightning.compat.glt.distributed.server import to_message
+from glt_lightning.compat.glt.distributed.calls import to_message
 from glt_lightning.sampling import SamplerConfig
 from glt_lightning.workers import Message, pack
 from glt_lightning.workers.producer.request_codec import write_config

@@ -38,8 +38,8 @@ class OffsetIndex:
 class Feature:
     """Rows that are looked up by id.
 
-    feature_tensor: [N, ...].  id2index: int64 [ids]: the row of each id; or an `OffsetIndex`.  dtype: of the rows; None: as they are; without
-    it floating-point numbers become float32, as in GLT, and others stay what they are.  split_ratio,
+    feature_tensor: [N, ...].  id2index: int64 [ids]: the row of each id; or an `OffsetIndex`.  dtype: of the rows; None: as
+    they are; without it floating-point numbers become float32, as in GLT, and others stay what they are.  split_ratio,
     device_group_list, device and with_gpu say what GPUs hold in GLT; the rows are in the host's memory here, and a GPU reads
     them where it samples.
     """

@@ -75,6 +75,9 @@ class RangePartitionBook(PartitionBook):
     def __getitem__(self, ids: Any) -> Tensor:
         return torch.searchsorted(self.partition_bounds, torch.as_tensor(ids), right=True)
 
+    def __len__(self) -> int:
+        return int(self.partition_bounds[-1])
+
     def id_filter(self, node_pb: Any, partition_idx: int) -> Tensor:
         """The ids of a part."""
         first, end = self.partition_ranges[partition_idx]

@@ -18,13 +18,6 @@ if TYPE_CHECKING:
         shutdown_client as shutdown_client,
     )
     from glt_lightning.compat.glt.distributed.dataset import DistDataset as DistDataset
-    from glt_lightning.compat.glt.distributed.dist_feature import DistFeature as DistFeature
-    from glt_lightning.compat.glt.distributed.dist_graph import (
-        DistGraph as DistGraph,
-        RpcDataPartitionRouter as RpcDataPartitionRouter,
-        rpc_sync_data_partitions as rpc_sync_data_partitions,
-    )
-    from glt_lightning.compat.glt.distributed.dist_partitioner import DistRandomPartitioner as DistRandomPartitioner
     from glt_lightning.compat.glt.distributed.event_loop import ConcurrentEventLoop as ConcurrentEventLoop
     from glt_lightning.compat.glt.distributed.loaders import (
         DistLinkNeighborLoader as DistLinkNeighborLoader,
@@ -65,32 +58,32 @@ _ON_PEERS = (
 )
 _ODPS = "{name}: tables of ODPS and vineyard are not read. Export them, and partition the files: docs/data.md."
 _INSIDE = "{name}: DistNeighborLoader starts its sampler processes itself, as MpDistSamplingWorkerOptions say."
-_ROWS = "{name}: DistFeature reads rows of all workers; of folders, glt_lightning.DistGraph does."
+_ROWS = "{name}: loaders read the rows of all workers; in a script, glt_lightning.DistGraph(folder).ndata['x'] does."
+_BOOKS = "{name}: loaders know who has which part; DistDataset takes parts in memory with their books."
+_PIECES = "{name}: give the pieces to DistDataset as parts in memory, or the whole graph to RandomPartitioner."
 _REFUSED = (
     dict.fromkeys(("RpcCalleeBase", "rpc_register", "rpc_request", "rpc_request_async"), _ON_PEERS)
     | dict.fromkeys(("rpc_global_request", "rpc_global_request_async"), _ON_PEERS)
     | dict.fromkeys(("DistTableDataset", "DistTableRandomPartitioner"), _ODPS)
     | dict.fromkeys(("DistCollocatedSamplingProducer", "DistMpSamplingProducer"), _INSIDE)
-    | {"PartialFeature": _ROWS}
+    | dict.fromkeys(("DistFeature", "PartialFeature"), _ROWS)
+    | dict.fromkeys(("DistGraph", "RpcDataPartitionRouter", "rpc_sync_data_partitions"), _BOOKS)
+    | {"DistRandomPartitioner": _PIECES}
 )
 _HOMES = {
     "CollocatedDistSamplingWorkerOptions": "glt_lightning.compat.glt.distributed.options",
     "ConcurrentEventLoop": "glt_lightning.compat.glt.distributed.event_loop",
     "DistContext": "glt_lightning.compat.glt.distributed.session",
     "DistDataset": "glt_lightning.compat.glt.distributed.dataset",
-    "DistFeature": "glt_lightning.compat.glt.distributed.dist_feature",
-    "DistGraph": "glt_lightning.compat.glt.distributed.dist_graph",
     "DistLinkNeighborLoader": "glt_lightning.compat.glt.distributed.loaders",
     "DistLoader": "glt_lightning.compat.glt.distributed.loaders",
     "DistNeighborLoader": "glt_lightning.compat.glt.distributed.loaders",
     "DistNeighborSampler": "glt_lightning.compat.glt.distributed.sampler",
-    "DistRandomPartitioner": "glt_lightning.compat.glt.distributed.dist_partitioner",
     "DistRole": "glt_lightning.compat.glt.distributed.session",
     "DistServer": "glt_lightning.compat.glt.distributed.server",
     "DistSubGraphLoader": "glt_lightning.compat.glt.distributed.loaders",
     "MpDistSamplingWorkerOptions": "glt_lightning.compat.glt.distributed.options",
     "RemoteDistSamplingWorkerOptions": "glt_lightning.compat.glt.distributed.options",
-    "RpcDataPartitionRouter": "glt_lightning.compat.glt.distributed.dist_graph",
     "all_gather": "glt_lightning.compat.glt.distributed.worker",
     "async_request_server": "glt_lightning.compat.glt.distributed.client",
     "barrier": "glt_lightning.compat.glt.distributed.worker",
@@ -104,7 +97,6 @@ _HOMES = {
     "init_worker_group": "glt_lightning.compat.glt.distributed.worker",
     "request_server": "glt_lightning.compat.glt.distributed.client",
     "rpc_is_initialized": "glt_lightning.compat.glt.distributed.worker",
-    "rpc_sync_data_partitions": "glt_lightning.compat.glt.distributed.dist_graph",
     "shutdown_client": "glt_lightning.compat.glt.distributed.client",
     "shutdown_rpc": "glt_lightning.compat.glt.distributed.worker",
     "wait_and_shutdown_server": "glt_lightning.compat.glt.distributed.server",

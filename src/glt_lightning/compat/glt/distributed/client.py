@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from glt_lightning.base import ClusterOptions, DataError, NodeType, OptionError, PeerError, RemoteError
+from glt_lightning.compat.glt.distributed.calls import BY_INDEX, from_message, name_of, to_message
 from glt_lightning.compat.glt.distributed.meeting import ask_round
 from glt_lightning.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
-from glt_lightning.compat.glt.distributed.server import BY_INDEX, from_message, name_of, to_message
 from glt_lightning.compat.glt.distributed.session import DistContext, DistRole, Membership, required, start, stop
 from glt_lightning.compat.glt.fields import Lookup
 from glt_lightning.compat.glt.given import Split

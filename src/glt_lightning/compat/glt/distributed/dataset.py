@@ -17,14 +17,18 @@ from glt_lightning.graph import LocalPartition, Manifest
 
 
 class DistDataset(Dataset):
-    """A partition folder of ours, and labels of all nodes; or, for a script of one process, the tensors of a `Dataset`.
+    """A partition folder of ours, and labels of all nodes; or this process's part of a graph in memory; or, for a script of one
+    process, the tensors of a `Dataset`.
 
     Of a folder nothing is copied: the arrays are mapped, by all processes of a host together. ``load`` says which part this
-    process maps; a script of one process maps all.
+    process maps; a script of one process maps all. Of parts in memory each process collects the whole graph when its first
+    loader or its server starts, and writes it to a folder of its own.
 
-    whole_node_labels: labels by id.  edge_dir: as of a `Dataset`.  node_split: (train, val, test) ids.  num_partitions and
-    partition_idx are those of the folder.  graph_partition, node_feature_partition, edge_feature_partition and in_memory are
-    those of parts in memory, which are not taken.
+    num_partitions, partition_idx: number of parts in memory, and which this process has.  graph_partition: its edges, a `Graph`
+    of the ids of the whole graph.  node_feature_partition, edge_feature_partition: the `Feature` of its rows.  node_pb, edge_pb:
+    the part of each id, int64 [N] or a `RangePartitionBook`.  All these by type for a heterogeneous graph.
+    whole_node_labels: labels by id.  edge_dir: as of a `Dataset`.  node_split: (train, val, test) ids.  node_feat_pb,
+    edge_feat_pb, graph_caching, id_filter, id_select: no effect.
 
     >>> data = glt.distributed.DistDataset()
     >>> data.load("parts", partition_idx=1)
@@ -40,25 +44,22 @@ class DistDataset(Dataset):
         node_feature_partition: Any = None,
         edge_feature_partition: Any = None,
         whole_node_labels: Any = None,
-        *,
+        node_pb: Any = None,
+        edge_pb: Any = None,
+        node_feat_pb: Any = None,
+        edge_feat_pb: Any = None,
         edge_dir: str = "out",
+        graph_caching: bool = False,
         node_split: Any = None,
-        **in_memory: Any,
+        id_filter: Any = None,
+        id_select: Any = None,
     ) -> None:
-        super().__init__(node_labels=whole_node_labels, edge_dir=edge_dir, node_split=node_split)
-        given = {
-            "graph_partition": graph_partition,
-            "node_feature_partition": node_feature_partition,
-            "edge_feature_partition": edge_feature_partition,
-            **in_memory,
-        }
-        if unusable := [name for name, value in given.items() if value is not None]:
-            raise OptionError(
-                f"DistDataset: {unusable[0]}: parts in memory are not taken, because the processes of a host share mapped "
-                "files. Write a folder with glt.partition.RandomPartitioner(...).partition() and load() it; for one process "
-                "init_graph() takes tensors."
-            )
+        rows = node_feature_partition, edge_feature_partition
+        super().__init__(graph_partition, *rows, whole_node_labels, edge_dir, node_split)
+        if graph_partition is not None and node_pb is None:
+            raise OptionError("DistDataset: node_pb: graph_partition needs the part of each node, int64 [N].")
         self.num_partitions, self.partition_idx = num_partitions, partition_idx
+        self.node_pb, self.edge_pb = node_pb, edge_pb
         self.loaders = 0  # made so far
         self._folder: Path | None = None
         self._parts: tuple[int, ...] = ()
@@ -122,8 +123,16 @@ class DistDataset(Dataset):
             return read_labels(self.node_labels, self.open().schema)
         return self._labels
 
+    @property
+    def in_memory(self) -> bool:
+        """It is a part that the other processes have not collected yet."""
+        return self._folder is None and self.graph is not None and self.node_pb is not None
+
     def random_node_split(self, num_val: float, num_test: float) -> None:
-        """Splits the nodes of this process's parts; without a folder, all nodes."""
+        """Splits the nodes of this process's parts; without a folder and books, all nodes."""
+        if self.in_memory and not isinstance(self.node_pb, Mapping):
+            self.node_split = split_at_random(ids_of_part(self.node_pb, self.partition_idx), num_val, num_test)
+            return
         if self._folder is None:
             super().random_node_split(num_val, num_test)
             return
@@ -151,3 +160,14 @@ class DistDataset(Dataset):
         for each in self._mapped.values():
             each.close()
         self._mapped.clear()
+
+
+def by_type(given: Any, only: Any) -> dict[Any, Any]:
+    """By type; ``only`` is that of a homogeneous graph. Empty for None."""
+    return {} if given is None else dict(given) if isinstance(given, Mapping) else {only: given}
+
+
+def ids_of_part(book: Any, part: int) -> Tensor:
+    """int64 [n]: the ids that a book says are of a part."""
+    parts: Tensor = book[torch.arange(len(book))]
+    return torch.nonzero(parts == part)[:, 0]

@@ -11,6 +11,7 @@ import torch
 from glt_lightning.base import ClusterOptions, NodeType, OptionError
 from glt_lightning.compat.glt.distributed.client import remote_labels
 from glt_lightning.compat.glt.distributed.dataset import DistDataset
+from glt_lightning.compat.glt.distributed.in_memory import collect_parts
 from glt_lightning.compat.glt.distributed.options import (
     AnyWorkerOptions,
     CollocatedDistSamplingWorkerOptions,
@@ -67,10 +68,15 @@ def _mapped(
     data: DistDataset, options: AnyWorkerOptions, session: Membership | None
 ) -> tuple[LocalPartition | SampledGraph, Ranks]:
     if session is None or session.context.world_size == 1:
+        if data.in_memory:
+            collect_parts(data)
         return data.map(whole=True), Ranks()
-    _ = data.folder  # tensors are for one process
+    if not data.in_memory:
+        _ = data.folder  # tensors are for one process
     session.timeout_s = options.rpc_timeout
     session.join_workers(*options.address())
+    if data.in_memory:
+        collect_parts(data)
     assert session.group is not None
     ranks = session.ranks()
     mine = {"parts": list(data.parts), "of": data.num_partitions}
