@@ -76,11 +76,10 @@ def test_public_name_resolves(name: str) -> None:
     ("package", "some"),
     [
         ("compat.dgl", {"sampling", "to_block"}),
-        ("compat.glt.channel", {"MpChannel", "ShmChannel"}),
         ("compat.glt.data", {"Dataset", "Feature", "Graph"}),
         ("compat.glt.distributed", {"DistDataset"}),
-        ("compat.glt.loader", {"NeighborLoader", "LinkLoader", "to_data"}),
-        ("compat.glt.partition", {"RandomPartitioner", "load_partition"}),
+        ("compat.glt.loader", {"NeighborLoader", "LinkNeighborLoader"}),
+        ("compat.glt.partition", {"RandomPartitioner", "PartitionerBase"}),
         ("compat.glt.sampler", {"NeighborSampler", "NodeSamplerInput", "NegativeSampling"}),
         ("launch", {"LaunchConfig"}),
         ("loader", {"NeighborLoader", "LinkNeighborLoader", "LoaderSpec"}),

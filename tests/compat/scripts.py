@@ -58,9 +58,7 @@ def worker(folder: str, port: str, rank: str, world: str, kind: str, early: str)
             break
     assert [seed for batch in test for seed in checked(batch)] == mine[: 5 + me].tolist()
     loader_of_subgraphs(data, "out", options)
-    assert dist.all_gather(me) == {f"distributed_trainer_{r}": r for r in range(count)}
     dist.barrier()
-    dist.global_barrier()
     if early == rank:
         train.shutdown()
     print(f"worker {rank} is done", flush=True)
@@ -91,9 +89,6 @@ def server(folder: str, port: str, rank: str, servers: str, clients: str) -> Non
         int(servers) + int(clients),
     )
     print(f"server {rank} serves as {os.getpid()}", flush=True)
-    if servers == clients == "2" and Path(folder, "all meet").exists():
-        names = [f"distributed_{role}_{r}" for role in ("server", "trainer_client") for r in range(2)]
-        assert dist.global_all_gather(rank) == dict(zip(names, "0101", strict=True))
     dist.wait_and_shutdown_server()
     print(f"server {rank} is done", flush=True)
 
@@ -111,8 +106,6 @@ def client(folder: str, port: str, rank: str, servers: str, clients: str, early:
     )
     context = dist.get_context()
     assert context.worker_name == f"distributed_trainer_client_{me}"
-    if servers == clients == "2" and Path(folder, "all meet").exists():
-        assert len(dist.global_all_gather(rank)) == 4
     target = context.rank % context.num_servers()
     devices = dist.request_server(target, func=torch.cuda.device_count)
     options = dist.RemoteDistSamplingWorkerOptions(
@@ -139,17 +132,6 @@ def client(folder: str, port: str, rank: str, servers: str, clients: str, early:
         checked(batch)
         if early == rank:
             break
-    server = dist.DistServer
-    two = torch.tensor([3, 9])
-    assert dist.request_server(0, server.get_dataset_meta) == [int(servers), 0, None, None]
-    assert dist.request_server(0, server.get_node_feature, None, two).tolist() == [[3.0], [9.0]]
-    assert dist.async_request_server(0, server.get_node_label, None, two).wait().tolist() == [30, 90]
-    assert dist.request_server(0, server.get_tensor_size, None) == [NODES, 1]
-    assert set(dist.request_server(0, server.get_node_partition_id, None, two).tolist()) <= set(range(int(servers)))
-    assert dist.request_server(0, server.get_edge_size) == [NODES, NODES]
-    ends = [torch.stack(dist.request_server(r, server.get_edge_index, None, "coo")) for r in range(int(servers))]
-    assert all(torch.equal(each, each[:, each[0].argsort(stable=True)]) for each in ends)
-    assert sorted(torch.cat(ends, dim=1).T.tolist()) == sorted(ring_edges().T.tolist())
     if early != rank:  # the other one ends without it
         dist.shutdown_client()
     print(f"client {rank} is done", flush=True)

@@ -8,18 +8,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from glt_lightning.base import DeadlineOptions, OptionError, PeerError, RemoteError
-from glt_lightning.compat.glt import distributed
-from glt_lightning.compat.glt.distributed.client import PendingRequest
+from glt_lightning.compat.glt.distributed import client
+from glt_lightning.compat.glt.distributed.calls import CallTable, from_message, name_of, to_message
 from glt_lightning.compat.glt.distributed.meeting import Group, MeetingPoint, ask_round, say_gone
-from glt_lightning.compat.glt.distributed.server import CallTable, free_address, from_message, name_of, to_message
+from glt_lightning.compat.glt.distributed.server import free_address
 from glt_lightning.workers import Link, Message, Peer
 from tests.helpers.owners import CALLER
 
@@ -132,7 +130,7 @@ def test_requests_know_a_fixed_table() -> None:
     with pytest.raises(OptionError, match="got object"):
         to_message({"a": object()})
     assert name_of(torch.cuda.device_count) == "torch.cuda.device_count"
-    assert name_of(distributed.DistServer.get_node_label) == "DistServer.get_node_label"
+    assert name_of("DistServer.get_node_split") == "DistServer.get_node_split"
     table = CallTable({"f": lambda a, b=2: a + b})
 
     def call(func: str, *args: Any, **kwargs: Any) -> Any:
@@ -165,17 +163,23 @@ def test_a_server_finds_its_address_again() -> None:
         free_address("192.0.2.1", "a:1/0")
 
 
-def test_rows_that_come_in_pieces_are_whole() -> None:
+def test_labels_that_come_in_pieces_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server answers the first nodes of a call; the client asks for the others, and says where a server sends nothing."""
-    asked: list[int] = []
+    sizes: list[int] = []
 
-    def answer(index: Tensor, most: int) -> SimpleNamespace:
-        asked.append(len(index))
-        return SimpleNamespace(result=lambda: to_message({"value": index[:most, None] * 2}))
+    def request(_number: int, name: str, *given: Any) -> Any:
+        if not given:
+            return ["node"]
+        sizes.append(len(given[1]))
+        return given[1][: most[0]] * 2
 
-    index = torch.arange(10)
-    whole = PendingRequest(answer(index, 4), index, lambda rest: answer(rest, 4)).wait()
-    assert whole.tolist() == [[2 * i] for i in range(10)]
-    assert asked == [10, 6, 2]
-    with pytest.raises(PeerError, match="its answer has 4 rows of 10, and no more"):
-        PendingRequest(answer(index, 4), index, lambda rest: answer(rest, 0)).wait()
+    monkeypatch.setattr(client, "request_server", request)
+    look_up, labelled = client.remote_labels(0)
+    assert labelled == {"node"}
+    most = [4]
+    assert look_up("node", torch.arange(10)).tolist() == list(range(0, 20, 2))
+    assert sizes == [10, 6, 2]
+    assert look_up("node", torch.arange(0)).tolist() == []
+    most = [0]
+    with pytest.raises(PeerError, match="its answer has 0 labels of 10, and no more"):
+        look_up("node", torch.arange(10))

@@ -12,10 +12,12 @@ from torch_geometric.nn import SAGEConv
 import glt_lightning
 import glt_lightning.compat.glt as glt
 from glt_lightning.base import DataError, OptionError
-from tests.helpers.rings import I2I, NODES, U2I, ring_edges, ring_folder, typed_ring_folder
+from tests.helpers.rings import I2I, NODES, U2I, ring_edges
 
-NodeSamplerInput, EdgeSamplerInput = glt.sampler.NodeSamplerInput, glt.sampler.EdgeSamplerInput
+NodeSamplerInput = glt.sampler.NodeSamplerInput
 IDS = torch.arange(NODES)
+
+REV = ("item", "rev_u2i", "user")
 
 
 def ring_data(edge_dir: str = "out", first_id: int = 0) -> glt.data.Dataset:
@@ -134,6 +136,32 @@ def test_typed_loader_and_links() -> None:
     assert torch.equal(torch.stack([batch["user"].node[user], batch["item"].node[item]])[:, :3], edges)
 
 
+def test_loaders_of_a_sampler_are_loaders_with_its_options() -> None:
+    data = ring_data()
+    sampler = glt.sampler.NeighborSampler(data.graph, [2, 2], with_edge=True, seed=3)
+    one = glt.loader.NeighborLoader(data, None, IDS[:8], sampler, batch_size=4)
+    same = glt.loader.NeighborLoader(data, [2, 2], IDS[:8], with_edge=True, seed=3, batch_size=4)
+    assert [each.edge.tolist() for each in one] == [each.edge.tolist() for each in same]
+    links = glt.loader.LinkNeighborLoader(data, None, sampler, neg_sampling="binary", batch_size=NODES)
+    batches = list(links)  # of all edges
+    given = torch.cat([each.node[each.edge_label_index[:, :NODES]].flip(0) for each in batches], dim=1)
+    assert sorted(given.T.tolist()) == sorted(ring_edges().T.tolist())
+    with pytest.raises(OptionError, match=r"NeighborSampler\(dataset\.graph"):
+        glt.loader.NeighborLoader(ring_data(), None, IDS, sampler)
+
+
+def test_all_edges_of_a_type() -> None:
+    data = typed_data()
+    batches = list(glt.loader.LinkNeighborLoader(data, [1], edge_label_index=U2I, batch_size=NODES))
+    pairs = [
+        torch.stack([b["user"].node[b[REV].edge_label_index[1]], b["item"].node[b[REV].edge_label_index[0]]])
+        for b in batches
+    ]
+    assert sorted(torch.cat(pairs, dim=1).T.tolist()) == sorted(ring_edges(first=0).T.tolist())
+    with pytest.raises(OptionError, match="give an edge type of a heterogeneous graph"):
+        glt.loader.LinkNeighborLoader(data, [1])
+
+
 def test_sampler() -> None:
     graph = glt.data.Graph(glt.data.Topology(ring_edges()), "CPU")
     sampler = glt.sampler.NeighborSampler(graph, [-1, -1], with_edge=True)
@@ -143,15 +171,6 @@ def test_sampler() -> None:
     assert found.num_sampled_nodes.tolist() == [2, 4, 3]
     assert found.edge.tolist() == [6, 7, 14, 15, 8, 9, 10, 11, 16, 17, 18, 19]
     assert torch.equal(ring_edges()[:, found.edge], torch.stack([found.node[found.col], found.node[found.row]]))
-    given = EdgeSamplerInput(*ring_edges()[:, :3], neg_sampling=glt.sampler.NegativeSampling("triplet", 2))[[0, 2]]
-    found = sampler.sample_from_edges(given)
-    assert found.node[found.metadata["src_index"]].tolist() == [0, 1]
-    assert found.node[found.metadata["dst_pos_index"]].tolist() == [1, 2]
-    assert found.metadata["dst_neg_index"].shape == (2, 2)
-    given = EdgeSamplerInput(*ring_edges()[:, :3], label=torch.tensor([1, 2, 3]))
-    found = sampler.sample_from_edges(given)
-    assert torch.equal(found.node[found.metadata["edge_label_index"]], ring_edges()[:, :3])
-    assert found.metadata["edge_label"].tolist() == [1, 2, 3]
     among = glt.sampler.NeighborSampler(graph, with_edge=True).subgraph(torch.tensor([9, 7, 8]))
     assert (among.node.tolist(), among.metadata.tolist()) == ([7, 8, 9], [2, 0, 1])
     assert sorted(among.edge.tolist()) == [14, 15, 16]
@@ -184,10 +203,8 @@ def test_typed_sampler() -> None:
     assert sorted(found.node["item"][edges[0]].tolist()) == [5, 6]
 
 
-def test_subgraph_loader_and_errors() -> None:
+def test_errors_of_loaders() -> None:
     data = ring_data()
-    (batch,) = glt.loader.SubGraphLoader(data, torch.tensor([9, 7, 8]), batch_size=3, with_edge=True)
-    assert (batch.node.tolist(), batch.mapping.tolist()) == ([7, 8, 9], [2, 0, 1])
     with pytest.raises(TypeError, match="unexpected keyword argument 'sampler'"):
         glt.loader.NeighborLoader(data, [1], IDS, sampler=None)
     with pytest.raises(OptionError, match="strategy: expected 'random'"):
@@ -211,32 +228,7 @@ def test_no_folder_is_left() -> None:
     assert not place.exists()
 
 
-def test_folders_of_ours_as_glt_loads_them(tmp_path: Path) -> None:
-    partition = glt.partition
-    folder = ring_folder(tmp_path) / "parts"
-    seen = []
-    for part in range(2):
-        parts, index, graph, nodes, edges, node_pb, edge_pb = partition.load_partition(folder, part)
-        assert (parts, index) == (2, part)
-        assert torch.equal(ring_edges()[:, graph.eids], graph.edge_index)
-        assert torch.equal(graph.weights, graph.eids % 2)
-        assert torch.equal(nodes.feats[:, 0].long(), nodes.ids)
-        assert torch.equal(edges.feats[:, 0].long(), edges.ids)
-        assert (node_pb[nodes.ids] == part).all()
-        assert (node_pb[graph.edge_index[0]] == part).all()  # by source
-        assert (edge_pb[graph.eids] == part).all()
-        seen += nodes.ids.tolist()
-    assert sorted(seen) == IDS.tolist()
-    typed_ring_folder(tmp_path / "typed")
-    _, _, graphs, features, _, books, _ = partition.load_partition(tmp_path / "typed/parts", 0)
-    assert torch.equal(ring_edges(first=0)[:, graphs[U2I].eids], graphs[U2I].edge_index)
-    assert torch.equal(features["item"].feats[:, 0].long(), features["item"].ids + 100)
-    assert set(books) == {"user", "item"}
-    with pytest.raises(OptionError, match="expected 0 to 1, got 2"):
-        partition.load_partition(folder, 2)
-
-
-def test_books_and_cached_rows() -> None:
+def test_a_book_of_ranges() -> None:
     book = glt.partition.RangePartitionBook([(0, 4), (4, 9)], 1)
     assert (book[torch.tensor([0, 3, 4, 8])].tolist(), book.id2index[torch.tensor([5])].tolist()) == ([0, 0, 1, 1], [1])
     assert (book.id_filter(None, 1).tolist(), book.device.type) == ([4, 5, 6, 7, 8], "cpu")
@@ -247,30 +239,12 @@ def test_books_and_cached_rows() -> None:
     for wrong in ([(0, 4), (5, 9)], [(0, 4), (4, 4)], []):
         with pytest.raises(OptionError, match="ranges that are not empty and follow each other"):
             glt.partition.RangePartitionBook(wrong, 0)
-    ids, cached = torch.tensor([0, 2]), torch.tensor([3, 1])
-    data = glt.partition.FeaturePartitionData(ids[:, None] * 1.0, ids, cached[:, None] * 1.0, cached)
-    ratio, rows, index, parts = glt.partition.cat_feature_cache(0, data, glt.partition.GLTPartitionBook([0, 1, 0, 1]))
-    assert (ratio, rows[:, 0].tolist(), parts.parts.tolist()) == (0.5, [3, 1, 0, 2], [0, 0, 0, 0])
-    assert rows[index][:, 0].tolist() == [0, 1, 2, 3]
 
 
 def test_utils_and_typing(tmp_path: Path) -> None:
     utils, kinds = glt.utils, glt.typing
-    assert [utils.parse_size(each) for each in (5, "2KB", "1M", "0.5G")] == [5, 2048, 1 << 20, 1 << 29]
-    assert utils.id2idx([3, 1]).tolist() == [0, 1, 0, 0]
-    assert utils.ptr2ind(torch.tensor([0, 2, 2, 3])).tolist() == [0, 0, 2]
-    assert [each.tolist() for each in utils.coo_to_csr([1, 0, 0], [2, 1, 2])[:3]] == [[0, 2, 3], [1, 2, 2], [1, 2, 0]]
-    assert [each.tolist() for each in utils.coo_to_csc([1, 0, 0], [2, 1, 2])[:3]] == [
-        [0, 0, 1],
-        [0, 0, 1, 3],
-        [1, 2, 0],
-    ]
+    assert utils.id2idx([3, 1]).tolist() == utils.common.id2idx([3, 1]).tolist() == [0, 1, 0, 0]
     assert utils.tensor_equal_with_device(IDS, IDS.clone())
-    assert utils.convert_to_tensor({"a": [1, 2]})["a"].tolist() == [1, 2]
-    merged, counted = {"a": [0]}, {}
-    utils.merge_dict({"a": 1}, merged)
-    utils.count_dict({"a": [1, 2]}, counted, 3)
-    assert (merged, counted) == ({"a": [0, 1]}, {"a": [0, 0, 2]})
     utils.seed_everything(3)
     first = torch.rand(2)
     utils.seed_everything(3)
@@ -282,27 +256,11 @@ def test_utils_and_typing(tmp_path: Path) -> None:
     assert torch.equal(model.weight, other.weight)
     with pytest.raises(DataError, match="no such checkpoint"):
         utils.load_ckpt(2, str(tmp_path), other)
-    assert (kinds.as_str(U2I), kinds.as_str("user"), kinds.as_str(1)) == ("user__u2i__item", "user", "")
-    assert kinds.reverse_edge_type(U2I) == ("item", "rev_u2i", "user")
+    assert kinds.reverse_edge_type(U2I) == glt.reverse_edge_type(U2I) == ("item", "rev_u2i", "user")
     assert kinds.Split.valid.value == "val"
 
 
-@pytest.mark.parametrize(
-    ("package", "name", "instead"),
-    [
-        ("distributed", "rpc_register", "request_server"),
-        ("distributed", "DistMpSamplingProducer", "MpDistSamplingWorkerOptions"),
-        ("distributed", "PartialFeature", "DistFeature"),
-        ("distributed", "DistTableDataset", "Export them"),
-        ("data", "TableDataset", "Export them"),
-        ("sampler", "RemoteNodePathSamplerInput", "input_nodes"),
-        ("partition", "build_partition_feature", "partition_parts"),
-        ("channel", "RemoteReceivingChannel", "RemoteDistSamplingWorkerOptions"),
-    ],
-)
-def test_what_is_never_offered_is_refused_by_name(package: str, name: str, instead: str) -> None:
-    with pytest.raises(OptionError, match=f"{package}.{name}: .*{instead}"):
-        getattr(getattr(glt, package), name)
+def test_vineyard_is_refused() -> None:
     for data in (glt.data.Dataset(), glt.distributed.DistDataset()):
         with pytest.raises(OptionError, match="vineyard is not read"):
             data.load_vineyard("socket")

@@ -19,6 +19,7 @@ import torch
 import glt_lightning.compat.glt as glt
 from glt_lightning.base import ClusterOptions, GLTError, LimitOptions, SamplingOptions
 from glt_lightning.compat.glt.distributed.calls import to_message
+from glt_lightning.compat.glt.distributed.server import get_server
 from glt_lightning.sampling import SamplerConfig
 from glt_lightning.workers import Message, pack
 from glt_lightning.workers.producer.request_codec import write_config
@@ -100,17 +101,18 @@ def batches(hub: int) -> Iterator[Asked]:
 def calls() -> dict[str, list[list[Any]]]:
     """The arguments with which a client may call the functions of the server."""
     many = torch.zeros(16_000_000, dtype=torch.uint8)
-    by_index = [[None, many], [None, many.bool()], [None, torch.tensor(3)], [None, 3]]
+    by_index = [
+        ["node", many],
+        ["node", many.bool()],
+        ["node", torch.tensor(3)],
+        ["node", 3],
+        [None, many],
+        [[1], many],
+    ]
     return {
-        "DistServer.get_dataset_meta": [[]],
-        "DistServer.get_edge_index": [[], [None, "coo"], [[None]], [[many] * 500]],
-        "DistServer.get_edge_size": [[]],
         "DistServer.get_labelled_types": [[]],
-        "DistServer.get_node_feature": by_index,
         "DistServer.get_node_label": by_index,
-        "DistServer.get_node_partition_id": by_index,
         "DistServer.get_node_split": [["train"], [many], [[many] * 1000]],
-        "DistServer.get_tensor_size": [[None], [many]],
         "torch.cuda.device_count": [[], [many]],
     }
 
@@ -175,7 +177,7 @@ def ask_all(folder: str) -> dict[str, Any]:
         return serve(self, address, service)
 
     FlightTransport.serve = noted
-    data = glt.distributed.DistDataset()
+    data = glt.distributed.DistDataset(whole_node_labels=torch.arange(NODES) % 7)
     data.load(str(Path(folder) / "parts"), 0, graph_mode="ZERO_COPY")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -185,7 +187,7 @@ def ask_all(folder: str) -> dict[str, Any]:
         1, 0, data, "localhost", port, cluster=ClusterOptions(limits=limits), sampling=SamplingOptions(num_workers=1)
     )
     (service,) = (each for each in services if "expand" in each.calls)
-    view = glt.distributed.get_server()._hosted.partition.view
+    view = get_server()._hosted.partition.view
     hub = int(np.argmax(np.diff(view.arrays(0, 0).indptr)))
     _ = np.asarray(view.arrays(0, 0).indices).sum()  # its pages are the file's
     found: dict[str, Any] = {"calls": sorted(service.calls), "taken": {}, "answered": [], "unexpected": []}

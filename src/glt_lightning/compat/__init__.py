@@ -8,8 +8,8 @@ docs/coming-from.md lists what they have, and what to use in place of the rest. 
 
 Example:
     >>> import glt_lightning.compat.glt as glt
-    >>> glt.utils.parse_size("64MB")
-    67108864
+    >>> glt.utils.id2idx([2, 0])
+    tensor([1, 0, 0])
 """
 
 from __future__ import annotations

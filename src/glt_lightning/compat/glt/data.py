@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from glt_lightning.base import lazy_names
-
-if TYPE_CHECKING:
-    pass
 
 _REFUSED = {
     "TableDataset": "{name}: tables of ODPS and vineyard are not read. Export them, and give tensors or files: docs/data.md.",

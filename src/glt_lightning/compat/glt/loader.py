@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from glt_lightning.base import lazy_names
 
-if TYPE_CHECKING:
-    pass
-
+_SAMPLER = "{name}: {kind}(data, num_neighbors, ..., neighbor_sampler=sampler) takes the options of a sampler."
+_FIELDS = (
+    "{name}: loaders give batches with features and labels; data.node_features[sample.node] are the rows of a sample."
+)
+_REFUSED = {
+    "LinkLoader": _SAMPLER.replace("{kind}", "LinkNeighborLoader"),
+    "NodeLoader": _SAMPLER.replace("{kind}", "NeighborLoader"),
+    "SubGraphLoader": "{name}: glt.distributed.DistSubGraphLoader, or NeighborSampler(...).subgraph(seeds).",
+    "get_edge_label_index": "{name}: LinkNeighborLoader takes an edge type, for all its edges, or (edge type, edges).",
+    "to_data": _FIELDS,
+    "to_hetero_data": _FIELDS,
+}
 _HOMES = {
-    "LinkLoader": "glt_lightning.compat.glt.loaders",
     "LinkNeighborLoader": "glt_lightning.compat.glt.loaders",
     "NeighborLoader": "glt_lightning.compat.glt.loaders",
-    "NodeLoader": "glt_lightning.compat.glt.loaders",
-    "SubGraphLoader": "glt_lightning.compat.glt.loaders",
-    "get_edge_label_index": "glt_lightning.compat.glt.loaders",
-    "to_data": "glt_lightning.compat.glt.transform",
-    "to_hetero_data": "glt_lightning.compat.glt.transform",
 }
 
 __all__ = [*_HOMES]
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, _REFUSED)

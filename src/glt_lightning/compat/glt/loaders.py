@@ -100,48 +100,6 @@ class NeighborLoader(_OverDataset, loader.NeighborLoader):
         super().__init__(input_nodes=nodes, batch_size=batch_size, shuffle=shuffle, drop_last=drop_last, **options)
 
 
-class NodeLoader(NeighborLoader):
-    """The same with the options of a sampler. node_sampler: a `NeighborSampler` of the graph of ``data``.  kwargs: further
-    arguments of `NeighborLoader`, such as ``batch_size``.
-
-    >>> data = glt.data.Dataset()
-    >>> data.init_graph(np.array([[0, 0, 1], [1, 2, 2]]), graph_mode="CPU")
-    >>> sampler = glt.sampler.NeighborSampler(data.graph, [2])
-    >>> [batch.node.tolist() for batch in glt.loader.NodeLoader(data, sampler, torch.tensor([0, 1]))]
-    [[0, 1, 2], [1, 2]]
-    """
-
-    def __init__(self, data: Dataset, node_sampler: Any, input_nodes: Any, device: Any = None, **kwargs: Any) -> None:
-        super().__init__(data, None, input_nodes, node_sampler, device=device, **kwargs)
-
-
-class SubGraphLoader(NeighborLoader):
-    """Batches of all edges among seeds and their neighbours. num_neighbors: None: the seeds alone. Else as `NeighborLoader`."""
-
-    def __init__(
-        self,
-        data: Dataset,
-        input_nodes: Any,
-        num_neighbors: Any = None,
-        neighbor_sampler: Any = None,
-        batch_size: int = 1,
-        shuffle: bool = False,
-        drop_last: bool = False,
-        with_edge: bool = False,
-        with_weight: bool = False,
-        strategy: str = "random",
-        device: Any = None,
-        seed: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        options = {"with_edge": with_edge, "with_weight": with_weight, "device": device, "seed": seed, **kwargs}
-        order = batch_size, shuffle, drop_last
-        super().__init__(data, num_neighbors, input_nodes, neighbor_sampler, *order, strategy=strategy, **options)
-
-    def _make(self, session: Session) -> DistNeighborLoader:
-        return session.make_subgraph_loader(self._node_spec())
-
-
 class LinkNeighborLoader(_OverDataset, loader.LinkNeighborLoader):
     """Batches around edges and negatives. edge_label_index: edges [2, S], or (edge type, edges).  edge_label: [S].
     neg_sampling: ``binary``, ``("triplet", 2)`` or a `NegativeSampling`. Without edges, or with an edge type alone,
@@ -168,7 +126,7 @@ class LinkNeighborLoader(_OverDataset, loader.LinkNeighborLoader):
         options = self._begin(
             data, neighbor_sampler, strategy, num_neighbors, with_edge, with_weight, device, seed, kwargs
         )
-        edge_type, edges = get_edge_label_index(data, edge_label_index)
+        edge_type, edges = _edges(data, edge_label_index)
         given = edges if edge_type is None else (edge_type, edges)
         self._links, swap = link_spec(self._stored, "links", given, edge_label, neg_sampling)
         self._fields = replace(self._fields, swap=swap)
@@ -180,24 +138,6 @@ class LinkNeighborLoader(_OverDataset, loader.LinkNeighborLoader):
         )
 
 
-class LinkLoader(LinkNeighborLoader):
-    """The same with the options of a sampler. link_sampler: a `NeighborSampler` of the graph of ``data``.  edge_dir: the one of
-    ``data``, which holds.  kwargs: further arguments of `LinkNeighborLoader`, such as ``batch_size``."""
-
-    def __init__(
-        self,
-        data: Dataset,
-        link_sampler: Any,
-        edge_label_index: Any = None,
-        edge_label: Any = None,
-        neg_sampling: Any = None,
-        device: Any = None,
-        edge_dir: str = "out",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(data, None, link_sampler, edge_label_index, edge_label, neg_sampling, device=device, **kwargs)
-
-
 def _nodes(given: Any, graph: Any) -> Any:
     """Seeds as PyG's loaders take them."""
     seeds = read_seeds(given, graph.schema)
@@ -206,7 +146,7 @@ def _nodes(given: Any, graph: Any) -> Any:
     return seeds.seeds if graph.schema.homogeneous else (seeds.node_type, seeds.seeds)
 
 
-def get_edge_label_index(data: Dataset, edge_label_index: Any = None) -> tuple[EdgeType | None, Any]:
+def _edges(data: Dataset, edge_label_index: Any = None) -> tuple[EdgeType | None, Any]:
     """(edge type, edges [2, S]) of what a loader of edges takes: edges, (edge type, edges); an edge type, or None: all edges."""
     given, edge_type = edge_label_index, None
     if isinstance(given, tuple) and given and isinstance(given[0], str):

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from glt_lightning.base import (
     EDGE,
@@ -22,17 +21,15 @@ from glt_lightning.base import (
 from glt_lightning.compat.glt.dataset import Dataset
 from glt_lightning.compat.glt.folders import StoredEdges
 from glt_lightning.compat.glt.graph import Graph
-from glt_lightning.compat.glt.loading import WEIGHTS, EdgeIndex, as_pyg_v1, output_device, stored_edges
+from glt_lightning.compat.glt.loading import WEIGHTS, output_device, stored_edges
 from glt_lightning.compat.glt.sampled import (
-    EdgeSamplerInput,
     HeteroSamplerOutput,
-    NeighborOutput,
     NodeSamplerInput,
     SamplerOutput,
     output_of,
 )
 from glt_lightning.loader import LinkSpec, LoaderSpec, Session
-from glt_lightning.partition import host_array, reverse_edge_type
+from glt_lightning.partition import host_array
 from glt_lightning.sampling import LinkTask
 
 
@@ -58,47 +55,6 @@ class OneBatch:
             stored = stored_edges(session, self._dataset.edge_dir)
             spec = self._spec(inputs, stored.fanouts(_given(num_neighbors)))
             return self._only(session.make_loader(spec), inputs.input_type, output_device(device))
-
-    def of_edges(self, inputs: EdgeSamplerInput, num_neighbors: Any) -> SamplerOutput | HeteroSamplerOutput:
-        with self._session() as session:
-            stored: StoredEdges = stored_edges(session, self._dataset.edge_dir)
-            edges = inputs.ends if inputs.input_type is None else (inputs.input_type, inputs.ends)
-            spec, _ = link_spec(stored, self._name(), edges, inputs.label, inputs.neg_sampling)
-            fanouts = stored.fanouts(_given(num_neighbors))
-            spec = replace(
-                spec, num_neighbors=fanouts, batch_size=max(1, len(inputs)), exact=True, weight_attr=self._weight
-            )
-            found = self._only(session.make_loader(spec), inputs.input_type)
-            if stored.turned and "edge_label_index" in (
-                found.metadata or {}
-            ):  # a sampler gives sources first, and its loaders swap
-                found.metadata["edge_label_index"] = found.metadata["edge_label_index"].flip(0)
-            return found
-
-    def one_hop(self, seeds: Tensor, count: int, edge_type: EdgeType | None) -> NeighborOutput:
-        distinct, place = seeds.unique(return_inverse=True)
-        near = None if edge_type is None else edge_type[0 if self._dataset.edge_dir == "out" else 2]
-        hops = [count] if edge_type is None else {edge_type: [count]}
-        found = self.of_nodes(NodeSamplerInput(distinct, near), hops)
-        if isinstance(found, HeteroSamplerOutput):
-            assert edge_type is not None
-            stored = reverse_edge_type(edge_type) if self._dataset.edge_dir == "out" else edge_type
-            node, row, col = found.node.get(stored[0], seeds[:0]), found.row[stored], found.col[stored]
-            edge = None if found.edge is None else found.edge[stored]
-        else:
-            node, row, col, edge = found.node, found.row, found.col, found.edge
-        counts = torch.bincount(col, minlength=len(distinct))
-        first = counts.cumsum(0) - counts
-        of_seed = counts[place]
-        within = torch.arange(int(of_seed.sum())) - torch.repeat_interleave(of_seed.cumsum(0) - of_seed, of_seed)
-        at = torch.argsort(col, stable=True)[torch.repeat_interleave(first[place], of_seed) + within]
-        return NeighborOutput(node[row[at]], of_seed, None if edge is None else edge[at])
-
-    def pyg_v1(self, ids: Tensor, num_neighbors: Any) -> tuple[int, Tensor, list[EdgeIndex]]:
-        with self._session() as session:
-            stored = stored_edges(session, self._dataset.edge_dir)
-            spec = self._spec(NodeSamplerInput(ids), stored.fanouts(_given(num_neighbors)))
-            return as_pyg_v1(next(iter(session.make_loader(spec))), self._dataset.fields().edge_ids)
 
     def subgraph(self, inputs: NodeSamplerInput, num_neighbors: Any) -> SamplerOutput:
         with self._session() as session:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from glt_lightning.base import lazy_names
-
-if TYPE_CHECKING:
-    pass
 
 _STAGES = (
     "{name}: a part is written once, with its features. Give them to a partitioner, or to partition_parts, which writes the "
     "parts that a host needs."
 )
-_WRITERS = ("build_partition_feature", "save_edge_pb", "save_feature_partition", "save_graph_partition", "save_node_pb")
+_WRITERS = (
+    *("build_partition_feature", "save_edge_pb", "save_feature_partition", "save_feature_partition_cache", "save_meta"),
+    *("save_feature_partition_chunk", "save_graph_cache", "save_graph_partition", "save_node_pb"),
+)
+_PARTS = (
+    "{name}: LocalPartition.open(folder) maps the arrays of parts; glt_lightning.DistGraph(folder) reads rows by id."
+)
+_READERS = (
+    *("FeaturePartitionData", "GraphPartitionData", "base", "cat_feature_cache", "load_feature_partition_data"),
+    *("load_graph_partition_data", "load_partition"),
+)
+_BOOKS = "{name}: the part of each id is a tensor [N], or a RangePartitionBook."
+_REFUSED = (
+    dict.fromkeys(_WRITERS, _STAGES)
+    | dict.fromkeys(_READERS, _PARTS)
+    | dict.fromkeys(("GLTPartitionBook", "PartitionBook"), _BOOKS)
+)
 _HOMES = {
-    "FeaturePartitionData": "glt_lightning.compat.glt.folders",
-    "GLTPartitionBook": "glt_lightning.compat.glt.folders",
-    "GraphPartitionData": "glt_lightning.compat.glt.folders",
-    "PartitionBook": "glt_lightning.compat.glt.folders",
     "RangePartitionBook": "glt_lightning.compat.glt.folders",
-    "cat_feature_cache": "glt_lightning.compat.glt.folders",
-    "load_partition": "glt_lightning.compat.glt.folders",
     "FrequencyPartitioner": "glt_lightning.compat.glt.partitioners",
     "MetisPartitioner": "glt_lightning.compat.glt.partitioners",
     "PartitionerBase": "glt_lightning.compat.glt.partitioners",
@@ -31,4 +36,4 @@ _HOMES = {
 
 __all__ = [*_HOMES]
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES, dict.fromkeys(_WRITERS, _STAGES))
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, _REFUSED)

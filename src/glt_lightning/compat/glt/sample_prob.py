@@ -13,15 +13,8 @@ from torch import Tensor
 from glt_lightning.base import EDGE, NODE, DataError, EdgeType, Fanouts, NodeType, OptionError, Progress, edge_type_str
 from glt_lightning.compat.glt.feature import usable_device
 from glt_lightning.compat.glt.graph import EdgeDir, Graph
-from glt_lightning.compat.glt.loading import EdgeIndex
 from glt_lightning.compat.glt.one_batch import OneBatch
-from glt_lightning.compat.glt.sampled import (
-    EdgeSamplerInput,
-    HeteroSamplerOutput,
-    NeighborOutput,
-    NodeSamplerInput,
-    SamplerOutput,
-)
+from glt_lightning.compat.glt.sampled import HeteroSamplerOutput, NodeSamplerInput, SamplerOutput
 from glt_lightning.kernels import NeighborRows
 from glt_lightning.partition import (
     Degrees,
@@ -34,6 +27,11 @@ from glt_lightning.partition import (
 )
 
 _LAYOUT = {"out": "CSR", "in": "CSC"}
+_REFUSED = {
+    "sample_from_edges": "LinkNeighborLoader(data, num_neighbors, edge_label_index=edges, neg_sampling=...) draws around edges.",
+    "sample_one_hop": "NeighborSampler(graph, [count]).sample_from_nodes(seeds) draws one hop.",
+    "sample_pyg_v1": "NeighborLoader(..., as_pyg_v1=True) gives layers as PyG's first loaders did.",
+}
 
 
 class NeighborSampler:
@@ -93,29 +91,19 @@ class NeighborSampler:
         self.graph, self.num_neighbors, self.with_edge, self.with_weight = graph, num_neighbors, with_edge, with_weight
         self.seed = seed
         self._draws = OneBatch(graph, edge_dir, with_edge, with_weight, seed)
-        self._layers = OneBatch(graph, edge_dir, True, with_weight, seed)
 
     def sample_from_nodes(self, inputs: Any, device: Any = None) -> SamplerOutput | HeteroSamplerOutput:
         """inputs: a `NodeSamplerInput`, ids [S], or (node type, ids).  device: of the sample; None: the CPU."""
         return self._draws.of_nodes(NodeSamplerInput.of(inputs), self.num_neighbors, device)
 
-    def sample_from_edges(self, inputs: EdgeSamplerInput) -> SamplerOutput | HeteroSamplerOutput:
-        """``metadata`` has the positions of the given edges and of negatives, as batches of edges do."""
-        return self._draws.of_edges(inputs, self.num_neighbors)
-
-    def sample_one_hop(self, input_seeds: Any, req_num: int, etype: EdgeType | None = None) -> NeighborOutput:
-        """``req_num`` neighbours of each of ``input_seeds``, [S]; -1: all.  etype: over which edges, in a heterogeneous graph."""
-        if self._hetero == (etype is None):
-            raise OptionError("sample_one_hop: etype: give the edge type of a heterogeneous graph, and of no other.")
-        return self._draws.one_hop(torch.as_tensor(input_seeds), req_num, etype)
-
-    def sample_pyg_v1(self, ids: Any) -> tuple[int, Tensor, list[EdgeIndex]]:
-        """(batch_size, n_id, layers as (edge_index, e_id, size), the widest first) around ``ids``."""
-        return self._layers.pyg_v1(torch.as_tensor(ids), self.num_neighbors)
-
     def subgraph(self, inputs: Any) -> SamplerOutput:
         """All edges among the seeds and what ``num_neighbors`` draws; ``metadata`` are the positions of the seeds."""
         return self._draws.subgraph(NodeSamplerInput.of(inputs), self.num_neighbors)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _REFUSED:
+            raise OptionError(f"NeighborSampler.{name}: {_REFUSED[name]}")
+        raise AttributeError(f"NeighborSampler has no attribute {name!r}")
 
     @property
     def _device(self) -> str:

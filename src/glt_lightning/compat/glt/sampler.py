@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from glt_lightning.base import lazy_names
-
-if TYPE_CHECKING:
-    pass
 
 _SEEDS = "{name}: loaders of clients take ids, paths of tensors or a Split as input_nodes."
 _REMOTE = ("RemoteNodePathSamplerInput", "RemoteNodeSplitSamplerInput", "RemoteSamplerInput")
+_INSIDE = ("BaseSampler", "EdgeIndex", "NegativeSamplingMode", "SamplingConfig", "SamplingType")
+_OPTIONS = "{name}: what GLT says by it are arguments of loaders here."
+_REFUSED = {
+    **dict.fromkeys(_REMOTE, _SEEDS),
+    **dict.fromkeys(_INSIDE, _OPTIONS),
+    "EdgeSamplerInput": "{name}: loaders of edges take edge_label_index=edges, edge_label and neg_sampling.",
+    "NeighborOutput": "{name}: NeighborSampler(graph, [count]).sample_from_nodes(seeds) gives one hop as a SamplerOutput.",
+    "RandomNegativeSampler": "{name}: loaders of edges draw negatives: neg_sampling='binary'. A script of its own draws pairs by "
+    "torch.randint.",
+}
 _HOMES = {
     "NegativeSampling": "glt_lightning.compat.glt.given",
-    "RandomNegativeSampler": "glt_lightning.compat.glt.sampled",
     "NeighborSampler": "glt_lightning.compat.glt.sample_prob",
-    "EdgeSamplerInput": "glt_lightning.compat.glt.sampled",
     "HeteroSamplerOutput": "glt_lightning.compat.glt.sampled",
-    "NeighborOutput": "glt_lightning.compat.glt.sampled",
     "NodeSamplerInput": "glt_lightning.compat.glt.sampled",
     "SamplerOutput": "glt_lightning.compat.glt.sampled",
 }
 
 __all__ = [*_HOMES]
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES, dict.fromkeys(_REMOTE, _SEEDS))
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, _REFUSED)

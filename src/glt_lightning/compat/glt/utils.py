@@ -6,7 +6,6 @@ import os
 import random
 import socket
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt_lightning.base import DataError, parse_bytes
-from glt_lightning.compat.glt.feature import usable_device
-from glt_lightning.compat.glt.graph import Topology
+from glt_lightning.base import DataError, lazy_names
 
 # GLT's examples call some of these as ``glt.utils.common.seed_everything``.
 common = sys.modules[f"{__name__}.common"] = sys.modules[__name__]
 
 __all__ = [
-    "assign_device",
-    "convert_to_tensor",
-    "coo_to_csc",
-    "coo_to_csr",
-    "count_dict",
-    "ensure_device",
     "ensure_dir",
-    "get_available_device",
     "get_free_port",
     "id2idx",
-    "index_select",
     "load_ckpt",
-    "merge_dict",
-    "parse_size",
-    "ptr2ind",
     "save_ckpt",
     "seed_everything",
-    "share_memory",
-    "squeeze",
     "tensor_equal_with_device",
 ]
 
@@ -64,16 +48,6 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def parse_size(size: int | str) -> int:
-    """Bytes of ``64MB`` and the like, by powers of 1024, as GLT reads them."""
-    if isinstance(size, str):
-        text = size.strip().upper().removesuffix("B")
-        for letter, power in (("K", 1), ("M", 2), ("G", 3)):
-            if text.endswith(letter):
-                return int(float(text.removesuffix(letter)) * 1024**power)
-    return parse_bytes("size", size)
-
-
 def id2idx(ids: Any) -> Tensor:
     """int64 [largest id + 1]: the position of each id, 0 for those that there are not."""
     ids = torch.as_tensor(ids).long()
@@ -82,89 +56,9 @@ def id2idx(ids: Any) -> Tensor:
     return found
 
 
-def ptr2ind(ptr: Tensor) -> Tensor:
-    """The row of each entry."""
-    return torch.repeat_interleave(torch.arange(len(ptr) - 1, device=ptr.device), ptr.diff())
-
-
-def coo_to_csr(
-    row: Any, col: Any, edge_id: Any = None, edge_weight: Any = None
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """(pointers, columns, edge ids, weights)."""
-    return Topology((row, col), edge_id, edge_weight).to_csr()
-
-
-def coo_to_csc(
-    row: Any, col: Any, edge_id: Any = None, edge_weight: Any = None
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """(rows, pointers, edge ids, weights)."""
-    return Topology((row, col), edge_id, edge_weight, layout="CSC").to_csc()
-
-
 def tensor_equal_with_device(lhs: Tensor, rhs: Tensor) -> bool:
     """Whether two tensors lie on one device and are equal."""
     return lhs.device == rhs.device and torch.equal(lhs, rhs)
-
-
-def convert_to_tensor(data: Any, dtype: torch.dtype | None = None) -> Any:
-    """Tensors of arrays and lists, also in dictionaries and lists of arrays; None stays."""
-    if isinstance(data, Mapping):
-        return {key: convert_to_tensor(each, dtype) for key, each in data.items()}
-    return None if data is None else torch.as_tensor(data, dtype=dtype)
-
-
-def index_select(data: Any, index: Any) -> Any:
-    """``data[index]`` of arrays, also in dictionaries, lists and tuples of them; None stays."""
-    if isinstance(data, Mapping):
-        return {key: index_select(each, index) for key, each in data.items()}
-    if isinstance(data, (list, tuple)):
-        return type(data)(index_select(each, index) for each in data)
-    return None if data is None else data[index]
-
-
-def share_memory(data: Any) -> Any:
-    """The tensors, in memory that processes share; also in dictionaries and lists."""
-    if isinstance(data, Mapping):
-        return {key: share_memory(each) for key, each in data.items()}
-    if isinstance(data, (list, tuple)):
-        return type(data)(share_memory(each) for each in data)
-    return data.share_memory_() if isinstance(data, Tensor) else data
-
-
-def squeeze(data: Any) -> Any:
-    """Tensors without dimensions of length 1; also in dictionaries."""
-    if isinstance(data, Mapping):
-        return {key: squeeze(each) for key, each in data.items()}
-    return None if data is None else convert_to_tensor(data).squeeze()
-
-
-def get_available_device(device: Any = None) -> torch.device:
-    """``device``, or a GPU, or the CPU where there is none."""
-    return torch.device(usable_device("cuda" if device is None and torch.cuda.is_available() else device or "cpu"))
-
-
-def ensure_device(device: torch.device) -> None:
-    """Makes a GPU the current one."""
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-
-
-def assign_device() -> torch.device:
-    """The current GPU, or the CPU where there is none."""
-    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-
-
-def merge_dict(in_dict: Mapping[Any, Any], out_dict: dict[Any, list[Any]]) -> None:
-    """Appends each value to the list of its key."""
-    for key, value in in_dict.items():
-        out_dict.setdefault(key, []).append(value)
-
-
-def count_dict(in_dict: Mapping[Any, Any], out_dict: dict[Any, list[int]], target_len: int) -> None:
-    """Appends the length of each value, after zeros up to ``target_len`` entries."""
-    for key, value in in_dict.items():
-        counts = out_dict.setdefault(key, [])
-        counts += [0] * (target_len - 1 - len(counts)) + [len(value)]
 
 
 def save_ckpt(ckpt_seq: int, ckpt_dir: str, model: torch.nn.Module, optimizer: Any = None, epoch: float = 0) -> None:
@@ -185,3 +79,22 @@ def load_ckpt(ckpt_seq: int, ckpt_dir: str, model: torch.nn.Module, optimizer: A
     if optimizer is not None and "optimizer_state_dict" in state:
         optimizer.load_state_dict(state["optimizer_state_dict"])
     return float(state["epoch"])
+
+
+_REFUSED = {
+    "assign_device": "{name}: use torch.device('cuda', torch.cuda.current_device()).",
+    "convert_to_tensor": "{name}: use torch.as_tensor(data).",
+    "coo_to_csc": "{name}: use glt.data.Topology((row, col), layout='CSC').to_csc().",
+    "coo_to_csr": "{name}: use glt.data.Topology((row, col)).to_csr().",
+    "count_dict": "{name}: use a loop of the script.",
+    "ensure_device": "{name}: use torch.cuda.set_device(device).",
+    "get_available_device": "{name}: use torch.device('cuda' if torch.cuda.is_available() else 'cpu').",
+    "index_select": "{name}: use data[index].",
+    "merge_dict": "{name}: use a loop of the script.",
+    "parse_size": "{name}: sizes of options are numbers of bytes, or text such as '64MB'.",
+    "ptr2ind": "{name}: use torch.repeat_interleave(torch.arange(len(ptr) - 1), ptr.diff()).",
+    "share_memory": "{name}: use tensor.share_memory_().",
+    "squeeze": "{name}: use tensor.squeeze().",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, {}, _REFUSED)

@@ -12,7 +12,6 @@ from glt_lightning.base import lazy_names
 
 if TYPE_CHECKING:
     from glt_lightning.compat.glt.distributed.client import (
-        async_request_server as async_request_server,
         init_client as init_client,
         request_server as request_server,
         shutdown_client as shutdown_client,
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from glt_lightning.compat.glt.distributed.event_loop import ConcurrentEventLoop as ConcurrentEventLoop
     from glt_lightning.compat.glt.distributed.loaders import (
         DistLinkNeighborLoader as DistLinkNeighborLoader,
-        DistLoader as DistLoader,
         DistNeighborLoader as DistNeighborLoader,
         DistSubGraphLoader as DistSubGraphLoader,
     )
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
     )
     from glt_lightning.compat.glt.distributed.sampler import DistNeighborSampler as DistNeighborSampler
     from glt_lightning.compat.glt.distributed.server import (
-        DistServer as DistServer,
-        get_server as get_server,
         init_server as init_server,
         wait_and_shutdown_server as wait_and_shutdown_server,
     )
@@ -43,13 +39,8 @@ if TYPE_CHECKING:
         get_context as get_context,
     )
     from glt_lightning.compat.glt.distributed.worker import (
-        all_gather as all_gather,
         barrier as barrier,
-        global_all_gather as global_all_gather,
-        global_barrier as global_barrier,
-        init_rpc as init_rpc,
         init_worker_group as init_worker_group,
-        rpc_is_initialized as rpc_is_initialized,
         shutdown_rpc as shutdown_rpc,
     )
 
@@ -61,8 +52,16 @@ _INSIDE = "{name}: DistNeighborLoader starts its sampler processes itself, as Mp
 _ROWS = "{name}: loaders read the rows of all workers; in a script, glt_lightning.DistGraph(folder).ndata['x'] does."
 _BOOKS = "{name}: loaders know who has which part; DistDataset takes parts in memory with their books."
 _PIECES = "{name}: give the pieces to DistDataset as parts in memory, or the whole graph to RandomPartitioner."
+_MEETING = "{name}: processes meet when they make a loader. Use torch.distributed, or glt.distributed.barrier()."
+_ROWS_OF_SERVERS = (
+    "{name}: request_server(rank, torch.cuda.device_count) is answered, and loaders are; open the folder for rows."
+)
 _REFUSED = (
-    dict.fromkeys(("RpcCalleeBase", "rpc_register", "rpc_request", "rpc_request_async"), _ON_PEERS)
+    dict.fromkeys(("all_gather", "global_all_gather", "global_barrier", "init_rpc", "rpc_is_initialized"), _MEETING)
+    | dict.fromkeys(("get_rpc_master_addr", "get_rpc_master_port"), _MEETING)
+    | dict.fromkeys(("DistServer", "async_request_server", "get_server"), _ROWS_OF_SERVERS)
+    | {"DistLoader": "{name}: use DistNeighborLoader, DistLinkNeighborLoader or DistSubGraphLoader."}
+    | dict.fromkeys(("RpcCalleeBase", "rpc_register", "rpc_request", "rpc_request_async"), _ON_PEERS)
     | dict.fromkeys(("rpc_global_request", "rpc_global_request_async"), _ON_PEERS)
     | dict.fromkeys(("DistTableDataset", "DistTableRandomPartitioner"), _ODPS)
     | dict.fromkeys(("DistCollocatedSamplingProducer", "DistMpSamplingProducer"), _INSIDE)
@@ -76,27 +75,18 @@ _HOMES = {
     "DistContext": "glt_lightning.compat.glt.distributed.session",
     "DistDataset": "glt_lightning.compat.glt.distributed.dataset",
     "DistLinkNeighborLoader": "glt_lightning.compat.glt.distributed.loaders",
-    "DistLoader": "glt_lightning.compat.glt.distributed.loaders",
     "DistNeighborLoader": "glt_lightning.compat.glt.distributed.loaders",
     "DistNeighborSampler": "glt_lightning.compat.glt.distributed.sampler",
     "DistRole": "glt_lightning.compat.glt.distributed.session",
-    "DistServer": "glt_lightning.compat.glt.distributed.server",
     "DistSubGraphLoader": "glt_lightning.compat.glt.distributed.loaders",
     "MpDistSamplingWorkerOptions": "glt_lightning.compat.glt.distributed.options",
     "RemoteDistSamplingWorkerOptions": "glt_lightning.compat.glt.distributed.options",
-    "all_gather": "glt_lightning.compat.glt.distributed.worker",
-    "async_request_server": "glt_lightning.compat.glt.distributed.client",
     "barrier": "glt_lightning.compat.glt.distributed.worker",
     "get_context": "glt_lightning.compat.glt.distributed.session",
-    "get_server": "glt_lightning.compat.glt.distributed.server",
-    "global_all_gather": "glt_lightning.compat.glt.distributed.worker",
-    "global_barrier": "glt_lightning.compat.glt.distributed.worker",
     "init_client": "glt_lightning.compat.glt.distributed.client",
-    "init_rpc": "glt_lightning.compat.glt.distributed.worker",
     "init_server": "glt_lightning.compat.glt.distributed.server",
     "init_worker_group": "glt_lightning.compat.glt.distributed.worker",
     "request_server": "glt_lightning.compat.glt.distributed.client",
-    "rpc_is_initialized": "glt_lightning.compat.glt.distributed.worker",
     "shutdown_client": "glt_lightning.compat.glt.distributed.client",
     "shutdown_rpc": "glt_lightning.compat.glt.distributed.worker",
     "wait_and_shutdown_server": "glt_lightning.compat.glt.distributed.server",

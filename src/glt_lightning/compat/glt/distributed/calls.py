@@ -15,16 +15,15 @@ from glt_lightning.workers import Caller, Message, pack, unpack
 
 _TENSOR = "tensor"
 
-# About the nodes of ``index``: a server answers the first ones, as many as fit into a reply; the client asks for the others.
-BY_INDEX = ("get_node_feature", "get_node_label", "get_node_partition_id")
+# A server answers it for the first nodes of ``index``, as many as fit into a reply; the client asks for the others.
+LABELS = "DistServer.get_node_label"
 
 
 def name_of(func: Callable[..., Any] | str) -> str:
-    """By which name a server knows a callable: ``torch.cuda.device_count``, ``DistServer.get_node_label``."""
+    """By which name a server knows a callable: ``torch.cuda.device_count``."""
     if isinstance(func, str):
         return func
-    qualified = str(getattr(func, "__qualname__", func))
-    return qualified if qualified.startswith("DistServer.") else f"{getattr(func, '__module__', '')}.{qualified}"
+    return f"{getattr(func, '__module__', '')}.{getattr(func, '__qualname__', func)}"
 
 
 def to_message(values: Mapping[str, Any]) -> Message:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from glt_lightning.base import ClusterOptions, DataError, NodeType, OptionError, PeerError, RemoteError
-from glt_lightning.compat.glt.distributed.calls import BY_INDEX, from_message, name_of, to_message
+from glt_lightning.compat.glt.distributed.calls import LABELS, from_message, name_of, to_message
 from glt_lightning.compat.glt.distributed.meeting import ask_round
 from glt_lightning.compat.glt.distributed.options import RemoteDistSamplingWorkerOptions
 from glt_lightning.compat.glt.distributed.session import DistContext, DistRole, Membership, required, start, stop
 from glt_lightning.compat.glt.fields import Lookup
 from glt_lightning.compat.glt.given import Split
-from glt_lightning.workers import PendingAnswer
 
 _GROUP = "_default_client"
 
@@ -103,72 +101,12 @@ def _say_left(session: Membership, addresses: list[str]) -> None:
                 answer.result()
 
 
-class PendingRequest:
-    """The answer to `async_request_server`. ask: asks for the rest of ``index``, of whose nodes the answer may have the first
-    ones alone; None: it is whole."""
-
-    def __init__(
-        self, answer: PendingAnswer, index: Any = None, ask: Callable[[Any], PendingAnswer] | None = None
-    ) -> None:
-        self._answer, self._index, self._ask = answer, index, ask
-
-    def wait(self) -> Any:
-        """Waits for the answer. Raises `DataError` for a call that the server refuses, `PeerError` for a lost server."""
-        first = self._value(self._answer)
-        if self._ask is None or not isinstance(first, Tensor) or len(first) == len(self._index):
-            return first
-        found, done = [first], len(first)
-        while done < len(self._index):
-            if not len(found[-1]):
-                raise PeerError(f"its answer has {done} rows of {len(self._index)}, and no more.")
-            found.append(self._value(self._ask(self._index[done:])))
-            done += len(found[-1])
-        return torch.cat(found)
-
-    def _value(self, answer: PendingAnswer) -> Any:
-        try:
-            return from_message(answer.result()).get("value")
-        except RemoteError as error:
-            if error.kind in ("DataError", "OptionError"):
-                raise DataError(str(error)) from None
-            raise
-
-    result = value = wait
-
-
-def async_request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> PendingRequest:
-    """Calls a function of a server by name: ``torch.cuda.device_count`` or a method of `DistServer`. Others are refused.
+def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any:
+    """Calls a function of a server by name: ``torch.cuda.device_count``. Others are refused.
 
     server_rank: which.  func: the function.  args, kwargs: numbers, strings, tensors, lists and dictionaries of them.
 
-    >>> pending = glt.distributed.async_request_server(0, glt.distributed.DistServer.get_dataset_meta)  # doctest: +SKIP
-    >>> pending.wait()  # doctest: +SKIP
-    [2, 0, None, None]
-    >>> glt.distributed.async_request_server(0, torch.cuda.device_count)
-    Traceback (most recent call last):
-        ...
-    glt_lightning.base.errors.OptionError: request_server: this process has no context...
-    """
-    session = required("request_server")
-    if not 0 <= server_rank < len(session.peers):
-        raise OptionError(f"server_rank: expected 0 to {len(session.peers) - 1}, got {server_rank}.")
-    name, peer = name_of(func), session.peers[server_rank]
-
-    def ask(args: Sequence[Any], kwargs: Mapping[str, Any]) -> PendingAnswer:
-        message = to_message({"func": name, "args": list(args), "kwargs": kwargs})
-        answer: PendingAnswer = peer.ask("call", message.header, message.body)
-        return answer
-
-    if name.removeprefix("DistServer.") not in BY_INDEX:
-        return PendingRequest(ask(args, kwargs))
-    given = dict(zip(("node_type", "index"), args, strict=False)) | kwargs
-    if not isinstance(index := given.get("index"), (Tensor, np.ndarray)):
-        return PendingRequest(ask(args, kwargs))
-    return PendingRequest(ask(args, kwargs), index, lambda rest: ask((), given | {"index": rest}))
-
-
-def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any:
-    """As `async_request_server`, which says what server_rank and func are; waits for the answer.
+    Raises `DataError` for a call that the server refuses, `PeerError` for a lost server.
 
     >>> glt.distributed.request_server(0, torch.cuda.device_count)  # doctest: +SKIP
     4
@@ -177,7 +115,16 @@ def request_server(server_rank: int, func: Callable[..., Any] | str, *args: Any,
         ...
     glt_lightning.base.errors.OptionError: request_server: this process has no context...
     """
-    return async_request_server(server_rank, func, *args, **kwargs).wait()
+    session = required("request_server")
+    if not 0 <= server_rank < len(session.peers):
+        raise OptionError(f"server_rank: expected 0 to {len(session.peers) - 1}, got {server_rank}.")
+    message = to_message({"func": name_of(func), "args": list(args), "kwargs": kwargs})
+    try:
+        return from_message(session.peers[server_rank].ask("call", message.header, message.body).result()).get("value")
+    except RemoteError as error:
+        if error.kind in ("DataError", "OptionError"):
+            raise DataError(str(error)) from None
+        raise
 
 
 def seeds_of_split(input_nodes: Any, options: Any) -> Any:
@@ -193,12 +140,16 @@ def seeds_of_split(input_nodes: Any, options: Any) -> Any:
     return input_nodes if any(each is None for each in found) else torch.cat(found)
 
 
-def remote_labels(session: Membership, number: int) -> tuple[Lookup | None, frozenset[NodeType]]:
+def remote_labels(number: int) -> tuple[Lookup | None, frozenset[NodeType]]:
     """Labels that a server has beside its partition: asked for each batch."""
     labelled = frozenset(request_server(number, "DistServer.get_labelled_types"))
 
     def look_up(node_type: NodeType, ids: Tensor) -> Tensor:
-        found: Tensor = request_server(number, "DistServer.get_node_label", node_type, ids)
-        return found
+        found, done = [request_server(number, LABELS, node_type, ids)], 0
+        while (done := done + len(found[-1])) < len(ids):  # an answer may have the first rows alone
+            if not len(found[-1]):
+                raise PeerError(f"server {number}: its answer has {done} labels of {len(ids)}, and no more.")
+            found.append(request_server(number, LABELS, node_type, ids[done:]))
+        return torch.cat(found)
 
     return (look_up if labelled else None), labelled

@@ -113,5 +113,5 @@ def _served(options: RemoteDistSamplingWorkerOptions) -> Place:
     given = session.cluster
     options_here = ClusterOptions(prefetch=options.prefetch_size, deadlines=given.deadlines)
     graph = ServedGraph(session.peers[number], options_here, servers=session.peers)
-    labels, labelled = remote_labels(session, number)
+    labels, labelled = remote_labels(number)
     return Place(graph, session.ranks(), labels, labelled, {"channel_size": options.buffer_size, "pin_memory": False})

@@ -13,9 +13,8 @@ from glt_lightning.compat.glt.distributed.options import CollocatedDistSamplingW
 from glt_lightning.compat.glt.distributed.places import place_of
 from glt_lightning.compat.glt.distributed.session import current
 from glt_lightning.compat.glt.fields import GLTFields
-from glt_lightning.compat.glt.loading import node_spec, output_device, own_edges, stored_edges
-from glt_lightning.compat.glt.one_batch import link_spec
-from glt_lightning.compat.glt.sampled import EdgeSamplerInput, NodeSamplerInput
+from glt_lightning.compat.glt.loading import node_spec, output_device, stored_edges
+from glt_lightning.compat.glt.sampled import NodeSamplerInput
 from glt_lightning.loader import Session
 
 
@@ -88,20 +87,8 @@ class DistNeighborSampler:
 
     def sample_from_nodes(self, inputs: Any) -> Any:
         """inputs: a `NodeSamplerInput`, ids [S], or (node type, ids)."""
-        return self._batch(self._session.make_loader(self._spec(inputs)))
-
-    def subgraph(self, inputs: Any) -> Any:
-        """All edges among the seeds and what ``num_neighbors`` draws."""
-        return self._batch(self._session.make_subgraph_loader(self._spec(inputs)))
-
-    def sample_from_edges(self, inputs: EdgeSamplerInput) -> Any:
-        """Around edges and negatives."""
-        stored = stored_edges(self._session, self._edge_dir)
-        edges = (inputs.input_type, inputs.ends) if inputs.input_type is not None else inputs.ends
-        spec, swap = link_spec(stored, self._name(), edges, inputs.label, inputs.neg_sampling)
-        fanouts = stored.fanouts(self._num_neighbors or [])
-        spec = own_edges(self._session, spec, fanouts, max(1, len(inputs)), False, self._weighted)
-        return self._batch(self._session.make_loader(spec), replace(self._fields, swap=swap))
+        (batch,) = self._session.make_loader(self._spec(inputs))
+        return self._fields(self._session.to_device(batch))
 
     def start_loop(self) -> None:
         """Nothing is left to do."""
@@ -124,7 +111,3 @@ class DistNeighborSampler:
     def _name(self) -> str:
         self._calls += 1
         return f"call {self._calls}"
-
-    def _batch(self, loader: Any, fields: GLTFields | None = None) -> Any:
-        (batch,) = loader
-        return (fields or self._fields)(self._session.to_device(batch))

@@ -52,7 +52,6 @@ class Membership:
     loaders: int = 0  # made so far
     _addresses: tuple[str, str] = ("", "")
     _meeting: Peer | None = None
-    _all: Group | None = None
 
     @property
     def name(self) -> str:
@@ -85,16 +84,6 @@ class Membership:
         self.ends.callback(peer.close)
         self._meeting = peer
         return Group(group, rank, world, peer, self.timeout_s, deadlines.join_s)
-
-    def everyone(self) -> Group | None:
-        """All processes of the script, servers first; None before they have met."""
-        context = self.context
-        if context.is_worker() or self._meeting is None:
-            return self.group
-        if self._all is None:
-            rank, world = context.global_rank, context.global_world_size
-            self._all = Group("everyone", rank, world, self._meeting, self.timeout_s, self.cluster.deadlines.join_s)
-        return self._all
 
     def join_workers(self, host: str, port: int) -> None:
         """Meets the other workers, once. A collective call."""
