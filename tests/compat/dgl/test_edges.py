@@ -30,8 +30,6 @@ def test_edges_and_their_blocks(g) -> None:
     columns = g.user_ids(eids, ("node", "to", "node"))
     assert torch.equal(dst, columns % NODES)
     assert torch.equal(src, (dst + 1 + columns // NODES) % NODES)
-    assert torch.equal(g.in_degrees(), torch.full((NODES,), 2))
-    assert torch.equal(dgl.distributed.find_edges(g, [3])[0], g.find_edges([3])[0])
     sampler = dgl.dataloading.MultiLayerFullNeighborSampler(2, return_eids=True)
     loader = dgl.dataloading.EdgeDataLoader(
         g, eids, sampler, batch_size=16, shuffle=True, negative_sampler=Negatives.Uniform(3)
@@ -57,7 +55,7 @@ def test_edges_and_their_blocks(g) -> None:
 def test_excluded_edges_are_in_no_block(g, own: bool) -> None:
     class Own(dgl.dataloading.BlockSampler):
         def sample_frontier(self, block_id, g, seed_nodes):
-            return dgl.distributed.in_subgraph(g, seed_nodes)
+            return dgl.distributed.sample_neighbors(g, seed_nodes, -1)
 
     sampler = Own(2, True) if own else dgl.dataloading.MultiLayerFullNeighborSampler(2, return_eids=True)
     eids = torch.arange(2 * NODES)
@@ -73,8 +71,7 @@ def test_excluded_edges_are_in_no_block(g, own: bool) -> None:
         "edges": ({"exclude": eids[:20]}, lambda given: eids[:20]),
     }
     for options, expected in modes.values():
-        collator = dgl.dataloading.EdgeCollator(g, eids[:30], sampler, **options)
-        loader = torch.utils.data.DataLoader(collator.dataset, batch_size=8, collate_fn=collator.collate)
+        loader = dgl.dataloading.EdgeDataLoader(g, eids[:30], sampler, batch_size=8, **options)
         for _, pairs, blocks in loader:
             gone = set(expected(pairs.edata[dgl.EID]).tolist())
             for block in blocks:
@@ -84,23 +81,10 @@ def test_excluded_edges_are_in_no_block(g, own: bool) -> None:
 
 def test_fanouts_are_filled_without_the_excluded(g) -> None:
     """DGL drops what it has drawn; here the other edge into each node is drawn always."""
-    sampler = dgl.dataloading.as_edge_prediction_sampler(
-        dgl.dataloading.NeighborSampler([1], return_eids=True), exclude="self"
-    )
+    sampler = dgl.dataloading.NeighborSampler([1], return_eids=True)
     seeds = torch.arange(2 * NODES)[g.user_ids(torch.arange(2 * NODES), ("node", "to", "node")) < NODES]
-    for _, pairs, (block,) in dgl.dataloading.DataLoader(g, seeds, sampler, batch_size=40):
+    for _, pairs, (block,) in dgl.dataloading.EdgeDataLoader(g, seeds, sampler, batch_size=40, exclude="self"):
         assert pairs.num_nodes() == len(block.edges()[0]) == NODES
-
-
-def test_pairs_that_no_edge_joins(g) -> None:
-    negatives = Negatives.GlobalUniform(20)
-    src, dst = (g.user_ids(rows) for rows in negatives(g, torch.arange(2 * NODES)))
-    apart = (src - dst) % NODES
-    assert not {0, 1, 2} & {*apart.tolist()}
-    assert len({*zip(src.tolist(), dst.tolist(), strict=True)}) == len(src) > 0.9 * NODES * (NODES - 3)
-    loops = Negatives.GlobalUniform(20, exclude_self_loops=False, replace=True)(g, torch.arange(2 * NODES))
-    assert len(loops[0]) == 40 * NODES
-    assert (loops[0] == loops[1]).any()
 
 
 def test_several_types(tmp_path: Path) -> None:
@@ -140,7 +124,6 @@ def test_several_types(tmp_path: Path) -> None:
                 assert not mine & {*zip(*ids, strict=True)}
         assert seen == {cites: 30, writes: 50}
         assert turned not in stored
-        assert dgl.dataloading.NodeCollator(g, {"paper": [4]}, sampler).dataset == [("paper", 4)]
 
 
 def test_reverse_types_are_excluded_by_their_ends(tmp_path: Path) -> None:
@@ -150,23 +133,23 @@ def test_reverse_types_are_excluded_by_their_ends(tmp_path: Path) -> None:
     data[turned].edge_index = data[writes].edge_index.flip(0)
     partitioned(data, tmp_path, 2).close()
     with dgl.distributed.DistGraph("parts2", tmp_path / "parts2.json") as g:
-        sampler = dgl.dataloading.as_edge_prediction_sampler(
-            dgl.dataloading.MultiLayerFullNeighborSampler(1),
-            exclude="reverse_types",
-            reverse_etypes={"writes": "rev_writes", "rev_writes": "writes"},
-        )
-        for _, pairs, (block,) in dgl.dataloading.DataLoader(g, {"writes": torch.arange(40)}, sampler, batch_size=20):
+        sampler, seeds = dgl.dataloading.MultiLayerFullNeighborSampler(1), {"writes": torch.arange(40)}
+
+        def loader(**options):
+            return dgl.dataloading.EdgeDataLoader(g, seeds, sampler, batch_size=20, **options)
+
+        turned_round = {"writes": "rev_writes", "rev_writes": "writes"}
+        for _, pairs, (block,) in loader(exclude="reverse_types", reverse_etypes=turned_round):
             mine = {*ends_of(g, pairs, writes)}
             src, dst = block.edges(turned)
             papers = g.user_ids(block.srcdata["paper"][dgl.NID], "paper")[src]
             authors = g.user_ids(block.dstdata["author"][dgl.NID], "author")[dst]
             assert len(papers)
             assert not mine & {*zip(authors.tolist(), papers.tolist(), strict=True)}
-        bad = dgl.dataloading.as_edge_prediction_sampler(sampler.sampler, "reverse_types", None, {"writes": "cites"})
         with pytest.raises(OptionError, match="reverse_etypes: expected the edge type from 'paper' to 'author'"):
-            bad.sample(g, {"writes": torch.arange(3)})
+            next(iter(loader(exclude="reverse_types", reverse_etypes={"writes": "cites"})))
         with pytest.raises(OptionError, match="Use reverse_types"):
-            dgl.dataloading.find_exclude_eids(g, {"writes": torch.arange(3)}, "reverse_id")
+            next(iter(loader(exclude="reverse_id")))
 
 
 def test_mistakes_are_named(g) -> None:
@@ -177,16 +160,11 @@ def test_mistakes_are_named(g) -> None:
         dgl.dataloading.EdgeDataLoader(g, [1], sampler, num_workers=2)
     with pytest.raises(DataError, match="99"):
         dgl.dataloading.EdgeDataLoader(g, [99], sampler)
-    made = dgl.dataloading.as_edge_prediction_sampler(sampler)
-    with pytest.raises(OptionError, match="exclude: the sampler has them already"):
-        dgl.dataloading.EdgeDataLoader(g, [1], made, exclude="self")
+    _, pairs, _ = next(iter(dgl.dataloading.EdgeDataLoader(g, [1], sampler)))
     with pytest.raises(OptionError, match=r"pair_graph.apply_edges: needs a graph of DGL. Use src, dst"):
-        made.sample(g, torch.tensor([1]))[1].apply_edges(None, "score")
+        pairs.apply_edges(None, "score")
     with pytest.raises(OptionError, match="num_layers: without it"):
         dgl.dataloading.BlockSampler().sample_blocks(g, torch.tensor([1]))
-    with pytest.raises(OptionError, match="LABOR draws in loaders of nodes"):
-        dgl.dataloading.EdgeDataLoader(g, [1], dgl.dataloading.LaborSampler([2]))
-        next(iter(dgl.dataloading.EdgeDataLoader(g, [1], dgl.dataloading.LaborSampler([2]))))
 
 
 def test_a_sampler_may_give_its_blocks_whole(g) -> None:
@@ -199,25 +177,3 @@ def test_a_sampler_may_give_its_blocks_whole(g) -> None:
     for inputs, outputs, (block,) in dgl.dataloading.NodeDataLoader(g, np.arange(9), Whole(), batch_size=3):
         assert len(outputs) == len(block.edges()[0]) == 3
         assert torch.equal(inputs[:3], outputs)
-
-
-def test_labor_draws_by_loaders(g) -> None:
-    sampler = dgl.dataloading.LaborSampler([1, 1])
-    for _, outputs, (first, last) in dgl.dataloading.NodeDataLoader(g, np.arange(20), sampler, batch_size=10):
-        assert len(last.edges()[0]) == len(outputs) == 10
-        assert len(first.edges()[0]) == first.num_dst_nodes()
-
-
-def test_walks_lead_to_sources(g, tmp_path: Path) -> None:
-    traces, types = dgl.sampling.random_walk(g, g.rows_of([3, 8]), length=4, edge_dir="in")
-    ids = g.user_ids(traces.flatten()).reshape(2, 5)
-    assert {*((ids[:, 1:] - ids[:, :-1]) % NODES).flatten().tolist()} <= {1, 2}
-    assert (ids[:, 0].tolist(), types.tolist()) == ([3, 8], [0] * 5)
-    ended, _ = dgl.sampling.random_walk(g, [3], length=3, restart_prob=1.0, edge_dir="in")
-    assert (ended[0] == -1).tolist() == [False, False, True, True]  # after a step
-    with pytest.raises(OptionError, match=r"parts have the edges into their nodes\. Give edge_dir='in'"):
-        dgl.sampling.random_walk(g, [3], length=2)
-    partitioned(small_hetero(), tmp_path, 2).close()
-    with dgl.distributed.DistGraph("parts2", tmp_path / "parts2.json") as typed:
-        _, types = dgl.sampling.random_walk(typed, torch.arange(5), metapath=["writes"], edge_dir="in")
-        assert types.tolist() == [typed.get_ntype_id("paper"), typed.get_ntype_id("author")]

@@ -87,7 +87,7 @@ graph = dgl.distributed.DistGraph("part")
 tensor = dgl.distributed.DistTensor((graph.number_of_nodes(),), torch.int64, "t")
 rows = torch.arange(graph.number_of_nodes())[graph.rank() :: 2]
 tensor[rows] = rows
-dgl.distributed.client_barrier()
+graph.barrier()
 if graph.rank() == 0:
     time.sleep(3)
     print("read", torch.equal(tensor[:], torch.arange(graph.number_of_nodes())))

@@ -8,8 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt_lightning.base import DataError, EdgeType, NodeType
+from glt_lightning.base import DataError, EdgeType, NodeType, OptionError
 from glt_lightning.tensors import DistGraph, RowSpace, rows_of_index
+
+_WITHIN = "partid2nids(partid) and partid2eids(partid) are consecutive: subtract the first of them."
+_REFUSED = {
+    "metadata": "num_partitions() is the number of parts, len(partid2nids(part)) and len(partid2eids(part)) their sizes.",
+    "nid2localnid": _WITHIN,
+    "eid2localeid": _WITHIN,
+}
 
 
 class GraphPartitionBook:
@@ -24,18 +31,6 @@ class GraphPartitionBook:
 
     def num_partitions(self) -> int:
         return self.graph.reader.manifest.num_parts
-
-    def metadata(self) -> list[dict[str, int]]:
-        """Of each part its number, and those of its nodes and edges."""
-        manifest, types = self.graph.reader.manifest, range(len(self.graph.edge_types))
-        return [
-            {
-                "machine_id": part,
-                "num_nodes": sum(int(bounds[part + 1] - bounds[part]) for bounds in manifest.bounds),
-                "num_edges": sum(manifest.edges(part, edge_type) for edge_type in types),
-            }
-            for part in range(manifest.num_parts)
-        ]
 
     def nid2partid(self, nids: Any, ntype: NodeType | None = None) -> Tensor:
         """int64 [n]: the part of each node."""
@@ -53,13 +48,10 @@ class GraphPartitionBook:
         """The edges of a part."""
         return _rows(self.graph.space(etype, "edge"), partid)
 
-    def nid2localnid(self, nids: Any, partid: int, ntype: NodeType | None = None) -> Tensor:
-        """int64 [n]: nodes of a part, counted from its first one."""
-        return _local(self.graph.space(ntype, "node"), nids, partid)
-
-    def eid2localeid(self, eids: Any, partid: int, etype: EdgeType | str | None = None) -> Tensor:
-        """int64 [n]: edges of a part, counted from its first one."""
-        return _local(self.graph.space(etype, "edge"), eids, partid)
+    def __getattr__(self, name: str) -> Any:
+        if name in _REFUSED:
+            raise OptionError(f"GraphPartitionBook.{name}: {_REFUSED[name]}")
+        raise AttributeError(f"GraphPartitionBook has no attribute {name!r}")
 
 
 def _parts(space: RowSpace, ids: Any) -> Tensor:
@@ -70,12 +62,3 @@ def _rows(space: RowSpace, part: int) -> Tensor:
     if not 0 <= part < space.num_parts:
         raise DataError(f"part: expected 0 to {space.num_parts - 1}, got {part}.")
     return torch.arange(int(space.bounds[part]), int(space.bounds[part + 1]))
-
-
-def _local(space: RowSpace, ids: Any, part: int) -> Tensor:
-    rows, mine = rows_of_index(ids, space.num_rows), _rows(space, part)
-    if len(rows) and (space.parts_of(rows) != part).any():
-        raise DataError(
-            f"part {part} has the rows {int(space.bounds[part])} to {int(space.bounds[part + 1]) - 1}; got others."
-        )
-    return torch.from_numpy(rows) - (mine[0] if len(mine) else 0)

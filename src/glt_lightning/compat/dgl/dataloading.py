@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from glt_lightning.base import lazy_names
 from glt_lightning.compat.dgl import samplers as negative_sampler
-from glt_lightning.compat.dgl.edge_sampler import EdgePredictionSampler, as_edge_prediction_sampler
-from glt_lightning.compat.dgl.exclude import find_exclude_eids
 from glt_lightning.compat.dgl.loaders import (
-    DataLoader,
     DistDataLoader,
     DistEdgeDataLoader,
     DistNodeDataLoader,
-    EdgeCollator,
     EdgeDataLoader,
-    NodeCollator,
     NodeDataLoader,
 )
 from glt_lightning.compat.dgl.samplers import (
     BlockSampler,
-    LaborSampler,
     MultiLayerFullNeighborSampler,
     MultiLayerNeighborSampler,
     NeighborSampler,
 )
 
+_COLLATE = "{name}: NodeDataLoader and EdgeDataLoader make the batches; sampler.sample_blocks(g, seeds) makes one."
+_EDGES = "{name}: EdgeDataLoader takes exclude, reverse_eids, reverse_etypes and negative_sampler."
 _REFUSED = {
     "ShaDowKHopSampler": "{name}: a subgraph for each seed: Session.make_subgraph_loader(LoaderSpec(..., disjoint=True)).",
     "ClusterGCNSampler": "{name}: clusters are not sampled here. Use NeighborSampler on a METIS partition.",
@@ -32,27 +28,27 @@ _REFUSED = {
     "GraphCollator": "{name}: batches of many small graphs: torch_geometric.loader.DataLoader.",
     "SpotTarget": "{name}: use exclude='self', 'reverse_id' or 'reverse_types', which take all target edges out.",
     "Sampler": "{name}: samplers of one's own begin with BlockSampler.",
-    "Collator": "{name}: use NodeCollator, EdgeCollator or a function.",
+    "Collator": _COLLATE,
+    "EdgeCollator": _COLLATE,
+    "NodeCollator": _COLLATE,
+    "DataLoader": "{name}: use NodeDataLoader, or EdgeDataLoader for edges.",
+    "EdgePredictionSampler": _EDGES,
+    "as_edge_prediction_sampler": _EDGES,
+    "find_exclude_eids": _EDGES,
+    "LaborSampler": "{name}: a Session with SamplingOptions(method='labor') draws by LABOR; as_blocks(loader) gives blocks.",
     "GPUCache": "{name}: rows are cached on GPUs by cache.device of a GLTDataModule: docs/cache.md.",
 }
 
 __all__ = [
     "BlockSampler",
-    "DataLoader",
     "DistDataLoader",
     "DistEdgeDataLoader",
     "DistNodeDataLoader",
-    "EdgeCollator",
     "EdgeDataLoader",
-    "EdgePredictionSampler",
-    "LaborSampler",
     "MultiLayerFullNeighborSampler",
     "MultiLayerNeighborSampler",
     "NeighborSampler",
-    "NodeCollator",
     "NodeDataLoader",
-    "as_edge_prediction_sampler",
-    "find_exclude_eids",
     "negative_sampler",
 ]
 

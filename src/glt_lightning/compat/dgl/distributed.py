@@ -16,7 +16,7 @@ from glt_lightning.compat.dgl.graph import DistGraph, current_graph
 from glt_lightning.compat.dgl.hosts import hosts_of_script
 from glt_lightning.compat.dgl.loaders import DistDataLoader, DistEdgeDataLoader, DistNodeDataLoader
 from glt_lightning.compat.dgl.partition import partition_graph
-from glt_lightning.compat.dgl.sampling import in_subgraph, sample_neighbors
+from glt_lightning.compat.dgl.sampling import sample_neighbors
 from glt_lightning.compat.dgl.state import STATE
 from glt_lightning.compat.dgl.tensors import DistEmbedding, DistTensor, SparseAdagrad, SparseAdam
 
@@ -47,41 +47,6 @@ def initialize(
 def get_num_clients() -> int:
     """Number of trainers."""
     return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-
-
-get_num_client = get_num_clients
-
-
-def client_barrier() -> None:
-    """Waits for all trainers. A collective call."""
-    current_graph().barrier()
-
-
-def exit_client() -> None:
-    """Closes the graph that was made last, after all trainers have come here. A collective call."""
-    graph = current_graph()
-    graph.barrier()
-    graph.close()
-
-
-def get_num_machines() -> int:
-    """Number of hosts that have trainers."""
-    return current_graph().tables.homes.num_hosts
-
-
-def get_machine_id() -> int:
-    """Number of this host."""
-    return current_graph().tables.homes.host
-
-
-def find_edges(g: DistGraph, edge_ids: Any) -> tuple[Tensor, Tensor]:
-    """Rows of the sources and of the destinations of edges, int64 [n] each, of a graph with one edge type."""
-    return g.find_edges(edge_ids)
-
-
-def get_rank() -> int:
-    """Number of this trainer."""
-    return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
 
 
 def node_split(
@@ -145,6 +110,14 @@ _REFUSED = (
     | dict.fromkeys(("load_partition", "load_partition_book", "load_partition_feats"), _FILES)
     | {
         "dgl_partition_to_graphbolt": "{name}: `glt-lightning partition --from dgl DIR --to FOLDER` converts a partition of DGL.",
+        "client_barrier": "{name}: use g.barrier().",
+        "exit_client": "{name}: use g.barrier(); g.close(), or end the script.",
+        "find_edges": "{name}: use g.find_edges(edges).",
+        "get_machine_id": "{name}: part p is on host p mod hosts: g.get_partition_book().partid % hosts.",
+        "get_num_client": "{name}: use get_num_clients().",
+        "get_num_machines": "{name}: the hosts are the lines of ip_config.",
+        "get_rank": "{name}: use g.rank().",
+        "in_subgraph": "{name}: use sample_neighbors(g, nodes, -1).",
         "sample_etype_neighbors": "{name}: sample_neighbors(g, nodes, fanout) takes a number for each edge type.",
     }
 )
@@ -159,16 +132,8 @@ __all__ = [
     "GraphPartitionBook",
     "SparseAdagrad",
     "SparseAdam",
-    "client_barrier",
     "edge_split",
-    "exit_client",
-    "find_edges",
-    "get_machine_id",
-    "get_num_client",
     "get_num_clients",
-    "get_num_machines",
-    "get_rank",
-    "in_subgraph",
     "initialize",
     "node_split",
     "optim",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -85,16 +85,11 @@ class PairGraph:
 
 
 class EdgePredictionSampler:
-    """Makes batches of edges with a sampler of nodes. `as_edge_prediction_sampler` has the arguments."""
+    """Makes batches of edges with a sampler of nodes. `EdgeDataLoader` has the arguments."""
 
     def __init__(
         self, sampler: BlockSampler, exclude: Any, reverse_eids: Any, reverse_etypes: Any, negative_sampler: Any
     ) -> None:
-        if not isinstance(sampler, BlockSampler):
-            raise OptionError(
-                f"as_edge_prediction_sampler: sampler: expected a BlockSampler of glt_lightning.compat.dgl, got "
-                f"{type(sampler).__name__}."
-            )
         self.sampler, self.exclude, self.negative_sampler = sampler, exclude, negative_sampler
         self.reverse_eids, self.reverse_etypes = reverse_eids, reverse_etypes
 
@@ -112,27 +107,6 @@ class EdgePredictionSampler:
         seeds = next(iter(nodes.values())) if g.schema.homogeneous else nodes
         blocks = blocks_of(self.sampler.sample_blocks(g, seeds, excluded), self.sampler)
         return ids_of(blocks[0].srcdata), *graphs, blocks
-
-
-def as_edge_prediction_sampler(
-    sampler: BlockSampler,
-    exclude: Any = None,
-    reverse_eids: Any = None,
-    reverse_etypes: Any = None,
-    negative_sampler: Callable[[DistGraph, Any], Any] | None = None,
-) -> EdgePredictionSampler:
-    """What makes batches of edges, for a loader.
-
-    Args:
-        sampler: Of the blocks.
-        exclude: Which edges no layer passes messages along, as of `find_exclude_eids`: ``self``, ``reverse_id``,
-            ``reverse_types``, a function of the batch's edges, or edges.
-        reverse_eids: Edge row -> row of the reverse edge, or by edge type; for ``reverse_id``.
-        reverse_etypes: Edge type -> that of the reverse edges; for ``reverse_types``.
-        negative_sampler: ``f(g, edges)`` gives pairs (rows of sources, rows of destinations), or by edge type; those of
-            `negative_sampler` do.
-    """
-    return EdgePredictionSampler(sampler, exclude, reverse_eids, reverse_etypes, negative_sampler)
 
 
 def _nodes(g: DistGraph, pairs: Sequence[_Ends]) -> dict[NodeType, Tensor]:

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from itertools import count
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import ref
 
 import torch
@@ -34,10 +34,13 @@ from glt_lightning.tensors import (
     rows_of_index,
 )
 
-_AT_ONCE = 1 << 16  # rows
 CONF_PATH = "DGL_CONF_PATH"  # DGL's launcher sets it
 _ALIASES = {"feat": "x", "features": "x", "label": "y", "labels": "y"}  # DGL's data sets have the left names
 _REFUSED = {
+    "in_degrees": "dgl.distributed.sample_neighbors(g, nodes, -1).edges()[1].bincount() counts the edges into nodes.",
+    "local_partition": "g.partition has the parts that this process maps.",
+    "node_attr_schemes": "g.ndata[name] has shape and dtype.",
+    "edge_attr_schemes": "g.edata[name] has shape and dtype.",
     "out_degrees": "parts have the edges into their nodes. Store the degrees as an attribute when you partition.",
     "edge_subgraph": "loaders of edges give the graph of a batch (EdgeDataLoader); find_edges gives the ends of edges.",
 }
@@ -48,13 +51,6 @@ class CalledRank(int):
 
     def __call__(self) -> int:
         return int(self)
-
-
-class Scheme(NamedTuple):
-    """Of the values of a node or edge."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
 
 
 class DistGraph(tensors.DistGraph):
@@ -156,19 +152,6 @@ class DistGraph(tensors.DistGraph):
         src, dst = self.reader.edge_ends(space, rows_of_index(edges, space.num_rows))
         return torch.from_numpy(src), torch.from_numpy(dst)
 
-    def in_degrees(self, v: Any = slice(None), etype: EdgeType | str | None = None) -> Tensor:
-        """int64 [n]: number of edges into nodes. Reads all edges of nodes that are not on this host."""
-        space = self.space(etype, "edge")
-        rows = rows_of_index(v, self.num_nodes(space.of[2]))
-        pieces = [
-            self.sample_neighbors(rows[at : at + _AT_ONCE], -1, etype).dst for at in range(0, len(rows), _AT_ONCE)
-        ]
-        found = torch.cat([torch.empty(0, dtype=torch.int64), *pieces])
-        nodes, counts = torch.unique(found, return_counts=True)
-        by_row = torch.zeros(self.num_nodes(space.of[2]), dtype=torch.int64)
-        by_row[nodes] = counts
-        return by_row[torch.from_numpy(rows)]
-
     # Data
 
     @property
@@ -176,20 +159,7 @@ class DistGraph(tensors.DistGraph):
         """Data of the nodes. ``feat`` and ``features`` also name ``x``, and ``label`` and ``labels`` ``y``."""
         return _WithAliases(super().ndata)
 
-    def node_attr_schemes(self) -> dict[str, Scheme]:
-        """Shape and dtype of the data of a node, by name."""
-        return {name: Scheme(tuple(data.shape[1:]), data.dtype) for name, data in self.ndata.items()}
-
-    def edge_attr_schemes(self) -> dict[str, Scheme]:
-        """Shape and dtype of the data of an edge, by name."""
-        return {name: Scheme(tuple(data.shape[1:]), data.dtype) for name, data in self.edata.items()}
-
     # The partition
-
-    @property
-    def local_partition(self) -> LocalPartition:
-        """The parts that this process maps."""
-        return self.partition
 
     def get_partition_book(self) -> GraphPartitionBook:
         return GraphPartitionBook(self)

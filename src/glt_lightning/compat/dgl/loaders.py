@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader as TorchLoader
 
 from glt_lightning.base import NodeType, OptionError, SamplingOptions, at_least
-from glt_lightning.compat.dgl.edge_sampler import EdgePredictionSampler, as_edge_prediction_sampler
+from glt_lightning.compat.dgl.edge_sampler import EdgePredictionSampler
 from glt_lightning.compat.dgl.exclude import edges_by_type
 from glt_lightning.compat.dgl.graph import DistGraph
 from glt_lightning.compat.dgl.samplers import OURS, BlockSampler, MultiLayerNeighborSampler, blocks_of, ids_of
@@ -153,13 +153,18 @@ class EdgeDataLoader(SeedLoader):
     Args:
         g: The graph.
         eids: Rows of the edges, such as `edge_split` gives; or by edge type.
-        graph_sampler: A `BlockSampler`, or what `as_edge_prediction_sampler` made of one.
+        graph_sampler: A `BlockSampler`.
         device: To which ids, graphs and blocks are moved. None: the CPU.
         batch_size: Edges in a batch.
         shuffle: Another order in each epoch.
         drop_last: Without the last batch, if it is smaller.
         num_workers: 0, or None.
-        **options: As of `as_edge_prediction_sampler`: ``exclude``, ``reverse_eids``, ``reverse_etypes``, ``negative_sampler``.
+        exclude: Which edges no layer passes messages along, as of `find_exclude_eids`: ``self``, ``reverse_id``,
+            ``reverse_types``, a function of the batch's edges, or edges.
+        reverse_eids: Edge row -> row of the reverse edge, or by edge type; for ``reverse_id``.
+        reverse_etypes: Edge type -> that of the reverse edges; for ``reverse_types``.
+        negative_sampler: ``f(g, edges)`` gives pairs (rows of sources, rows of destinations), or by edge type; those of
+            `negative_sampler` do.
 
     Raises:
         OptionError: For another kind of graph or sampler, and for ``num_workers``.
@@ -170,44 +175,34 @@ class EdgeDataLoader(SeedLoader):
         self,
         g: DistGraph,
         eids: Any,
-        graph_sampler: BlockSampler | EdgePredictionSampler,
+        graph_sampler: BlockSampler,
         device: Any = None,
         batch_size: int = 1,
         shuffle: bool = False,
         drop_last: bool = False,
         num_workers: int | None = None,
-        **options: Any,
+        *,
+        exclude: Any = None,
+        reverse_eids: Any = None,
+        reverse_etypes: Any = None,
+        negative_sampler: Callable[[DistGraph, Any], Any] | None = None,
     ) -> None:
-        require("EdgeDataLoader", g, graph_sampler, (BlockSampler, EdgePredictionSampler))
+        require("EdgeDataLoader", g, graph_sampler, BlockSampler)
         require_no_workers("EdgeDataLoader", num_workers)
         super().__init__(g, edges_by_type(g, eids), isinstance(eids, Mapping), batch_size, shuffle, drop_last, device)
         for edge_type, rows in self._seeds.items():
             g.user_ids(rows, edge_type)  # raises for wrong rows
-        if isinstance(graph_sampler, EdgePredictionSampler):
-            if options:
-                raise OptionError(
-                    f"EdgeDataLoader: {', '.join(options)}: the sampler has them already. Give them to "
-                    "as_edge_prediction_sampler."
-                )
-            self.graph_sampler = graph_sampler
-        else:
-            self.graph_sampler = as_edge_prediction_sampler(graph_sampler, **options)
+        self._sampler = EdgePredictionSampler(graph_sampler, exclude, reverse_eids, reverse_etypes, negative_sampler)
 
     def __iter__(self) -> Iterator[Any]:
         for seeds in self._batches():
-            *found, blocks = self.graph_sampler.sample(self.graph, seeds)
+            *found, blocks = self._sampler.sample(self.graph, seeds)
             blocks = self._on_device(blocks)
             graphs = found[1:] if self.device is None else [each.to(self.device) for each in found[1:]]
             yield ids_of(blocks[0].srcdata), *graphs, blocks
 
 
 DistEdgeDataLoader = EdgeDataLoader
-
-
-def DataLoader(g: DistGraph, indices: Any, graph_sampler: Any, **options: Any) -> SeedLoader:
-    """A loader of nodes, or of edges with a sampler of `as_edge_prediction_sampler`. options: as of `NodeDataLoader`."""
-    kind = EdgeDataLoader if isinstance(graph_sampler, EdgePredictionSampler) else NodeDataLoader
-    return kind(g, indices, graph_sampler, **options)
 
 
 def require(who: str, g: Any, sampler: Any, kinds: Any) -> None:
@@ -239,61 +234,6 @@ def _in_rows(layer: Layer) -> Block:
         return {key: edges(value) if isinstance(value, dict) else value for key, value in data.items() if key != ID}
 
     return Block(layer.edge_index, layer.size, nodes(layer.srcdata), nodes(layer.dstdata), edges(layer.edata))
-
-
-# What makes a batch of a list of seeds, for `torch.utils.data.DataLoader`.
-
-
-class Collator:
-    """dataset: the seeds, a list of rows, or of (type, row) where they are given by type."""
-
-    def __init__(self, g: DistGraph, seeds: Mapping[Any, Any], typed: bool) -> None:
-        self.g, self._typed = g, typed
-        self.dataset: list[Any] = [(t, int(row)) if typed else int(row) for t, rows in seeds.items() for row in rows]
-
-    def _seeds(self, items: Sequence[Any]) -> Any:
-        if not self._typed:
-            return torch.as_tensor(items)
-        types = dict.fromkeys(t for t, _ in items)
-        return {t: torch.tensor([row for of, row in items if of == t]) for t in types}
-
-
-class NodeCollator(Collator):
-    """Makes (input_nodes, output_nodes, blocks) of seed nodes.
-
-    Args:
-        g: The graph.
-        nids: Rows of the seeds, or by node type.
-        graph_sampler: Of the blocks.
-    """
-
-    def __init__(self, g: DistGraph, nids: Any, graph_sampler: BlockSampler) -> None:
-        super().__init__(g, rows_by_type(g, nids), isinstance(nids, Mapping))
-        self.graph_sampler = graph_sampler
-
-    def collate(self, items: Sequence[Any]) -> tuple[Any, ...]:
-        """items: some of the dataset."""
-        blocks = blocks_of(self.graph_sampler.sample_blocks(self.g, self._seeds(items)), self.graph_sampler)
-        return ids_of(blocks[0].srcdata), ids_of(blocks[-1].dstdata), blocks
-
-
-class EdgeCollator(Collator):
-    """Makes (input_nodes, pair_graph, blocks) of edges, or with negatives (input_nodes, pair_graph, negative_graph, blocks).
-
-    Args:
-        g: The graph.
-        eids: Rows of the edges, or by edge type.
-        graph_sampler: Of the blocks.
-        **options: As of `as_edge_prediction_sampler`.
-    """
-
-    def __init__(self, g: DistGraph, eids: Any, graph_sampler: BlockSampler, **options: Any) -> None:
-        super().__init__(g, edges_by_type(g, eids), isinstance(eids, Mapping))
-        self.graph_sampler = as_edge_prediction_sampler(graph_sampler, **options)
-
-    def collate(self, items: Sequence[Any]) -> tuple[Any, ...]:
-        """items: some of the dataset."""
-        return self.graph_sampler.sample(self.g, self._seeds(items))
 
 
 class DistDataLoader(TorchLoader[Any]):

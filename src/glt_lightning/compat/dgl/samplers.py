@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from glt_lightning.base import EdgeType, OptionError, at_least, edge_type_str
+from glt_lightning.base import OptionError, at_least, edge_type_str, lazy_names
 from glt_lightning.compat.dgl.exclude import EdgePairs, edges_by_type, pairs_of
 from glt_lightning.compat.dgl.graph import DistGraph
 from glt_lightning.compat.dgl.sampling import LayerEdges, fanout_of, sample_neighbors, to_block
@@ -122,30 +121,7 @@ class MultiLayerFullNeighborSampler(MultiLayerNeighborSampler):
         super().__init__([-1] * num_layers, return_eids=return_eids)
 
 
-class LaborSampler(MultiLayerNeighborSampler):
-    """Draws neighbours by LABOR-0, by which the nodes of a layer choose the same neighbours more often (`sampling.method`).
-
-    Args:
-        fanouts: As of `MultiLayerNeighborSampler`.
-        batch_dependency: So many batches, one after another, draw alike.
-    """
-
-    def __init__(self, fanouts: Sequence[Any], *, batch_dependency: int = 1) -> None:
-        super().__init__(fanouts)
-        self.batch_dependency = batch_dependency
-
-    @property
-    def sampling(self) -> dict[str, Any]:
-        return {"method": "labor", "batch_dependency": self.batch_dependency}
-
-    def sample_blocks(self, g: DistGraph, seed_nodes: Any, exclude_eids: Any = None) -> Any:
-        raise OptionError(
-            "LaborSampler: LABOR draws in loaders of nodes, for layers that draw of each edge type. Use "
-            "MultiLayerNeighborSampler for edges, and fan-outs other than 0."
-        )
-
-
-OURS = (MultiLayerNeighborSampler, MultiLayerFullNeighborSampler, LaborSampler)
+OURS = (MultiLayerNeighborSampler, MultiLayerFullNeighborSampler)
 
 
 def blocks_of(found: Any, sampler: BlockSampler) -> list[Layer]:
@@ -167,81 +143,33 @@ def ids_of(data: Mapping[str, Any]) -> Any:
 # Negatives of a batch of edges: pairs of nodes as examples of pairs that are no edges.
 
 
-_ROUNDS = 8  # at a density of 0.5, one pair in 256 is missing after them
+class Uniform:
+    """Called with the graph and rows of edges, or rows by edge type, it gives (rows of sources, rows of destinations), or these
+    by edge type: for each edge k destinations for its source, each of all nodes of the type alike; they may be edges by chance,
+    as in DGL. Draws follow ``dgl.seed``. Our own loaders of edges draw strict ones (``neg_sampling``).
 
-
-class DrawnPairs:
-    """What the samplers share. Called with the graph and rows of edges, or rows by edge type, it gives (rows of sources, rows of
-    destinations), or these by edge type. Draws follow ``dgl.seed``."""
+    Args:
+        k: Negatives for each edge.
+    """
 
     def __init__(self, k: int) -> None:
-        at_least(f"{type(self).__name__}: k", k, 1)
+        at_least("Uniform: k", k, 1)
         self.k = k
 
     def __call__(self, g: DistGraph, eids: Any) -> Any:
         found = {}
         for edge_type, rows in edges_by_type(g, eids).items():
             random = np.random.Generator(np.random.Philox(key=g.next_key()))
-            found[edge_type] = self._drawn(g, rows, edge_type, random)
+            src = g.find_edges(rows, edge_type)[0].repeat_interleave(self.k)
+            found[edge_type] = src, torch.from_numpy(random.integers(0, g.num_nodes(edge_type[2]), len(src)))
         return found if isinstance(eids, Mapping) else next(iter(found.values()))
 
-    def _drawn(
-        self, g: DistGraph, eids: Tensor, edge_type: EdgeType, random: np.random.Generator
-    ) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError
 
+__all__ = ["Uniform"]
 
-class PerSourceUniform(DrawnPairs):
-    """For each edge, k destinations for its source, each of all nodes of the type alike; they may be edges by chance, as in DGL.
-    Our own loaders of edges draw strict ones (``neg_sampling``).
+_REFUSED = dict.fromkeys(
+    ("GlobalUniform", "PerSourceUniform"),
+    "{name}: use Uniform, or loaders of our own, whose neg_sampling draws pairs that are no edges.",
+)
 
-    Args:
-        k: Negatives for each edge.
-    """
-
-    def _drawn(
-        self, g: DistGraph, eids: Tensor, edge_type: EdgeType, random: np.random.Generator
-    ) -> tuple[Tensor, Tensor]:
-        src = g.find_edges(eids, edge_type)[0].repeat_interleave(self.k)
-        return src, torch.from_numpy(random.integers(0, g.num_nodes(edge_type[2]), len(src)))
-
-
-Uniform = PerSourceUniform
-
-
-class GlobalUniform(DrawnPairs):
-    """For each edge, at most k pairs of nodes that no edge joins.
-
-    Args:
-        k: Negatives for each edge.
-        exclude_self_loops: No pair is a loop.
-        replace: Whether a pair may come twice in a batch.
-    """
-
-    def __init__(self, k: int, exclude_self_loops: bool = True, replace: bool = False) -> None:
-        super().__init__(k)
-        self.exclude_self_loops, self.replace = exclude_self_loops, replace
-
-    def _drawn(
-        self, g: DistGraph, eids: Tensor, edge_type: EdgeType, random: np.random.Generator
-    ) -> tuple[Tensor, Tensor]:
-        wanted, found = self.k * len(eids), np.empty((0, 2), np.int64)
-        sizes = g.num_nodes(edge_type[0]), g.num_nodes(edge_type[2])
-        space = g.space(edge_type, "edge")
-        for _ in range(_ROUNDS):
-            if len(found) == wanted:
-                break
-            pairs = np.stack([random.integers(0, size, wanted) for size in sizes], axis=1)
-            if self.exclude_self_loops and edge_type[0] == edge_type[2]:
-                pairs = pairs[pairs[:, 0] != pairs[:, 1]]
-            pairs = pairs[~g.reader.has_edges(space, pairs[:, 0], pairs[:, 1])]
-            found = np.concatenate([found, pairs])
-            if not self.replace:
-                _, first = np.unique(found, axis=0, return_index=True)
-                found = found[np.sort(first)]
-            found = found[:wanted]
-        src, dst = torch.from_numpy(found.copy()).unbind(1)
-        return src, dst
-
-
-__all__ = ["GlobalUniform", "PerSourceUniform", "Uniform"]
+__getattr__, __dir__ = lazy_names(__name__, {}, _REFUSED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt_lightning.base import DataError, EdgeType, NodeType, OptionError, edge_type_str
+from glt_lightning.base import DataError, EdgeType, NodeType, OptionError, edge_type_str, lazy_names
 from glt_lightning.compat.dgl.exclude import EdgePairs, drop, pairs_of
 from glt_lightning.compat.dgl.graph import DistGraph
 from glt_lightning.loader import ID, Layer
-from glt_lightning.tensors import Neighbors, rows_of_index
+from glt_lightning.tensors import Neighbors
 
 _T = TypeVar("_T")
 
@@ -145,48 +145,6 @@ def sample_neighbors(
     return LayerEdges(edges, g.schema.homogeneous)
 
 
-def in_subgraph(g: DistGraph, nodes: Any) -> LayerEdges:
-    """All in-edges of nodes: rows [n], or by node type."""
-    return sample_neighbors(g, nodes, -1)
-
-
-def random_walk(
-    g: DistGraph,
-    nodes: Any,
-    *,
-    metapath: Sequence[EdgeType | str] | None = None,
-    length: int | None = None,
-    prob: str | None = None,
-    restart_prob: float = 0.0,
-    edge_dir: str = "out",
-) -> tuple[Tensor, Tensor]:
-    """A random walk from each node: (rows [n, steps + 1], -1 behind its end, and the numbers of their node types [steps + 1]).
-
-    Args:
-        g: The graph.
-        nodes: Rows of the type that the first edge type leads to.
-        metapath: Edge types of the steps. None: the only one.
-        length: Steps, without a metapath.
-        prob: An attribute of ``partition.weights`` to draw by.
-        restart_prob: Probability with which a walk ends after a step; with a metapath of several, after the whole of it.
-        edge_dir: ``in``: a step leads from a node to the source of an edge into it. DGL's walks follow edges, ``out``.
-
-    Raises:
-        OptionError: For ``out``, since parts have the edges into their nodes. DataError: For rows or types that there are not.
-    """
-    if edge_dir != "in":
-        raise OptionError(
-            "random_walk: edge_dir: steps follow edges to their sources here, as parts have the edges into their nodes. Give "
-            "edge_dir='in' and, for walks along the edges, a graph whose edges are stored in both directions, or reversed."
-        )
-    rows = rows_of_index(nodes, g.num_nodes(None if metapath is None else g.to_canonical_etype(metapath[0])[2]))
-    traces = g.random_walk(rows, length, metapath=metapath, stop=restart_prob, prob=prob, key=g.next_key())[:, 0]
-    steps = traces.shape[1] - 1
-    path = [g.to_canonical_etype(None if metapath is None else metapath[i % len(metapath)]) for i in range(steps)]
-    types = [path[0][2], *(edge_type[0] for edge_type in path)] if path else []
-    return traces, torch.tensor([g.get_ntype_id(t) for t in types], dtype=torch.int64)
-
-
 def to_block(frontier: LayerEdges, dst_nodes: Any) -> Block:
     """The edges as a block, whose destinations are ``dst_nodes``, and the first of its sources, and its other sources in the
     order in which edges name them. ``edata[dgl.EID]`` are the rows of its edges in the graph.
@@ -253,3 +211,11 @@ def _numbered(edge_type: EdgeType, found: Neighbors, src: np.ndarray, dst: np.nd
 
 def _all_types(src: Mapping[NodeType, np.ndarray], dst: Mapping[NodeType, np.ndarray]) -> dict[NodeType, np.ndarray]:
     return {t: dst.get(t, np.empty(0, np.int64)) for t in src}
+
+
+_REFUSED = {
+    "in_subgraph": "{name}: use sample_neighbors(g, nodes, -1).",
+    "random_walk": "{name}: use g.random_walk(rows, length), whose steps lead to sources of edges.",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, {}, _REFUSED)
