@@ -14,6 +14,7 @@ from glt_lightning.base import lazy_names
 if TYPE_CHECKING:
     from glt_lightning.partition import reverse_edge_type as reverse_edge_type
 
+_TYPES = ("reverse_edge_type",)  # which GLT gives out at its root, too
 _MODULES = ("data", "loader", "partition", "sampler", "typing", "utils")
 _REFUSED = {
     "channel": "{name}: loaders have slots of shared memory; for data of your own use torch.multiprocessing.Queue.",
@@ -34,10 +35,10 @@ _REFUSED = {
     "{name}: types are in glt.typing.",
 )
 
-__all__ = [*_MODULES, "distributed", "reverse_edge_type"]
+__all__ = [*_MODULES, *_TYPES, "distributed"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {name: f"{__name__}.{name}" for name in (*_MODULES, "distributed")} | {"reverse_edge_type": f"{__name__}.typing"},
+    {name: f"{__name__}.{name}" for name in (*_MODULES, "distributed")} | dict.fromkeys(_TYPES, f"{__name__}.typing"),
     _REFUSED,
 )
