@@ -20,7 +20,7 @@ import yaml
 
 from glt_lightning.base import SecurityOptions
 from glt_lightning.cli import main
-from glt_lightning.cli.run_line import Told
+from glt_lightning.cli.run_line import EndSignals
 from glt_lightning.cli.serve import status_table
 from glt_lightning.workers import placed_parts
 from tests.helpers import Run, started
@@ -201,18 +201,18 @@ def test_folder_that_is_no_partition(config: str, capsys: pytest.CaptureFixture[
 @pytest.mark.timeout(30)
 def test_signal_that_another_thread_received() -> None:
     """As after SIGSTOP and SIGCONT: the kernel gave SIGTERM to a thread in which Python runs no handlers."""
-    with Told() as told:
+    with EndSignals() as signals:
         other = threading.Timer(0.1, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM))
         other.start()
-        told.wait()
+        signals.wait()
         other.join()
 
 
 def test_signal_that_follows_the_announcement_at_once() -> None:
     """It ends the waiting, not the process: who reads where a server listens may end it then."""
-    with Told() as told:
-        told.wait(lambda: os.kill(os.getpid(), signal.SIGTERM))
-    with pytest.raises(SystemExit, match="143"), Told():
+    with EndSignals() as signals:
+        signals.wait(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(SystemExit, match="143"), EndSignals():
         os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -1,8 +1,8 @@
 """The command line: ``python -m lightning``, its subcommands of training, and ours beside them (``partition``,
 ``embed``, ``launch``, ...).
 
-It is the outermost room and uses the faces of all others. `GLTCLI` is Lightning's with our data module, strategies and
-callbacks at hand by short names; an error becomes one line that says what to do.
+It is the outermost package and uses the public names of all others. `GLTCLI` is Lightning's command line, with our data module,
+strategies and callbacks available by short names; an error becomes one line that says what to do.
 
 Example:
     >>> from glt_lightning.cli import GLTCLI

@@ -95,8 +95,8 @@ class GLTCLI(LightningCLI):
     """LightningCLI with the group ``cluster``, the links from data to model, and our default callbacks.
 
     Args:
-        *classes: Of the model and the data module, as of Lightning's `LightningCLI`.
-        **options: Further arguments of it, such as ``args``, which replaces the command line of the process.
+        *classes: Classes of the model and the data module, as for Lightning's `LightningCLI`.
+        **options: Further arguments of `LightningCLI`, such as ``args``, which replaces the command line of the process.
 
     Raises:
         SystemExit: For a wrong option, with a line on stderr that names it.
@@ -126,7 +126,7 @@ class GLTCLI(LightningCLI):
             list_tools(self.parser)
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]  # called on the object alone
-        """Those of Lightning, and ``embed`` where the Trainer has it; while parsers are made, the given one of them alone."""
+        """Subcommands of Lightning, and ``embed`` if the Trainer has it. While parsers are made, only the one that is called."""
         further = {"embed": {"model", "datamodule"}} if hasattr(self.trainer_class, "embed") else {}
         known = super().subcommands() | further
         return {self._needed: known[self._needed]} if self._needed in known else known
@@ -157,8 +157,8 @@ class GLTCLI(LightningCLI):
             self._take_checkpoint(name, config)
 
     def _take_checkpoint(self, name: str, config: Any) -> None:
-        """``best`` and ``last`` are Lightning's words for checkpoints of the same process; here they outlive the process. What
-        the checkpoint's model has otherwise than this configuration is refused or said."""
+        """Resolves ``ckpt_path``. Lightning's words ``best`` and ``last`` are for checkpoints of the same process; here they also
+        find those of earlier ones. Raises `OptionError` for a checkpoint of another model, and logs options that differ."""
         if "ckpt_path" not in config:  # a program's own subcommand may have no such option
             return
         word, root = config.get("ckpt_path"), config.trainer.default_root_dir or os.getcwd()
@@ -171,7 +171,7 @@ class GLTCLI(LightningCLI):
             return
         now = yaml.safe_load(self._parser(name).dump(config, skip_none=False))
         if name == "fit" and word == "last" and not any(recorded_checkpoints(word, root, now)):
-            return  # Lightning's: a job that is started again and again resumes where there is something
+            return  # as in Lightning, for jobs that are restarted with the same command: the first one has nothing to resume
         past = find_past_run(word, root, now) if word in _PAST_RUN else past_run_at(word, now)
         config["ckpt_path"] = str(past.path)
         if word in _PAST_RUN or past.differences:
@@ -179,8 +179,8 @@ class GLTCLI(LightningCLI):
             rank_zero_info(f"ckpt_path{f' {word}' if word in _PAST_RUN else ''}: {past.path}{other}")
 
     def _parse_ckpt_path(self) -> None:
-        """Lightning's own takes also the model's class from the checkpoint, which `_take_checkpoint` has found to be the same,
-        and refuses checkpoints that a script or a program of a fixed class has saved."""
+        """Takes the model's hyperparameters from the checkpoint. Lightning's own method takes the model's class, too, which
+        `_take_checkpoint` has compared already, and refuses checkpoints of a script or of a program with a fixed class."""
         name = self.config.get("subcommand")
         path = None if name is None else self.config[name].get("ckpt_path")
         known = hyperparameters_of(path) if path is not None and os.path.isfile(path) else {}
@@ -212,7 +212,7 @@ class GLTCLI(LightningCLI):
         return trainer
 
     def _callbacks_of_program(self) -> list[Callback]:
-        """Those that Lightning appends: of ``add_lightning_class_args`` and of ``trainer_defaults``."""
+        """The callbacks that Lightning appends: those of ``add_lightning_class_args`` and of ``trainer_defaults``."""
         classes = [self._get(self.config_init, key) for key in self._parser(self.subcommand).callback_keys]
         defaults = self.trainer_defaults.get("callbacks") or []
         return classes + (defaults if isinstance(defaults, list) else [defaults])
@@ -226,7 +226,7 @@ class GLTCLI(LightningCLI):
             with reserved_folders(self.trainer), end_said(self.trainer, subcommand, path):
                 met = meet_other_hosts(self.trainer, self.config_init[subcommand].cluster)
                 super()._run_subcommand(subcommand)
-            del met  # torch's group has it
+            del met  # by now torch's process group refers to the store
         except RuntimeError as error:
             if path is None or _MISFIT not in str(error):
                 raise
@@ -237,7 +237,7 @@ class GLTCLI(LightningCLI):
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         arguments = super()._prepare_subcommand_kwargs(subcommand)
         if subcommand == "predict" and arguments.get("return_predictions") is None:
-            arguments["return_predictions"] = False  # nobody takes them, and each would be held until the end
+            arguments["return_predictions"] = False  # else all are kept in memory until the end, and not used
         return arguments
 
 
@@ -245,11 +245,11 @@ def main(args: ArgsType = None) -> None:
     """Runs the command line of ``python -m lightning``.
 
     Args:
-        args: The words after the program's name. None: those of this process.
+        args: The arguments after the program's name. None: those of this process.
 
     Raises:
-        SystemExit: After an error of ours or of Lightning's, which is one line on stderr; its status is 1 or 2. With
-            ``GLT_TRACEBACK`` set, the error itself.
+        SystemExit: After an error of this package or of Lightning, which is printed as one line on stderr; its status is 1 or 2.
+            With ``GLT_TRACEBACK`` set, the error itself is raised.
 
     Example:
         >>> main(["fit", "--config", "run.yaml"])
@@ -304,13 +304,14 @@ def run_trainer(args: ArgsType = None) -> None:
 
 
 def _is_logged(error: BaseException) -> bool:
-    """Tells whether another rank of this host logs it."""
+    """Tells whether another rank of this host logs the same error."""
     others = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")) != "0"
     return isinstance(error, RankError) or (others and isinstance(error, GLTError) and error.on_all_ranks)
 
 
 def _known(error: BaseException) -> BaseException | None:
-    """The error that a user understands: that another rank failed, if it is for that, else the first of ours."""
+    """The error to show to the user: that another rank has failed, if this is the cause, else the first one of this package or
+    of Lightning; None for any other error."""
     causes = [each for each in _causes(error) if isinstance(each, (GLTError, MisconfigurationException))]
     if not causes:
         return _missing_package(error) or _unwritable(error)
@@ -318,8 +319,8 @@ def _known(error: BaseException) -> BaseException | None:
 
 
 def _missing_package(error: BaseException) -> OptionError | None:
-    """That a class of the configuration, such as a logger, needs a package that is not installed. Such classes say it
-    themselves; an import that fails names its module, and may be a mistake in the user's code."""
+    """An error for a class of the configuration, such as a logger, that needs a missing package and raises that itself. A failed
+    import has the name of its module; it may be a mistake in the user's code, so its traceback is needed, and this is None."""
     for each in _causes(error):
         if isinstance(each, ModuleNotFoundError) and each.name is None and each is not error:
             return OptionError(f"{str(each).splitlines()[0]} Or choose another class.")
@@ -327,7 +328,7 @@ def _missing_package(error: BaseException) -> OptionError | None:
 
 
 def _unwritable(error: BaseException) -> WriteError | None:
-    """That a logger, or Lightning, found the disk full or could not make a folder of the run."""
+    """An error for a full disk, or a folder of the run that cannot be made, met by a logger or by Lightning; None for others."""
     for each in _causes(error):
         if not isinstance(each, OSError):
             continue
@@ -346,7 +347,7 @@ def _unwritable(error: BaseException) -> WriteError | None:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, and what it was raised for."""
+    """Yields an error and its chain of causes."""
     while error is not None:
         yield error
         error = error.__cause__
@@ -361,7 +362,8 @@ def _check_checkpoint(path: Any) -> None:
 
 
 def _trust_no_url(config: Any) -> None:
-    """A file from the network may run code when it is unpickled, and Lightning unpickles it unless told not to."""
+    """Sets ``weights_only`` for a checkpoint from the network: Lightning would unpickle such a file, which may run code, by
+    default."""
     path = config.get("ckpt_path")
     if isinstance(path, str) and path.startswith("http") and config.get("weights_only") is None:
         config["weights_only"] = True
@@ -387,7 +389,8 @@ def default_callbacks(subcommand: str | None, given: list[Callback], trainer: An
 
 
 def keep_groups(argv: Sequence[str], groups: Collection[str]) -> list[str]:
-    """The arguments, with these groups of each configuration in place of its path. Raises `OptionError`."""
+    """Replaces the path of each configuration in the arguments by some of its groups. Raises `OptionError` for a file that cannot
+    be read."""
     given, out = iter(argv), []
     for arg in given:
         name, equals, value = arg.partition("=")

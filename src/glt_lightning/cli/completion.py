@@ -1,4 +1,4 @@
-"""``glt-lightning completion bash``: a script that completes subcommands, options and the names of classes."""
+"""``glt-lightning completion bash``: prints a script that completes subcommands, options and the names of classes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def run_completion(argv: Sequence[str], prog: str) -> None:
 
 
 def completion_script(options: Mapping[str, Sequence[str]]) -> str:
-    """options: of each subcommand."""
+    """Returns the script. options: options of each subcommand."""
     values = {
         "--trainer.strategy": ["auto", *StrategyRegistry.available_strategies()],
         **{f"--{group}": class_names(group) for group in ("data", "model")},
@@ -77,7 +77,7 @@ def completion_script(options: Mapping[str, Sequence[str]]) -> str:
 
 
 def options_of(page: str) -> list[str]:
-    """The options that a page of help explains."""
+    """Finds the options in a help page."""
     return list(dict.fromkeys(_OPTION.findall(page)))
 
 

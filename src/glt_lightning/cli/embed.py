@@ -1,4 +1,4 @@
-"""``python -m lightning embed``: the outputs of all nodes, computed layer by layer."""
+"""``python -m lightning embed``: writes the outputs of all nodes, computed layer by layer."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class EmbeddingTrainer(Trainer):
 
     @property
     def log_every_n_steps(self) -> int:
-        """At most the batches of an epoch where the user did not choose: Lightning's 50 would log no step of a shorter epoch, and
-        warn of it."""
+        """The interval of logging; by default at most the batches of an epoch. With Lightning's default of 50, no step of a
+        shorter epoch would be logged, and a warning would be shown."""
         if not self.shortens_log_interval or not self._log_interval:  # 0: never
             return self._log_interval
         return int(max(1, min(self._log_interval, self.fit_loop.max_batches)))
@@ -46,11 +46,11 @@ class EmbeddingTrainer(Trainer):
         Args:
             model: The model.
             datamodule: Its data.
-            out: The folder for the Parquet files: a new one, an empty one, or one that has earlier embeddings alone, which these
-                replace when they are complete. Or a URL of fsspec (s3://bucket/emb), which may have other files: they stay.
+            out: The folder for the Parquet files: a new one, an empty one, or one with nothing but earlier embeddings, which
+                these replace when they are complete. Or a URL of fsspec (s3://bucket/emb); other files there stay.
             ckpt_path: The checkpoint to read: a path, or ``best`` or ``last`` for that of the latest fit. None: the weights in
-                memory; the command line takes ``none`` for it, for a module that loads weights of its own.
-            layerwise: How the layers are computed.
+                memory; on the command line ``none``, for a module that loads weights of its own.
+            layerwise: Options of the computation: memory, chunks and precision.
         """
         if not isinstance(datamodule, GLTDataModule):
             raise OptionError(
@@ -67,7 +67,7 @@ _DESCRIPTION = "Prints the nodes whose embeddings are nearest to that of a node,
 
 
 def run_neighbours(argv: Sequence[str], prog: str) -> None:
-    """Runs the subcommand to its end. Raises `GLTError` for what is wrong, SystemExit for help and wrong options."""
+    """Runs the subcommand to its end. Raises `GLTError` for errors, SystemExit for help and wrong options."""
     parser = OneLineParser(prog=prog, description=_DESCRIPTION)
     parser.add_argument("folder", type=str, help="The folder that embed wrote.")
     parser.add_argument(

@@ -78,7 +78,7 @@ def run_launch(argv: Sequence[str], prog: str) -> None:
 
 
 def _with_files(argv: Sequence[str]) -> list[str]:
-    """The arguments, with the contents of launch files in place of their paths, and with hosts that are mere names."""
+    """Replaces paths of launch files in the arguments by their contents, and names of hosts by mappings."""
     given, out = iter(argv), []
     for arg in given:
         name, equals, value = arg.partition("=")
@@ -112,7 +112,7 @@ def _run(config: LaunchConfig, run: str, flags: Mapping[str, bool]) -> int:
 
 
 def _show(config: LaunchConfig, run: str) -> None:
-    """What would be done on each host."""
+    """Prints the processes of each host, for ``--dry_run``."""
     for machine in here(config):
         plan = server_process(config, machine) if machine.is_server else trainer_process(config, machine, run)
         print(f"{machine.name}:")
@@ -130,9 +130,9 @@ _SUBMIT_S = 120.0
 
 
 def write_job(config: LaunchConfig, run: str, flags: Mapping[str, bool]) -> int:
-    """Writes what SLURM or Kubernetes is given, and says what to do with it. Returns a status.
+    """Writes the job file for SLURM or Kubernetes, and prints the commands to use it. Returns an exit status.
 
-    run: folder of the run.  flags: ``dry_run`` prints it instead, ``submit`` hands it to sbatch.
+    run: folder of the run.  flags: ``dry_run`` prints the file instead, ``submit`` passes it to sbatch.
     Raises `OptionError` for what the engine cannot do, `LaunchError` if the job cannot be submitted.
     """
     is_slurm = config.engine == "slurm"

@@ -1,4 +1,4 @@
-"""What the data module knows of the graph, given to the arguments of a model that has them."""
+"""Links from facts that the data module knows about the graph to the arguments of a model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _OF_LABELS = ("label_facts", "out_channels")
 
 
 def link_graph(cli: LightningCLI, parser: LightningArgumentParser) -> None:
-    """Links data and model; a model class that the program chooses itself only where it takes the argument."""
+    """Links attributes of the data module to arguments of the model. If the program fixes the model class, only to arguments that
+    this takes."""
     for source, target in _LINKS.items():
         if cli.subclass_mode_model:
             parser.link_arguments(f"data.{source}", f"model.init_args.{target}", apply_on="instantiate")
@@ -36,9 +37,9 @@ def link_graph(cli: LightningCLI, parser: LightningArgumentParser) -> None:
 
 
 def give_taken_links(cli: LightningCLI, model: Any) -> None:
-    """Makes the model remember as hyperparameters only the links that its class takes.
+    """Has the model save only those links as hyperparameters that its class takes.
 
-    model: its part of the configuration, which has the hyperparameters of a checkpoint that is read.
+    model: the model's part of the configuration, with the hyperparameters of a checkpoint that is read.
     """
     remembered: dict[str, Any] = {}
     if model is not None:
@@ -53,10 +54,11 @@ def give_taken_links(cli: LightningCLI, model: Any) -> None:
 
 
 class _TakenLinks(_InstantiatorFn):
-    """Lightning writes every link into the hyperparameters of a module, also those that its class has no parameter for. A
-    checkpoint with these cannot be loaded again: its hyperparameters are the arguments of the class.
+    """Instantiates a module with only those links that its class takes. Lightning saves every link as a hyperparameter, also
+    those without a parameter of the class. A checkpoint with these cannot be loaded again: its hyperparameters are the arguments
+    of the class.
 
-    remembered: what a checkpoint says of labels. It counts where the data has none: these are nodes to predict.
+    remembered: arguments about labels from a checkpoint. They are used if the data has no labels, as for nodes to predict.
     """
 
     remembered: Mapping[str, Any] = MappingProxyType({})

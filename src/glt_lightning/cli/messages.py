@@ -1,4 +1,4 @@
-"""Errors of the command line in one line instead of a page."""
+"""Errors of the command line, shortened from a page to one line."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ _OTHER_WORDS = {"train": "fit", "eval": "validate", "evaluate": "validate", "sta
 
 
 class OneLineParser(LightningArgumentParser):
-    """Says what is wrong in one line, without the usage of two hundred options. Takes no abbreviated options: one that is new in
-    another release would change what they mean."""
+    """A parser that reports an error in one line, without the usage of two hundred options. It accepts no abbreviated options: an
+    option that a later release adds would change their meaning."""
 
     _file = ""  # the configuration that is being read
 
@@ -64,9 +64,9 @@ class OneLineParser(LightningArgumentParser):
         ] = {}  # all configurations: path -> text; jsonargparse changes the folder while it reads one
 
     def _place(self, reason: str) -> str:
-        """``run.yaml, line 3: `` for an error in a configuration; empty for one in the words of the command."""
+        """The place of an error in a configuration, such as ``run.yaml, line 3: ``; empty for one in the arguments."""
         parsers = [] if self._subcommands_action is None else [*self._subcommands_action.choices.values()]
-        stray = _STRAY.search(reason)  # is found when all files were read
+        stray = _STRAY.search(reason)  # unknown options are reported after all files were read, so any may have it
         files: dict[str, str] = {}
         for each in [self] if self._file else parsers if stray else []:
             files |= each._read
@@ -78,7 +78,7 @@ class OneLineParser(LightningArgumentParser):
         return f"{self._file}: " if self._file else ""
 
     def parse_path(self, path: Any, *args: Any, **kwargs: Any) -> Any:
-        """As jsonargparse's, with the file and the line in errors."""
+        """Parses a file as jsonargparse does, with the file and the line in errors."""
         if not os.path.isfile(path):  # a pipe can be read once
             return super().parse_path(path, *args, **kwargs)
         self._file = str(path)
@@ -119,7 +119,8 @@ class OneLineParser(LightningArgumentParser):
 
 
 def without_removed_options(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration without options of an earlier release that have their defaults there. Raises `OptionError` for others."""
+    """Drops options of earlier releases that have their old defaults from a configuration. Raises `OptionError` for those with
+    other values."""
     kept = dict(config)
     for key, value in config.items():
         if not isinstance(value, Mapping):
@@ -143,8 +144,8 @@ def _of_data(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _LeafOverrides(ActionTypeHint):
-    """An option whose value may be a mapping of mappings: ``--data.dataset.nodes.movie.path X`` changes this one leaf of it.
-    jsonargparse itself replaces everything below ``nodes``, and makes the number 7 of a column that is called 007."""
+    """The action of an option whose value may be a mapping of mappings: ``--data.dataset.nodes.movie.path X`` changes only this
+    leaf. jsonargparse itself replaces everything below ``nodes``, and reads the name of a column 007 as the number 7."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if args:
@@ -161,7 +162,7 @@ class _LeafOverrides(ActionTypeHint):
 
 
 def _with_leaf(present: Any, keys: list[str], value: Any, where: str) -> dict[str, Any]:
-    """A copy of a mapping with one leaf set. Raises TypeError where something else than a mapping is in the way."""
+    """Returns a copy of a mapping with one leaf set. Raises TypeError if a value on the way to it is no mapping."""
     if present is None:
         present = {}
     if not isinstance(present, dict):
@@ -171,7 +172,7 @@ def _with_leaf(present: Any, keys: list[str], value: Any, where: str) -> dict[st
 
 
 def _is_text(kind: Any, name: str, keys: Sequence[str]) -> bool:
-    """Tells whether the leaf of an option of this type is text, or is text in the description of tables."""
+    """Tells whether a leaf of an option is text, by the type of the option or by the fields of table descriptions."""
     if name == "dataset" and is_text(keys):
         return True
     kinds = {kind}
@@ -186,7 +187,7 @@ def _alternatives(kinds: Iterable[Any]) -> set[Any]:
 
 
 def _value(text: str, texts: bool) -> Any:
-    """What a word of the command line says in YAML. texts: all of it but null is text as it is typed, such as 007 and on."""
+    """Parses a word of the command line as YAML. texts: everything but null is text, such as 007 and ``on``."""
     try:
         found = yaml.safe_load(text)
         return yaml.load(text, yaml.BaseLoader) if texts and found is not None else found  # makes text alone
@@ -195,14 +196,14 @@ def _value(text: str, texts: bool) -> Any:
 
 
 def _keys_of(dotted: str, present: dict[str, Any]) -> list[str]:
-    """The keys of a dotted path; a key of the mapping may have dots itself."""
+    """Splits a dotted path into keys; a key of the mapping may contain dots itself."""
     known = [str(key) for key in present if f"{dotted}.".startswith(f"{key}.")]
     first = max(known, key=len, default=dotted.partition(".")[0])
     return [first, *filter(None, dotted[len(first) + 1 :].split("."))]
 
 
 def one_line(message: str) -> str:
-    """The part of a message of jsonargparse that names the key and what is wrong with it."""
+    """Extracts from a message of jsonargparse the key and the fault."""
     keys = _KEY.findall(message)
     lines = [line.strip().lstrip("- ") for line in _KEY.sub("", message).splitlines()]
     reason = "; ".join(dict.fromkeys(line for line in lines if line and not _NOISE.search(line)))
@@ -233,7 +234,7 @@ def _subcommands(parser: LightningArgumentParser) -> list[str]:
 
 
 def misfit(message: str) -> str:
-    """One line from torch's error about a checkpoint of another model, to follow the path."""
+    """Shortens torch's error about a checkpoint of another model to one line, which follows the path."""
     lines = [line.strip() for line in message.splitlines()[1:] if line.strip()]
     first = re.sub(r"torch\.Size\((\[.*?\])\)", r"\1", lines[0]).rstrip(".")
     more = f", and {len(lines) - 1} more" if len(lines) > 1 else ""
@@ -244,7 +245,7 @@ def misfit(message: str) -> str:
 
 
 def did_you_mean(message: str, options: Iterable[str]) -> str:
-    """A hint at the nearest option, or nothing."""
+    """A hint at the nearest option; empty if none is near."""
     if argument := re.search(r"unrecognized arguments: (--[\w.]+)", message):
         word, known = argument.group(1), list(options)
     elif option := re.search(r"Option '(\w+)' is not accepted", message):
@@ -256,7 +257,7 @@ def did_you_mean(message: str, options: Iterable[str]) -> str:
 
 
 def _parameters(message: str) -> list[str]:
-    """Arguments of the class that a message is about."""
+    """Names of the arguments of the class that a message is about; empty if it is about none."""
     found = _CLASS.search(message)
     if found is None:
         return []
@@ -265,6 +266,6 @@ def _parameters(message: str) -> list[str]:
 
 
 def _help(message: str) -> str:
-    """The flag that shows the options in question."""
+    """The flag that shows help for the options that a message is about."""
     keys, kind = _KEY.findall(message), _CLASS.search(message)
     return f"--{keys[0]}.help {kind.group(1).rpartition('.')[2]}" if keys and kind else "--help"

@@ -43,7 +43,7 @@ _OF_CONFIG = ""  # --verify without a folder
 
 
 def run_partition(argv: Sequence[str], prog: str) -> None:
-    """Runs the subcommand to its end. Raises `GLTError` for what is wrong, SystemExit for help and wrong options."""
+    """Runs the subcommand to its end. Raises `GLTError` for errors, SystemExit for help and wrong options."""
     if "--from" in argv:
         run_convert(argv, prog)
         return
@@ -151,7 +151,7 @@ def _partition(data: GLTDataModule, config: Namespace) -> None:
 
 
 def _batches_of(data: GLTDataModule, config: Namespace) -> TrafficOptions:
-    """The batches that training with this data module makes."""
+    """The options of the batches that training with this data module makes, for the report."""
     sampling, links = data.sampling, {}
     if data.links is not None:
         exclude = data.links.by_type[0].exclude_target_edges["train"]
@@ -185,14 +185,14 @@ def _batches_of(data: GLTDataModule, config: Namespace) -> TrafficOptions:
 
 
 def part_numbers(text: str) -> list[int]:
-    """``0,2`` as numbers. Raises `OptionError`."""
+    """Parses numbers of parts such as ``0,2``. Raises `OptionError` for any other text."""
     if re.fullmatch(r"\d+(,\d+)*", text) is None:
         raise OptionError(f"--parts: expected numbers of parts such as 0,2, got {text!r}.")
     return [int(number) for number in text.split(",")]
 
 
 def assign_only(data: GLTDataModule, file: Path) -> None:
-    """Assigns nodes to parts, saves that and says how many nodes each part gets."""
+    """Assigns nodes to parts, saves the assignment, and prints the number of nodes of each part."""
     options = data.partition.assuming(data.fanouts_of_edges, data.batch_size)
     sizes = assign_graph(_source(data), file, options, undirected=data.undirected)
     print(f"assigned: {file}")
@@ -202,7 +202,7 @@ def assign_only(data: GLTDataModule, file: Path) -> None:
 
 
 def write_parts(data: GLTDataModule, parts: list[int]) -> None:
-    """Writes some parts and says which are missing."""
+    """Writes some parts, and prints which ones are still missing."""
     source = _source(data)
     folder = partition_dir(data.root, source, data.partition, data.undirected, data.normalize)
     manifest = partition_parts(
@@ -235,7 +235,7 @@ _CONVERT_DESCRIPTION = (
 
 
 def run_convert(argv: Sequence[str], prog: str) -> None:
-    """Raises `GLTError` for what is wrong, SystemExit for help and wrong options."""
+    """Runs the subcommand to its end. Raises `GLTError` for errors, SystemExit for help and wrong options."""
     config = _convert_parser(prog).parse_args(list(argv))
     kind, folder = config["from"]
     if kind not in KINDS:

@@ -25,11 +25,11 @@ _MOST_NAMED = 3
 
 
 class RunConfig(SaveConfigCallback):
-    """Keeps the configuration of a run also in its checkpoints. The file beside them may be another command's."""
+    """Saves the configuration of a run in its checkpoints, too: the file beside them may be that of another command."""
 
     @cached_property
     def text(self) -> str:
-        """The configuration as YAML. Made once, as it takes 0.14 s of CPU time and each epoch saves two checkpoints."""
+        """The configuration as YAML. Cached, as it takes 0.14 s of CPU time and each epoch saves two checkpoints."""
         return str(self.parser.dump(self.config, skip_none=False))
 
     @cached_property
@@ -38,7 +38,7 @@ class RunConfig(SaveConfigCallback):
         return {name: config.get(name) for name in ("model", "data", "cluster")}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Raises `WriteError` if the file cannot be written, and leaves no truncated one."""
+        """Writes the configuration beside the run. Raises `WriteError` if that fails, and leaves no truncated file."""
         try:
             super().setup(trainer, pl_module, stage)
         except (OSError, PathError) as error:
@@ -57,15 +57,15 @@ class RunConfig(SaveConfigCallback):
 
 @dataclass(frozen=True)
 class PastRun:
-    """A checkpoint, and how the configuration of its run differs from the present one. differences: of the model."""
+    """A checkpoint, and the differences of its run's model options from the present ones, as text."""
 
     path: Path
     differences: tuple[str, ...] = ()
 
 
 def find_past_run(word: str, root: str | Path, config: Mapping[str, Any]) -> PastRun:
-    """The ``best`` (or ``last``: word) checkpoint of the newest run of this configuration below a ``default_root_dir``, else
-    of the newest whose model has other options. Raises `OptionError` if each is of another graph or another model."""
+    """Finds the ``best`` or ``last`` checkpoint (``word``) of the newest run of this configuration below a ``default_root_dir``,
+    else of the newest run whose model has other options. Raises `OptionError` if all are of another graph or model class."""
     different: list[PastRun] = []
     newest: Path | None = None
     for path in recorded_checkpoints(word, root, config):
@@ -93,8 +93,8 @@ def find_past_run(word: str, root: str | Path, config: Mapping[str, Any]) -> Pas
 
 
 def past_run_at(path: str, config: Mapping[str, Any]) -> PastRun:
-    """The checkpoint of a path that a user gives. Its graph may be another one, as when a model predicts for new nodes. Raises
-    `OptionError` if it is of another model, whose options and weights would take the place of the given one's."""
+    """Reads the checkpoint of a path that a user gives. It may be of another graph, as when a model predicts for new nodes.
+    Raises `OptionError` if it is of another model class, whose options and weights would replace those of the given one."""
     found, now = _read(Path(path)), _model(config)
     if not isinstance(found, Mapping):
         return PastRun(Path(path))
@@ -114,7 +114,7 @@ def past_run_at(path: str, config: Mapping[str, Any]) -> PastRun:
 
 
 def hyperparameters_of(path: str) -> dict[str, Any]:
-    """The arguments of the checkpoint's model, as far as the module has kept them (`save_hyperparameters`)."""
+    """Reads the arguments of the checkpoint's model, as far as the module has saved them (`save_hyperparameters`)."""
     try:
         found = torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:  # any of a dozen
@@ -125,15 +125,15 @@ def hyperparameters_of(path: str) -> dict[str, Any]:
 
 
 def recorded_checkpoints(word: str, root: str | Path, config: Mapping[str, Any]) -> Iterator[Path]:
-    """What the runs below a ``default_root_dir`` call their ``best`` or ``last`` checkpoint, newest run first: a
-    `ModelCheckpoint` names its files as the user likes, and each checkpoint has what they were when it was saved.
+    """Yields the ``best`` or ``last`` checkpoints of the runs below a ``default_root_dir``, newest run first. They are not found
+    by name, which the user may choose, but by the state of `ModelCheckpoint` in each checkpoint, which has both paths.
 
-    config: its callbacks may keep checkpoints in other folders (``dirpath``).
+    config: the configuration, whose callbacks may save checkpoints in other folders (``dirpath``).
     """
     folders = [Path(root) / "checkpoints", *(Path(each) for each in _found_in(root, "*/*/checkpoints"))]
     given = _checkpoint_callbacks(config)
     folders += [Path(each["dirpath"]) for each in given if isinstance(each.get("dirpath"), str)]
-    # A name may have folders, as of a metric val/acc. No tree is searched: dirpath may be a home folder.
+    # A name may have folders, as with a metric val/acc. Only so deep, not whole trees: dirpath may be a home directory
     deep = max([1, *(str(each.get("filename")).count("/") for each in given)])
     names = [f"{'*/' * depth}*.ckpt" for depth in range(deep + 1)]
     paths = {Path(each) for folder in folders for name in names for each in _found_in(folder, name)}
@@ -147,12 +147,12 @@ def recorded_checkpoints(word: str, root: str | Path, config: Mapping[str, Any])
 
 
 def _found_in(folder: str | Path, pattern: str) -> list[str]:
-    """The paths of a pattern below a folder. Folders that are gone meanwhile, or closed to this user, have none."""
+    """Finds the paths of a pattern below a folder; none in a folder that was removed meanwhile or cannot be read."""
     return glob.glob(os.path.join(glob.escape(str(folder)), pattern), include_hidden=True)
 
 
 def _mtime(path: Path) -> int | None:
-    """None for a file that is gone: other runs replace and remove their checkpoints."""
+    """The modification time in ns; None for a removed file, as other runs replace and remove their checkpoints."""
     try:
         return path.stat().st_mtime_ns
     except OSError:
@@ -160,13 +160,14 @@ def _mtime(path: Path) -> int | None:
 
 
 def _checkpoint_callbacks(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The arguments of the callbacks of a configuration, among which are those of its `ModelCheckpoint`."""
+    """The arguments of all callbacks of a configuration, its `ModelCheckpoint` included."""
     callbacks = (config.get("trainer") or {}).get("callbacks") or []
     return [each.get("init_args") or {} for each in (callbacks if isinstance(callbacks, list) else [callbacks])]
 
 
 def _recorded(word: str, checkpoint: Path) -> Path | None:
-    """The best or last checkpoint of a run as one of its checkpoints knows it; one that knows nothing of it goes by its name."""
+    """The best or last checkpoint of a run according to the state in one of its checkpoints; without such a state, by the name
+    of the file. None if it does not exist."""
     read = _read(checkpoint)
     states = read.get("callbacks") if isinstance(read, Mapping) else None
     state = chosen_state(word, states.values() if isinstance(states, Mapping) else [])
@@ -174,7 +175,7 @@ def _recorded(word: str, checkpoint: Path) -> Path | None:
         return checkpoint if checkpoint.stem == word else None
     path, folder = Path(state[f"{word}_model_path"]), Path(state.get("dirpath") or "")
     if path.is_relative_to(folder):
-        # The run's folder may have been moved since: the other one is beside this one.
+        # The run's folder may have been moved since: then the path is relative to this checkpoint's folder
         own = next((each for each in checkpoint.parents if each.name == folder.name), checkpoint.parent)
         if os.path.exists(own / path.relative_to(folder)):
             return own / path.relative_to(folder)
@@ -182,15 +183,15 @@ def _recorded(word: str, checkpoint: Path) -> Path | None:
 
 
 def chosen_state(word: str, states: Iterable[Any]) -> Mapping[str, Any] | None:
-    """That of the `ModelCheckpoint` whose best (or last) counts: the first that compares a metric, else the first."""
+    """Chooses the state of a `ModelCheckpoint` for ``best`` or ``last``: the first one that compares a metric, else the first."""
     key = f"{word}_model_path"
     found = [each for each in states if isinstance(each, Mapping) and each.get(key)]
     return next((each for each in found if each.get("best_model_score") is not None), found[0] if found else None)
 
 
 def nothing_left(path: Any, trainer: Trainer) -> str:
-    """Why a fit from this checkpoint would end before its first step, and what to do; empty where it would not, or where the
-    file does not say."""
+    """The message for a fit from a checkpoint that would end before its first step; empty if it would not, or if the checkpoint
+    lacks the numbers."""
     found = _read(Path(str(path)))
     try:
         set_position(found["loops"]["fit_loop"])  # an epoch that max_steps ended early is not over
@@ -219,7 +220,8 @@ def _read(checkpoint: Path) -> Any:
 
 
 def _config_of(checkpoint: Path) -> Mapping[str, Any] | None:
-    """The configuration of its run; of earlier releases the one in the folder of the run. None if there is none."""
+    """The configuration of a checkpoint's run; for a checkpoint of an earlier release, that in the run's folder. None without
+    one."""
     read = _read(checkpoint)
     found = read.get(_KEY) if isinstance(read, Mapping) else None
     if found is None:
@@ -232,7 +234,7 @@ def _config_of(checkpoint: Path) -> Mapping[str, Any] | None:
 
 
 def _of_another(past: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """How the graph or the kind of model differs; empty if they are the same."""
+    """Describes how the graph or the class of the model differs; empty if they are the same."""
     then_model, now_model = _model(past).get("class_path"), _model(now).get("class_path")
     if then_model != now_model:
         return f"model {then_model} (here {now_model})"
@@ -245,7 +247,7 @@ def _model(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _class_and_arguments(part: Mapping[str, Any]) -> dict[str, Any]:
-    """A LightningCLI whose program chooses the class has the arguments without it."""
+    """Normalises a part of a configuration. A LightningCLI with a fixed class has the arguments without ``class_path``."""
     if "class_path" not in part:
         return {"class_path": None, **part}
     return {"class_path": part["class_path"], **(part.get("init_args") or {})}
@@ -263,7 +265,7 @@ def _graph(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _differences(past: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """``name then (here now)`` of what both have and is different. An option of another release is in one alone."""
+    """Texts ``name then (here now)`` for options that differ. Options that only one has, as of another release, are ignored."""
     names = [name for name in past if name in now and past[name] != now[name]]
     texts = [f"{name} {_short(past[name])} (here {_short(now[name])})" for name in names[:_MOST_NAMED]]
     return texts + ([f"{len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else [])

@@ -19,7 +19,7 @@ _DESCRIPTION = (
 
 
 def run_pull(argv: Sequence[str], prog: str) -> None:
-    """Runs the subcommand to its end. Raises `GLTError` for what is wrong, SystemExit for help and wrong options."""
+    """Runs the subcommand to its end. Raises `GLTError` for errors, SystemExit for help and wrong options."""
     parser = OneLineParser(prog=prog, description=_DESCRIPTION)
     parser.add_argument("url", type=str, help="A folder, or a URL of fsspec such as s3://bucket/parts.")
     parser.add_argument("folder", type=str, help="The folder of the copy.")

@@ -1,4 +1,4 @@
-"""``python -m lightning report``: what a finished partition holds, and what training on it will cost."""
+"""``python -m lightning report``: prints the contents of a finished partition and the traffic to expect in training."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DESCRIPTION = (
 
 
 def run_report(argv: Sequence[str], prog: str) -> None:
-    """Runs the subcommand to its end. Raises `GLTError` for what is wrong, SystemExit for help and wrong options."""
+    """Runs the subcommand to its end. Raises `GLTError` for errors, SystemExit for help and wrong options."""
     parser = OneLineParser(prog=prog, description=_DESCRIPTION)
     parser.add_argument("folder", type=str, help="Folder of a finished partition.")
     parser.add_argument(
@@ -76,7 +76,7 @@ def run_report(argv: Sequence[str], prog: str) -> None:
 
 
 def add_report_arguments(parser: OneLineParser) -> None:
-    """What to predict and how to show it, wherever a report is shown."""
+    """Adds the options of a report, for all subcommands that print one."""
     parser.add_argument(
         "--batches", type=int, default=_OPTIONS.batches, help="Number of batches to sample from each part."
     )
@@ -100,7 +100,7 @@ def show_report(folder: Path, options: TrafficOptions, shown: Namespace) -> None
 
 
 def page_path(given: str | None, folder: Path) -> Path | None:
-    """Where ``--html`` writes. Raises `OptionError` for a place that cannot be."""
+    """The path that ``--html`` writes to; None without it. Raises `OptionError` for a path that cannot be written."""
     if given is None:
         return None
     page = Path(given)

@@ -1,4 +1,4 @@
-"""The folder of a run, and the last lines of a command: where its outputs are, and what they are; how to continue."""
+"""The folder of a run, and the last lines that a command prints: its outputs, their folder, and how to continue."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ INTERRUPTED = 130  # exit status, as a shell has it
 
 
 def run_line(trainer: Trainer, subcommand: str, checkpoint: str | None = None) -> str:
-    """``run: lightning_logs/version_3: best val_acc 0.8218; checkpoints/best.ckpt, metrics.csv, config.yaml``. On rank 0.
+    """The last line of a command, on rank 0, such as
+    ``run: lightning_logs/version_3: best val_acc 0.8218; checkpoints/best.ckpt, metrics.csv, config.yaml``.
 
-    checkpoint: that the command read, if it did.
+    checkpoint: path of the checkpoint that the command read, or None.
     """
     folder = run_folder(trainer)
     files = [name for name in _FILES if (folder / name).exists()]
@@ -52,9 +53,9 @@ def run_line(trainer: Trainer, subcommand: str, checkpoint: str | None = None) -
 
 @contextmanager
 def reserved_folders(trainer: Trainer) -> Iterator[None]:
-    """The folders that the loggers of a run number themselves, made on rank 0 before the run begins. Lightning takes the next
-    free number, and makes the folder once the data is prepared: runs that begin meanwhile would share it. One that is empty
-    at the end is removed.
+    """Makes, on rank 0, the folders that the loggers of a run number themselves, before the run begins. Lightning takes the next
+    free number, but makes the folder only when the data is prepared: runs that begin meanwhile would share it. Folders that are
+    empty at the end are removed.
 
     Raises `WriteError` if a folder cannot be made.
     """
@@ -92,7 +93,7 @@ def _reserve(logger: CSVLogger | TensorBoardLogger) -> Path:
 
 @contextmanager
 def end_said(trainer: Trainer, subcommand: str, checkpoint: str | None) -> Iterator[None]:
-    """Says after SIGTERM or Ctrl-C that the command is not complete, and gives the process the status of a shell."""
+    """Prints after SIGTERM or Ctrl-C that the command is not complete, and sets the exit status that shells use."""
     try:
         yield
     except SystemExit as error:
@@ -129,14 +130,14 @@ def _chosen(word: str, trainer: Trainer) -> Mapping[str, Any] | None:
 
 
 def run_folder(trainer: Trainer) -> Path:
-    """As ``trainer.log_dir``, without its collective call."""
+    """The folder ``trainer.log_dir``, found without its collective call, which one rank alone must not make."""
     logger = trainer.logger
     folder = None if logger is None else getattr(logger, "log_dir", None) or logger.save_dir
     return Path(folder or trainer.default_root_dir)
 
 
 def _best(trainer: Trainer, folder: Path) -> tuple[list[str], list[str]]:
-    """(the best metric, the checkpoint that has it)."""
+    """Returns the texts of the best metric and of its checkpoint, in lists that are empty without one."""
     checkpoint = _chosen("best", trainer)
     if checkpoint is None:
         return [], []
@@ -147,12 +148,12 @@ def _best(trainer: Trainer, folder: Path) -> tuple[list[str], list[str]]:
 
 
 def _shown(path: Path) -> str:
-    """Relative to the current folder where it is below that."""
+    """Writes a path; relative to the current folder if it is below that."""
     path = path.absolute()
     return str(path.relative_to(os.getcwd())) if path.is_relative_to(os.getcwd()) and path != Path.cwd() else str(path)
 
 
-# Lines of dependencies that a user of the command line can do nothing about.
+# Log lines and warnings of dependencies about which a user of the command line can do nothing.
 
 
 _LIGHTNING = "lightning.pytorch.utilities.rank_zero"
@@ -175,7 +176,7 @@ _WARNINGS = (
 
 @contextmanager
 def without_noise() -> Iterator[None]:
-    """Leaves out these lines and warnings in its block, and nothing else."""
+    """Suppresses the lines and warnings listed above within a ``with`` block."""
     log = logging.getLogger(_LIGHTNING)
     log.addFilter(_is_wanted)
     try:
@@ -194,7 +195,7 @@ def _is_wanted(record: logging.LogRecord) -> bool:
     return not message.startswith(_LINES) and _BANNER_OF_ONE not in message
 
 
-# Ctrl-C and SIGTERM in the subcommands that write files, and in those that serve until they are told to end.
+# Ctrl-C and SIGTERM in the subcommands that write files, and in those that serve until a signal.
 
 
 _INTERRUPTED = 130  # exit status, as a shell has it
@@ -205,7 +206,7 @@ _STEP_S = 0.2  # how often the main thread wakes to run a signal's handler: the 
 
 @contextmanager
 def interruptible(state: str) -> Iterator[None]:
-    """Ctrl-C and SIGTERM unwind the block once, so that it cleans up, and end the process with one line."""
+    """Has Ctrl-C and SIGTERM unwind a ``with`` block once, so that it cleans up, and then end the process with one line."""
 
     def unwind(number: int, _frame: Any) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):
@@ -223,8 +224,8 @@ def interruptible(state: str) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class Told:
-    """SIGTERM and SIGINT, in its block: what waits for them returns; before that, they end the process in order."""
+class EndSignals:
+    """Waits for SIGTERM or SIGINT, in a ``with`` block. Before `wait` is called, these signals end the process in order."""
 
     _NUMBERS = (signal.SIGTERM, signal.SIGINT)
 
@@ -232,11 +233,12 @@ class Told:
         self._event, self._waited_for = threading.Event(), False
 
     def wait(self, announce: Callable[[], object] = lambda: None) -> None:
-        """announce: tells others that they may send a signal now; it is called when one would no longer end the process."""
+        """Returns after a signal. announce: called once a signal no longer ends the process, to tell others that they may send
+        one."""
         self._waited_for = True
         announce()
-        # In steps: the kernel may give a signal to any thread, which does so for one that follows SIGCONT at once. Python
-        # runs our handler in the main thread alone, once that wakes; waiting without end, it would never.
+        # In steps: the kernel may deliver a signal to any thread, as it does with one right after SIGCONT. Python runs the
+        # handler in the main thread only, when that wakes up, which in a wait without a timeout it never would.
         while not self._event.wait(_STEP_S):
             continue
 

@@ -24,7 +24,7 @@ from glt_lightning.base import (
 )
 from glt_lightning.cli.command_line import keep_groups
 from glt_lightning.cli.messages import OneLineParser
-from glt_lightning.cli.run_line import Told
+from glt_lightning.cli.run_line import EndSignals
 from glt_lightning.graph import MANIFEST, LocalPartition
 from glt_lightning.lightning import GLTDataModule
 from glt_lightning.workers import HostedServer, ServerPlan, ask_status, server_gpus
@@ -45,7 +45,7 @@ _ANYWHERE = "127.0.0.1:0"
 
 
 def run_serve(argv: Sequence[str], prog: str) -> None:
-    """Runs the subcommand to its end. Raises `GLTError` for what is wrong, SystemExit for help and wrong options."""
+    """Runs the subcommand to its end. Raises `GLTError` for errors, SystemExit for help and wrong options."""
     parser = _parser(prog)
     config = parser.parse_args(keep_groups(argv, _READ))
     cluster: ClusterOptions = parser.instantiate_classes(Namespace(cluster=config.cluster)).cluster
@@ -94,7 +94,7 @@ def _parser(prog: str) -> OneLineParser:
 
 
 def _plan_of(config: Namespace, cluster: ServingOptions) -> ServerPlan:
-    """What to serve, without the folder."""
+    """The plan of the server, without the folder of the partition."""
     rank, servers = config.server.rank, cluster.servers
     if not 0 <= rank < max(1, len(servers)):
         known = f"cluster.servers has {len(servers)} addresses" if servers else "cluster.servers is empty"
@@ -117,7 +117,7 @@ def _parse_parts(given: str | int | list[int] | None) -> tuple[int, ...] | None:
 
 
 def _serve(data: GLTDataModule, plan: ServerPlan) -> None:
-    with Told() as told:
+    with EndSignals() as signals:
         _prepare(data, plan)
         folder = str(data.partition_dir.resolve())
         gpus = server_gpus(folder, data.sampling, data.cache)
@@ -125,13 +125,14 @@ def _serve(data: GLTDataModule, plan: ServerPlan) -> None:
             replace(plan, directory=folder, cache=data.cache, gpus=gpus, picker=data.sampling.draw.picker)
         )
         try:
-            told.wait(lambda: print(_announcement(plan, server), flush=True))
+            signals.wait(lambda: print(_announcement(plan, server), flush=True))
         finally:
             server.close()
 
 
 def _prepare(data: GLTDataModule, plan: ServerPlan) -> None:
-    """Partitions the graph on the host of server 0. Servers on that host wait for it; those on others need it complete."""
+    """Partitions the graph on the host of server 0. Servers on that host wait for it. Raises `PartitionError` on other hosts if
+    the folder has no partition."""
     servers = plan.cluster.servers
     if (data.partition_dir / MANIFEST).is_file() or plan.rank == 0 or _same_host(servers[0], servers[plan.rank]):
         data.prepare_data()
@@ -193,7 +194,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def status_table(status: Mapping[str, Any]) -> str:
-    """Lines about the server, its samplers and its memory, and a table of its clients."""
+    """Writes lines about the server, its samplers and its memory, and a table of its clients."""
     samplers, memory = status["samplers"], status["memory"]
     pids = ", ".join(map(str, samplers["pids"]))
     lines = [

@@ -33,7 +33,7 @@ from glt_lightning.models import GraphSAGE, LinkPredictor, NodePredictor
 
 @dataclass(frozen=True)
 class Tool:
-    """help: one line.  run: takes the arguments, and how the program is called with the subcommand."""
+    """A subcommand. help: one line.  run: called with the arguments and the program's name with the subcommand."""
 
     help: str
     run: Callable[[Sequence[str], str], None]
@@ -103,7 +103,7 @@ TOOLS = {name: Tool(help, _RUN[name]) for name, help in base.TOOLS.items()}
 
 
 def list_tools(parser: LightningArgumentParser) -> None:
-    """Puts them into the help of the program, and into the error of a wrong subcommand. They have their own parsers."""
+    """Adds these subcommands to the help of the program and to the error for a wrong subcommand. They have their own parsers."""
     action = parser._subcommands_action
     assert action is not None
     for each in action._choices_actions:
@@ -129,7 +129,7 @@ _OWN = {"data": "my_module.MyDataModule", "model": "my_module.MyModel"}
 
 
 def asked_for_classes(argv: Sequence[str]) -> str | None:
-    """The group, ``data`` or ``model``, whose help is asked for without a class."""
+    """The group, ``data`` or ``model``, whose help the arguments ask for without a class; None if they do not."""
     for number, arg in enumerate(argv):
         group = arg.removeprefix("--").removesuffix(".help")
         if group in _BASES and arg == f"--{group}.help":
@@ -140,7 +140,7 @@ def asked_for_classes(argv: Sequence[str]) -> str | None:
 
 
 def ready_classes(group: str, command: str) -> str:
-    """A page about the classes of a group. command: such as ``python -m lightning fit``."""
+    """Writes a help page about the classes of a group. command: such as ``python -m lightning fit``."""
     found = _READY[group]
     width = max(len(kind.__name__) for kind in found)
     lines = [f"  {kind.__name__:<{width}}  {_first_line(kind)}" for kind in found]
@@ -165,7 +165,7 @@ def _first_line(kind: type) -> str:
     return (inspect.getdoc(kind) or "").partition("\n")[0]
 
 
-# What the command line does about the strategy, beyond what Lightning does.
+# Handling of the strategy beyond what Lightning's command line does.
 
 
 def check_strategy(strategy: Any) -> None:
@@ -181,7 +181,8 @@ def check_strategy(strategy: Any) -> None:
 
 
 def cluster_of_data(cluster: Any, strategy: Any) -> Any:
-    """The options for a data module whose graph servers may have; with other strategies it samples what is here."""
+    """The group ``cluster`` for a data module whose graph may be at graph servers; None with other strategies, for which the data
+    module samples the local partition."""
     name = strategy if isinstance(strategy, str) else "" if strategy is None else strategy.class_path
     if name in StrategyRegistry:
         kind: Any = StrategyRegistry[name]["strategy"]
@@ -192,7 +193,7 @@ def cluster_of_data(cluster: Any, strategy: Any) -> Any:
 
 
 def with_cluster(strategy: Any, cluster: ClusterOptions) -> Any:
-    """The strategy with the options of the job's processes; strategies that are not ours have no use for them."""
+    """Sets the group ``cluster`` of a strategy of this package; other strategies are returned unchanged."""
     if isinstance(strategy, str) and strategy in StrategyRegistry and _is_ours(StrategyRegistry[strategy]["strategy"]):
         strategy = StrategyRegistry.get(strategy)
     if isinstance(strategy, GLTStrategy) and strategy.cluster is None:
@@ -201,8 +202,8 @@ def with_cluster(strategy: Any, cluster: ClusterOptions) -> Any:
 
 
 def meet_other_hosts(trainer: Trainer, cluster: ClusterOptions) -> object:
-    """Waits for the other hosts of the job where a strategy of Lightning's would wait inside torch, without a word and deaf to
-    signals. Strategies of ours wait for themselves. Keep what it returns until there is a process group.
+    """Waits for the other hosts of the job. A strategy of Lightning would wait inside torch, where it logs nothing and handles no
+    signals; strategies of this package wait themselves. Keep the returned object until there is a process group.
 
     Raises `PeerError` if a host is missing after ``cluster.deadlines.join_s``, `OptionError` for a strategy without this wait.
     """

@@ -1,10 +1,10 @@
-"""Starts a job on several hosts, watches it and ends it: ``glt-lightning launch``; and writes the files for SLURM and
-Kubernetes.
+"""The job launcher: starts a job on several hosts, watches it and ends it (``glt-lightning launch``), and writes job files
+for SLURM and Kubernetes.
 
-The launcher starts an agent on each host over ssh (``agent.py``) and speaks with it in lines of JSON (``messages.py``).
-An agent starts the processes of its host, sends their log, and ends them all when the connection does, so nothing is
-left behind. ``plan.py`` says which processes run where; ``preflight/`` looks at the hosts before anything starts. On
-each host the ranks are torchrun's (``rank_group.py``).
+The launcher starts an agent on each host over ssh (``agent.py``) and exchanges lines of JSON with it (``messages.py``).
+An agent starts the processes of its host, sends their log, and ends them all when the connection ends, so nothing is
+left behind. ``plan.py`` assigns processes to hosts; ``preflight.py`` checks the hosts before anything starts. On each
+host torchrun starts the ranks (``rank_group.py``).
 
 Names are imported when they are first asked for: an agent needs few of them, and no torch.
 

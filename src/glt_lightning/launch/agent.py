@@ -2,7 +2,7 @@
 
 It runs as ``python -m glt_lightning agent``, takes messages on stdin and answers on stdout (`launch.messages`). When stdin ends,
 or the launcher is silent for too long, it ends what it started: so the end of the launcher, of ssh or of the network ends the
-job. It imports neither numpy nor torch, and has one thread: `children.Child` forks.
+job. It imports neither numpy nor torch, so that it starts fast, and has one thread, as `children.Child` forks.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from glt_lightning.launch.messages import (
 )
 
 _READ = 1 << 16
-_OPEN_FILES = 1 << 16  # that processes may have, where the host allows it: the default of sshd is 1024
-_MOST_WAITING = 1 << 20  # bytes of output that the launcher has not taken; then the processes wait
-_MOST_FAILURE = 1 << 18  # bytes of what a rank writes about its end
-_LONGEST_REASON = 10_000  # characters of it that are passed on
-_STEP_S = 0.1  # between two looks at what has not ended
+_OPEN_FILES = 1 << 16  # limit for processes, if the host allows it: the default of sshd, 1024, is too low for samplers
+_MOST_WAITING = 1 << 20  # bytes that the launcher has not read yet; above it the output of processes is no longer read
+_MOST_FAILURE = 1 << 18  # bytes of a rank's file about its failure
+_LONGEST_REASON = 10_000  # characters of a failure's reason that are sent to the launcher
+_STEP_S = 0.1  # pause between two checks while processes end
 _NOT_FOUND, _NOT_STARTED = 127, 126  # as in shells
 
 
 class Agent:
-    """Reads ``stdin`` and writes ``stdout``, two file descriptors that it owns, until it is told to end.
+    """Serves one launcher over ``stdin`` and ``stdout``, two file descriptors that it owns, until its processes have ended.
 
     clock: seconds, for the deadlines.  wall: seconds since 1970.
     """
@@ -66,8 +66,8 @@ class Agent:
         self._last_message = clock()
         self._stopping: float | None = None
         self._killing = False
-        self._hung_up = False  # whether nobody reads what is written
-        self._mark = os.urandom(8).hex()  # of files that are not complete: hosts may share the folder
+        self._hung_up = False  # True once the launcher does not read any more
+        self._mark = os.urandom(8).hex()  # in the names of incomplete files: agents of hosts may share the folder
         self._incomplete: set[Path] = set()
         self._selector = selectors.DefaultSelector()
         self._wake, self._woken = socket.socketpair()
@@ -82,7 +82,7 @@ class Agent:
         }
 
     def run(self) -> None:
-        """Returns when no process is left."""
+        """Runs the agent until no process is left."""
         adopt_orphans()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _OPEN_FILES)), hard))
@@ -90,6 +90,7 @@ class Agent:
             each.setblocking(False)
         for fd in (self._in, self._out):
             os.set_blocking(fd, False)
+        # a signal writes to the socket, at which `select` returns; without it one between a check and `select` would be missed
         signal.set_wakeup_fd(self._woken.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -106,7 +107,7 @@ class Agent:
             file.unlink(missing_ok=True)
 
     def _step(self) -> None:
-        """What is due besides messages."""
+        """Does what no message asks for: checks for silence, reaps children, kills those that are late, forwards output."""
         if self._stopping is None and self._clock() - self._last_message > self._silence_s:
             self._send("silent", reason=f"the launcher was silent for {self._silence_s:g} s")
             self._hung_up = True
@@ -128,7 +129,7 @@ class Agent:
         return _STEP_S if busy else max(0.0, self._last_message + self._silence_s - self._clock()) + 0.01
 
     def _done(self) -> bool:
-        """Tells whether all has ended and been reported. Those that processes left behind are killed once these have ended."""
+        """Tells whether all processes have ended and been reported. Processes that these left behind are killed here."""
         if self._stopping is None or any(child.status is None for child in self._children.values()):
             return False
         if kill_all(os.getpid()):
@@ -144,13 +145,15 @@ class Agent:
             return
         except OSError:
             data = b""
-        if not data:  # the launcher, ssh or its connection ended
+        if not data:  # the launcher, ssh or the connection has ended
             self._selector.unregister(self._in)
             self._stop()
             return
         self._last_message = self._clock()
         *lines, self._received = (self._received + data).split(b"\n")
-        if len(self._received) > MOST_BYTES:
+        if (
+            len(self._received) > MOST_BYTES
+        ):  # no valid message is as long: `_take` refuses it, and memory stays bounded
             lines, self._received = [*lines, self._received], b""
         for line in lines:
             if line.strip():
@@ -172,7 +175,7 @@ class Agent:
         self._send("beat", sent=message.get("sent"), wall=self._wall(), memory_bytes=available_memory())
 
     def _write(self, message: Mapping[str, Any]) -> None:
-        """A piece of a file. It appears whole: under another name until the last piece."""
+        """Appends a piece to a file. It has another name until the last piece, so that it only appears when it is complete."""
         path = Path(_expanded(message["path"]))
         temporary = path.with_name(f".{path.name}.{self._mark}")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -231,7 +234,7 @@ class Agent:
     # To the launcher
 
     def _forward(self, child: Child) -> None:
-        """Passes on what a child has written, unless the launcher is behind, and its end after that."""
+        """Sends a child's output to the launcher, unless that is behind, and after the output the child's end."""
         while child.open and len(self._waiting) < _MOST_WAITING:
             text = child.read()
             if text is None:
@@ -255,14 +258,15 @@ class Agent:
                 del self._children[child.name]
 
     def _wait_with_reading(self, child: Child) -> None:
-        """Until `_flush` has room again."""
+        """Stops reading a child's pipe until `_flush` has sent enough: the child then waits in its next write."""
         if child.pipe in self._selector.get_map():
             self._selector.unregister(child.pipe)
 
     def _failure_of(self, name: str) -> Any:
-        """What the process wrote about its failure. A user's own code may have written anything there."""
+        """Reads a process's file about its failure; None without a valid one. The file is checked, since user code may have
+        written anything there."""
         with contextlib.suppress(OSError, ValueError, KeyError), contextlib.ExitStack() as stack:
-            # At once also where it is a FIFO; `graph.regular_file` would import numpy.
+            # O_NONBLOCK: opening a FIFO would wait for a writer. `graph.open_regular` does the same, but imports numpy.
             fd = os.open(self._failures.pop(name), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
             stack.callback(os.close, fd)
             if stat.S_ISREG(os.fstat(fd).st_mode):
@@ -283,7 +287,7 @@ class Agent:
                 del self._waiting[: os.write(self._out, self._waiting)]
         except BlockingIOError:
             pass
-        except OSError:  # nobody reads
+        except OSError:  # the launcher has closed its end
             self._hung_up = True
             self._waiting.clear()
             self._stop()
@@ -292,7 +296,7 @@ class Agent:
             self._selector.register(self._out, selectors.EVENT_WRITE, self._flush)
         elif not self._waiting and registered:
             self._selector.unregister(self._out)
-        if len(self._waiting) < _MOST_WAITING // 2:
+        if len(self._waiting) < _MOST_WAITING // 2:  # half, so that reading does not start and stop with each message
             for child in self._children.values():
                 if child.open and child.pipe not in self._selector.get_map():
                     self._selector.register(child.pipe, selectors.EVENT_READ, lambda c=child: self._forward(c))
@@ -304,7 +308,7 @@ class Agent:
 
 
 def available_memory() -> int:
-    """Bytes that processes of this host can take without swapping; 0 where the kernel does not say."""
+    """Bytes that processes of this host can allocate without swapping; 0 if the kernel does not report them."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
@@ -312,7 +316,7 @@ def available_memory() -> int:
 
 
 def _expanded(path: str) -> str:
-    """A path with the home of a user in place of ~. Raises `MessageError` for a user that there is not."""
+    """Expands ~ in a path to a user's home directory. Raises `MessageError` for a user that does not exist."""
     found = os.path.expanduser(path)
     if found.startswith("~"):
         raise MessageError(f"{path}: there is no such user")
@@ -320,7 +324,8 @@ def _expanded(path: str) -> str:
 
 
 def main() -> None:
-    """Runs the agent on this process's stdin and stdout, which nothing else gets hold of."""
+    """Runs the agent on this process's stdin and stdout. Their descriptors 0 and 1 are replaced, so that a stray ``print``, or
+    a child, cannot write between the messages."""
     stdin, stdout = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)

@@ -1,5 +1,5 @@
-"""Jobs that SLURM or Kubernetes starts: their options, `LaunchSlurm` and `LaunchKubernetes`, and the text of their files, which
-`templates/` has. Words of commands are quoted here, with variables of the shell where only a node or a pod knows the value."""
+"""Jobs that SLURM or Kubernetes starts: their options, `LaunchSlurm` and `LaunchKubernetes`, and the text of their files, made
+from `templates/`. Words of commands are quoted here; a value that is known only on a node or in a pod is a shell variable."""
 
 from __future__ import annotations
 
@@ -146,9 +146,9 @@ class LaunchKubernetes:
 
 
 def check_engine(engine: str, given: Mapping[str, Any], listed: Sequence[Any], defaults: Any) -> None:
-    """Checks that a launch file says where to run in one way. given: groups of SLURM and Kubernetes, by engine.
+    """Checks that a launch file names hosts in only one way. given: groups of SLURM and Kubernetes, by engine.
 
-    listed: hosts and servers of the file.  defaults: of its hosts.  Raises `OptionError`.
+    listed: hosts and servers of the file.  defaults: the group ``defaults``.  Raises `OptionError`.
     """
     for name, group in given.items():
         if engine == name and group is None:
@@ -171,14 +171,15 @@ def check_engine(engine: str, given: Mapping[str, Any], listed: Sequence[Any], d
 
 
 def shell_word(word: str, variables: Mapping[str, str]) -> str:
-    """A word, quoted. variables: what stands for the value of a variable -> the name of that variable."""
+    """Quotes a word for the shell. variables: placeholder in the word -> name of the shell variable to insert there."""
     pieces = re.split("(" + "|".join(map(re.escape, variables)) + ")", word) if variables else [word]
     quoted = (f'"${variables[piece]}"' if piece in variables else shlex.quote(piece) for piece in pieces if piece)
     return "".join(quoted) or "''"
 
 
 def shell_json(value: Any, variables: Mapping[str, str], whole: Sequence[str] = ()) -> str:
-    """A value as JSON, as one word. whole: those of the variables whose own values are JSON, not part of a text."""
+    """Writes a value as JSON, quoted as one word of the shell. whole: placeholders whose variables contain JSON themselves, and
+    so replace a whole value, not a part of a text."""
     text = json.dumps(value)
     for mark in whole:
         text = text.replace(json.dumps(mark), mark)
@@ -188,7 +189,7 @@ def shell_json(value: Any, variables: Mapping[str, str], whole: Sequence[str] = 
 
 
 def shell_lines(words: Sequence[str], variables: Mapping[str, str]) -> str:
-    """A command, with each option on a line of its own."""
+    """Writes a command for the shell, with each option on a line of its own."""
     text = ""
     for word in words:
         space = " \\\n    " if word.startswith("--") else " "
@@ -197,7 +198,7 @@ def shell_lines(words: Sequence[str], variables: Mapping[str, str]) -> str:
 
 
 def filled(template: str, values: Mapping[str, Any]) -> str:
-    """The text of a template of `templates/`. Its comments are (# like this #), since ``{#`` is of bash."""
+    """Fills in a template of `templates/`. Comments in it are (# like this #), since ``{#`` has a meaning in bash."""
     import jinja2  # for the few launches that write a file
 
     made = jinja2.Environment(
@@ -213,13 +214,13 @@ def filled(template: str, values: Mapping[str, Any]) -> str:
 
 
 def _yaml_line(value: Any) -> str:
-    """A value as YAML on one line."""
+    """Writes a value as YAML on one line."""
     style = '"' if isinstance(value, str) and "\n" in value else None
     return _yaml(value, style)
 
 
 def _yaml_block(text: str, column: int) -> str:
-    """A text as YAML, with its lines on lines of their own. column: of the key, or the "-", before it."""
+    """Writes a text as YAML, with its lines on lines of their own. column: of the key, or of the "-", before it."""
     first, *lines = _yaml(text, "|" if "\n" in text else None).split("\n")
     return "\n".join([first, *(" " * column + line if line else "" for line in lines)])
 

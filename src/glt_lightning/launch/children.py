@@ -1,4 +1,4 @@
-"""The processes that an agent starts, and all that they start in turn."""
+"""Child processes of an agent, and their descendants."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LONGEST_LINE = 1 << 16  # of output: what is longer is passed on in pieces
 
 
 class Child:
-    """A process in a group of its own, whose output is one pipe. It gets SIGTERM when the agent ends, however that ends.
+    """A process in a group of its own, whose output is one pipe. The kernel sends it SIGTERM when the agent ends in any way.
 
     Raises `OSError` if it cannot be started.
     """
@@ -51,7 +51,7 @@ class Child:
         os.set_blocking(self.pipe, False)
 
     def read(self) -> str | None:
-        """Whole lines of its output; None if there is nothing now. Sets ``open`` at its end."""
+        """Reads whole lines of the output; None if nothing can be read now. Sets ``open`` to False at its end."""
         try:
             data = os.read(self.pipe, _READ)
         except BlockingIOError:
@@ -66,12 +66,12 @@ class Child:
         return ready.decode("utf-8", "replace")
 
     def rest(self) -> str:
-        """A last line without an end."""
+        """Returns the last line, if it has no line end."""
         ready, self._rest = self._rest, b""
         return ready.decode("utf-8", "replace")
 
     def reaped(self, status: int) -> None:
-        """status: as `os.waitpid` gives it."""
+        """Records the end of the process. status: as `os.waitpid` returns it."""
         self._popen.returncode = os.waitstatus_to_exitcode(status)
         self.status = exit_status(self._popen.returncode)
 
@@ -86,12 +86,12 @@ class Child:
 
 
 def exit_status(code: int) -> int:
-    """What a shell would say of a process that ended with ``code``, which is negative for a signal."""
+    """The status that a shell reports for a process that ended with ``code``, which is negative for a signal."""
     return 128 - code if code < 0 else code
 
 
 def reap() -> list[tuple[int, int]]:
-    """(process id, status) of each child that has ended, adopted ones, too."""
+    """Reaps all children that have ended, adopted ones too. Returns pairs (process id, status of `os.waitpid`)."""
     found = []
     with contextlib.suppress(ChildProcessError):
         while (one := os.waitpid(-1, os.WNOHANG))[0]:
@@ -100,7 +100,7 @@ def reap() -> list[tuple[int, int]]:
 
 
 def descendants(root: int) -> list[int]:
-    """Process ids of all processes below ``root``, but for those that have ended and wait to be reaped."""
+    """Process ids of all descendants of ``root``, without zombies."""
     below: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():

@@ -21,7 +21,7 @@ _PRIVATE_KEY = re.compile(rb"^-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----\s*$", re.MUL
 
 @dataclass(frozen=True)
 class FileCopy:
-    """A file here, and where it goes below the folder of each host."""
+    """A file of the launching host, and its path below the folder of each host."""
 
     source: Path
     target: str
@@ -29,9 +29,10 @@ class FileCopy:
 
 
 def files_for_all(config: LaunchConfig) -> list[FileCopy]:
-    """The configuration, the script, and ``files``, without the files of ``security.dir``, of which each host gets its own.
+    """The files that all hosts get: the configuration, the script, and ``files``. Those of ``security.dir`` are left out, of
+    which each host gets its own.
 
-    Raises `OptionError` for what cannot be copied, also for a private key and the secret, whatever their files are called.
+    Raises `OptionError` for a file that cannot be copied, and for a private key or the secret under any name.
     """
     folder = None if config.security.dir is None else Path(config.security.dir)
     found = [] if config.run_config is None else [FileCopy(Path(config.run_config), target_of(config.run_config))]
@@ -75,7 +76,7 @@ def _below(path: Path) -> Iterator[FileCopy]:
 
 
 def _is_of(folder: Path, path: Path) -> bool:
-    """Tells whether a file is one that `make_certificates` makes in ``folder``, or `glt-lightning certs`."""
+    """Tells whether a file is one of those that `make_certificates` or ``glt-lightning certs`` makes in ``folder``."""
     return path.parent.resolve() == folder.resolve() and (path.suffix in (".pem", ".key") or path.name == TOKEN)
 
 
@@ -105,7 +106,7 @@ def _size(path: Path) -> int:
 
 
 def make_certificates(config: LaunchConfig) -> list[str]:
-    """Makes what is missing in ``security.dir``. Returns the names of the files that were made."""
+    """Makes the certificates and the secret that ``security.dir`` lacks. Returns the names of the files that were made."""
     if config.security.dir is None:
         return []
     certs = {security_files(machine)["cert"]: machine for machine in config.machines}

@@ -18,11 +18,11 @@ _HIGHEST_PORT = 65535
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchDefaults:
-    """What holds for each host that does not say otherwise.
+    """Defaults of all hosts; options of a host override them.
 
     Attributes:
-        user: User to log in as. None: ssh's own choice.
-        port: Port of the host's sshd. None: ssh's own choice.
+        user: User to log in as. None: the one that ssh chooses.
+        port: Port of the host's sshd. None: the one that ssh chooses.
         python: Python interpreter on the host, in which glt_lightning is installed.
         dir: Folder on the host that the processes run in; it is made if it is missing.
         devices: Number of trainer processes on a host, or the list of its GPUs, one process for each.
@@ -51,7 +51,7 @@ class LaunchDefaults:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchHost:
-    """A host that trains. What is None is taken from ``defaults``.
+    """A host that trains. Options that are None are taken from ``defaults``.
 
     Attributes:
         host: Its name for ssh: a name, an address, or an alias of ``~/.ssh/config``.
@@ -90,7 +90,7 @@ class LaunchHost:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchServer:
-    """A host that runs a graph server. What is None is taken from ``defaults``.
+    """A host that runs a graph server. Options that are None are taken from ``defaults``.
 
     Attributes:
         host: Its name for ssh.
@@ -128,21 +128,21 @@ class LaunchServer:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A host with its defaults filled in. What serves and trains on one host is two of these.
+    """A host with its defaults filled in. A host that serves and trains has one for each role.
 
     Attributes:
-        role: What runs there.
+        role: Role of its processes.
         number: Rank of the host among those of its role.
         host: Name for ssh.
         address: Name or address for the other hosts.
-        user: User to log in as; None: ssh's choice.
-        ssh_port: Port of sshd; None: ssh's choice.
+        user: User to log in as; None: the one that ssh chooses.
+        ssh_port: Port of sshd; None: the one that ssh chooses.
         python: Python interpreter.
         dir: Folder that the processes run in.
         env: Environment variables of the processes.
-        num_devices: Trainer processes.
-        gpus: Which GPUs these use; None: all that they see.
-        port: Where the graph server listens; 0 for a trainer.
+        num_devices: Number of trainer processes.
+        gpus: GPUs that these use; None: all that they see.
+        port: Port at which the graph server listens; 0 for a trainer.
     """
 
     role: Role
@@ -160,7 +160,7 @@ class Machine:
 
     @property
     def name(self) -> str:
-        """What stands before its lines, and its log is called after."""
+        """Prefix of its lines in the log, and name of its log file."""
         return self.host if self.role == "trainer" else f"{self.host}:server{self.number}"
 
     @property

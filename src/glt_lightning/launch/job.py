@@ -28,7 +28,7 @@ _KILLED = 128 + signal.SIGKILL
 
 @dataclass(frozen=True)
 class JobFailure:
-    """What ended a job. text: in one sentence.  host, who: whose last lines are worth reading, if any."""
+    """The cause of a job's end. text: one sentence.  host, who: the process whose last log lines are shown, if any."""
 
     status: int
     text: str
@@ -40,11 +40,11 @@ Check = Callable[[Sequence[Remote]], Awaitable[None]]  # raises `LaunchError`
 
 
 class LaunchedJob:
-    """One attempt of a job after another.
+    """A launched job, with its restarts.
 
-    run: folder of the run, below that of each host.  log: takes all output.
-    check: is awaited when the files are copied, before anything starts.  copies: whether hosts copy their parts before that.
-    only_check: whether the job ends there.  clock: seconds.
+    run: folder of the run, below that of each host.  log: receives all output.
+    copies: hosts copy their parts of the partition first.  check: is awaited after the files are copied and before processes
+    start.  only_check: end the job after the check.  clock: seconds.
     """
 
     def __init__(
@@ -64,10 +64,12 @@ class LaunchedJob:
         self._first: asyncio.Future[JobFailure | None]
         self._signals = 0
         self._once_healthy: set[str] = set()
-        self._trained = False  # whether trainers were started: what fails before that would fail again
+        self._trained = (
+            False  # True once trainers were started: a job that fails before is not restarted, as it would fail again
+        )
 
     async def run(self) -> int:
-        """The exit status of the job: 0, or that of its first failure."""
+        """Runs the job. Returns its exit status: 0, or that of its first failure."""
         loop, begin, status = asyncio.get_running_loop(), self._clock(), 0
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupt, number)
@@ -89,7 +91,7 @@ class LaunchedJob:
                 loop.remove_signal_handler(number)
 
     def _interrupt(self, number: int) -> None:
-        """Once: the job ends in order. Twice: at once."""
+        """Ends the job in order at the first signal, at once at the second."""
         self._signals += 1
         if self._signals == 1:
             name = signal.Signals(number).name
@@ -101,7 +103,7 @@ class LaunchedJob:
                 remote.kill()
 
     def _fail(self, failure: JobFailure | None) -> None:
-        """The first one counts; None is success."""
+        """Sets the result of the job, unless it has one: the first failure counts. None is success."""
         if not self._first.done():
             self._first.set_result(failure)
 
@@ -144,12 +146,12 @@ class LaunchedJob:
             await asyncio.gather(*(remote.close() for remote in self._remotes))
 
     async def _output(self, machine: Machine, process: str, text: str) -> None:
-        """In a thread: a terminal that is stopped must not hold up heartbeats."""
+        """Writes output to the log. In a thread: writing to a stopped terminal waits, and must not delay heartbeats."""
         first = machine.number * self._config.devices
         await asyncio.to_thread(self._log.add, machine.name, process, text, first)
 
     async def _go(self, resume: bool) -> None:
-        """From the first connection to the end of the last trainer."""
+        """Runs an attempt of the job, from the first connection to the end of the last trainer."""
         try:
             await _all(remote.open() for remote in self._remotes)
             if not resume:
@@ -180,7 +182,7 @@ class LaunchedJob:
             await remote.write(each.source, each.target, each.mode)
 
     async def _copy(self, remote: Remote) -> None:
-        """Lets a host copy the parts that it needs."""
+        """Has a host copy the parts that it needs. Raises `LaunchError` if that fails or takes too long."""
         config, machine = self._config, remote.machine
         slots, of = slots_of(config, machine)
         if not slots:
@@ -206,7 +208,7 @@ class LaunchedJob:
     # Servers
 
     async def _keep(self, remote: Remote) -> None:
-        """Runs a server, again and again."""
+        """Runs a graph server, and restarts it when it ends. Raises `LaunchError` if it was never healthy, or ends too often."""
         machine, most = remote.machine, self._config.restarts.servers
         restarts: deque[float] = deque()
         while True:
@@ -254,7 +256,7 @@ class LaunchedJob:
 
 
 def _memory(remote: Remote, ended: Ended) -> str:
-    """Of a rank that was killed, as the kernel does when a host has no memory left."""
+    """A note on free memory for a rank that was killed: the kernel does so when a host runs out of memory."""
     if ended.status != _KILLED or not remote.memory_bytes:
         return ""
     return f" (killed; {size(remote.memory_bytes)} of memory were available at the last heartbeat)"
@@ -265,7 +267,8 @@ def _how(ended: Ended) -> str:
 
 
 def here(config: LaunchConfig) -> list[Machine]:
-    """The machines that this launcher starts: with engine ``here``, those that are this host. Raises `LaunchError`."""
+    """The machines that this launcher starts processes on: all, or with engine ``here`` those whose address is of this host.
+    Raises `LaunchError` if none is."""
     if config.engine == "ssh":
         return list(config.machines)
     found = [machine for machine in config.machines if _is_here(machine.address)]
@@ -276,7 +279,7 @@ def here(config: LaunchConfig) -> list[Machine]:
 
 
 def _is_here(address: str) -> bool:
-    """Tells whether an address of this host: one can listen at it."""
+    """Tells whether an address belongs to this host: only then can a socket be bound to it."""
     with contextlib.suppress(OSError):
         for family, kind, _, _, where in socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM):
             with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
@@ -286,7 +289,7 @@ def _is_here(address: str) -> bool:
 
 
 async def _all(tasks: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Waits for all; the first error ends the others, and is raised."""
+    """Waits for all tasks. The first error cancels the others, and is raised without a group around it."""
     try:
         async with asyncio.TaskGroup() as group:
             for each in tasks:

@@ -41,7 +41,7 @@ _POD = {_INDEX: "JOB_COMPLETION_INDEX", _HOST: "host"}
 
 
 def on_pods(config: LaunchConfig) -> LaunchConfig:
-    """The job on the pods that a JobSet makes, by their names. Raises `OptionError`."""
+    """Replaces the hosts of a job by the pods that a JobSet makes, under their names. Raises `OptionError`."""
     group = config.kubernetes
     assert group is not None
     last = [_pod(config.name, role, count - 1) for role, count in ((_TRAINER, group.nodes), (_GRAPH, group.servers))]
@@ -62,7 +62,7 @@ def on_pods(config: LaunchConfig) -> LaunchConfig:
 
 
 def job_text(config: LaunchConfig) -> str:
-    """What ``kubectl apply`` is given: a ConfigMap with the files, and the JobSet. Raises `OptionError`."""
+    """Writes the input of ``kubectl apply``: a ConfigMap with the files, and the JobSet. Raises `OptionError`."""
     group, job = config.kubernetes, on_pods(config)
     assert group is not None
     folder, files = _folder(job), _by_key(files_for_all(job))
@@ -83,7 +83,7 @@ def job_text(config: LaunchConfig) -> str:
 
 
 def secret_command(config: LaunchConfig) -> list[str]:
-    """The command that gives the pods their certificates. Raises `OptionError`."""
+    """The command that makes the Secret with the certificates of the pods. Raises `OptionError`."""
     group, folder = config.kubernetes, config.security.dir
     assert group is not None
     assert folder is not None
@@ -121,7 +121,7 @@ def _texts(files: Mapping[str, FileCopy]) -> dict[str, str]:
 
 
 def _by_key(files: Sequence[FileCopy]) -> dict[str, FileCopy]:
-    """Each file by its key in the ConfigMap, which cannot be a path: two paths may look alike there, and get numbers."""
+    """Maps keys in the ConfigMap to files. A key cannot contain a slash; paths that would get the same key are numbered."""
     found: dict[str, FileCopy] = {}
     for each in files:
         wanted = key = re.sub(r"[^-._a-zA-Z0-9]", "_", each.target)
@@ -135,9 +135,9 @@ def _by_key(files: Sequence[FileCopy]) -> dict[str, FileCopy]:
 
 @dataclass(frozen=True)
 class _Role:
-    """What the template says of the pods that serve the graph, or of those that train.
+    """Values for the template of the pods that serve the graph, or of those that train.
 
-    pull, command, probe: for the shell, None where there is none.  certificates: (key in the Secret, path in its volume).
+    pull, command, probe: shell commands, or None.  certificates: pairs (key in the Secret, path in its volume).
     """
 
     name: str
@@ -155,14 +155,15 @@ def _role(role: str, job: LaunchConfig, group: LaunchKubernetes) -> _Role:
 
 
 def _per_pod(role: str, job: LaunchConfig) -> list[tuple[str, str]]:
-    """What of the Secret lies in which folder of its volume: a folder for each pod of a role, of which the pod mounts its own."""
+    """Pairs (key in the Secret, path in its volume) of a role. Each pod has a folder, of which it mounts only its own, so that
+    it does not see the keys of others."""
     machines = job.graph_servers if role == _GRAPH else job.trainers
     named = ((index, name) for index, machine in enumerate(machines) for name in security_files(machine).values())
     return [(name, f"{index}/{name}") for index, name in named]
 
 
 def _folder(job: LaunchConfig) -> str:
-    """Where the processes run."""
+    """The working folder of the processes in their containers. Raises `OptionError` for a relative path."""
     given = job.defaults.dir
     if given == type(job.defaults)().dir:
         return _DIR
@@ -172,7 +173,7 @@ def _folder(job: LaunchConfig) -> str:
 
 
 def _scratch(job: LaunchConfig, group: LaunchKubernetes) -> list[tuple[str, str]]:
-    """Folders that end with their pod, since no claim has them."""
+    """Pairs of name and path of the folders that are lost when their pod ends, since no claim covers them."""
     found = []
     if not _in_claim(_folder(job), group):
         found.append(("run", _folder(job)))
@@ -187,7 +188,7 @@ def _scratch(job: LaunchConfig, group: LaunchKubernetes) -> list[tuple[str, str]
 
 
 def keeps_results(config: LaunchConfig) -> bool:
-    """Tells whether what the job writes is still there when its pods have ended."""
+    """Tells whether the files that a job writes outlive its pods."""
     assert config.kubernetes is not None
     return _in_claim(_folder(config), config.kubernetes)
 
@@ -201,17 +202,18 @@ def _machine(job: LaunchConfig, role: str) -> Machine:
 
 
 def _shell(role: str, job: LaunchConfig, words: Sequence[str], more: str = "") -> str:
-    """A command that every pod of a role runs. The first pod's words differ from another's in its number and name alone."""
+    """Writes the command of every pod of a role, from the words of the first pod with placeholders for its number and name."""
     return f"{_host(role, job)}\n{more}exec {shell_lines(words, _POD)}"
 
 
 def _host(role: str, job: LaunchConfig) -> str:
-    """Sets the variable of a pod's own name."""
+    """Writes a line of shell that sets the variable ``host`` to a pod's own name."""
     return f'host="{_pod(job.name, role, 0).removesuffix("0")}$JOB_COMPLETION_INDEX.{job.name}"'
 
 
 def _as_any(words: Sequence[str], job: LaunchConfig, role: str) -> list[str]:
-    """Words of the first pod's command, with marks for its number and name. Other pods, and the first as master, stay."""
+    """Replaces the first pod's number and name in its command by placeholders. Names of other pods, and that of the first one
+    as master, stay."""
     own = {"--server.rank", "--node_rank", "--cluster.host", "--cluster.security.cert", "--cluster.security.key"}
     first = _machine(job, role)
     found = list(words)
@@ -222,12 +224,12 @@ def _as_any(words: Sequence[str], job: LaunchConfig, role: str) -> list[str]:
 
 
 def _of_host(value: Any, first: Machine) -> Any:
-    """A name, or the path of a file called after it."""
+    """Replaces the first pod's name in a value, which is the name itself or the path of a file named after it."""
     return value.replace(first.address, _HOST) if isinstance(value, str) else value
 
 
 def _server(job: LaunchConfig, group: LaunchKubernetes) -> tuple[str, str]:
-    """The commands of a graph server, and of what asks it whether it is healthy."""
+    """Returns the command of a graph server, and that of its health probe."""
     words = _as_any(server_process(job, job.graph_servers[0]).argv, job, _GRAPH)
     probe = [job.defaults.python, "-m", "glt_lightning", "serve", "--health", f"{_HOST}:{group.server_port}"]
     probe += ["--config", target_of(job.run_config), *words[words.index("--cluster.servers") + 2 :]]
@@ -244,7 +246,7 @@ def _trains(job: LaunchConfig) -> str:
 
 
 def _for_script(job: LaunchConfig) -> str:
-    """Sets what ``launch`` tells a script."""
+    """Writes shell lines that set the variables by which a script learns about its job."""
     if not job.is_script:
         return ""
     first = job.trainers[0]
@@ -256,7 +258,7 @@ def _for_script(job: LaunchConfig) -> str:
 
 
 def _pull(role: str, job: LaunchConfig) -> str | None:
-    """Copies to a pod the parts that it needs, unless it has them."""
+    """Writes the command that copies to a pod the parts that it needs and lacks; None if the job copies none."""
     first = _machine(job, role)
     slots, count = slots_of(job, first)
     if job.partition.source is None or not slots:

@@ -1,7 +1,7 @@
 """Messages between the launcher and its agents: one JSON object a line.
 
-`TO_AGENT` and `FROM_AGENT` say which there are, and what their fields may be. Neither side trusts the other: a message that does
-not fit is refused in one line.
+`TO_AGENT` and `FROM_AGENT` define the messages and their fields. Neither side trusts the other: an invalid message is refused
+with an error of one line.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ Shape = None | type | Callable[[Any], bool] | list[Any] | dict[str, Any] | tuple
 
 
 class MessageError(ValueError):
-    """A line that is no message."""
+    """Raised for a line that is no valid message."""
 
 
 def word(given: Any) -> bool:
-    """A name, a path or an argument: a text without NUL."""
+    """Tells whether ``given`` can be a name, a path or an argument: a text without NUL."""
     return isinstance(given, str) and "\0" not in given and _is_text(given)
 
 
 def words(given: Any) -> bool:
-    """At least one word, of which the first is not empty: a command."""
+    """Tells whether ``given`` can be a command: a list of words, of which the first is not empty."""
     return isinstance(given, list) and bool(given) and all(map(word, given)) and given[0] != ""
 
 
 def variables(given: Any) -> bool:
-    """Environment variables."""
+    """Tells whether ``given`` can be environment variables."""
     return isinstance(given, dict) and all(
         word(key) and word(value) and key and "=" not in key for key, value in given.items()
     )
@@ -65,7 +65,7 @@ def number(given: Any) -> bool:
 
 
 def status(given: Any) -> bool:
-    """An exit status, as of a shell."""
+    """Tells whether ``given`` can be an exit status of a shell: 0 to 255."""
     return isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= 255
 
 
@@ -107,7 +107,7 @@ def encode(op: str, **fields: Any) -> bytes:
 
 
 def decode(line: bytes, known: Mapping[str, Shape]) -> dict[str, Any]:
-    """The message of a line. known: `TO_AGENT` or `FROM_AGENT`.  Raises `MessageError`."""
+    """Parses and checks the message in a line. known: `TO_AGENT` or `FROM_AGENT`.  Raises `MessageError`."""
     if len(line) > MOST_BYTES:
         raise MessageError(f"a line of {len(line):,} bytes; at most {MOST_BYTES:,} are allowed")
     message = parse(line)
@@ -121,7 +121,7 @@ def decode(line: bytes, known: Mapping[str, Shape]) -> dict[str, Any]:
 
 
 def parse(text: bytes | str) -> Any:
-    """The value of a JSON text, in which NaN and infinity are no numbers. Raises `MessageError`."""
+    """Parses a JSON text. Raises `MessageError`, also for NaN and infinity, which are no JSON."""
     try:
         return json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
@@ -133,7 +133,7 @@ def _no_number(name: str) -> Any:
 
 
 def require(given: Any, shape: Shape, where: str) -> None:
-    """Raises `MessageError` with the place and the value of what does not fit."""
+    """Raises `MessageError` if a value does not have a shape; its text names the place and the value."""
     if isinstance(shape, dict):
         if not isinstance(given, Mapping):
             raise MessageError(f"{where} is {given!r:.80}, expected an object")
@@ -171,7 +171,7 @@ def _is_a(given: Any, shape: type | Callable[[Any], bool] | None) -> bool:
 
 
 def _is_text(given: str) -> bool:
-    """Tells whether it can be written anywhere: JSON may escape halves of characters."""
+    """Tells whether a text can be encoded as UTF-8. JSON may contain single surrogates, which cannot."""
     if given.isascii():
         return True
     try:
@@ -191,7 +191,9 @@ _LAST = 40  # lines of a process that are shown once more when it fails
 
 
 class MergedLog:
-    """folder: of the run, with a file for each host.  terminal: a text stream."""
+    """The log of a job: a file for each host, and all lines on the terminal.
+
+    folder: folder of the run, for the files.  terminal: a text stream."""
 
     def __init__(self, folder: Path, terminal: IO[str]) -> None:
         self._folder, self._terminal = folder, terminal
@@ -200,7 +202,7 @@ class MergedLog:
         self._tails: dict[tuple[str, str], deque[str]] = {}
 
     def add(self, host: str, process: str, text: str, first_rank: int = 0) -> None:
-        """Whole lines of a process. first_rank: rank of the first trainer process of the host."""
+        """Logs whole lines of a process. first_rank: rank of the first trainer process of the host."""
         lines = text.removesuffix("\n").split("\n")
         named = [_named(host, process, line.rstrip("\r"), first_rank) for line in lines]
         for who, line in named:
@@ -208,11 +210,11 @@ class MergedLog:
         self._put(host, (f"{f'{host}:{who}' if who else host}| {line}\n" for who, line in named))
 
     def info(self, text: str) -> None:
-        """A line of the launcher's own."""
+        """Logs a line of the launcher itself."""
         self._put("launch", [f"launch| {text}\n"])
 
     def tail(self, host: str, who: str) -> list[str]:
-        """The last lines of a rank (its number), of ``server0``, or ('') of what else ran on a host."""
+        """Returns the last lines of a process of a host. who: number of a rank, a name such as ``server0``, or '' for others."""
         return list(self._tails.get((host, who), ()))
 
     def close(self) -> None:
@@ -235,7 +237,7 @@ class MergedLog:
 
 
 def _named(host: str, process: str, line: str, first_rank: int) -> tuple[str, str]:
-    """(rank or name of the process, line)."""
+    """Returns the rank or the name of the process that wrote a line, and the line without torchrun's prefix."""
     if process != "trainer":
         return "" if host.endswith(f":{process}") else process, line
     marked = _OF_RANK.match(line)

@@ -1,8 +1,10 @@
-"""Answers what the launcher asks a host: ``python -m glt_lightning.launch.on_host QUESTION``, with more of it as JSON on stdin.
+"""Answers to the launcher's questions to a host: ``python -m glt_lightning.launch.on_host QUESTION``, with arguments as JSON on
+stdin.
 
-``facts`` says what the host is like; whether that will do is for `launch.preflight`, which sees all hosts. ``listen`` holds ports
-until SIGTERM, and a marker, a file among the checkpoints; ``greet`` connects to ports of other hosts, and looks for the marker.
-``copy`` brings the parts that the host needs. ``health`` waits for a graph server.
+``facts`` reports versions, disk space and partition of the host; `launch.preflight`, which sees all hosts, judges them.
+``listen`` holds ports until SIGTERM, and a marker, a file among the checkpoints; ``greet`` connects to ports of other hosts, and
+looks for the marker, by which hosts are known to share the folder. ``copy`` copies the parts that the host needs. ``health``
+waits for a graph server.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ _PAUSE_S = 0.2  # between two questions to a server that is not healthy
 
 
 def facts(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """asked: folder of the partition, and the slots, of how many, whose parts are here; whether to verify these."""
+    """Reports facts about the host. asked: ``folder`` of the partition; ``slots`` of ``of``, whose parts are on this host;
+    ``verify``, to compare the files of these parts with their hashes."""
     return {
         "versions": _versions(),
         "partition": None if asked["folder"] is None else _partition(asked),
@@ -88,7 +91,7 @@ def _existing(path: Path) -> Path:
 
 
 def listen(asked: Mapping[str, Any]) -> None:
-    """Prints which ports it holds, and holds them until SIGTERM."""
+    """Listens at the ports, prints them, and holds them until SIGTERM. asked: ``listeners``, ``security``, ``marker``."""
     marker = asked["marker"]
     if marker is not None:
         Path(marker).parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +109,7 @@ def listen(asked: Mapping[str, Any]) -> None:
         answers.append({**listener, "port": listening.getsockname()[1]})
         threading.Thread(target=_answer, args=(listening, context), daemon=True).start()
     print(json.dumps({"listeners": answers}), flush=True)
-    signal.alarm(_LONGEST_S)
+    signal.alarm(_LONGEST_S)  # the launcher may be lost: the ports must not stay taken
     signal.pause()
 
 
@@ -117,7 +120,7 @@ def _end(marker: str | None) -> None:
 
 
 def _listen(listener: Mapping[str, Any]) -> socket.socket:
-    """On the address of a graph server, or for torch's store on all of them."""
+    """Listens at the address of a graph server, or, for torch's store, at all addresses of the host, as that does."""
     if listener["address"] is None:
         return socket.create_server(("", listener["port"]))
     found = socket.getaddrinfo(listener["address"], listener["port"], type=socket.SOCK_STREAM)
@@ -142,11 +145,12 @@ def _answer(listening: socket.socket, context: ssl.SSLContext | None) -> None:
 def _greeted(raw: socket.socket, context: ssl.SSLContext | None) -> None:
     with suppress(OSError), raw, context.wrap_socket(raw, server_side=True) if context else raw as secure:
         secure.sendall(_GREETING)
-        secure.recv(1)  # until the other side closes: its port has to wait then, and not the one that the job will use
+        # Waits until the other side closes: the side that closes first keeps its port in TIME_WAIT, and the job needs this port
+        secure.recv(1)
 
 
 def _why(error: OSError) -> str:
-    """Without the address, which `socket.create_server` adds: the finding names it."""
+    """The text of an error, without the address that `socket.create_server` adds: the finding names it already."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
@@ -155,7 +159,8 @@ def _why(error: OSError) -> str:
 
 
 def greet(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Why each of the ports cannot be reached, or None; and whether the marker is here."""
+    """Connects to ports of other hosts. Returns for each the reason why it cannot be reached, or None; and whether the marker
+    exists on this host."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         errors = list(pool.map(lambda listener: _greet(listener, asked["security"]), asked["listeners"]))
     marker = asked["marker"]
@@ -174,7 +179,7 @@ def _greet(listener: Mapping[str, Any], security: Mapping[str, Any]) -> str | No
 
 
 def copy(asked: Mapping[str, Any]) -> None:
-    """asked: source and folder; the slots, of how many, whose parts are wanted."""
+    """Copies parts of a partition to this host. asked: ``source``; ``folder``; ``slots`` of ``of``, whose parts are copied."""
     try:
         parts = _parts(asked, CopySource(asked["source"]).manifest())
         pulled = pull_partition(asked["source"], asked["folder"], parts, progress=False)
@@ -187,7 +192,7 @@ def copy(asked: Mapping[str, Any]) -> None:
 def health(asked: Mapping[str, Any]) -> None:
     """Returns when the server is healthy; ends the process with its last answer after ``seconds``.
 
-    `serve --health` asks the same question once, and imports Lightning before.
+    ``serve --health`` asks the same only once, and imports Lightning, which takes seconds.
     """
     from glt_lightning.base import ClusterOptions
     from glt_lightning.workers import ask_status  # imports Arrow Flight

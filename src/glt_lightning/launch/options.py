@@ -1,4 +1,4 @@
-"""What a launched job is: its hosts, its command, and what may go wrong before it ends."""
+"""Options of a launched job: its hosts, its command, restarts and deadlines."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchPartition:
-    """Where the partition of the graph is.
+    """The place of the graph's partition.
 
     Attributes:
-        source: Where ``--copy`` takes it from: a folder that the host sees, or a URL of fsspec. In YAML also ``from``.
-        dir: Folder of the partition on each host. None: what the run's configuration says.
+        source: Source of ``--copy``: a folder that the hosts can read, or a URL of fsspec. In YAML also ``from``.
+        dir: Folder of the partition on each host. None: that of the run's configuration.
 
     Raises:
         OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
@@ -67,8 +67,8 @@ class LaunchSecurity:
     """Certificates and the secret of the job.
 
     Attributes:
-        dir: Folder on the launching host with ``ca.pem``, ``ca.key``, ``token``, and a certificate for each host. What is
-            missing is made, and each host gets its own files. None: what the run's configuration says.
+        dir: Folder on the launching host with ``ca.pem``, ``ca.key``, ``token``, and a certificate for each host. Missing files
+            are made, and each host gets only its own. None: ``cluster.security`` of the run's configuration.
         insecure: Allow clear text between hosts.
 
     Raises:
@@ -89,11 +89,11 @@ class LaunchSecurity:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchRestarts:
-    """How often what ended is started again.
+    """Limits of restarts.
 
     Attributes:
-        servers: How often a graph server is started again at its address, within an hour.
-        job: How often the whole job is started again, from its last checkpoint.
+        servers: Restarts of a graph server at its address, within an hour.
+        job: Restarts of the whole job, from its last checkpoint.
 
     Raises:
         OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
@@ -116,11 +116,11 @@ class LaunchLimits:
     """Deadlines of the launcher and its agents, in seconds.
 
     Attributes:
-        start_s: How long a host may take until its agent answers, and a graph server until it is healthy.
-        stop_s: How long processes have between SIGTERM and SIGKILL.
-        run_s: How long the job may take.
-        copy_s: How long copying the partition may take.
-        heartbeat_s: Pause between heartbeats. Three that are missed end the job.
+        start_s: Time until the agent of a host answers, and until a graph server is healthy.
+        stop_s: Time between SIGTERM and SIGKILL.
+        run_s: Time that the job may take.
+        copy_s: Time that copying the partition may take.
+        heartbeat_s: Pause between heartbeats. Three missed ones end the job.
 
     Raises:
         OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
@@ -142,7 +142,7 @@ class LaunchLimits:
 
     @property
     def silence_s(self) -> float:
-        """After how long without a message the other side is taken for lost."""
+        """Seconds without a message after which the other side counts as lost."""
         return 3 * self.heartbeat_s
 
 
@@ -158,23 +158,23 @@ class LaunchConfig:
 
     Attributes:
         command: ``fit``, ``validate``, ``test``, ``predict``, ``embed``, or a Python script of your own.
-        hosts: Hosts that train, in the order of their ranks. Empty where the engine chooses them.
+        hosts: Hosts that train, in the order of their ranks. Empty if the engine chooses them.
         run_config: Configuration of the command; in a launch file it is called ``config``. It is copied to each host.
         name: Name of the run; its logs are in ``runs/NAME/TIME``.
         args: Further arguments of the command. For a script, ``{node_rank}``, ``{num_nodes}``, ``{devices}``,
             ``{master_addr}``, ``{master_port}`` and ``{host}`` are replaced.
-        files: Files and folders, below the current folder, that are copied to each host, too.
+        files: Further files and folders, below the current folder, that are copied to each host.
         engine: ``ssh``; ``here`` starts, without ssh, only what belongs to this host; ``slurm`` and ``kubernetes`` write a file
             for the cluster.
         ranks: ``torchrun`` starts a process for each device; ``script`` starts one process for each host, and the script
             starts the others.
-        defaults: What holds for each host that does not say otherwise.
+        defaults: Options of all hosts, which those of a host override.
         servers: Hosts that run graph servers. Empty: those that train hold the graph.
         strategy: Strategy of the trainer. None: ``glt_server_client`` with servers, else the configuration's, or ``glt_worker``.
         master_port: Port at which the ranks meet, on the first host.
-        partition: Where the partition of the graph is.
+        partition: The place of the graph's partition.
         security: Certificates and the secret of the job.
-        restarts: How often what ended is started again.
+        restarts: Limits of restarts.
         limits: Deadlines.
         ssh_command: The ssh client and its options.
         slurm: The job of SLURM, with engine ``slurm``.
@@ -239,16 +239,16 @@ class LaunchConfig:
 
     @property
     def is_script(self) -> bool:
-        """True if the command is a script of the user's."""
+        """True if the command is a script of the user."""
         return self.command not in COMMANDS
 
     @property
     def devices(self) -> int:
-        """Trainer processes of each host."""
+        """Number of trainer processes of each host."""
         return self.trainers[0].num_devices
 
     def on(self, hosts: Sequence[str], servers: Sequence[LaunchServer]) -> LaunchConfig:
-        """The same job on hosts that the engine has chosen."""
+        """Returns the same job on hosts that the engine has chosen."""
         listed = [LaunchHost(host=host) for host in hosts]
         return replace(self, engine="ssh", slurm=None, kubernetes=None, hosts=listed, servers=list(servers))
 
@@ -268,7 +268,7 @@ class LaunchConfig:
 
     @property
     def machines(self) -> tuple[Machine, ...]:
-        """Servers first, as they are started."""
+        """All hosts, in the order in which they are started: graph servers first."""
         return self.graph_servers + self.trainers
 
 
@@ -345,9 +345,10 @@ _ADDRESS = re.compile(r"\s*([\w.-]+|[0-9a-fA-F]*:[0-9a-fA-F]*:[0-9a-fA-F:.]*)(?:
 
 
 def read_launch_file(path: str) -> tuple[dict[str, Any], str]:
-    """The options of `LaunchConfig` that a file gives, as a mapping, and what to say about a file of GLT or DGL.
+    """Reads a launch file. Returns the options of `LaunchConfig` as a mapping, and a note for the user about a file of GLT or
+    DGL; empty for our own.
 
-    Raises `OptionError`.
+    Raises `OptionError` for a file that cannot be read.
     """
     try:
         text = Path(path).read_text()
@@ -364,15 +365,16 @@ def read_launch_file(path: str) -> tuple[dict[str, Any], str]:
 
 
 def _addresses(text: str) -> list[dict[str, Any]] | None:
-    """Hosts of a list of DGL's, a line each: an address, and the port of a server of DGL's. None for anything else."""
+    """Parses DGL's list of hosts: a line for each, with an address and, if given, a port of DGL's server, which is ignored.
+    Returns None for any other text."""
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     found = [_ADDRESS.fullmatch(line) for line in lines]
     return [{"host": each[1]} for each in found if each] if found and all(found) else None
 
 
 def _renamed(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The file as Python is given it: ``config`` (an option of the command line) and ``partition: from`` have other names, and
-    a host that is a text has this name."""
+    """Renames the keys of a file to the names of the dataclasses: ``config``, which is an option of the command line, and
+    ``partition: from``, a keyword of Python. A host that is a text becomes a mapping with its name."""
     given = dict(raw)
     if "config" in given:
         given["run_config"] = given.pop("config")
@@ -383,12 +385,13 @@ def _renamed(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def named_hosts(given: Any) -> Any:
-    """A list of hosts with a mapping in place of each text, which is the name of a host; anything else as it is."""
+    """Replaces each text in a list of hosts by a mapping with this name; returns anything but a list unchanged."""
     return [{"host": each} if isinstance(each, str) else each for each in given] if isinstance(given, list) else given
 
 
 def _of_glt(path: str, raw: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """GLT's file: a list for each option, in the order of the nodes. Other keys are arguments of GLT's own script."""
+    """Converts GLT's file, which has a list for each option, in the order of the nodes. Its other keys are arguments of GLT's own
+    script, and are ignored."""
     nodes = raw["nodes"]
     used = [key for key in (*_OF_GLT, _RANKS) if raw.get(key) is not None]
     for key in used:
@@ -410,7 +413,7 @@ def _of_glt(path: str, raw: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
 
 
 def _gpus(path: str, given: Any) -> list[int]:
-    """``0,1,2,3``, which YAML may have read as a number."""
+    """Parses numbers of GPUs such as ``0,1,2,3``; YAML reads a single one as an integer."""
     try:
         return [given] if isinstance(given, int) else [int(each) for each in str(given).split(",")]
     except ValueError:

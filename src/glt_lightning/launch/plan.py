@@ -1,4 +1,5 @@
-"""What each host of a launched job runs, and what a script of a user learns of its job. Pure functions of the configuration."""
+"""The processes of each host of a launched job, and the variables by which a user's script learns about it. Pure functions of
+the configuration."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ _UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 class Process:
     """A process of the job.
 
-    name: among those of its host.  argv: its words.  env: what is added to the environment.
-    failure: file, below its folder, that says which rank failed first.
+    name: unique among the processes of its host.  argv: its command.  env: variables added to the environment.
+    failure: file, below its folder, in which `rank_group` writes which rank failed first.
     """
 
     name: str
@@ -37,19 +38,19 @@ class Process:
 
 
 def question_to(machine: Machine, name: str) -> Process:
-    """Asks a host one of the questions of `launch.on_host`."""
+    """The process that answers one of the questions of `launch.on_host` on a host."""
     return Process(name, [machine.python, "-m", "glt_lightning.launch.on_host", name], machine.env)
 
 
 def server_process(config: LaunchConfig, machine: Machine) -> Process:
-    """A graph server."""
+    """The process of a graph server."""
     argv = [machine.python, "-m", "glt_lightning", "serve", "--config", target_of(config.run_config)]
     argv += ["--server.rank", str(machine.number), *_partition(config), *_servers(config), *_security(config, machine)]
     return Process(f"server{machine.number}", argv, {**_UNBUFFERED, **machine.env})
 
 
 def trainer_process(config: LaunchConfig, machine: Machine, run: str, resume: bool = False) -> Process:
-    """What trains on a host: torchrun with its ranks, or a script. run: folder of the run on the host."""
+    """The process that trains on a host: torchrun with its ranks, or a script. run: folder of the run on the host."""
     words = command_of(config, machine, resume)
     env = {**_UNBUFFERED, **_script_variables(config, machine), **machine.env}
     if machine.gpus is not None:
@@ -66,7 +67,8 @@ def trainer_process(config: LaunchConfig, machine: Machine, run: str, resume: bo
 
 
 def command_of(config: LaunchConfig, machine: Machine, resume: bool = False) -> list[str]:
-    """``glt_lightning fit ...``, or the script. The shape of the job comes last, so that no argument changes it."""
+    """The command of a rank: ``glt_lightning fit ...``, or the script. Numbers of nodes and devices come last, so that the user's
+    arguments do not override them."""
     if config.is_script:
         return [config.command, *_filled(config, machine)]
     words = ["glt_lightning", config.command, "--config", target_of(config.run_config)]
@@ -88,7 +90,7 @@ def _script_variables(config: LaunchConfig, machine: Machine) -> dict[str, str]:
 
 
 def strategy_of(config: LaunchConfig) -> str | None:
-    """The strategy to ask for; None: what the run's configuration says."""
+    """The strategy to pass as an option; None to leave it to the run's configuration."""
     if config.strategy is not None:
         return config.strategy
     if config.servers:
@@ -97,7 +99,7 @@ def strategy_of(config: LaunchConfig) -> str | None:
 
 
 def slots_of(config: LaunchConfig, machine: Machine) -> tuple[list[int], int]:
-    """Whose parts a host has, of how many: those of a server, of a host that trains, or of its ranks."""
+    """Returns the slots whose parts a host has, and the number of slots. A slot is a server, a host that trains, or a rank."""
     if machine.is_server:
         return [machine.number], len(config.servers)
     if (strategy_of(config) or group_of(config, "trainer").get("strategy")) == "glt_server_client":
@@ -109,13 +111,13 @@ def slots_of(config: LaunchConfig, machine: Machine) -> tuple[list[int], int]:
 
 
 def folder_of(config: LaunchConfig) -> str | None:
-    """Of the partition, if it is known before the run."""
+    """The folder of the partition; None if it is not known before the run."""
     found = config.partition.dir or group_of(config, "data", "init_args", "partition").get("dir")
     return None if found is None else str(found)
 
 
 def group_of(config: LaunchConfig, *names: str) -> Mapping[str, Any]:
-    """A group of the run's configuration; empty if it has none. Raises `OptionError` for a file that cannot be read."""
+    """Reads a group of the run's configuration; empty if it has none. Raises `OptionError` for a file that cannot be read."""
     found = read_yaml(config.run_config) if config.run_config is not None else {}
     for name in names:
         found = found.get(name) or {}
@@ -125,7 +127,7 @@ def group_of(config: LaunchConfig, *names: str) -> Mapping[str, Any]:
 
 
 def read_yaml(path: str) -> Mapping[str, Any]:
-    """A file of options. Raises `OptionError`."""
+    """Reads a file of options. Raises `OptionError` if it cannot be read or contains none."""
     raw = base.read_yaml(path)
     if not isinstance(raw, Mapping):
         raise OptionError(f"config: {path} contains no options.")
@@ -133,13 +135,14 @@ def read_yaml(path: str) -> Mapping[str, Any]:
 
 
 def target_of(path: str | None) -> str:
-    """Where a file is copied to, below the folder of each host: as it is here, or by its name if it is elsewhere."""
+    """The path of a copied file below the folder of each host: its relative path here, or its name if it is not below the current
+    folder."""
     given = PurePosixPath(path or "")
     return given.name if given.is_absolute() or ".." in given.parts else str(given)
 
 
 def placeholders(config: LaunchConfig, machine: Machine) -> Mapping[str, str]:
-    """What arguments may name in braces."""
+    """Values of the placeholders that arguments may contain in braces."""
     return {
         "node_rank": str(machine.number),
         "num_nodes": str(len(config.hosts)),
@@ -168,7 +171,8 @@ def _servers(config: LaunchConfig) -> list[str]:
 
 
 def security_files(machine: Machine) -> dict[str, str]:
-    """Options of ``cluster.security`` -> files below `CERTIFICATES`. Named after the host: hosts may share the folder.
+    """Maps options of ``cluster.security`` to files below `CERTIFICATES`. They are named after the host, as hosts may share the
+    folder.
 
     Raises `OptionError` for a host whose files would be those of the authority.
     """
@@ -196,7 +200,8 @@ def _security(config: LaunchConfig, machine: Machine) -> list[str]:
 
 @dataclass(frozen=True)
 class LaunchedScript:
-    """hosts: addresses of those that train, by node rank.  cluster: this host's address and the job's security."""
+    """Information for a script about its job. hosts: addresses of the hosts that train, by node rank.
+    cluster: ``host``, the address of this host, and ``security`` of the job."""
 
     hosts: tuple[str, ...]
     cluster: ClusterOptions
@@ -205,18 +210,19 @@ class LaunchedScript:
 def script_environment(
     hosts: Sequence[str], host: str, security: Mapping[str, Any], folder: str | None
 ) -> dict[str, str]:
-    """The variables of a script on a host. folder: of the partition."""
+    """The environment variables of a script on a host. folder: folder of the partition."""
     given = {VARIABLE: json.dumps(script_job(hosts, host, security))}
     return given if folder is None else given | {DGL_PARTITION: folder}
 
 
 def script_job(hosts: Sequence[str], host: str, security: Mapping[str, Any]) -> dict[str, Any]:
-    """What `VARIABLE` contains, as JSON."""
+    """The value of the variable `VARIABLE`, before it is written as JSON."""
     return {"hosts": list(hosts), "cluster": {"host": host, "security": dict(security)}}
 
 
 def launched_script() -> LaunchedScript | None:
-    """What this process was given; None where ``launch`` did not start it. Raises `OptionError`."""
+    """Reads the information that ``launch`` has given to this script; None if it was not started by ``launch``. Raises
+    `OptionError` for an invalid value of `VARIABLE`."""
     text = os.environ.get(VARIABLE)
     if text is None:
         return None

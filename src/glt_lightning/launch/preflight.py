@@ -1,7 +1,7 @@
-"""Checks all hosts of a launched job before it starts: every fault of every host, in one go, and what to do about it.
+"""Checks of all hosts of a launched job before it starts. They report every fault of every host at once, and what to do.
 
-Each host says what it is like, holds the ports that the job will use, and connects to those of the others (`launch.on_host`).
-`findings` are pure functions of the facts of all hosts.
+Each host reports facts, holds the ports that the job will use, and connects to those of the others (`launch.on_host`).
+`findings` is a pure function of the facts of all hosts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _GREETED: Shape = {"errors": [(str, None)], "marked": (bool, None)}
 
 @dataclass(frozen=True)
 class Finding:
-    """What is, what should be and what to do, on one host. A warning does not keep the job from starting."""
+    """A fault of one host: what was found, what was expected and what to do. A warning does not keep the job from starting."""
 
     host: str
     text: str
@@ -58,7 +58,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """The facts of a host. offset_s: how far its clock is ahead of the launcher's."""
+    """The facts of a host. offset_s: seconds by which its clock is ahead of the launcher's."""
 
     machine: Machine
     found: Mapping[str, Any]
@@ -66,7 +66,7 @@ class HostFacts:
 
 
 class Preflight:
-    """verify: whether each host reads all of its parts."""
+    """The check of all hosts. verify: each host compares all files of its parts with their hashes."""
 
     def __init__(self, config: LaunchConfig, log: MergedLog, *, verify: bool = False) -> None:
         self._config, self._log, self._verify = config, log, verify
@@ -75,7 +75,7 @@ class Preflight:
         self._marker = str(mark) if config.restarts.job and len(config.hosts) > 1 else None
 
     async def check(self, remotes: Sequence[Remote]) -> None:
-        """Raises `LaunchError` after all findings have been logged."""
+        """Checks the hosts. Logs all findings, and raises `LaunchError` if one is more than a warning."""
         limits, answered = self._config.limits, set[str]()
         name, seconds = ("copy_s", limits.copy_s) if self._verify else ("start_s", limits.start_s)
         try:
@@ -168,13 +168,13 @@ class Preflight:
 
 
 def question(config: LaunchConfig, machine: Machine, *, verify: bool) -> dict[str, Any]:
-    """What `on_host.facts` is asked."""
+    """The arguments of `on_host.facts` for a host."""
     slots, of = slots_of(config, machine)
     return {"folder": folder_of(config) if slots else None, "slots": slots, "of": of, "verify": verify}
 
 
 def root_of(config: LaunchConfig) -> str:
-    """Where checkpoints are, below the folder of each host."""
+    """The root folder of checkpoints, below the folder of each host."""
     for number, word in enumerate(config.args):
         name, equals, value = word.partition("=")
         if name == _WORDS_OF_ROOT:
@@ -183,7 +183,7 @@ def root_of(config: LaunchConfig) -> str:
 
 
 def listeners(config: LaunchConfig, machine: Machine) -> list[dict[str, Any]]:
-    """The ports at which the processes of a host will listen. Port 0 stands for those that samplers choose."""
+    """The ports at which the processes of a host will listen. Port 0 stands for ports that samplers choose themselves."""
     tls = bool(security_of(config, machine).get("ca"))
     if machine.is_server:
         return [{"address": machine.address, "port": machine.port, "tls": tls}]
@@ -202,7 +202,7 @@ def _address_of(listener: Mapping[str, Any]) -> str:
 
 
 def findings(hosts: Sequence[HostFacts]) -> list[Finding]:
-    """All of them, host by host. Versions and partitions are compared with those of the first host."""
+    """Finds the faults of all hosts, host by host. Versions and partitions are compared with those of the first host."""
     out = []
     for each in hosts:
         name = each.machine.name

@@ -1,8 +1,8 @@
-"""torchrun for a launched job: it ends with the status of the rank that failed first, and writes down which one that was.
+"""torchrun for a launched job: exits with the status of the rank that failed first, and writes that rank to a file.
 
     python -m glt_lightning.launch.rank_group TORCHRUN_OPTIONS -m glt_lightning fit ...
 
-torchrun itself ends with status 1 whatever a rank's status was.
+torchrun itself exits with status 1 for any failure of a rank.
 """
 
 from __future__ import annotations

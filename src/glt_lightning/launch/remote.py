@@ -1,4 +1,4 @@
-"""The launcher's end of one agent: a child process, ssh's or the agent itself, that speaks `launch.messages`."""
+"""The launcher's connection to one agent: a child process, ssh or the agent itself, that exchanges `launch.messages`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ _END_S = 10.0  # how long the client may take to end after its agent
 
 
 class LaunchError(GLTError):
-    """What ended a launched job. status: exit status.  host, who: whose last lines tell more; who is a rank, or ''."""
+    """Raised for the failure that ends a launched job. status: exit status of the job.  host, who: the process whose last log
+    lines are shown; who is a rank, or ''."""
 
     def __init__(self, text: str, *, status: int = 1, host: str = "", who: str = "") -> None:
         super().__init__(text)
@@ -50,12 +51,13 @@ class LaunchError(GLTError):
 
 
 class AgentLostError(LaunchError):
-    """The connection to an agent ended, or it was silent for too long."""
+    """Raised when the connection to an agent has ended, or the agent was silent for too long."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended. reason: why it was not started.  failure: rank, status and reason of its first rank to fail."""
+    """The end of a process. reason: why it could not be started, or None.  failure: rank and reason of the rank that failed
+    first, or None."""
 
     status: int
     reason: str | None = None
@@ -63,7 +65,8 @@ class Ended:
 
 
 def agent_command(config: LaunchConfig, machine: Machine) -> list[str]:
-    """What starts the agent of a host. The plan and the environment travel in messages, not in the command line."""
+    """The command that starts the agent of a host. Processes and environment are sent in messages, not in the command line, which
+    other users of the host can read."""
     if config.engine == "here":
         return [sys.executable, "-m", "glt_lightning", "agent"]
     argv = [*config.ssh_command, "-T", "-o", "BatchMode=yes"]
@@ -73,7 +76,7 @@ def agent_command(config: LaunchConfig, machine: Machine) -> list[str]:
 
 
 def _quoted(path: str) -> str:
-    """For the host's shell, which expands a leading ~."""
+    """Quotes a path for the host's shell, but for a leading ~, which the shell expands."""
     home, slash, rest = path.partition("/")
     return f"~/{shlex.quote(rest)}" if home == "~" and slash else shlex.quote(path)
 
@@ -82,9 +85,9 @@ Output = Callable[[Machine, str, str], Awaitable[None]]  # takes a host, the nam
 
 
 class Remote:
-    """An agent. ``lost`` is done when it ends, with the error if it was not told to end.
+    """A connection to an agent. ``lost`` is done when the agent ends, with an error unless the launcher has ended it.
 
-    output: takes what processes write, and lines of ssh's own under the name ``ssh``.  clock: seconds.
+    output: receives what processes write, and lines of ssh itself under the name ``ssh``.  clock: seconds.
     """
 
     def __init__(
@@ -151,7 +154,8 @@ class Remote:
         return ended
 
     async def ask(self, process: Process, question: Any, shape: Shape) -> Any:
-        """Runs a process that answers a question, both in JSON. Raises `LaunchError` if it fails, or answers anything else."""
+        """Runs a process that answers a question, both in JSON. Raises `LaunchError` if it fails, or the answer is not of
+        ``shape``."""
         self._captured[process.name] = []
         try:
             ended = await self.run(process, json.dumps(question))
@@ -175,7 +179,8 @@ class Remote:
         return found
 
     async def first_line(self, process: Process, question: Any, shape: Shape) -> tuple[Any, asyncio.Task[Ended]]:
-        """Starts a process that answers a question and goes on. Returns the answer, in JSON, and the task that ends with it."""
+        """Starts a process that answers a question and keeps running. Returns the answer, and the task that ends when the process
+        does."""
         self._captured[process.name] = []
         going = asyncio.create_task(self.run(process, json.dumps(question)))
         arrived = self._arrived[process.name] = asyncio.Event()
@@ -210,7 +215,7 @@ class Remote:
         self._send("end", id=name)
 
     def kill(self) -> None:
-        """Ends everything at once. A host that does not answer is not waited for: its agent notices the end of the connection."""
+        """Kills all processes of the host. If it does not answer, the connection is closed, which its agent notices."""
         self._closing = True
         if hasattr(self, "_process"):
             self._send("kill")
@@ -243,7 +248,7 @@ class Remote:
     # Messages
 
     def _send(self, op: str, **fields: Any) -> None:
-        with contextlib.suppress(ConnectionError, RuntimeError):  # its end is noticed by who reads
+        with contextlib.suppress(ConnectionError, RuntimeError):  # `_read` notices the end of the agent
             assert self._process.stdin is not None
             self._process.stdin.write(encode(op, **fields))
 
@@ -259,7 +264,8 @@ class Remote:
             await asyncio.sleep(self._config.limits.heartbeat_s)
 
     async def _read(self) -> None:
-        """Until the agent ends. It counts as silent only while we wait for it, not while the terminal holds us up."""
+        """Reads messages until the agent ends. Silence counts only while this waits for a message, not while it writes output to
+        a terminal that may be stopped."""
         assert self._process.stdout is not None
         silence_s, reason = self._config.limits.silence_s, None
         try:
@@ -322,7 +328,8 @@ class Remote:
                     each.set_exception(error)
 
     def _compare_clocks(self, message: dict[str, Any]) -> None:
-        """Four timestamps, of which the host's two are one: it answers at once."""
+        """Estimates the offset of the host's clock as NTP does: its time minus the middle of the round trip, of the quickest one.
+        The host answers at once, so one timestamp stands for its two."""
         if message.get("sent") is not None:
             now = time.time()
             trip = now - message["sent"]
@@ -357,12 +364,12 @@ class Remote:
 
 
 def _line(text: str) -> str:
-    """What a host says, as one line."""
+    """Joins a text of a host to one line of bounded length."""
     return " ".join(text.split())[:_LONGEST_REASON].rstrip(".")
 
 
 def _pieces(source: Path) -> Iterator[tuple[bytes, bool]]:
-    """(bytes, whether more follow) of a file; an empty file is one empty piece."""
+    """Yields pairs (bytes, whether more follow) of a file; an empty file is one empty piece."""
     with open_regular(source) as file:
         data = file.read(PIECE_BYTES)
         while True:

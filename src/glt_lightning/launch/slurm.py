@@ -32,9 +32,9 @@ _NODE_RANK, _MASTER, _HOSTS = "\1number\1", "\1master\1", "\1hosts\1"
 
 
 def job_script(config: LaunchConfig, run: str) -> str:
-    """The script for sbatch. run: folder of the run, below the folder in which the job is submitted.
+    """Writes the script for sbatch. run: folder of the run, below the folder in which the job is submitted.
 
-    Raises `OptionError` for what a job of SLURM cannot do.
+    Raises `OptionError` for options that a job of SLURM does not support.
     """
     slurm = config.slurm
     assert slurm is not None
@@ -86,7 +86,7 @@ def _options(config: LaunchConfig, slurm: LaunchSlurm, run: str, tasks: int) -> 
 
 
 def _servers(job: LaunchConfig) -> dict[str, str]:
-    """The commands of graph servers: ``serve``, and ``health``, which asks one."""
+    """Commands of graph servers by name: ``serve``, and ``health``, which waits until one is healthy."""
     machine = job.graph_servers[0]
     words = _as_in_script(job, server_process(job, machine).argv)
     at = words.index("--server.rank") + 1
@@ -105,7 +105,7 @@ def _trainer(job: LaunchConfig) -> str:
 
 
 def _for_script(job: LaunchConfig) -> dict[str, str]:
-    """Variables by which ``launch`` tells a script about its job, in the shell's words."""
+    """Environment variables by which a script learns about its job, quoted for the shell."""
     machine, folder = job.trainers[0], folder_of(job)
     given = security_of(job, machine)
     if job.security.dir is not None:
@@ -116,13 +116,14 @@ def _for_script(job: LaunchConfig) -> dict[str, str]:
 
 
 def _certificate(path: str) -> str:
-    """Where the script makes what would be copied to ``path``."""
+    """The path in the job's folder of certificates of a file that other engines copy to ``path``."""
     parts = PurePosixPath(path).parts
     return str(PurePosixPath(_CERTS, *parts[parts.index(CERTIFICATES) + 1 :]))
 
 
 def _as_in_script(job: LaunchConfig, words: Sequence[str]) -> list[str]:
-    """Words of a command, which runs where it is submitted: there the configuration is not copied, and certificates are made."""
+    """Adapts a command to the folder in which the job is submitted: the configuration is not copied there, and the script makes
+    the certificates."""
     found = list(words)
     for at, name in enumerate(words[:-1]):
         if name == "--config":
@@ -133,7 +134,7 @@ def _as_in_script(job: LaunchConfig, words: Sequence[str]) -> list[str]:
 
 
 def _variables(job: LaunchConfig) -> dict[str, str]:
-    """What stands in words for a variable of the script."""
+    """Maps placeholders in words to variables of the script."""
     listed = {json.dumps([each.endpoint for each in job.graph_servers]): "servers"} if job.servers else {}
     nodes = {_NODE.format(number): "SLURMD_NODENAME" for number in range(len(job.hosts))}
     return {**listed, **nodes, _CERTS: "certs", _NODE_RANK: "SLURM_NODEID", _MASTER: "MASTER_ADDR", _HOSTS: "hosts"}

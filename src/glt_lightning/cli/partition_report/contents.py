@@ -62,7 +62,10 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """Stored edges of a type (``name``) whose source belongs to another part than they do: P counts, and of how many."""
+    """Cut edges of a type (``name``): those whose source belongs to another part than their destination.
+
+    parts: P counts of cut edges.  edges: P counts of all edges.
+    """
 
     name: str
     parts: tuple[int, ...]
@@ -75,7 +78,7 @@ class Cut:
 
     @property
     def shares(self) -> tuple[float | None, ...]:
-        """The share of each part."""
+        """The share of cut edges of each part, 0 to 1; None for a part without edges."""
         return tuple(cut / n if n else None for cut, n in zip(self.parts, self.edges, strict=True))
 
 
@@ -83,9 +86,8 @@ class Cut:
 class Memory:
     """Bytes of files that a host with one part maps.
 
-    topology: row pointers, sources, prefix sums of weights, times and user ids.  edge_attrs: with the edge ids.
-    hot_lists: hotness of all rows, with rankings.
-    splits: those of all parts, and the gids of all nodes.
+    topology: row pointers, sources, prefix sums of weights, times and user ids.  edge_attrs: attributes and ids of edges.
+    hot_lists: hotness of all rows, with rankings.  splits: splits of all parts, and the gids of all nodes.
     """
 
     topology: int = 0
@@ -253,14 +255,14 @@ class RemoteRanking:
         return found
 
     def sizes(self, ratio: float) -> list[int]:
-        """Number of nodes of each type in such a cache: fewer than the share if the list is shorter."""
+        """Number of nodes of each type in a cache of this share; fewer if the list is shorter."""
         return [
             rows_of_share(ratio, n, len(gids)) for n, gids in zip(self._manifest.num_nodes, self._lists, strict=True)
         ]
 
 
 def stored_lists(partition: LocalPartition, policy: str, part: int) -> RemoteRanking:
-    """The lists that the partitioner wrote."""
+    """Reads the rankings that the partitioner has written."""
     types = range(len(partition.manifest.num_nodes))
     return RemoteRanking(partition.manifest, [remote_hotness(partition, policy, part, t)[0] for t in types])
 
@@ -281,7 +283,7 @@ def presampled_lists(manifest: Manifest, part: int, counts: Sequence[np.ndarray]
 
 
 def cached_widths(manifest: Manifest) -> list[int]:
-    """Bytes of a node's row in such a cache, by type: its id and attributes."""
+    """Bytes of a node's row in a remote cache, by type: its id and attributes."""
     widths = []
     for t, names in enumerate(node_names(manifest)):
         entries = [manifest.arrays[node_path(0, t, name)] for name in ("n_id", *names)]

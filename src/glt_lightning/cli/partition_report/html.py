@@ -15,7 +15,7 @@ _MANY = 6  # parts from which on a plot shows the means alone
 
 
 def report_html(report: Report) -> str:
-    """A whole HTML page. Needs jinja2 and matplotlib."""
+    """Writes a report as a complete HTML page. Needs jinja2 and matplotlib."""
     contents = report.contents
     values: dict[str, Any] = {
         "title": f"{contents.made_by.get('source', 'partition')}: {numbers.counted(contents.num_parts, 'part')}",

@@ -35,12 +35,12 @@ class TrafficOptions(DrawOptions):
         batches: Batches to sample of each part; fewer if an epoch has fewer.
         cache: Sizes of remote caches, each as a share of all nodes of each type.
         seed: Seed of all draws.
-        weight_attr, time_attr, time_window, time_boundary: As of ``sampling``.
+        weight_attr, time_attr, time_window, time_boundary: As in the group ``sampling``.
         input_time: Times of the seed nodes, int [S]; None: their own.
         disjoint: Each seed is the root of a tree of its own.
-        neg_sampling: Negatives of edges to predict, as of `LinkSpec`, also by edge type. None: as given with the edges, else
+        neg_sampling: Negatives of edges to predict, as in `LinkSpec`, also by edge type. None: as given with the edges, else
             ``binary``.
-        exclude_target_edges, reverse_edge_types: As of `LinkSpec`.
+        exclude_target_edges, reverse_edge_types: As in `LinkSpec`.
         walks: Random walks find the neighbours (``sampling.importance_neighbors``): their traffic is not predicted.
 
     Raises:
@@ -85,7 +85,7 @@ class TrafficOptions(DrawOptions):
 
     @property
     def sampling(self) -> SamplingOptions:
-        """The same for a loader whose ranks take the seeds of their own parts."""
+        """The sampling options of a loader whose ranks take the seeds of their own parts."""
         return SamplingOptions.of_draw(
             self,
             seed_placement="owner",
@@ -96,7 +96,7 @@ class TrafficOptions(DrawOptions):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; of an array its shape."""
+        """Returns plain values for JSON; of an array its shape."""
         return {name: _plain(value) for name, value in asdict(self).items()}
 
 

@@ -38,7 +38,7 @@ class Report:
     no_traffic: str | None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, with the totals that are worked out from them."""
+        """Returns plain values for JSON, with the totals that are computed from them."""
         values = asdict(self) | {"options": self.options.to_json()}
         contents = values["contents"]
         contents["edge_cut"] = self.contents.edge_cut
@@ -50,7 +50,7 @@ class Report:
 
 
 def make_report(partition: LocalPartition, options: TrafficOptions, progress: Progress) -> Report:
-    """Reads the sources of all edges once and samples some batches; nothing is written.
+    """Makes a report: reads the sources of all edges once and samples some batches. Nothing is written.
 
     partition: with all parts.  progress: shows the work. Raises `OptionError` for options that do not fit the graph.
 

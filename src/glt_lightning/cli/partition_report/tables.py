@@ -1,4 +1,4 @@
-"""The tables of a report, whatever they are shown on."""
+"""The tables of a report, for the terminal and for HTML."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PLACEMENTS = {
 
 
 def facts(report: Report) -> list[tuple[str, str]]:
-    """(name, value) of the options of the partition and the assumptions of the prediction."""
+    """Pairs (name, value) of the options of the partition and the assumptions of the prediction."""
     contents, made = report.contents, dict(report.contents.made_by)
     assigned: dict[str, object] = {key: made.pop(key) for key in ("algorithm", "seed") if key in made}
     if (
@@ -135,7 +135,7 @@ def _traffic_cells(
 
 
 def cache_tables(traffic: ExpectedTraffic) -> list[Table]:
-    """For each policy, the hit rates per part and the remaining remote rows."""
+    """Makes a table for each policy, of the hit rates per part and the remaining remote rows."""
     policies = dict.fromkeys(cache.policy for cache in traffic.parts[0].caches)
     return [_cache_table(traffic, policy) for policy in policies]
 
@@ -162,6 +162,6 @@ def _cache_table(traffic: ExpectedTraffic, policy: str) -> Table:
 
 
 def mean_hit_rate(rates: Sequence[float | None]) -> float | None:
-    """The mean over the parts that read any remote row."""
+    """The mean over the parts that read any remote row; None if none does."""
     known = [rate for rate in rates if rate is not None]
     return sum(known) / len(known) if known else None

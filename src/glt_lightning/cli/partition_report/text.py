@@ -12,7 +12,7 @@ _COLUMNS = 11  # of a table beside each other; more parts go below
 
 
 def report_text(report: Report) -> str:
-    """Facts and aligned tables."""
+    """Writes a report as facts and aligned tables."""
     rows = facts(report)
     width = max(len(name) for name, _ in rows)
     lines = [f"{name.ljust(width)}  {value}" for name, value in rows]
@@ -33,11 +33,11 @@ def _table(table: Table) -> list[str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The first column to the left, numbers to the right."""
+    """Aligns a table: the first column to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  " + "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
 
 
 def _printable(line: str) -> str:
-    """Names of types and data sets may hold anything."""
+    """Replaces control characters, which names of types and data sets may contain."""
     return "".join(c if c.isprintable() else "?" for c in line)

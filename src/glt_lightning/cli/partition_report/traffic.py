@@ -48,7 +48,8 @@ _MEASURED, _RANKED = (
 
 @dataclass(frozen=True, kw_only=True)
 class CachedTraffic:
-    """The same batches with a cache. hit_rate: share of the remote node rows that lie in it, None without such rows.
+    """The traffic of a part's batches with a remote cache. hit_rate: share of the remote node rows that are in the cache, None
+    without such rows.
 
     cache_bytes: memory that the cache takes on the part's host.
     """
@@ -63,10 +64,10 @@ class CachedTraffic:
 
 @dataclass(frozen=True, kw_only=True)
 class PartTraffic:
-    """Per batch of the rank that has ``part``.
+    """The traffic per batch of the rank that has ``part``.
 
-    nodes: in a batch.  remote_nodes: of them, of other parts.  remote_rows: rows of attributes that are asked for, of
-    nodes and, where batches carry edge ids, of edges.  requests: round trips.  bytes: of bodies, there and back.
+    nodes: nodes of a batch.  remote_nodes: those of other parts.  remote_rows: rows of attributes that are requested, of nodes
+    and, if batches have edge ids, of edges.  requests: round trips.  bytes: bytes of bodies in both directions.
     """
 
     part: int
@@ -88,7 +89,7 @@ class PartTraffic:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedTraffic:
-    """Of a seed placement, part after part. steps: batches of a rank in an epoch."""
+    """The traffic with a seed placement, by part. steps: batches of a rank in an epoch."""
 
     placement: SeedPlacement
     steps: int
@@ -104,7 +105,7 @@ def count_batches(partition: LocalPartition, options: TrafficOptions) -> int:
 def predict_traffic(
     partition: LocalPartition, options: TrafficOptions, done: Callable[[int], object] = lambda n: None
 ) -> tuple[ExpectedTraffic, ...]:
-    """Samples the first batches of an epoch of each rank, where rank p has part p. ``done`` hears of batches.
+    """Samples the first batches of an epoch of each rank, where rank p has part p. done: called with numbers of sampled batches.
 
     Raises `OptionError` for fan-outs that do not fit the graph.
     """
@@ -154,7 +155,7 @@ class _Prediction:
         )
 
     def _sampled(self, plan: EpochPlan, epoch: int, owners: CountingOwners) -> Iterator[list[np.ndarray]]:
-        """Samples the first batches of an epoch: of each the distinct nodes of each type."""
+        """Samples the first batches of an epoch. Yields for each batch the distinct gids of each node type."""
         config = self._batches.config
         source = neighbor_source(self._partition, config, remote=owners)
         links = LinksSampler(source, self._partition) if config.links else None
@@ -183,7 +184,8 @@ class _Prediction:
         )
 
     def _lists(self, part: int, plan: EpochPlan) -> list[tuple[str, RemoteRanking]]:
-        """The lists in the folder; in a folder without any, one made from batches of another epoch."""
+        """The stored rankings of a part's remote nodes; without any, one made from batches of another epoch than the measured
+        one, as its own batches would make a cache look better than it is."""
         if not self._options.cache or self._partition.manifest.num_parts == 1:
             return []
         if self._policies:
@@ -204,7 +206,7 @@ A = TypeVar("A")
 
 @dataclass
 class Asked:
-    """Of one batch: rows of attributes by kind, requests, and bytes of bodies there and back."""
+    """Counts of one batch: rows of attributes by kind, requests, and bytes of bodies in both directions."""
 
     node_rows: int = 0
     edge_rows: int = 0
@@ -222,14 +224,14 @@ class Asked:
 
 
 class CountingOwners:
-    """`sampling.source.RemoteRows` of the host of one part, where each part has a host of its own.
+    """A `sampling.source.RemoteRows` that counts, for the host of one part, where each part has a host of its own.
 
-    They answer from the mapped files, so that a batch is sampled as over the network, and count the messages that
-    `workers.cluster.remote_rows` would send; the limit of a reply is not theirs, so most answers are one message. Attributes
-    are counted, not read.
+    It answers from the mapped files, so that a batch is sampled as over the network, and counts the messages that
+    `workers.cluster.remote_rows` would send. It has no limit of a reply's size, so most answers are one message. Attributes are
+    counted, not read.
 
-    draw: how neighbours are drawn.  caches: by which rankings, and with what share of the nodes, rows of nodes are cached in
-    further counts of the same batches.
+    draw: options of the draws.  caches: pairs (ranking, share of the nodes); for each, rows are also counted without those that
+    such a cache holds.
     """
 
     def __init__(
@@ -242,12 +244,12 @@ class CountingOwners:
         self.begin()
 
     def begin(self) -> None:
-        """Forgets the batch before."""
+        """Resets the counts for the next batch."""
         self._same, self._gathered = Asked(), [Asked() for _ in range(1 + len(self._caches))]
 
     @property
     def asked(self) -> list[Asked]:
-        """What the batch asked for without a cache, and with each of them."""
+        """The counts of the batch without a cache, then with each cache."""
         return [self._same + each for each in self._gathered]
 
     def ask(self, owner: int, question: OwnerQuestion[A]) -> Callable[[], A]:
@@ -275,7 +277,7 @@ class CountingOwners:
                 self._counted(Gather(tables), asked)
 
     def _left(self, rows: AskedRows, number: int) -> AskedRows:
-        """The rows that are not cached."""
+        """The rows that the cache with this number lacks; 0 is no cache."""
         if number == 0 or rows.kind != "node":
             return rows
         ranking, ratio = self._caches[number - 1]
@@ -293,7 +295,7 @@ _SPLIT = "train"
 
 
 def why_no_batches(partition: LocalPartition, options: TrafficOptions) -> str | None:
-    """The reason why there are no batches of training; None if there are."""
+    """The reason why training would have no batches; None if it has some."""
     if options.walks:
         return "random walks find the neighbours (sampling.importance_neighbors), and their questions are not counted"
     manifest = partition.manifest
@@ -319,7 +321,7 @@ def why_no_batches(partition: LocalPartition, options: TrafficOptions) -> str | 
 class TrainBatches:
     """The batches of ranks that each have one part.
 
-    config: how they are sampled.  Raises `OptionError` for options that do not fit the graph.
+    config: options of the sampling.  Raises `OptionError` for options that do not fit the graph.
     """
 
     def __init__(self, partition: LocalPartition, options: TrafficOptions) -> None:
@@ -348,7 +350,7 @@ class TrainBatches:
         self._plan = make_plan(spec, seeds, manifest, sampling, options.seed, ranks, read)
 
     def plan(self, placement: SeedPlacement, part: int) -> EpochPlan:
-        """That of the rank with ``part``."""
+        """The plan of the rank with ``part``."""
         return replace(self._plan, rank=part, owner=self._plan.owner if placement == "owner" else None)
 
 
@@ -390,5 +392,5 @@ def _link_spec(partition: LocalPartition, options: TrafficOptions) -> LinkSpec:
 
 
 def _is_masked(partition: LocalPartition, edge_type: int) -> bool:
-    """Tells whether it has edges of validation, which training leaves out by their weight."""
+    """Tells whether an edge type has edges of validation, which training leaves out by their weight."""
     return IN_TRAINING in partition.manifest.weights(edge_type)
