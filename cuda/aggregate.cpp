@@ -16,7 +16,7 @@
 namespace glt {
 namespace {
 
-// Where part t of `parts` begins, when each is to have as many entries and lists.
+// The first list of part t of `parts`, which all have about the same number of entries and lists.
 int64_t first_list(const int64_t* indptr, int64_t lists, int64_t t, int64_t parts) {
   const double wanted = double(indptr[lists] - indptr[0] + lists) * double(t) / double(parts);
   int64_t low = 0, high = lists;
@@ -120,7 +120,7 @@ void weights_grad(const glt_edges& e, int32_t kind, const void* grad, const void
               e.num_rows, e.width, e.threads);
 }
 
-// Before any loop: a bad id would read, or in a gradient write, outside of the rows. About 0.5 ms for a million edges.
+// Called before any loop: a bad id would read, or in a gradient write, outside of the rows. About 0.5 ms for a million edges.
 int32_t check(const glt_edges& e, int32_t kind, bool weighted, int64_t* detail) {
   if (const int32_t status = check_call(e, kind, weighted, detail)) return status;
   for (int64_t i = 0; i < e.num_rows; ++i)

@@ -14,7 +14,7 @@
 namespace glt {
 namespace {
 
-// Tells of lists and entries that are none, before anything is read by them. Thread t has list t and entry t.
+// Reports invalid lists and entries, before anything is read through them. Thread t checks list t and entry t.
 struct CheckLists {
   Lists lists;
   int64_t num_lists, num_rows, num_entries;
@@ -82,7 +82,7 @@ struct EdgeProducts {
   GLT_DEVICE void third(const Item&, uint32_t, uint32_t) const {}
 };
 
-// The calls of one op, one behind the other; none after one that failed.
+// The kernels of one op, launched in order; none after one that has failed.
 struct Queue {
   int64_t *error, *detail;
   void* stream;

@@ -42,7 +42,7 @@ GLT_HD_INLINE double times(double a, double b) {
 #endif
 }
 
-// For each row of a result the rows that it is made of: those of a destination's edges or, transposed, of a source's.
+// The lists of rows that each row of a result is computed from: those of a destination's edges or, transposed, of a source's.
 struct Lists {
   const int64_t* indptr;
   const int64_t* row;   // of each entry; null: the entry's own number
@@ -156,7 +156,7 @@ struct ExtremeRows {
   }
 };
 
-// The share that each of a destination's edges has in a mean.
+// The factor of each of a destination's edges in a mean.
 template <class S>
 struct MeanShares {
   const int64_t* indptr;
@@ -168,7 +168,7 @@ struct MeanShares {
   }
 };
 
-// Of each extreme the gradient for one of the sources that have its value.
+// The gradient of each extreme, which goes to one of the sources that have its value.
 template <class T>
 struct ShareRows {
   Lists lists;
@@ -222,7 +222,8 @@ struct ExtremeGradRows {
   }
 };
 
-// A product of rows is made as so many sums, of every 16th product each: in an order of their own, which a compiler may not choose.
+// A product of rows is the sum of 16 partial sums, of every 16th product each. The order is fixed here, so that all devices and
+// compilers give the same bits.
 constexpr int64_t kProductLanes = 16;
 
 template <class S>

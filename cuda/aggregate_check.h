@@ -1,4 +1,4 @@
-// What an aggregation may be asked for, and which values it is made of; on the host, for the CPU and for devices.
+// Checks of the arguments of an aggregation, and dispatch on its dtype; on the host, for the CPU and for devices.
 #pragma once
 #include <glt/aggregate.h>
 

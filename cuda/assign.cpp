@@ -11,7 +11,7 @@ namespace {
 
 using glt::fail;
 
-constexpr int64_t kAhead = 24;  // labels of neighbours and slots of pairs miss the cache; ask this far ahead
+constexpr int64_t kAhead = 24;  // labels of neighbours and slots of pairs miss the cache; prefetched this far ahead
 constexpr uint64_t kEmpty = UINT64_MAX;
 
 template <class Id>
@@ -24,7 +24,7 @@ void prefetch_label(const glt_rows& rows, const Id* neighbors, int64_t at, const
   if (at + kAhead < rows.indptr[rows.num_rows]) glt::prefetch(labels + neighbors[at + kAhead]);
 }
 
-// The loads of all labels in C constraints, and which of them have room.
+// The loads of all labels in C constraints, and the labels below their limits.
 class Loads {
  public:
   Loads(const int32_t* weights, int32_t constraints, int64_t* loads, const int64_t* capacity)
@@ -81,7 +81,7 @@ class Pass {
   }
 
  private:
-  // How often each label occurs among the neighbours; `seen_` has them in order of occurrence.
+  // Counts each label among the neighbours; `seen_` has the labels in order of occurrence.
   int32_t count(int64_t row) {
     const Id* neighbors = neighbors_of<Id>(rows_);
     const int32_t own = labels_[rows_.first + row];
@@ -130,7 +130,7 @@ class Pass {
   std::vector<int32_t> seen_;
 };
 
-// Where the search for a key begins: every bit of the key reaches the highest bits of the product.
+// The slot at which the search for a key begins: every bit of the key affects the highest bits of the product.
 uint64_t first_slot(const glt_pairs& pairs, uint64_t key) {
   return key * 0x9E3779B97F4A7C15ull >> __builtin_clzll(uint64_t(pairs.size) - 1);
 }

@@ -1,4 +1,4 @@
-// Spreading values along rows: what works out vertex inclusion probabilities.
+// Spreading values along rows, from which vertex inclusion probabilities are computed.
 #include <glt/cuda.h>
 
 #include "device.cuh"

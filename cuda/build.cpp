@@ -11,7 +11,7 @@ namespace {
 
 using glt::fail;
 
-constexpr int64_t kAhead = 24;  // look-ups in a table of all nodes miss the cache; ask this far ahead
+constexpr int64_t kAhead = 24;  // look-ups in a table of all nodes miss the cache; prefetched this far ahead
 
 template <class Int>
 struct Record {

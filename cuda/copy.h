@@ -17,8 +17,8 @@ GLT_HD uint32_t first_word(const char* row, uint32_t word_bytes, uint32_t lane, 
   return (lane - uint32_t(reinterpret_cast<uint64_t>(row) % 128) / word_bytes) & (lanes - 1);
 }
 
-// A lane reads kAhead words before it writes the first. Left to itself the compiler reads the next word behind the write of
-// the last one, which might change it.
+// A lane reads kAhead words before it writes the first. The compiler alone would read each word after the write of the one
+// before, as that might change it.
 template <class Word, int kAhead>
 GLT_HD void copy_words(const char* from, char* to, int64_t bytes, uint32_t lane, uint32_t lanes) {
   const int64_t n = bytes / int64_t(sizeof(Word)), step = int64_t(lanes);

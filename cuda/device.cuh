@@ -1,4 +1,4 @@
-// Running a body on the device, and what bodies do together there. A body is a struct of plain values with an operator for
+// Running a body on the device, and operations between its threads. A body is a struct of plain values with an operator for
 // one thread, or with stages for a few lanes. It needs nothing else of CUDA, so tests run it on the host (there this
 // file is empty and tests/native/emulate.cpp stands in for it).
 #pragma once
@@ -57,14 +57,14 @@ inline unsigned num_blocks(int64_t n, int64_t items_per_block) {
   return blocks <= INT32_MAX ? unsigned(blocks) : 0;
 }
 
-// What a call of the CUDA runtime came to. An error is said once, not again by the next launch.
+// The status of a call of the CUDA runtime. The error is cleared, so that the next launch does not report it again.
 inline int32_t status_of(cudaError_t error, int64_t* detail) {
   if (error == cudaSuccess) return GLT_OK;
   cudaGetLastError();
   return fail(detail, GLT_CUDA, error);
 }
 
-// The status of a launch. Only this library's own copy of the CUDA runtime is asked.
+// The status of a launch, from this library's own copy of the CUDA runtime: torch's copy has a state of its own.
 inline int32_t launched(int64_t* detail) { return status_of(cudaGetLastError(), detail); }
 
 // body(i) for i in [0, n), in any order.

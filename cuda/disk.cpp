@@ -1,5 +1,5 @@
-// Reading scattered rows of files. A page fault would read them one after the other, and leave the page cache full of
-// neighbours that nobody asked for; here some threads keep the disk busy, each with a buffer of its own.
+// Reading scattered rows of files. Page faults would read them one after the other, and fill the page cache with neighbouring
+// rows that are not needed; here some threads keep the disk busy, each with its own buffer.
 #include <glt/disk.h>
 
 #include <fcntl.h>
@@ -69,7 +69,7 @@ class Reader {
     for (const Read& r : reads_) longest_ = std::max(longest_, r.end - r.begin);
   }
 
-  // One thread's share: whatever is left. Stops all others at the first failure.
+  // The loop of a thread: takes reads until none is left. Stops all threads at the first failure.
   void work() {
     const Buffer buffer = aligned(longest_);
     for (size_t i; (i = next_++) < reads_.size();) {
@@ -82,7 +82,7 @@ class Reader {
     }
   }
 
-  // Null where all went well; to be asked when no thread is at work.
+  // The failure, or null; to be called when no thread works any more, since no lock guards it.
   const Failure* failure() const { return failed_ ? &failure_ : nullptr; }
 
  private:
@@ -150,7 +150,7 @@ int32_t glt_disk_read(const glt_disk* disk, const int64_t* wanted, int64_t n, in
   try {
     others.reserve(std::max<int64_t>(most, 0));
     for (int64_t t = 1; t < most; ++t) others.emplace_back([&] { reader.work(); });
-  } catch (const std::system_error&) {  // as many as the system gives
+  } catch (const std::system_error&) {  // the system has no more threads: those that run, and this one, do all the work
   }
   reader.work();
   for (auto& o : others) o.join();

@@ -32,7 +32,7 @@ int64_t each_row(const Shards& a, const int64_t* ids, int64_t begin, int64_t end
   return end;
 }
 
-// Shares n ids out among threads. range(begin, end) is as each_row; the first bad id of all is the one that is told.
+// Divides n ids among threads. range(begin, end) works as each_row; of several bad ids the first one is reported.
 template <class Range>
 int32_t share_rows(const int64_t* ids, int64_t n, int64_t row_bytes, int32_t threads, int64_t* detail, const Range& range) {
   std::atomic<int64_t> bad{n};

@@ -1,4 +1,4 @@
-// Rows that train: sums of the gradients of each row, and the steps of the sparse optimizers.
+// Trained rows: sums of the gradients of each row, and the steps of the sparse optimizers.
 #include <glt/embedding.h>
 
 #include <algorithm>
@@ -103,7 +103,7 @@ double power(double base, int64_t n) {
   return result;
 }
 
-constexpr int64_t kAhead = 8;  // rows that are fetched before their turn; 1.4 times the rate of rows in no order
+constexpr int64_t kAhead = 8;  // rows by which prefetches lead; 1.4 times the rate for rows in random order
 
 inline void fetch(const float* array, int64_t row, int64_t width) {
   const char* begin = reinterpret_cast<const char*>(array + row * width);

@@ -1,5 +1,5 @@
-// Where rows have the neighbours that they are to be sampled without. As has_edges.cpp, a scan: rows are in the order of user
-// ids, which are not here for remote sources.
+// Finds the positions in rows of the neighbours that are excluded from sampling. By a scan as in has_edges.cpp: rows are in the
+// order of user ids, which are not here for remote sources.
 #include <glt/api.h>
 
 #include <algorithm>

@@ -9,7 +9,7 @@
 
 namespace glt {
 
-// Those of one row: positions in it, ascending, counted from an entry of it.
+// Excluded entries of one row: ascending positions, counted from an entry of the row.
 struct ExcludedRow {
   const uint32_t* positions;
   int64_t n;
@@ -17,7 +17,7 @@ struct ExcludedRow {
 
   GLT_HD int64_t at(int64_t k) const { return int64_t(positions[k]) - from; }
 
-  // Where pick p of the entries that are left lies in the whole row. at(k) - k never falls.
+  // Position in the whole row of pick p among the entries that are not excluded. A binary search, as at(k) - k never falls.
   GLT_HD int64_t past(int64_t p) const {
     int64_t low = 0;
     for (int64_t high = n; low < high;) {
@@ -29,7 +29,7 @@ struct ExcludedRow {
   }
 };
 
-// Those of the row of a node; none for most nodes.
+// Finds the excluded entries of a node's row; most nodes have none.
 GLT_HD ExcludedRow excluded_of(const glt_excluded& e, int64_t gid) {
   int64_t low = 0, high = e.num_rows;
   while (low < high) {
@@ -41,11 +41,11 @@ GLT_HD ExcludedRow excluded_of(const glt_excluded& e, int64_t gid) {
   return {e.positions + e.begin[low], e.begin[low + 1] - e.begin[low]};
 }
 
-// The number of entries that are left of a row.
+// The number of entries of a row that are not excluded.
 GLT_HD int64_t left_of(int64_t degree, const ExcludedRow& excluded) { return degree > excluded.n ? degree - excluded.n : 0; }
 
-// The same for a host's loop over many rows: a filter of 16 bits a node says of nearly all other nodes that nothing of their
-// rows is excluded.
+// Excluded entries for a host's loop over many rows: a filter of 16 bits a node rules out nearly all nodes without excluded
+// entries, so that few rows need the search.
 class ExcludedRows {
  public:
   explicit ExcludedRows(const glt_excluded& excluded) : excluded_(excluded) {

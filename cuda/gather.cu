@@ -8,7 +8,7 @@
 namespace glt {
 namespace {
 
-// From here on a lane has more than one word of a row to copy.
+// Row bytes from which on a lane copies more than one word.
 constexpr int64_t kWideRow = 2 * 32 * sizeof(Bytes16);
 
 template <int kAhead>

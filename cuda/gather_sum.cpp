@@ -1,4 +1,4 @@
-// Gathering rows and adding them up where they are needed, with no copy of each row in between.
+// Sums of gathered rows, made without a copy of each row.
 //
 // Of [15, 10, 5] x 1024 in a graph of 2.4 M nodes, adding the rows of 790 k edges, 400 bytes each, takes 1.3 times the CPU time of
 // copying the 534 k different ones.
@@ -31,7 +31,7 @@ struct Float32 {
 
 constexpr int64_t kAhead = 16;  // rows that are found, and fetched, before they are added
 
-// N rows at once, one after another, so that sums are loaded and stored once and not N times: 0.7 of the time.
+// Adds N rows at once, in order, so that sums are loaded and stored once and not N times: 0.7 of the time.
 template <class Stored, int N>
 GLT_HD_INLINE void add_rows(const char* const* rows, int64_t values, float* __restrict sums) {
   using Value = typename Stored::Value;
@@ -71,7 +71,7 @@ struct Sums {
   GLT_HD_INLINE int64_t add(int64_t begin, int64_t end, int64_t e, int64_t last) const {
     const char* ring[kAhead];
     for (int64_t i = e; i < std::min(e + kAhead, last); ++i) ring[i % kAhead] = row(i);
-    std::vector<float> room(values);  // near: to add in out would wait for memory that is written for the first time
+    std::vector<float> room(values);  // in the cache: adding in `out` would wait for memory that is touched for the first time
     float* const sum = room.data();
     for (int64_t d = begin; d < end; ++d) {
       const int64_t first = e;

@@ -1,4 +1,4 @@
-// No C++ exception leaves a C function: it would end the process of whoever called. Every entry point is written
+// No C++ exception leaves a C function: it would end the caller's process. Every entry point is written
 //   int32_t glt_name(...) try { ... }
 //   GLT_CATCH(detail)
 // and a test walks the headers and the sources for one that is not.

@@ -1,4 +1,4 @@
-// Whether edges are stored. A row is in the order of user ids, and the user ids of remote sources are not here, so a row is
+// Tells whether edges are stored. A row is in the order of user ids, and the user ids of remote sources are not here, so a row is
 // scanned from its beginning for the gid of the source.
 #include <glt/api.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kAtOnce = 64;  // entries compared without a branch between them, so with vector instructions
 
-// sums: of the weights of the entries, or null. An entry of weight 0 is none: it is never in a batch.
+// sums: prefix sums of the weights, or null. An entry of weight 0 does not count as an edge: it is never in a batch.
 template <class Id>
 bool contains(const Id* row, int64_t degree, Id id, const int32_t* sums) {
   for (int64_t i = 0; i < degree; i += kAtOnce) {
@@ -28,7 +28,7 @@ bool contains(const Id* row, int64_t degree, Id id, const int32_t* sums) {
   return false;
 }
 
-// What the first comparison reads of a row.
+// Prefetches the entries that the first comparison of a row reads.
 template <class Id>
 void prefetch_row(const Row& r) {
   constexpr int64_t kLine = 64;

@@ -1,6 +1,6 @@
 // Where a function runs. GLT_HD: on host and device. GLT_DEVICE: on the device, and on the host in tests that emulate it.
-// GLT_HD_INLINE: as GLT_HD, and on the host also into a function for a wider instruction set.
-// GLT_RESTRICT: on the host. A device would take such loads for those of memory that never changes, which the tests' device has not.
+// GLT_HD_INLINE: as GLT_HD, and on the host inlined also into functions for a wider instruction set.
+// GLT_RESTRICT: `restrict`, on the host only. A device would load through its read-only cache, which the tests' device lacks.
 #pragma once
 
 #ifdef __CUDACC__

@@ -1,5 +1,5 @@
-// The edges among some nodes: of given rows all entries whose source is a member of a set. As has_edges.cpp, a scan: rows are in
-// the order of user ids, which are not here for remote sources.
+// Finds the edges among some nodes: all entries of given rows whose source is a member of a set. By a scan as in has_edges.cpp:
+// rows are in the order of user ids, which are not here for remote sources.
 #include <glt/api.h>
 
 #include <algorithm>
@@ -25,13 +25,13 @@ struct Members {
   int32_t rank(uint64_t at) const { return find_rank(blocks, at, CountBits()); }
 };
 
-// What a thread found in some rows. Their entries are no more than the caller's memory has room for, unless it is one row.
+// The edges that a thread has found in some rows. Except in a single row, they are no more than the caller's memory holds.
 struct Piece {
   std::vector<int64_t> counts, edge_rows;
   std::vector<int32_t> members;
 };
 
-// The edges of a row that are wanted. keep: as many as there is memory for; the others are counted.
+// Finds the wanted edges of a row. keep: as many are stored, for which there is memory; the others are only counted.
 template <class Id>
 void scan_row(const Row& r, const Members& members, int64_t keep, Piece& out) {
   constexpr int64_t kAhead = 16;
@@ -56,7 +56,7 @@ struct Failure {
   int64_t detail[4] = {0, 0, 0, 0};
 };
 
-// Where rows [begin, end) are. Returns a glt_status.
+// Finds rows [begin, end). Returns a glt_status.
 template <class Id>
 int32_t open_rows(const RowRequest& q, const int64_t* gids, int64_t begin, int64_t end, int64_t most_degree, Row* rows,
                   int64_t* detail) {
@@ -99,8 +99,8 @@ struct Found {
   }
 };
 
-// Rows are scanned a few at a time: those whose entries, if all were wanted, fit into what is left of the caller's memory, and at
-// least one. So this takes no more memory than the caller has given, whatever is asked.
+// Rows are scanned a few at a time: as many as fit, if all their entries were wanted, into the rest of the caller's memory, and
+// at least one. So this allocates no more memory than the caller has given, for any request.
 template <class Id>
 int32_t induce(const RowRequest& q, const int64_t* gids, int64_t n, const Members& members, int64_t most_degree,
                int32_t threads, Found& found, int64_t* detail) {

@@ -1,5 +1,5 @@
 // The stored edges between nodes of a batch. A thread takes up to 32 entries of a row, so that a node of very high degree is shared
-// by as many threads as it has entries for; in a first pass it notes in a word which entries it wants, in a second it writes
+// by as many threads as it has entries for; in a first pass it marks the wanted entries in a word, in a second it writes
 // them where a scan of the counts says. So the order is that of the rows and their entries.
 #include <glt/cuda.h>
 
@@ -34,7 +34,7 @@ struct CountPieces {
   }
 };
 
-// The rows, and what the table knows their sources by.
+// The rows, and the ids of their sources in the table.
 template <class Id>
 struct PiecesOfRows {
   glt_graph g;
@@ -49,7 +49,7 @@ struct PiecesOfRows {
     int64_t row, base, edge_row, from, size;
   };
 
-  // first[row] <= k < first[row + 1]: rows without a piece are none's.
+  // Finds the row with first[row] <= k < first[row + 1]; rows without entries have no piece.
   GLT_DEVICE Piece open(int64_t k) const {
     int64_t row = 0, end = num_rows;
     while (end - row > 1) {
@@ -66,7 +66,7 @@ struct PiecesOfRows {
     return {entries, sums, row, bases ? bases[row] : 0, edge_row, from, left < kPiece ? left : kPiece};
   }
 
-  // The order that the table has for the source of an entry, kNobody for none.
+  // The order of an entry's source in the table; kNobody if it is not there.
   GLT_DEVICE uint64_t order(const Piece& piece, int64_t position) const {
     const int64_t gid = int64_t(piece.entries[position]);
     return TypeRange(g, g.src_type[edge_type]).has(gid) ? known.find(piece.base + gid) : kNobody;

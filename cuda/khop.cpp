@@ -30,7 +30,7 @@ struct Call {
   int64_t* detail;
 };
 
-// kTrees: a node is one of a tree, (tree, gid), and what the table knows it by is tree * number of nodes + gid.
+// kTrees: a node belongs to a tree, as (tree, gid), and its id in the table is tree * number of nodes + gid.
 template <class Id, class Lids, bool kTrees>
 class KHop {
  public:
@@ -126,7 +126,7 @@ class KHop {
     if (ws.e_id[r]) q.edge_ids = ws.edge_ids, q.edge_id_bytes = ws.edge_id_bytes;
     q.trees = c.trees;
     if (g.all_ids && !kTrees && fanout > 0) q.first_bytes = first_bytes.of<Id>(g, r, q.key, hi[type] - lo[type], c.threads);
-    // so many rows as the threads can share at once, whatever they yield: with few of them one thread is as good
+    // as many rows as fit into scratch memory with the most neighbours that they can yield; for few rows one thread is as fast
     const int64_t room = fanout > 0 ? ws.scratch_cap / row_words(r, fanout) : 0;
     for (int64_t row = lo[type]; row < hi[type];) {
       const int64_t n = std::min(hi[type] - row, room);
@@ -199,7 +199,7 @@ class KHop {
     return status;
   }
 
-  // From gids to what the table knows them by, and back for the nodes that were new.
+  // Converts gids to ids of the table, and back for the nodes that were new.
   void add_trees(const int32_t* trees, const Slice& s) const {
     uint64_t* picks = s.picks.neighbors;
     for (int64_t row = s.begin; row < s.end; ++row) {
@@ -218,12 +218,12 @@ class KHop {
   // The local ids of n neighbours; new ones are appended to their type.
   int32_t number(int32_t type, const uint64_t* neighbors, int64_t count, int32_t* lids) {
     constexpr int64_t kAhead = 24;
-    const Lids ids = table;  // what is stored cannot change a copy
+    const Lids ids = table;  // a local copy: the compiler knows that stores do not change it
     const int64_t first = nodes[type], most_new = std::min(ws.node_cap[type] - first, table.limit() - total);
     int64_t n = first, i = 0;
     int64_t* gids = ws.gid[type];
     for (int64_t k = 0; k < std::min(kAhead, count); ++k) ids.prefetch(int64_t(neighbors[k]));
-    // With room for all, without a branch: whether a neighbour is new is a coin that no processor foresees.
+    // If all fit, without a branch: a processor cannot predict whether a neighbour is new.
     if (count <= most_new) {
       for (; i < count; ++i) {
         ids.prefetch(int64_t(neighbors[std::min(i + kAhead, count - 1)]));

@@ -95,7 +95,7 @@ class KHopQueue {
     return status;
   }
 
-  // As few lanes a row as have a pick each.
+  // Chooses the fewest lanes for a row that have one pick each.
   int32_t pick(const KHopStep& step, const KHopContext& c) {
     if (step.fanout <= 8) return for_each_lanes<8>(step.rows, KHopPick<Id, Lids, 8>{c, lids_}, stream_, detail_);
     if (step.fanout <= 16) return for_each_lanes<16>(step.rows, KHopPick<Id, Lids, 16>{c, lids_}, stream_, detail_);

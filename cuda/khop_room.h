@@ -1,5 +1,5 @@
-// What a k-hop batch on the device can come to, and the memory for it: all from the numbers of seeds, the fan-outs and the
-// sizes of the types, before anything is sampled.
+// Bounds for the size of a k-hop batch on the device, and the memory for it: all from the numbers of seeds, the fan-outs and
+// the sizes of the types, before anything is sampled.
 #pragma once
 #include <glt/cuda.h>
 
@@ -11,7 +11,7 @@
 
 namespace glt {
 
-// A row of the frontier as the picks need it.
+// The fields of a frontier's row that picks need.
 struct alignas(16) FoundRow {
   const void* neighbors;  // the first id of the row
   uint32_t degree;        // but for excluded entries
@@ -31,7 +31,7 @@ struct KHopStep {
   bool last_of_type;      // no later step of the hop finds nodes of the same type
 };
 
-// Offsets in bytes. What is zero at first comes first.
+// Offsets in bytes. Memory that must be zero at first comes first, so that one call clears it.
 struct KHopRoom {
   std::vector<KHopStep> steps;
   std::vector<int64_t> nodes, edges;       // at most, by type and by edge type
@@ -47,7 +47,7 @@ struct KHopRoom {
   }
 };
 
-// The steps and what they can find. False where that is not bounded, or by more than `max_picks`.
+// Computes the steps and bounds of what they find. False if a bound does not exist, or is above `max_picks`.
 inline bool bound_steps(const glt_graph& g, const glt_khop_shape& shape, KHopRoom* room) {
   std::vector<int64_t> frontier(shape.num_seeds, shape.num_seeds + g.num_types), found(g.num_types), all(g.num_types);
   room->edges.assign(g.num_edge_types, 0);
@@ -80,7 +80,7 @@ inline bool bound_steps(const glt_graph& g, const glt_khop_shape& shape, KHopRoo
   return true;
 }
 
-// Slots of 8 bytes for twice the ids, or 4 bytes for every node where that is no more.
+// Chooses the table: slots of 8 bytes for twice the ids, or 4 bytes for every node of the graph if that is no more memory.
 inline void choose_table(const glt_khop_shape& shape, int64_t num_nodes, KHopRoom* room) {
   int64_t ids = 0, slots = 64;
   for (size_t t = 0; t < room->nodes.size(); ++t) ids += std::min(room->nodes[t], shape.type_sizes[t]);
@@ -89,7 +89,7 @@ inline void choose_table(const glt_khop_shape& shape, int64_t num_nodes, KHopRoo
   room->table_bytes = room->num_slots ? 8 * slots : 4 * num_nodes;
 }
 
-// False where the batch is for the way with steps: its picks are not bounded by max_picks, or its ids need 64 bits.
+// False if the batch must be sampled step by step: its picks are not bounded by max_picks, or its ids need 64 bits.
 inline bool make_room(const glt_graph& g, const glt_khop_shape& shape, KHopRoom* room) {
   int64_t num_nodes = 0, total = 0, rows = 0, spare = 0;
   for (int32_t t = 0; t < g.num_types; ++t) num_nodes += shape.type_sizes[t];

@@ -1,7 +1,7 @@
-// LABOR-0 (Balin and Catalyurek: "Layer-Neighbor Sampling", NeurIPS 2023). In a hop every node has one random number, whoever
-// draws it, and a row picks the entries whose sources have the smallest ones: so rows that share neighbours pick the same ones, and
-// a batch has fewer nodes. By weight it is the smallest number / weight (section A.3 there; Ohlsson, 1998). A row alone is drawn
-// as ever: uniformly, without replacement.
+// LABOR-0 (Balin and Catalyurek: "Layer-Neighbor Sampling", NeurIPS 2023). In a hop every node has one random number for all
+// rows, and a row picks the entries whose sources have the smallest ones: so rows that share neighbours pick the same ones, and a
+// batch has fewer nodes. With weights the smallest number / weight is picked (section A.3 there; Ohlsson, 1998). Each row by
+// itself is still drawn uniformly, without replacement.
 #pragma once
 #include "graph.h"
 #include "random.h"
@@ -9,26 +9,26 @@
 
 namespace glt {
 
-constexpr uint64_t kLaborRole = 0xe1cfddad468d0e6bull;  // BLAKE2b of "labor": no other draw of the batch is alike
+constexpr uint64_t kLaborRole = 0xe1cfddad468d0e6bull;  // BLAKE2b of "labor": independent of all other draws of the batch
 
 // The key of the numbers of a node type's nodes in a hop.
 GLT_HD uint64_t labor_key(uint64_t batch_key, int hop, uint64_t type_key) {
   return hop_key(mix(batch_key ^ mix(kLaborRole)), hop, type_key);
 }
 
-// The key of what rows of an edge type draw in a hop: by LABOR, where the graph has the ids for it.
+// The key of the draws of an edge type's rows in a hop: that of LABOR, if the graph has all ids, which LABOR needs.
 GLT_HD uint64_t draw_key(const glt_graph& g, int32_t edge_type, uint64_t batch_key, int hop) {
   if (g.all_ids) return labor_key(batch_key, hop, g.type_key[g.src_type[edge_type]]);
   return hop_key(batch_key, hop, g.key[edge_type]);
 }
 
-// Whether rows can be drawn from so: a source has one number, which is not drawn twice.
+// False for LABOR with replacement: a source has only one number, so it cannot be drawn twice.
 GLT_HD bool can_draw(const glt_graph& g, bool replace) { return !(g.all_ids && replace); }
 
 // The random numbers of a row: a stream of its own, or by LABOR those of its sources.
 GLT_HD uint64_t draw_stream(const glt_graph& g, uint64_t key, int64_t user_id) { return g.all_ids ? key : row_stream(key, user_id); }
 
-// What a row is drawn from by the numbers of its sources.
+// A row with the random numbers of its sources, by which LABOR picks.
 template <class Id>
 struct LaborRow {
   const Id* neighbors;    // of the row
@@ -45,7 +45,7 @@ struct LaborRow {
     return known ? number : 0;
   }
 
-  // By this the smallest are picked.
+  // The entries with the smallest values are picked.
   GLT_HD uint64_t value(int64_t position) const {
     return entries.sums ? number(position) / entries.weight(position) : number(position);
   }
@@ -53,7 +53,7 @@ struct LaborRow {
   // visit(position, weight) for each entry that can be picked, ascending.
   template <class Visit>
   GLT_HD void each(const Visit& visit) const {
-    const WeightedRow row = entries;  // what is stored cannot change a copy
+    const WeightedRow row = entries;  // a local copy: the compiler knows that stores of `visit` do not change it
     if (row.sums) {
       row.each_positive(row.length, [&](int64_t position, int64_t) { visit(position, row.weight(position)); });
       return;

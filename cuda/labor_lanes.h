@@ -1,4 +1,4 @@
-// Picks by LABOR, for a device: one lane looks at all entries of a row, as many rows as there are warps at once.
+// Picks by LABOR, for a device: one lane goes through all entries of a row; each warp has a row.
 #pragma once
 #include "labor.h"
 
@@ -28,7 +28,7 @@ struct SmallestEntries {
     set(i, its_number, its_position);
   }
 
-  // In place of the first.
+  // Replaces the first entry, the greatest, and restores the heap.
   GLT_DEVICE void sink(uint64_t its_number, uint32_t its_position) {
     uint32_t i = 0;
     for (uint32_t next = 1; next < n; next = 2 * i + 1) {

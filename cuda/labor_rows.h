@@ -16,12 +16,12 @@ struct LaborEntry {
   bool operator<(const LaborEntry& b) const { return value != b.value ? value < b.value : position < b.position; }
 };
 
-// The first byte of the number of each node of a type in a hop, and 0 behind them for what is no node. Most entries of a row are not
-// picked, and this byte says so: of the others alone the user id is read, which a processor's caches do not have, and hashed. On
+// The first byte of the number of each node of a type in a hop, and a 0 at the end for ids that are no node. This byte alone
+// rules out most entries of a row; only for the others the user id, which is not in a processor's caches, is read and hashed. On
 // a graph of 2.4 M nodes, with 17.8 M entries a batch, a batch takes about half the time.
 class FirstBytes {
  public:
-  // Null where rows are too few: a byte takes a tenth of the time of what it saves.
+  // Null if rows are too few: making a byte takes a tenth of the time that using it saves.
   template <class Id>
   const uint8_t* of(const glt_graph& g, int32_t edge_type, uint64_t key, int64_t num_rows, int32_t threads) {
     const int32_t type = g.src_type[edge_type];
@@ -54,7 +54,7 @@ class FirstBytes {
   uint64_t key_ = 0;
 };
 
-// So many entries before one is looked at its user id is fetched: as many as a processor fetches at once, and some more.
+// Number of entries by which user ids are prefetched: a little more than a processor loads at the same time.
 constexpr int64_t kLaborAhead = 32;
 
 template <class Id>
@@ -69,8 +69,8 @@ void prefetch_sources(const LaborRow<Id>& row) {
   for (int64_t i = 0; i < std::min(kLaborAhead, row.entries.length); ++i) prefetch_source(row, i);
 }
 
-// The entries of a row whose values are at most `bound`, but of many of them the smallest ones alone. Without a branch on values, but
-// where memory for them is full.
+// Collects the entries of a row whose values are at most `bound`; when its memory is full, it keeps only the smallest ones. It
+// branches on values only then, since a processor cannot predict them.
 class Smallest {
  public:
   Smallest(uint32_t count, uint64_t bound, std::vector<LaborEntry>& memory)
@@ -103,7 +103,7 @@ class Smallest {
  private:
   static constexpr size_t kFew = 32;
 
-  // Compares all with all: for a dozen that is quicker than to guess at branches.
+  // Compares all with all: for a dozen that is faster than a sort, whose branches are mispredicted.
   void take_of_few(uint32_t* out) const {
     uint32_t smaller[kFew] = {};
     for (size_t i = 1; i < size; ++i) {
@@ -136,8 +136,8 @@ void offer_all(const LaborRow<Id>& row, Smallest& found) {
   });
 }
 
-// Of the entries [begin, end) of a row without weights those whose first bytes are at most `most`; returns their number. Alone, so
-// that all it counts with is in registers: with more to do in the loop a batch took 1.3 times as long.
+// Finds the entries in [begin, end) of a row without weights whose first bytes are at most `most`; returns their number. A
+// function of its own, so that all its variables are in registers: with more work in the loop a batch took 1.3 times as long.
 template <class Id>
 size_t find_likely(const LaborRow<Id>& row, const uint8_t* first_bytes, uint8_t most, int64_t begin, int64_t end, uint32_t* out) {
   const Id* const neighbors = row.neighbors;
@@ -152,7 +152,7 @@ size_t find_likely(const LaborRow<Id>& row, const uint8_t* first_bytes, uint8_t 
   return n;
 }
 
-// Offers those whose first bytes do not say that they are beyond the bound.
+// Offers the entries whose first bytes do not rule them out.
 template <class Id>
 void offer_likely(const LaborRow<Id>& row, const uint8_t* first_bytes, Smallest& found) {
   constexpr int64_t kAtOnce = 512;
@@ -186,8 +186,8 @@ void offer_likely(const LaborRow<Id>& row, const uint8_t* first_bytes, Smallest&
 template <class Id>
 void pick_by_labor(const LaborRow<Id>& row, const uint8_t* first_bytes, uint32_t count, uint32_t* out,
                    std::vector<LaborEntry>& found) {
-  // Nearly always enough entries lie below the share of them that is picked and 2.5 times its spread: then the others cost their
-  // numbers alone. It decides how long it takes, not what is picked.
+  // The bound is the picked share of entries plus 2.5 standard deviations: nearly always enough entries lie below it, and for the
+  // others only their numbers are computed. If too few do, all are offered: the bound affects the time, not the picks.
   const double all = row.entries.sums ? row.entries.left() : double(row.entries.length - row.entries.excluded.n);
   const double share = (count + 2.5 * std::sqrt(double(count)) + 2) / all;
   if (share < 1) {

@@ -7,7 +7,7 @@
 
 namespace glt {
 
-// A row, or what lies in the window of a tree.
+// A row, or the part of it in the window of a tree.
 struct Located {
   int32_t part;        // edge_type * P + part
   int64_t begin, end;
@@ -15,7 +15,7 @@ struct Located {
   bool latest;         // the last entries are picked, not any
 };
 
-// The row of a destination node of the edge type, of which nothing is known. Returns a glt_status.
+// Finds the row of a node in an edge type; gid is not checked yet. Returns a glt_status.
 GLT_HD int32_t locate_row(const glt_graph& g, int32_t edge_type, int64_t gid, Located* row) {
   const int32_t type = g.dst_type[edge_type];
   if (!TypeRange(g, type).has(gid)) return GLT_BAD_ID;
@@ -36,7 +36,7 @@ struct RowTrees {
   const int64_t *since, *until;
   bool last;
 
-  // Leaves of a row that was found, and of its excluded entries, what lies in the window of its tree.
+  // Narrows a row that was found, and its excluded entries, to the window of its tree.
   GLT_HD void narrow(const glt_graph& g, int64_t i, Located* row, ExcludedRow* excluded) const {
     const int64_t* times = of && g.times && (since || until) ? g.times[row->part] : nullptr;
     if (!times) return;
@@ -58,7 +58,7 @@ GLT_HD WeightedRow weighted_row(const glt_graph& g, const Located& row, const Ex
   return {sums + row.begin, row.end - row.begin, excluded, row.begin > row.first ? uint32_t(sums[row.begin - 1]) : 0};
 }
 
-// How many neighbours the row of a node yields, but for what is excluded.
+// The number of neighbours that the row of a node yields, without excluded ones.
 GLT_HD int64_t yields(const glt_graph& g, const Located& row, const ExcludedRow& excluded, int32_t fanout, bool replace) {
   const WeightedRow weighted = weighted_row(g, row, excluded);
   if (weighted.sums) return weighted.count(fanout, replace);

@@ -21,7 +21,7 @@ struct Map {
   std::atomic<uintptr_t> begin{0};  // 0: free to be taken again; the handler may be looking at it, so none is deleted
   std::atomic<uintptr_t> end{0};
   std::atomic<bool> lost{false};
-  std::atomic<bool> forgotten{false};  // nobody reads it in a guarded block any more: its losses do not count
+  std::atomic<bool> forgotten{false};  // true once no guarded block reads it any more: its losses do not count
   char path[4096];
   Map* next = nullptr;
 };
@@ -39,7 +39,7 @@ Map* find(uintptr_t address) {
 
 void say(const char* text) { (void)!write(STDERR_FILENO, text, strlen(text)); }
 
-// Zeros from the page of `address` to the end of the map: a file that has lost a page has lost those behind it.
+// Maps zeros from the page of `address` to the end of the map: a truncated file has lost all pages behind the first lost one.
 bool fill(Map* map, uintptr_t address) {
   const uintptr_t page = address & ~uintptr_t(sysconf(_SC_PAGESIZE) - 1);
   return mmap(reinterpret_cast<void*>(page), map->end - page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
@@ -56,7 +56,7 @@ void pass_on(int number, siginfo_t* info, void* context) {
 void on_bus_error(int number, siginfo_t* info, void* context) {
   const int kept = errno;
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
-  Map* map = info->si_code > 0 ? find(address) : nullptr;  // else somebody sent it
+  Map* map = info->si_code > 0 ? find(address) : nullptr;  // else a process has sent the signal
   if (map && guards > 0 && fill(map, address)) {
     if (!map->forgotten && !map->lost.exchange(true)) ++lost;
     errno = kept;

@@ -14,7 +14,7 @@ int32_t glt_cuda_host_register(void* address, int64_t nbytes, void** device_addr
 }
 GLT_CATCH(detail)
 
-// Waits for the device first: whether CUDA would is not documented.
+// Waits for the device first: kernels may still read the memory, and CUDA does not document that it waits.
 int32_t glt_cuda_host_unregister(void* address, int64_t* detail) try {
   const cudaError_t waited = cudaDeviceSynchronize(), error = cudaHostUnregister(address);
   return glt::status_of(waited != cudaSuccess ? waited : error, detail);

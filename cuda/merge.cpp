@@ -58,7 +58,7 @@ int32_t fill(void* memory, int64_t table_cap, int64_t num_ids, const int64_t* co
   return GLT_OK;
 }
 
-// Where the merge stands in one owner's answer.
+// The position of the merge in one owner's answer.
 struct Cursor {
   const glt_picks* picks;
   int64_t row = 0, entry = 0;
@@ -89,7 +89,7 @@ class Merge {
       const int32_t status = relabel(s, count, c.first_lid + row, &n, &e);
       if (status) return status;
     }
-    for (const Cursor& s : cursors)  // an owner that says more than it was asked for
+    for (const Cursor& s : cursors)  // an owner may answer with more than it was asked for
       if (s.row != s.picks->num_rows || s.entry != s.picks->num_entries) return fail(detail, GLT_BAD_ARG, -1, s.row);
     *num_nodes = n;
     *num_edges = e;

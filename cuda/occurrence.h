@@ -1,6 +1,6 @@
 // The first occurrence of each id, found by threads in any order: open addressing with linear probing over a table that
 // the caller sized and owns. What is read from it afterwards does not depend on the order of the threads: a slot keeps
-// the lowest `order` that its id came with. Where in the table an id lies does depend on it, and nobody asks.
+// the lowest `order` that its id came with. The slot of an id does depend on it, but no result depends on the slot.
 #pragma once
 #include "device.cuh"
 #include "random.h"
@@ -22,8 +22,8 @@ struct OrderTable {
   GLT_DEVICE uint64_t start(int64_t id) const { return uint64_t(id) * kGolden >> shift; }
 
   // Enters an id >= 0; returns its slot, or -1 where the table is full.
-  // A key never changes once it is set, so a thread that meets another id moves on for good; only a slot seen empty can be
-  // lost to another thread, and who lost it looks at the winner's id. At most one visit to each slot.
+  // A key never changes once it is set, so a thread that meets another id moves on for good. Only a slot that was seen empty can
+  // be taken by another thread in between; the thread that lost then compares the winner's id. At most one visit to each slot.
   GLT_DEVICE int64_t enter(int64_t id, uint64_t order) const {
     uint64_t at = start(id);
     for (uint64_t visits = 0; visits <= mask; ++visits, at = (at + 1) & mask) {

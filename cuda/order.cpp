@@ -39,7 +39,7 @@ class BySource {
     return bad;
   }
 
-  // From counts to where the edges of each source begin; of each slice, where more are counted.
+  // Turns counts into the positions at which the edges of each source begin; with several slices, those of each slice.
   void scan(int64_t* rowptr) {
     if (slices_ == 1) {
       for (int64_t s = 0; s < nodes_; ++s) rowptr[s + 1] += rowptr[s];

@@ -68,7 +68,7 @@ inline void pick_repeated(uint64_t stream, uint32_t degree, uint32_t fanout, uin
   std::sort(out, out + fanout);
 }
 
-// How many neighbours a row of this degree yields.
+// The number of neighbours that a row of this degree yields.
 GLT_HD int64_t pick_count(int64_t degree, int32_t fanout, bool replace) {
   if (fanout < 0) return degree;
   if (replace) return degree ? fanout : 0;

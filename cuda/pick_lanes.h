@@ -9,7 +9,7 @@
 
 namespace glt {
 
-// Whether draw i finds its position taken. Each round goes to a lower i.
+// True if draw i finds its position taken. Each round goes to a lower i, so the loop ends.
 GLT_HD bool is_taken(const uint32_t* q, uint32_t i, uint32_t first) {
   for (;;) {
     for (uint32_t k = 0; k < i; ++k)
@@ -19,7 +19,7 @@ GLT_HD bool is_taken(const uint32_t* q, uint32_t i, uint32_t first) {
   }
 }
 
-// Where a pick stands among all n in ascending order; equal ones keep their order.
+// The rank of a pick among all n in ascending order; equal ones keep their order.
 GLT_HD uint32_t rank_of(const uint32_t* picks, uint32_t n, uint32_t i) {
   const uint32_t mine = picks[i];
   uint32_t rank = 0;
@@ -36,7 +36,7 @@ struct RowPicks {
   uint32_t *drawn, *picks;  // [count] each, which all lanes see; the same with replacement
   WeightedRow weighted;     // sums null: all entries weigh the same
   uint32_t skipped = 0;     // where `all` begins
-  bool given = false;       // somebody else makes the picks, positions in any order, in the first stage
+  bool given = false;       // the caller makes the picks, positions in any order, in the first stage
 
   GLT_DEVICE void first(uint32_t lane, uint32_t lanes) const {
     if (all || given) return;

@@ -1,4 +1,4 @@
-// Building and reading sets of ids that tell each member's rank.
+// Building and reading sets of ids with the rank of each member.
 #include <glt/api.h>
 
 #include <algorithm>

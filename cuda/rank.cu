@@ -1,4 +1,4 @@
-// Looking ids up in a set that tells each member's rank.
+// Looking up ids in a set with the rank of each member.
 #include <glt/cuda.h>
 
 #include "device.cuh"

@@ -12,7 +12,7 @@ namespace glt {
 
 constexpr int64_t kRankWords = 4, kRankBits = 64 * (kRankWords - 1), kRankBase = 24;
 
-// For processors without an instruction for it; the compiler's call to its own is slower than these. A device has one.
+// For processors without an instruction that counts bits; the compiler's library call is slower than this. A device has one.
 struct CountBits {
   GLT_HD_INLINE uint64_t operator()(uint64_t x) const {
 #ifdef __CUDA_ARCH__
@@ -26,7 +26,7 @@ struct CountBits {
 };
 
 // The rank of the id at this place of the range, -1 for none. One division for the block and the word in it, and no branch
-// on whether an id is a member: nobody can guess that.
+// on whether an id is a member, which a processor cannot predict.
 template <class Count>
 GLT_HD_INLINE int32_t find_rank(const uint64_t* blocks, uint64_t at, const Count& count) {
   constexpr uint64_t kGroup = kRankWords - 1;

@@ -1,7 +1,7 @@
 // Local ids by first occurrence, in the order of the ids, whatever the order of the threads.
 //
-// An id that its list has already lies in the table with its lid, the others come with known + position, which is
-// higher. So the lowest order of an id tells all: its lid if it is known, else its first position.
+// An id that its list has already is in the table with its lid; the others come with known + position, which is higher. So
+// the lowest order of an id is its lid if it is known, else that of its first position.
 #include <glt/cuda.h>
 
 #include "guard.h"

@@ -1,5 +1,5 @@
-// How a thread says that something is wrong: `error` is int64 [5] in device memory, a status and its detail, zero at
-// first. The first thread to fail claims it; the kernel goes on without the bad item.
+// Errors of a thread of a kernel: `error` is int64 [5] in device memory, a status and its detail, zero at first. The first
+// thread to fail claims it; the kernel goes on without the bad item.
 #pragma once
 #include "device.cuh"
 

@@ -25,8 +25,8 @@ struct RowRequest {
   const uint8_t* first_bytes = nullptr;    // by LABOR, see FirstBytes
 };
 
-// One row found, or what lies in its window: where its neighbours and their edge ids start, how many there are (but for excluded
-// ones), how many are picked.
+// A row that was found, or the part of it in its window: where its neighbours and their edge ids start, how many there are
+// without the excluded ones, and how many are picked.
 struct Row {
   const void* first;
   const char* first_edge;
@@ -43,14 +43,14 @@ struct Row {
   WeightedRow whole() const { return {sums, sums ? degree : degree + excluded.n, excluded, base}; }
 };
 
-// How many entries of rows are picked by weight.
+// Counts the entries of rows that are picked by weight.
 inline void count_weighted(const RowRequest& q, int64_t n, Row* rows) {
   for (int64_t i = 0; i < n; ++i)
     if (rows[i].sums) rows[i].count = rows[i].weighted().count(q.fanout, q.replace);
 }
 
-// What draws among the sums of a row read: of a short one all of it, of a long one its end and, if weights are alike, where a pick
-// lies.
+// Prefetches the sums that draws of a row read: all sums of a short row; of a long one the end, and the places at which the first
+// picks would be if all weights were the same.
 inline void prefetch_sums(const Row& r, int32_t fanout) {
   constexpr int64_t kLine = 64 / sizeof(int32_t), kShort = 4 * kLine;
   const int64_t n = r.degree, some = n <= kShort ? n : fanout < 0 ? kShort : 0;
@@ -60,7 +60,7 @@ inline void prefetch_sums(const Row& r, int32_t fanout) {
   if (n) prefetch(r.sums + n - 1);
 }
 
-// What the search for a window reads: of a short row all times, of a long one where the search begins.
+// Prefetches the times that the search for a window reads: all times of a short row; of a long one where the search begins.
 inline void prefetch_times(const Row& r) {
   constexpr int64_t kLine = 64 / sizeof(int64_t), kShort = 8 * kLine;
   const int64_t step = r.degree <= kShort ? kLine : r.degree / 8;
@@ -68,7 +68,7 @@ inline void prefetch_times(const Row& r) {
   if (r.degree) prefetch(r.times + r.degree - 1);
 }
 
-// The first entries of a row that is read whole; the processor foresees the others.
+// Prefetches the first entries of a row that is read whole; the processor's own prefetcher loads the others.
 template <class Id>
 void prefetch_entries(const Row& r) {
   constexpr int64_t kLine = 64 / sizeof(Id), kSome = 4 * kLine;
@@ -82,7 +82,7 @@ inline void open_row(const RowRequest& q, Row& r) {
   r.count = pick_count(r.degree, q.fanout, q.replace);
 }
 
-// Leaves of rows with times, which find_rows has prefetched, what lies in the window of their tree.
+// Narrows rows with times, which find_rows has prefetched, to the window of their tree.
 template <class Id>
 void open_windows(const RowRequest& q, int64_t n, Row* rows) {
   for (int64_t i = 0; i < n; ++i) {
@@ -151,7 +151,7 @@ int32_t find_rows(const RowRequest& q, const int64_t* gids, const int64_t* uids,
   return GLT_OK;
 }
 
-// Where picks go. edge_ids and edge_rows may be null. What is read from memory is an address first, see read_values.
+// Output of picks. edge_ids and edge_rows may be null. Values are first written as addresses, which read_values replaces.
 struct Picks {
   uint64_t* neighbors;
   uint64_t* edge_ids;
@@ -162,7 +162,7 @@ struct Picks {
   }
 };
 
-// n picks, ascending, among the entries that are left of a row: where they lie in the whole row.
+// Converts n ascending picks among the entries of a row that are not excluded to positions in the whole row.
 inline void move_past(const ExcludedRow& excluded, uint32_t* picks, int64_t n) {
   int64_t k = 0;
   for (int64_t i = 0; i < n; ++i) {
@@ -171,7 +171,7 @@ inline void move_past(const ExcludedRow& excluded, uint32_t* picks, int64_t n) {
   }
 }
 
-// The positions of a row that are picked by weight, ascending, all of them.
+// Draws all positions of a row that are picked by weight, ascending.
 inline void draw_weighted(const RowRequest& q, const Row& r, uint32_t* out) {
   const WeightedRow row = r.weighted();
   if (!q.replace) return pick_weighted(row, r.stream, uint32_t(r.count), out);
@@ -183,7 +183,7 @@ inline void draw_weighted(const RowRequest& q, const Row& r, uint32_t* out) {
 // Memory for the positions that draw_weighted_rows draws for the rows of a block.
 using DrawnRows = uint32_t[kBlock * kFewPicks];
 
-// How many entries of the rows of a block are picked by weight, and which where they are few.
+// Counts the entries of the rows of a block that are picked by weight, and draws them where they are few.
 inline void draw_weighted_rows(const RowRequest& q, int64_t n, Row* rows, DrawnRows& out) {
   if (!q.graph->sums) return;
   constexpr int64_t kFewRows = 4;  // lanes without a row take as long as those with one
@@ -222,7 +222,7 @@ LaborRow<Id> labor_row_of(const RowRequest& q, const Row& r) {
   return labor_row<Id>(*q.graph, q.edge_type, r.first, r.stream, r.whole());
 }
 
-// What drawing this row reads, while the one before is drawn.
+// Prefetches what drawing this row reads, while the row before is drawn.
 template <class Id>
 void prefetch_row(const RowRequest& q, const Row& r) {
   if (q.graph->all_ids && !q.first_bytes && r.count < r.degree) prefetch_sources(labor_row_of<Id>(q, r));
@@ -272,8 +272,8 @@ void pick_row(const RowRequest& q, const Row& r, int64_t begin, int64_t end, con
   write([&](int64_t k) { return int64_t(spare[k]); });
 }
 
-// Puts what lies at n addresses in their place. Fetching each address as it is picked was 1.4 times slower: the misses of
-// a row come in a burst that the memory system cannot hold.
+// Replaces n addresses by the values there. Loading each value as it is picked was 1.4 times slower: the misses of a row come in
+// a burst that is longer than the memory system's queue.
 template <class Value>
 void read_values(uint64_t* at, int64_t n) {
   constexpr int64_t kAhead = 32;
@@ -284,7 +284,7 @@ void read_values(uint64_t* at, int64_t n) {
   }
 }
 
-// Reads what n picks point to. False, with detail, for a neighbour that is no node.
+// Reads the values of n picks from their addresses. False, with detail, for a neighbour that is no node.
 template <class Id>
 bool read_picks(const RowRequest& q, const Picks& picks, int64_t n, int64_t* detail) {
   read_values<Id>(picks.neighbors, n);

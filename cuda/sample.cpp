@@ -41,7 +41,7 @@ struct Window {
   // The rows that have some of them.
   int64_t begin() const { return std::upper_bound(offset.begin(), offset.end(), first) - offset.begin() - 1; }
   int64_t end() const { return std::lower_bound(offset.begin(), offset.end(), last) - offset.begin(); }
-  // Where they begin and end among those of a row.
+  // The first and last of them among the picks of a row.
   int64_t lower(int64_t row) const { return std::max(first, offset[row]) - offset[row]; }
   int64_t upper(int64_t row) const { return std::min(last, offset[row + 1]) - offset[row]; }
 };
@@ -92,7 +92,7 @@ int32_t pick_rows(RowRequest q, const int64_t* gids, const Window& w, int32_t th
   return GLT_OK;
 }
 
-// The trees of rows index what is known of trees.
+// Checks that the trees of rows are valid indexes into the arrays of trees.
 bool are_known(const glt_graph& g, const glt_trees* trees, int64_t num_rows, bool replace, int64_t* detail) {
   if (trees && !is_sound(*trees, num_nodes(g), replace)) {
     fail(detail, GLT_BAD_ARG, trees->num_trees, replace);

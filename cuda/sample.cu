@@ -56,7 +56,7 @@ struct PickRow {
     LaborRow<Id> labor;
   };
 
-  // A row that counted 0 (also because it is damaged) is not looked at again.
+  // A row that counted 0, also because it is damaged, is not read again.
   GLT_DEVICE Item open(int64_t i, uint32_t* shared) const {
     Item item{};
     item.at = offsets[i];

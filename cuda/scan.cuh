@@ -32,8 +32,8 @@ static_assert(kScanTile == kScanItems * kThreads, "a tile is what a block takes"
 constexpr uint64_t kOwnSum = uint64_t(1) << 62, kFullSum = uint64_t(1) << 63, kSum = kOwnSum - 1;
 constexpr unsigned kWarp = 0xffffffffu;
 
-// The sum of all tiles before this one, by one warp; says its own. Tiles are numbered in the order in which blocks start,
-// so all that are waited for run.
+// Computes the sum of all tiles before this one, by one warp, and publishes this one's own. Tiles are numbered in the order in
+// which blocks start, so a block only waits for blocks that run already.
 __device__ __forceinline__ uint64_t look_back(uint64_t* tiles, int64_t tile, uint64_t own, int lane) {
   if (lane == 0) Atomic::write(tiles + tile, (tile ? kOwnSum : kFullSum) | own);
   uint64_t before = 0;
@@ -58,8 +58,8 @@ struct ScanBlock {
   uint32_t sums[kThreads / 32];
 };
 
-// A warp has 32 * kScanItems items in a row; each access of its lanes is to neighbours. 4 blocks: without a word on them
-// the compiler saves registers, and spills.
+// A warp has 32 * kScanItems items in a row; each access of its lanes is to neighbours. The bound of 4 blocks: without one the
+// compiler uses too few registers, and spills.
 template <class Body>
 __global__ void __launch_bounds__(kThreads, 4) run_scan(Body body, uint64_t* state) {
   GLT_SHARED(ScanBlock, block);

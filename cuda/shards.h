@@ -6,7 +6,7 @@
 
 namespace glt {
 
-// Which shard an id lies in; bounds [count + 1]. Of few shards a count beats a search.
+// The shard of an id; bounds [count + 1]. For few shards counting bounds is faster than a search.
 GLT_HD int32_t shard_of(const int64_t* bounds, int32_t count, int64_t id) {
   int32_t s = 0;
   if (count <= 8) {

@@ -1,5 +1,5 @@
-// What the numbers of a row mean that is stored in fewer bytes. One struct per encoding: made from a row, it tells what each
-// value of the row means. The same bits on host and device (but for int8 with a scale that is no number).
+// Decoding of rows that are stored in fewer bytes. One struct per encoding: made from a row, it decodes each value of the row.
+// Host and device give the same bits (but for int8 with a scale that is no number).
 #pragma once
 #include <glt/decode.h>
 #include <stdint.h>

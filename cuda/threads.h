@@ -26,8 +26,8 @@ class Joined {
   std::vector<std::thread> threads_;
 };
 
-// Calls body(begin, end, index) on at most `threads` slices of [0, n), each of at least `grain` items. What a slice
-// throws is thrown here, when all have ended.
+// Calls body(begin, end, index) on at most `threads` slices of [0, n), each of at least `grain` items. An exception of a
+// slice is thrown here, when all have ended.
 template <class Body>
 void parallel(int64_t n, int32_t threads, int64_t grain, Body body) {
   const int64_t parts = std::max<int64_t>(1, std::min<int64_t>(threads, n / std::max<int64_t>(1, grain)));

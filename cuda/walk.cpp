@@ -1,5 +1,6 @@
-// Random walks over the stored rows: a step goes from a node to the source of one of the edges into it. What a walk draws depends on
-// its stream and the number of the step alone, so that a walk which leaves the parts that are mapped here can go on elsewhere.
+// Random walks over the stored rows: a step leads from a node to the source of one of the edges into it. Draws depend on nothing
+// but the walk's stream and the number of the step, so that a walk which leaves the parts that are mapped here can go on
+// elsewhere.
 #include <glt/api.h>
 
 #include <algorithm>
@@ -46,8 +47,8 @@ struct Lane {
   ExcludedRow excluded{nullptr, 0};
 };
 
-// Where the row of each walk's next step is. Leaves the lanes of walks that take one. Returns a glt_status, as
-// the next two.
+// Finds the row of each walk's next step, and keeps only the lanes of walks that take one. Returns a glt_status, as do the next
+// two functions.
 int32_t open(const glt_graph& g, const Walks& w, std::vector<Lane>& lanes, int64_t* detail) {
   size_t kept = 0;
   for (Lane lane : lanes) {
@@ -76,7 +77,7 @@ int32_t open(const glt_graph& g, const Walks& w, std::vector<Lane>& lanes, int64
   return GLT_OK;
 }
 
-// What each walk draws of its row: without weights the entry, with weights the sums are prefetched. Walks without one end.
+// Draws the entry of each walk's row without weights, and prefetches the sums of rows with weights. Walks without an entry end.
 template <class Id>
 int32_t draw_entries(const glt_graph& g, const Walks& w, std::vector<Lane>& lanes, int64_t* detail) {
   size_t kept = 0;
@@ -149,7 +150,7 @@ int32_t walk(const glt_graph& g, const Walks& w, const int64_t* which, int64_t n
   return GLT_OK;
 }
 
-// The distinct nodes that the walks of one root visit, and how often, in the order of their first visits.
+// The distinct nodes that the walks of one root visit, in the order of their first visits, with numbers of visits.
 struct Visited {
   std::vector<int64_t> ids;
   std::vector<int32_t> counts, slots;

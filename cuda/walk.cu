@@ -1,4 +1,4 @@
-// Random walks, a thread each: it goes on until its walk ends or stands at a node whose row is not in a memory that the device reads.
+// Random walks, a thread for each: it runs until its walk ends or reaches a node whose row the device cannot read.
 #include <glt/cuda.h>
 
 #include "guard.h"
@@ -22,7 +22,7 @@ struct FindStreams {
   }
 };
 
-// Of each walk: where it began, the stream of its draws, where it stands, its steps so far, and [length] where each led.
+// Arrays over walks: their roots, the streams of their draws, their current nodes, their steps so far, and [length] their traces.
 struct WalkArrays {
   glt_walk_rule rule;
   const int64_t* roots;
@@ -53,7 +53,7 @@ struct GoOn {
     walks.at[i] = walk.at, walks.step[i] = walk.step;
   }
 
-  // Whether it takes a step. It is at its root then if it restarts; it ends instead where the rule says so.
+  // True if the walk takes a step. A walk that restarts is moved to its root first, or, if the rule says so, ends instead.
   GLT_DEVICE bool sets_out(int64_t i, Walk* walk) const {
     if (walk->step >= walks.rule.length) return false;
     if (!restarts(walks.rule, walk->stream, walk->step)) return true;
@@ -62,7 +62,7 @@ struct GoOn {
     return true;
   }
 
-  // False where the row is elsewhere.
+  // Takes the step. False if the row is not here.
   GLT_DEVICE bool takes_step(int64_t i, Walk* walk) const {
     const int32_t edge_type = walks.rule.edge_types[walk->step % walks.rule.num_types];
     if (uint32_t(edge_type) >= uint32_t(g.num_edge_types)) return refuse(walk, GLT_BAD_ARG, edge_type, 0);

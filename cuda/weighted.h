@@ -19,7 +19,7 @@ struct WeightedRow {
   GLT_HD uint32_t weight(int64_t p) const { return through(p) - before(p); }
   GLT_HD uint32_t total() const { return length ? through(length - 1) : 0; }
 
-  // What can be drawn.
+  // The sum of the weights that can be drawn.
   GLT_HD uint32_t left() const {
     uint32_t taken = 0;
     for (int64_t k = 0; k < excluded.n; ++k) taken += weight(excluded.at(k));
@@ -29,7 +29,7 @@ struct WeightedRow {
   // The first entry from `from` on whose sum is above the mass, which the last one's is.
   GLT_HD int64_t find(uint32_t mass, int64_t from = 0) const {
     int64_t low = from;
-    for (int64_t n = length - from; n > 1;) {  // without a branch: whether a draw goes left or right cannot be foretold
+    for (int64_t n = length - from; n > 1;) {  // without a branch: a processor cannot predict whether a draw goes left or right
       const int64_t half = n / 2;
       low += through(low + half - 1) <= mass ? half : 0;
       n -= half;
@@ -62,7 +62,7 @@ struct WeightedRow {
     return each_positive(fanout < 0 ? length : fanout, [](int64_t, int64_t) {});
   }
 
-  // Whether the picks are all entries of positive weight, so that nothing is drawn. picks: their number.
+  // True if the picks are all entries of positive weight, so that nothing is drawn. picks: their number.
   GLT_HD bool takes_all(int64_t picks, int32_t fanout, bool replace) const {
     return fanout < 0 || (!replace && (length <= fanout || picks < fanout));
   }

@@ -1,6 +1,6 @@
 // Picks by weight of many rows at once, for a host. pick_weighted row by row is a chain of loads and draws each of which waits for
-// the one before; those of other rows fill the time. What is taken lies in vectors that are compared, and moved, without a
-// branch. The same picks in a third of the time.
+// the one before; here those of other rows fill the time. Taken entries are in vectors, which are compared and moved without a
+// branch. The picks are the same, in a third of the time.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -69,8 +69,8 @@ class PickInLanes {
 
   struct State {
     Vector left[kVectors], counts[kVectors];
-    // An entry is looked for in a window around its share of the row, which is found without reading what lies between: it is there
-    // unless weights are far from alike. last: where a window can begin.
+    // An entry is searched in a window around its expected position, which is computed from its share of the weight: it is there
+    // unless weights differ a lot. last: the last position at which a window can begin.
     Vector window[kVectors], last[kVectors];
     Floats slope[kVectors];  // entries to a unit of weight
     int32_t widest = 1;

@@ -20,7 +20,8 @@ GLT_HD int64_t times_below(const int64_t* times, int64_t n, int64_t bound) {
   return low;
 }
 
-// Whether a batch can have these trees: a node and its tree are one integer, and the latest entries are not drawn.
+// False if a batch cannot have these trees: a node and its tree must fit into one integer, and the latest entries (`last`), which
+// are not drawn, cannot be picked with replacement.
 inline bool is_sound(const glt_trees& trees, int64_t num_nodes, bool replace) {
   const bool fit = trees.num_trees >= 0 && (num_nodes == 0 || trees.num_trees <= (INT64_MAX - 1) / num_nodes);
   return fit && !(trees.last && replace);
@@ -35,7 +36,7 @@ GLT_HD TimeWindow window_of(const int64_t* times, int64_t n, const glt_trees& tr
   return {trees.since ? times_below<false>(times, end, trees.since[tree]) : 0, end};
 }
 
-// Whether trees restrict rows that have times.
+// True if trees restrict rows that have times.
 GLT_HD bool has_windows(const glt_trees* trees) { return trees && (trees->since || trees->until); }
 
 // The excluded entries of a row that lie in a window, from its begin on.

@@ -1,7 +1,8 @@
 // The C ABI of the native library. No torch, no Python, no C++ types.
 //
-// Conventions: ids, offsets and counts are int64; the caller owns all memory; an optional output is a null pointer; every
-// function returns a glt_status and throws nothing; fan-outs are -1 (all) or up to GLT_MAX_FANOUT. `detail`, where a function has one, is int64[4] and says what was wrong or how much is needed.
+// Conventions: ids, offsets and counts are int64; the caller owns all memory; an output that is not wanted is a null pointer;
+// every function returns a glt_status and throws nothing; fan-outs are -1 (all) or up to GLT_MAX_FANOUT. `detail`, if a function
+// has it, is int64[4]: the place and the value of an error, or the size that is needed.
 #pragma once
 #include <stdint.h>
 
@@ -17,7 +18,7 @@ extern "C" {
 
 #define GLT_ABI_VERSION 22
 #define GLT_MAX_HOPS 16
-#define GLT_MAX_FANOUT 65536  // a number this large is a mistake, or meant as -1: a row takes up to fanout^2 steps on a device
+#define GLT_MAX_FANOUT 65536  // larger ones are mistakes, or meant as -1: a row takes up to fanout^2 steps on a device
 
 typedef enum {
   GLT_OK = 0,
@@ -56,22 +57,22 @@ typedef struct {
                                    // drawn by LABOR, without replacement; null: each row draws on its own
 } glt_graph;
 
-// Entries of rows of one edge type that are sampled as if they were not there; glt_find_excluded finds them.
+// Entries of rows of one edge type that sampling ignores, as if they were not stored; glt_find_excluded finds them.
 typedef struct {
-  int64_t num_rows;                // that have some
+  int64_t num_rows;                // rows with excluded entries
   const int64_t* gids;             // [num_rows] destination nodes, ascending, each once
   const int64_t* begin;            // [num_rows + 1] where the positions of each row begin
   const uint32_t* positions;       // [begin[num_rows]] in the row, ascending
 } glt_excluded;
 
-// The trees of a disjoint batch: in each of them nodes are numbered, and draw, on their own. Entries of rows that have times are
-// drawn in a tree only where since <= their time <= until.
+// The trees of a disjoint batch: in each tree nodes have their own numbers and draws. Entries of rows with times are drawn in a
+// tree only if since <= time <= until.
 typedef struct {
   int64_t num_trees;
   const int32_t* const* of;        // glt_khop: [T] -> the tree of each seed; for rows: [1] -> that of each row
   const int64_t* since;            // [num_trees], null: no lower bound
   const int64_t* until;            // [num_trees], null: no upper bound
-  int32_t last;                    // of entries with times the latest are picked, instead of any
+  int32_t last;                    // pick the latest entries of rows with times, instead of random ones
   int32_t reserved;
 } glt_trees;
 
@@ -79,7 +80,7 @@ typedef struct {
 typedef struct {
   int64_t table_cap;               // slots of the relabel table
   void* table;                     // 8 bytes a slot when num_nodes (with trees: num_nodes * num_trees) < 2^32 - 1, else 16
-  int64_t* table_base;             // [1] in: 0 for a table that may hold anything, else what the call before it left
+  int64_t* table_base;             // [1] in: 0 for a table with any content, else the value that the previous call left
   int64_t scratch_cap;             // addresses of one hop's picks
   uint64_t* scratch;
   const int64_t* node_cap;         // [T]
@@ -107,10 +108,10 @@ GLT_API int32_t glt_khop(const glt_graph* graph, const int64_t* const* seeds, co
                          const int32_t* fanouts, uint64_t batch_key, int32_t replace, int32_t threads,
                          const glt_excluded* excluded, const glt_trees* trees, const glt_workspace* ws, int64_t* detail);
 
-// One hop of one edge type for F rows, all local, in two steps: how many neighbours each row yields, counts [F]; then of
-// all picks in row order those from `first` on, n of them: neighbours (gids) [n] and edge rows [n] or null. Nothing is
-// allocated beyond the positions of one row, so that a caller can take a row of any length in pieces. excluded, trees: null where
-// there are none; the same in both steps.
+// One hop of one edge type for F rows, all local, in two steps: counts [F], the number of neighbours that each row yields; then n
+// of all picks in row order, from `first` on: neighbours (gids) [n] and edge rows [n] or null. Nothing is allocated beyond the
+// positions of one row, so that a caller can take a row of any length in pieces. excluded, trees: null without any; the same in
+// both steps.
 GLT_API int32_t glt_count_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, int64_t num_rows, int32_t fanout,
                                int32_t replace, const glt_excluded* excluded, const glt_trees* trees, int64_t* counts,
                                int64_t* detail);
@@ -131,38 +132,39 @@ GLT_API int32_t glt_induce(const glt_graph* graph, int32_t edge_type, const int6
                            const uint64_t* members, int64_t first, int64_t num_ids, int64_t most_degree, int32_t threads,
                            int64_t cap, int64_t* counts, int32_t* ranks, int64_t* edge_rows, int64_t* done, int64_t* detail);
 
-// How walks go: step j goes along edge_types[j % num_types], from a destination to the source of one of the edges into it, drawn
-// uniformly or, where the graph has sums, by weight. Before a step that begins the edge types anew, but for the first one, a walk
-// goes back to its root with probability restart / 2^32, or ends there.
+// The rule of walks: step j follows edge_types[j % num_types], from a destination to the source of one of the edges into it,
+// drawn uniformly or, if the graph has sums, by weight. Before each step but the first that begins the edge types anew, a walk
+// returns to its root with probability restart / 2^32, or ends there.
 typedef struct {
   const int32_t* edge_types;  // [num_types]
-  int32_t num_types, length;  // length: steps
+  int32_t num_types, length;  // length: number of steps
   uint64_t restart;
-  int32_t ends, reserved;     // ends: it ends
+  int32_t ends, reserved;     // ends: 1 to end instead of returning to the root
 } glt_walk_rule;
 
-// The streams of draws of walks [num_roots * walks], root after root. user_ids [num_roots]: of the roots.  trees [num_roots]: theirs
-// in a disjoint batch, or null.  key: of the hop.
+// Computes the streams of draws of walks [num_roots * walks], root after root. user_ids [num_roots]: user ids of the roots.
+// trees [num_roots]: their trees in a disjoint batch, or null.  key: key of the hop.
 GLT_API int32_t glt_walk_streams(const int64_t* user_ids, const int32_t* trees, int64_t num_roots, int32_t walks, uint64_t key,
                                  uint64_t* streams, int64_t* detail);
 
-// Takes the walks `which` [n] (null: 0 to n - 1) on, until they end or stand at a node of a part that is not local. Of each walk:
-// roots, streams; at: where it stands; step: how many it has taken; trace [length]: where each step led. A walk that has ended is at
-// -1, or has taken all its steps; step is then `length`, and the trace is left as it was from there on. excluded [num_edge_types]
-// or null: entries of local rows that walks do not go along, as if they were not stored.
+// Continues the walks `which` [n] (null: 0 to n - 1) until they end or reach a node of a part that is not local. For each walk:
+// roots; streams; at: its current node; step: the number of steps taken; trace [length]: the node that each step led to. A walk
+// that has ended has step = `length`; it is at -1 if it took fewer steps, and the trace is unchanged from there on.
+// excluded [num_edge_types] or null: entries of local rows that walks ignore, as if they were not stored.
 GLT_API int32_t glt_walk(const glt_graph* graph, const glt_walk_rule* rule, const glt_excluded* excluded, const int64_t* roots,
                          const uint64_t* streams, const int64_t* which, int64_t n, int32_t threads, int64_t* at, int32_t* step,
                          int64_t* trace, int64_t* detail);
 
-// The nodes that the walks of each root visit most often at the ends of each `every` steps: of trace [num_roots, walks, length] the
-// at most `most` distinct ids >= 0 other than the root's (roots [num_roots]; null: any) with the most visits, most first, of equal
-// ones the first visited first. counts [num_roots]; ids, visits [num_roots, most].
+// Finds the nodes that the walks of each root visit most often at the ends of each `every` steps: of trace [num_roots, walks,
+// length] at most `most` distinct ids >= 0 other than the root's (roots [num_roots]; null: any id), with the most visits first,
+// and of equal ones the first visited first. counts [num_roots]; ids, visits [num_roots, most].
 GLT_API int32_t glt_count_visits(const int64_t* trace, int64_t num_roots, int32_t walks, int32_t length, int32_t every,
                                  const int64_t* roots, int64_t most, int32_t threads, int64_t* counts, int64_t* ids, int64_t* visits,
                                  int64_t* detail);
 
-// What a glt_excluded is of: all positions of src[i] in the row of dst[i], for n pairs that ascend by (dst, src), each once. All
-// dst are local nodes; src may be anywhere. gids [n], begin [n + 1], positions [cap]; GLT_GROW detail[2]: the cap that is needed.
+// Finds the arrays of a glt_excluded: all positions of src[i] in the row of dst[i], for n pairs that ascend by (dst, src), each
+// once. All dst are local nodes; src may be anywhere. gids [n], begin [n + 1], positions [cap]; GLT_GROW detail[2]: the cap that
+// is needed.
 GLT_API int32_t glt_find_excluded(const glt_graph* graph, int32_t edge_type, const int64_t* dst, const int64_t* src, int64_t n,
                                   int64_t* gids, int64_t* begin, uint32_t* positions, int64_t cap, int64_t* num_rows,
                                   int64_t* detail);
@@ -177,10 +179,10 @@ GLT_API int32_t glt_relabel(const int64_t* ids, int64_t n, void* table, int64_t 
 GLT_API int32_t glt_gather(const void* const* shards, const int64_t* bounds, int32_t num_shards, int64_t row_bytes,
                            const int64_t* ids, int64_t n, void* out, int32_t threads, int64_t* detail);
 
-// Who owns ids [n]: owner [n], the ids grouped by owner in their order (wire_bytes each, group o at begin[o] of [O + 1]),
-// and place [n]: the id itself where owner is 0, else first_place[owner] + position in its group. bounds [shards + 1].
-// cached [n] or null: ids of others that have a rank >= 0 there are of the last owner, O - 1, which no shard is of: what
-// is grouped is their rank, and their place is first_place[O - 1] + rank.
+// Routes ids [n] to their owners: owner [n], the ids grouped by owner in their order (wire_bytes each, group o at begin[o] of
+// [O + 1]), and place [n]: the id itself if owner is 0, else first_place[owner] + position in its group. bounds [shards + 1].
+// cached [n] or null: ids of other owners with a rank >= 0 there are in the cache, which counts as the last owner, O - 1, without
+// shards: their ranks are grouped instead of the ids, and their place is first_place[O - 1] + rank.
 GLT_API int32_t glt_route(const int64_t* ids, int64_t n, const int64_t* bounds, const int32_t* owner_of_shard,
                           int32_t num_shards, int32_t num_owners, const int64_t* first_place, const int32_t* cached,
                           int32_t wire_bytes, int32_t* owner, int64_t* begin, void* grouped, int64_t* place,
@@ -223,11 +225,11 @@ typedef struct {
   int64_t* edge_rows;              // [edge_cap] or null
 } glt_merge_call;
 
-// Relabels the picks in frontier order and appends them; the counts move on only if all went well. After GLT_GROW the
-// table must be filled again. GLT_BAD_ARG: an answer does not fit its request.
+// Relabels the picks in frontier order and appends them; the counts change only on success. After GLT_GROW the table must be
+// filled again. GLT_BAD_ARG: an answer does not fit its request.
 GLT_API int32_t glt_merge(const glt_merge_call* call, int64_t* num_nodes, int64_t* num_edges, int64_t* detail);
 
-// int32 [n] -> int64 [n]
+// Converts int32 [n] to int64 [n].
 GLT_API int32_t glt_widen(const int32_t* in, int64_t n, int64_t* out);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-// Assigning nodes to parts and ranking them: what the partitioner runs over every edge of a graph. Conventions as in
-// api.h. Edges come as rows: row i belongs to node first + i and lists neighbors[indptr[i] .. indptr[i + 1]).
+// Assigning nodes to parts and ranking them: the partitioner's loops over all edges of a graph. Conventions as in api.h.
+// Edges come as rows: row i belongs to node first + i and lists neighbors[indptr[i] .. indptr[i + 1]).
 #pragma once
 #include <glt/api.h>
 
@@ -19,8 +19,8 @@ typedef struct {
 
 // One pass of label propagation under capacities. Node v of each row, in order, takes the label that most of its
 // neighbours have, among those whose load stays within the capacity; it keeps its own at a tie, and of others the first
-// in the row wins. A node whose own label is over its capacity leaves for any that has room: if no neighbour's has, and
-// `everywhere`, for the one of least load in the first constraint (the lowest label at a tie). Neighbours without a
+// in the row wins. A node whose own label is over its capacity changes to any label below its capacity: if no neighbour has
+// one, and `everywhere`, to the one of least load in the first constraint (the lowest label at a tie). Neighbours without a
 // label (-1) do not count.
 // labels: int32 [num_nodes]; weights: int32 [num_nodes * C]; loads: int64 [num_labels * C], kept up to date;
 // capacity: int64 [C]; counts: int32 [num_labels], zero before and after. *moved: nodes that changed their label.

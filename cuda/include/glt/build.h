@@ -1,7 +1,7 @@
-// Building the CSC of a part: what the partitioner runs over every edge. Conventions as in api.h.
+// Building the CSC of a part: the partitioner's loops over all edges. Conventions as in api.h.
 //
-// An edge travels as a record of three integers (row, source, edge id), each of record_bytes / 3 bytes (4 or 8): the
-// row is counted from the first row of the edge's bucket, the source is the user's id.
+// An edge is stored in between as a record of three integers (row, source, edge id), each of record_bytes / 3 bytes (4 or 8):
+// the row is counted from the first row of the edge's bucket, the source is the user's id.
 #pragma once
 #include <glt/api.h>
 

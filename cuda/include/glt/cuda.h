@@ -4,8 +4,8 @@
 // the functions without a stream. A graph is described on the host; its arrays and tables of pointers are the device's.
 // Nothing is allocated, nothing waits, work goes to `stream` (a cudaStream_t) of the current device alone; memory must
 // live until the stream has come past the work.
-// What a call can tell at once it returns: GLT_BAD_ARG, GLT_CUDA. What is found later lands in `error`: int64 [5], a
-// status and its detail, zeroed by the caller. The first to fail claims it; of several errors any one. Bad items are left
+// Errors that are known at once are returned: GLT_BAD_ARG, GLT_CUDA. Those that kernels find are written to `error`: int64 [5], a
+// status and its detail, zeroed by the caller. The first thread to fail claims it; of several errors any one. Bad items are left
 // out and no memory outside the arrays is touched, so the caller may read `error` late, with the sizes.
 #pragma once
 #include <glt/aggregate.h>
@@ -18,24 +18,25 @@ extern "C" {
 
 #define GLT_SPARE_FANOUT 64  // fan-outs above this need memory in `spare`
 
-// How many devices can be used. GLT_CUDA where there is no driver, or one that is too old.
+// Counts the devices that can be used. GLT_CUDA without a driver, or with one that is too old.
 GLT_API int32_t glt_cuda_device_count(int32_t* count, int64_t* detail);
 
-// The CUDA that the kernels were built by, and the newest that the driver knows (0: there is none), as 1000 major + 10 minor.
+// The CUDA version that the kernels were built with, and the newest that the driver supports (0: no driver), as 1000 major + 10
+// minor.
 GLT_API int32_t glt_cuda_versions(int32_t* built, int32_t* driver, int64_t* detail);
 
-// The compute capability of the current device, as 10 major + minor. GLT_CUDA where no kernel was built for it.
+// The compute capability of the current device, as 10 major + minor. GLT_CUDA if no kernel was built for it.
 GLT_API int32_t glt_cuda_capability(int32_t* capability, int64_t* detail);
 
-// What a cudaError_t means. Static text.
+// The text of a cudaError_t, which is static.
 GLT_API const char* glt_cuda_error_text(int32_t error);
 
 // Lets the current device, and all others, read host memory: pages [address, address + nbytes), which are locked until
-// they are unregistered. The pages must be writable, and registered once. GLT_CUDA, too, where they cannot be locked.
+// they are unregistered. The pages must be writable, and registered once. GLT_CUDA also if they cannot be locked.
 GLT_API int32_t glt_cuda_host_register(void* address, int64_t nbytes, void** device_address, int64_t* detail);
 GLT_API int32_t glt_cuda_host_unregister(void* address, int64_t* detail);
 
-// counts [F]: how many neighbours the rows of F nodes yield. excluded, trees: null where there are none; structs on the host (with
+// Counts the neighbours that the rows of F nodes yield: counts [F]. excluded, trees: null without any; structs on the host (with
 // the table `of`), their arrays on the device. error: GLT_BAD_ID {position, id}, GLT_BAD_ROW as in api.h.
 GLT_API int32_t glt_cuda_count_rows(const glt_graph* graph, int32_t edge_type, const int64_t* gids, int64_t num_rows,
                                     int32_t fanout, int32_t replace, const glt_excluded* excluded, const glt_trees* trees,
@@ -61,8 +62,8 @@ GLT_API int32_t glt_cuda_user_ids(const glt_graph* graph, int32_t type, const in
 GLT_API int32_t glt_cuda_relabel_known(const int64_t* known, int64_t n, int32_t fresh, void* table, int64_t num_slots,
                                        int64_t* error, int64_t* detail, void* stream);
 
-// 2. Enters ids[i] for i in [0, n) below *count, after the *num_unique that their list has: slot [n] where each one lies,
-// is_new [n] 1 for the first occurrence of an id that the list has not.
+// 2. Enters ids[i] for i in [0, n) below *count, after the *num_unique ids of their list: slot [n], the slot of each id; is_new
+// [n], 1 for the first occurrence of an id that the list lacks.
 GLT_API int32_t glt_cuda_relabel_find(const int64_t* ids, int64_t n, const int64_t* count, const int64_t* num_unique,
                                       void* table, int64_t num_slots, int64_t* slot, uint8_t* is_new, int64_t* error,
                                       int64_t* detail, void* stream);
@@ -74,48 +75,49 @@ GLT_API int32_t glt_cuda_relabel_number(const int64_t* ids, int64_t n, const int
                                         int64_t* num_unique, int64_t* lids, int64_t* error, int64_t* detail,
                                         void* stream);
 
-// The stored edges of F rows whose sources a relabelling table knows, in three steps: rows (and their entries) in their order. A source
-// is known by bases[row] + gid (bases null: by its gid). Edges of weight 0 are left out, where the graph has weights.
+// The stored edges of F rows whose sources are in a relabelling table, in three steps: rows (and their entries) in their order. A
+// source is in the table as bases[row] + gid (bases null: as its gid). Edges of weight 0 are left out if the graph has weights.
 //
-// 1. pieces [F]: in how many pieces a row is read. error: GLT_BAD_ID {position, id}, GLT_BAD_ROW as in api.h, GLT_BAD_ARG {position,
-// id, entries, edge type} for a row of more than most_degree.
+// 1. pieces [F]: the number of pieces in which a row is read. error: GLT_BAD_ID {position, id}, GLT_BAD_ROW as in api.h,
+// GLT_BAD_ARG {position, id, entries, edge type} for a row of more than most_degree.
 GLT_API int32_t glt_cuda_induce_pieces(const glt_graph* graph, int32_t edge_type, const int64_t* gids, int64_t num_rows,
                                        int64_t most_degree, int64_t* pieces, int64_t* error, int64_t* detail, void* stream);
 
-// 2. first [F + 1]: exclusive scan of the pieces, num_pieces its end. For each piece the entries that are wanted, a bit each, and how
-// many.
+// 2. first [F + 1]: exclusive scan of the pieces, num_pieces its end. wanted, counts: for each piece the entries that are wanted,
+// a bit each, and their number.
 GLT_API int32_t glt_cuda_induce_find(const glt_graph* graph, int32_t edge_type, const int64_t* gids, const int64_t* bases,
                                      const int64_t* first, int64_t num_rows, int64_t num_pieces, const void* table, int64_t num_slots,
                                      uint32_t* wanted, int64_t* counts, int64_t* detail, void* stream);
 
-// 3. to [num_pieces]: exclusive scan of the counts. Of each edge the lid of its source in the table, its row, its edge row.
+// 3. to [num_pieces]: exclusive scan of the counts. src, dst, edge_rows: for each edge the lid of its source in the table, its
+// row and its edge row.
 GLT_API int32_t glt_cuda_induce_write(const glt_graph* graph, int32_t edge_type, const int64_t* gids, const int64_t* bases,
                                       const int64_t* first, int64_t num_rows, int64_t num_pieces, const void* table, int64_t num_slots,
                                       const uint32_t* wanted, const int64_t* to, int64_t* src, int64_t* dst, int64_t* edge_rows,
                                       int64_t* detail, void* stream);
 
-// As glt_walk_streams.
+// Works as glt_walk_streams.
 GLT_API int32_t glt_cuda_walk_streams(const int64_t* user_ids, const int32_t* trees, int64_t num_roots, int32_t walks, uint64_t key,
                                       uint64_t* streams, int64_t* detail, void* stream);
 
-// As glt_walk, for all of n walks; `rule` is on the host, its edge types and all of `excluded` are the device's. error: GLT_BAD_ID
+// Works as glt_walk, on all n walks; `rule` is on the host, its edge types and all of `excluded` on the device. error: GLT_BAD_ID
 // {walk, id}, GLT_BAD_ROW as in api.h, GLT_BAD_ARG {edge type}; a walk that meets one ends there.
 GLT_API int32_t glt_cuda_walk(const glt_graph* graph, const glt_walk_rule* rule, const glt_excluded* excluded, const int64_t* roots,
                               const uint64_t* streams, int64_t n, int64_t* at, int32_t* step, int64_t* trace, int64_t* error,
                               int64_t* detail, void* stream);
 
-// A k-hop batch as one call. All of this is on the host. T node types, R edge types, H hops as in api.h.
+// A k-hop batch as one call. This struct and its arrays are on the host. T node types, R edge types, H hops as in api.h.
 typedef struct {
   int32_t num_hops, replace, with_edge, reserved;
-  int64_t max_picks;               // of the whole batch: more are not promised room
+  int64_t max_picks;               // most picks of the whole batch for which memory may be planned
   const int64_t* num_seeds;        // [T]
   const int32_t* fanouts;          // [H * R]
   const int32_t *src_type, *dst_type;  // [R]
   const int64_t* type_sizes;       // [T]
 } glt_khop_shape;
 
-// What such a batch can come to: nodes [T], edges [R], and the bytes of its workspace; -1 where max_picks is not enough,
-// as always with a fan-out of -1 that meets rows, or where there are 2^32 - 1 nodes: then see the ops above.
+// Bounds the size of such a batch: nodes [T], edges [R], and the bytes of its workspace; -1 if max_picks is not enough, as always
+// with a fan-out of -1 for rows, or for 2^32 - 1 nodes or more: then use the ops above.
 GLT_API int32_t glt_cuda_khop_room(const glt_graph* graph, const glt_khop_shape* shape, int64_t* nodes, int64_t* edges,
                                    int64_t* workspace_bytes, int64_t* detail);
 
@@ -124,7 +126,7 @@ GLT_API int32_t glt_cuda_khop_room(const glt_graph* graph, const glt_khop_shape*
 // first 2 * E of edge_index are written: source lids, then destination lids; -1 for a damaged source.
 // sizes: [5 + (H + 2) * T + (H + 1) * R] an error as above, the nodes by type (none, with the seeds, after each hop), the
 // edges by edge type (none, after each hop). A count that a hop did not change may be 0: take the highest before it.
-// workspace: aligned to 256 bytes, for this call alone. excluded: [R] as above, null where nothing is.
+// workspace: aligned to 256 bytes, used by this call only. excluded: [R] as above, null if nothing is excluded.
 GLT_API int32_t glt_cuda_khop(const glt_graph* graph, const glt_khop_shape* shape, const int64_t* const* seeds, uint64_t batch_key,
                               const glt_excluded* excluded, void* workspace, int64_t workspace_bytes, int64_t* const* gid, int64_t* const* uid,
                               int64_t* const* edge_index, int64_t* const* edge_row, int64_t* sizes, int64_t* detail,
@@ -144,7 +146,7 @@ GLT_API int32_t glt_cuda_gather_decode(const void* const* shards, const int64_t*
                                        int32_t num_shards, int32_t encoding, int64_t values, const int64_t* ids, int64_t n,
                                        float* out, int64_t* error, int64_t* detail, void* stream);
 
-// As glt_rank_find.
+// Works as glt_rank_find.
 GLT_API int32_t glt_cuda_rank_find(const uint64_t* blocks, int64_t first, int64_t num_ids, const int64_t* ids, int64_t n,
                                    int32_t* rank, int64_t* detail, void* stream);
 
@@ -166,7 +168,7 @@ GLT_API int32_t glt_cuda_aggregate_grad(const glt_edges* edges, const int64_t* i
                                         const void* x, const void* out, void* workspace, void* grad_x, int64_t* error,
                                         int64_t* detail, void* stream);
 
-// dst [E]: the destination of each edge; those that are none's get 0.
+// dst [E]: the destination of each edge; edges without a destination get 0.
 GLT_API int32_t glt_cuda_aggregate_weights_grad(const glt_edges* edges, const int64_t* dst, int32_t kind, const void* grad,
                                                 const void* x, void* grad_weights, int64_t* error, int64_t* detail,
                                                 void* stream);

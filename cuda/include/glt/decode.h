@@ -6,11 +6,11 @@
 extern "C" {
 #endif
 
-// How the values of a row are stored, in native byte order.
+// Encodings of the values of a row, in native byte order.
 enum {
   GLT_FLOAT16 = 1,   // 2 bytes each
   GLT_BFLOAT16 = 2,  // the upper 2 bytes of a float32 each
-  GLT_INT8 = 3       // a float32, the scale, then 1 byte each; they mean scale * byte
+  GLT_INT8 = 3       // a float32, the scale, then 1 byte each; a value is scale * byte
 };
 
 // As glt_gather, for rows of `values` numbers that are stored as `encoding` says: out [n * values] float32, decoded.

@@ -15,25 +15,25 @@ typedef struct {
   int32_t reserved;
   int64_t row_bytes;
   const int64_t* bounds;    // [num_shards + 1] id of each shard's first row
-  const int32_t* fds;       // [num_shards] -1: its rows are in no file
+  const int32_t* fds;       // [num_shards] file descriptors; -1: rows in no file
   const int64_t* offsets;   // [num_shards] where the shard's first row begins in its file
-  const int32_t* direct;    // [num_shards] opened with O_DIRECT; of others, what was read is dropped from the page cache
-  int64_t gap_bytes;        // pages that are no farther apart are read at once
+  const int32_t* direct;    // [num_shards] 1: opened with O_DIRECT; 0: pages that were read are dropped from the page cache
+  int64_t gap_bytes;        // pages that are no farther apart are read together
   int64_t most_bytes;       // of one read, unless a single row takes more
 } glt_disk;
 
-// Which of ids [n] lie in files: ascending, each once, in wanted (room for n).
-// places [n]: end + the position in wanted, or the id itself where it lies in no file. counts [2]: how many are wanted,
-// and how many of the ids they are. GLT_BAD_ID: an id is not below end; detail = {position, id}.
+// Finds those of ids [n] that lie in files: wanted (of n entries) gets them ascending, each once.
+// places [n]: end + the position in wanted, or the id itself if it lies in no file. counts [2]: the number of wanted ids, and
+// the number of entries of `ids` that have one of these. GLT_BAD_ID: an id is not below end; detail = {position, id}.
 GLT_API int32_t glt_disk_find(const glt_disk* disk, const int64_t* ids, int64_t n, int64_t end, int64_t* places,
                               int64_t* wanted, int64_t* counts, int64_t* detail);
 
 // Reads the rows `wanted` [n], as glt_disk_find gives them, into out [n * row_bytes], by at most `threads` reads at a
-// time. *bytes_read: those of all pages.
+// time. *bytes_read: bytes of all pages that were read.
 GLT_API int32_t glt_disk_read(const glt_disk* disk, const int64_t* wanted, int64_t n, int32_t threads, void* out,
                               int64_t* bytes_read, int64_t* detail);
 
-// Whether the file can be read with the alignment of pages, O_DIRECT that is: 0, or the errno of the attempt.
+// Tries to read a file with O_DIRECT, that is with the alignment of pages. Returns 0, or the errno of the attempt.
 GLT_API int32_t glt_disk_try(int32_t fd);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-// Rows that train: sums of the gradients of each row, and the steps of the sparse optimizers. Conventions as in api.h.
+// Trained rows: sums of the gradients of each row, and the steps of the sparse optimizers. Conventions as in api.h.
 //
 // Float32 in a fixed order and without fused multiply-add, so that the bits depend on neither threads nor processor. No row is
 // written by two threads, because `rows` ascend.
@@ -9,24 +9,24 @@
 extern "C" {
 #endif
 
-// Gradients of the rows of one table, as glt_merge_rows gives them, and what is done to them before they are used: divided by
-// `divisor`, or by the count of the row; times `factor`; then each value cut to [-clip_value, clip_value]; then each row scaled
-// down to the norm `clip_norm`.
+// Gradients of the rows of one table, as glt_merge_rows returns them. Before they are used they are divided by `divisor`, or by
+// the count of the row; multiplied by `factor`; then each value is cut to [-clip_value, clip_value]; then each row scaled down to
+// the norm `clip_norm`.
 typedef struct {
   int64_t num_rows;         // R: of the table
   int64_t width;            // D
   int64_t n;                // rows with a gradient
   const int64_t* rows;      // [n], ascending, each once
   const void* values;       // float [* * D]
-  const int64_t* at;        // [n], which of `values` is of each row; null: they are in the order of the rows
-  const int64_t* counts;    // [n], what each row is divided by; null: all by `divisor`
+  const int64_t* at;        // [n], the position in `values` of each row; null: values are in the order of the rows
+  const int64_t* counts;    // [n], the divisor of each row; null: `divisor` for all
   const void* adjust;       // double [4]: factor, clip_value, clip_norm, divisor; infinity: no clipping
 } glt_row_gradients;
 
-// Each different row of rows [n] once, ascending, with the sum of its values, added in the order in which they come.
-// values float [n * width].  counts [n] or null: how many occurrences each value stands for, 1 where null.
+// Merges equal rows of rows [n]: each different row once, ascending, with the sum of its values, added in the order in which they
+// come. values float [n * width].  counts [n] or null: the number of occurrences that each value stands for; null: 1.
 // merged [n], sums float [n * width], merged_counts [n]: of each, the first *num are written.
-// at [n]: where all rows differ, *num = n, the position of each in `rows`; then `sums` is not written.
+// at [n]: if all rows differ, that is *num = n, the position of each in `rows`; `sums` is not written then.
 GLT_API int32_t glt_merge_rows(const int64_t* rows, const void* values, const int64_t* counts, int64_t n, int64_t width,
                                int64_t* merged, void* sums, int64_t* merged_counts, int64_t* at, int64_t* num,
                                int32_t threads, int64_t* detail);

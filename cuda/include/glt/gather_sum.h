@@ -1,4 +1,4 @@
-// Gathering rows and adding them up. Conventions as in api.h.
+// Sums of gathered rows. Conventions as in api.h.
 #pragma once
 #include <glt/decode.h>
 
