@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         main as main,
     )
 
-# What users and other rooms ask for, by the module that defines it
+# Public names, and those that other packages use, by the module that defines them
 _MODULES = {
     "command_line": (
         "GLTCLI",

@@ -173,7 +173,7 @@ if TYPE_CHECKING:
         open_uva as open_uva,
     )
 
-# What users and other rooms ask for, by the module that defines it
+# Public names, and those that other packages use, by the module that defines them
 _MODULES = {
     "arrays": (
         "ArrayWriter",

@@ -1,4 +1,4 @@
-"""Draws the neighbours of rows by draw options: with the kernels, or with a picker of the user's."""
+"""Draws the neighbours of rows by draw options: with the kernels, or with a user's picker."""
 
 from __future__ import annotations
 

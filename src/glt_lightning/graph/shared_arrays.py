@@ -28,7 +28,7 @@ Shapes = Mapping[str, tuple[np.dtype, tuple[int, ...]]]
 class SharedArrays:
     """Arrays by name, each beginning at a page, and ``meta``: plain values that describe them.
 
-    One process makes them (`create`), fills them and calls `finish`; other processes `open` them by `path`, read-only.
+    One process makes them (`create`), fills them and calls `finish`; other processes `open` them by `path`.
     They live as long as a process has them mapped, and can be opened until their maker closes them.
 
     Attributes:
@@ -100,9 +100,10 @@ class SharedArrays:
 
     @classmethod
     def open(cls, path: str | Path, *, writable: bool = False) -> SharedArrays:
-        """Maps the finished arrays of another process, read-only. Raises `DataError` if ``path`` is anything else.
+        """Maps the finished arrays of another process. Raises `DataError` if ``path`` is anything else.
 
-        writable: for GPU drivers that page-lock only writable memory; it is not written to.
+        writable: map them for writing, too, as tables of the ranks of a host need, and GPU drivers that page-lock only writable
+        memory. False: read-only.
         """
         try:
             # O_NONBLOCK: ``path`` may be anything, and opening a FIFO would wait for a writer.

@@ -182,7 +182,7 @@ class TopologyCache:
                 shapes[f"indptr/{r}"] = (np.dtype(np.int64), (len(each.counts) + 1,))
                 shapes[f"first_edge/{r}"] = (np.dtype(np.int64), (len(each.counts),))
                 shapes[f"indices/{r}"] = (id_dtype, (len(each.neighbors),))
-                if len(each.neighbors) < _MOST_EDGES:
+                if len(each.neighbors) < _MOST_EDGES:  # else positions exceed an int32: attributes are fetched
                     for name, (dtype, shape) in stored_edge_rows(manifest, r).items():
                         shapes[f"edge/{r}/{name}"] = (dtype, (len(each.neighbors), *shape))
         made = SharedArrays.create(shapes, {})
@@ -243,6 +243,7 @@ class TopologyCache:
         if edges is not None:
             first = self._first_edge[edge_type]
             assert first is not None
+            # the view numbers edges by their position in the cached lists; callers need the rows of the partition
             edges += np.repeat(first[ranks] - self._lists[edge_type].indptr[ranks], counts)
         return Picks(counts, neighbors, edges)
 

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
         Marks as Marks,
     )
 
-# What users and other rooms ask for, by the module that defines it
+# Public names, and those that other packages use, by the module that defines them
 _MODULES = {
     "check": ("check_module",),
     "convs": (

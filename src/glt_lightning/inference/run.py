@@ -102,6 +102,7 @@ class LayerwiseRun:
         self._make_loader = make_loader
         self._tables = graph.tables.apart()
         self._tables.ranks = Ranks(marks.rank, marks.world_size, marks.exchange)
+        # No two ranks write the same row here, so the check would only take memory
         self._tables.options = replace(self._tables.options, scratch=str(folder), check_conflicts=False)
         self._inputs: dict[str, _Outputs] = {}  # what the current layer reads
         self._kept: dict[str, list[LayerRows]] = {}  # outputs of earlier layers, for heads that want all

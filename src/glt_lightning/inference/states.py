@@ -177,7 +177,7 @@ class Marks:
         try:
             self._board.set(f"{number}/{self.rank}", text)
             found = [text if rank == self.rank else self._read(number, rank) for rank in range(self.world_size)]
-            if number:  # all have posted this round, so nobody reads the one before any more
+            if number:  # all ranks have set their keys of this round, so they have read all keys of the round before
                 self._board.delete_key(f"{number - 1}/{self.rank}")
         except RuntimeError as error:
             if isinstance(error, PeerError):

@@ -1,6 +1,6 @@
 """Every native operation, on the host and on a GPU, behind one loader of the native libraries.
 
-This is the only room that uses ``ctypes``. An operation is one function here that checks its arguments and calls the C
+This is the only package that uses ``ctypes``. An operation is one function here that checks its arguments and calls the C
 ABI of ``cuda/include/glt/api.h``; its twin for a GPU lies in ``kernels/cuda/`` and takes tensors on a device instead of
 numpy arrays. Both draw the same numbers: what a node draws depends on (batch key, hop, edge type, node, draw) alone.
 The reference of each operation in plain torch is in ``tests/reference/`` and is normative: results are equal, not
@@ -222,7 +222,7 @@ if TYPE_CHECKING:
         walk_streams as walk_streams,
     )
 
-# What users and other rooms ask for, by the module that defines it
+# Public names, and those that other packages use, by the module that defines them
 _MODULES = {
     "aggregate": (
         "Edges",

@@ -129,9 +129,9 @@ class Drawn:
         if self.owner is None:
             whole: Picks = self.picks[0]
             return whole
-        order = np.argsort(self.owner, kind="stable")
+        order = np.argsort(self.owner, kind="stable")  # the picks come owner after owner, in the order of the frontier
         counts = np.concatenate([p.counts for p in self.picks]).astype(np.int64)
-        back = np.argsort(order)
+        back = np.argsort(order)  # the inverse permutation
         at = entries_of(back, counts)
         edges = [p.edge_rows for p in self.picks]
         neighbors = np.concatenate([p.neighbors for p in self.picks])[at]

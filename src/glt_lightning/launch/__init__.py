@@ -77,7 +77,7 @@ if TYPE_CHECKING:
         job_script as job_script,
     )
 
-# What users and other rooms ask for, by the module that defines it
+# Public names, and those that other packages use, by the module that defines them
 _MODULES = {
     "agent": ("main",),
     "batch": (

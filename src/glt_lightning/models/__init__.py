@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         GraphSAGE as GraphSAGE,
     )
 
-# What users and other rooms ask for, by the module that defines it
+# Public names, and those that other packages use, by the module that defines them
 _MODULES = {
     "link_predictor": ("LinkPredictor",),
     "link_scores": (

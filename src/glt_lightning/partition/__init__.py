@@ -149,7 +149,7 @@ if TYPE_CHECKING:
         partition_parts as partition_parts,
     )
 
-# What users and other rooms ask for, by the module that defines it
+# Public names, and those that other packages use, by the module that defines them
 _MODULES = {
     "assign.assigners": (
         "FrequencyAssigner",

@@ -157,7 +157,7 @@ if TYPE_CHECKING:
         weights_of as weights_of,
     )
 
-# What users and other rooms ask for, by the module that defines it
+# Public names, and those that other packages use, by the module that defines them
 _MODULES = {
     "assemble": ("require_aggregable",),
     "counters": ("Counters",),

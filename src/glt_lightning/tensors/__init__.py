@@ -100,7 +100,7 @@ if TYPE_CHECKING:
         TableSpec as TableSpec,
     )
 
-# What users and other rooms ask for, by the module that defines it
+# Public names, and those that other packages use, by the module that defines them
 _MODULES = {
     "combined": (
         "Optimizers",

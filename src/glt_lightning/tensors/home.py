@@ -227,7 +227,7 @@ class RemoteHome:
 
     def _send(self, table: str, how: str, arrays: dict[str, np.ndarray], epoch: int) -> None:
         entries, body = pack(arrays)
-        with self._lock:
+        with self._lock:  # the numbers of writes must arrive in order; so a write waits for the reply to the one before
             if self._failed:
                 raise PeerError(
                     f"{self._failed} Whether that write was applied is not known, so no further one is sent."

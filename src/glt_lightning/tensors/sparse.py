@@ -63,6 +63,7 @@ class _Trained:
                 "zero_grad before the backward pass, or after the step."
             )
         now, before = float(self.carrier.grad), float(self._norm)
+        # 0 / 0 and nan / nan are no factors
         if now == before or before == 0.0 or (math.isnan(now) and math.isnan(before)):
             return 1.0
         return now / before
@@ -161,6 +162,7 @@ class SparseOptimizer(torch.optim.Optimizer):
             mine = each.embedding.take()
             each.add(exchange.send(mine, each.embedding.rows.home_of(mine.rows)), steps_next=steps_next)
         mean = self._mean(exchange.size)
+        # the norms of all tables at once: two collective calls, however many tables there are
         for each, norm in zip(
             self._trained, norms([each.squares(mean) for each in self._trained], exchange), strict=True
         ):
@@ -185,6 +187,7 @@ class SparseOptimizer(torch.optim.Optimizer):
             rows, sums = each.embedding.rows, each.sums
             assert sums is not None
             gradients = replace(sums, rows=rows.table.position(sums.rows))
+            # by the carriers, whose gradients are the same on all ranks: so are the factors
             adjust = replace(self._mean(exchange.size), factor=each.factor())
             states = {name: table.own for name, table in rows.states.items()}
             self._begin(group)

@@ -286,7 +286,7 @@ class SharedTables:
         except BaseException:
             memory.close()
             raise
-        memory.finish()
+        memory.finish()  # only now may other processes open it: they would read rows that are not filled yet
         return memory
 
     def _table(self, plan: _Plan, id_: str, memory: SharedArrays) -> SharedTable:

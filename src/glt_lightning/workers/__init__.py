@@ -1,20 +1,20 @@
-"""Who makes batches, and how processes talk: this process, sampler processes, other ranks, graph servers; slots, Arrow
-Flight.
+"""The processes that make batches, and their communication: this process, sampler processes, other ranks and graph
+servers; slots of shared memory and Arrow Flight.
 
-**Processes.** A rank is a Lightning process. With ``sampling.num_workers: K`` it starts K sampler processes and speaks
-with each over a socket pair: requests out, layouts back; the batch itself lies in a slot, a memfd that both map
+**Processes.** A rank is a Lightning process. With ``sampling.num_workers: K`` it starts K sampler processes and has a
+socket pair with each: requests are sent, layouts are received; the batch itself lies in a slot, a memfd that both map
 (docs/decisions/002). There is no thread and no lock between them. A sampler ends when its socket does, and the kernel
 kills it when its trainer ends.
 
 * ``producer/``: the producers of `Sample`s: inline, a pool of sampler processes, the ranks of a host for each other;
-  and `SampledGraph`, a graph that knows who makes its batches (docs/decisions/014).
+  and `SampledGraph`, a graph with the producer of its batches (docs/decisions/014).
 * ``cluster/``: an `Owner` serves parts, `PeerRows` asks owners; the filling of remote caches.
 * ``server/``: a graph server is a process with samplers of its own. Its scheduler's thread owns samplers, slots and
-  client sessions; the transport's threads check what clients say and ask that thread. On one host batches change hands
-  as slots (docs/decisions/005).
+  client sessions; the transport's threads check clients' messages and call that thread. On one host batches are handed
+  over as slots (docs/decisions/005).
 * ``transport/``: requests, replies and streams as `Message`s over Arrow Flight, with credentials, deadlines and shares
-  of memory for each client (docs/wire-format.md). A client tells a dead peer from a slow one by its lease: who does not
-  renew it is gone, and the error names the peer.
+  of memory for each client (docs/wire-format.md). A lease distinguishes a dead peer from a slow one: a peer that does
+  not renew it counts as dead, and the error names it.
 * ``slots.py``: recycled memory of batches, private or in a memfd. A slot goes back to its pool when the last tensor
   over it is freed.
 
@@ -145,7 +145,7 @@ if TYPE_CHECKING:
         PendingAnswer as PendingAnswer,
     )
 
-# What users and other rooms ask for, by the module that defines it
+# Public names, and those that other packages use, by the module that defines them
 _MODULES = {
     "cluster.cache": ("NOTHING_TO_CACHE",),
     "cluster.device_fill": ("read_rows",),

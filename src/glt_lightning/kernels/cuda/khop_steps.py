@@ -140,7 +140,7 @@ class DeviceHops:
         types, edge_types = range(graph.num_types), range(graph.num_edge_types)
         self._error = kernels.new_error()
         self._lids = DeviceLids(kernels, self._error)
-        self._ids = [ids.clone() for ids in seeds]  # gids, or with trees what the table knows nodes by
+        self._ids = [ids.clone() for ids in seeds]  # gids, or with trees the keys of nodes in the table
         self._uid = [kernels.empty(len(ids)) for ids in self._ids]
         self._num_nodes = [len(ids) for ids in self._ids]
         # on the device: ahead of `_num_nodes` while a hop is made
@@ -191,6 +191,7 @@ class DeviceHops:
             splits = {
                 t: self._remote.splits[t](self._gids_of(ids), self._counts[t] - before[t]) for t, ids in grown.items()
             }
+            # How many of these are remote is known only after the read below: some are read with it, which saves a second wait
             heads = [ids.index_select(0, splits[t][0][:_READ_WITH_SIZES]) for t, ids in grown.items()]
         none = self._error[:0]
         error, counts, totals, remote, *found = _read(
@@ -284,7 +285,7 @@ class DeviceHops:
         assert drawn.owner is not None
         assert frontier.remote is not None
         order = np.argsort(drawn.owner, kind="stable")
-        sent = (order, picks.counts, picks.neighbors)  # as narrow as they are
+        sent = (order, picks.counts, picks.neighbors)  # copied as narrow as they are, and widened on the device
         rows, counts, neighbors = (self._kernels.put(values).to(torch.int64) for values in sent)
         row, edges = torch.repeat_interleave(counts, output_size=n), None
         if picks.edge_rows is not None:

@@ -92,6 +92,7 @@ class Builder:
             self._require_space(nodes, self._edges_of_parts(layouts, in_degrees))
         self._write_nodes(layouts)
         self._write_edges(layouts, in_degrees)
+        # arrays of parts so far; those that follow belong to no part, and go into the head
         arrays, self._arrays = self._arrays, {}
         self._write_whole(layouts)
         head = manifest_head(
@@ -261,6 +262,7 @@ class Builder:
 def _digest(layouts: Mapping[NodeType, NodeLayout]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for layout in layouts.values():
+        # little-endian on every host: parts that several hosts write are compared by this hash
         digest.update(layout.user_ids.astype("<i8" if layout.user_ids.itemsize == 8 else "<i4", copy=False).data)
     return digest.hexdigest()
 

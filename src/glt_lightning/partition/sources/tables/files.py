@@ -109,7 +109,7 @@ class TableFiles:
                     piece = TablePiece(self, begin, batch)
                     yield TablePiece(self, begin, _converted(piece, types))
                     begin += len(piece)
-        if begin == 0:  # types and widths are told all the same
+        if begin == 0:  # an empty table: one piece without rows, from which callers learn types and widths
             yield TablePiece(self, 0, pa.record_batch([pa.array([], kind) for kind in types.values()], list(types)))
 
     def place(self, row: int) -> str:
