@@ -205,9 +205,8 @@ class LayerwiseRun:
         if out is not None and not self._keep_outputs and step.layer == self._last.get(step.node_type):
             columns = self._columns(step, rows, out)
         if last and number + 1 == len(self.steps):
-            self.marks.exchange(
-                "done"
-            )  # waits as long as others progress; collective calls of torch, which follow, time out
+            # waits as long as others progress; collective calls of torch, which follow, time out
+            self.marks.exchange("done")
         return columns
 
     def _begin(self, number: int) -> None:

@@ -151,9 +151,8 @@ class Agent:
             return
         self._last_message = self._clock()
         *lines, self._received = (self._received + data).split(b"\n")
-        if (
-            len(self._received) > MOST_BYTES
-        ):  # no valid message is as long: `_take` refuses it, and memory stays bounded
+        # no valid message is as long: `_take` refuses it, and memory stays bounded
+        if len(self._received) > MOST_BYTES:
             lines, self._received = [*lines, self._received], b""
         for line in lines:
             if line.strip():

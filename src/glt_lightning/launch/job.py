@@ -64,9 +64,8 @@ class LaunchedJob:
         self._first: asyncio.Future[JobFailure | None]
         self._signals = 0
         self._once_healthy: set[str] = set()
-        self._trained = (
-            False  # True once trainers were started: a job that fails before is not restarted, as it would fail again
-        )
+        # True once trainers were started: a job that fails before is not restarted, as it would fail again
+        self._trained = False
 
     async def run(self) -> int:
         """Runs the job. Returns its exit status: 0, or that of its first failure."""

@@ -76,9 +76,8 @@ class OverGloo:
         mine = np.bincount(target, minlength=self.size)
         theirs = self._all_to_all(torch.from_numpy(mine), [1] * self.size, [1] * self.size)
         into, out = mine.tolist(), theirs.tolist()
-        heads = torch.from_numpy(
-            np.stack([sums.rows[order], sums.counts[order]], axis=1)
-        )  # int64 both: one call, not two
+        # int64 both, so one collective call sends them
+        heads = torch.from_numpy(np.stack([sums.rows[order], sums.counts[order]], axis=1))
         found_heads = self._all_to_all(heads, into, out).numpy()
         found = self._all_to_all(torch.from_numpy(sums.pick(order).sums), into, out).numpy()
         ends = np.cumsum(out)

@@ -90,9 +90,8 @@ class Pages:
         begins, ends = first // _PAGE, (first + self._row_bytes - 1) // _PAGE + 1
         order = np.argsort(begins, kind="stable")
         begins, ends = begins[order], np.maximum.accumulate(ends[order])
-        starts = np.flatnonzero(
-            np.append(True, begins[1:] > ends[:-1])
-        )  # joins ranges that touch: one call for each run
+        # joins ranges that touch: one call for each run of pages
+        starts = np.flatnonzero(np.append(True, begins[1:] > ends[:-1]))
         stops = np.append(starts[1:], len(begins)) - 1
         for begin, end in zip(begins[starts].tolist(), ends[stops].tolist(), strict=True):
             os.posix_fadvise(self._fd, begin * _PAGE, (end - begin) * _PAGE, os.POSIX_FADV_WILLNEED)

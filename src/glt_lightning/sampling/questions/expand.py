@@ -78,9 +78,8 @@ _MOST_SEEN = 2 << 30  # bytes of the rows of a request that a picker gets
 _PICKER_BYTES = 64  # of memory for each entry that a picker gets: positions, edge rows, times, and its results
 _COUNT_BYTES = 48  # of memory for each row: its id, its count and its degree, and their running sums
 _ROWS_AT_ONCE = 1 << 16  # rows whose degrees are read at once, before memory is reserved: 3 MiB
-_AT_ONCE = (
-    1 << 18
-)  # picks that are narrowed at once from the op's int64 to the wire's int32: 2 MiB stay in the CPU's cache
+# picks that are narrowed at once from the op's int64 to the wire's int32: 2 MiB stay in the CPU's cache
+_AT_ONCE = 1 << 18
 
 
 @dataclass(frozen=True)

@@ -301,9 +301,8 @@ class Scheduler:
             "counters": reply["counters"],
         }
         if len(reply["layout"]) > _FEW_ARRAYS:
-            encode_header(
-                header
-            )  # raises here, where the client gets an error for this batch, and not in the transport
+            # raises here, where the client gets an error for this batch, and not in the transport
+            encode_header(header)
         job.slot.attach()
         job.session.count(nbytes)
         buffer = job.slot.buffer(nbytes)
