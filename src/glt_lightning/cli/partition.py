@@ -28,7 +28,7 @@ from glt_lightning.partition import (
     verify_partition,
 )
 
-_READ = ("data",)  # what partition reads of a configuration
+_READ = ("data",)  # groups of a configuration that `partition` reads
 
 
 _DESCRIPTION = (

@@ -20,7 +20,7 @@ from glt_lightning.base import OptionError, WriteError
 from glt_lightning.lightning import set_position
 
 _KEY = "glt_run"  # in a checkpoint: the configuration of its run
-_GRAPH = ("dataset", "transforms", "undirected", "normalize")  # what says which graph it is
+_GRAPH = ("dataset", "transforms", "undirected", "normalize")  # options that identify the graph
 _MOST_NAMED = 3
 
 

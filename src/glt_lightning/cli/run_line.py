@@ -159,11 +159,11 @@ def _shown(path: Path) -> str:
 _LIGHTNING = "lightning.pytorch.utilities.rank_zero"
 
 
-# Beginnings of log lines: hardware that nobody asked for, and other packages of Lightning's makers.
+# Beginnings of log lines about hardware that was not asked for, and about other packages of Lightning's makers.
 _LINES = ("TPU available: False", "💡 Tip: For seamless cloud")
 
 
-_BANNER_OF_ONE = "All distributed processes registered. Starting with 1 processes"  # five lines about nobody else
+_BANNER_OF_ONE = "All distributed processes registered. Starting with 1 processes"  # five lines about a single process
 
 
 _WARNINGS = (

@@ -32,7 +32,7 @@ from glt_lightning.workers import HostedServer, ServerPlan, ask_status, server_g
 _CLUSTER = ClusterOptions()
 
 
-_READ = ("data", "cluster")  # what serve reads of a configuration
+_READ = ("data", "cluster")  # groups of a configuration that `serve` reads
 
 
 _DESCRIPTION = (

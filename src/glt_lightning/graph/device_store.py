@@ -18,7 +18,7 @@ from glt_lightning.graph.shared_arrays import SharedArrays
 from glt_lightning.graph.uva import copy_for_uva
 from glt_lightning.kernels import CudaShards, DeviceGraph, Encoding, GraphAddresses, Kernels, Registered, RowsAt
 
-# Gives arrays of the host that hold at least what is asked for (`Placement.on_host`), the same to all its processes.
+# Returns arrays of the host that hold at least the requested ones (`Placement.on_host`), the same to all its processes.
 Share = Callable[[Sequence[str]], SharedArrays | None]
 
 

@@ -181,7 +181,7 @@ class HostTier:
         with self._lock:
             file = self._files.get(path)
             if file is None:
-                open_array(directory, path, manifest.arrays[path])  # whether it is what the manifest says
+                open_array(directory, path, manifest.arrays[path])  # raises unless the file agrees with the manifest
                 file = self._files[path] = DiskFile(directory / path)
             return file
 
@@ -200,7 +200,7 @@ def _nbytes(entry: ArrayEntry) -> int:
 def _fill(array: np.ndarray, directory: Path, path: str, manifest: Manifest, done: Callable[[int], object]) -> None:
     """Reads the first rows of a file, bypassing the page cache, which would otherwise hold a second copy of them."""
     entry = manifest.arrays[path]
-    open_array(directory, path, entry)  # whether it is what the manifest says
+    open_array(directory, path, entry)  # raises unless the file agrees with the manifest
     file, pages = DiskFile(directory / path), memoryview(mmap.mmap(-1, _CHUNK))
     rows = memoryview(array.reshape(-1).view(np.uint8))
     first = entry.bytes - _nbytes(entry)

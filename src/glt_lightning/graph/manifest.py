@@ -519,7 +519,8 @@ class Manifest:
         path = Path(folder) / MANIFEST
         temporary = path.with_suffix(f".tmp-{os.getpid()}")
         temporary.unlink(missing_ok=True)
-        with temporary.open("x", encoding="utf-8") as stream:  # not through a link that somebody else has put there
+        # "x" follows no link that another user may have put there
+        with temporary.open("x", encoding="utf-8") as stream:
             stream.write(json.dumps(self.to_json(), indent=1) + "\n")
         os.replace(temporary, path)
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any
 
-NOT_OURS = errno.EINVAL  # of the errors of `open_below` for what somebody else has put there
+NOT_OURS = errno.EINVAL  # errno of `open_below` for links and anything but regular files
 # Without O_NONBLOCK, opening a FIFO waits for its other end. Regular files ignore it.
 _AT_ONCE = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

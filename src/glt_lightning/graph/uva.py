@@ -83,7 +83,7 @@ def _strides(partition: LocalPartition, paths: Collection[str]) -> dict[str, int
 def _fill(out: np.ndarray, partition: LocalPartition, path: str) -> None:
     entry = partition.manifest.arrays[path]
     size = row_bytes(entry.dtype, entry.shape[1:])
-    open_array(partition.directory, path, entry)  # whether it is what the manifest says
+    open_array(partition.directory, path, entry)  # raises unless the file agrees with the manifest
     with open(partition.directory / path, "rb", buffering=0) as stream:
         stream.seek(entry.bytes - entry.shape[0] * size)
         if out.flags.c_contiguous:

@@ -197,7 +197,7 @@ class Marks:
         try:
             self._board.set(f"beat/{self.rank}", f"{self._beats} {doing}")
         except RuntimeError:
-            return  # the next exchange says so
+            return  # the next `exchange` raises it
 
     def _read(self, number: int, rank: int) -> str:
         board, key, beat = self._board, f"{number}/{rank}", f"beat/{rank}"

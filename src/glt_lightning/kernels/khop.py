@@ -96,7 +96,7 @@ class KHopOp:
         self._fanouts = np.ascontiguousarray(fanouts, dtype=np.int32).reshape(len(fanouts), graph.num_edge_types)
         self._hops = len(fanouts)
         self._type_sizes = np.diff(graph.type_offsets)
-        # what the table knows a node by is larger with trees; memory that 8-byte slots do not touch costs nothing
+        # with trees the keys of the table are larger; memory that 8-byte slots do not touch costs nothing
         self._wide = disjoint or graph.num_nodes >= 2**32 - 1
         self._most_nodes = 0  # largest batch so far: sizes the relabel table of the next
         self._call = library().glt_khop

@@ -24,7 +24,8 @@ _SIGNATURES: Signatures = {
 }
 _library = bind(_SIGNATURES)
 
-MOST_STEPS = MAX_FANOUT  # of all walks of one root: what they bring is that of a row
+# steps of all walks of one root: their results take as much memory as a row with the largest fan-out
+MOST_STEPS = MAX_FANOUT
 _RESTARTS = 1 << 31  # the first draw of those that decide on restarts; `kRestart` of cuda/walk.cpp
 _CERTAIN = 1 << 32
 

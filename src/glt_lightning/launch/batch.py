@@ -16,7 +16,7 @@ import yaml  # type: ignore[import-untyped]
 from glt_lightning.base import OptionError, at_least
 from glt_lightning.launch.hosts import check_port
 
-# What a job script has from other options. A second value, in `slurm.options`, would contradict them.
+# Options of sbatch that other options of the launch file set. A second value, in `slurm.options`, would contradict them.
 _SET_BY_US = {
     "--ntasks-per-node": "devices",
     "--nodes": "slurm.nodes",

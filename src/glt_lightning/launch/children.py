@@ -13,7 +13,7 @@ from pathlib import Path
 from glt_lightning.kernels import terminate_with
 
 _READ = 1 << 16
-_LONGEST_LINE = 1 << 16  # of output: what is longer is passed on in pieces
+_LONGEST_LINE = 1 << 16  # bytes of output; a longer line is passed on in pieces
 
 
 class Child:
@@ -24,8 +24,8 @@ class Child:
 
     def __init__(self, name: str, argv: Sequence[str], env: Mapping[str, str], cwd: str, given: str | None) -> None:
         self.name, self.status = name, None  # type: str, int | None
-        self.open = True  # whether its output may go on
-        self.reported = False  # whether its end has been reported
+        self.open = True  # False at the end of its output
+        self.reported = False  # True once its end has been reported
         self._rest = b""
         with contextlib.ExitStack() as stack:
             stdin = subprocess.DEVNULL

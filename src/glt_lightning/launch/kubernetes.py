@@ -35,7 +35,7 @@ _MOST_BYTES = 1_000_000  # of a ConfigMap
 _LONGEST_KEY = 253  # characters; two dots do not begin a key
 _PROBE_S = 15  # between two probes, each of which starts an interpreter
 _LONGEST_POD = 57  # characters: with five more at random and '-', which every pod gets, a label of DNS
-# What stands in words of a command for what only a pod knows. No argument of a user contains such characters.
+# Placeholders in words of a command for values that only a pod knows. No argument of a user contains such characters.
 _INDEX, _HOST = "\1index\1", "\1host\1"
 _POD = {_INDEX: "JOB_COMPLETION_INDEX", _HOST: "host"}
 

@@ -30,8 +30,8 @@ _LONGEST_S = 1e9  # of a deadline: three decades
 _MOST = 1 << 63
 
 
-# What a value may be: None, a type, a function that says so, a list [of one shape], a dictionary of fields (more are allowed, and
-# those that may be None may be missing), or a tuple of such shapes.
+# The shape of a value: None, a type, a function that checks it, a list [of one shape], a dictionary of fields (more are
+# allowed, and those that may be None may be missing), or a tuple of such shapes.
 Shape = None | type | Callable[[Any], bool] | list[Any] | dict[str, Any] | tuple[Any, ...]
 
 

@@ -33,7 +33,7 @@ from glt_lightning.partition import CopySource, pull_partition, wanted_files
 from glt_lightning.workers import PROTOCOL, placed_parts
 
 _GREETING, _GREET_S, _AT_ONCE = b"glt", 10.0, 16
-_LONGEST_S = 600  # a listener that nobody ends
+_LONGEST_S = 600  # seconds after which a listener ends by itself, if the launcher is lost
 _PAUSE_S = 0.2  # between two questions to a server that is not healthy
 
 

@@ -26,7 +26,7 @@ from glt_lightning.launch.plan import (
 
 _LEAST_NOTICE_S = 90  # between SIGTERM and the time limit; SLURM may be late by a minute
 
-# What stands in words of a command for what only the script knows. No argument of a user contains such characters.
+# Placeholders in words of a command for values that only the script knows. No argument of a user contains such characters.
 _NODE, _CERTS, _RANK, _ADDRESS = "\1node{}\1", "\1certs\1", "\1rank\1", "\1address\1"
 _NODE_RANK, _MASTER, _HOSTS = "\1number\1", "\1master\1", "\1hosts\1"
 

@@ -325,7 +325,7 @@ class NodeEncoder(nn.Module):
         if in_channels is not None:
             self.layer = nn.Linear(in_channels, width) if project else nn.Identity()
         elif self.codes is not None:
-            pass  # the codes say what a node is, also of nodes that come later
+            pass  # the codes describe a node, also one that is added later, for which an embedding has no row
         elif node_embedding == "sparse":
             self.layer = DistEmbedding(width, of)
         elif num_nodes is not None:

@@ -21,7 +21,7 @@ class Task(Protocol):
 
     name: str
     out_channels: int
-    needs_labels: bool  # whether `learn` is to be called: for what it takes from the labels, or to check them
+    needs_labels: bool  # True if `learn` must be called, to take values from the labels or to check them
 
     def labelled(self, y: Tensor) -> Tensor:
         """Returns bool [S]: whether each seed has a label."""

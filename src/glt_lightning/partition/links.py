@@ -12,7 +12,7 @@ import numpy as np
 from glt_lightning.base import DataError, OptionError, at_least
 from glt_lightning.kernels import GOLDEN, mix64
 
-_PAIRS, _DRAWS, _ORDER = 1, 2, 3  # what a hash is for
+_PAIRS, _DRAWS, _ORDER = 1, 2, 3  # salts of hashes, by their purpose
 
 
 MOST_NODES = 1 << 32  # two ids make a hash of 64 bits without collisions

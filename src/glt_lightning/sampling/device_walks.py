@@ -30,8 +30,8 @@ _STEPS_AT_ONCE = 1 << 22  # of walks, in memory at once: 32 MiB, beside the sort
 
 @dataclass(frozen=True)
 class _Ways:
-    """The means by which the walks of a hop go on. excluded: entries of the mapped parts that they do not go along; None: there
-    are none.  remote: continues walks in remote parts, if there are any; shares: the excluded edges there."""
+    """The means by which the walks of a hop continue. excluded: entries of the mapped parts that walks ignore; None: there are
+    none.  remote: continues walks in remote parts, if there are any; shares: the excluded edges there."""
 
     excluded: DeviceExcluded | None
     remote: RoutedWalks | None = None

@@ -86,7 +86,7 @@ class DistEmbedding(nn.Module):
         if storage is not None:
             one_of("DistEmbedding: storage", storage, ROW_STORAGES)
         self.embedding_dim, self.of, self.init, self.storage = embedding_dim, of, init, storage
-        self.register_buffer("like", torch.empty(0), persistent=False)  # lies where the module does
+        self.register_buffer("like", torch.empty(0), persistent=False)  # moves with the module, and so tells its device
         self._rows: EmbeddingRows | None = None
         self._saved: dict[str, Any] | None = None  # of a checkpoint that was loaded before there was a graph
         self._forget()

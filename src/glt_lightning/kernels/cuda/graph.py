@@ -19,7 +19,7 @@ from glt_lightning.kernels.cuda.stream import Kernels, kernels_of
 from glt_lightning.kernels.graph import GraphView, segment_hints
 from glt_lightning.kernels.native import GraphStruct
 
-# Gives the address at which the device reads an array; whoever gives it keeps the memory.
+# Returns the address at which the device reads an array. The function keeps the memory alive, not its caller.
 Place = Callable[[np.ndarray], int]
 
 

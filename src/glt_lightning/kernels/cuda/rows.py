@@ -23,7 +23,7 @@ from glt_lightning.kernels.rows import row_bytes
 _NOWHERE = 16  # aligned for every access, of which there is none
 
 
-# What torch has for the dtype of an encoding.
+# The dtypes of tensors that may hold the stored rows of an encoding.
 _STORED_AS = {
     "float16": (torch.float16,),
     "bfloat16": (torch.bfloat16, torch.int16, torch.uint16),

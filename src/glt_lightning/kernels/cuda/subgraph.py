@@ -86,7 +86,7 @@ class _Pieces:
         self._kernels = asked.graph.kernels
         rows = (asked.graph.address, asked.edge_type, asked.rows, asked.bases, first, len(asked.rows))
         self._asked = (*rows, count, *asked.known.arguments)
-        self._keep = asked, first  # what is queued reads their memory
+        self._keep = asked, first  # keeps them alive: queued kernels read their memory
         self._wanted, counts = self._kernels.empty(count, dtype=torch.int32), self._kernels.zeros(count + 1)
         self._kernels.run("glt_cuda_induce_find", *self._asked, self._wanted, counts[1:])
         self.to = torch.cumsum(counts, 0)

@@ -121,7 +121,8 @@ class Visited:
         place = torch.arange(most, device=offsets.device)
         to = torch.where(place < self.counts[:, None], offsets[:-1, None] + place, n * most).reshape(-1)
         row = torch.arange(n, device=offsets.device)[:, None].expand(n, most)
-        columns = [offsets.new_zeros(n * most + 1) for _ in range(3)]  # one more: for what is not there
+        # one entry more, to which the places without an id are written
+        columns = [offsets.new_zeros(n * most + 1) for _ in range(3)]
         for column, values in zip(columns, (self.ids, row, self.visits), strict=True):
             column.index_copy_(0, to, values.reshape(-1))
         neighbors, numbers, visits = (column[:-1] for column in columns)

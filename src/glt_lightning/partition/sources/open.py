@@ -78,7 +78,7 @@ def _open(dataset: Any, root: str | Path) -> GraphSource:
     if all(hasattr(dataset, name) for name in ("fingerprint", "schema", "edges", "node_attrs")):
         own: GraphSource = dataset  # a source of the user's own
         return own
-    if "torch_geometric" in sys.modules:  # whoever holds an object of PyG has imported it
+    if "torch_geometric" in sys.modules:  # an object of PyG exists only if PyG is imported
         from glt_lightning.partition.sources.pyg import PygSource, is_pyg
 
         if is_pyg(dataset):

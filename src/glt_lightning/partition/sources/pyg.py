@@ -192,7 +192,8 @@ def _is_node_attr(store: Any, key: str) -> bool:
 
 
 def _is_edge_attr(store: Any, key: str) -> bool:
-    return bool(store.is_edge_attr(key)) if _known_to_pyg(store[key]) else False  # what PyG does not know has no edges
+    # a value of a type that PyG does not know is no edge attribute
+    return bool(store.is_edge_attr(key)) if _known_to_pyg(store[key]) else False
 
 
 def _known_to_pyg(value: Any) -> bool:

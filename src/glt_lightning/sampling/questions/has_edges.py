@@ -34,7 +34,7 @@ from glt_lightning.sampling.source import (
     within_work,
 )
 
-_PAIR_BYTES = 48  # of memory for each pair of a question: its ids, its degree, and what is found
+_PAIR_BYTES = 48  # bytes of memory for each pair of a question: its ids, its degree and its answer
 
 
 @dataclass(frozen=True)

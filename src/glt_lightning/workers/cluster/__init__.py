@@ -1,1 +1,1 @@
-"""A graph held by several processes: its owners, and what asks them."""
+"""A graph held by several processes: the owners of its parts, and the clients that send them requests."""

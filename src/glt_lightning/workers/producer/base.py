@@ -127,9 +127,8 @@ class Ranks:
 _log = logging.getLogger(__name__)
 
 
-LEAST = (
-    2  # one that is made while another is in training; also what a run begins with, before its batches' size is known
-)
+# one batch is made while another is in training; a run begins with as many, before the size of its batches is known
+LEAST = 2
 
 
 _SHARE = 8  # 1/8 of the available memory: the page cache of the graph, the model and other loaders need the rest

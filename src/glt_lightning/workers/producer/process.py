@@ -1,4 +1,4 @@
-"""A sampler process, as the trainer or server that owns it sees it; and what notices that a process was lost or stopped."""
+"""A sampler process, as seen by the trainer or server that owns it; and the detection of lost or stopped processes."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class TableSource:
         folder = tables_folder(self._root, self.name, self.fingerprint)
         if not folder.exists():
             with exclusive(folder, _LOCK_S):
-                if not folder.exists():  # nobody made it while we waited
+                if not folder.exists():  # no other process made it during the wait for the lock
                     self._convert(folder)
         return folder
 
