@@ -12,25 +12,24 @@ from typing import TYPE_CHECKING
 from glt_lightning.base import lazy_names
 
 if TYPE_CHECKING:
+    from glt_lightning.compat.glt.typing import InputEdges as InputEdges, InputNodes as InputNodes
     from glt_lightning.partition import reverse_edge_type as reverse_edge_type
 
-_TYPES = ("reverse_edge_type",)  # which GLT gives out at its root, too
+_TYPES = ("InputEdges", "InputNodes", "reverse_edge_type")  # which GLT gives out at its root, too
 _MODULES = ("data", "loader", "partition", "sampler", "typing", "utils")
 _REFUSED = {
     "channel": "{name}: loaders have slots of shared memory; for data of your own use torch.multiprocessing.Queue.",
 } | dict.fromkeys(
     (
-        *(
-            "EdgeType",
-            "InputEdges",
-            "InputNodes",
-            "NodeIndex",
-            "NodeLabel",
-            "NodeType",
-            "NumNeighbors",
-            "PartitionBook",
-        ),
-        *("Split", "TensorDataType", "as_str"),
+        "EdgeType",
+        "NodeIndex",
+        "NodeLabel",
+        "NodeType",
+        "NumNeighbors",
+        "PartitionBook",
+        "Split",
+        "TensorDataType",
+        "as_str",
     ),
     "{name}: types are in glt.typing.",
 )
