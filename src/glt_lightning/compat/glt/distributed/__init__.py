@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     )
     from glt_lightning.compat.glt.distributed.worker import (
         barrier as barrier,
+        init_rpc as init_rpc,
         init_worker_group as init_worker_group,
         shutdown_rpc as shutdown_rpc,
     )
@@ -57,7 +58,7 @@ _ROWS_OF_SERVERS = (
     "{name}: request_server(rank, torch.cuda.device_count) is answered, and loaders are; open the folder for rows."
 )
 _REFUSED = (
-    dict.fromkeys(("all_gather", "global_all_gather", "global_barrier", "init_rpc", "rpc_is_initialized"), _MEETING)
+    dict.fromkeys(("all_gather", "global_all_gather", "global_barrier", "rpc_is_initialized"), _MEETING)
     | dict.fromkeys(("get_rpc_master_addr", "get_rpc_master_port"), _MEETING)
     | dict.fromkeys(("DistServer", "async_request_server", "get_server"), _ROWS_OF_SERVERS)
     | {"DistLoader": "{name}: use DistNeighborLoader, DistLinkNeighborLoader or DistSubGraphLoader."}
@@ -84,6 +85,7 @@ _HOMES = {
     "barrier": "glt_lightning.compat.glt.distributed.worker",
     "get_context": "glt_lightning.compat.glt.distributed.session",
     "init_client": "glt_lightning.compat.glt.distributed.client",
+    "init_rpc": "glt_lightning.compat.glt.distributed.worker",
     "init_server": "glt_lightning.compat.glt.distributed.server",
     "init_worker_group": "glt_lightning.compat.glt.distributed.worker",
     "request_server": "glt_lightning.compat.glt.distributed.client",
