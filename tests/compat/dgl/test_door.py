@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 import glt_lightning.compat.dgl as dgl
 import glt_lightning.compat.dgl.nn as dglnn
 from glt_lightning.base import DataError, OptionError
-from glt_lightning.compat.dgl.state import STATE
+from glt_lightning.compat.dgl.hosts import STATE
 from tests.helpers.partitions import partitioned, small_hetero
 
 NODES = 40

@@ -7,7 +7,7 @@ differs.
 from __future__ import annotations
 
 from glt_lightning.base import lazy_names
-from glt_lightning.compat.dgl.state import seed
+from glt_lightning.compat.dgl.hosts import seed
 from glt_lightning.loader import ID
 
 NID = EID = ID

@@ -11,13 +11,11 @@ from torch import Tensor
 from glt_lightning import tensors
 from glt_lightning.base import ClusterOptions, EdgeType, NodeType, at_least, lazy_names
 from glt_lightning.compat.dgl import optim
-from glt_lightning.compat.dgl.book import GraphPartitionBook
-from glt_lightning.compat.dgl.graph import DistGraph, current_graph
-from glt_lightning.compat.dgl.hosts import hosts_of_script
+from glt_lightning.compat.dgl.graph import DistGraph, GraphPartitionBook, current_graph
+from glt_lightning.compat.dgl.hosts import STATE, hosts_of_script
 from glt_lightning.compat.dgl.loaders import DistDataLoader, DistEdgeDataLoader, DistNodeDataLoader
 from glt_lightning.compat.dgl.partition import partition_graph
 from glt_lightning.compat.dgl.sampling import sample_neighbors
-from glt_lightning.compat.dgl.state import STATE
 from glt_lightning.compat.dgl.tensors import DistEmbedding, DistTensor, SparseAdagrad, SparseAdam
 
 

@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any
 from weakref import ref
 
+import numpy as np
 import torch
 import torch.distributed
 from torch import Tensor
 
 from glt_lightning import tensors
 from glt_lightning.base import DataError, EdgeType, NodeType, OptionError, SamplingOptions
-from glt_lightning.compat.dgl.book import GraphPartitionBook
-from glt_lightning.compat.dgl.hosts import JoinedHosts, ScriptHosts
-from glt_lightning.compat.dgl.state import STATE
+from glt_lightning.compat.dgl.hosts import STATE, JoinedHosts, ScriptHosts
 from glt_lightning.graph import MANIFEST, LocalPartition
 from glt_lightning.loader import Session
 from glt_lightning.sampling import batch_key
@@ -30,6 +29,7 @@ from glt_lightning.tensors import (
     DistTensor,
     EmbeddingRows,
     GraphReader,
+    RowSpace,
     ranks_of_this_process,
     rows_of_index,
 )
@@ -261,3 +261,58 @@ def _folder_of(name: str, part_config: str | Path | None) -> Path:
             f"be converted: glt-lightning partition --from dgl {path.parent} --to {folder} --python PYTHON_WITH_DGL."
         )
     return folder
+
+
+# Which part has which rows.
+
+_WITHIN = "partid2nids(partid) and partid2eids(partid) are consecutive: subtract the first of them."
+_REFUSED_OF_BOOKS = {
+    "metadata": "num_partitions() is the number of parts, len(partid2nids(part)) and len(partid2eids(part)) their sizes.",
+    "nid2localnid": _WITHIN,
+    "eid2localeid": _WITHIN,
+}
+
+
+class GraphPartitionBook:
+    """Which part has which rows.
+
+    graph: the graph.  partid: the part that this host maps; the first of them, if there are several.
+    """
+
+    def __init__(self, graph: tensors.DistGraph) -> None:
+        self.graph = graph
+        self.partid = (graph.reader.parts or (0,))[0]
+
+    def num_partitions(self) -> int:
+        return self.graph.reader.manifest.num_parts
+
+    def nid2partid(self, nids: Any, ntype: NodeType | None = None) -> Tensor:
+        """int64 [n]: the part of each node."""
+        return _parts(self.graph.space(ntype, "node"), nids)
+
+    def eid2partid(self, eids: Any, etype: EdgeType | str | None = None) -> Tensor:
+        """int64 [n]: the part of each edge, which is that of its destination."""
+        return _parts(self.graph.space(etype, "edge"), eids)
+
+    def partid2nids(self, partid: int, ntype: NodeType | None = None) -> Tensor:
+        """The nodes of a part."""
+        return _rows(self.graph.space(ntype, "node"), partid)
+
+    def partid2eids(self, partid: int, etype: EdgeType | str | None = None) -> Tensor:
+        """The edges of a part."""
+        return _rows(self.graph.space(etype, "edge"), partid)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _REFUSED_OF_BOOKS:
+            raise OptionError(f"GraphPartitionBook.{name}: {_REFUSED_OF_BOOKS[name]}")
+        raise AttributeError(f"GraphPartitionBook has no attribute {name!r}")
+
+
+def _parts(space: RowSpace, ids: Any) -> Tensor:
+    return torch.from_numpy(space.parts_of(rows_of_index(ids, space.num_rows)).astype(np.int64))
+
+
+def _rows(space: RowSpace, part: int) -> Tensor:
+    if not 0 <= part < space.num_parts:
+        raise DataError(f"part: expected 0 to {space.num_parts - 1}, got {part}.")
+    return torch.arange(int(space.bounds[part]), int(space.bounds[part + 1]))

@@ -8,8 +8,10 @@ import socket
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+from weakref import ReferenceType
 
-from glt_lightning.base import CacheOptions, ClusterOptions, OptionError, SamplingOptions
+from glt_lightning.base import CacheOptions, ClusterOptions, OptionError, SamplingOptions, at_least
 from glt_lightning.graph import LocalPartition, Manifest
 from glt_lightning.launch import launched_script
 from glt_lightning.loader import HostsGraph
@@ -139,3 +141,31 @@ class LentGraph:
 def _open(folder: Path, hosts: ScriptHosts) -> LocalPartition:
     parts = placed_parts(hosts.number, len(hosts.addresses), Manifest.load(folder).num_parts)
     return LocalPartition.open(folder, parts=parts)
+
+
+# What `initialize` and `seed` set for the script of this process. Here alone is such a state kept, as DGL does.
+
+
+@dataclass
+class ScriptState:
+    """num_workers: sampler processes of each trainer, for loaders that are not told another number.  hosts: None for one.
+    seed: of all draws.  graph: the `DistGraph` that was made last, which tensors belong to."""
+
+    num_workers: int = 0
+    hosts: ScriptHosts | None = None
+    seed: int = 0
+    graph: ReferenceType[Any] | None = None
+
+
+STATE = ScriptState()
+
+
+def seed(value: int) -> None:
+    """Sets the seed of the graphs, loaders and draws that are made from here on; the same ``value`` on every rank.
+
+    Example:
+        >>> import glt_lightning.compat.dgl as dgl
+        >>> dgl.seed(0)
+    """
+    at_least("seed", value, 0)
+    STATE.seed = value

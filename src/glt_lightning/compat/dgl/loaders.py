@@ -14,9 +14,9 @@ from glt_lightning.base import NodeType, OptionError, SamplingOptions, at_least
 from glt_lightning.compat.dgl.edge_sampler import EdgePredictionSampler
 from glt_lightning.compat.dgl.exclude import edges_by_type
 from glt_lightning.compat.dgl.graph import DistGraph
+from glt_lightning.compat.dgl.hosts import STATE
 from glt_lightning.compat.dgl.samplers import OURS, BlockSampler, MultiLayerNeighborSampler, blocks_of, ids_of
 from glt_lightning.compat.dgl.sampling import Block, rows_by_type
-from glt_lightning.compat.dgl.state import STATE
 from glt_lightning.loader import ID, Layer, LoaderSpec, layers
 from glt_lightning.sampling import shuffle_key
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from glt_lightning.base import OptionError, PartitionOptions, one_of
-from glt_lightning.compat.dgl.state import STATE
+from glt_lightning.compat.dgl.hosts import STATE
 from glt_lightning.compat.others.dgl_parts import dgl_source, is_dgl_graph
 from glt_lightning.graph import LocalPartition
 from glt_lightning.partition import GraphSource, open_source, partition_graph as write_partition

@@ -36,10 +36,8 @@ if TYPE_CHECKING:
     from glt_lightning.compat.glt.distributed.session import (
         DistContext as DistContext,
         DistRole as DistRole,
-        get_context as get_context,
-    )
-    from glt_lightning.compat.glt.distributed.worker import (
         barrier as barrier,
+        get_context as get_context,
         init_rpc as init_rpc,
         init_worker_group as init_worker_group,
         shutdown_rpc as shutdown_rpc,
@@ -82,15 +80,15 @@ _HOMES = {
     "DistSubGraphLoader": "glt_lightning.compat.glt.distributed.loaders",
     "MpDistSamplingWorkerOptions": "glt_lightning.compat.glt.distributed.options",
     "RemoteDistSamplingWorkerOptions": "glt_lightning.compat.glt.distributed.options",
-    "barrier": "glt_lightning.compat.glt.distributed.worker",
+    "barrier": "glt_lightning.compat.glt.distributed.session",
     "get_context": "glt_lightning.compat.glt.distributed.session",
     "init_client": "glt_lightning.compat.glt.distributed.client",
-    "init_rpc": "glt_lightning.compat.glt.distributed.worker",
+    "init_rpc": "glt_lightning.compat.glt.distributed.session",
     "init_server": "glt_lightning.compat.glt.distributed.server",
-    "init_worker_group": "glt_lightning.compat.glt.distributed.worker",
+    "init_worker_group": "glt_lightning.compat.glt.distributed.session",
     "request_server": "glt_lightning.compat.glt.distributed.client",
     "shutdown_client": "glt_lightning.compat.glt.distributed.client",
-    "shutdown_rpc": "glt_lightning.compat.glt.distributed.worker",
+    "shutdown_rpc": "glt_lightning.compat.glt.distributed.session",
     "wait_and_shutdown_server": "glt_lightning.compat.glt.distributed.server",
 }
 
