@@ -454,7 +454,7 @@ def test_help_of_a_group_without_a_class_names_the_ready_ones(command: str, caps
 
 def test_errors_while_training_get_one_line(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, "fit", "--config", config, "--data.seeds.splits", "{train: [9999]}")
-    assert said == "error: splits.train: 9999 at position 0 is not a node of type 'node', whose ids are 0 to 239."
+    assert said == "error: seeds.splits.train: 9999 at position 0 is not a node of type 'node', whose ids are 0 to 239."
 
 
 def test_bugs_of_the_user_keep_their_traceback(config: str, monkeypatch: pytest.MonkeyPatch) -> None:

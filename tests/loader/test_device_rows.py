@@ -45,8 +45,7 @@ def of_whole(graph, device=None, workers=0, memory=None, **options):
         return batches(context)
 
 
-@pytest.mark.parametrize("make", [small_graph, small_hetero])
-@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize(("make", "parts"), [(small_graph, 3), (small_hetero, 1)])
 def test_same_batches(tmp_path, apart, make, parts):
     """A row takes 28 bytes on the device, or 8 of an author."""
     graph = partitioned(make(), tmp_path, parts)
@@ -90,10 +89,14 @@ def test_rows_of_a_limited_memory(tmp_path, apart):
     assert min(counters.device_rows, counters.disk_rows, counters.local_rows) > 0
 
 
-@pytest.mark.parametrize("make", [small_graph, small_hetero])
 @pytest.mark.parametrize(
-    ("policy", "memory", "workers"),
-    [("none", None, 0), ("degree", None, 0), ("degree", None, 1), ("none", 2000, 0)],
+    ("make", "policy", "memory", "workers"),
+    [
+        (small_graph, "none", None, 0),
+        (small_hetero, "degree", None, 0),
+        (small_hetero, "degree", None, 1),
+        (small_graph, "none", 2000, 0),
+    ],
 )
 def test_a_part_for_each_rank(tmp_path, apart, make, policy, memory, workers):
     whole = partitioned(make(), tmp_path, 2, undirected=True)

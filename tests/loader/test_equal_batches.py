@@ -1,37 +1,9 @@
-"""A batch is a pure function: the same on any producer, number of parts, processes and threads."""
-
-import itertools
-
-import pytest
+"""A batch is the same however many threads share its work; other ways to make one are in `tests/test_equality.py`."""
 
 from glt_lightning.base import SamplingOptions
 from glt_lightning.loader import LoaderSpec, Session
 from tests.helpers.contents import contents
-from tests.helpers.partitions import partitioned, small_graph, small_hetero
-
-PARTS, WORKERS, THREADS = (1, 2, 5), (0, 1, 3), (1, 2)
-
-
-@pytest.mark.parametrize("make", [small_graph, small_hetero])
-@pytest.mark.parametrize("replace", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_three_epochs(tmp_path, make, replace):
-    graph = make()
-    epochs = {}
-    partitions = {n: partitioned(graph, tmp_path, n, undirected=True) for n in PARTS}
-    for parts, workers, threads in itertools.product(PARTS, WORKERS, THREADS):
-        options = SamplingOptions(num_workers=workers, num_threads=threads, replace=replace, with_edge=True)
-        spec = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=16, shuffle=True)
-        with Session(partitions[parts], options, seed=7) as context:
-            loader = context.make_loader(spec)
-            found = []
-            for epoch in range(3):
-                loader.set_epoch(epoch)
-                found += [contents(batch) for batch in loader]
-            epochs[parts, workers, threads] = found
-    first = epochs[1, 0, 1]
-    assert len(set(first)) == len(first) == 3 * len(loader)
-    for place, found in epochs.items():
-        assert found == first, place
+from tests.helpers.partitions import partitioned, small_graph
 
 
 def test_many_threads_on_large_batches(tmp_path):

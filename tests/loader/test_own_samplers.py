@@ -40,16 +40,10 @@ def batches(context):
     return [contents(batch) for batch in context.make_loader(SPEC)]
 
 
-def test_the_same_in_every_process_that_makes_batches(tmp_path: Path) -> None:
-    """This one, sampler processes, and a graph server that has the picker."""
+def test_a_graph_server_has_the_picker_that_is_asked_for(tmp_path: Path) -> None:
     whole = partitioned(small_graph(), tmp_path, 2)
-    with Session(whole, PICKER, seed=3) as context:
-        expected = batches(context)
-    with Session(whole, {"picker": Heaviest(), "with_edge": True, "num_workers": 1}, seed=3) as context:
-        assert batches(context) == expected
     with open_farm("in process") as farm:
         server = farm.serve(whole, picker=PickerSpec.of(Heaviest()))
-        assert batches(farm.context(server.address, sampling=PICKER)) == expected
         with pytest.raises(
             GLTError, match=r"Uniform\(\) version \S+ is asked for, and this process has .*Heaviest"
         ) as info:

@@ -18,10 +18,13 @@ SPEC = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=
 VAL = LoaderSpec(name="val", split="val", num_neighbors=[3, -1], batch_size=16, exact=True)
 
 
-@pytest.mark.parametrize("handover", [False, True])
 @pytest.mark.parametrize(
-    ("make", "parts", "clients"),
-    [(small_graph, 2, 3), pytest.param(small_graph, 4, 2, marks=pytest.mark.slow), (small_hetero, 4, 3)],
+    ("make", "parts", "clients", "handover"),
+    [
+        (small_graph, 2, 3, True),
+        pytest.param(small_graph, 4, 2, True, marks=pytest.mark.slow),
+        (small_hetero, 4, 3, False),
+    ],
 )
 def test_same_batches(tmp_path, make, parts, clients, handover):
     whole = partitioned(make(), tmp_path, parts, undirected=True)

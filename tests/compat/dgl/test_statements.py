@@ -135,7 +135,7 @@ STATEMENTS: dict[int, tuple[str, str]] = {
     ),
     25: (
         "A loader gives every seed once an epoch. Better: in an order that a seed fixes, and it resumes in mid-epoch.",
-        "loader/test_equal_batches.py::test_three_epochs loader/test_resume_elsewhere.py::test_other_parts",
+        "test_equality.py::test_sampler_processes loader/test_resume_elsewhere.py::test_other_parts",
     ),
     26: (
         "Batches of edges leave out their own edges, and those of the reverse type.",

@@ -5,9 +5,7 @@ from __future__ import annotations
 from glt_lightning.base import lazy_names
 
 _SAMPLER = "{name}: {kind}(data, num_neighbors, ..., neighbor_sampler=sampler) takes the options of a sampler."
-_FIELDS = (
-    "{name}: loaders give batches with features and labels; data.node_features[sample.node] are the rows of a sample."
-)
+_FIELDS = "{name}: loaders give batches with features and labels; of a sample, take the rows of its nodes."
 _REFUSED = {
     "LinkLoader": _SAMPLER.replace("{kind}", "LinkNeighborLoader"),
     "NodeLoader": _SAMPLER.replace("{kind}", "NeighborLoader"),
