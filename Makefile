@@ -40,7 +40,7 @@ test: lint
 
 # One cell per fault of the fault matrix is part of it.
 test-all: lint
-	$(PYTEST) -m "not soak and not gpu and (slow or not faults)"
+	$(PYTEST) $(SHARED_OUT) -m "not soak and not gpu and (slow or not faults)"
 
 # Among others 20 minutes of training under faults, with default deadlines; GLT_SOAK_MINUTES changes that.
 soak: install

@@ -65,7 +65,7 @@ class BatchOptions:
     disjoint: bool = False
     subgraph_type: SubgraphType = "directional"
     induced_limit: int | None = None
-    reverse_edge_types: Mapping[str, str] | None = None
+    reverse_edge_types: dict[str, str] | None = None
     ptr: bool = False
 
     def __post_init__(self) -> None:

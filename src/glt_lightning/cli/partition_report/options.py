@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -64,7 +64,7 @@ class TrafficOptions(DrawOptions):
     disjoint: bool = False
     neg_sampling: Any = None
     exclude_target_edges: str = "reverse"
-    reverse_edge_types: Mapping[str, str] | None = None
+    reverse_edge_types: dict[str, str] | None = None
     walks: bool = False
 
     def __post_init__(self) -> None:
