@@ -452,6 +452,22 @@ def test_help_of_a_group_without_a_class_names_the_ready_ones(command: str, caps
     assert "my_module.MyModel" in said
 
 
+def test_null_in_a_group_of_the_data_module(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given = [
+        "--data.batches.transform",
+        "my.Transform",
+        "--data.batches.transform",
+        "null",
+        "--data.seeds.input_type",
+        "null",
+    ]
+    with pytest.raises(SystemExit):
+        main(["fit", "--config", config, *given, "--print_config"])
+    printed = yaml.safe_load(capsys.readouterr().out)["data"]["init_args"]
+    assert printed["batches"]["transform"] is None
+    assert printed["seeds"]["input_type"] is None
+
+
 def test_errors_while_training_get_one_line(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, "fit", "--config", config, "--data.seeds.splits", "{train: [9999]}")
     assert said == "error: seeds.splits.train: 9999 at position 0 is not a node of type 'node', whose ids are 0 to 239."

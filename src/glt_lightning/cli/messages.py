@@ -143,6 +143,13 @@ def _of_data(given: Mapping[str, Any]) -> dict[str, Any]:
         raise OptionError(f"data.{error}") from None
 
 
+_NULLS = ("null", "Null", "NULL", "~")
+
+
+class _AsWritten(str):
+    """A word that jsonargparse hands on to the parser of a class as it is. It would read a null, and hand on the text None."""
+
+
 class _LeafOverrides(ActionTypeHint):
     """The action of an option whose value may be a mapping of mappings: ``--data.dataset.nodes.movie.path X`` changes only this
     leaf. jsonargparse itself replaces everything below ``nodes``, and reads the name of a column 007 as the number 7."""
@@ -152,6 +159,8 @@ class _LeafOverrides(ActionTypeHint):
             parser, config, value, option = args
             base = next((each for each in self.option_strings if str(option).startswith(f"{each}.")), None)
             present = config.get(self.dest) if base else None
+            if base and str(value).strip() in _NULLS:
+                args = (parser, config, _AsWritten(value), option)
             if base and isinstance(present, dict):
                 first, *below = _keys_of(option[len(base) + 1 :], present)
                 if below:
