@@ -63,7 +63,7 @@ FEATURES = {
     "nodes": Feature(),
     "all neighbours": Feature(spec={"num_neighbors": [-1, 2]}),
     "with replacement": Feature(sampling={"replace": True}),
-    "edge rows": Feature(sampling={"with_edge": True}),
+    "edge rows": Feature("typed", sampling={"with_edge": True}),  # edges with attributes have them anyway
     "LABOR": Feature(sampling={"method": "labor"}),
     "dependent batches": Feature(sampling={"batch_dependency": 4}),
     "seeds by weight": Feature(spec={"seed_weights": np.arange(100)}),
@@ -158,15 +158,30 @@ def expected(graphs) -> Callable[[str], list[Contents]]:
         feature = FEATURES[name]
         # rows are numbered by part
         with opened(graphs(feature.graph, PARTS if "with_row" in feature.spec else 1), feature.sampling) as session:
-            return epochs(session, feature)
+            found = epochs(session, feature)
+        assert len(found) > 1
+        return found
 
     return of
 
 
-def groups() -> list[Any]:
-    """Names of features that one session can make, with its graph and options of sampling: processes are started once for all."""
+@pytest.mark.parametrize("name", [name for name, each in FEATURES.items() if each.sampling or each.spec])
+def test_a_feature_changes_batches(name: str, graphs, expected) -> None:
+    """Else all modes would be equal because none of them has it."""
+    graph = FEATURES[name].graph
+    with opened(graphs(graph, 1), {}) as session:
+        assert expected(name) != epochs(session, Feature(graph))
+
+
+def groups(on_gpu: bool = False) -> list[Any]:
+    """Names of features that one session can make, with its graph and options of sampling: processes are started once for all.
+
+    on_gpu: only those that a GPU samples.
+    """
     found: dict[str, tuple[str, dict[str, Any], list[str]]] = {}
     for name, feature in FEATURES.items():
+        if on_gpu and not feature.on_gpu:
+            continue
         found.setdefault(f"{feature.graph} {feature.sampling}", (feature.graph, feature.sampling, []))[2].append(name)
     return [pytest.param(*group, id=key) for key, group in found.items()]
 
@@ -210,15 +225,15 @@ class TestEquality:
                     drafts = [arrays(each.draft(request).values()) for each in (routed, local)]
                     assert (name, drafts[0]) == (name, drafts[1])
 
-    def test_a_gpu(self, graph, sampling, names, graphs, expected, kernels, monkeypatch) -> None:
-        """Emulated: the CPU counts as one."""
-        monkeypatch.setattr(on_gpu, "is_gpu", lambda device: True)
-        monkeypatch.setattr(Kernels, "open", lambda device: kernels)
-        if not (sampled := [name for name in names if FEATURES[name].on_gpu]):
-            return
-        with opened(graphs(graph, PARTS), sampling) as session:
-            for name in sampled:
-                assert (name, epochs(session, FEATURES[name])) == (name, expected(name))
+
+@pytest.mark.parametrize(("graph", "sampling", "names"), groups(on_gpu=True))
+def test_a_gpu(graph, sampling, names, graphs, expected, kernels, monkeypatch) -> None:
+    """Emulated: the CPU counts as one."""
+    monkeypatch.setattr(on_gpu, "is_gpu", lambda device: True)
+    monkeypatch.setattr(Kernels, "open", lambda device: kernels)
+    with opened(graphs(graph, PARTS), sampling) as session:
+        for name in names:
+            assert (name, epochs(session, FEATURES[name])) == (name, expected(name))
 
 
 def arrays(given: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`Recipe`: what a loader of nodes and one of edges are both told, and what samplers are told of its edges."""
+"""`Recipe`: the options that loaders of nodes and of edges share, and the task of samplers that they make of its edges."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Recipe(BatchOptions):
 
 
 def subgraph_task(recipe: Recipe, manifest: Manifest, sampling: SamplingOptions) -> SubgraphTask | None:
-    """What samplers are told; None for ``directional``. Raises `OptionError` where it does not fit the graph, or sampling."""
+    """Makes the task of samplers; None for ``directional``. Raises `OptionError` where it does not fit the graph, or sampling."""
     kind, schema, where = (
         recipe.subgraph_type,
         manifest.schema,

@@ -143,12 +143,12 @@ def _open(folder: Path, hosts: ScriptHosts) -> LocalPartition:
     return LocalPartition.open(folder, parts=parts)
 
 
-# What `initialize` and `seed` set for the script of this process. Here alone is such a state kept, as DGL does.
+# The settings of `initialize` and `seed` for the script of this process: the one state of a module, since DGL's names have it.
 
 
 @dataclass
 class ScriptState:
-    """num_workers: sampler processes of each trainer, for loaders that are not told another number.  hosts: None for one.
+    """num_workers: sampler processes of each trainer, for loaders without a number of their own.  hosts: None for one.
     seed: of all draws.  graph: the `DistGraph` that was made last, which tensors belong to."""
 
     num_workers: int = 0

@@ -265,7 +265,7 @@ def init_worker_group(
     """Says that this is worker ``rank`` of ``world_size``. Workers meet when the first of them needs another one: at the first
     loader, or in `init_rpc`.
 
-    group_name: of the workers.  cluster: security, deadlines and limits of what the processes tell each other.
+    group_name: of the workers.  cluster: security, deadlines and limits of the messages between the processes.
 
     >>> glt.distributed.init_worker_group(world_size=1, rank=0, group_name="trainers")
     >>> glt.distributed.get_context().world_size
