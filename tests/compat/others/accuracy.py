@@ -10,6 +10,7 @@ from lightning.pytorch import Trainer, seed_everything
 from torch_geometric.data import Data
 
 from glt_lightning import GLTDataModule, GraphSAGE, PartitionOptions
+from glt_lightning.base import SeedOptions
 
 
 def communities() -> Data:
@@ -23,7 +24,7 @@ def communities() -> Data:
     return Data(x=x, y=y, edge_index=ends, train_mask=split == 0, val_mask=split == 1, test_mask=split == 2)
 
 
-def accuracy(dataset: Any, folder: Path, **data: Any) -> float:
+def accuracy(dataset: Any, folder: Path, splits: Any = None) -> float:
     """Of the test nodes. With all neighbours in one batch, so that neither draws nor the numbering of nodes make a difference.
 
     dataset: None for a folder that is there.
@@ -31,7 +32,7 @@ def accuracy(dataset: Any, folder: Path, **data: Any) -> float:
     seed_everything(1, verbose=False)
     partition = PartitionOptions(num_parts=2, dir=str(folder))
     given = {"root": str(folder.parent), "num_neighbors": [-1, -1], "batch_size": 1000, "partition": partition}
-    module = GLTDataModule(dataset, **given, **data)
+    module = GLTDataModule(dataset, **given, seeds=SeedOptions(splits=splits))
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = Trainer(max_epochs=30, accelerator="cpu", enable_checkpointing=False, **quiet)
     model = GraphSAGE(10, 10, hidden_channels=32, num_layers=2, lr=0.02, dropout=0.0)
