@@ -147,14 +147,36 @@ def test_versions_and_help_do_not_pay_for_torch(tmp_path: Path, program: tuple[s
 
 
 @pytest.mark.usefixtures("_installed")
-@pytest.mark.parametrize("words", [("-m", "lightning", "fit", "--help"), ("other.py", "-m", "lightning", "--version")])
-def test_other_command_lines_import_the_real_lightning(tmp_path: Path, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("words", "is_ours"),
+    [
+        (("-m", "lightning", "fit", "--help"), True),
+        (("-u", "-W", "ignore", "-X", "dev", "-m", "lightning.__main__", "fit"), True),
+        (("other.py", "-m", "lightning", "--version"), False),
+        (("-c", "pass", "-m", "lightning"), False),
+        (("-m", "pdb", "-m", "lightning"), False),
+    ],
+)
+def test_only_our_program_begins_before_lightning_is_imported(
+    tmp_path: Path, words: tuple[str, ...], is_ours: bool
+) -> None:
     """Also where another program's words end as ours do."""
-    code = f"import sys; sys.orig_argv = ['python', *{words}]; import _glt_lightning_boot as boot; boot.install(); "
-    names = "print([each.__name__ for each in sys.meta_path if hasattr(each, '__name__')])"
-    output = _output([sys.executable, "-c", code + names], tmp_path)
-    assert "LightningMainFinder" in output
-    assert "LightningShellFinder" not in output
+    code = f"""
+import sys
+sys.orig_argv = ["python", *{words}]
+import _glt_lightning_boot as boot
+sys.meta_path = [each for each in sys.meta_path if each is not boot.LightningMainFinder]  # the words above name Lightning
+boot.install()
+begins = boot.LightningShellFinder in sys.meta_path
+if begins:
+    import lightning  # which is empty
+boot.reveal()
+from importlib.util import find_spec
+print(begins, "torch" in sys.modules, find_spec("lightning").origin, boot.LightningShellFinder in sys.meta_path)
+"""
+    begins, torch, real, stays = _output([sys.executable, "-c", code], tmp_path).split()
+    assert (begins, torch, stays) == (str(is_ours), "False", "False")
+    assert real.endswith("lightning/__init__.py")
 
 
 @pytest.mark.slow

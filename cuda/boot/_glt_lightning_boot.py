@@ -6,7 +6,8 @@ Python runs this file at start-up, before anything else: through ``glt_lightning
 
 import sys
 
-_LIGHT = ("--version", "--help", "-h")  # what `glt_lightning.base.program` answers
+_PROGRAMS = ("lightning", "lightning.__main__")  # the second is how Lightning's launcher starts further ranks
+_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")  # options of Python that take the next word
 
 
 class LightningMainFinder:
@@ -27,8 +28,8 @@ class LightningMainFinder:
 
 
 class LightningShellFinder:
-    """Finds ``lightning`` as a package whose code is not run, as that imports torch. Asked first, in a process that only prints
-    the versions or the program's page; finds nothing where Lightning has a program of its own."""
+    """Finds ``lightning`` as a package whose code is not run, as that imports torch, before our program has begun. Asked first;
+    finds nothing where Lightning has a program of its own. `reveal` ends it."""
 
     @staticmethod
     def find_spec(fullname, path=None, target=None):
@@ -51,9 +52,29 @@ def install():
     if "lightning" not in " ".join(words) or LightningMainFinder in sys.meta_path:
         return
     sys.meta_path.append(LightningMainFinder)
-    of_python = all(word.startswith("-") for word in words[:-3])  # such as -u
-    if of_python and words[-3:-1] == ["-m", "lightning"] and words[-1] in _LIGHT:
+    if _program(words) in _PROGRAMS:
         sys.meta_path.insert(0, LightningShellFinder)
+
+
+def reveal():
+    """Has the next import of ``lightning`` find the real package."""
+    if LightningShellFinder in sys.meta_path:
+        sys.meta_path.remove(LightningShellFinder)
+        if getattr(sys.modules.get("lightning"), "__file__", None) is None:
+            sys.modules.pop("lightning", None)
+
+
+def _program(words):
+    """The module that Python was told to run; None where it runs something else."""
+    words = iter(words)
+    for word in words:
+        if word == "-m":
+            return next(words, None)
+        if word in _WITH_VALUE:
+            next(words, None)
+        elif word in ("-", "-c") or not word.startswith("-"):
+            return None
+    return None
 
 
 install()

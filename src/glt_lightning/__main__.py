@@ -7,14 +7,21 @@ from glt_lightning.base import quick_answer
 
 def main() -> None:
     """Runs the program with the words of this process, importing torch only for what needs it."""
-    if (answer := quick_answer(sys.argv[1:])) is not None:
+    if boot := sys.modules.get("_glt_lightning_boot"):
+        boot.reveal()
+    words = sys.argv[1:]
+    if (answer := quick_answer(words)) is not None:
         print(answer)
         return
-    if sys.argv[1:] == ["agent"]:  # starts on every host of a launched job, and must not wait for torch
-        from glt_lightning.launch import main as run
-    else:
-        from glt_lightning.cli import main as run
-    run()
+    from glt_lightning.cli import command_process, without_collections
+
+    with command_process():
+        if words == ["agent"]:  # starts on every host of a launched job, and must not wait for torch
+            from glt_lightning.launch import main as run
+        else:
+            with without_collections():
+                from glt_lightning.cli import main as run
+        run()
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ def started(
 
 def run_cli(
     *args: object,
-    timeout: float = 120,
+    timeout: float = 300,
     check: bool = True,
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
@@ -110,7 +110,7 @@ def run_cli(
 def run_script(
     code: str,
     *args: object,
-    timeout: float = 120,
+    timeout: float = 300,
     check: bool = True,
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
 from glt_lightning.lightning.callbacks.monitor import thread_times, times_since
 from glt_lightning.lightning.strategies import torch_threads
@@ -84,6 +85,21 @@ def test_every_strategy_counts_ranks_and_samplers(make_data, make_model, make_tr
     trainer = make_trainer(strategy=strategy, max_epochs=1, limit_train_batches=1, limit_val_batches=0)
     trainer.fit(make_model(), make_data(sampling={"num_workers": 0}))
     assert found == [(1, 2 if strategy == "glt_server_client" else 0), "end"]  # a server has two of them then
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "passive"), ("active", "active")])
+def test_ranks_start_with_threads_that_sleep(make_trainer, monkeypatch, given: str | None, expected: str) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", given or "")
+    if given is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    found = []
+    monkeypatch.setattr(
+        _SubprocessScriptLauncher, "_call_children_scripts", lambda self: found.append(dict(os.environ))
+    )
+    launcher = make_trainer(strategy="glt_worker", devices=2).strategy.launcher
+    launcher._call_children_scripts()
+    assert [each["OMP_WAIT_POLICY"] for each in found] == [expected]
+    assert os.environ.get("OMP_WAIT_POLICY") == given
 
 
 def test_times_of_threads(tmp_path: Path) -> None:

@@ -120,7 +120,9 @@ if TYPE_CHECKING:
         PROG as PROG,
         TOOLS as TOOLS,
         TRAINER_COMMANDS as TRAINER_COMMANDS,
+        how_threads_wait as how_threads_wait,
         quick_answer as quick_answer,
+        threads_that_sleep as threads_that_sleep,
         versions as versions,
     )
     from glt_lightning.base.progress import (
@@ -260,7 +262,9 @@ _MODULES = {
         "PROG",
         "TOOLS",
         "TRAINER_COMMANDS",
+        "how_threads_wait",
         "quick_answer",
+        "threads_that_sleep",
         "versions",
     ),
     "progress": (

@@ -21,12 +21,20 @@ if TYPE_CHECKING:
         GLTCLI as GLTCLI,
         main as main,
     )
+    from glt_lightning.cli.process import (
+        command_process as command_process,
+        without_collections as without_collections,
+    )
 
 # Public names, and those that other packages use, by the module that defines them
 _MODULES = {
     "command_line": (
         "GLTCLI",
         "main",
+    ),
+    "process": (
+        "command_process",
+        "without_collections",
     ),
 }
 _HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}

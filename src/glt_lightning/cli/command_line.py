@@ -26,6 +26,7 @@ from glt_lightning.base import (
     GLTError,
     OptionError,
     WriteError,
+    how_threads_wait,
     quick_answer,
     read_yaml,
     versions,
@@ -112,6 +113,7 @@ class GLTCLI(LightningCLI):
     def __init__(self, *classes: Any, **options: Any) -> None:
         words = sys.argv[1:] if options.get("args") is None else options["args"]
         self._first_word = words[0] if isinstance(words, list) and words else None
+        self._threads = how_threads_wait()  # before a strategy sets it for other ranks
         super().__init__(*classes, **options)
 
     def setup_parser(
@@ -222,6 +224,8 @@ class GLTCLI(LightningCLI):
         if subcommand == "fit" and path is not None and (why := nothing_left(path, self.trainer)):
             rank_zero_info(why)  # no error: a job that is started until it succeeds ends here
             return
+        if self._threads is not None:
+            rank_zero_info(self._threads)
         try:
             with reserved_folders(self.trainer), end_said(self.trainer, subcommand, path):
                 met = meet_other_hosts(self.trainer, self.config_init[subcommand].cluster)

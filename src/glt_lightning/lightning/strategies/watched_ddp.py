@@ -17,10 +17,19 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.plugins.io.wrapper import _WrappingCheckpointIO
 from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from glt_lightning.base import ClusterOptions, GLTError, OptionError, PeerError, PeerLostError, as_options
+from glt_lightning.base import (
+    ClusterOptions,
+    GLTError,
+    OptionError,
+    PeerError,
+    PeerLostError,
+    as_options,
+    threads_that_sleep,
+)
 from glt_lightning.lightning.callbacks.checkpoints import WholeCheckpointIO
 from glt_lightning.lightning.strategies.failure_board import FailureBoard
 from glt_lightning.lightning.strategies.hosts import GlooOnLoopback, connect_store, meet_hosts, open_store
@@ -33,6 +42,14 @@ _NEWS_S = 2.0  # how long the news of a dead rank may come after the collective 
 
 
 _CLUSTER = ClusterOptions()
+
+
+class _RanksLauncher(_SubprocessScriptLauncher):
+    """Starts the further ranks of this host with threads that sleep while they wait."""
+
+    def _call_children_scripts(self) -> None:
+        with threads_that_sleep():
+            super()._call_children_scripts()
 
 
 class WatchedDDP(DDPStrategy):
@@ -88,6 +105,8 @@ class WatchedDDP(DDPStrategy):
             check_ranks(self.num_processes * self.num_nodes)
             return  # the only rank is this process; Lightning refuses strategies with a launcher there
         super()._configure_launcher()
+        if type(self._launcher) is _SubprocessScriptLauncher:
+            self._launcher = _RanksLauncher(self.cluster_environment, self.num_processes, self.num_nodes)
 
     def setup_environment(self) -> None:
         super().setup_environment()

@@ -1,0 +1,131 @@
+"""How the process of a command starts and ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+START = """
+import sys
+sys.argv = ["glt-lightning", "fit"]
+from glt_lightning.cli import command_process, without_collections
+"""
+
+
+CLEAN = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "PYTHONUNBUFFERED")}
+
+
+def _run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", START + code], env=CLEAN | env, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active")])
+def test_threads_wait_as_the_user_says_else_asleep(given: dict[str, str], expected: str) -> None:
+    ended = _run("import os\nwith command_process():\n    print(os.environ['OMP_WAIT_POLICY'])", **given)
+    assert ended.stdout.split() == [expected], ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("end", "status"), [("pass", 0), ("sys.exit(3)", 3), ("sys.exit()", 0), ("sys.exit('why')", 1)]
+)
+def test_the_process_ends_with_its_status_and_all_that_was_written(end: str, status: int, tmp_path: Path) -> None:
+    code = f"""
+import atexit
+class Slow:
+    def __del__(self): print("taken apart")
+with command_process():
+    atexit.register(print, "handlers run")
+    kept, raw = open({str(tmp_path / "text")!r}, "w"), open({str(tmp_path / "raw")!r}, "wb")
+    slow = Slow()
+    kept.write("all of it"); raw.write(b"bytes")
+    {end}
+"""
+    ended = _run(code)
+    assert ended.returncode == status, ended.stderr
+    assert (tmp_path / "text").read_text() == "all of it"
+    assert (tmp_path / "raw").read_bytes() == b"bytes"
+    assert ended.stdout.splitlines() == ["handlers run"] + ["taken apart"] * (status == 1)
+    assert ("why" in ended.stderr) == (status == 1)
+
+
+def test_an_error_has_its_traceback_and_a_status() -> None:
+    ended = _run("with command_process():\n    raise ValueError('unexpected')")
+    assert ended.returncode == 1
+    assert "Traceback" in ended.stderr
+    assert "unexpected" in ended.stderr
+
+
+def test_what_was_registered_before_runs_as_well() -> None:
+    ended = _run("import atexit\natexit.register(print, 'a tracer')\nwith command_process():\n    pass")
+    assert (ended.returncode, ended.stdout.split("\n")[0]) == (0, "a tracer")
+
+
+def test_a_reader_that_has_gone_is_a_status() -> None:
+    code = START + "import time\nwith command_process():\n    time.sleep(1); print('x' * 10)"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([sys.executable, "-c", code], env=CLEAN, **pipes) as process:  # type: ignore[call-overload]
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(60) == 120  # Python's
+
+
+def test_imports_are_not_looked_through_for_garbage() -> None:
+    code = """
+import gc
+with without_collections():
+    assert not gc.isenabled()
+    import decimal
+assert gc.isenabled() and gc.get_freeze_count() > 1000
+gc.disable()
+with without_collections():
+    pass
+print(gc.isenabled())
+"""
+    assert _run(code).stdout.split() == ["False"]
+
+
+SIGNAL = """
+with command_process():
+    import scipy.signal
+    assert "scipy.stats" not in sys.modules and hasattr(scipy.signal, "hamming")
+    assert "scipy.signal.windows" not in sys.modules
+    before = scipy.signal.hamming
+    {use}
+"""
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "from scipy.signal import convolve; print(convolve([1, 2], [1, 1]).tolist())",
+        "print(scipy.signal.convolve([1, 2], [1, 1]).tolist())",
+        "import scipy.signal.windows; from scipy.signal import *; print(convolve([1, 2], [1, 1]).tolist())",
+        "import torchmetrics; assert 'scipy.stats' not in sys.modules; print(scipy.signal.convolve([1, 2], [1, 1]).tolist())",
+    ],
+)
+def test_signal_processing_is_imported_when_it_is_used(use: str) -> None:
+    ended = _run(SIGNAL.format(use=use))
+    assert ended.stdout.split("\n")[0] == "[1, 3, 2]", ended.stderr
+
+
+def test_the_late_module_becomes_the_real_one() -> None:
+    use = """
+    import numpy as np, types, threading
+    assert np.allclose(before(5), scipy.signal.windows.hamming(5))
+    found, name = [], "no_such_name"
+    threads = [threading.Thread(target=lambda: found.append(scipy.signal.fftconvolve)) for _ in range(4)]
+    for each in threads: each.start()
+    for each in threads: each.join()
+    assert found == [scipy.signal.fftconvolve] * 4 and type(scipy.signal) is types.ModuleType
+    assert scipy.signal is sys.modules["scipy.signal"] and np.allclose(scipy.signal.hamming(5), before(5))
+    try: scipy.signal.no_such_name
+    except AttributeError as error: print(error)
+    """
+    ended = _run(SIGNAL.format(use=use.strip()))
+    assert "has no attribute 'no_such_name'" in ended.stdout, ended.stderr
