@@ -147,6 +147,21 @@ def test_versions_and_help_do_not_pay_for_torch(tmp_path: Path, program: tuple[s
 
 
 @pytest.mark.usefixtures("_installed")
+@pytest.mark.parametrize("question", [["--health", "127.0.0.1:1"], ["--status=127.0.0.1:1", "--cluster.deadlines.reconnect_s", "1"]])
+def test_a_question_to_a_server_does_not_pay_for_torch(tmp_path: Path, question: list[str]) -> None:
+    """Kubernetes asks for the health of each server every few seconds."""
+    command = [sys.executable, "-Ximporttime", "-m", "lightning", "serve", *question]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert "nothing listens at this address" in ended.stderr or "unrecognized arguments" in ended.stderr
+    assert ended.returncode in (1, 2)
+    imported = {
+        line.rpartition("|")[2].strip() for line in ended.stderr.splitlines() if line.startswith("import time:")
+    }
+    assert "glt_lightning.cli.messages" in imported
+    assert not imported & {"torch", "pandas", "lightning.pytorch", "scipy"}
+
+
+@pytest.mark.usefixtures("_installed")
 @pytest.mark.parametrize(
     ("words", "is_ours"),
     [

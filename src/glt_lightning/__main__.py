@@ -13,13 +13,15 @@ def main() -> None:
     if (answer := quick_answer(words)) is not None:
         print(answer)
         return
-    from glt_lightning.cli import command_process, without_collections
+    from glt_lightning.cli import asks_a_server, command_process, without_collections
 
     with command_process():
-        if words == ["agent"]:  # starts on every host of a launched job, and must not wait for torch
-            from glt_lightning.launch import main as run
-        else:
-            with without_collections():
+        with without_collections():
+            if words == ["agent"]:  # starts on every host of a launched job, and must not wait for torch
+                from glt_lightning.launch import main as run
+            elif asks_a_server(words):
+                from glt_lightning.cli import run_question as run
+            else:
                 from glt_lightning.cli import main as run
         run()
 

@@ -18,7 +18,7 @@ from glt_lightning.base import (
 )
 from glt_lightning.base.removed import _MOVED, _OPTIONS
 from glt_lightning.cli import main
-from glt_lightning.cli.command_line import keep_groups
+from glt_lightning.cli.messages import keep_groups
 
 GROUPS = {"seeds": SeedOptions, "links": LinkOptions, "batches": BatchOptions, "evaluation": EvaluationOptions}
 DATA = "data:\n  class_path: glt_lightning.GLTDataModule\n  init_args:\n    dataset: demo\n"

@@ -21,7 +21,7 @@ import yaml
 import glt_lightning
 from glt_lightning.base import PartitionOptions
 from glt_lightning.cli import GLTCLI, command_line, main
-from glt_lightning.cli.messages import OneLineParser
+from glt_lightning.cli.command_line import TrainerParser
 from glt_lightning.cli.run_line import without_noise
 from glt_lightning.cli.subcommands import cluster_of_data
 from tests.helpers.disks import full_soon
@@ -164,7 +164,7 @@ def test_leaves_of_a_mapping_are_overridden_one_by_one(of_tables: str, capsys: p
     ],
 )
 def test_names_in_tables_stay_as_they_are_typed(leaf: str, typed: str, value: Any) -> None:
-    parser = OneLineParser(exit_on_error=False)
+    parser = TrainerParser(exit_on_error=False)
     parser.add_argument("--dataset", type=str | dict[str, Any] | Any)
     nodes = {"movie": {"path": "m.csv", "id": "id"}}
     found = parser.parse_args(
@@ -176,7 +176,7 @@ def test_names_in_tables_stay_as_they_are_typed(leaf: str, typed: str, value: An
 
 
 def test_leaves_of_a_typed_mapping_stay_text_as_they_are_typed() -> None:
-    parser = OneLineParser(exit_on_error=False)
+    parser = TrainerParser(exit_on_error=False)
     parser.add_argument("--text", type=dict[str, dict[str, str]] | None)
     parser.add_argument("--any", type=dict[str, dict[str, Any]])
     words = [

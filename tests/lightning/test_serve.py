@@ -21,7 +21,7 @@ import yaml
 from glt_lightning.base import SecurityOptions
 from glt_lightning.cli import main
 from glt_lightning.cli.run_line import EndSignals
-from glt_lightning.cli.serve import status_table
+from glt_lightning.cli.server_status import status_table
 from glt_lightning.workers import placed_parts
 from tests.helpers import Run, started
 from tests.helpers.family import settle

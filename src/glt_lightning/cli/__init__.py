@@ -25,6 +25,10 @@ if TYPE_CHECKING:
         command_process as command_process,
         without_collections as without_collections,
     )
+    from glt_lightning.cli.server_status import (
+        asks_a_server as asks_a_server,
+        run_question as run_question,
+    )
 
 # Public names, and those that other packages use, by the module that defines them
 _MODULES = {
@@ -35,6 +39,10 @@ _MODULES = {
     "process": (
         "command_process",
         "without_collections",
+    ),
+    "server_status": (
+        "asks_a_server",
+        "run_question",
     ),
 }
 _HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}

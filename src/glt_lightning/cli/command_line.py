@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import difflib
 import errno
-import json
 import os
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
@@ -28,12 +27,11 @@ from glt_lightning.base import (
     WriteError,
     how_threads_wait,
     quick_answer,
-    read_yaml,
     versions,
 )
 from glt_lightning.cli.embed import EmbeddingTrainer
 from glt_lightning.cli.links import give_taken_links, link_graph
-from glt_lightning.cli.messages import OneLineParser, misfit, without_removed_options
+from glt_lightning.cli.messages import OneLineParser, misfit
 from glt_lightning.cli.past_runs import (
     RunConfig,
     find_past_run,
@@ -90,6 +88,10 @@ _NO_FOLDER = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIS
 
 
 _MISFIT = "Error(s) in loading state_dict for"  # torch's
+
+
+class TrainerParser(OneLineParser, LightningArgumentParser):
+    """A `OneLineParser` for classes of Lightning."""
 
 
 class GLTCLI(LightningCLI):
@@ -301,7 +303,7 @@ def run_trainer(args: ArgsType = None) -> None:
         subclass_mode_model=True,
         subclass_mode_data=True,
         save_config_kwargs={"overwrite": True},
-        parser_class=OneLineParser,
+        parser_class=TrainerParser,
         parser_kwargs={"prog": PROG, "description": DESCRIPTION, "epilog": EPILOG},
         args=args,
     )
@@ -387,32 +389,3 @@ def default_callbacks(subcommand: str | None, given: list[Callback], trainer: An
     if subcommand == "predict":
         wanted[PredictionWriter] = PredictionWriter
     return [make() for kind, make in wanted.items() if not any(isinstance(callback, kind) for callback in given)]
-
-
-# Configurations of ``fit`` for subcommands that want only a part of them.
-
-
-def keep_groups(argv: Sequence[str], groups: Collection[str]) -> list[str]:
-    """Replaces the path of each configuration in the arguments by some of its groups. Raises `OptionError` for a file that cannot
-    be read."""
-    given, out = iter(argv), []
-    for arg in given:
-        name, equals, value = arg.partition("=")
-        if name not in ("--config", "-c"):
-            out.append(arg)
-            continue
-        path = value if equals else next(given, None)
-        if path is None:
-            raise OptionError("--config: expected the path of a YAML file.")
-        out.append(f"--config={json.dumps(_read(path, groups))}")
-    return out
-
-
-def _read(path: str, groups: Collection[str]) -> dict[str, Any]:
-    raw = read_yaml(path)
-    if not isinstance(raw, dict):
-        raise OptionError(f"--config: {path} contains no configuration.")
-    try:
-        return without_removed_options({key: raw[key] for key in groups if raw.get(key) is not None})
-    except OptionError as error:
-        raise OptionError(f"{path}: {error}") from None

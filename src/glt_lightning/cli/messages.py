@@ -8,18 +8,17 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import UnionType
 from typing import Any, NoReturn, Union, get_args, get_origin
 
 import yaml  # type: ignore[import-untyped]
+from jsonargparse import ArgumentParser
 from jsonargparse._typehints import ActionTypeHint
-from lightning.pytorch.cli import LightningArgumentParser
 
 from glt_lightning.base import OptionError, line_of, read_yaml, removed_in, without_removed
-from glt_lightning.partition import is_text
 
 _KEY = re.compile(r'Parser key "([^"]+)":?')
 _CLASS = re.compile(r"Problem with given class_path '([\w.]+)'")
@@ -51,7 +50,7 @@ _SUBCOMMANDS = (
 _OTHER_WORDS = {"train": "fit", "eval": "validate", "evaluate": "validate", "status": "serve --status host:port"}
 
 
-class OneLineParser(LightningArgumentParser):
+class OneLineParser(ArgumentParser):
     """A parser that reports an error in one line, without the usage of two hundred options. It accepts no abbreviated options: an
     option that a later release adds would change their meaning."""
 
@@ -182,6 +181,8 @@ def _with_leaf(present: Any, keys: list[str], value: Any, where: str) -> dict[st
 
 def _is_text(kind: Any, name: str, keys: Sequence[str]) -> bool:
     """Tells whether a leaf of an option is text, by the type of the option or by the fields of table descriptions."""
+    from glt_lightning.partition import is_text  # a question to a server needs no tables
+
     if name == "dataset" and is_text(keys):
         return True
     kinds = {kind}
@@ -237,7 +238,7 @@ def wrong_subcommand(message: str, known: Sequence[str]) -> str:
     return f"{what}; expected one of {', '.join(known)}.{f' Did you mean {hint}?' if hint else ''}"
 
 
-def _subcommands(parser: LightningArgumentParser) -> list[str]:
+def _subcommands(parser: ArgumentParser) -> list[str]:
     action = parser._subcommands_action
     return [] if action is None else list(action.choices)
 
@@ -278,3 +279,32 @@ def _help(message: str) -> str:
     """The flag that shows help for the options that a message is about."""
     keys, kind = _KEY.findall(message), _CLASS.search(message)
     return f"--{keys[0]}.help {kind.group(1).rpartition('.')[2]}" if keys and kind else "--help"
+
+
+# Configurations of ``fit`` for subcommands that want only a part of them.
+
+
+def keep_groups(argv: Sequence[str], groups: Collection[str]) -> list[str]:
+    """Replaces the path of each configuration in the arguments by some of its groups. Raises `OptionError` for a file that cannot
+    be read."""
+    given, out = iter(argv), []
+    for arg in given:
+        name, equals, value = arg.partition("=")
+        if name not in ("--config", "-c"):
+            out.append(arg)
+            continue
+        path = value if equals else next(given, None)
+        if path is None:
+            raise OptionError("--config: expected the path of a YAML file.")
+        out.append(f"--config={json.dumps(_read(path, groups))}")
+    return out
+
+
+def _read(path: str, groups: Collection[str]) -> dict[str, Any]:
+    raw = read_yaml(path)
+    if not isinstance(raw, dict):
+        raise OptionError(f"--config: {path} contains no configuration.")
+    try:
+        return without_removed_options({key: raw[key] for key in groups if raw.get(key) is not None})
+    except OptionError as error:
+        raise OptionError(f"{path}: {error}") from None

@@ -10,8 +10,8 @@ from jsonargparse import Namespace
 from lightning.pytorch import LightningDataModule
 
 from glt_lightning.base import OptionError, Progress, counted, size
-from glt_lightning.cli.command_line import keep_groups
-from glt_lightning.cli.messages import OneLineParser
+from glt_lightning.cli.command_line import TrainerParser
+from glt_lightning.cli.messages import OneLineParser, keep_groups
 from glt_lightning.cli.partition_report.options import TrafficOptions
 from glt_lightning.cli.report_command import add_report_arguments, page_path, show_report
 from glt_lightning.cli.run_line import interruptible
@@ -72,8 +72,8 @@ def run_partition(argv: Sequence[str], prog: str) -> None:
         _partition(data, config)
 
 
-def _parser(prog: str) -> OneLineParser:
-    parser = OneLineParser(prog=prog, description=_DESCRIPTION)
+def _parser(prog: str) -> TrainerParser:
+    parser = TrainerParser(prog=prog, description=_DESCRIPTION)
     parser.add_argument("--config", action="config", help="Configuration of fit, in YAML.")
     parser.add_argument(
         "--verify",

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import socket
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NoReturn
 
 from jsonargparse import Namespace
 from lightning.pytorch import LightningDataModule
 
 from glt_lightning.base import (
     ClusterOptions,
-    GLTError,
     OptionError,
     PartitionError,
     ServingOptions,
     counted,
     parse_address,
 )
-from glt_lightning.cli.command_line import keep_groups
-from glt_lightning.cli.messages import OneLineParser
+from glt_lightning.cli.command_line import TrainerParser
+from glt_lightning.cli.messages import keep_groups
 from glt_lightning.cli.run_line import EndSignals
+from glt_lightning.cli.server_status import add_questions, answer
 from glt_lightning.graph import MANIFEST, LocalPartition
 from glt_lightning.lightning import GLTDataModule
-from glt_lightning.workers import HostedServer, ServerPlan, ask_status, server_gpus
+from glt_lightning.workers import HostedServer, ServerPlan, server_gpus
 
 _CLUSTER = ClusterOptions()
 
@@ -49,20 +46,18 @@ def run_serve(argv: Sequence[str], prog: str) -> None:
     parser = _parser(prog)
     config = parser.parse_args(keep_groups(argv, _READ))
     cluster: ClusterOptions = parser.instantiate_classes(Namespace(cluster=config.cluster)).cluster
-    if config.status is not None:
-        _print_status(ask_status(config.status, cluster), as_json=config.json)
-    elif config.health is not None:
-        _print_health(config.health, cluster)
-    else:
-        data = parser.instantiate_classes(config).data
-        if not isinstance(data, GLTDataModule):
-            given = "nothing" if data is None else type(data).__name__
-            raise OptionError(f"data: expected a GLTDataModule, got {given}. Give --config of a run, or --data.")
-        _serve(data, _plan_of(config, cluster.serving(data.sampling)))
+    if config.status is not None or config.health is not None:
+        answer(config, cluster)
+        return
+    data = parser.instantiate_classes(config).data
+    if not isinstance(data, GLTDataModule):
+        given = "nothing" if data is None else type(data).__name__
+        raise OptionError(f"data: expected a GLTDataModule, got {given}. Give --config of a run, or --data.")
+    _serve(data, _plan_of(config, cluster.serving(data.sampling)))
 
 
-def _parser(prog: str) -> OneLineParser:
-    parser = OneLineParser(prog=prog, description=_DESCRIPTION)
+def _parser(prog: str) -> TrainerParser:
+    parser = TrainerParser(prog=prog, description=_DESCRIPTION)
     parser.add_argument("--config", action="config", help="Configuration of fit, in YAML.")
     parser.add_argument("--server.rank", type=int, default=0, help="Number of this server in cluster.servers.")
     parser.add_argument(
@@ -77,15 +72,7 @@ def _parser(prog: str) -> OneLineParser:
         default=None,
         help="Parts to map, such as 0,2. Default: each p with p mod servers = rank.",
     )
-    parser.add_argument("--status", type=str | None, default=None, help="Show the status of the server at host:port.")
-    parser.add_argument("--json", action="store_true", help="With --status: as JSON.")
-    parser.add_argument(
-        "--health",
-        type=str | None,
-        default=None,
-        help="Exit with 0 if the server at host:port is healthy, else with 1.",
-    )
-    parser.add_argument("--cluster", type=ClusterOptions, default=_CLUSTER, help="Where the processes of the job run.")
+    add_questions(parser)
     parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True, required=False)
     return parser
 
@@ -165,80 +152,3 @@ def _announcement(plan: ServerPlan, server: HostedServer) -> str:
         f"({counted(manifest.num_parts, 'part')}, {counted(nodes, 'node')}, {counted(edges, 'edge')}), "
         f"listening at {server.address}"
     )
-
-
-# Asking a server
-
-
-def _print_status(status: Mapping[str, Any], *, as_json: bool) -> None:
-    print(json.dumps(status, indent=2) if as_json else status_table(status), flush=True)
-
-
-def _print_health(address: str, cluster: ClusterOptions) -> NoReturn:
-    try:
-        status = ask_status(address, cluster)
-    except GLTError as error:
-        print(f"unhealthy: {error}", file=sys.stderr, flush=True)
-        sys.exit(1)
-    print(f"healthy: server {status['rank']} at {address}, up for {status['uptime_s']:.0f} s", flush=True)
-    sys.exit(0)
-
-
-# The status of a graph server as text.
-
-
-_COLUMNS = ("client", "job", "waiting", "making", "ready", "buffered", "batches", "batches/s", "bytes", "silent")
-
-
-_UNITS = ("B", "kB", "MB", "GB", "TB")
-
-
-def status_table(status: Mapping[str, Any]) -> str:
-    """Writes lines about the server, its samplers and its memory, and a table of its clients."""
-    samplers, memory = status["samplers"], status["memory"]
-    pids = ", ".join(map(str, samplers["pids"]))
-    lines = [
-        f"server {status['rank']} at {status['address']}, up for {status['uptime_s']:.0f} s",
-        f"partition  {status['partition']} ({status['graph']}), parts {status['parts']} of {status['num_parts']}",
-        f"samplers   {len(samplers['pids'])} (pids {pids}), restarted {samplers['restarts']} times",
-        f"memory     {_bytes(memory['server_bytes'])} server, "
-        f"{', '.join(_bytes(each) for each in memory['sampler_bytes'])} samplers",
-        f"rate       {status['batches_per_s']:g} batches/s",
-        f"clients    {len(status['clients'])}",
-    ]
-    if status["clients"]:
-        lines += ["", *_table([_COLUMNS, *(_row(client) for client in status["clients"])])]
-    return "\n".join(lines)
-
-
-def _row(client: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
-        _printable(client["client"]),
-        _printable(client["job"]),
-        str(client["waiting"]),
-        str(client["making"]),
-        str(client["ready"]),
-        _bytes(client["buffered_bytes"]),
-        str(client["batches"]),
-        f"{client['batches_per_s']:g}",
-        _bytes(client["bytes"]),
-        f"{client['silent_s']:.1f} s",
-    )
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def _printable(text: Any) -> str:
-    """Escapes a client's name, which may contain anything, for the terminal."""
-    return "".join(c if c.isprintable() else "?" for c in str(text)[:60])
-
-
-def _bytes(count: float) -> str:
-    for unit in _UNITS[:-1]:
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} {_UNITS[-1]}"

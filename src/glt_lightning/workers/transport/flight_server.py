@@ -455,7 +455,8 @@ def _reply_pieces(message: Message) -> Iterator[Any]:
         del batch
 
 
-_NO_ROWS = pa.RecordBatch.from_arrays([pa.array(EMPTY, pa.uint8())], schema=SCHEMA)
+_NO_BYTES = pa.Array.from_buffers(pa.uint8(), 0, [None, pa.py_buffer(EMPTY)])  # pa.array() would import pandas
+_NO_ROWS = pa.RecordBatch.from_arrays([_NO_BYTES], schema=SCHEMA)
 
 
 def _with_batch(batch: Any, frame: bytes) -> Any:
