@@ -147,7 +147,9 @@ def test_versions_and_help_do_not_pay_for_torch(tmp_path: Path, program: tuple[s
 
 
 @pytest.mark.usefixtures("_installed")
-@pytest.mark.parametrize("question", [["--health", "127.0.0.1:1"], ["--status=127.0.0.1:1", "--cluster.deadlines.reconnect_s", "1"]])
+@pytest.mark.parametrize(
+    "question", [["--health", "127.0.0.1:1"], ["--status=127.0.0.1:1", "--cluster.deadlines.reconnect_s", "1"]]
+)
 def test_a_question_to_a_server_does_not_pay_for_torch(tmp_path: Path, question: list[str]) -> None:
     """Kubernetes asks for the health of each server every few seconds."""
     command = [sys.executable, "-Ximporttime", "-m", "lightning", "serve", *question]

@@ -185,7 +185,7 @@ def test_it_is_there_unless_the_user_has_one(make_data, make_model, make_trainer
     assert "glt/local_share" in trainer.callback_metrics
     trainer.fit(make_model(), make_data())
     last = [type(callback).__name__ for callback in trainer.callbacks][-3:]
-    assert last == ["SamplingMonitor", "RunReport", "ModelCheckpoint"]
+    assert last == ["PrecisionProbe", "RunReport", "ModelCheckpoint"]
     assert sum(isinstance(callback, SamplingMonitor) for callback in trainer.callbacks) == 1
     assert len(lines(caplog)) == 1  # the second fit had nothing to do
     trainer = make_trainer(callbacks=[SamplingMonitor(line=False)])

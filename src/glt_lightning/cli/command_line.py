@@ -56,6 +56,7 @@ from glt_lightning.lightning import (
     BestCheckpoint,
     GLTDataModule,
     OtherHostError,
+    PrecisionProbe,
     PredictionWriter,
     RankError,
     RunReport,
@@ -385,7 +386,7 @@ def default_callbacks(subcommand: str | None, given: list[Callback], trainer: An
     if trainer.enable_checkpointing is not False:
         wanted[Checkpoint] = BestCheckpoint
     if subcommand == "fit":
-        wanted |= {SamplingMonitor: SamplingMonitor, RunReport: RunReport}
+        wanted |= {kind: kind for kind in (SamplingMonitor, PrecisionProbe, RunReport)}
     if subcommand == "predict":
         wanted[PredictionWriter] = PredictionWriter
     return [make() for kind, make in wanted.items() if not any(isinstance(callback, kind) for callback in given)]

@@ -22,6 +22,7 @@ from glt_lightning.lightning import (
     GLTDataModule,
     GLTServerClientStrategy,
     GLTStrategy,
+    PrecisionProbe,
     PredictionWriter,
     RunReport,
     SamplingMonitor,
@@ -119,7 +120,7 @@ _READY: dict[str, list[type]] = {"data": [GLTDataModule], "model": [GraphSAGE, L
 
 
 # jsonargparse knows a class by its name alone once it is imported
-CALLBACKS = (BestCheckpoint, PredictionWriter, RunReport, SamplingMonitor, WholeCheckpointIO)
+CALLBACKS = (BestCheckpoint, PrecisionProbe, PredictionWriter, RunReport, SamplingMonitor, WholeCheckpointIO)
 
 
 _BASES = {"data": LightningDataModule, "model": LightningModule}

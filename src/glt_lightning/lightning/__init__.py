@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from glt_lightning.lightning.callbacks.monitor import (
         SamplingMonitor as SamplingMonitor,
     )
+    from glt_lightning.lightning.callbacks.precision import (
+        PrecisionProbe as PrecisionProbe,
+    )
     from glt_lightning.lightning.callbacks.prediction_files import (
         read_predictions as read_predictions,
     )
@@ -97,6 +100,7 @@ _MODULES = {
     ),
     "callbacks.monitor": ("SamplingMonitor",),
     "callbacks.prediction_files": ("read_predictions",),
+    "callbacks.precision": ("PrecisionProbe",),
     "callbacks.predictions": ("PredictionWriter",),
     "callbacks.resume": ("set_position",),
     "callbacks.run_report": ("RunReport",),
@@ -137,6 +141,7 @@ __all__ = [
     "GLTDataModule",
     "GLTServerClientStrategy",
     "GLTWorkerStrategy",
+    "PrecisionProbe",
     "PredictionWriter",
     "RunReport",
     "SamplingMonitor",

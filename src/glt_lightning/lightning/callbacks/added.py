@@ -11,6 +11,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from glt_lightning.lightning.callbacks.checkpoints import write_whole
 from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
+from glt_lightning.lightning.callbacks.precision import PrecisionProbe
 from glt_lightning.lightning.callbacks.resume import ExactResume
 from glt_lightning.lightning.callbacks.row_checkpoints import save_tensors_of
 from glt_lightning.lightning.callbacks.run_report import RunReport
@@ -21,14 +22,14 @@ from glt_lightning.tensors import DistGraph
 if TYPE_CHECKING:
     from glt_lightning.lightning.datamodule import GLTDataModule
 
-_ADDED: tuple[type[Callback], ...] = (SamplingMonitor, RunReport)
+_ADDED: tuple[type[Callback], ...] = (SamplingMonitor, PrecisionProbe, RunReport)
 
 
 def add_callbacks(trainer: Trainer, data: GLTDataModule) -> None:
     """Has SIGTERM end the run in order, checkpoints be whole or not there, and a fit go on exactly where its
     checkpoint stands. Adds to a fit a
-    `SamplingMonitor` and a `RunReport`, unless the user has one, or wants nothing that takes time; what trains the module's
-    embeddings, which it attaches to the graph; and what evaluates layer by layer, where ``data`` says so."""
+    `SamplingMonitor`, a `PrecisionProbe` and a `RunReport`, unless the user has one, or wants nothing that takes time; what
+    trains the module's embeddings, which it attaches to the graph; and what evaluates layer by layer, where ``data`` says so."""
     end_by_sigterm(trainer)
     write_whole(trainer.strategy)
     _resume_exactly(trainer)

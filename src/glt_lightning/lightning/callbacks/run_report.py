@@ -18,6 +18,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from glt_lightning.base import numbers
 from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
+from glt_lightning.lightning.callbacks.precision import PrecisionProbe
 from glt_lightning.lightning.page.html import may_be_replaced, why_no_pages
 from glt_lightning.lightning.report.html import EpochRecord, RunRecord, configuration, run_html
 from glt_lightning.partition import whole_file
@@ -80,6 +81,10 @@ class RunReport(Callback):
         if self.record is not None and 0 < done < steps:
             text = f"epoch {trainer.current_epoch} after {done} of {steps:.0f} steps; its figures count the steps since then"
             self.record.facts.append(("resumed in", text))
+
+        probes = [each for each in trainer.callbacks if isinstance(each, PrecisionProbe)]  # type: ignore[attr-defined]
+        if self.record is not None and probes and probes[0].line is not None:
+            self.record.facts.append(("precision", probes[0].line))
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._close_epoch(trainer)
