@@ -9,6 +9,7 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -46,6 +47,7 @@ COMMANDS = {
     "temporal.py": "--nodes 500 --degree 5 --batch-size 16 --rounds 1 --batches 1",
     "aggregate_first.py": "{part1} --rounds 1 --batch_size 64 --hidden 8",
     "first_step.py": "{graph} {tmp}/part --hidden 8",
+    "headline.py": "{arrays} --graphs cora --rounds 1 --quick",
     "transport.py": "--rounds 1 --mb 4 --gb 0.2",
     "typed_step.py": "{typed} --rounds 1 --batch_size 16 --hidden 8",
     "embedding.py": "--rows 500 --width 4 --batch 50 --rounds 1",
@@ -64,6 +66,7 @@ WITHIN |= {
     "peer_pyg",
     "peer_glt",
     "cache_plot",
+    "headline_pyg",
 }
 
 
@@ -75,7 +78,18 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         source = open_source(folder / "graph", folder)
         partition_graph(source, folder / f"part{parts}", PartitionOptions(num_parts=parts))
     torch.save(small_hetero(), folder / "typed.pt")
-    return {name: str(folder / name) for name in ("graph", "part1", "part2")} | {"typed": str(folder / "typed.pt")}
+    (folder / "arrays").mkdir()
+    _save_arrays(folder / "arrays" / "cora.npz")
+    named = {name: str(folder / name) for name in ("graph", "part1", "part2", "arrays")}
+    return named | {"typed": str(folder / "typed.pt")}
+
+
+def _save_arrays(path: Path) -> None:
+    """300 nodes of three classes, that `headline.py` takes for cora."""
+    numbers = np.random.default_rng(0)
+    order, edges = numbers.permutation(300), numbers.integers(300, size=(2, 900))
+    splits = {"train_idx": order[:150], "valid_idx": order[150:200], "test_idx": order[200:]}
+    np.savez(path, x=numbers.random((300, 8), dtype=np.float32), y=np.arange(300) % 3, edge_index=edges, **splits)
 
 
 def run(*command: str, python: str = sys.executable) -> str:
