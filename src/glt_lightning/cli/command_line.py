@@ -6,8 +6,9 @@ import difflib
 import errno
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
@@ -112,6 +113,7 @@ class GLTCLI(LightningCLI):
     """
 
     _needed: str | None = None  # the subcommand whose parser is enough
+    of_checkpoint: Mapping[str, Any] = MappingProxyType({})  # hyperparameters of the checkpoint that is read
 
     def __init__(self, *classes: Any, **options: Any) -> None:
         words = sys.argv[1:] if options.get("args") is None else options["args"]
@@ -189,6 +191,7 @@ class GLTCLI(LightningCLI):
         name = self.config.get("subcommand")
         path = None if name is None else self.config[name].get("ckpt_path")
         known = hyperparameters_of(path) if path is not None and os.path.isfile(path) else {}
+        self.of_checkpoint = dict(known)  # jsonargparse empties the other
         if known:
             if self.subclass_mode_model:
                 known = {"class_path": self.config[name].model.class_path, "dict_kwargs": known}

@@ -15,6 +15,7 @@ _LINKS = {
     "num_features": "in_channels",
     "num_classes": "out_channels",
     "num_categories": "num_categories",
+    "edge_facts": "edge_facts",
     "label_facts": "label_facts",
     "metadata": "metadata",
     "num_nodes": "num_nodes",
@@ -42,6 +43,7 @@ def give_taken_links(cli: LightningCLI, model: Any) -> None:
     model: the model's part of the configuration, with the hyperparameters of a checkpoint that is read.
     """
     remembered: dict[str, Any] = {}
+    known = getattr(cli, "of_checkpoint", {})
     if model is not None:
         arguments = {**(model.get("init_args") or {}), **(model.get("dict_kwargs") or {})}
         remembered = {name: arguments[name] for name in _OF_LABELS if arguments.get(name) is not None}
@@ -50,6 +52,7 @@ def give_taken_links(cli: LightningCLI, model: Any) -> None:
             (model.get("dict_kwargs") or {}).pop(name, None)
     links = _TakenLinks(cli, "model")
     links.remembered = remembered
+    links.edgeless = bool(known) and known.get("edge_facts") is None
     cli.parser.add_instantiator(links, LightningModule, subclasses=True)
 
 
@@ -59,11 +62,16 @@ class _TakenLinks(_InstantiatorFn):
     of the class.
 
     remembered: arguments about labels from a checkpoint. They are used if the data has no labels, as for nodes to predict.
+    edgeless: the model is of a checkpoint of a release whose layers read nothing of edges.
     """
 
     remembered: Mapping[str, Any] = MappingProxyType({})
+    edgeless = False
 
     def __call__(self, class_type: Any, *args: Any, applied_instantiation_links: dict[str, Any], **kwargs: Any) -> Any:
         kwargs |= {name: value for name, value in self.remembered.items() if name in kwargs and kwargs[name] is None}
         taken = {key: value for key, value in applied_instantiation_links.items() if key.rpartition(".")[2] in kwargs}
+        if self.edgeless and "edge_facts" in kwargs:
+            kwargs["edge_facts"] = None
+            taken = {key: None if key.endswith(".edge_facts") else value for key, value in taken.items()}
         return super().__call__(class_type, *args, applied_instantiation_links=taken, **kwargs)

@@ -111,6 +111,7 @@ and sent in their stored form, and decoded when they are gathered into a batch.
 * ``encodings``: optional: attribute → ``{"stored", "given"}`` (above)
 * ``num_categories``: optional: node type → the number of codes of each column of its attribute ``x_codes``, integers
   [rows, C]
+* ``num_edge_categories``: optional: the same of ``edge_codes``, by index of the edge type, as text
 * ``made_by``: data set (``source``, ``fingerprint``), ``undirected``, ``normalize``, ``splits`` (hash of the splits
   that the user gave), ``algorithm`` (for a file of part numbers, its hash), ``num_parts``, ``seed``, ``hotness``,
   ``num_neighbors``, ``batch_size``, ``wide_ids``, ``storage`` (if set), ``package_version``; and all other values that
@@ -128,10 +129,11 @@ header. ``chunks``, which folders of earlier releases lack, has for each 64 MiB 
 format or version; a key missing or of another kind; types not sorted; bounds that do not divide the nodes; a path that
 is not one of the above (no ``..``, nothing absolute); an array missing in one part and present in another; rows, edges
 or splits that do not add up; an encoding of something that is no attribute, or that its array cannot hold;
-``num_categories`` that do not fit ``x_codes``; an ``options_hash`` that does not match. For an array: file missing, no
-regular file, another size, another dtype or shape than listed, Fortran order, objects. For ``n_id``, over the parts of
-a type: a number outside 0 to N - 1, or one that occurs twice. This is checked whenever user ids are looked up (splits
-of the user's, predictions of all nodes), and on opening for types whose ids take up to 16 MiB.
+``num_categories`` that do not fit ``x_codes``, or of edges ``edge_codes``; an ``options_hash`` that does not match. For
+an array: file missing, no regular file, another size, another dtype or shape than listed, Fortran order, objects. For
+``n_id``, over the parts of a type: a number outside 0 to N - 1, or one that occurs twice. This is checked whenever user
+ids are looked up (splits of the user's, predictions of all nodes), and on opening for types whose ids take up to 16
+MiB.
 
 **Checksums.** Arrays up to 16 MiB are verified whenever they are opened; larger ones, which every process of a host
 would have to read before its first batch, on demand (``python -m lightning partition --verify FOLDER``). Damage that
@@ -333,6 +335,7 @@ class Manifest:
         hotness: Ranking (``vip``, ``presample``, ``degree``) -> the options it was computed with; the first orders the rows.
         encodings: `attr_key` of each attribute that is stored in another dtype than batches have -> its encoding.
         num_categories: Node type -> number of codes of each column of its ``x_codes``.
+        num_edge_categories: Index of an edge type -> number of codes of each column of its ``edge_codes``.
         class_names: Names of the classes, ``None`` where the data has none.
         edge_splits: `edge_split_key` -> the edges to predict.
         row_order: The order of rows by time; None: rows are ordered by the user id of the source.
@@ -365,6 +368,7 @@ class Manifest:
     hotness: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     encodings: Mapping[str, EncodingEntry] = field(default_factory=dict)
     num_categories: Mapping[NodeType, tuple[int, ...]] = field(default_factory=dict)
+    num_edge_categories: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     class_names: tuple[str, ...] | None = None
     edge_splits: Mapping[str, EdgeSplitEntry] = field(default_factory=dict)
     row_order: RowOrder | None = None
@@ -475,6 +479,15 @@ class Manifest:
         shape = entry.shape[1:] if encoding is None else encoding.row_shape(entry.shape[1:])
         return shape[0] if shape else 1
 
+    def edge_width(self, edge_type: int, name: str) -> int | None:
+        """Returns the width of an edge attribute, 1 for a one-dimensional one; ``None`` for edges without it."""
+        entry = self.arrays.get(edge_path(0, edge_type, name))
+        if entry is None:
+            return None
+        encoding = self.decoded_by("edges", edge_type, name)
+        shape = entry.shape[1:] if encoding is None else encoding.row_shape(entry.shape[1:])
+        return math.prod(shape)
+
     def edge_bounds(self, edge_type: int) -> np.ndarray:
         """Returns int64 [P + 1]: the edge row of each part's first edge of a type, and their number."""
         return np.cumsum([0, *(self.edges(p, edge_type) for p in range(self.num_parts))], dtype=np.int64)
@@ -506,6 +519,11 @@ class Manifest:
             "hotness": {k: dict(v) for k, v in self.hotness.items()},
             **({"encodings": {k: asdict(e) for k, e in sorted(self.encodings.items())}} if self.encodings else {}),
             **({"num_categories": {t: list(c) for t, c in self.num_categories.items()}} if self.num_categories else {}),
+            **(
+                {"num_edge_categories": {str(r): list(c) for r, c in sorted(self.num_edge_categories.items())}}
+                if self.num_edge_categories
+                else {}
+            ),
             **({} if self.class_names is None else {"class_names": list(self.class_names)}),
             **(
                 {"edge_splits": {k: asdict(e) for k, e in sorted(self.edge_splits.items())}} if self.edge_splits else {}
@@ -571,6 +589,7 @@ class Manifest:
             hotness=raw["hotness"],
             encodings={k: EncodingEntry(e["stored"], e["given"]) for k, e in raw.get("encodings", {}).items()},
             num_categories={t: tuple(counts) for t, counts in raw.get("num_categories", {}).items()},
+            num_edge_categories={int(r): tuple(c) for r, c in raw.get("num_edge_categories", {}).items()},
             class_names=None if raw.get("class_names") is None else tuple(raw["class_names"]),
             edge_splits={k: EdgeSplitEntry(e["count"], e["digest"]) for k, e in raw.get("edge_splits", {}).items()},
             row_order=RowOrder.from_json(raw.get("row_order")),

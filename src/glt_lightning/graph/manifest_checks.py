@@ -290,15 +290,22 @@ def _check_encodings(raw: Mapping[str, Any], arrays: _Folders) -> None:
 
 
 def _check_categories(raw: Mapping[str, Any], arrays: _Folders) -> None:
-    given = raw.get("num_categories", {})
-    require(isinstance(given, dict), f"num_categories: expected an object, found {_short(given)}")
-    for node_type, counts in given.items():
-        require(node_type in raw["node_types"], f"num_categories: {_short(node_type)} is not in node_types")
-        good = _list_of(lambda v: _count(v) and v >= 1)(counts) and len(counts) > 0
-        require(good, f"num_categories: of {node_type!r}: expected counts >= 1, found {_short(counts)}")
-        codes = arrays[f"part0/nodes/{raw['node_types'].index(node_type)}"].get("x_codes", {})
-        good = bool(codes) and np.dtype(codes["dtype"]).kind in "iu" and codes["shape"][1:] == [len(counts)]
-        require(good, f"num_categories: of {node_type!r}: x_codes is not an array of integers [rows, {len(counts)}]")
+    of_nodes = {t: f"nodes/{number}" for number, t in enumerate(raw["node_types"])}
+    of_edges = {str(number): f"edges/{number}" for number in range(len(raw["edge_types"]))}
+    for key, name, folders in (
+        ("num_categories", "x_codes", of_nodes),
+        ("num_edge_categories", "edge_codes", of_edges),
+    ):
+        given = raw.get(key, {})
+        require(isinstance(given, dict), f"{key}: expected an object, found {_short(given)}")
+        for each, counts in given.items():
+            known = "node_types" if key == "num_categories" else "edge_types"
+            require(each in folders, f"{key}: {_short(each)} is not in {known}")
+            good = _list_of(lambda v: _count(v) and v >= 1)(counts) and len(counts) > 0
+            require(good, f"{key}: of {each!r}: expected counts >= 1, found {_short(counts)}")
+            codes = arrays[f"part0/{folders[each]}"].get(name, {})
+            good = bool(codes) and np.dtype(codes["dtype"]).kind in "iu" and codes["shape"][1:] == [len(counts)]
+            require(good, f"{key}: of {each!r}: {name} is not an array of integers [rows, {len(counts)}]")
 
 
 def _check_tables(arrays: dict[str, Any]) -> None:

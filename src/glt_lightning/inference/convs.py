@@ -102,8 +102,9 @@ class ConvLayers:
             return conv(h, edges, weights.to(h.dtype))[:seeds]
         form = None if self._forms is None else self._forms[k]
         if form is None:
-            edges = with_self_loops(edges, len(h)) if self._loops else edges
-            return conv(h, edges, **values)[:seeds]
+            given = list(values.values())
+            edges, *given = with_self_loops(edges, len(h), *given) if self._loops else (edges, *given)
+            return conv(h, edges, *given)[:seeds]
         size = LayerSize(len(h), seeds, edges.size(1))
         run = run_with_loops if self._loops else run_layer
         return run(conv, form, h, size, edges, *values.values())
@@ -261,21 +262,32 @@ class HubTypes:
     """Convolutions over the edges of several types into one node, some edges at a time.
 
     gathering: one for each of ``sources``.  end: combines what they have accumulated to the output [1, D].
+    values: [E], weights of the edges, or None, for each of ``sources``.
     """
 
-    def __init__(self, sources: Sequence[Sources], gathering: Sequence[Any], end: Callable[[], Tensor]) -> None:
+    def __init__(
+        self,
+        sources: Sequence[Sources],
+        gathering: Sequence[Any],
+        end: Callable[[], Tensor],
+        values: Sequence[Tensor | None] = (),
+    ) -> None:
         self.sources, self._gathering, self.end = sources, gathering, end
+        self._values = list(values) or [None] * len(sources)
 
     def add(self, number: int, rows: Tensor, piece: slice) -> None:
-        self._gathering[number].add(rows, None)
+        values = self._values[number]
+        self._gathering[number].add(rows, None if values is None else values[piece])
 
 
 def gathers(conv: Any) -> bool:
     """Tells whether `gathering` supports a convolution."""
     if getattr(conv, "flow", None) != "source_to_target" or getattr(conv, "edge_dim", None) is not None:
         return False
-    if type(conv) in (GATConv, GATv2Conv) or hasattr(conv, "gathering"):
+    if type(conv) in (GATConv, GATv2Conv):
         return True
+    if hasattr(conv, "gathering"):
+        return bool(getattr(conv, "gathers", True))
     return bool(aggregates_of(conv)) or (type(conv) is GCNConv and not conv.normalize)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,12 +14,13 @@ import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import nn
 
-from glt_lightning.base import MAX_FANOUT, DataError, Fanouts, GraphSchema, NodeType, OptionError
+from glt_lightning.base import MAX_FANOUT, DataError, EdgeType, Fanouts, GraphSchema, NodeType, OptionError
 from glt_lightning.graph import Manifest, attr_key, checked_ids, node_path, open_regular
 from glt_lightning.partition import (
     GraphSource,
     categories_of,
     check_labels,
+    edge_categories_of,
     has_ids,
     is_matrix,
     parse_tables,
@@ -36,6 +38,7 @@ class GraphFacts:
     num_features: width of ``x`` per node type, None without it.
     num_categories: number of codes of each column of ``x_codes``, for the node types that have them.
     splits: node type of each split.
+    edges: what edges have that encoders can read, for the edge types that have some of it.
     labels: what the labels of ``target_type`` are, None without.
     """
 
@@ -46,6 +49,7 @@ class GraphFacts:
     target_type: NodeType | None
     splits: Mapping[str, NodeType]
     num_categories: Mapping[NodeType, Sequence[int]] = field(default_factory=dict)
+    edges: Mapping[EdgeType, EdgeFacts] = field(default_factory=dict)
     labels: LabelFacts | None = None
 
     @classmethod
@@ -59,13 +63,14 @@ class GraphFacts:
             manifest.target_type,
             {name: split.node_type for name, split in manifest.splits.items()},
             manifest.num_categories,
+            edges_of_manifest(manifest),
             labels_of_manifest(manifest),
         )
 
     @classmethod
     def of_source(cls, source: GraphSource, undirected: bool, allow: Collection[str] = ()) -> GraphFacts:
         """Raises `DataError` for labels that no model can be sized by. allow: ``partition.allow``."""
-        schema, _ = stored_edge_types(source.schema, undirected)
+        schema, stored = stored_edge_types(source.schema, undirected)
         if source.target_type is not None:
             check_labels(source, source.target_type, allow)
         return cls(
@@ -76,8 +81,46 @@ class GraphFacts:
             source.target_type,
             {name: node_type for name, (node_type, _) in source.splits.items()},
             categories_of(source),
+            edges_of_source(source, {each.edge_type: each.source for each in stored}),
             labels_of_source(source),
         )
+
+
+# What edges have that encoders can read. Plain values, as `LabelFacts` are.
+
+
+# ``width``: of ``edge_attr``, None without it.  ``weight``: whether there is an ``edge_weight``.  ``num_categories``: number of
+# codes of each column of ``edge_codes``, empty without it.
+EdgeFacts = dict[str, Any]
+
+
+def edges_of_manifest(manifest: Manifest) -> dict[EdgeType, EdgeFacts]:
+    found: dict[EdgeType, EdgeFacts] = {}
+    for r, edge_type in enumerate(manifest.schema.edge_types):
+        weight = manifest.edge_width(r, "edge_weight") == 1
+        facts = _edge_facts(manifest.edge_width(r, "edge_attr"), weight, manifest.num_edge_categories.get(r, ()))
+        found |= {} if facts is None else {edge_type: facts}
+    return found
+
+
+def edges_of_source(source: GraphSource, stored: Mapping[EdgeType, EdgeType]) -> dict[EdgeType, EdgeFacts]:
+    """The same of a data set that is not partitioned yet. stored: the user's edge type of each stored one."""
+    # the rows of a graph whose edges are held out are counted by reading its edges; their widths are those of all edges
+    source = getattr(source, "inner", source) if hasattr(source, "edge_splits_hash") else source
+    codes = edge_categories_of(source)
+    found: dict[EdgeType, EdgeFacts] = {}
+    for edge_type, given in stored.items():
+        rows = source.edge_attrs(given)
+        widths = {name: math.prod(rows[name].shape[1:]) for name in ("edge_attr", "edge_weight") if name in rows}
+        facts = _edge_facts(widths.get("edge_attr"), widths.get("edge_weight") == 1, codes.get(given, ()))
+        found |= {} if facts is None else {edge_type: facts}
+    return found
+
+
+def _edge_facts(width: int | None, weight: bool, codes: Sequence[int]) -> EdgeFacts | None:
+    if not width and not weight and not codes:
+        return None
+    return {"width": width or None, "weight": weight, "num_categories": list(codes)}
 
 
 # What is known of the labels before anything is loaded: enough to choose a task and to size a model's output.
@@ -173,7 +216,7 @@ def require_taken(aggregate: str | None, model: nn.Module) -> None:
     raise OptionError(
         f"sampling.aggregate_first: {aggregate!r}: {type(model).__name__} takes {' or '.join(takes) or 'no aggregates'}. A "
         "module that takes them says so with an attribute takes_aggregates, such as ('mean',), and reads batch.x_neighbors; "
-        "of the ready models GraphSAGE (mean or sum) and GIN (sum) do, where nodes have x and no x_codes. Remove "
+        "of the ready models GraphSAGE (mean or sum; no edge_weight) and GIN (sum) do, where nodes have x and no x_codes. Remove "
         "sampling.aggregate_first, or choose such a model."
     )
 

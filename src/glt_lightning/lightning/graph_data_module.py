@@ -116,6 +116,13 @@ class GraphDataModule(LightningDataModule):
         return self._per_type(found) if found else None
 
     @property
+    def edge_facts(self) -> dict[str, Any] | None:
+        """What edges have that encoders can read: ``width`` of ``edge_attr``, ``weight`` (whether there is ``edge_weight``), and
+        ``num_categories`` of ``edge_codes``; by the edge type's name in a heterogeneous graph. None where they have nothing."""
+        found = {edge_type_str(e): dict(facts) for e, facts in self._facts.edges.items()}
+        return self._per_type(found) if found else None
+
+    @property
     def num_nodes(self) -> int | dict[str, int]:
         """Number of nodes; per node type in a heterogeneous graph."""
         return self._per_type(self._facts.num_nodes)

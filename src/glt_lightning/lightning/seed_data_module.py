@@ -56,6 +56,11 @@ class SeedDataModule(GraphDataModule):
         schema = batch_schema(self._facts.schema, self.sampling)
         return None if schema.homogeneous else (list(schema.node_types), list(schema.edge_types))
 
+    @property
+    def edge_facts(self) -> dict[str, Any] | None:
+        walks = self.sampling.importance_neighbors is not None  # between nodes that no stored edge need connect
+        return None if walks else super().edge_facts
+
     def _check_before_partitioning(self, stage: str | None) -> None:
         """Raises the errors of a stage of the Trainer that are known before hours of partitioning, not after."""
         known = self._facts.splits if self.links is None else self.links.named_splits

@@ -111,13 +111,15 @@ def layer_size(distance: int, nodes_per_hop: Sequence[int], edges_per_hop: Seque
     )
 
 
-def find_form(conv: nn.Module, width: int) -> Form | None:
+def find_form(conv: nn.Module, width: int, edge_values: Tensor | None = None) -> Form | None:
     """How a convolution may be run on the prefix of a batch; None where that would change its outputs.
 
     ``pair``: it takes (source nodes, destination nodes). ``cut``: it takes the source nodes and an `EdgeIndex` that says how many
     destinations there are. ``prefix``: it takes the source nodes, and its first outputs are right.
     Found by running it on a small graph: one that reads more than the edges into a node, as the degrees of its neighbours
     (`GCNConv`) or the neighbours of those (`ChebConv`), gives something else there.
+
+    edge_values: [8] or [8, D], weights or attributes of that graph's edges, for a convolution that reads them.
     """
     if any("Norm" in type(module).__name__ for module in conv.modules()):
         return None  # while training it averages over all nodes of the batch
@@ -126,23 +128,24 @@ def find_form(conv: nn.Module, width: int) -> Form | None:
     x[1::2] *= -0.5
     into_first_two = torch.tensor([[2, 3, 1, 0], [0, 0, 0, 1]], device=x.device)
     into_others = torch.tensor([[4, 3, 0, 4], [2, 2, 3, 1 + 2]], device=x.device)
+    values = () if edge_values is None else (edge_values.to(weight),)
     training = conv.training
     conv.eval()
     try:
         with torch.no_grad():
-            whole = conv(x, torch.cat([into_first_two, into_others], dim=1))[:2]
+            whole = conv(x, torch.cat([into_first_two, into_others], dim=1), *values)[:2]
             forms: tuple[Form, ...] = ("pair", "cut", "prefix")
             for form in forms:
-                if _equal(whole, conv, x, into_first_two, form):
+                if _equal(whole, conv, x, into_first_two, form, *(each[:4] for each in values)):
                     return form
         return None
     finally:
         conv.train(training)
 
 
-def _equal(whole: Tensor, conv: nn.Module, x: Tensor, edge_index: Tensor, form: Form) -> bool:
+def _equal(whole: Tensor, conv: nn.Module, x: Tensor, edge_index: Tensor, form: Form, *values: Tensor) -> bool:
     try:
-        part = run_layer(conv, form, x[:4], LayerSize(4, 2, edge_index.size(1)), edge_index)
+        part = run_layer(conv, form, x[:4], LayerSize(4, 2, edge_index.size(1)), edge_index, *values)
     except Exception:  # classes of PyG that take no pair say so in many ways
         return False
     return part.shape == whole.shape and torch.allclose(part, whole, rtol=1e-4, atol=1e-5)
@@ -166,20 +169,26 @@ def run_layer(conv: nn.Module, form: Form, x: Tensor, size: LayerSize, edge_inde
 
 
 def take_self_loops(convs: Iterable[nn.Module]) -> bool:
-    """Takes it off convolutions to add self-loops, if all of them do and read nothing else of an edge. Whether it did."""
+    """Takes it off convolutions to add self-loops, if all of them do, with no attributes or the mean of those of a node's edges.
+    Whether it did."""
     found: list[Any] = list(convs)
-    if not all(type(c) in (GATConv, GATv2Conv) and c.add_self_loops and c.edge_dim is None for c in found):
-        return False
+    for conv in found:
+        if type(conv) not in (GATConv, GATv2Conv) or not conv.add_self_loops:
+            return False
+        if conv.edge_dim is not None and conv.fill_value != "mean":
+            return False
     for conv in found:
         conv.add_self_loops = False
     return True
 
 
-def with_self_loops(edge_index: Tensor, num_nodes: int) -> Tensor:
+def with_self_loops(edge_index: Tensor, num_nodes: int, *values: Tensor) -> tuple[Tensor, ...]:
     """Edges [2, E], ascending in their destinations, and one loop for each node: [2, E + num_nodes], ascending as well.
 
     The edges' own loops are last, as loops of one more node, whose output is dropped: to leave them out would make the number
     of edges depend on their values, which `torch.compile` cannot follow, and which a read of each batch would have to wait for.
+
+    values: attributes [E, D] of the edges, returned in the order of the edges; a node's loop has the mean over its other edges.
     """
     row, col = plain(edge_index)
     between = row != col
@@ -188,7 +197,18 @@ def with_self_loops(edge_index: Tensor, num_nodes: int) -> Tensor:
     loop_place = before[torch.searchsorted(col.contiguous(), loops, right=True)] + loops
     place = torch.where(between, before[:-1] + col, num_nodes + before[-1:] + (~between).cumsum(0) - 1)
     moved = torch.stack([torch.cat([torch.where(between, end, num_nodes), loops]) for end in (row, col)])
-    return torch.empty_like(moved).index_copy(1, torch.cat([place, loop_place]), moved)
+    places = torch.cat([place, loop_place])
+    edges = torch.empty_like(moved).index_copy(1, places, moved)
+    return edges, *(_with_means(each, col, between, num_nodes, places) for each in values)
+
+
+def _with_means(values: Tensor, col: Tensor, between: Tensor, num_nodes: int, places: Tensor) -> Tensor:
+    """Values [E, D] and the means [num_nodes, D] of those of edges ``between`` two nodes by destination, at their places."""
+    counted = between[:, None].to(values.dtype)
+    sums = values.new_zeros(num_nodes, values.size(1)).index_add(0, col, values * counted)
+    counts = values.new_zeros(num_nodes, 1).index_add(0, col, counted)
+    both = torch.cat([values, sums / counts.clamp(min=1)])
+    return torch.empty_like(both).index_copy(0, places, both)
 
 
 def add_loop_sink(convs: Iterable[nn.Module]) -> None:
@@ -208,21 +228,23 @@ def _without_sink(conv: nn.Module, inputs: tuple[Any, ...], out: Tensor) -> Tens
     return out[:-1]
 
 
-def run_with_loops(conv: nn.Module, form: Form, x: Tensor, size: LayerSize, edge_index: Tensor) -> Tensor:
+def run_with_loops(
+    conv: nn.Module, form: Form, x: Tensor, size: LayerSize, edge_index: Tensor, *edge_values: Tensor
+) -> Tensor:
     """`run_layer` over the edges into the destinations, and a loop for each of them."""
-    edges = with_self_loops(edge_index[:, : size.edges], size.destinations)
+    edges, *values = with_self_loops(edge_index[:, : size.edges], size.destinations, *edge_values)
     rows = size.destinations + 1
     if len(x) < rows:
         x = torch.cat([x, x[-1:]])
     larger = LayerSize(max(size.sources, rows), rows, edges.size(1))
-    return run_layer(conv, form, x, larger, edges)[: size.destinations]
+    return run_layer(conv, form, x, larger, edges, *values)[: size.destinations]
 
 
 def take_normalization(convs: Iterable[nn.Module]) -> bool | None:
     """Takes GCN's normalisation off convolutions, so that it is computed once, with the degrees in the whole batch.
 
-    Returns whether it adds self-loops; None where it cannot be taken: the layers then do what they do. To ``improved`` PyG pays
-    regard where edges have weights, which those of a batch have not.
+    Returns whether it adds self-loops; None where it cannot be taken: the layers then do what they do. PyG ignores ``improved``
+    where edges have no weights.
     """
     found: list[Any] = list(convs)
     if not all(type(c) is GCNConv and c.normalize and c.flow == "source_to_target" for c in found):
@@ -232,12 +254,21 @@ def take_normalization(convs: Iterable[nn.Module]) -> bool | None:
     return bool(found[0].add_self_loops)
 
 
-def gcn_weights(edge_index: Tensor, num_nodes: int, dtype: torch.dtype, *, loops: bool) -> tuple[Tensor, Tensor]:
+def gcn_weights(
+    edge_index: Tensor,
+    num_nodes: int,
+    dtype: torch.dtype,
+    *,
+    loops: bool,
+    edge_weight: Tensor | None = None,
+    fill: float = 1.0,
+) -> tuple[Tensor, Tensor]:
     """Edges [2, E], with ``loops`` a loop for each node as the last edge into it, and GCN's factors [E] of all.
 
     A loop that is among the edges stays there, with the factor 0, as in `with_self_loops`.
+    edge_weight: [E], weights of the edges; a node's loop then has the weight of its own loop, else ``fill``.
     """
-    edges, weights = plain(edge_index), None
+    edges, weights = plain(edge_index), edge_weight
     if loops:
         row, col = edges
         nodes = torch.arange(num_nodes, device=col.device)
@@ -245,7 +276,14 @@ def gcn_weights(edge_index: Tensor, num_nodes: int, dtype: torch.dtype, *, loops
         place = torch.cat([before, torch.searchsorted(col.contiguous(), nodes, right=True) + nodes])
         edges = torch.cat([edges, nodes.expand(2, -1)], dim=1)
         edges = torch.empty_like(edges).index_copy(1, place, edges)
-        weights = torch.ones_like(place, dtype=dtype).index_copy(0, before, (row != col).to(dtype))
+        given = torch.ones_like(row, dtype=dtype) if edge_weight is None else edge_weight.to(dtype)
+        of_loops = given.new_full(
+            (num_nodes + 1,), fill if edge_weight is not None else 1.0
+        )  # the last is for other edges
+        if edge_weight is not None:
+            of_loops = of_loops.index_copy(0, torch.where(row == col, col, num_nodes), given)
+        both = torch.cat([given * (row != col), of_loops[:num_nodes]])
+        weights = torch.empty_like(both).index_copy(0, place, both)
     return gcn_norm(edges, weights, num_nodes, add_self_loops=False, dtype=dtype)
 
 
@@ -254,7 +292,7 @@ def gcn_weights(edge_index: Tensor, num_nodes: int, dtype: torch.dtype, *, loops
 
 def aggregates_of(conv: nn.Module) -> tuple[str, ...]:
     """The aggregates, ``mean`` or ``sum``, that a convolution takes in place of its neighbours' rows."""
-    if isinstance(conv, SAGEConv) and not conv.project:
+    if isinstance(conv, SAGEConv) and type(conv).message is SAGEConv.message and not conv.project:
         return {"mean": ("mean",), "add": ("sum",), "sum": ("sum",)}.get(str(conv.aggr), ())
     return ("sum",) if isinstance(conv, GINConv) else ()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,12 +11,11 @@ from typing import Any
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from glt_lightning.base import EDGE, NODE, DataError, OptionError
+from glt_lightning.base import EDGE, NODE, DataError, EdgeType, OptionError
 from glt_lightning.loader import (
     Form,
     add_loop_sink,
     fuse_layers,
-    gcn_weights,
     layer_size,
     layout_of,
     relu_dropout,
@@ -28,6 +27,7 @@ from glt_lightning.loader import (
     with_self_loops,
 )
 from glt_lightning.models.code_embedding import NumCategories, categories_of
+from glt_lightning.models.edges import EdgeInput, edge_inputs
 from glt_lightning.models.gnn import (
     FAMILY,
     EdgeTypeLayer,
@@ -39,6 +39,7 @@ from glt_lightning.models.gnn import (
     errors_of_pyg,
     find_forms,
     num_seeds,
+    weighted_as_gcn,
 )
 from glt_lightning.models.layers import EdgeKindConv, HGTLayer, RGCNLayer, conv_names, made, make_conv
 
@@ -53,7 +54,7 @@ class EncoderShape:
     in_channels: width of ``x``, None for nodes without it; per node type in a heterogeneous graph, as is ``num_nodes``.
     metadata: node and edge types of a heterogeneous graph.  target_type: node type of its seeds, or several.
     num_categories: number of codes of each column of ``x_codes``, per node type in a heterogeneous graph.
-    node_embedding: as in `NodeEncoder`.
+    node_embedding: as in `NodeEncoder`.  edge_facts, edge_features: as in `edge_inputs`.
     """
 
     in_channels: Any
@@ -65,6 +66,13 @@ class EncoderShape:
     target_type: str | tuple[str, ...] | None = None
     num_categories: NumCategories = None
     node_embedding: str = "dense"
+    edge_facts: Mapping[str, Any] | None = None
+    edge_features: Sequence[str] | None = None
+
+    def edges(self, name: str) -> dict[EdgeType, EdgeInput]:
+        """Returns what the layers of an encoder read, for the edge types that have it."""
+        types = None if self.metadata is None else self.metadata[1]
+        return edge_inputs(name, self.edge_facts, self.edge_features, types, self.hidden_channels)
 
     def __post_init__(self) -> None:
         for name in ("hidden_channels", "num_layers"):
@@ -98,6 +106,7 @@ def make_encoder(name: str, options: Mapping[str, Any], shape: EncoderShape) -> 
     """Makes a module that maps a batch to embeddings [S, hidden_channels] of its S seeds. Raises `OptionError` for an unknown
     name, or options that do not fit."""
     known = [*sorted(FAMILY), *_TYPED, *conv_names()]
+    name = f"{name}Conv" if name not in known and f"{name}Conv" in known else name
     if name not in known:
         near = difflib.get_close_matches(str(name), known, n=2, cutoff=0.5)
         raise OptionError(
@@ -120,14 +129,18 @@ def _homogeneous(name: str, options: Mapping[str, Any], shape: EncoderShape) -> 
                 "encoder: RGCN in a graph of one edge type reads the edge attribute edge_type; give the number of "
                 f"kinds as encoder_kwargs: {{num_relations: 26}}; got {count!r}."
             )
+        shape.edges(name)  # for what it does not read
         convs = [made(name, EdgeKindConv, *[shape.hidden_channels] * 2, **options) for _ in range(shape.num_layers)]
         return ConvStack(convs, shape, with_type=True)
-    convs = [make_conv(name, shape.hidden_channels, options, two_types=False) for _ in range(shape.num_layers)]
-    return ConvStack(convs, shape)
+    edges = shape.edges(name).get(EDGE)
+    convs = [
+        make_conv(name, shape.hidden_channels, options, two_types=False, edges=edges) for _ in range(shape.num_layers)
+    ]
+    return ConvStack(convs, shape, edges)
 
 
 def _heterogeneous(name: str, options: Mapping[str, Any], shape: EncoderShape) -> nn.Module:
-    width = shape.hidden_channels
+    width, edges = shape.hidden_channels, shape.edges(name)
     assert shape.metadata is not None
     assert shape.target_type is not None
     if name == "HGT":
@@ -140,9 +153,11 @@ def _heterogeneous(name: str, options: Mapping[str, Any], shape: EncoderShape) -
                 f"encoder: {name} does not support edges between two node types; use {', '.join(_FOR_TWO_TYPES)}, "
                 "HGT, RGCN, or a convolution such as GATv2Conv."
             )
-        make_layer = partial(EdgeTypeLayer, partial(edge_type_conv, name, width, shape.dropout, options))
+        make_layer = partial(EdgeTypeLayer, lambda e: edge_type_conv(name, width, shape.dropout, options, edges.get(e)))
     else:
-        make_layer = partial(EdgeTypeLayer, partial(make_conv, name, width, options, two_types=True))
+        make_layer = partial(
+            EdgeTypeLayer, lambda e: make_conv(name, width, options, two_types=True, edges=edges.get(e))
+        )
     return HeterogeneousEncoder(
         make_layer,
         shape.in_channels,
@@ -154,6 +169,7 @@ def _heterogeneous(name: str, options: Mapping[str, Any], shape: EncoderShape) -
         target_type=shape.target_type,
         num_categories=shape.num_categories,
         node_embedding=shape.node_embedding,
+        edges=edges,
     )
 
 
@@ -173,6 +189,7 @@ class FamilyEncoder(HomogeneousGNN):
             options=options,
             num_categories=shape.num_categories,
             node_embedding=shape.node_embedding,
+            edges=shape.edges(name).get(EDGE),
         )
         self.dropout = nn.Dropout(shape.dropout)
 
@@ -181,9 +198,12 @@ class FamilyEncoder(HomogeneousGNN):
 
 
 class ConvStack(nn.Module):
-    """The encoder of a stack of convolutions. with_type: they also take the edge attribute ``edge_type``."""
+    """The encoder of a stack of convolutions. edges: what they read of edges.  with_type: they take the edge attribute
+    ``edge_type``."""
 
-    def __init__(self, convs: list[nn.Module], shape: EncoderShape, *, with_type: bool = False) -> None:
+    def __init__(
+        self, convs: list[nn.Module], shape: EncoderShape, edges: EdgeInput | None = None, *, with_type: bool = False
+    ) -> None:
         super().__init__()
         codes = categories_of(shape.num_categories, "node")
         given: dict[str, Any] = {"num_categories": codes, "node_embedding": shape.node_embedding}
@@ -191,11 +211,13 @@ class ConvStack(nn.Module):
         self.convs = fuse_layers(nn.ModuleList(convs))
         self.gcn_loops, self.loops = take_normalization(convs), take_self_loops(convs)
         self.dropout = nn.Dropout(shape.dropout)
-        self.with_type = with_type
+        self.with_type, self.edges = with_type, None if edges is None else edges.make_encoder()
         widths = [shape.hidden_channels] * len(convs)
         # RGCN wants a type for each edge; it takes a pair, and a node's output depends on the edges into it alone
         name = type(convs[0]).__name__
-        self.forms: list[Form] | None = ["pair"] * len(convs) if with_type else find_forms(name, convs, widths, {})
+        self.forms: list[Form] | None = (
+            ["pair"] * len(convs) if with_type else find_forms(name, convs, widths, {}, edges)
+        )
         if self.loops and self.forms is None:
             add_loop_sink(convs)
 
@@ -204,6 +226,8 @@ class ConvStack(nn.Module):
         x = self.encoder("node", batch)
         layout = layout_of({NODE: batch}, {EDGE: batch}, {NODE: len(x)})
         edge_index, values = layout.edges[EDGE], []
+        if self.edges is not None:
+            values = [layout.take(self.edges(batch), EDGE)]
         if self.with_type:
             if "edge_type" not in batch:
                 raise DataError(
@@ -211,10 +235,9 @@ class ConvStack(nn.Module):
                 )
             values = [layout.take(batch.edge_type.long(), EDGE)]
         elif self.gcn_loops is not None:
-            edge_index, weights = gcn_weights(edge_index, len(x), x.dtype, loops=self.gcn_loops)
-            values = [weights]
+            edge_index, values = weighted_as_gcn(self.convs[0], edge_index, len(x), x.dtype, self.gcn_loops, values)
         elif self.loops and self.forms is None:
-            edge_index = with_self_loops(edge_index, len(x))
+            edge_index, *values = with_self_loops(edge_index, len(x), *values)
         hops = layout.nodes_per_hop[NODE], layout.edges_per_hop[EDGE]
         for i, conv in enumerate(self.convs):
             if self.forms is None:

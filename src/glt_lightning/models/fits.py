@@ -8,8 +8,9 @@ from glt_lightning.base import DataError, OptionError
 from glt_lightning.lightning import GLTDataModule
 
 
-def require_same_inputs(trainer: Any, in_channels: Any, num_categories: Any) -> None:
-    """Raises `DataError` if the graph of a trainer's `GLTDataModule` has other features or codes."""
+def require_same_inputs(trainer: Any, in_channels: Any, num_categories: Any, edge_facts: Any) -> None:
+    """Raises `DataError` if the graph of a trainer's `GLTDataModule` has other features or codes. edge_facts: None: the model
+    reads nothing of edges."""
     data = getattr(trainer, "datamodule", None)
     if not isinstance(data, GLTDataModule):
         return
@@ -21,6 +22,14 @@ def require_same_inputs(trainer: Any, in_channels: Any, num_categories: Any) -> 
         raise DataError(
             f"the model was built for num_categories {num_categories}, but the graph has {data.num_categories}."
         )
+
+    require_same_edges(edge_facts, data)
+
+
+def require_same_edges(edge_facts: Any, data: GLTDataModule) -> None:
+    """Raises `DataError` if edges have other attributes than a model was built for. edge_facts: None: it reads none."""
+    if edge_facts and edge_facts != data.edge_facts:
+        raise DataError(f"the model was built for edge_facts {edge_facts}, but the graph has {data.edge_facts}.")
 
 
 def one_type(target_type: str | list[str] | None) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
-from glt_lightning.base import EDGE, NODE, DataError, EdgeType, GLTError, NodeType, OptionError
+from glt_lightning.base import EDGE, NODE, DataError, EdgeType, GLTError, NodeType, OptionError, edge_type_str
 from glt_lightning.loader import (
     Form,
     LayerSize,
@@ -35,7 +36,8 @@ from glt_lightning.loader import (
     with_self_loops,
 )
 from glt_lightning.models.code_embedding import CodeEmbedding, NumCategories, categories_of
-from glt_lightning.models.layers import refuse_cached
+from glt_lightning.models.edges import EdgeInput, WeightedGraphSAGE, options_for_edges
+from glt_lightning.models.layers import NO_VALUES, refuse_cached
 from glt_lightning.tensors import DistEmbedding
 
 Metadata = tuple[list[NodeType], list[EdgeType]]
@@ -47,11 +49,13 @@ FAMILY: dict[str, type[Any]] = {kind.__name__: kind for kind in BasicGNN.__subcl
 _PNA = {"aggregators": ["mean", "min", "max", "std"], "scalers": ["identity", "amplification", "attenuation"]}
 
 
-def family_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts options to arguments of a class of the family: `PNA` takes the histogram of degrees as a tensor."""
+def family_options(name: str, options: Mapping[str, Any], edges: EdgeInput | None = None) -> dict[str, Any]:
+    """Converts options to arguments of a class of the family: `PNA` takes the histogram of degrees as a tensor. edges: what it
+    reads of edges."""
     refuse_cached(name, options)
+    options = options_for_edges(name, gnn_class(name), edges, 0, options)
     if name != "PNA":
-        return dict(options)
+        return options
     degrees = torch.as_tensor(options.get("deg", ()))
     if degrees.dim() != 1 or not degrees.numel() or degrees.is_floating_point() or not int(degrees.sum()):
         raise OptionError(
@@ -73,11 +77,12 @@ def errors_of_pyg(given: str) -> Iterator[None]:
         raise OptionError(f"{given}: {str(error) or type(error).__name__}.") from error
 
 
-def gnn_class(name: str) -> type[Any]:
-    """The class of PyG's `BasicGNN` family with this name. Raises `OptionError` that lists them."""
+def gnn_class(name: str, edges: EdgeInput | None = None) -> type[Any]:
+    """The class of PyG's `BasicGNN` family with this name; ours for a GraphSAGE that reads weights of edges. Raises `OptionError`
+    that lists them."""
     if name not in FAMILY:
         raise OptionError(f"model: expected one of {', '.join(sorted(FAMILY))}; got {name!r}.")
-    return FAMILY[name]
+    return WeightedGraphSAGE if name == "GraphSAGE" and edges is not None else FAMILY[name]
 
 
 def num_seeds(store: Any) -> int:
@@ -101,6 +106,7 @@ class HomogeneousGNN(nn.Module):
 
     in_channels: width of ``x``; None learns an embedding for each of ``num_nodes`` nodes.
     num_categories: number of codes of each column of ``x_codes``; their vectors are added to the projected features.
+    edges: what the layers read of edges; None: nothing.
     """
 
     def __init__(
@@ -116,19 +122,22 @@ class HomogeneousGNN(nn.Module):
         options: Mapping[str, Any],
         num_categories: NumCategories = None,
         node_embedding: str = "dense",
+        edges: EdgeInput | None = None,
     ) -> None:
         super().__init__()
         codes = categories_of(num_categories, "node")
         given: dict[str, Any] = {"num_categories": codes, "node_embedding": node_embedding}
         self.encoder = NodeEncoder(in_channels, num_nodes, hidden_channels, project=bool(codes), **given)
         width = hidden_channels if in_channels is None or codes else in_channels
-        options = family_options(name, options)
+        options = family_options(name, options, edges)
+        self.edges = None if edges is None else edges.make_encoder()
         self.gnn = fuse_layers(
-            gnn_class(name)(width, hidden_channels, num_layers, out_channels, dropout=dropout, **options)
+            gnn_class(name, edges)(width, hidden_channels, num_layers, out_channels, dropout=dropout, **options)
         )
         self.gcn_loops = take_normalization(self.gnn.convs)
         self.loops = take_self_loops(self.gnn.convs)
-        self.forms = find_forms(name, self.gnn.convs, [width] + [hidden_channels] * (num_layers - 1), options)
+        widths = [width] + [hidden_channels] * (num_layers - 1)
+        self.forms = find_forms(name, self.gnn.convs, widths, options, edges)
         if self.loops and self.forms is None:
             add_loop_sink(self.gnn.convs)
         as_given = isinstance(self.encoder.layer, nn.Identity) and self.forms is not None
@@ -140,13 +149,14 @@ class HomogeneousGNN(nn.Module):
         layout = layout_of({NODE: batch}, {EDGE: batch}, {NODE: len(x)})
         edge_index = layout.edges[EDGE]
         aggregated = take_aggregate(batch, self.takes_aggregates, len(self.gnn.convs), has_hops=layout.has_hops)
-        weights: dict[str, Tensor] = {}
+        values = [] if self.edges is None else [layout.take(self.edges(batch), EDGE)]
         if self.gcn_loops is not None:
-            edge_index, weights["edge_weight"] = gcn_weights(edge_index, len(x), x.dtype, loops=self.gcn_loops)
+            edge_index, values = weighted_as_gcn(self.gnn.convs[0], edge_index, len(x), x.dtype, self.gcn_loops, values)
         elif self.loops and self.forms is None:
-            edge_index = with_self_loops(edge_index, len(x))
+            edge_index, *values = with_self_loops(edge_index, len(x), *values)
         if self.forms is None:
-            return self.gnn(x, edge_index, **weights)[: num_seeds(batch)]
+            name = "edge_attr" if self.gnn.supports_edge_attr else "edge_weight"
+            return self.gnn(x, edge_index, **{name: values[0]} if values else {})[: num_seeds(batch)]
         last = len(self.gnn.convs) - 1
         hops = layout.nodes_per_hop[NODE], layout.edges_per_hop[EDGE]
         for i, (conv, form) in enumerate(zip(self.gnn.convs, self.forms, strict=True)):
@@ -155,7 +165,7 @@ class HomogeneousGNN(nn.Module):
                 x = run_aggregated(conv, x[: size.destinations], aggregated[: size.destinations].to(x.dtype))
             else:
                 run = run_with_loops if self.loops else run_layer
-                x = run(conv, form, x, size, *self._edges(edge_index, weights, size))
+                x = run(conv, form, x, size, *self._edges(edge_index, values, size))
             if i < last:
                 x = self._activate(x)
         return x[: num_seeds(batch)]
@@ -166,10 +176,10 @@ class HomogeneousGNN(nn.Module):
             return relu_dropout(x, dropout.p, dropout.training)
         return dropout(x if act is None else act(x))
 
-    def _edges(self, edge_index: Tensor, weights: dict[str, Tensor], size: LayerSize) -> tuple[Tensor, ...]:
-        """Returns the edges that lead to the destinations, which come first, and their weights."""
+    def _edges(self, edge_index: Tensor, values: Sequence[Tensor], size: LayerSize) -> tuple[Tensor, ...]:
+        """Returns the edges that lead to the destinations, which come first, and their values."""
         needed = size.edges + (size.destinations if self.gcn_loops else 0)
-        return edge_index[:, :needed], *(weight[:needed] for weight in weights.values())
+        return edge_index[:, :needed], *(each[:needed] for each in values)
 
 
 class HeterogeneousEncoder(nn.Module):
@@ -181,7 +191,8 @@ class HeterogeneousEncoder(nn.Module):
     target_type: node type of the seeds, or several.
     make_layer: makes the layer of some edge types. A layer has ``edge_types``, those edge types, and ``activate``, whether
         its outputs pass a ReLU; it maps (x by node type, edge_index by edge type, number of destination nodes by node type: the
-        first of x) to outputs of the types that edges lead to.
+        first of x, what it reads of edges by edge type) to outputs of the types that edges lead to.
+    edges: what layers read of edges, for the edge types that have it.
     """
 
     def __init__(
@@ -197,6 +208,7 @@ class HeterogeneousEncoder(nn.Module):
         target_type: NodeType | Sequence[NodeType],
         num_categories: NumCategories = None,
         node_embedding: str = "dense",
+        edges: Mapping[EdgeType, EdgeInput] = MappingProxyType({}),
     ) -> None:
         super().__init__()
         self.target_types = [target_type] if isinstance(target_type, str) else sorted(set(target_type))
@@ -220,7 +232,12 @@ class HeterogeneousEncoder(nn.Module):
                 for t in sorted(needed)
             }
         )
+        self.edges = nn.ModuleDict({edge_type_str(e): edges[e].make_encoder() for e in self.edge_types if e in edges})
         self.dropout = nn.Dropout(dropout)
+
+    def edge_values(self, batch: HeteroData) -> dict[EdgeType, Tensor]:
+        """Returns what layers read of the edges of a batch, in its order, for the edge types that have it."""
+        return {e: self.edges[name](batch[e]) for e in self.edge_types if (name := edge_type_str(e)) in self.edges}
 
     def forward(self, batch: HeteroData) -> Tensor:
         """Returns embeddings [S, hidden_channels] of the S seeds of the first target type."""
@@ -233,6 +250,7 @@ class HeterogeneousEncoder(nn.Module):
             {t: batch[t] for t in x}, {e: batch[e] for e in self.edge_types}, {t: len(rows) for t, rows in x.items()}
         )
         edges, nodes_per_hop, edges_per_hop = layout.edges, layout.nodes_per_hop, layout.edges_per_hop
+        values = {e: layout.take(each, e) for e, each in self.edge_values(batch).items()}
         for i, module in enumerate(self.layers):
             layer: Any = module
             after = len(self.layers) - 1 - i
@@ -242,7 +260,7 @@ class HeterogeneousEncoder(nn.Module):
                 e: first_edges(edges[e], sum(edges_per_hop[e][: after + 1]), len(x[e[0]]), into[e[2]])
                 for e in layer.edge_types
             }
-            out = layer(x, needed, into)
+            out = layer(x, needed, into, {e: values[e][: each.size(1)] for e, each in needed.items() if e in values})
             drop = partial(relu_dropout, p=self.dropout.p, training=self.training) if layer.activate else self.dropout
             x |= {t: drop(rows) for t, rows in out.items()}
         return {t: x[t][: num_seeds(batch[t])] for t in self.target_types}
@@ -263,7 +281,11 @@ class HeterogeneousGNN(HeterogeneousEncoder):
         options: Mapping[str, Any],
         **graph: Any,
     ) -> None:
-        make_conv = partial(edge_type_conv, name, hidden_channels, dropout, options)
+        edges = graph.get("edges", {})
+
+        def make_conv(edge_type: EdgeType) -> nn.Module:
+            return edge_type_conv(name, hidden_channels, dropout, options, edges.get(edge_type))
+
         make_layer = partial(EdgeTypeLayer, make_conv)
         super().__init__(make_layer, in_channels, hidden_channels, num_layers, dropout=dropout, **graph)
         self.head = nn.Linear(hidden_channels, out_channels)
@@ -276,24 +298,31 @@ class HeterogeneousGNN(HeterogeneousEncoder):
 class EdgeTypeLayer(nn.Module):
     """A layer with one convolution for each of some edge types, whose outputs are summed per node, as in PyG's ``to_hetero``.
 
-    make_conv: makes a convolution between two sets of nodes, [N_src, width] and [N_dst, width] -> [N_dst, width].
+    make_conv: makes the convolution of an edge type between two sets of nodes, [N_src, width] and [N_dst, width] ->
+    [N_dst, width].
     """
 
     activate = True
 
-    def __init__(self, make_conv: Callable[[], nn.Module], edge_types: list[EdgeType]) -> None:
+    def __init__(self, make_conv: Callable[[EdgeType], nn.Module], edge_types: list[EdgeType]) -> None:
         super().__init__()
         self.edge_types = edge_types
-        self.convs = fuse_layers(nn.ModuleList(make_conv() for _ in edge_types))
+        self.convs = fuse_layers(nn.ModuleList(make_conv(e) for e in edge_types))
 
     def forward(
-        self, x: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor], destinations: dict[NodeType, int]
+        self,
+        x: dict[NodeType, Tensor],
+        edges: dict[EdgeType, Tensor],
+        destinations: dict[NodeType, int],
+        values: Mapping[EdgeType, Tensor] = NO_VALUES,
     ) -> dict[NodeType, Tensor]:
-        """Returns [destinations, width] for the node types that any edge type leads to. x: float [N, width] per node type."""
+        """Returns [destinations, width] for the node types that any edge type leads to. x: float [N, width] per node type.
+        values: what convolutions read of edges, for the edge types that have it."""
         sums: dict[NodeType, Tensor] = {}
         for edge_type, conv in zip(self.edge_types, self.convs, strict=True):
             src, _, dst = edge_type
-            out = conv((x[src], x[dst][: destinations[dst]]), edges[edge_type])
+            given = (values[edge_type],) if edge_type in values else ()
+            out = conv((x[src], x[dst][: destinations[dst]]), edges[edge_type], *given)
             sums[dst] = sums[dst] + out if dst in sums else out
         return sums
 
@@ -354,30 +383,50 @@ class NodeEncoder(nn.Module):
         return self.layer(x.to(self.like.dtype))
 
 
-def edge_type_conv(name: str, width: int, dropout: float, options: Mapping[str, Any]) -> nn.Module:
-    """Makes the convolution of a PyG model between two sets of nodes: [N_src, width] and [N_dst, width] -> [N_dst, width]."""
+def edge_type_conv(
+    name: str, width: int, dropout: float, options: Mapping[str, Any], edges: EdgeInput | None = None
+) -> nn.Module:
+    """Makes the convolution of a PyG model between two sets of nodes: [N_src, width] and [N_dst, width] -> [N_dst, width]. edges:
+    what it reads of edges."""
     if name in ("GCN", "PNA"):
         raise OptionError(
             f"model: {name} does not support edges between two node types; use GraphSAGE, GAT, GIN or EdgeCNN."
         )
-    kind = gnn_class(name)
+    kind = gnn_class(name, edges)
+    options = options_for_edges(name, kind, edges, width, options)
     if name == "GAT":
         options = {"add_self_loops": False, **options}
     width_in = (width, width) if name in ("GraphSAGE", "GAT") else width
     return kind(width_in, width, num_layers=1, dropout=dropout, **options).convs[0]
 
 
+def weighted_as_gcn(
+    conv: Any, edge_index: Tensor, num_nodes: int, dtype: torch.dtype, loops: bool, weights: Sequence[Tensor]
+) -> tuple[Tensor, list[Tensor]]:
+    """Returns `gcn_weights` for layers like ``conv``. weights: one tensor [E], or none."""
+    given = weights[0] if weights else None
+    fill = 2.0 if conv.improved else 1.0
+    edges, factors = gcn_weights(edge_index, num_nodes, dtype, loops=loops, edge_weight=given, fill=fill)
+    return edges, [factors]
+
+
 def find_forms(
-    name: str, convs: Iterable[nn.Module], widths: Sequence[int], options: Mapping[str, Any]
+    name: str,
+    convs: Iterable[nn.Module],
+    widths: Sequence[int],
+    options: Mapping[str, Any],
+    edges: EdgeInput | None = None,
 ) -> list[Form] | None:
     """Finds the form in which each layer runs on the prefix of a batch that it needs. Returns None, with a line in the log, if a
     layer needs the whole batch.
 
-    Norms average over all nodes of the batch, and jumping knowledge needs all layers for the same nodes.
+    Norms average over all nodes of the batch, and jumping knowledge needs all layers for the same nodes. edges: what they read of
+    edges.
     """
     reason = next((f"{key}: {options[key]}" for key in ("norm", "jk") if options.get(key) is not None), None)
     if reason is None:
-        found = [find_form(conv, width) for conv, width in zip(convs, widths, strict=True)]
+        values = None if edges is None else edges.example(8)
+        found = [find_form(conv, width, values) for conv, width in zip(convs, widths, strict=True)]
         if None not in found:
             return [form for form in found if form is not None]
         reason = "a node's output depends on more than the edges into it"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,6 +16,9 @@ from torch_geometric.nn import HGTConv, MessagePassing, RGCNConv, conv as pyg_co
 from glt_lightning.base import EdgeType, NodeType, OptionError
 from glt_lightning.inference import RunningSum
 from glt_lightning.loader import fuse_layers, plain
+from glt_lightning.models.edges import EdgeInput, WeightedSAGE, options_for_edges
+
+NO_VALUES: Mapping[EdgeType, Tensor] = MappingProxyType({})
 
 
 def conv_names() -> list[str]:
@@ -22,15 +26,18 @@ def conv_names() -> list[str]:
     return [name for name in pyg_convs.__all__ if name.endswith("Conv")]
 
 
-def make_conv(name: str, width: int, options: Mapping[str, Any], *, two_types: bool) -> nn.Module:
+def make_conv(
+    name: str, width: int, options: Mapping[str, Any], *, two_types: bool, edges: EdgeInput | None = None
+) -> nn.Module:
     """Makes a convolution of PyG, [N, width] -> [N, width]; with ``two_types`` from nodes [N_src, width] to nodes [N_dst, width].
 
-    Raises `OptionError` for one that needs more than x and edge_index, which is detected by running it once.
+    edges: what it reads of edges; None: nothing.
+    Raises `OptionError` for one that needs more than that, x and edge_index, which is detected by running it once.
     """
     refuse_cached(name, options)
-    kind = getattr(pyg_convs, name)
-    known = inspect.signature(kind.__init__).parameters
-    options = dict(options)
+    kind = WeightedSAGE if name == "SAGEConv" and edges is not None else getattr(pyg_convs, name)
+    known = inspect.signature(getattr(pyg_convs, name).__init__).parameters
+    options = options_for_edges(name, kind, edges, width, options)
     if "heads" in known and "concat" in known:
         options.setdefault("concat", False)  # heads are averaged, so that the width stays
     if two_types and "add_self_loops" in known:
@@ -38,18 +45,25 @@ def make_conv(name: str, width: int, options: Mapping[str, Any], *, two_types: b
     reason = ""
     for width_in in ((width, width), width) if two_types else (width,):
         try:
-            conv = kind(width_in, width, **options)
-            _try(conv, width, two_types)
+            conv = _constructed(kind, name, width_in, width, options)
+            _try(conv, width, two_types, edges)
             return conv
         except Exception as error:  # PyG does not document what its classes raise
             reason = (
                 reason or f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
             )
     what = "edges between two node types" if two_types else "x and edge_index"
+    what += "" if edges is None else f", and {edges.name},"
     raise OptionError(
         f"encoder: {name} cannot be used here: with {what} alone, width {width} and encoder_kwargs {dict(options)} it raises "
         f"{reason[:200]}. Choose another encoder, or correct encoder_kwargs."
     )
+
+
+def _constructed(kind: type, name: str, width_in: Any, width: int, options: Mapping[str, Any]) -> Any:
+    if name == "GINEConv":  # whose network has the widths
+        return kind(**options)
+    return kind(width_in, **options) if name == "CGConv" else kind(width_in, width, **options)
 
 
 def refuse_cached(name: str, options: Mapping[str, Any]) -> None:
@@ -61,11 +75,12 @@ def refuse_cached(name: str, options: Mapping[str, Any]) -> None:
         )
 
 
-def _try(conv: nn.Module, width: int, two_types: bool) -> None:
+def _try(conv: nn.Module, width: int, two_types: bool, edges: EdgeInput | None) -> None:
     edge_index = torch.tensor([[0, 1, 2], [1, 0, 1]])
     x: Any = (torch.zeros(3, width), torch.zeros(2, width)) if two_types else torch.zeros(3, width)
+    values = () if edges is None else (edges.example(3),)
     with torch.no_grad():
-        out = conv.eval()(x, edge_index)
+        out = conv.eval()(x, edge_index, *values)
     conv.train()
     if not isinstance(out, Tensor) or out.shape != (2 if two_types else 3, width):
         raise ValueError(f"its output is {list(out.shape) if isinstance(out, Tensor) else type(out).__name__}")
@@ -102,7 +117,11 @@ class HGTLayer(nn.Module):
             del self.conv.out_lin.lins[node_type], self.conv.skip[node_type]
 
     def forward(
-        self, x: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor], destinations: dict[NodeType, int]
+        self,
+        x: dict[NodeType, Tensor],
+        edges: dict[EdgeType, Tensor],
+        destinations: dict[NodeType, int],
+        values: Mapping[EdgeType, Tensor] = NO_VALUES,
     ) -> dict[NodeType, Tensor]:
         out = {}
         for node_type in sorted({dst for _, _, dst in self.edge_types}):
@@ -234,7 +253,11 @@ class RGCNLayer(nn.Module):
         self.conv: EdgeKindConv = fuse_layers(made("RGCN", EdgeKindConv, width, width, len(edge_types), **options))
 
     def forward(
-        self, x: dict[NodeType, Tensor], edges: dict[EdgeType, Tensor], destinations: dict[NodeType, int]
+        self,
+        x: dict[NodeType, Tensor],
+        edges: dict[EdgeType, Tensor],
+        destinations: dict[NodeType, int],
+        values: Mapping[EdgeType, Tensor] = NO_VALUES,
     ) -> dict[NodeType, Tensor]:
         sums: dict[NodeType, Tensor] = {}
         for r, edge_type in enumerate(self.edge_types):

@@ -29,7 +29,7 @@ from glt_lightning.inference import (
 )
 from glt_lightning.models.encoders import ConvStack, FamilyEncoder
 from glt_lightning.models.gnn import HeterogeneousEncoder, HomogeneousGNN
-from glt_lightning.models.layers import HGTLayer, RGCNLayer
+from glt_lightning.models.layers import NO_VALUES, HGTLayer, RGCNLayer
 
 if TYPE_CHECKING:
     from glt_lightning.inference import LayerwiseRun
@@ -92,7 +92,7 @@ class TypedLayers:
     def layer(self, k: int, h: dict[str, Tensor], batch: Any) -> dict[str, Tensor]:
         layer: Any = self._encoder.layers[k]
         into = {t: int(batch[t].batch_size) if "batch_size" in batch[t] else 0 for t in h}
-        out = layer(h, {e: batch[e].edge_index for e in layer.edge_types}, into)
+        out = layer(h, {e: batch[e].edge_index for e in layer.edge_types}, into, self._encoder.edge_values(batch))
         return {t: rows.relu() if layer.activate else rows for t, rows in out.items()}
 
     def gathers(self, k: int, node_type: str) -> bool:
@@ -101,7 +101,7 @@ class TypedLayers:
     def pieces(self, k: int, own: Tensor, batch: Any, node_type: str) -> HubPieces:
         layer: Any = self._encoder.layers[k]
         edges = {e: batch[e].edge_index for e in layer.edge_types if e[2] == node_type}
-        return typed_pieces(layer, node_type, own, edges)
+        return typed_pieces(layer, node_type, own, edges, self._encoder.edge_values(batch))
 
     def outputs(self, hs: Tensor) -> Tensor:
         return hs
@@ -115,7 +115,8 @@ class HomogeneousLayers:
         self.encoder = encoder
         stack = isinstance(encoder, ConvStack)
         convs: Any = encoder.convs if stack else encoder.gnn.convs  # type: ignore[union-attr]
-        self._convs = ConvLayers(convs, encoder.forms, encoder.gcn_loops, encoder.loops, None)
+        weight = None if encoder.edges is None or encoder.gcn_loops is None else encoder.edges.input.name
+        self._convs = ConvLayers(convs, encoder.forms, encoder.gcn_loops, encoder.loops, weight)
         self.num_layers, self.degrees = self._convs.num_layers, self._convs.degrees
         self.aggregates = self._convs.aggregates
         self.keep = "last" if stack or not hasattr(encoder.gnn, "jk") else "all"
@@ -125,8 +126,14 @@ class HomogeneousLayers:
         return found
 
     def layer(self, k: int, h: Tensor, batch: Any) -> Tensor:
-        values = {"edge_type": batch.edge_type.long()} if self._with_type else {}
-        return self._after(k, self._convs.run(k, h, batch, values))
+        values = self._values(batch)
+        return self._after(k, self._convs.run(k, h, batch, {} if values is None else {"edges": values}))
+
+    def _values(self, batch: Any) -> Tensor | None:
+        if self._with_type:
+            kinds: Tensor = batch.edge_type.long()
+            return kinds
+        return None if self.encoder.edges is None else self.encoder.edges(batch)
 
     @property
     def _with_type(self) -> bool:
@@ -136,8 +143,7 @@ class HomogeneousLayers:
         return self._convs.gathers(k)
 
     def pieces(self, k: int, own: Tensor, batch: Any, node_type: str) -> HubPieces:
-        values = batch.edge_type.long() if self._with_type else None
-        return self._convs.pieces(k, own, batch, values, partial(self._after, k))
+        return self._convs.pieces(k, own, batch, self._values(batch), partial(self._after, k))
 
     def combine(self, k: int, h: Tensor, aggregated: Tensor) -> Tensor:
         return self._after(k, self._convs.combine(k, h, aggregated))
@@ -162,9 +168,15 @@ def types_gather(layer: Any, node_type: str) -> bool:
     return all(gathers(conv) and not getattr(conv, "add_self_loops", False) for conv in convs)
 
 
-def typed_pieces(layer: Any, node_type: str, own: Tensor, edges: Mapping[EdgeType, Tensor]) -> HubPieces:
+def typed_pieces(
+    layer: Any,
+    node_type: str,
+    own: Tensor,
+    edges: Mapping[EdgeType, Tensor],
+    values: Mapping[EdgeType, Tensor] = NO_VALUES,
+) -> HubPieces:
     """Computes a layer of one node, with its ReLU, from some edges at a time. own: [1, D], its row.  edges: int64 [2, E] into
-    it, by edge type."""
+    it, by edge type.  values: what the layer reads of edges, for the edge types that have it."""
     numbers = [number for number, e in enumerate(layer.edge_types) if e[2] == node_type]
     sources = [Sources(layer.edge_types[n][0], edges[layer.edge_types[n]][0]) for n in numbers]
     if isinstance(layer, HGTLayer):
@@ -182,7 +194,8 @@ def typed_pieces(layer: Any, node_type: str, own: Tensor, edges: Mapping[EdgeTyp
 
         return HubTypes(sources, [_Plain(each) for each in sums], end)
     each = [gathering(layer.convs[n], own) for n in numbers]
-    return HubTypes(sources, each, lambda: torch.stack([one.end() for one in each]).sum(0).relu())
+    weights = [values.get(layer.edge_types[n]) for n in numbers]
+    return HubTypes(sources, each, lambda: torch.stack([one.end() for one in each]).sum(0).relu(), weights)
 
 
 class _Plain:

@@ -76,6 +76,9 @@ class LinkPredictor(LightningModule):
         node_embedding: Kind of the learned embeddings of nodes without features. ``dense``: a parameter on every rank, all of it
             updated in each step. ``sparse``: rows of a `DistEmbedding`, which the ranks of the host share, trained by
             `SparseAdam` with ``lr``.
+        edge_facts: Description of what edges have: ``edge_facts`` of the data module. ``None``: layers read nothing of edges.
+        edge_features: Edge attributes that the layers read, any of ``edge_attr`` (with ``edge_codes``) and ``edge_weight``.
+            ``None``: all that there are and that they can read; the log names those that they cannot.
 
     Raises:
         OptionError: For an encoder, decoder, loss or metric that is unknown or does not fit the graph.
@@ -110,6 +113,8 @@ class LinkPredictor(LightningModule):
         num_categories: list[int] | dict[str, list[int]] | None = None,
         node_embedding: str = "dense",
         ranking: list[str] | None = None,
+        edge_facts: dict[str, Any] | None = None,
+        edge_features: list[str] | None = None,
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
@@ -129,6 +134,8 @@ class LinkPredictor(LightningModule):
             target_type=ends,
             num_categories=num_categories,
             node_embedding=node_embedding,
+            edge_facts=edge_facts,
+            edge_features=edge_features,
         )
         self.encoder: Any = make_encoder(encoder, encoder_kwargs or {}, shape)
         check_node_embedding(self, node_embedding)
@@ -142,6 +149,7 @@ class LinkPredictor(LightningModule):
             names += [f"{name}/{t}" for name in names for t in self.type_names]
             self.decoders = nn.ModuleDict({t: make_decoder(decoder, hidden_channels, dropout) for t in self.type_names})
         self.in_channels, self.num_categories, self.loss = in_channels, num_categories, loss
+        self.edge_facts = edge_facts
         self.hidden_channels, self.lr, self.weight_decay = hidden_channels, lr, weight_decay
         self.val_loss = MeanMetric()  # exact over ranks with unequal batches
         self.val_metrics, self.test_metrics = _make_metrics(names), _make_metrics(names)
@@ -192,7 +200,7 @@ class LinkPredictor(LightningModule):
         return {"": scores} if isinstance(scores, LinkScores) else scores
 
     def setup(self, stage: str) -> None:
-        require_same_inputs(self.trainer, self.in_channels, self.num_categories)
+        require_same_inputs(self.trainer, self.in_channels, self.num_categories, self.edge_facts)
         evaluation = getattr(getattr(self.trainer, "datamodule", None), "evaluation", None)  # of a data module of ours
         if stage != "predict" and len(self.test_ranking) and getattr(evaluation, "mode", None) != "layerwise":
             raise OptionError(

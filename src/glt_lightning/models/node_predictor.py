@@ -57,6 +57,9 @@ class NodePredictor(LightningModule):
         node_embedding: Kind of the learned embeddings of nodes without features. ``dense``: a parameter on every rank, all of it
             updated in each step. ``sparse``: rows of a `DistEmbedding`, which the ranks of the host share, trained by
             `SparseAdam` with ``lr``.
+        edge_facts: Description of what edges have: ``edge_facts`` of the data module. ``None``: layers read nothing of edges.
+        edge_features: Edge attributes that the layers read, any of ``edge_attr`` (with ``edge_codes``) and ``edge_weight``.
+            ``None``: all that there are and that they can read; the log names those that they cannot.
 
     Raises:
         OptionError: For a task, encoder or metric that does not fit the labels or the graph.
@@ -90,6 +93,8 @@ class NodePredictor(LightningModule):
         target_type: str | list[str] | None = None,
         num_categories: list[int] | dict[str, list[int]] | None = None,
         node_embedding: str = "dense",
+        edge_facts: dict[str, Any] | None = None,
+        edge_features: list[str] | None = None,
     ) -> None:
         super().__init__()
         target_type = one_type(target_type)
@@ -107,11 +112,14 @@ class NodePredictor(LightningModule):
             target_type=target_type,
             num_categories=num_categories,
             node_embedding=node_embedding,
+            edge_facts=edge_facts,
+            edge_features=edge_features,
         )
         self.encoder = make_encoder(encoder, encoder_kwargs or {}, shape)
         check_node_embedding(self, node_embedding)
         self.head = nn.Linear(hidden_channels, self.task.out_channels)
         self.in_channels, self.num_categories = in_channels, num_categories
+        self.edge_facts = edge_facts
         self.label_facts, self.embeddings = label_facts, embeddings
         self.target_type = target_type if metadata is not None else None
         self.lr, self.weight_decay = lr, weight_decay
@@ -217,7 +225,7 @@ class NodePredictor(LightningModule):
 
     def _check_fits(self, data: GLTDataModule) -> None:
         """Raises `DataError` if the model was built for a graph of other sizes than the one it is trained or evaluated on."""
-        require_same_inputs(self.trainer, self.in_channels, self.num_categories)
+        require_same_inputs(self.trainer, self.in_channels, self.num_categories, self.edge_facts)
         found = make_task(self.task.name, data.label_facts, None) if data.label_facts is not None else self.task
         exactly = self.task.name in (
             "multilabel",

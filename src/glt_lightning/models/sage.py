@@ -12,10 +12,11 @@ from torch.nn import functional
 from torch_geometric.data import Data, HeteroData
 from torchmetrics import Accuracy, MeanMetric
 
-from glt_lightning.base import DataError, OptionError
+from glt_lightning.base import EDGE, DataError, EdgeType, OptionError
 from glt_lightning.lightning import GLTDataModule
 from glt_lightning.models.code_embedding import NumCategories
-from glt_lightning.models.fits import one_type
+from glt_lightning.models.edges import EdgeInput, edge_inputs
+from glt_lightning.models.fits import one_type, require_same_edges
 from glt_lightning.models.gnn import HeterogeneousGNN, HomogeneousGNN, Metadata, errors_of_pyg
 from glt_lightning.models.layerwise import ReadyLayers
 from glt_lightning.models.row_embeddings import adam_of, check_node_embedding
@@ -48,6 +49,9 @@ class GraphSAGE(LightningModule):
         node_embedding: Kind of the learned embeddings of nodes without features. ``dense``: a parameter on every rank, all of it
             updated in each step. ``sparse``: rows of a `DistEmbedding`, which the ranks of the host share, trained by
             `SparseAdam` with ``lr``.
+        edge_facts: Description of what edges have: ``edge_facts`` of the data module. ``None``: layers read nothing of edges.
+        edge_features: Edge attributes that the layers read, any of ``edge_attr`` (with ``edge_codes``) and ``edge_weight``.
+            ``None``: all that there are and that they can read; the log names those that they cannot.
 
     Raises:
         OptionError: For a model or arguments that do not fit the graph.
@@ -77,6 +81,8 @@ class GraphSAGE(LightningModule):
         target_type: str | list[str] | None = None,
         num_categories: list[int] | dict[str, list[int]] | None = None,
         node_embedding: str = "dense",
+        edge_facts: dict[str, Any] | None = None,
+        edge_features: list[str] | None = None,
     ) -> None:
         super().__init__()
         target_type = one_type(target_type)
@@ -102,9 +108,13 @@ class GraphSAGE(LightningModule):
                 shape,
                 num_categories,
                 node_embedding,
+                edge_inputs(
+                    model, edge_facts, edge_features, None if metadata is None else metadata[1], hidden_channels
+                ),
             )
         check_node_embedding(self, node_embedding)
         self.in_channels, self.out_channels, self.num_categories = in_channels, out_channels, num_categories
+        self.edge_facts = edge_facts
         self.target_type = target_type if metadata is not None else None
         self.lr, self.weight_decay = lr, weight_decay
         # not a logged number with sync_dist, whose sum of seeds Lightning divides by the ranks and rounds down
@@ -198,6 +208,7 @@ def _build(
     shape: dict[str, int],
     num_categories: NumCategories,
     node_embedding: str,
+    edges: dict[EdgeType, EdgeInput],
 ) -> torch.nn.Module:
     if metadata is None:
         if isinstance(in_channels, dict) or isinstance(num_nodes, dict) or isinstance(num_categories, dict):
@@ -213,6 +224,7 @@ def _build(
             options=options,
             num_categories=num_categories,
             node_embedding=node_embedding,
+            edges=edges.get(EDGE),
         )
     if not isinstance(in_channels, dict) or not isinstance(num_nodes, dict):
         raise OptionError(
@@ -233,6 +245,7 @@ def _build(
         options=options,
         num_categories=num_categories,
         node_embedding=node_embedding,
+        edges=edges,
     )
 
 
@@ -246,6 +259,7 @@ def _check_fits(model: GraphSAGE, data: GLTDataModule) -> None:
         raise DataError(
             f"the model was built for num_categories {model.num_categories}, but the graph has {data.num_categories}."
         )
+    require_same_edges(model.edge_facts, data)
     if data.num_classes is not None and data.num_classes > model.out_channels:
         raise DataError(
             f"the model has out_channels {model.out_channels}, but the graph has {data.num_classes} classes."

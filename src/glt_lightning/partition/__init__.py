@@ -93,6 +93,7 @@ if TYPE_CHECKING:
         array_fingerprint as array_fingerprint,
         categories_of as categories_of,
         classes_of as classes_of,
+        edge_categories_of as edge_categories_of,
         pick_target as pick_target,
     )
     from glt_lightning.partition.sources.files import (
@@ -201,6 +202,7 @@ _MODULES = {
         "GraphSource",
         "array_fingerprint",
         "categories_of",
+        "edge_categories_of",
         "classes_of",
         "pick_target",
     ),

@@ -39,7 +39,7 @@ from glt_lightning.partition.build.space import bytes_to_number, bytes_to_write,
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.partition.hotness.rank import Hotness, hotness_arrays, rank_nodes
-from glt_lightning.partition.sources.base import GraphSource, categories_of
+from glt_lightning.partition.sources.base import GraphSource, categories_of, edge_categories_of
 
 _INT32_MAX = 2**31 - 1
 
@@ -305,6 +305,7 @@ def manifest_head(
         hotness=hotness,
         encodings=_encodings(graph),
         num_categories=categories_of(source),
+        num_edge_categories=_edge_categories(graph),
         class_names=_class_names(source),
         row_order=None if graph.storage.time_attr is None else graph.storage.time_attr.row_order(graph.stored_types),
     )
@@ -320,6 +321,11 @@ def _encodings(graph: StoredGraph) -> dict[str, EncodingEntry]:
         for name, stored in each.items()
         if stored.entry is not None
     }
+
+
+def _edge_categories(graph: StoredGraph) -> dict[int, tuple[int, ...]]:
+    given = edge_categories_of(graph.source)
+    return {r: given[each.source] for r, each in enumerate(graph.stored_types) if each.source in given}
 
 
 def _class_names(source: GraphSource) -> tuple[str, ...] | None:

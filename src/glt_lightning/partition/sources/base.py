@@ -299,6 +299,13 @@ def pick_target(labelled: list[NodeType], split_types: set[NodeType], name: str)
     return labelled[0] if len(labelled) == 1 else None
 
 
+def edge_categories_of(source: GraphSource) -> dict[EdgeType, tuple[int, ...]]:
+    """Returns the number of codes of each column of ``edge_codes``, by the user's edge type: ``num_edge_categories`` of sources
+    that have it."""
+    given: Mapping[EdgeType, Sequence[int]] = getattr(source, "num_edge_categories", None) or {}
+    return {e: tuple(map(int, counts)) for e, counts in sorted(given.items())}
+
+
 class DelegatingSource:
     """A source whose graph is loaded as a whole when it is first needed."""
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from glt_lightning.base import ClassSpec, DataError, GLTError, NodeType
+from glt_lightning.base import ClassSpec, DataError, EdgeType, GLTError, NodeType
 from glt_lightning.kernels import BFLOAT16
 from glt_lightning.partition.sources.base import (
     ArraySource,
@@ -18,6 +18,7 @@ from glt_lightning.partition.sources.base import (
     GraphSource,
     Rows,
     categories_of,
+    edge_categories_of,
     fixed_randomness,
 )
 from glt_lightning.partition.sources.pyg import convert
@@ -50,6 +51,12 @@ class TransformedSource(DelegatingSource):
     def num_categories(self) -> dict[NodeType, tuple[int, ...]]:
         """Numbers of codes, as in the tables; a transform may remove codes."""
         return {t: counts for t, counts in categories_of(self.inner).items() if "x_codes" in self.node_attrs(t)}
+
+    @property
+    def num_edge_categories(self) -> dict[EdgeType, tuple[int, ...]]:
+        """Numbers of codes of edges, as in the tables; a transform may remove codes, or edge types."""
+        given = edge_categories_of(self.inner)
+        return {e: given[e] for e in self.schema.edge_types if e in given and "edge_codes" in self.edge_attrs(e)}
 
     @property
     def table_encoding(self) -> bytes | None:

@@ -79,6 +79,12 @@ class GraphEncoding:
         found = {t: [each.num_codes for each in table.codes] for t, table in self.nodes.items()}
         return {t: counts for t, counts in found.items() if counts}
 
+    @property
+    def num_edge_categories(self) -> dict[str, list[int]]:
+        """Number of codes of each column of ``edge_codes``, for edge types that have some, by name."""
+        found = {e: [each.num_codes for each in table.codes] for e, table in self.edges.items()}
+        return {e: counts for e, counts in found.items() if counts}
+
     def to_bytes(self) -> bytes:
         raw = {
             "format": _FORMAT,

@@ -137,6 +137,12 @@ class TableSource:
         return {} if self._encoding is None else self._encoding.num_categories
 
     @property
+    def num_edge_categories(self) -> dict[EdgeType, list[int]]:
+        """Number of codes of each column of ``edge_codes``, for edge types that have some."""
+        found = {} if self._encoding is None else self._encoding.num_edge_categories
+        return {e: found[name] for e in self.schema.edge_types if (name := edge_type_str(e)) in found}
+
+    @property
     def table_encoding(self) -> bytes | None:
         """The encoding as the partition stores it, to be applied to other rows."""
         return None if self._encoding is None else encoding_bytes(self.folder)[0]
