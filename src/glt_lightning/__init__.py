@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     )
     from glt_lightning.models import (
         OGBMRR as OGBMRR,
+        EdgePredictor as EdgePredictor,
         GraphSAGE as GraphSAGE,
         HitsAtK as HitsAtK,
         LinkPredictor as LinkPredictor,
@@ -72,6 +73,7 @@ _HOMES = {
     "DistNeighborLoader": "glt_lightning.loader",
     "DistSubGraphLoader": "glt_lightning.loader",
     "DistTensor": "glt_lightning.tensors",
+    "EdgePredictor": "glt_lightning.models",
     "GLTDataModule": "glt_lightning.lightning",
     "GLTServerClientStrategy": "glt_lightning.lightning",
     "GLTWorkerStrategy": "glt_lightning.lightning",

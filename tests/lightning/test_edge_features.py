@@ -546,3 +546,13 @@ def test_an_aggregated_first_layer_is_refused_with_weights(
     with pytest.raises(OptionError, match=r"GraphSAGE takes no aggregates.*edge_weight"):
         make_trainer().fit(make_model(edge_facts=data.edge_facts), data)
     make_trainer(max_epochs=1).fit(make_model(edge_facts=data.edge_facts, edge_features=[]), data)
+
+
+def test_weights_by_which_neighbours_are_drawn_are_read_once(
+    make_data: Callable[..., GLTDataModule], with_edges: Path
+) -> None:
+    for sampling, weight in (({"weight_attr": "edge_weight"}, False), ({}, True)):
+        data = make_data(dataset=str(with_edges), partition={"weights": ["edge_weight"]}, sampling=sampling)
+        assert data.edge_facts == FACTS | {"weight": weight}
+    walks = {"importance_neighbors": {"walks": 5, "length": 2}}
+    assert make_data(dataset=str(with_edges), sampling=walks).edge_facts is None

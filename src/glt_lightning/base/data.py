@@ -18,8 +18,8 @@ from glt_lightning.base.sampling import EDGE_FORMATS, SUBGRAPH_TYPES, EdgeFormat
 SPLITS = ("train", "val", "test")
 TREES = ("end", "example")
 EvaluationMode = Literal["sampled", "layerwise"]
-PredictSplit = Literal["all", "train", "val", "test"]
-Task = Literal["node", "link"]
+PredictSplit = Literal["all", "train", "val", "test"] | None
+Task = Literal["node", "link", "edge"]
 Tree = Literal["end", "example"]
 
 
@@ -143,12 +143,16 @@ class SeedOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkOptions:
-    """The edges that ``task: link`` predicts.
+    """The edges that ``task: link`` tells from pairs of nodes without one, or whose labels ``task: edge`` predicts.
 
     Attributes:
         edge_splits: The edges to predict: ``{train, val, test}``, each a path of node ids [2, S] or [S, 2], or
             ``{edge, label, negatives}`` of such; or a random split, ``{num_val: 0.1, num_test: 0.2}``. ``None``: those of the
-            data set. Edges outside ``train`` carry no messages (docs/links.md).
+            data set. Edges outside ``train`` carry no messages (docs/links.md). With ``task: edge`` edges of the graph: ids or
+            masks of edges by split, a random split, or with ``time: ATTRIBUTE`` the latest; ``None``: the column ``split`` of
+            their table (docs/edges.md).
+        label: With ``task: edge``, the edge attribute that has the labels, which no batch then has as an attribute. ``None``: the
+            column ``label`` of the table of edges.
         neg_sampling: How negatives are drawn: ``binary``, ``triplet``, or the options of `NegativeSampling`. ``None``:
             ``binary``, unless the edges have labels.
         exclude_target_edges: Over which of its own edges a batch passes no messages: ``none``, ``self`` or ``reverse`` (also over
@@ -156,7 +160,7 @@ class LinkOptions:
         tree: With ``batches.disjoint``: ``example`` puts both ends of an edge, or of a negative, into one tree, as
             SEAL wants it; ``batch`` is then the column of ``edge_label_index``. ``end``: each end has its own.
         with_target_attrs: Batches have the attributes of those of their edges to predict that are stored, ``edge_label_attr`` of
-            ``edge_attr``, and their ids ``edge_label_id``.
+            ``edge_attr``, and their ids ``edge_label_id``. With ``task: edge`` those of all of them, which `EdgePredictor` reads.
         val_edges_at_test: Edges of validation carry messages at test, though not in training and validation (OGB's
             ``use_valedges_as_input``). They are stored, too, with weight 0 in the attribute ``in_training``.
 
@@ -174,9 +178,12 @@ class LinkOptions:
     tree: Tree = "end"
     with_target_attrs: bool = False
     val_edges_at_test: bool = False
+    label: str | None = None
 
     def __post_init__(self) -> None:
         one_of("links.tree", self.tree, TREES)
+        if self.label is not None and (not isinstance(self.label, str) or not self.label):
+            raise OptionError(f"links.label: expected the name of an edge attribute, got {self.label!r:.80}.")
         _check_flags(self, "links.", "with_target_attrs", "val_edges_at_test")
 
     @property
@@ -196,8 +203,10 @@ class EvaluationOptions:
         mode: How validation and test compute outputs. ``sampled``: from sampled neighbourhoods. ``layerwise``: exactly, each
             layer over the whole graph before the next one (docs/inference.md), without ``num_neighbors``.
         layerwise: How ``mode: layerwise`` computes the layers.
-        predict_split: Nodes to predict: all of ``seeds.input_type``, or those of a split; with ``task: link`` the edges of a
-            split.
+        predict_split: Nodes to predict: ``all`` of ``seeds.input_type``, or those of a split; with ``task: link`` or ``edge`` the
+            edges of a split. ``None``: all nodes, or the edges of ``test``.
+        predict_edges: With ``task: link`` or ``edge``, edges to predict that need not be in the graph, in place of
+            ``predict_split``: a table (Parquet, CSV) with the columns of the table of edges, or node ids [2, S] or [S, 2].
         neg_sampling: With ``task: link`` the negatives of validation and test, where none are given: as
             ``links.neg_sampling``. ``None``: as in training, with each edge's own.
 
@@ -213,7 +222,8 @@ class EvaluationOptions:
     batch_size: int | None = None
     mode: EvaluationMode = "sampled"
     layerwise: LayerwiseOptions = field(default_factory=LayerwiseOptions)
-    predict_split: PredictSplit = "all"
+    predict_split: PredictSplit = None
+    predict_edges: Any = None
     neg_sampling: NegativeSampling | str | dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -222,7 +232,8 @@ class EvaluationOptions:
         if self.batch_size is not None:
             at_least("evaluation.batch_size", self.batch_size, 1)
         one_of("evaluation.mode", self.mode, ("sampled", "layerwise"))
-        one_of("evaluation.predict_split", self.predict_split, ("all", *SPLITS))
+        if self.predict_split is not None:
+            one_of("evaluation.predict_split", self.predict_split, ("all", *SPLITS))
         object.__setattr__(self, "layerwise", as_options(LayerwiseOptions, "evaluation.layerwise", self.layerwise))
 
 

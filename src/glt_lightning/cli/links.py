@@ -21,6 +21,7 @@ _LINKS = {
     "num_nodes": "num_nodes",
     "target_type": "target_type",
     "link_type": "edge_type",
+    "target_facts": "target_facts",
 }
 
 

@@ -29,7 +29,7 @@ from glt_lightning.lightning import (
     WholeCheckpointIO,
     meet_hosts,
 )
-from glt_lightning.models import GraphSAGE, LinkPredictor, NodePredictor
+from glt_lightning.models import EdgePredictor, GraphSAGE, LinkPredictor, NodePredictor
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,10 @@ def list_tools(parser: LightningArgumentParser) -> None:
 # ``--data.help`` and ``--model.help`` without a class: which classes there are, and how to see the options of one.
 
 
-_READY: dict[str, list[type]] = {"data": [GLTDataModule], "model": [GraphSAGE, LinkPredictor, NodePredictor]}
+_READY: dict[str, list[type]] = {
+    "data": [GLTDataModule],
+    "model": [EdgePredictor, GraphSAGE, LinkPredictor, NodePredictor],
+}
 
 
 # jsonargparse knows a class by its name alone once it is imported

@@ -105,6 +105,7 @@ if TYPE_CHECKING:
         TABLE_ENCODING as TABLE_ENCODING,
         VERSION as VERSION,
         ArrayEntry as ArrayEntry,
+        EdgeLabelEntry as EdgeLabelEntry,
         EdgeSplitEntry as EdgeSplitEntry,
         EncodingEntry as EncodingEntry,
         Manifest as Manifest,
@@ -242,6 +243,7 @@ _MODULES = {
     ),
     "manifest": (
         "ArrayEntry",
+        "EdgeLabelEntry",
         "EdgeSplitEntry",
         "EncodingEntry",
         "MANIFEST",

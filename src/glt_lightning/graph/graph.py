@@ -193,6 +193,7 @@ class EdgeSplit:
         time: int64 [S], or None.
         negatives: int64 [S, K], destinations that make no edge with the source of each edge; -1: draw one. None: not given.
         negative_edges: int64 [2, M], pairs without an edge. None: not given.
+        attr, codes: float32 [S, D] and int64 [S, C], ``edge_attr`` and ``edge_codes`` of edges with labels. None: not given.
 
     Example:
         >>> split = EdgeSplit(edge=np.array([[0, 1], [1, 2]]))
@@ -205,6 +206,8 @@ class EdgeSplit:
     time: np.ndarray | None = None
     negatives: np.ndarray | None = None
     negative_edges: np.ndarray | None = None
+    attr: np.ndarray | None = None
+    codes: np.ndarray | None = None
 
     def __len__(self) -> int:
         return int(self.edge.shape[1])

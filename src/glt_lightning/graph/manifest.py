@@ -62,7 +62,8 @@ A reverse edge has the attributes of the edge from which it was made.
 
 **Edges to predict.** ``edge_splits/<r>/<split>`` has the edges to predict of an edge type, for ``<split>`` train, val
 or test: ``edge`` int64 [2, S], sources and destinations; and if they are given, ``label`` [S, ...] of numbers, ``time``
-int64 [S], ``negatives`` int64 [S, K] (destinations; -1: to be drawn) and ``negative_edges`` int64 [2, M]. All are the
+int64 [S], ``attr`` float32 [S, D] and ``codes`` int64 [S, C] (attributes of edges with labels), ``negatives`` int64 [S,
+K] (destinations; -1: to be drawn) and ``negative_edges`` int64 [2, M]. All are the
 user's ids, so that they do not depend on the parts. Edges whose pair of nodes has no training edge are not stored as
 edges of the graph, nor are their reverses; ids of the others are still columns of the user's ``edge_index``.
 
@@ -112,6 +113,7 @@ and sent in their stored form, and decoded when they are gathered into a batch.
 * ``num_categories``: optional: node type → the number of codes of each column of its attribute ``x_codes``, integers
   [rows, C]
 * ``num_edge_categories``: optional: the same of ``edge_codes``, by index of the edge type, as text
+* ``edge_labels``: optional: index of an edge type with labels, as text → ``{"num_classes", "class_names"}``, or ``null``s
 * ``made_by``: data set (``source``, ``fingerprint``), ``undirected``, ``normalize``, ``splits`` (hash of the splits
   that the user gave), ``algorithm`` (for a file of part numbers, its hash), ``num_parts``, ``seed``, ``hotness``,
   ``num_neighbors``, ``batch_size``, ``wide_ids``, ``storage`` (if set), ``package_version``; and all other values that
@@ -245,6 +247,25 @@ class EdgeSplitEntry:
     digest: str
 
 
+@dataclass(frozen=True)
+class EdgeLabelEntry:
+    """The classes of the labels of edges. num_classes: None for a regression.  class_names: None where they have none."""
+
+    num_classes: int | None
+    class_names: tuple[str, ...] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "num_classes": self.num_classes,
+            "class_names": None if self.class_names is None else list(self.class_names),
+        }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> EdgeLabelEntry:
+        names = raw["class_names"]
+        return cls(raw["num_classes"], None if names is None else tuple(names))
+
+
 def node_path(part: int, node_type: int, name: str) -> str:
     """Relative path of a node array; ``node_type`` is the index in the schema."""
     return f"part{part}/nodes/{node_type}/{name}.npy"
@@ -336,6 +357,7 @@ class Manifest:
         encodings: `attr_key` of each attribute that is stored in another dtype than batches have -> its encoding.
         num_categories: Node type -> number of codes of each column of its ``x_codes``.
         num_edge_categories: Index of an edge type -> number of codes of each column of its ``edge_codes``.
+        edge_labels: Index of an edge type whose edges to predict have labels -> their classes.
         class_names: Names of the classes, ``None`` where the data has none.
         edge_splits: `edge_split_key` -> the edges to predict.
         row_order: The order of rows by time; None: rows are ordered by the user id of the source.
@@ -369,6 +391,7 @@ class Manifest:
     encodings: Mapping[str, EncodingEntry] = field(default_factory=dict)
     num_categories: Mapping[NodeType, tuple[int, ...]] = field(default_factory=dict)
     num_edge_categories: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    edge_labels: Mapping[int, EdgeLabelEntry] = field(default_factory=dict)
     class_names: tuple[str, ...] | None = None
     edge_splits: Mapping[str, EdgeSplitEntry] = field(default_factory=dict)
     row_order: RowOrder | None = None
@@ -524,6 +547,11 @@ class Manifest:
                 if self.num_edge_categories
                 else {}
             ),
+            **(
+                {"edge_labels": {str(r): each.to_json() for r, each in sorted(self.edge_labels.items())}}
+                if self.edge_labels
+                else {}
+            ),
             **({} if self.class_names is None else {"class_names": list(self.class_names)}),
             **(
                 {"edge_splits": {k: asdict(e) for k, e in sorted(self.edge_splits.items())}} if self.edge_splits else {}
@@ -590,6 +618,7 @@ class Manifest:
             encodings={k: EncodingEntry(e["stored"], e["given"]) for k, e in raw.get("encodings", {}).items()},
             num_categories={t: tuple(counts) for t, counts in raw.get("num_categories", {}).items()},
             num_edge_categories={int(r): tuple(c) for r, c in raw.get("num_edge_categories", {}).items()},
+            edge_labels={int(r): EdgeLabelEntry.from_json(each) for r, each in raw.get("edge_labels", {}).items()},
             class_names=None if raw.get("class_names") is None else tuple(raw["class_names"]),
             edge_splits={k: EdgeSplitEntry(e["count"], e["digest"]) for k, e in raw.get("edge_splits", {}).items()},
             row_order=RowOrder.from_json(raw.get("row_order")),

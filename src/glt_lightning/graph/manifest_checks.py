@@ -30,6 +30,8 @@ _EDGE_SPLIT: dict[str, Callable[[list[int], int], bool]] = {
     "time": lambda shape, count: shape == [count],
     "negatives": lambda shape, count: len(shape) == 2 and shape[0] == count,
     "negative_edges": lambda shape, count: len(shape) == 2 and shape[0] == 2,
+    "attr": lambda shape, count: len(shape) == 2 and shape[0] == count,
+    "codes": lambda shape, count: len(shape) == 2 and shape[0] == count,
 }
 _ID_DTYPES = {"int32": "<i4", "int64": "<i8"}
 
@@ -52,6 +54,7 @@ def checked(raw: Mapping[str, Any]) -> None:
     _check_edges(raw, folders)
     _check_splits(raw, folders.get("splits", {}))
     _check_edge_splits(raw, folders)
+    _check_edge_labels(raw)
     _check_row_order(raw, folders)
     _check_gids(raw, folders)
     _check_hot(raw, folders)
@@ -223,10 +226,22 @@ def _check_edge_splits(raw: Mapping[str, Any], folders: _Folders) -> None:
         arrays, count = folders[f"edge_splits/{key}"], entry["count"]
         require("edge" in arrays and set(arrays) <= set(_EDGE_SPLIT), f"arrays: edge_splits/{key} has {sorted(arrays)}")
         for name, array in arrays.items():
-            good = _EDGE_SPLIT[name](array["shape"], count) and (name == "label" or array["dtype"] == "<i8")
+            kind = array["dtype"] if name == "label" else "<f4" if name == "attr" else "<i8"
+            good = _EDGE_SPLIT[name](array["shape"], count) and array["dtype"] == kind
             require(
                 good, f"arrays: edge_splits/{key}/{name}.npy is {array['dtype']} {array['shape']} for {count} edges"
             )
+
+
+def _check_edge_labels(raw: Mapping[str, Any]) -> None:
+    given = raw.get("edge_labels", {})
+    require(isinstance(given, dict), f"edge_labels: expected an object, found {_short(given)}")
+    for key, entry in given.items():
+        good = f"{key}/train" in raw.get("edge_splits", {}) and isinstance(entry, dict)
+        good = good and set(entry) == {"num_classes", "class_names"}
+        good = good and (entry["num_classes"] is None or _count(entry["num_classes"]))
+        good = good and (entry["class_names"] is None or _list_of(_text)(entry["class_names"]))
+        require(good, f"edge_labels: the entry of {key!r} is damaged: {_short(entry)}")
 
 
 def _check_gids(raw: Mapping[str, Any], arrays: _Folders) -> None:

@@ -412,5 +412,5 @@ def _offered(module: Any, edge_names: Sequence[str], typed: bool) -> Any:
     raise OptionError(
         f"layer-wise inference: {type(module).__name__} offers no layers. Expected num_layers and layer(k, h, batch) of its own, "
         "a model of PyG's BasicGNN family (such as torch_geometric.nn.GraphSAGE) as .gnn or .model, or one of the ready modules "
-        "GraphSAGE, NodePredictor and LinkPredictor."
+        "GraphSAGE, NodePredictor, EdgePredictor and LinkPredictor."
     )

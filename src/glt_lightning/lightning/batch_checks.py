@@ -25,6 +25,8 @@ def check_batches(data: Any) -> None:
         return
     check_tree("links.", data.links.tree, data.batches.disjoint, data.links.neg_sampling, data.sampling.time_attr)
     of_nodes = {"seeds.splits": data.seeds.splits, "seeds.weights": data.seeds.weights, "batches.ptr": data.batches.ptr}
+    if data.links.labelled and data.seeds.weights == "balanced":
+        del of_nodes["seeds.weights"]
     for name, value in of_nodes.items():
         if value:
             raise OptionError(

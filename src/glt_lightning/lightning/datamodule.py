@@ -40,7 +40,7 @@ from glt_lightning.lightning.seed_data_module import SeedDataModule
 from glt_lightning.lightning.strategies.dry_run import give_shapes_early
 from glt_lightning.lightning.strategies.notebook import check_ranks
 from glt_lightning.lightning.strategies.session_host import SessionHost, Standalone
-from glt_lightning.loader import BatchTransform, DistNeighborLoader, LoaderSpec, Session
+from glt_lightning.loader import BatchTransform, DistNeighborLoader, LinkSpec, LoaderSpec, Session
 from glt_lightning.tensors import DistGraph
 
 _NUM_NEIGHBORS: Fanouts = [15, 10, 5]
@@ -80,9 +80,10 @@ class GLTDataModule(SeedDataModule):
         partition: How the graph is cut into parts.
         sampling: How batches are made.
         cache: Budgets of the caches: remote rows, rows of the partition's files in memory, rows on the GPU that trains.
-        task: ``node``: seeds are nodes. ``link``: seeds are edges, to be told from pairs of nodes without an edge.
+        task: ``node``: seeds are nodes. ``link``: seeds are edges, to be told from pairs of nodes without an edge. ``edge``:
+            seeds are edges, whose labels are predicted.
         seeds: Own splits, their node types, times and weights.
-        links: With ``task: link``, the edges to predict and their negatives.
+        links: With ``task: link`` or ``edge``, the edges to predict.
         batches: Which edges batches have, and in what form.
         evaluation: How validation, test and prediction differ from training.
         cluster: Where the processes of the job run, for strategies of ours; the command line hands over its group
@@ -204,7 +205,7 @@ class GLTDataModule(SeedDataModule):
         own = getattr(self.trainer and self.trainer.lightning_module, "loaders_of", None)
         if own is not None:  # a module that is computed layer by layer
             return own(self)
-        return self._make_loader("predict", None if (split := self.evaluation.predict_split) == "all" else split)
+        return self._make_loader("predict", None if (split := self._predict_split) == "all" else split)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         session = self._host().session
@@ -258,8 +259,13 @@ class GLTDataModule(SeedDataModule):
                 f"{name}_dataloader() was called again, and its new loader replaces this one. Iterate the new one."
             )
         session, spec = self._session(), self._loader_spec(name, split, shuffle=shuffle)
-        if name == "train" and self.seeds.weights is not None and isinstance(spec, LoaderSpec):
-            spec = replace(spec, seed_weights=self._seed_weights(session, spec))
+        if name == "train" and self.seeds.weights is not None:
+            weights = (
+                weights_of(BALANCED, self.train_labels())
+                if isinstance(spec, LinkSpec)
+                else self._seed_weights(session, spec)
+            )
+            spec = replace(spec, seed_weights=weights)
         loader = session.make_loader(spec)
         if not len(loader.plan.seeds):
             raise DataError(
@@ -284,6 +290,11 @@ class GLTDataModule(SeedDataModule):
     def train_labels(self) -> np.ndarray:
         """Labels [S] or [S, D] of the training seeds, in the user's order; the same on every rank, whoever has the graph.
         A collective call before the first loader is made."""
+        if self.links is not None and self.links.labelled:
+            graph = self._opened()
+            labels = graph.edge_split(graph.schema.edge_index(self.links.edge_type(graph.schema)), "train").label
+            assert labels is not None
+            return labels
         if self._train_labels is None:
             self._train_labels = self._session().read_seeds(self._node_spec("train", "train"), "y")
         return self._train_labels

@@ -15,7 +15,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import nn
 
 from glt_lightning.base import MAX_FANOUT, DataError, EdgeType, Fanouts, GraphSchema, NodeType, OptionError
-from glt_lightning.graph import Manifest, attr_key, checked_ids, node_path, open_regular
+from glt_lightning.graph import EdgeSplit, Manifest, attr_key, checked_ids, edge_split_path, node_path, open_regular
 from glt_lightning.partition import (
     GraphSource,
     categories_of,
@@ -24,6 +24,7 @@ from glt_lightning.partition import (
     has_ids,
     is_matrix,
     parse_tables,
+    read_new_edges,
     stored_edge_types,
     tables_folder,
     user_ids,
@@ -106,11 +107,12 @@ def edges_of_manifest(manifest: Manifest) -> dict[EdgeType, EdgeFacts]:
 def edges_of_source(source: GraphSource, stored: Mapping[EdgeType, EdgeType]) -> dict[EdgeType, EdgeFacts]:
     """The same of a data set that is not partitioned yet. stored: the user's edge type of each stored one."""
     # the rows of a graph whose edges are held out are counted by reading its edges; their widths are those of all edges
+    labels: Mapping[EdgeType, str | None] = getattr(source, "label_attrs", {})
     source = getattr(source, "inner", source) if hasattr(source, "edge_splits_hash") else source
     codes = edge_categories_of(source)
     found: dict[EdgeType, EdgeFacts] = {}
     for edge_type, given in stored.items():
-        rows = source.edge_attrs(given)
+        rows = {name: rows for name, rows in source.edge_attrs(given).items() if name != labels.get(given)}
         widths = {name: math.prod(rows[name].shape[1:]) for name in ("edge_attr", "edge_weight") if name in rows}
         facts = _edge_facts(widths.get("edge_attr"), widths.get("edge_weight") == 1, codes.get(given, ()))
         found |= {} if facts is None else {edge_type: facts}
@@ -172,6 +174,24 @@ def _kind(dtype: Any) -> str:
 def _facts(kind: str, shape: tuple[int, ...], num_classes: int | None, names: list[str] | None) -> LabelFacts:
     width = shape[0] if shape else None
     return {"kind": kind, "width": width, "num_classes": num_classes, "class_names": names}
+
+
+def edge_labels_of_manifest(manifest: Manifest, edge_type: EdgeType) -> LabelFacts | None:
+    """What the labels of edges to predict are; None where edges of the type have none."""
+    r = manifest.schema.edge_index(edge_type)
+    entry = manifest.arrays.get(edge_split_path(r, "train", "label"))
+    if r not in manifest.edge_labels or entry is None:
+        return None
+    labels = manifest.edge_labels[r]
+    names = None if labels.class_names is None else list(labels.class_names)
+    return _facts(_kind(entry.dtype), entry.shape[1:], labels.num_classes, names)
+
+
+def edge_labels_of_source(source: Any, edge_type: EdgeType) -> LabelFacts:
+    """The same of a graph whose edges are held out. Raises `DataError` where edges of the type have no labels."""
+    labels = source.labels[edge_type]
+    names = None if labels.class_names is None else [str(name) for name in labels.class_names]
+    return _facts(_kind(labels.values.dtype), tuple(labels.values.shape[1:]), labels.num_classes, names)
 
 
 # Fan-outs beside the layers of a model: a hop too few loses accuracy without a word, one too many costs time.
@@ -242,9 +262,29 @@ def own_ids(manifest: Manifest, root: str | Path, n_id: np.ndarray, node_type: s
     return user_ids(folder, n_id, node_type)
 
 
+def is_tables(dataset: Any) -> bool:
+    """Whether a data set, as the user writes it, is tables."""
+    return isinstance(dataset, (Mapping, argparse.Namespace)) and not is_matrix(dataset)
+
+
+def new_edges(manifest: Manifest, root: str | Path, dataset: Any, path: str, edge_type: EdgeType) -> EdgeSplit:
+    """Reads edges to predict from a table. Raises `DataError` where the converted tables are not below ``root``."""
+    made = manifest.made_by
+    folder = tables_folder(root, str(made.get("source")), str(made.get("fingerprint")))
+    if not folder.is_dir():
+        raise DataError(
+            f"evaluation.predict_edges: {folder} is not there, the converted tables with the ids of the nodes. Set data.root to "
+            "where the graph was partitioned."
+        )
+    tables = parse_tables(dataset).edges
+    if edge_type not in tables:
+        raise DataError(f"evaluation.predict_edges: the data set has no table of edges {'__'.join(edge_type)}.")
+    return read_new_edges("evaluation.predict_edges", path, tables[edge_type], edge_type, folder)
+
+
 def have_ids(dataset: Any, node_type: str) -> bool:
     """Whether a data set, as the user writes it, is tables that name the nodes of a type by a column."""
-    if is_matrix(dataset) or not isinstance(dataset, (Mapping, argparse.Namespace)):
+    if not is_tables(dataset):
         return False
     table = parse_tables(dataset).nodes.get(node_type)
     return table is not None and table.id is not None

@@ -25,7 +25,13 @@ from glt_lightning.base import (
     edge_type_str,
 )
 from glt_lightning.graph import IN_TRAINING, MANIFEST, LocalPartition, Manifest
-from glt_lightning.lightning.facts import GraphFacts, LabelFacts, class_names_of
+from glt_lightning.lightning.facts import (
+    GraphFacts,
+    LabelFacts,
+    class_names_of,
+    edge_labels_of_manifest,
+    edge_labels_of_source,
+)
 from glt_lightning.lightning.link_seeds import LinkSeeds
 from glt_lightning.lightning.strategies.base import GLTStrategy
 from glt_lightning.lightning.strategies.hosts import ask_manifest
@@ -116,13 +122,6 @@ class GraphDataModule(LightningDataModule):
         return self._per_type(found) if found else None
 
     @property
-    def edge_facts(self) -> dict[str, Any] | None:
-        """What edges have that encoders can read: ``width`` of ``edge_attr``, ``weight`` (whether there is ``edge_weight``), and
-        ``num_categories`` of ``edge_codes``; by the edge type's name in a heterogeneous graph. None where they have nothing."""
-        found = {edge_type_str(e): dict(facts) for e, facts in self._facts.edges.items()}
-        return self._per_type(found) if found else None
-
-    @property
     def num_nodes(self) -> int | dict[str, int]:
         """Number of nodes; per node type in a heterogeneous graph."""
         return self._per_type(self._facts.num_nodes)
@@ -134,11 +133,31 @@ class GraphDataModule(LightningDataModule):
 
     @property
     def label_facts(self) -> LabelFacts | None:
-        """What the labels are: kind, width, number and names of classes; None if there are none."""
+        """What the labels are: kind, width, number and names of classes; None if there are none. With ``task: edge`` those of the
+        edges to predict."""
+        if self.links is not None and self.links.labelled:
+            return self._edge_labels
         labels = self._facts.labels
         if labels is None or labels["class_names"] is not None or self.dataset is None or self._servers:
             return labels
         return {**labels, "class_names": class_names_of(self.source)}  # a partition of an earlier release has no names
+
+    @cached_property
+    def _edge_labels(self) -> LabelFacts | None:
+        assert self.links is not None
+        manifest = self._known_manifest
+        if manifest is not None:
+            return edge_labels_of_manifest(manifest, self.links.edge_type(manifest.schema))
+        return edge_labels_of_source(self.source, self.links.edge_type(self.source.schema))
+
+    @property
+    def target_facts(self) -> dict[str, Any] | None:
+        """With ``task: edge`` and ``links.with_target_attrs``, what edges to predict have that a decoder reads, as in
+        ``edge_facts``; None where it reads nothing."""
+        if self.links is None or not self.links.labelled or not self.links.with_target_attrs:
+            return None
+        found = self._facts.edges.get(self.links.edge_type(self._facts.schema))
+        return None if found is None else {**found, "weight": False}
 
     @property
     def class_names(self) -> list[str] | None:
@@ -159,7 +178,7 @@ class GraphDataModule(LightningDataModule):
 
     @property
     def link_type(self) -> str | list[str] | None:
-        """The edge type that ``task: link`` predicts, as ``src__rel__dst``, or several; None for seeds that are nodes."""
+        """The edge type that ``task: link`` or ``edge`` predicts, as ``src__rel__dst``, or several; None if seeds are nodes."""
         if self.links is None:
             return None
         names = [edge_type_str(each) for each in self.links.edge_types(self._facts.schema)]
@@ -189,14 +208,19 @@ class GraphDataModule(LightningDataModule):
             return strategy.servers
         return [] if self.cluster is None or strategy is not None else self.cluster.servers
 
+    @property
+    def _known_manifest(self) -> Manifest | None:
+        """The manifest of the partition; None where it is still to be made."""
+        if self._graph is not None:
+            return self._graph.manifest
+        if self._servers:
+            return ask_manifest(self._cluster)
+        return Manifest.load(self.partition_dir) if self._is_partitioned() else None
+
     @cached_property
     def _facts(self) -> GraphFacts:
-        if self._graph is not None:
-            return GraphFacts.of_manifest(self._graph.manifest)
-        if self._servers:
-            return GraphFacts.of_manifest(ask_manifest(self._cluster))
-        if self._is_partitioned():
-            return GraphFacts.of_manifest(Manifest.load(self.partition_dir))
+        if (manifest := self._known_manifest) is not None:
+            return GraphFacts.of_manifest(manifest)
         if self.dataset is None:
             raise PartitionError(
                 f"{self.partition_dir}: no finished partition is there, and no dataset is given to make it."

@@ -46,9 +46,12 @@ class LinkSeeds(LinkOptions):
     input_type: str | Sequence[str] | None = None
     eval_neg_sampling: Any = None
     reverse_edge_types: Mapping[str, str] | None = None
+    labelled: bool = False  # ``task: edge``: the labels of edges are predicted
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.labelled:
+            self._check_labelled()
         if self._types:
             _ = self.by_type  # which checks each
             return
@@ -61,6 +64,17 @@ class LinkSeeds(LinkOptions):
         for split, each in (given or {}).items():
             if isinstance(each, Mapping):
                 self._check_split(split, {key for key, value in each.items() if value is not None})
+
+    def _check_labelled(self) -> None:
+        given = {"links.neg_sampling": self.neg_sampling, "evaluation.neg_sampling": self.eval_neg_sampling}
+        for name in (name for name, value in given.items() if value is not None):
+            raise OptionError(
+                f"{name}: task: edge predicts labels, and draws no negatives. Remove it, or set task: link."
+            )
+        if self._types:
+            raise OptionError(
+                f"seeds.input_type: task: edge predicts the labels of one edge type, got {', '.join(map(str, self._types))}."
+            )
 
     @property
     def _types(self) -> list[str]:
@@ -114,16 +128,21 @@ class LinkSeeds(LinkOptions):
         cls, task: str, links: LinkOptions, seeds: SeedOptions, evaluation: EvaluationOptions, batches: BatchOptions
     ) -> LinkSeeds | None:
         """None for ``task: node``, which takes none of ``links``."""
-        one_of("task", task, ("node", "link"))
-        if task == "link":
+        one_of("task", task, ("node", "link", "edge"))
+        if task == "link" and links.label is not None:
+            raise OptionError("links.label: has no effect with task: link. Remove it, or set task: edge.")
+        if task != "node":
             return cls(
                 **vars(links),
                 input_type=seeds.input_type,
                 eval_neg_sampling=evaluation.neg_sampling,
                 reverse_edge_types=batches.reverse_edge_types,
+                labelled=task == "edge",
             )
         given = [f"links.{name}" for name in links.given]
-        given += ["evaluation.neg_sampling"] if evaluation.neg_sampling is not None else []
+        given += [
+            f"evaluation.{name}" for name in ("neg_sampling", "predict_edges") if getattr(evaluation, name) is not None
+        ]
         if batches.subgraph_type == "directional" and batches.reverse_edge_types is not None:
             given.append("batches.reverse_edge_types")
         if given:
@@ -133,7 +152,8 @@ class LinkSeeds(LinkOptions):
     def hold_out(self, source: GraphSource, allow: Collection[str]) -> GraphSource:
         """The graph without the edges to predict. Raises `DataError` for splits that do not fit. allow: ``partition.allow``."""
         splits = {edge_type_str(each.edge_type(source.schema)): each.edge_splits for each in self.by_type}
-        return hold_out_edges(source, splits, self.reverse_edge_types, allow, self.val_edges_at_test)
+        labels = dict.fromkeys(splits, self.label) if self.labelled else None
+        return hold_out_edges(source, splits, self.reverse_edge_types, allow, self.val_edges_at_test, labels)
 
     def edge_types(self, schema: GraphSchema) -> list[EdgeType]:
         """The edge types to predict."""
@@ -158,6 +178,8 @@ class LinkSeeds(LinkOptions):
             return None if None in named else {name for some in named for name in some or ()}
         if self.edge_splits is None:
             return None
+        if self.labelled and set(self.edge_splits) <= set(SPLITS):
+            return {*self.edge_splits}
         if not set(self.edge_splits) <= set(SPLITS):  # a random split
             return {"train", *(name for name in ("val", "test") if self.edge_splits.get(f"num_{name}"))}
         return {"train", *self.edge_splits}
@@ -175,7 +197,13 @@ class LinkSeeds(LinkOptions):
         """Raises `DataError` unless the split is one of those there are."""
         if name == "all":
             raise OptionError(
-                "evaluation.predict_split: all: there are too many pairs of nodes. Choose train, val or test."
+                "evaluation.predict_split: all: there are too many pairs of nodes. Choose train, val or test; for edges of your "
+                "own set evaluation.predict_edges."
+            )
+        if name not in known and self.labelled:
+            raise DataError(
+                f"split {name!r}: no edge with a label is in it; there are splits {', '.join(sorted(known)) or 'of no name'}. "
+                "Draw splits: data.links.edge_splits: {num_val: 0.1, num_test: 0.2}, or name a column of the table: split."
             )
         if name not in known:
             raise DataError(
@@ -185,6 +213,8 @@ class LinkSeeds(LinkOptions):
 
     def check_times(self, time_attr: str | None) -> None:
         """Raises `OptionError` for times of splits where, and splits without times where not, ``sampling.time_attr`` is None."""
+        if self.labelled:  # whose times are those of the edges
+            return
         for each in self.by_type if self._types else ():
             each.check_times(time_attr)
         given = {split: each for split, each in (self.edge_splits or {}).items() if split in SPLITS}
@@ -209,28 +239,37 @@ class LinkSeeds(LinkOptions):
         for options in () if self._types else (self.neg_sampling, self.eval_neg_sampling):
             require_own_negatives("task: link", options, time_attr)
 
-    def spec(self, graph: AnyGraph, split: str, name: str, timed: bool = False, **loader: Any) -> LinkSpec:
-        """The loader of a split. timed: neighbours are drawn by its times.  loader: further fields of `LinkSpec`."""
+    def spec(
+        self, graph: AnyGraph, split: str, name: str, timed: bool = False, new: EdgeSplit | None = None, **loader: Any
+    ) -> LinkSpec:
+        """The loader of a split. timed: neighbours are drawn by its times.  new: edges to predict in place of a split's.
+        loader: further fields of `LinkSpec`."""
         if self._types:
             having = [each for each in self.by_type if split in each.stored_splits(graph.manifest)]
             return LinkSpec.over([each.spec(graph, split, name, timed, **loader) for each in having])
         edge_type = self.edge_type(graph.schema)
         index = graph.schema.edge_index(edge_type)
-        found = graph.edge_split(index, split)
-        if not timed and found.time is not None:
+        found = graph.edge_split(index, split) if new is None else new
+        if timed and found.time is None:
+            raise DataError(
+                f"sampling.time_attr: the edges of split {split!r} have no times. Give their time: links.edge_splits: {{time: "
+                "ATTRIBUTE}, or the column time of their table."
+            )
+        if not self.labelled and not timed and found.time is not None:
             rank_zero_warn(
                 f"links.edge_splits: {split} has times, which nothing reads: sampling.time_attr is not set, so neighbours of "
                 "any time are sampled."
             )
         excluded = self.exclude_target_edges[split]
-        if split != "train" and excluded == "none":
+        if split != "train" and excluded == "none" and not self.labelled:
             _warn_of_leak(split, found.edge, graph.edge_split(index, "train").edge, graph.manifest, edge_type)
         return LinkSpec(
             name=name,
             edge_type=edge_type_str(edge_type),
             exclude_target_edges=excluded,
             edge_label_time=found.time if timed else None,
-            with_target_attrs=self.with_target_attrs,
+            with_target_attrs=self.with_target_attrs and not self.labelled,
+            extras=self._target_attrs(split, found),
             weight_attr=self.weight_attr(graph.manifest, split),
             tree=self.tree,
             **self._edges(split, name, found, timed),
@@ -263,10 +302,19 @@ class LinkSeeds(LinkOptions):
         )
         return None if at_test else found
 
+    def _target_attrs(self, split: str, found: EdgeSplit) -> dict[str, np.ndarray]:
+        """The attributes of edges whose labels are predicted, by their names in batches."""
+        if not self.labelled or not self.with_target_attrs:
+            return {}
+        own = {"edge_label_attr": found.attr, "edge_label_codes": found.codes}
+        return {name: rows for name, rows in own.items() if rows is not None}
+
     def _edges(self, split: str, name: str, found: EdgeSplit, timed: bool) -> dict[str, Any]:
         """Edges, labels and negatives of a loader."""
         if name == "predict":
             return {"edge_label_index": found.edge}
+        if self.labelled:
+            return {"edge_label_index": found.edge, "edge_label": found.label}
         if found.negative_edges is not None:
             if timed:
                 raise DataError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,16 @@ from glt_lightning.base import (
     OptionError,
     SamplingOptions,
     WeightAttr,
+    edge_type_str,
 )
+from glt_lightning.graph import EdgeSplit
 from glt_lightning.lightning.embeddings import embeddings_of
 from glt_lightning.lightning.facts import (
     check_fanouts,
     eval_fanouts,
     have_ids,
+    is_tables,
+    new_edges,
     own_ids,
     read_array,
     read_fitting_split,
@@ -31,7 +36,9 @@ from glt_lightning.lightning.facts import (
 )
 from glt_lightning.lightning.graph_data_module import GraphDataModule
 from glt_lightning.loader import BatchTransform, LinkSpec, LoaderSpec, batch_schema
-from glt_lightning.partition import check_overlap
+from glt_lightning.partition import check_overlap, read_edge_split
+
+WEIGHT = "edge_weight"
 
 
 class SeedDataModule(GraphDataModule):
@@ -58,8 +65,19 @@ class SeedDataModule(GraphDataModule):
 
     @property
     def edge_facts(self) -> dict[str, Any] | None:
-        walks = self.sampling.importance_neighbors is not None  # between nodes that no stored edge need connect
-        return None if walks else super().edge_facts
+        """What edges have that encoders can read: ``width`` of ``edge_attr``, ``weight`` (whether there is ``edge_weight``), and
+        ``num_categories`` of ``edge_codes``; by the edge type's name in a heterogeneous graph. None where they have nothing."""
+        if self.sampling.importance_neighbors is not None:  # between nodes that no stored edge need connect
+            return None
+        drawn_by = self.sampling.weight_attr
+        found: dict[str, Any] = {}
+        for edge_type, facts in self._facts.edges.items():
+            name = edge_type_str(edge_type)
+            by_weight = (drawn_by.get(name) if isinstance(drawn_by, Mapping) else drawn_by) == WEIGHT
+            # neighbours that are drawn by weight have counted it
+            each = dict(facts) | ({"weight": False} if by_weight else {})
+            found |= {name: each} if each["width"] or each["weight"] or each["num_categories"] else {}
+        return self._per_type(found) if found else None
 
     def _check_before_partitioning(self, stage: str | None) -> None:
         """Raises the errors of a stage of the Trainer that are known before hours of partitioning, not after."""
@@ -69,9 +87,7 @@ class SeedDataModule(GraphDataModule):
         check_fanouts(
             batch_schema(self._facts.schema, self.sampling), self.num_neighbors, self.evaluation.num_neighbors
         )
-        for name in (
-            self._splits if stage == "fit" else {split_of(stage, self.evaluation.predict_split)} & {*self._splits}
-        ):
+        for name in self._splits if stage == "fit" else {split_of(stage, self._predict_split)} & {*self._splits}:
             self._own_seeds(name)
 
     def _check_times(self) -> None:
@@ -91,7 +107,9 @@ class SeedDataModule(GraphDataModule):
         module = None if self.trainer is None else self.trainer.lightning_module
         if stage == "predict" and hasattr(module, "loaders_of"):
             return  # layer by layer, all nodes are predicted
-        wanted = split_of(stage, self.evaluation.predict_split)
+        if stage == "predict" and self.evaluation.predict_edges is not None:
+            return
+        wanted = split_of(stage, self._predict_split)
         if self.links is not None and stage in ("fit", "validate", "test", "predict"):
             self.links.require_split(wanted, known)
         elif wanted != "all":
@@ -122,11 +140,30 @@ class SeedDataModule(GraphDataModule):
                 input_time=times,
                 **loader,
             )
-        self.links.require_split(split or "all", self._split_names())
-        timed = self.sampling.time_attr is not None
-        spec = self.links.spec(self._opened(), split or "all", timed=timed, **loader)
+        timed, new = self.sampling.time_attr is not None, None
+        if name == "predict" and self.evaluation.predict_edges is not None:
+            new, split = self._new_edges(), "test"
+        else:
+            self.links.require_split(split or "all", self._split_names())
+        spec = self.links.spec(self._opened(), split or "all", timed=timed, new=new, **loader)
         self.links.require_own_weights(self.sampling.weight_attr, spec.weight_attr is not None)
         return spec
+
+    @property
+    def _predict_split(self) -> str:
+        return self.evaluation.predict_split or ("all" if self.links is None else "test")
+
+    def _new_edges(self) -> EdgeSplit:
+        """Reads ``evaluation.predict_edges``."""
+        assert self.links is not None
+        given, manifest = self.evaluation.predict_edges, self._opened().manifest
+        edge_type = self.links.edge_type(manifest.schema)
+        of_table = isinstance(given, (str, Path)) and Path(given).suffix in (".parquet", ".pq", ".csv", ".tsv", ".gz")
+        if of_table and is_tables(self.dataset):
+            return new_edges(manifest, self.root, self.dataset, str(given), edge_type)
+        counts = dict(zip(manifest.schema.node_types, manifest.num_nodes, strict=True))
+        src, _, dst = edge_type
+        return read_edge_split("evaluation.predict_edges", given, ((src, counts[src]), (dst, counts[dst])))
 
     def _times(self, split: str) -> Any:
         """Those of ``seeds.input_time``, by node type where they are given so; None: not given."""
@@ -144,8 +181,8 @@ class SeedDataModule(GraphDataModule):
         """What the user's table calls the nodes that were predicted (of edges, the sources), int64 or text [K]; None where
         ``n_id`` is all there is. of_type: their node type, where seeds are of several."""
         manifest = self._opened().manifest
-        split = manifest.splits.get(self.evaluation.predict_split)
-        stored = split is not None and self.evaluation.predict_split not in self._splits
+        split = manifest.splits.get(self._predict_split)
+        stored = split is not None and self._predict_split not in self._splits
         if self.links is not None:
             node_type = self.links.edge_types(manifest.schema)[0][0] if of_type is None else of_type
         elif stored and split is not None:
@@ -161,6 +198,11 @@ class SeedDataModule(GraphDataModule):
             )
         return ids
 
+    @property
+    def destination_type(self) -> str | None:
+        """Node type of the destinations of the edges to predict; None for seeds that are nodes."""
+        return None if self.links is None else self.links.edge_types(self._opened().manifest.schema)[0][2]
+
     def edges_of(self, split: str, edge_type: EdgeType) -> np.ndarray | None:
         """int64 [2, E]: the edges of a split of one type to predict, in the user's ids; None where there are none of it."""
         graph = self._opened()
@@ -173,7 +215,7 @@ class SeedDataModule(GraphDataModule):
 
     def weight_attr_of(self, name: str) -> WeightAttr:
         """What leaves edges out of the graph that ``val``, ``test`` or ``predict`` reads; None: only ``sampling.weight_attr``."""
-        split = self.evaluation.predict_split if name == "predict" else name
+        split = self._predict_split if name == "predict" else name
         return None if self.links is None else self.links.weight_attr(self._opened().manifest, split)
 
     def _find_seeds(self, split: str | None) -> tuple[Any, str | None]:

@@ -55,6 +55,7 @@ class LinkSpec(Recipe):
         per_rank: As of `Recipe`; strict negatives are then none of this rank's edges, and ``degree`` weights count these.
         disjoint: Both ends of every edge, and of every negative, are roots of trees of their own. ``batch`` tells of each node to
             which edge its tree belongs; those of negative j belong to edge j modulo the number of edges.
+        seed_weights: As of `LoaderSpec`, one for each edge; of edges of one type.
         tree: With ``disjoint``: ``end``, a tree for each end; ``example``: one for both ends of an edge, or of a negative, and
             ``batch`` is the column of ``edge_label_index`` that it belongs to.
 
@@ -79,6 +80,7 @@ class LinkSpec(Recipe):
     exclude_target_edges: str = "none"
     with_target_attrs: bool = False
     tree: Tree = "end"
+    seed_weights: Any = None
 
     def __post_init__(self) -> None:
         where = f"loader {self.name!r}:"
@@ -89,6 +91,8 @@ class LinkSpec(Recipe):
                 f"{where} ptr: is about subgraphs of nodes, and the seeds of this loader are edges. Remove it."
             )
         if isinstance(self.edge_label_index, Mapping):
+            if self.seed_weights is not None:
+                raise OptionError(f"{where} seed_weights: are of edges of one type, and edges of several are given.")
             self._check_types(where)
             return
         if not isinstance(self.with_target_attrs, bool):
@@ -203,7 +207,7 @@ class LinkSpec(Recipe):
             "reverse_edge_types": self.reverse_edge_types if self.subgraph_type == "bidirectional" else None,
             "transform": None,  # which the loader of edges applies
         }
-        return LoaderSpec(**self.common | own, seeds=self.edge_label_index[0])
+        return LoaderSpec(**self.common | own, seeds=self.edge_label_index[0], seed_weights=self.seed_weights)
 
     def task(self, schema: GraphSchema) -> LinkTask:
         """Raises `OptionError` for edge types that the graph does not have."""

@@ -1,4 +1,4 @@
-"""Ready LightningModules: `GraphSAGE`, `NodePredictor` and `LinkPredictor`, with encoders of PyG's convolutions,
+"""Ready LightningModules: `GraphSAGE`, `NodePredictor`, `EdgePredictor` and `LinkPredictor`, with encoders of PyG's convolutions,
 decoders and metrics.
 
 They use only the public names of the other packages, as a user's module does. Runs in the ranks.
@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING
 from glt_lightning.base import lazy_names
 
 if TYPE_CHECKING:
+    from glt_lightning.models.edge_predictor import (
+        EdgePredictor as EdgePredictor,
+    )
     from glt_lightning.models.link_predictor import (
         LinkPredictor as LinkPredictor,
     )
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
 # Public names, and those that other packages use, by the module that defines them
 _MODULES = {
+    "edge_predictor": ("EdgePredictor",),
     "link_predictor": ("LinkPredictor",),
     "link_scores": (
         "HitsAtK",
@@ -43,6 +47,6 @@ _MODULES = {
 }
 _HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 
-__all__ = ["OGBMRR", "GraphSAGE", "HitsAtK", "LinkPredictor", "NodePredictor"]
+__all__ = ["OGBMRR", "EdgePredictor", "GraphSAGE", "HitsAtK", "LinkPredictor", "NodePredictor"]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

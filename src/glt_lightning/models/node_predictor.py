@@ -19,7 +19,15 @@ from glt_lightning.models.fits import one_type, require_same_inputs
 from glt_lightning.models.gnn import Metadata
 from glt_lightning.models.layerwise import ReadyLayers
 from glt_lightning.models.row_embeddings import adam_of, check_node_embedding
-from glt_lightning.models.tasks import make_metrics, make_task, metric_names, monitor_of, only_checks, update_metric
+from glt_lightning.models.tasks import (
+    make_task,
+    make_task_metrics,
+    metric_names,
+    monitor_of,
+    no_loss,
+    only_checks,
+    update_metric,
+)
 
 Batch: TypeAlias = Data | HeteroData
 
@@ -34,7 +42,8 @@ class NodePredictor(LightningModule):
         in_channels: Width of ``x``; per node type in a heterogeneous graph. ``None`` for nodes without features, which
             get a learned embedding.
         label_facts: Description of the labels: ``label_facts`` of the data module.
-        task: ``multiclass``, ``binary``, ``multilabel`` or ``regression``. ``None``: the one that the labels suggest.
+        task: ``multiclass``, ``binary``, ``multilabel``, ``regression``, or ``ordinal`` for classes that have an order. ``None``:
+            the one that the labels suggest.
         encoder: Name of the GNN: EdgeCNN, GAT, GCN, GIN, GraphSAGE, PNA, HGT, RGCN, or a convolution of PyG such as
             ``GATv2Conv``.
         encoder_kwargs: Further arguments of PyG's class, such as ``{heads: 4}`` for GAT or HGT.
@@ -124,8 +133,7 @@ class NodePredictor(LightningModule):
         self.target_type = target_type if metadata is not None else None
         self.lr, self.weight_decay = lr, weight_decay
         self.val_loss = MeanMetric()  # exact over ranks with unequal batches
-        self.val_metrics = make_metrics(self.task.name, self.task.out_channels, names)
-        self.test_metrics = make_metrics(self.task.name, self.task.out_channels, names)
+        self.val_metrics, self.test_metrics = (make_task_metrics(self.task, names) for _ in range(2))
 
     @property
     def class_names(self) -> list[str] | None:
@@ -169,7 +177,7 @@ class NodePredictor(LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         out, y = self._labelled(batch)
-        loss = self.task.loss(out, y)[0] if len(y) else out.sum() * 0  # so that all ranks make the step
+        loss = self.task.loss(out, y)[0] if len(y) else no_loss(self.task, out)
         self.log("train_loss", loss, prog_bar=True, batch_size=len(y))
         return loss
 

@@ -9,6 +9,7 @@ import torch
 import torchmetrics
 from torch import Tensor, nn
 from torch.nn import functional
+from torchmetrics.classification import MulticlassCohenKappa
 
 from glt_lightning.base import DataError, OptionError
 
@@ -205,7 +206,61 @@ class Regression(nn.Module):
         return out.float() * self.deviation + self.mean
 
 
-_TASKS: dict[str, type[Any]] = {kind.name: kind for kind in (Multiclass, Binary, Multilabel, Regression)}
+class Ordinal(nn.Module):
+    """The task with one of C classes that have an order, such as 1 to 5 stars. Labels are integers [S]; a negative one is none.
+
+    The model outputs one number; C - 1 learned bounds, which ascend, divide it into classes (proportional odds: McCullagh,
+    Regression models for ordinal data, 1980), so the probabilities of "more than k" never cross.
+    """
+
+    name: ClassVar[str] = "ordinal"
+    out_channels = 1
+    needs_labels = False
+
+    def __init__(self, facts: Facts, class_weights: Any) -> None:
+        super().__init__()
+        if class_weights is not None:
+            raise OptionError("class_weights: not for ordinal labels; leave it out.")
+        self.num_classes = int(facts["num_classes"])
+        self.first = nn.Parameter(torch.tensor(-1.0))
+        self.gaps = nn.Parameter(torch.zeros(max(0, self.num_classes - 2)))
+
+    def labelled(self, y: Tensor) -> Tensor:
+        return y >= 0
+
+    def learn(self, labels: Tensor) -> None:
+        pass
+
+    def _probabilities(self, out: Tensor) -> Tensor:
+        """Returns [S, C], differences of the probabilities of "more than k"."""
+        bounds = self.first + torch.cat([self.first.new_zeros(1), functional.softplus(self.gaps).cumsum(0)])
+        above = (_full(out) - _full(bounds)).sigmoid()
+        ends = above.new_ones(len(out), 1), above.new_zeros(len(out), 1)
+        return torch.cat([ends[0], above], dim=1) - torch.cat([above, ends[1]], dim=1)
+
+    def loss(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        chosen = self._probabilities(out).gather(1, y.long()[:, None]).clamp(min=1e-7)
+        return -chosen.log().mean(), torch.tensor(float(len(out)), device=out.device)
+
+    def scores(self, out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return self._probabilities(out), y.long()
+
+    def predict(self, out: Tensor) -> dict[str, Tensor]:
+        probability = self._probabilities(out)
+        return {"pred": _median(probability), "probability": probability}
+
+
+def _median(probability: Tensor) -> Tensor:
+    """Returns the class [S] at which the probabilities [S, C] add up to a half: of the least absolute error."""
+    return (probability.cumsum(1) < 0.5).sum(1)
+
+
+def no_loss(task: nn.Module, out: Tensor) -> Tensor:
+    """A loss of 0 that all parameters take part in, for a rank without labels, so that all ranks make the step."""
+    return out.sum() * 0 + sum((p.sum() * 0 for p in task.parameters()), out.new_zeros(()))
+
+
+_TASKS: dict[str, type[Any]] = {kind.name: kind for kind in (Multiclass, Binary, Multilabel, Regression, Ordinal)}
 
 
 # What each task can take: kinds of labels [N], kinds of labels [N, D].
@@ -214,6 +269,7 @@ _TAKES = {
     "binary": (("int", "bool", "float"), ()),
     "multilabel": ((), ("int", "bool", "float")),
     "regression": (("int", "float"), ("int", "float")),
+    "ordinal": (("int",), ()),
 }
 
 
@@ -231,8 +287,8 @@ def make_task(name: str | None, facts: Facts | None, class_weights: Any) -> Any:
     flat, wide = _TAKES[chosen]
     kind, width, classes = facts["kind"], facts["width"], facts["num_classes"]
     fits = kind in (flat if width is None else wide)
-    if chosen == "multiclass":
-        fits = fits and bool(classes)
+    if chosen in ("multiclass", "ordinal"):
+        fits = fits and (classes or 0) > (chosen == "ordinal")
     if chosen == "binary":
         fits = fits and (kind == "float" or (classes or 0) <= 2)
     if not fits:
@@ -332,6 +388,10 @@ _CLASSES: dict[str, tuple[str, str | None]] = {
 }
 
 
+# Of ordinal labels beside those of `_CLASSES`
+_ORDERED = ("mae", "qwk")
+
+
 _NUMBERS: dict[str, tuple[str, dict[str, Any]]] = {
     "mae": ("MeanAbsoluteError", {}),
     "mse": ("MeanSquaredError", {}),
@@ -345,6 +405,7 @@ _DEFAULT = {
     "binary": ("acc", "auc"),
     "multilabel": ("micro_f1", "auc"),
     "regression": ("mae", "rmse", "r2"),
+    "ordinal": ("mae", "acc", "qwk"),
 }
 
 
@@ -353,11 +414,16 @@ _LOWER_IS_BETTER = ("loss", "mae", "mse", "rmse")
 
 def metric_names(task: str, given: Sequence[str] | None) -> list[str]:
     """Names of the metrics: the given ones, else the defaults of the task. Raises `OptionError` for an unknown one."""
-    known = _NUMBERS if task == "regression" else _CLASSES
+    known = [*_NUMBERS] if task == "regression" else [*_CLASSES, *(_ORDERED if task == "ordinal" else ())]
     names = list(_DEFAULT[task]) if given is None else [given] if isinstance(given, str) else list(given)
     if unknown := [name for name in names if name not in known]:
         raise OptionError(f"metrics: expected any of {', '.join(known)} for task {task}; got {unknown[0]!r}.")
     return list(dict.fromkeys(names))
+
+
+def make_task_metrics(task: Any, names: Sequence[str]) -> nn.ModuleDict:
+    """Makes the metrics of a `Task` by name."""
+    return make_metrics(task.name, getattr(task, "num_classes", task.out_channels), names)
 
 
 def make_metrics(task: str, out_channels: int, names: Sequence[str]) -> nn.ModuleDict:
@@ -399,6 +465,8 @@ def only_checks(module: Any) -> bool:
 def _make(task: str, out_channels: int, name: str) -> nn.Module:
     if name == "r2":
         return _R2()
+    if task == "ordinal" and name in _ORDERED:
+        return _LevelError() if name == "mae" else _Kappa(out_channels)
     kind, options = _NUMBERS[name] if task == "regression" else _classes_options(task, out_channels, name)
     return getattr(torchmetrics, kind)(**options)
 
@@ -411,8 +479,26 @@ class _R2(torchmetrics.R2Score):
         return super().compute() if self.total > 1 else torch.full_like(self.total, torch.nan, dtype=torch.float32)
 
 
+class _LevelError(torchmetrics.MeanAbsoluteError):
+    """The mean number of classes between the predicted and the true one."""
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        super().update(_median(preds).float(), target.float())
+
+
+class _Kappa(MulticlassCohenKappa):
+    """Cohen's kappa with quadratic weights, of the predicted classes."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(num_classes, weights="quadratic")
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        super().update(_median(preds), target)
+
+
 def _classes_options(task: str, out_channels: int, name: str) -> tuple[str, dict[str, Any]]:
     kind, average = _CLASSES[name]
+    task = "multiclass" if task == "ordinal" else task
     options: dict[str, Any] = {"task": task}
     if task == "multiclass":
         options |= {"num_classes": out_channels}

@@ -57,6 +57,12 @@ if TYPE_CHECKING:
         check_url as check_url,
         pull_partition as pull_partition,
     )
+    from glt_lightning.partition.edge_splits.labels import (
+        EdgeLabels as EdgeLabels,
+    )
+    from glt_lightning.partition.edge_splits.read import (
+        read_edge_split as read_edge_split,
+    )
     from glt_lightning.partition.edge_splits.source import (
         hold_out_edges as hold_out_edges,
     )
@@ -124,6 +130,9 @@ if TYPE_CHECKING:
         is_text as is_text,
         parse_tables as parse_tables,
     )
+    from glt_lightning.partition.sources.tables.new_edges import (
+        read_new_edges as read_new_edges,
+    )
     from glt_lightning.partition.sources.tables.source import (
         tables_folder as tables_folder,
     )
@@ -175,6 +184,8 @@ _MODULES = {
         "check_url",
         "pull_partition",
     ),
+    "edge_splits.labels": ("EdgeLabels",),
+    "edge_splits.read": ("read_edge_split",),
     "edge_splits.source": ("hold_out_edges",),
     "folder": ("whole_file",),
     "hotness.rank": ("Hotness",),
@@ -230,6 +241,7 @@ _MODULES = {
         "is_text",
         "parse_tables",
     ),
+    "sources.tables.new_edges": ("read_new_edges",),
     "sources.tables.source": ("tables_folder",),
     "sources.tensors": (
         "FLOATS",

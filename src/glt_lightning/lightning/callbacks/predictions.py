@@ -23,7 +23,7 @@ from glt_lightning.lightning.strategies.collectives import gather_text_of
 
 __all__ = ["PredictionWriter", "read_predictions"]
 
-_PRED, _TYPE, _NODE_TYPE = "pred", "edge_type", "node_type"
+_PRED, _TYPE, _NODE_TYPE, _DESTINATION = "pred", "edge_type", "node_type", "destination"
 _MOST_BYTES = 64 << 20  # of a row group: 65,536 embeddings of 256 floats
 _Forms = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
 
@@ -32,8 +32,9 @@ class PredictionWriter(Callback):
     """Writes what ``predict_step`` returns: a folder with one Parquet file per rank, each node in exactly one of them.
 
     ``predict_step`` returns a dictionary of tensors with one row per seed, among them ``n_id``. Beside these columns there are
-    ``id``, what the user's table calls the node, where the graph comes from tables with ids; and, where ``pred`` holds
-    classes that have names, ``class`` (for several labels of a node ``classes``). Rows are written while others are predicted,
+    ``id``, what the user's table calls the node, where the graph comes from tables with ids, and ``destination_id`` of edges; and
+    where ``pred`` holds classes that have names, ``class`` (for several labels of a node ``classes``). Rows are written as they
+    come,
     in row groups of at most 65,536. A new folder appears when it is complete; in one that is there, the new files replace
     earlier predictions when all are complete. A run that fails leaves nothing of its own. Read the folder with
     `read_predictions`, or with whatever reads Parquet.
@@ -242,12 +243,29 @@ class Naming:
         found: dict[str, Column] = {KEY: rows[KEY]}
         if ids is not None:
             found["id"] = ids
+        if ids is not None and self._data is not None and _DESTINATION in rows:
+            found["destination_id"] = self._destination_ids(self._data, rows, ids)
         for name, values in rows.items():
             words = {_TYPE: self._types, _NODE_TYPE: self._node_types}.get(name)
             found[name] = np.array(words, dtype=object)[values] if words else values
             if name == _PRED and self._column is not None:
                 found |= pred
         return found, lost
+
+    def _destination_ids(self, data: GLTDataModule, rows: dict[str, np.ndarray], ids: np.ndarray) -> np.ndarray:
+        """Of the destinations of edges; as text where the types of edges are several."""
+        types = [each.split("__")[2] for each in self._types] or [data.destination_type or ""]
+        numbers = rows[_TYPE] if self._types and _TYPE in rows else np.zeros(len(ids), np.int64)
+        found = np.empty(len(ids), dtype=object) if len({*types}) > 1 else None
+        for number, node_type in enumerate(types):
+            mine = numbers == number
+            own = data.user_ids(rows[_DESTINATION][mine] if found is not None else rows[_DESTINATION], node_type)
+            own = rows[_DESTINATION] if own is None else own  # a table without ids of its own
+            if found is None:
+                return own
+            found[mine] = [str(each) for each in own]
+        assert found is not None
+        return found
 
     def _user_ids(self, data: GLTDataModule, rows: dict[str, np.ndarray]) -> np.ndarray | None:
         """Of nodes, or sources of edges, of several types those of the tables of these types: as text then."""

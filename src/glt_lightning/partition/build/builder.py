@@ -15,6 +15,7 @@ from glt_lightning.graph import (
     TABLE_ENCODING,
     ArrayEntry,
     ArrayWriter,
+    EdgeLabelEntry,
     EdgeSplitEntry,
     EncodingEntry,
     Manifest,
@@ -38,6 +39,7 @@ from glt_lightning.partition.build.rows import write_rows
 from glt_lightning.partition.build.space import bytes_to_number, bytes_to_write, require_space, row_width
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.build.topology import GraphTopology
+from glt_lightning.partition.edge_splits.source import LinkSource
 from glt_lightning.partition.hotness.rank import Hotness, hotness_arrays, rank_nodes
 from glt_lightning.partition.sources.base import GraphSource, categories_of, edge_categories_of
 
@@ -306,6 +308,7 @@ def manifest_head(
         encodings=_encodings(graph),
         num_categories=categories_of(source),
         num_edge_categories=_edge_categories(graph),
+        edge_labels=_edge_labels(graph),
         class_names=_class_names(source),
         row_order=None if graph.storage.time_attr is None else graph.storage.time_attr.row_order(graph.stored_types),
     )
@@ -326,6 +329,16 @@ def _encodings(graph: StoredGraph) -> dict[str, EncodingEntry]:
 def _edge_categories(graph: StoredGraph) -> dict[int, tuple[int, ...]]:
     given = edge_categories_of(graph.source)
     return {r: given[each.source] for r, each in enumerate(graph.stored_types) if each.source in given}
+
+
+def _edge_labels(graph: StoredGraph) -> dict[int, EdgeLabelEntry]:
+    labels = graph.source.labels if isinstance(graph.source, LinkSource) else {}
+    return {
+        graph.schema.edge_index(e): EdgeLabelEntry(
+            each.num_classes, None if each.class_names is None else tuple(each.class_names)
+        )
+        for e, each in labels.items()
+    }
 
 
 def _class_names(source: GraphSource) -> tuple[str, ...] | None:

@@ -37,7 +37,7 @@ def read_edge_split(what: str, given: Any, ends: Ends) -> EdgeSplit:
         raise DataError(f"{what}: expected any of {', '.join(KEYS)}; got {', '.join(sorted(map(str, unknown)))}.")
     if "edge" not in given:
         raise DataError(f"{what}: edge is missing: the path of node ids [2, S] or [S, 2].")
-    arrays = {key: _array(what if key == "edge" else f"{what}.{key}", value) for key, value in given.items()}
+    arrays = {key: read_array(what if key == "edge" else f"{what}.{key}", value) for key, value in given.items()}
     edge = _edges(what, arrays.pop("edge"), ends)
     negatives = arrays.pop("negatives", None)
     per_edge, pairs = (None, None) if negatives is None else _negatives(f"{what}.negatives", negatives, edge, ends)
@@ -73,7 +73,8 @@ def identity(given: Any) -> Any:
     return array_fingerprint([("", np.asarray(given))])
 
 
-def _array(what: str, given: Any) -> np.ndarray:
+def read_array(what: str, given: Any) -> np.ndarray:
+    """Reads a path or an array. what: the beginning of errors, which are `DataError`."""
     if isinstance(given, (str, Path)):
         return _read(what, Path(given).expanduser())
     try:

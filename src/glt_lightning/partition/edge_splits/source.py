@@ -6,15 +6,17 @@ import difflib
 import hashlib
 import json
 import logging
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from glt_lightning.base import DataError, EdgeType, GraphSchema, counted, edge_type_str
 from glt_lightning.graph import IN_TRAINING, EdgeSplit
+from glt_lightning.partition.edge_splits.labels import DRAWN, EdgeLabels, edge_split, labels_of, split_columns
 from glt_lightning.partition.edge_splits.read import SPLITS, Ends, KeptEdges, KeptRows, identity, read_edge_split
 from glt_lightning.partition.links import Pairs, contains, random_link_split
 from glt_lightning.partition.sources.base import DelegatingSource, EdgeList, GraphSource, Rows, file_of
@@ -34,6 +36,7 @@ def hold_out_edges(
     reverse_edge_types: Mapping[str, str] | None = None,
     allow: Collection[str] = (),
     val_edges_at_test: bool = False,
+    labels: Mapping[str, str | None] | None = None,
 ) -> LinkSource:
     """Makes the graph for a task that predicts edges: messages are passed over training edges alone, and the partition stores the
     edges of each split.
@@ -51,6 +54,9 @@ def hold_out_edges(
         allow: As ``partition.allow``: ``overlapping_splits`` permits pairs that are in training and evaluation.
         val_edges_at_test: Store validation edges, too. The edge attribute ``in_training`` (bool) is False for them: name it in
             ``partition.weights``, and draw by it except for the test.
+        labels: Edge type -> the edge attribute that has labels to predict, None for the column ``label`` of its table. The edges
+            of its splits are then those of the graph, by `edge_splits.labels.split_columns`, and those of validation and test are
+            left out by column, not by pair; the attribute is no attribute of the graph any more.
 
     Raises:
         DataError: For an unknown edge type, a missing file, ids out of range, and splits that overlap or are not given.
@@ -67,7 +73,12 @@ def hold_out_edges(
     given = {_edge_type("input_type", name, source): splits for name, splits in edge_splits.items()}
     reverse = _reverses(source, reverse_edge_types or {})
     return LinkSource(
-        source, given, {e: reverse[e] for e in given if e in reverse}, "overlapping_splits" in allow, val_edges_at_test
+        source,
+        given,
+        {e: reverse[e] for e in given if e in reverse},
+        "overlapping_splits" in allow,
+        val_edges_at_test,
+        {_edge_type("input_type", name, source): attr for name, attr in (labels or {}).items()},
     )
 
 
@@ -81,12 +92,13 @@ class LinkSource(DelegatingSource):
         reverse: Mapping[EdgeType, EdgeType],
         overlap: bool,
         val_at_test: bool,
+        labels: Mapping[EdgeType, str | None] = MappingProxyType({}),
     ) -> None:
-        self._val_at_test = val_at_test
+        self._val_at_test, self.label_attrs = val_at_test, dict(labels)
         self.inner, self.name = source, source.name
         self._given, self._reverse, self._overlap = given, reverse, overlap
         for edge_type, splits in given.items():
-            _check_keys(edge_type, splits)
+            _check_keys(edge_type, splits, DRAWN if edge_type in labels else _RANDOM)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "inner":
@@ -101,6 +113,7 @@ class LinkSource(DelegatingSource):
         """A hash that changes with the edges to predict. The graph is not read for it."""
         own: list[Any] = [[e, self._reverse.get(e), identity(splits)] for e, splits in sorted(self._given.items())]
         own += [VAL_AT_TEST] if self._val_at_test else []
+        own += [["labels", e, attr] for e, attr in sorted(self.label_attrs.items())]
         return hashlib.blake2b(json.dumps(own, sort_keys=True).encode(), digest_size=8).hexdigest()
 
     @property
@@ -108,13 +121,19 @@ class LinkSource(DelegatingSource):
         """The edges to predict of each edge type and split."""
         return self._resolved.splits
 
+    @cached_property
+    def labels(self) -> dict[EdgeType, EdgeLabels]:
+        """The labels of all edges of the types whose labels are predicted."""
+        return {e: labels_of(self.inner, e, attr) for e, attr in self.label_attrs.items()}
+
     def edges(self, edge_type: EdgeType) -> EdgeList:
         columns = self._resolved.columns.get(edge_type)
         edges = self.inner.edges(edge_type)
         return edges if columns is None else KeptEdges(edges, columns)
 
     def edge_attrs(self, edge_type: EdgeType) -> Mapping[str, Rows]:
-        columns, attrs = self._resolved.columns.get(edge_type), self.inner.edge_attrs(edge_type)
+        columns, given = self._resolved.columns.get(edge_type), self.inner.edge_attrs(edge_type)
+        attrs = {name: rows for name, rows in given.items() if name != self.label_attrs.get(edge_type)}
         trained = self._resolved.trained.get(edge_type)
         if trained is not None and IN_TRAINING in attrs:
             raise DataError(
@@ -130,6 +149,8 @@ class LinkSource(DelegatingSource):
         at_test: dict[EdgeType, np.ndarray] = {}
         for edge_type in sorted(self._given):
             task = _LinkTask(self.inner, edge_type, self._reverse.get(edge_type))
+            if edge_type in self.label_attrs:
+                task = _LabelTask(self.inner, edge_type, self._reverse.get(edge_type), self.labels[edge_type])
             found = task.read(self._given[edge_type])
             may_overlap = self._overlap or (
                 self._given[edge_type] is None and getattr(self.inner, "edge_splits_may_overlap", False)
@@ -286,17 +307,59 @@ class _LinkTask:
         return kept
 
 
+@dataclass(frozen=True)
+class _LabelTask(_LinkTask):
+    """One edge type whose labels are predicted. Its splits are columns of its edges, so parallel edges may be in several."""
+
+    labels: EdgeLabels
+    columns: dict[str, np.ndarray] = field(default_factory=dict)  # of each split, once they are read
+
+    def read(self, given: Given) -> dict[str, EdgeSplit]:
+        self.columns.update(split_columns(self.source, self.edge_type, given, self.labels))
+        edges = self.edge_index(self.edge_type)
+        by_time = None if given is None else given.get("time")
+        time = by_time or ("edge_time" if "edge_time" in self.source.edge_attrs(self.edge_type) else None)
+        return {
+            name: edge_split(self.source, self.edge_type, edges, self.labels, ids, time)
+            for name, ids in self.columns.items()
+        }
+
+    def check_overlap(self, splits: Mapping[str, EdgeSplit], allowed: bool) -> None:
+        """Raises `DataError` for an edge that is in two splits."""
+        for first, second in (("train", "val"), ("train", "test"), ("val", "test")):
+            both = np.intersect1d(self.columns.get(first, ()), self.columns.get(second, ()))
+            if len(both) and not allowed:
+                raise DataError(
+                    f"edge_splits: {first} and {second} of {self.name} share {counted(len(both), 'edge')}, such as edge "
+                    f"{int(both[0])}. Remove them from one of the two."
+                )
+
+    def kept(self, splits: Mapping[str, EdgeSplit]) -> dict[EdgeType, np.ndarray]:
+        edges, pairs = self.edge_index(self.edge_type), self.pairs
+        keep = np.ones(edges.shape[1], bool)
+        for name in ("val", "test"):
+            if name in splits:
+                keep[self.columns[name]] = False
+        kept = {self.edge_type: keep}
+        if self.reverse is not None:
+            hashes = pairs.hashes(*edges)
+            left_out = np.setdiff1d(hashes[~keep], hashes[keep])
+            chunks = self.source.edges(self.reverse).chunks(_CHUNK)
+            kept[self.reverse] = _joined([~contains(left_out, pairs.hashes(dst, src)) for src, dst in chunks])
+        return kept
+
+
 def _joined(masks: list[np.ndarray]) -> np.ndarray:
     return np.concatenate(masks) if masks else np.zeros(0, bool)
 
 
-def _check_keys(edge_type: EdgeType, splits: Given) -> None:
+def _check_keys(edge_type: EdgeType, splits: Given, drawn: Sequence[str]) -> None:
     if splits is None:
         return
     keys = set(splits)
-    if not keys or not (keys <= set(SPLITS) or keys <= set(_RANDOM)):
+    if not keys or not (keys <= set(SPLITS) or keys <= set(drawn)):
         raise DataError(
-            f"edge_splits: {edge_type_str(edge_type)}: expected any of {', '.join(SPLITS)}, or of {', '.join(_RANDOM)}; got "
+            f"edge_splits: {edge_type_str(edge_type)}: expected any of {', '.join(SPLITS)}, or of {', '.join(drawn)}; got "
             f"{', '.join(sorted(map(str, keys))) or 'nothing'}."
         )
 

@@ -60,6 +60,7 @@ class EdgeTable:
     Attributes:
         path: Files, globs or folders.
         source, destination: Columns of node ids.
+        label, split: Columns of labels to predict and of the words train, val, test.
         weight, time: Columns of ``edge_weight`` and ``edge_time``.
         features: Columns of ``edge_attr``: names, patterns, columns of lists.
         attrs: Attribute -> column.
@@ -69,6 +70,8 @@ class EdgeTable:
     path: tuple[str, ...]
     source: str | None = None
     destination: str | None = None
+    label: str | None = None
+    split: str | None = None
     weight: str | None = None
     time: str | None = None
     features: tuple[str, ...] = ()
@@ -114,7 +117,8 @@ def _columns_of(table: NodeTable | EdgeTable) -> dict[str, Any]:
     """Returns the use of the columns of a table. Keys of later releases are included only if they are given, so that folders of
     earlier releases keep their name."""
     keys = {name: value for name, value in asdict(table).items() if name != "path"}
-    for name in ("encode", "missing", "fit_on"):
+    later = ("label", "split") if isinstance(table, EdgeTable) else ()
+    for name in ("encode", "missing", "fit_on", *later):
         if keys.get(name) in (None, ()):
             keys.pop(name, None)
     return keys
@@ -198,8 +202,16 @@ def _node_table(where: str, given: Any) -> NodeTable:
 def _edge_table(where: str, given: Any) -> EdgeTable:
     table = _mapping(where, {"path": given} if isinstance(given, str) else given)
     _check_keys(where, table, _keys(EdgeTable), ("path",))
-    columns = {key: _column(f"{where}: {key}", table.get(key)) for key in ("source", "destination", "weight", "time")}
+    columns = {
+        key: _column(f"{where}: {key}", table.get(key))
+        for key in ("source", "destination", "label", "split", "weight", "time")
+    }
     made = EdgeTable(path=_paths(where, table["path"]), **columns, **_many(where, table))
+    if made.label is not None and made.label in (*made.features, *made.attrs.values(), made.weight):
+        raise DataError(
+            f"dataset: {where}: label: {made.label!r} is also a feature, an attribute or the weight of the edges: the "
+            "model would read what it is to predict. Remove it there."
+        )
     if not made.is_matrix:
         _check_keys(where, table, _keys(EdgeTable), ("path", "source", "destination"))
     elif len(table) > 1:

@@ -259,12 +259,17 @@ class EdgeConverter:
         self._chunk = chunk_of(ids[edge_type[0]], ids[edge_type[2]])
         self._begin = 0
         self._held: list[list[pa.Array]] = [[], []]
+        self._labels: LabelColumn | None = None
+        self._splits: list[np.ndarray] = []
 
     def run(self, folder: Path, progress: Progress) -> TableEncoding:
         """Writes the arrays of the table, and returns the encoding of its features."""
         table, ends = self._table, [column for column, _, _ in self._ends]
-        read, types, encoding = readers(table, self._edges, list(ends), self._fitted, progress)
+        label, split = self._edges.label, self._edges.split
+        read, types, encoding = readers(table, self._edges, [*ends, label, split], self._fitted, progress)
+        types |= table.types(column for column in (label, split) if column)
         types |= id_types(table, ends)
+        self._labels = None if label is None else LabelColumn(label, types[label])
         with ExitStack() as stack:
             columns = stack.enter_context(ColumnWriters(folder, read))
             writers = [
@@ -277,13 +282,21 @@ class EdgeConverter:
                 columns.write(piece)
                 for pieces, column in zip(self._held, ends, strict=True):
                     pieces.append(ids_of(piece, column))
+                if self._labels is not None:
+                    self._labels.add(piece)
+                if split is not None:
+                    self._splits.append(split_codes(piece, split))
                 held += len(piece)
                 if held >= self._chunk:
                     self._flush(writers)
                     held = 0
                 done(len(piece))
             self._flush(writers)
-        return encoding
+        known = None if self._fitted is None else self._fitted.classes
+        classes = known if self._labels is None else _write_labels(folder, self._labels, table.what, known)
+        if split is not None:
+            _write_splits(folder, np.concatenate(self._splits) if self._splits else np.zeros(0, np.int8))
+        return replace(encoding, classes=classes)
 
     def _flush(self, writers: list[ArrayWriter]) -> None:
         """Looks up the collected ends and writes them."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import DataError, EdgeType, NodeType, Progress, edge_type_str
+from glt_lightning.partition.edge_splits.labels import EdgeLabels
 from glt_lightning.partition.folder import exclusive, whole_folder
 from glt_lightning.partition.sources.base import (
     EdgeList,
@@ -198,6 +199,26 @@ class TableSource:
 
     def edges(self, edge_type: EdgeType) -> EdgeList:
         return _Ends(edge_folder(self.folder, edge_type))
+
+    @property
+    def edge_labels(self) -> dict[EdgeType, EdgeLabels]:
+        """The labels of edge types whose tables have a column of them."""
+        found = {}
+        for e, table in self._tables.edges.items():
+            if table.label is not None:
+                stored = {} if self._encoding is None else self._encoding.edges
+                classes = stored[name].classes if (name := edge_type_str(e)) in stored else None
+                found[e] = EdgeLabels(NpyFile(edge_folder(self.folder, e) / "y.npy"), classes)
+        return found
+
+    @property
+    def edge_columns(self) -> dict[EdgeType, dict[str, np.ndarray]]:
+        """The edges of each split, of edge types whose tables have a column of them."""
+        folders = {
+            e: edge_folder(self.folder, e) / "splits" for e, t in self._tables.edges.items() if t.split is not None
+        }
+        files = {e: {p.stem: NpyFile(p) for p in sorted(folder.glob("*.npy"))} for e, folder in folders.items()}
+        return {e: {name: file[: len(file)] for name, file in named.items()} for e, named in files.items()}
 
     def node_attrs(self, node_type: NodeType) -> Mapping[str, Rows]:
         folder = node_folder(self.folder, node_type)

@@ -1,0 +1,69 @@
+"""Edges of a table that came after the graph was partitioned: ends by the user's ids, features by the stored encoding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from glt_lightning.base import DataError, EdgeType, edge_type_str
+from glt_lightning.graph import EdgeSplit
+from glt_lightning.partition.sources.tables.columns import feature_types, load_facts, user_ids
+from glt_lightning.partition.sources.tables.encoders import PlainEncoder
+from glt_lightning.partition.sources.tables.encoding import GraphEncoding, encode_rows
+from glt_lightning.partition.sources.tables.files import TableFiles
+from glt_lightning.partition.sources.tables.mapping import EdgeTable
+from glt_lightning.partition.sources.tables.nodes import KeyIds, ids_of
+from glt_lightning.partition.sources.tables.raw_values import is_text
+
+
+def read_new_edges(what: str, path: str, table: EdgeTable, edge_type: EdgeType, folder: Path) -> EdgeSplit:
+    """Reads edges to predict from a table with the columns of the graph's own table of edges; labels are not read.
+
+    what: the beginning of errors.  table: how the graph's own table is read.  folder: of the converted tables.
+    Raises `DataError` for a table without these columns, and for an id that no node has.
+    """
+    if table.source is None or table.destination is None:
+        raise DataError(f"{what}: the edges of the graph are a matrix. Give node ids [2, S] as an .npy file.")
+    encoding = GraphEncoding.load(folder).edges.get(edge_type_str(edge_type))
+    features = [each.column for each in encoding.encoders] if encoding is not None else []
+    ends = [table.source, table.destination]
+    files = TableFiles(what, (path,))
+    files.check_columns([*ends, *features])
+    plain = [each.column for each in (encoding.encoders if encoding else ()) if isinstance(each, PlainEncoder)]
+    encoded = [name for name in features if name not in plain]
+    text = dict.fromkeys([*ends, *encoded], pa.large_string())
+    types = feature_types(files, plain) | (text if files.is_text else files.types([*ends, *encoded]))
+    nodes = [_ids(folder, t) for t in (edge_type[0], edge_type[2])]
+    found: list[np.ndarray] = []
+    columns: dict[str, list[Any]] = {name: [] for name in features}
+    for piece in files.pieces(types):
+        rows = []
+        for column, known in zip(ends, nodes, strict=True):
+            ids = ids_of(piece, column)
+            at = known.find(ids)
+            if (bad := at < 0).any():
+                row = int(bad.argmax())
+                raise piece.error(column, row, f"{ids[row].as_py()!r} is no id of a node of the graph. Remove the row.")
+            rows.append(at)
+        found.append(np.stack(rows))
+        for name, parts in columns.items():
+            parts.append(piece.column(name))
+    edge = np.concatenate(found, axis=1).astype(np.int64) if found else np.zeros((2, 0), np.int64)
+    if not features or not edge.shape[1]:
+        return EdgeSplit(edge=edge)
+    made = encode_rows(folder, {name: _joined(parts) for name, parts in columns.items()}, edge_type=edge_type)
+    codes = made.get("edge_codes")
+    return EdgeSplit(edge=edge, attr=made.get("edge_attr"), codes=None if codes is None else codes.astype(np.int64))
+
+
+def _ids(folder: Path, node_type: str) -> KeyIds:
+    ids = pa.array(user_ids(folder, np.arange(load_facts(folder)[node_type].num_nodes), node_type))
+    ids = ids.cast(pa.large_string()) if is_text(ids.type) else ids
+    return KeyIds(pa.chunked_array([ids]), from_text=False)
+
+
+def _joined(parts: list[Any]) -> pa.Array:
+    return pa.chunked_array(parts).combine_chunks()
