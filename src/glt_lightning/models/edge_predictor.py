@@ -107,6 +107,11 @@ class EdgePredictor(LightningModule):
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
+        if label_facts is None:
+            raise DataError(
+                "EdgePredictor: no labels of edges are known. Set data.task: edge, and name their labels: the column label of "
+                "their table, or data.links.label."
+            )
         self.task = make_task(task, label_facts, class_weights)
         names = metric_names(self.task.name, metrics)
         self.checkpoint_monitor = monitor_of(val_metric, names)

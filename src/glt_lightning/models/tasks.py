@@ -9,7 +9,7 @@ import torch
 import torchmetrics
 from torch import Tensor, nn
 from torch.nn import functional
-from torchmetrics.classification import MulticlassCohenKappa
+from torchmetrics import classification
 
 from glt_lightning.base import DataError, OptionError
 
@@ -465,8 +465,8 @@ def only_checks(module: Any) -> bool:
 def _make(task: str, out_channels: int, name: str) -> nn.Module:
     if name == "r2":
         return _R2()
-    if task == "ordinal" and name in _ORDERED:
-        return _LevelError() if name == "mae" else _Kappa(out_channels)
+    if task == "ordinal":
+        return _of_levels(name, out_channels)
     kind, options = _NUMBERS[name] if task == "regression" else _classes_options(task, out_channels, name)
     return getattr(torchmetrics, kind)(**options)
 
@@ -479,26 +479,30 @@ class _R2(torchmetrics.R2Score):
         return super().compute() if self.total > 1 else torch.full_like(self.total, torch.nan, dtype=torch.float32)
 
 
-class _LevelError(torchmetrics.MeanAbsoluteError):
-    """The mean number of classes between the predicted and the true one."""
+class _OfLevels(torchmetrics.Metric):
+    """A metric of ordinal labels by the classes that are predicted, which are medians."""
 
     def update(self, preds: Tensor, target: Tensor) -> None:
-        super().update(_median(preds).float(), target.float())
+        super().update(_median(preds), target)  # type: ignore[safe-super]  # of the other base
 
 
-class _Kappa(MulticlassCohenKappa):
-    """Cohen's kappa with quadratic weights, of the predicted classes."""
-
-    def __init__(self, num_classes: int) -> None:
-        super().__init__(num_classes, weights="quadratic")
-
-    def update(self, preds: Tensor, target: Tensor) -> None:
-        super().update(_median(preds), target)
+def _of_levels(name: str, num_classes: int) -> nn.Module:
+    kind: Any
+    if name == "mae":
+        kind, options = torchmetrics.MeanAbsoluteError, dict[str, Any]()
+    elif name == "qwk":
+        kind, options = classification.MulticlassCohenKappa, {"num_classes": num_classes, "weights": "quadratic"}
+    else:
+        named, average = _CLASSES[name]
+        kind = getattr(classification, f"Multiclass{named}")
+        options = {"num_classes": num_classes} | ({} if average is None else {"average": average})
+    if name not in ("auc", "ap"):
+        kind = type(kind.__name__, (_OfLevels, kind), {})
+    return kind(**options)
 
 
 def _classes_options(task: str, out_channels: int, name: str) -> tuple[str, dict[str, Any]]:
     kind, average = _CLASSES[name]
-    task = "multiclass" if task == "ordinal" else task
     options: dict[str, Any] = {"task": task}
     if task == "multiclass":
         options |= {"num_classes": out_channels}

@@ -111,10 +111,16 @@ class LinkSource(DelegatingSource):
     @cached_property
     def edge_splits_hash(self) -> str:
         """A hash that changes with the edges to predict. The graph is not read for it."""
-        own: list[Any] = [[e, self._reverse.get(e), identity(splits)] for e, splits in sorted(self._given.items())]
+        own: list[Any] = [[e, self._reverse.get(e), self._identity(e)] for e in sorted(self._given)]
         own += [VAL_AT_TEST] if self._val_at_test else []
         own += [["labels", e, attr] for e, attr in sorted(self.label_attrs.items())]
         return hashlib.blake2b(json.dumps(own, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+    def _identity(self, edge_type: EdgeType) -> Any:
+        given = self._given[edge_type]
+        if edge_type not in self.label_attrs or given is None or given.get("time") is None:
+            return identity(given)
+        return {**identity({name: each for name, each in given.items() if name != "time"}), "time": str(given["time"])}
 
     @property
     def edge_splits(self) -> dict[EdgeType, dict[str, EdgeSplit]]:
