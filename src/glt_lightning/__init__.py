@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         LayerwiseOptions as LayerwiseOptions,
         NegativeSampling as NegativeSampling,
         PartitionOptions as PartitionOptions,
+        RecommendOptions as RecommendOptions,
         SamplingOptions as SamplingOptions,
         TensorOptions as TensorOptions,
     )
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         SamplingMonitor as SamplingMonitor,
         predict_layerwise as predict_layerwise,
         read_embeddings as read_embeddings,
+        recommend as recommend,
     )
     from glt_lightning.loader import (
         DistLinkNeighborLoader as DistLinkNeighborLoader,
@@ -92,6 +94,7 @@ _HOMES = {
     "Optimizers": "glt_lightning.tensors",
     "PartitionOptions": "glt_lightning.base",
     "PredictionWriter": "glt_lightning.lightning",
+    "RecommendOptions": "glt_lightning.base",
     "SamplingMonitor": "glt_lightning.lightning",
     "SamplingOptions": "glt_lightning.base",
     "TensorOptions": "glt_lightning.base",
@@ -106,6 +109,7 @@ _HOMES = {
     "predict_layerwise": "glt_lightning.lightning",
     "rank_links": "glt_lightning.inference",
     "read_embeddings": "glt_lightning.lightning",
+    "recommend": "glt_lightning.lightning",
 }
 
 __all__ = [*_HOMES, "__version__"]

@@ -252,7 +252,7 @@ def test_a_rank_without_a_share_has_no_scores(hetero: bool) -> None:
         ({"val_metric": "val_mrr"}, "val_metric: expected one of val_auc, val_loss; got 'val_mrr'"),
         ({"decoder": "cosine"}, "decoder: expected .*dot.*bilinear.*mlp.*; got 'cosine'"),
         ({"loss": "hinge"}, "loss: expected .*bce.*; got 'hinge'"),
-        ({"encoder": "SAGE"}, "encoder: expected one of"),
+        ({"encoder": "SAG"}, "encoder: expected one of"),
         (
             {"hetero": True, "edge_type": None},
             "edge_type: expected the edge type to predict, one of item__rev_buys__user, ",

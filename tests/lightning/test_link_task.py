@@ -92,8 +92,7 @@ def test_it_learns_and_predicts(make_links: Any, make_trainer: Any, tmp_path: Pa
     (tested,) = trainer.test(model, data, verbose=False)
     assert tested["test_auc"] > 0.75
     with pytest.raises(OptionError, match="predict_split: all: there are too many pairs of nodes"):
-        trainer.predict(model, data)
-    data = make_links(evaluation={"predict_split": "test"})
+        trainer.predict(model, make_links(evaluation={"predict_split": "all"}))
     found = trainer.predict(model, data)
     assert found is not None
     ends = {
@@ -222,7 +221,7 @@ def test_a_homogeneous_graph_needs_no_input_type(graph_npz: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"task": "edge"}, "task: expected node, link; got 'edge'"),
+        ({"task": "edges"}, "task: expected node, link, edge; got 'edges'"),
         (
             {"task": "node", "seeds": {"input_type": None}, "links": {"neg_sampling": "binary"}},
             "neg_sampling: has no effect with task: node",

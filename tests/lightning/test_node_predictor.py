@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -82,7 +81,7 @@ def test_labels_suggest_the_task_and_it_is_learned(make_data, make_trainer, tmp_
 @pytest.mark.parametrize(
     ("facts", "task", "said"),
     [
-        ({}, "regresion", "expected one of multiclass, binary, multilabel, regression; got 'regresion'"),
+        ({}, "regresion", "expected one of multiclass, binary, multilabel, regression, ordinal; got 'regresion'"),
         (
             {"kind": "float", "num_classes": None},
             "multiclass",
@@ -115,12 +114,13 @@ def test_no_labels() -> None:
         ({"class_weights": {"x": 2.0}}, r"expected names of classes \(0, 1, 2\); got 'x'"),
         ({"metrics": ["accuracy"]}, "metrics: expected any of acc, .*auc.*; got 'accuracy'"),
         ({"val_metric": "val_auc"}, "val_metric: expected one of val_acc, val_loss; got 'val_auc'"),
-        ({"encoder": "SAGE"}, "encoder: expected one of .*HGT, RGCN, or a convolution of PyG.* got 'SAGE'"),
+        ({"encoder": "SAG"}, "encoder: expected one of .*HGT, RGCN, or a convolution of PyG.* got 'SAG'"),
         ({"encoder": "GATv3Conv"}, "Did you mean GATv2Conv"),
         ({"encoder": "HGT"}, "HGT is for graphs with several"),
         ({"encoder": "RGCN"}, "reads the edge attribute edge_type; give the number of kinds"),
         ({"encoder": "PNA"}, r"PNA: deg: expected the numbers of nodes with 0, 1, 2, ... incoming edges.*got None"),
-        ({"encoder": "GMMConv"}, "GMMConv cannot be used here"),
+        ({"encoder": "GMMConv"}, "GMMConv needs edge_attr, and the edges have none"),
+        ({"encoder": "FAConv"}, "FAConv cannot be used here"),
         ({"encoder_kwargs": {"headz": 2}}, "GraphSAGE with encoder_kwargs {'headz': 2}"),
         ({"encoder": "GAT", "encoder_kwargs": {"heads": 3}}, "GAT with encoder_kwargs {'heads': 3}: .*divisible"),
         ({"num_layers": 0}, "num_layers: expected an integer >= 1"),
@@ -192,7 +192,7 @@ def test_edge_types_are_summed_as_to_hetero_sums_them() -> None:
             return self.conv(x, edge_index)
 
     edge_types = [("a", "to", "b"), ("b", "to", "a"), ("b", "to", "b")]
-    layer = EdgeTypeLayer(partial(make_conv, "GraphConv", 16, {}, two_types=True), edge_types)
+    layer = EdgeTypeLayer(lambda _: make_conv("GraphConv", 16, {}, two_types=True), edge_types)
     theirs = to_hetero(Net(), (["a", "b"], edge_types), aggr="sum")
     for edge_type, conv in zip(edge_types, layer.convs, strict=True):
         theirs.conv["__".join(edge_type)].load_state_dict(conv.state_dict())

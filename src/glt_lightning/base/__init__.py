@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     )
     from glt_lightning.base.layerwise import (
         LayerwiseOptions as LayerwiseOptions,
+        RecommendOptions as RecommendOptions,
     )
     from glt_lightning.base.neighbors import (
         DEGREE_WEIGHTS as DEGREE_WEIGHTS,
@@ -228,7 +229,7 @@ _MODULES = {
         "UnprovenError",
         "WriteError",
     ),
-    "layerwise": ("LayerwiseOptions",),
+    "layerwise": ("LayerwiseOptions", "RecommendOptions"),
     "neighbors": (
         "DEGREE_WEIGHTS",
         "ImportanceNeighbors",
@@ -286,6 +287,7 @@ _MODULES = {
         "MEMORIES",
         "Memory",
         "SUBGRAPH_TYPES",
+        "RecommendOptions",
         "SamplingOptions",
         "SeedPlacement",
         "SubgraphType",

@@ -1,12 +1,12 @@
-"""Options of layer-wise inference."""
+"""Options of layer-wise inference, and of recommendations, which are made of it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from glt_lightning.base.checks import one_of, parse_bytes
+from glt_lightning.base.checks import at_least, one_of, parse_bytes
 from glt_lightning.base.errors import OptionError
 from glt_lightning.base.tensors import TensorOptions
 
@@ -64,3 +64,38 @@ class LayerwiseOptions:
     def memory_bytes(self) -> int:
         """``memory`` in bytes."""
         return TensorOptions().limit_bytes if self.memory == "auto" else parse_bytes("layerwise.memory", self.memory)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecommendOptions:
+    """Which destinations are recommended, and to whom.
+
+    Attributes:
+        k: Destinations for each source.
+        sources: The sources: a file with an id of your table on each line (``.txt``), a table whose first column has them (CSV
+            with a header, Parquet), or node ids as an ``.npy`` file, a list or an array. ``None``: all.
+        exclude: What sources have already, and are not recommended: splits of the edges to predict (``train``, ``val``, ``test``)
+            and edge types of the data set between the same node types, ``src__rel__dst``, in either direction.
+        edge_type: Edge type to recommend by, where the model predicts several.
+        index: ``exact``: all pairs are scored. ``hnsw``: destinations are found by faiss, which misses a few of the best and
+            takes less time for many destinations; for ``decoder: dot`` and ``bilinear``.
+
+    Raises:
+        OptionError: For a value that is not allowed.
+
+    Example:
+        >>> RecommendOptions(k=5).exclude
+        ['train', 'val', 'test']
+    """
+
+    k: int = 10
+    sources: Any = None
+    exclude: list[str] = field(default_factory=lambda: ["train", "val", "test"])
+    edge_type: str | None = None
+    index: str = "exact"
+
+    def __post_init__(self) -> None:
+        at_least("recommend.k", self.k, 1)
+        one_of("recommend.index", self.index, ("exact", "hnsw"))
+        if not isinstance(self.exclude, (list, tuple)) or not all(isinstance(each, str) for each in self.exclude):
+            raise OptionError(f"recommend.exclude: expected a list of splits and edge types, got {self.exclude!r:.80}.")

@@ -17,6 +17,7 @@ TRAINER_COMMANDS = {
     "test": "Evaluates a model on the test split.",
     "predict": "Writes a model's predictions for nodes.",
     "embed": "Writes a model's outputs for all nodes, computed exactly, layer by layer.",
+    "recommend": "Writes the best destinations of each source by a link model, without those that it has.",
 }
 TOOLS = {
     "partition": "Makes the partition of a configuration and reports on it, or verifies one.",

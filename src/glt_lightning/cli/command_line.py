@@ -133,8 +133,10 @@ class GLTCLI(LightningCLI):
             list_tools(self.parser)
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]  # called on the object alone
-        """Subcommands of Lightning, and ``embed`` if the Trainer has it. While parsers are made, only the one that is called."""
-        further = {"embed": {"model", "datamodule"}} if hasattr(self.trainer_class, "embed") else {}
+        """Subcommands of Lightning, and ``embed`` and ``recommend`` if the Trainer has them. While parsers are made, only the one
+        that is called."""
+        own = ("embed", "recommend")
+        further = {name: {"model", "datamodule"} for name in own if hasattr(self.trainer_class, name)}
         known = super().subcommands() | further
         return {self._needed: known[self._needed]} if self._needed in known else known
 

@@ -1,4 +1,4 @@
-"""``python -m lightning embed``: writes the outputs of all nodes, computed layer by layer."""
+"""``python -m lightning embed`` and ``recommend``: the outputs of all nodes, computed layer by layer, and what follows."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
-from glt_lightning.base import DataError, LayerwiseOptions, OptionError
+from glt_lightning.base import DataError, LayerwiseOptions, OptionError, RecommendOptions
 from glt_lightning.cli.messages import OneLineParser
 from glt_lightning.inference import nearest
-from glt_lightning.lightning import EMBEDDING, GLTDataModule, predict_layerwise, read_embeddings
+from glt_lightning.lightning import EMBEDDING, GLTDataModule, predict_layerwise, read_embeddings, recommend
 
-_LAYERWISE = LayerwiseOptions()
+_LAYERWISE, _RECOMMEND = LayerwiseOptions(), RecommendOptions()
 
 
 class EmbeddingTrainer(Trainer):
-    """Lightning's Trainer with the subcommand ``embed``."""
+    """Lightning's Trainer with the subcommands ``embed`` and ``recommend``."""
 
     shortens_log_interval = False  # whether the user left it to the Trainer
     _log_interval = 50
@@ -58,6 +58,38 @@ class EmbeddingTrainer(Trainer):
                 f"{type(datamodule).__name__}."
             )
         predict_layerwise(self, model, datamodule, out, ckpt_path=ckpt_path, options=layerwise)
+
+    def recommend(
+        self,
+        model: LightningModule,
+        datamodule: LightningDataModule,
+        out: str = "recommendations",
+        ckpt_path: str | None = None,
+        k: int = 10,
+        sources: str | None = None,
+        exclude: list[str] = _RECOMMEND.exclude,
+        edge_type: str | None = None,
+        index: str = "exact",
+        layerwise: LayerwiseOptions = _LAYERWISE,
+    ) -> None:
+        """Writes the k best destinations of each source by a link model, without those that it has.
+
+        Args:
+            model: A `LinkPredictor`.
+            datamodule: Its data, with ``task: link``.
+            out: The folder for the Parquet files, or a URL of fsspec, as of ``embed``.
+            ckpt_path: The checkpoint to read: a path, or ``best`` or ``last`` for that of the latest fit.
+            k: Destinations for each source.
+            sources: The sources: a file with an id of your table on each line (``.txt``), a table whose first column has them
+                (CSV with a header, Parquet), or an ``.npy`` file of node ids. None: all.
+            exclude: What sources have already: splits of the edges (``train``, ``val``, ``test``) and edge types of the data set
+                between the same node types.
+            edge_type: Edge type to recommend by, where the model predicts several.
+            index: ``exact``, or ``hnsw``, by faiss, which misses a few of the best.
+            layerwise: Options of the computation of all outputs.
+        """
+        options = RecommendOptions(k=k, sources=sources, exclude=exclude, edge_type=edge_type, index=index)
+        recommend(self, model, datamodule, out, ckpt_path=ckpt_path, options=options, layerwise=layerwise)  # type: ignore[arg-type]
 
 
 # ``python -m lightning neighbours``: the nodes whose embeddings are nearest to those of a node.

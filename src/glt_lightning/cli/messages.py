@@ -45,6 +45,7 @@ _SUBCOMMANDS = (
     "test",
     "predict",
     "embed",
+    "recommend",
     "serve",
 )  # whose options a configuration may have below them
 _OTHER_WORDS = {"train": "fit", "eval": "validate", "evaluate": "validate", "status": "serve --status host:port"}

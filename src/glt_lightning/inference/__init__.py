@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         refuse_norms as refuse_norms,
     )
     from glt_lightning.inference.neighbours import (
+        approximate_index as approximate_index,
         nearest as nearest,
     )
     from glt_lightning.inference.protocol import (
@@ -62,6 +63,11 @@ if TYPE_CHECKING:
     from glt_lightning.inference.states import (
         Marks as Marks,
     )
+    from glt_lightning.inference.top_k import (
+        ApproximateTopK as ApproximateTopK,
+        KnownPairs as KnownPairs,
+        TopK as TopK,
+    )
 
 # Public names, and those that other packages use, by the module that defines them
 _MODULES = {
@@ -76,7 +82,7 @@ _MODULES = {
         "gathers",
         "refuse_norms",
     ),
-    "neighbours": ("nearest",),
+    "neighbours": ("approximate_index", "nearest"),
     "protocol": (
         "HubPieces",
         "LayerwiseLayers",
@@ -91,6 +97,7 @@ _MODULES = {
     ),
     "run": ("LayerwiseRun",),
     "states": ("Marks",),
+    "top_k": ("ApproximateTopK", "KnownPairs", "TopK"),
 }
 _HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,22 @@ def nearest(
     made.add(rows)
     near, positions = made.search(queries, min(k, len(rows)))
     return positions, np.sqrt(np.maximum(near, 0)) if metric == "l2" else near
+
+
+def approximate_index(rows: np.ndarray, least: int) -> Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]:
+    """Builds an HNSW index of rows [N, D] by inner products. Returns a search: (queries [Q, D], k) to positions [Q, k], -1 where
+    it finds none, and values. least: rows that a search looks at. Raises as `nearest`."""
+    faiss = _faiss()
+    rows = _prepared(rows, "dot")
+    made: Any = faiss.IndexHNSWFlat(rows.shape[1], _HNSW_LINKS, faiss.METRIC_INNER_PRODUCT)
+    made.add(rows)
+
+    def search(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        made.hnsw.efSearch = max(_HNSW_SEARCH, least, 2 * k)
+        values, positions = made.search(_prepared(queries, "dot"), k)
+        return positions, values
+
+    return search
 
 
 def _prepared(rows: np.ndarray, metric: str) -> np.ndarray:

@@ -21,7 +21,7 @@ from glt_lightning.launch.hosts import (
 )
 from glt_lightning.partition import check_url
 
-COMMANDS = ("fit", "validate", "test", "predict", "embed")  # subcommands that run on all trainers
+COMMANDS = ("fit", "validate", "test", "predict", "embed", "recommend")  # subcommands that run on all trainers
 
 
 FILE_ENGINES = ("slurm", "kubernetes")  # a file is written for the cluster, which starts the job
@@ -157,7 +157,7 @@ class LaunchConfig:
     """A job on several hosts.
 
     Attributes:
-        command: ``fit``, ``validate``, ``test``, ``predict``, ``embed``, or a Python script of your own.
+        command: ``fit``, ``validate``, ``test``, ``predict``, ``embed``, ``recommend``, or a Python script of your own.
         hosts: Hosts that train, in the order of their ranks. Empty if the engine chooses them.
         run_config: Configuration of the command; in a launch file it is called ``config``. It is copied to each host.
         name: Name of the run; its logs are in ``runs/NAME/TIME``.

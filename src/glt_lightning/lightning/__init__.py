@@ -61,6 +61,9 @@ if TYPE_CHECKING:
         predict_layerwise as predict_layerwise,
         read_embeddings as read_embeddings,
     )
+    from glt_lightning.lightning.layerwise.recommend import (
+        recommend as recommend,
+    )
     from glt_lightning.lightning.page.html import (
         Series as Series,
         Table as Table,
@@ -111,6 +114,7 @@ _MODULES = {
         "predict_layerwise",
         "read_embeddings",
     ),
+    "layerwise.recommend": ("recommend",),
     "page.html": (
         "Series",
         "Table",

@@ -24,6 +24,7 @@ from glt_lightning.partition import (
     has_ids,
     is_matrix,
     parse_tables,
+    read_ids,
     read_new_edges,
     stored_edge_types,
     tables_folder,
@@ -267,15 +268,25 @@ def is_tables(dataset: Any) -> bool:
     return isinstance(dataset, (Mapping, argparse.Namespace)) and not is_matrix(dataset)
 
 
-def new_edges(manifest: Manifest, root: str | Path, dataset: Any, path: str, edge_type: EdgeType) -> EdgeSplit:
-    """Reads edges to predict from a table. Raises `DataError` where the converted tables are not below ``root``."""
+def table_ids(manifest: Manifest, root: str | Path, what: str, path: str, node_type: str) -> np.ndarray:
+    """Reads nodes by the ids of the user's table, int64 [n]. Raises `DataError`. what: the beginning of errors."""
+    return read_ids(what, path, node_type, _converted(manifest, root, what))
+
+
+def _converted(manifest: Manifest, root: str | Path, what: str) -> Path:
     made = manifest.made_by
     folder = tables_folder(root, str(made.get("source")), str(made.get("fingerprint")))
     if not folder.is_dir():
         raise DataError(
-            f"evaluation.predict_edges: {folder} is not there, the converted tables with the ids of the nodes. Set data.root to "
-            "where the graph was partitioned."
+            f"{what}: {folder} is not there, the converted tables with the ids of the nodes. Set data.root to where the graph "
+            "was partitioned."
         )
+    return folder
+
+
+def new_edges(manifest: Manifest, root: str | Path, dataset: Any, path: str, edge_type: EdgeType) -> EdgeSplit:
+    """Reads edges to predict from a table. Raises `DataError` where the converted tables are not below ``root``."""
+    folder = _converted(manifest, root, "evaluation.predict_edges")
     tables = parse_tables(dataset).edges
     if edge_type not in tables:
         raise DataError(f"evaluation.predict_edges: the data set has no table of edges {'__'.join(edge_type)}.")

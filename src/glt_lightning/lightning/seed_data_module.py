@@ -12,6 +12,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from glt_lightning.base import (
     BatchOptions,
+    DataError,
     EdgeType,
     EvaluationOptions,
     Fanouts,
@@ -20,7 +21,7 @@ from glt_lightning.base import (
     WeightAttr,
     edge_type_str,
 )
-from glt_lightning.graph import EdgeSplit
+from glt_lightning.graph import EdgeSplit, checked_ids
 from glt_lightning.lightning.embeddings import embeddings_of
 from glt_lightning.lightning.facts import (
     check_fanouts,
@@ -33,6 +34,7 @@ from glt_lightning.lightning.facts import (
     read_fitting_split,
     require_split,
     split_of,
+    table_ids,
 )
 from glt_lightning.lightning.graph_data_module import GraphDataModule
 from glt_lightning.loader import BatchTransform, LinkSpec, LoaderSpec, batch_schema
@@ -197,6 +199,40 @@ class SeedDataModule(GraphDataModule):
                 "data.root to where the graph was partitioned, or look up ids with glt_lightning.partition.sources.user_ids."
             )
         return ids
+
+    def node_ids(self, what: str, given: Any, node_type: str) -> np.ndarray:
+        """Reads nodes of a type that a user gives: ids of the table in a file, or node ids. Returns int64 [n], each once, in the
+        user's numbers. Raises `DataError`; what: the beginning of errors."""
+        manifest = self._opened().manifest
+        of_table = isinstance(given, (str, Path)) and not str(given).endswith((".npy", ".pt"))
+        if of_table and is_tables(self.dataset):
+            found = table_ids(manifest, self.root, what, str(given), node_type)
+        else:
+            found = read_array(what, given, "node ids")
+            if found.ndim != 1 or (len(found) and found.dtype.kind not in "iu"):
+                raise DataError(f"{what}: expected node ids [n], got {found.dtype} {list(found.shape)}.")
+        count = manifest.num_nodes[manifest.schema.node_index(node_type)]
+        return np.unique(checked_ids(what, found, count, node_type))
+
+    def edges_between(self, name: str, edge_type: EdgeType) -> np.ndarray:
+        """int64 [2, E]: the data set's edges of another type between the node types of ``edge_type``, or the other way round, as
+        edges of that. Raises `OptionError` for one that there is not."""
+        source = None if self.dataset is None else self.source
+        source = getattr(source, "inner", source)  # with edges that are held out
+        known = {} if source is None else {edge_type_str(e): e for e in source.schema.edge_types}
+        src, _, dst = edge_type
+        if (
+            source is None
+            or name not in known
+            or {(known[name][0], known[name][2])}.isdisjoint({(src, dst), (dst, src)})
+        ):
+            fitting = [n for n, e in known.items() if (e[0], e[2]) in ((src, dst), (dst, src))]
+            raise OptionError(
+                f"recommend.exclude: expected any of train, val, test and {', '.join(fitting) or 'no edge type'}; got {name!r}."
+            )
+        chunks = [np.stack(ends) for ends in source.edges(known[name]).chunks(1 << 20)]
+        found = np.concatenate([np.zeros((2, 0), np.int64), *chunks], axis=1)
+        return found if known[name][0] == src else found[::-1]
 
     @property
     def destination_type(self) -> str | None:

@@ -199,6 +199,13 @@ class LinkPredictor(LightningModule):
         scores = self(batch)
         return {"": scores} if isinstance(scores, LinkScores) else scores
 
+    def pair_scores(self, edge_type: str | None = None) -> tuple[Any, Any]:
+        """Returns the scores of all pairs of embeddings, [P, D] and [K, D] -> [P, K], by an edge type where there are several;
+        and what maps embeddings of sources to rows whose inner products with destinations they are, None if nothing does."""
+        numbers = {edge_type_str(each): each for each in self.edge_types if each is not None}
+        decoder = self._decoder(numbers.get(edge_type or "", self.edge_type))
+        return decoder.all_pairs, getattr(decoder, "transformed", None)
+
     def setup(self, stage: str) -> None:
         require_same_inputs(self.trainer, self.in_channels, self.num_categories, self.edge_facts)
         evaluation = getattr(getattr(self.trainer, "datamodule", None), "evaluation", None)  # of a data module of ours

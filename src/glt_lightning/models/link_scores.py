@@ -174,7 +174,11 @@ class DotProduct(nn.Module):
 
     def all_pairs(self, source: Tensor, destination: Tensor) -> Tensor:
         """Returns scores [P, K] of each of P sources with each of K destinations."""
-        return source @ destination.T
+        return self.transformed(source) @ destination.T
+
+    def transformed(self, source: Tensor) -> Tensor:
+        """Returns [P, D]: rows whose inner products with destinations are the scores."""
+        return source
 
 
 class Bilinear(DotProduct):
@@ -188,8 +192,8 @@ class Bilinear(DotProduct):
     def forward(self, source: Tensor, destination: Tensor) -> Tensor:
         return super().forward(source @ self.weight, destination)
 
-    def all_pairs(self, source: Tensor, destination: Tensor) -> Tensor:
-        return super().all_pairs(source @ self.weight, destination)
+    def transformed(self, source: Tensor) -> Tensor:
+        return source @ self.weight
 
 
 class PairMLP(nn.Module):

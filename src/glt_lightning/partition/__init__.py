@@ -131,6 +131,7 @@ if TYPE_CHECKING:
         parse_tables as parse_tables,
     )
     from glt_lightning.partition.sources.tables.new_edges import (
+        read_ids as read_ids,
         read_new_edges as read_new_edges,
     )
     from glt_lightning.partition.sources.tables.source import (
@@ -241,7 +242,7 @@ _MODULES = {
         "is_text",
         "parse_tables",
     ),
-    "sources.tables.new_edges": ("read_new_edges",),
+    "sources.tables.new_edges": ("read_ids", "read_new_edges"),
     "sources.tables.source": ("tables_folder",),
     "sources.tensors": (
         "FLOATS",

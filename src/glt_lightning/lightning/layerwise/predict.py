@@ -84,6 +84,8 @@ class LayerwiseModule(LightningModule):
     folder: for scratch files.
     """
 
+    _keep_outputs = False
+
     def __init__(self, inner: LightningModule, options: LayerwiseOptions, folder: Path) -> None:
         super().__init__()
         self.inner, self._options, self._folder = inner, options, folder
@@ -129,6 +131,7 @@ class LayerwiseModule(LightningModule):
             folder=self._folder,
             device=self.device,
             weight_attr=data.weight_attr_of("predict"),
+            keep_outputs=self._keep_outputs,
         )
         loaders = self.run.loaders()
         self._lengths = [len(loader) for loader in loaders]

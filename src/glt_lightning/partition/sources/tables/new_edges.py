@@ -59,6 +59,36 @@ def read_new_edges(what: str, path: str, table: EdgeTable, edge_type: EdgeType, 
     return EdgeSplit(edge=edge, attr=made.get("edge_attr"), codes=None if codes is None else codes.astype(np.int64))
 
 
+def read_ids(what: str, path: str, node_type: str, folder: Path) -> np.ndarray:
+    """Reads ids of nodes, the user's own, from a file: the lines of ``.txt``, or the first column of a table. Returns their rows
+    in the table of nodes, int64 [n].
+
+    what: the beginning of errors.  folder: of the converted tables. Raises `DataError` for an id that no node has."""
+    known = _ids(folder, node_type)
+    if path.endswith(".txt"):
+        lines = [line.strip() for line in _open_text(what, path).splitlines()]
+        ids = pa.array([line for line in lines if line], pa.large_string())
+        names = ids
+    else:
+        files = TableFiles(what, (path,))
+        column = files.columns[0]
+        types = {column: pa.large_string()} if files.is_text else files.types([column])
+        ids = pa.chunked_array([ids_of(piece, column) for piece in files.pieces(types)]).combine_chunks()
+        names = ids
+    found = known.find(ids)
+    if (bad := found < 0).any():
+        row = int(bad.argmax())
+        raise DataError(f"{what}: {path}: {names[row].as_py()!r} is no id of a node of type {node_type!r}. Remove it.")
+    return found
+
+
+def _open_text(what: str, path: str) -> str:
+    try:
+        return Path(path).expanduser().read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{what}: {path}: cannot be read ({error}).") from None
+
+
 def _ids(folder: Path, node_type: str) -> KeyIds:
     ids = pa.array(user_ids(folder, np.arange(load_facts(folder)[node_type].num_nodes), node_type))
     ids = ids.cast(pa.large_string()) if is_text(ids.type) else ids

@@ -1,0 +1,140 @@
+"""The k best destinations of sources by the scores of a decoder, without those that are known: by blocks, or by faiss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glt_lightning.base import DataError, OptionError
+from glt_lightning.inference.neighbours import approximate_index
+
+_SCORES = 1 << 24  # at once
+_ROWS = 1 << 16  # destinations at once
+_LOW = torch.iinfo(torch.int64).min
+_IDS = (1 << 32) - 1  # a destination's id takes the lower half of a key
+
+
+class KnownPairs:
+    """Pairs of source and destination that are not recommended. pairs: int64 [2, n], ids; repeated ones count once."""
+
+    def __init__(self, pairs: np.ndarray) -> None:
+        self._src, self._dst = np.unique(pairs.astype(np.int64), axis=1) if pairs.size else np.zeros((2, 0), np.int64)
+
+    def __len__(self) -> int:
+        return len(self._src)
+
+    def of(self, sources: np.ndarray) -> np.ndarray:
+        """Returns int64 [2, n]: the pairs of some sources, by position in these, ascending by position and destination."""
+        begin, end = (np.searchsorted(self._src, sources, side) for side in ("left", "right"))
+        counts = end - begin
+        at = np.repeat(np.arange(len(sources)), counts)
+        first = np.repeat(begin - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
+        return np.stack([at, self._dst[first + np.arange(len(at))]])
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best destinations of some sources. ids: int64 [S, k], best first, -1 behind the last candidate.  scores: float32
+    [S, k]."""
+
+    ids: Tensor
+    scores: Tensor
+
+
+@dataclass(frozen=True)
+class TopK:
+    """Finds the k best destinations of sources. Equal scores are in the order of the destinations' ids.
+
+    destination: returns the embeddings of ids int64 [n].  count: number of destinations.  score: returns the scores of all pairs
+    of some sources and destinations.
+    """
+
+    destination: Callable[[np.ndarray], Tensor]
+    count: int
+    score: Callable[[Tensor, Tensor], Tensor]
+    k: int
+
+    def __post_init__(self) -> None:
+        if type(self.k) is not int or not 1 <= self.k <= self.count:
+            raise OptionError(f"k: expected 1 to {self.count}, the number of destinations; got {self.k!r}.")
+        if self.count > _IDS:
+            raise OptionError(f"k: at most {_IDS} destinations are ranked, and there are {self.count}.")
+
+    def of(self, rows: Tensor, known: np.ndarray) -> Best:
+        """Finds them for sources with embeddings [S, D]. known: int64 [2, n], positions of sources and ids that are left out."""
+        best = torch.full((len(rows), self.k), _LOW, device=rows.device)
+        for begin, some in self._blocks(len(rows)):
+            scores = self.score(rows, self.destination(some)).float()
+            if scores.isnan().any():
+                raise DataError("recommend: a score is not a number. Has the model diverged?")
+            keys = _keys(scores, begin)
+            here = (known[1] >= begin) & (known[1] < begin + len(some))
+            at = torch.from_numpy(np.stack([known[0][here], known[1][here] - begin])).to(rows.device)
+            keys[at[0], at[1]] = _LOW
+            top = keys.topk(min(self.k, len(some)), dim=1).values
+            best = torch.cat([best, top], dim=1).topk(self.k, dim=1).values
+        return _of_keys(best)
+
+    def _blocks(self, sources: int) -> Iterator[tuple[int, np.ndarray]]:
+        at_once = max(1, min(_ROWS, _SCORES // max(1, sources)))
+        for begin in range(0, self.count, at_once):
+            yield begin, np.arange(begin, min(begin + at_once, self.count))
+
+
+def _keys(scores: Tensor, begin: int) -> Tensor:
+    """Returns int64 [S, n]: numbers in the order of the scores, equal ones in the reverse order of ids, all different."""
+    bits = scores.contiguous().add(0.0).view(torch.int32).long()  # adding 0 makes -0 a 0
+    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    ids = torch.arange(begin, begin + scores.size(1), device=scores.device)
+    return ordered * (1 << 32) + (_IDS - ids)
+
+
+def _of_keys(keys: Tensor) -> Best:
+    none = keys == _LOW
+    ordered, ids = keys >> 32, _IDS - (keys & _IDS)
+    bits = torch.where(ordered < 0, ordered ^ 0x7FFFFFFF, ordered).to(torch.int32)
+    scores = bits.view(torch.float32).masked_fill(none, float("-inf"))
+    return Best(ids.masked_fill(none, -1), scores)
+
+
+class ApproximateTopK:
+    """`TopK` by faiss, of inner products: a few of the best are missed. No list is shorter for that: sources for which the search
+    finds too few that are not known are ranked exactly.
+
+    exact: the same, exactly.  transformed: returns the rows whose inner products with those of destinations are the scores.
+    """
+
+    def __init__(self, exact: TopK, transformed: Callable[[Tensor], Tensor]) -> None:
+        self._exact, self._transformed = exact, transformed
+        blocks = [exact.destination(some).float().cpu().numpy() for _, some in exact._blocks(1)]
+        self._search = approximate_index(np.concatenate(blocks), 2 * exact.k)
+
+    def of(self, rows: Tensor, known: np.ndarray) -> Best:
+        """As `TopK.of`."""
+        k, most = self._exact.k, int(np.bincount(known[0], minlength=1).max(initial=0))
+        wanted = min(self._exact.count, k + most)
+        found, values = self._search(self._transformed(rows).float().cpu().numpy(), wanted)
+        ids, scores = torch.full((len(rows), k), -1), torch.full((len(rows), k), float("-inf"))
+        left_out = np.split(known[1], np.searchsorted(known[0], np.arange(1, len(rows))))
+        again = []
+        for n, drop in enumerate(left_out):
+            kept = (found[n] >= 0) & ~np.isin(found[n], drop)
+            chosen = np.flatnonzero(kept)[:k]
+            if len(chosen) < min(k, self._exact.count - len(drop)):
+                again.append(n)
+                continue
+            ids[n, : len(chosen)] = torch.from_numpy(found[n, chosen])
+            scores[n, : len(chosen)] = torch.from_numpy(values[n, chosen])
+        if again:
+            of = known[:, np.isin(known[0], again)]
+            exact = self._exact.of(rows[again], np.stack([np.searchsorted(again, of[0]), of[1]]))
+            ids[again], scores[again] = exact.ids.cpu(), exact.scores.cpu()
+        return Best(ids, scores)
+
+
+Ranker = Any  # `TopK` or `ApproximateTopK`

@@ -1,0 +1,226 @@
+"""`recommend`: the k best destinations of each source, exactly by all outputs of a link model, in a folder."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from torch import Tensor
+
+from glt_lightning.base import (
+    SPLITS,
+    EdgeType,
+    LayerwiseOptions,
+    OptionError,
+    RecommendOptions,
+    as_options,
+    edge_type_str,
+)
+from glt_lightning.inference import ApproximateTopK, KnownPairs, TopK
+from glt_lightning.lightning.callbacks.prediction_places import folder_of, require_ours
+from glt_lightning.lightning.callbacks.predictions import PredictionWriter
+from glt_lightning.lightning.datamodule import GLTDataModule
+from glt_lightning.lightning.layerwise.predict import EmbeddingWriter, LayerwiseModule
+
+_SOURCES = 1024  # at once
+_HELD_BYTES = 1 << 28  # embeddings of destinations that are kept in memory
+
+
+def recommend(
+    trainer: Trainer,
+    model: LightningModule,
+    datamodule: GLTDataModule,
+    out: str | Path,
+    *,
+    ckpt_path: str | Path | None = None,
+    options: RecommendOptions | dict[str, Any] | None = None,
+    layerwise: LayerwiseOptions | dict[str, Any] | None = None,
+) -> None:
+    """Writes the k best destinations of each source, by the scores of a link model, without those that the source has.
+
+    The outputs of all nodes are computed layer by layer (`predict_layerwise`), and each source is scored with all destinations,
+    in blocks. The folder has a Parquet file for each rank, with ``n_id`` and ``destination`` (in tables also ``id`` and
+    ``destination_id``), ``rank`` from 1, and ``score``.
+
+    Args:
+        trainer: Whose strategy, devices and progress bar are used.
+        model: A `LinkPredictor`, or a module of one's own with its ``pair_scores``.
+        datamodule: Its graph, with ``task: link``.
+        out: The folder, or a URL of fsspec, as of `predict_layerwise`.
+        ckpt_path: A checkpoint to load first.
+        options: How many, for whom, and what is known: fields of `RecommendOptions`.
+        layerwise: Fields of `LayerwiseOptions`.
+
+    Raises:
+        OptionError: For a model without scores of pairs, more than there are, and as `predict_layerwise`.
+
+    Example:
+        >>> recommend(Trainer(), model, datamodule, "best", options={"k": 10})
+    """
+    if not isinstance(datamodule, GLTDataModule):
+        raise OptionError(f"recommend: datamodule: expected a GLTDataModule, got {type(datamodule).__name__}.")
+    if datamodule.links is None or datamodule.links.labelled:
+        raise OptionError("recommend: ranks edges that a model of data.task: link scores. Set data.task: link.")
+    if not callable(getattr(model, "pair_scores", None)):
+        raise OptionError(f"recommend: {type(model).__name__} has no scores of pairs. Use a LinkPredictor.")
+    chosen = as_options(LayerwiseOptions, "layerwise", {} if layerwise is None else layerwise)
+    if "://" not in str(out) and trainer.world_size == 1:
+        require_ours(folder_of(str(out)))
+    beside = Path(tempfile.gettempdir()) if "://" in str(out) else folder_of(str(out)).parent
+    scratch = beside if chosen.scratch is None else Path(chosen.scratch)
+    callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
+    others = [each for each in callbacks if not isinstance(each, PredictionWriter)]
+    wanted = as_options(RecommendOptions, "recommend", {} if options is None else options)
+    module = RecommendingModule(model, chosen, scratch, wanted)
+    trainer.callbacks = [*others, RecommendationWriter(str(out))]  # type: ignore[attr-defined]
+    try:
+        trainer.predict(module, datamodule=datamodule, return_predictions=False, ckpt_path=ckpt_path)
+    finally:
+        trainer.callbacks = callbacks  # type: ignore[attr-defined]
+        module.close()
+
+
+class RecommendationWriter(EmbeddingWriter):
+    """The files of `recommend`."""
+
+    _noun = "recommendations"
+
+
+class SourceBlocks:
+    """The sources of a rank in blocks, which Lightning iterates as it does a loader. rows: int64 [S]."""
+
+    def __init__(self, rows: np.ndarray) -> None:
+        self._rows = torch.from_numpy(rows)
+
+    def __len__(self) -> int:
+        return max(1, -(-len(self._rows) // _SOURCES))
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for begin in range(0, max(1, len(self._rows)), _SOURCES):
+            yield self._rows[begin : begin + _SOURCES]
+
+
+class RecommendingModule(LayerwiseModule):
+    """Computes the layers of ``inner``, and then the best destinations of a rank's share of the sources."""
+
+    _keep_outputs = True
+
+    def __init__(self, inner: Any, layerwise: LayerwiseOptions, folder: Path, options: RecommendOptions) -> None:
+        super().__init__(inner, layerwise, folder)
+        self._wanted = options
+        self._known = KnownPairs(np.zeros((2, 0), np.int64))
+        self._ranker: Any = None
+        self._graph: Any = None
+        self._ends = ("", "")
+        self._held: dict[int, Tensor] = {}  # embeddings of destinations by their first id, where all fit
+        self._short = 0  # sources with fewer candidates than were asked for
+
+    @property
+    def type_names(self) -> list[str]:
+        """Names of the edge types, where the model predicts several."""
+        names = list(getattr(self.inner, "type_names", ()))
+        return names if len(names) > 1 else []
+
+    def loaders_of(self, data: GLTDataModule) -> list[Any]:
+        edge_type, graph = self._edge_type(data), data.dist_graph
+        self._ends, self._held, self._ranker, self._graph = (edge_type[0], edge_type[2]), {}, None, graph
+        ids = _sources(data, self._wanted.sources, edge_type[0])
+        mine = ids[graph.rank :: graph.world_size]
+        self._known = _known(data, self._wanted.exclude, edge_type, mine)
+        if not 1 <= self._wanted.k <= (count := graph.num_nodes(edge_type[2])):  # before all layers are computed
+            raise OptionError(f"recommend.k: expected 1 to {count}, the number of destinations; got {self._wanted.k}.")
+        return [*super().loaders_of(data), SourceBlocks(mine)]
+
+    def _edge_type(self, data: GLTDataModule) -> EdgeType:
+        assert data.links is not None
+        known = {edge_type_str(e): e for e in data.links.edge_types(data.dist_graph.schema)}
+        given = self._wanted.edge_type or next(iter(known))
+        if given not in known or (self._wanted.edge_type is None and len(known) > 1):
+            raise OptionError(
+                f"recommend.edge_type: expected the edge type to recommend by, one of {', '.join(known)}; got "
+                f"{self._wanted.edge_type!r}."
+            )
+        return known[given]
+
+    def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
+        """Ranks a block of sources, once all layers are computed: a row for each source and destination."""
+        assert self.run is not None
+        if dataloader_idx < len(self.run.steps):
+            return super().predict_step(batch, batch_idx, dataloader_idx)
+        self.run.marks.beat("ranking destinations")
+        ids = batch.cpu().numpy()
+        known = self._known.of(ids)
+        if self._ends[0] == self._ends[1]:  # nobody is recommended to themselves
+            known = np.concatenate([known, np.stack([np.arange(len(ids)), ids])], axis=1)
+            known = np.unique(known, axis=1)
+        best = self._made_ranker().of(self._rows(ids, self._ends[0]), known)
+        at, rank = (best.ids >= 0).nonzero(as_tuple=True)
+        self._short += int((best.ids[:, -1] < 0).sum())
+        found = {"n_id": torch.from_numpy(ids).to(at.device)[at], "destination": best.ids[at, rank]}
+        found |= {"rank": rank + 1, "score": best.scores[at, rank]}
+        if self.type_names:
+            number = self.type_names.index(self._wanted.edge_type or "")
+            found["edge_type"] = torch.full_like(found["n_id"], number)
+        return found
+
+    def on_predict_epoch_end(self) -> None:
+        if self.run is not None:
+            self.run.release()  # when no rank reads rows any more
+        if self._short:
+            rank_zero_info(
+                f"recommend: {self._short:,} sources have fewer than {self._wanted.k} destinations that are not known."
+            )
+
+    def _made_ranker(self) -> Any:
+        if self._ranker is None:
+            assert self.run is not None
+            count = self._graph.num_nodes(self._ends[1])
+            scores, transformed = self.inner.pair_scores(self._wanted.edge_type)  # type: ignore[operator]
+            exact = TopK(self._destinations, count, scores, self._wanted.k)
+            if self._wanted.index != "exact" and transformed is None:
+                raise OptionError(
+                    "recommend.index: hnsw finds inner products; use model.decoder dot or bilinear, or index exact."
+                )
+            self._ranker = exact if self._wanted.index == "exact" else ApproximateTopK(exact, transformed)
+        return self._ranker
+
+    def _destinations(self, ids: np.ndarray) -> Tensor:
+        first = int(ids[0]) if len(ids) else 0
+        held = self._held.get(first)
+        if held is not None and len(held) == len(ids):
+            return held
+        rows = self._rows(ids, self._ends[1])
+        if sum(each.nbytes for each in self._held.values()) + rows.nbytes <= _HELD_BYTES:
+            self._held[first] = rows
+        return rows
+
+    def _rows(self, ids: np.ndarray, node_type: str) -> Tensor:
+        """Returns the embeddings [n, D] of nodes by the user's ids."""
+        assert self.run is not None
+        rows = self._graph.rows_of(torch.from_numpy(ids), node_type)
+        found = self.run.module.head(self.run.outputs(rows.to(self.device), node_type), node_type)
+        return found["embedding"].float()
+
+
+def _sources(data: GLTDataModule, given: Any, node_type: str) -> np.ndarray:
+    """Returns the user's ids of the sources, int64 [S]."""
+    count = data.dist_graph.num_nodes(node_type)
+    return np.arange(count) if given is None else data.node_ids("recommend.sources", given, node_type)
+
+
+def _known(data: GLTDataModule, exclude: Sequence[str], edge_type: EdgeType, sources: np.ndarray) -> KnownPairs:
+    """The pairs that are left out, of some sources."""
+    found, same = [np.zeros((2, 0), np.int64)], edge_type[0] == edge_type[2]
+    for name in exclude:
+        pairs = data.edges_of(name, edge_type) if name in SPLITS else data.edges_between(name, edge_type)
+        if pairs is None:
+            continue
+        pairs = np.concatenate([pairs, pairs[::-1]], axis=1) if same and data.undirected else pairs
+        found.append(pairs[:, np.isin(pairs[0], sources)])
+    return KnownPairs(np.concatenate(found, axis=1))
