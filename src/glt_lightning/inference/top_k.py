@@ -72,11 +72,9 @@ class TopK:
             scores = self.score(rows, self.destination(some)).float()
             if scores.isnan().any():
                 raise DataError("recommend: a score is not a number. Has the model diverged?")
-            keys = _keys(scores, begin)
             here = (known[1] >= begin) & (known[1] < begin + len(some))
             at = torch.from_numpy(np.stack([known[0][here], known[1][here] - begin])).to(rows.device)
-            keys[at[0], at[1]] = _LOW
-            top = keys.topk(min(self.k, len(some)), dim=1).values
+            top = _best_keys(scores, at, begin, min(self.k, len(some)))
             best = torch.cat([best, top], dim=1).topk(self.k, dim=1).values
         return _of_keys(best)
 
@@ -86,11 +84,30 @@ class TopK:
             yield begin, np.arange(begin, min(begin + at_once, self.count))
 
 
-def _keys(scores: Tensor, begin: int) -> Tensor:
+def _best_keys(scores: Tensor, left_out: Tensor, begin: int, k: int) -> Tensor:
+    """Returns int64 [S, k]: the greatest of `_keys` of the scores [S, n], the lowest number for those that are left out.
+
+    Keys of all scores take three times as long as the k greatest scores, so only rows are searched by keys in which others are
+    equal to the k-th. left_out: int64 [2, m], positions."""
+    scores[left_out[0], left_out[1]] = float("-inf")
+    values, at = scores.topk(k, dim=1)
+    least = values[:, -1:]
+    unclear = ((least == float("-inf")) | ((scores >= least).sum(1, keepdim=True) > k)).squeeze(1)
+    found = _keys(values, at + begin)
+    if unclear.any():
+        ids = torch.arange(begin, begin + scores.size(1), device=scores.device)
+        keys = _keys(scores[unclear], ids.expand(int(unclear.sum()), -1))
+        row = (unclear.cumsum(0) - 1)[left_out[0]]
+        mine = unclear[left_out[0]]
+        keys[row[mine], left_out[1][mine]] = _LOW
+        found[unclear] = keys.topk(k, dim=1).values
+    return found
+
+
+def _keys(scores: Tensor, ids: Tensor) -> Tensor:
     """Returns int64 [S, n]: numbers in the order of the scores, equal ones in the reverse order of ids, all different."""
     bits = scores.contiguous().add(0.0).view(torch.int32).long()  # adding 0 makes -0 a 0
     ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    ids = torch.arange(begin, begin + scores.size(1), device=scores.device)
     return ordered * (1 << 32) + (_IDS - ids)
 
 
