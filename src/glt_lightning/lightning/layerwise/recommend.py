@@ -61,7 +61,12 @@ def recommend(
         OptionError: For a model without scores of pairs, more than there are, and as `predict_layerwise`.
 
     Example:
-        >>> recommend(Trainer(), model, datamodule, "best", options={"k": 10})
+        >>> links = {"edge_splits": {"num_val": 2, "num_test": 4}}
+        >>> data = GLTDataModule("graph.npz", task="link", links=links, num_neighbors=[2], batch_size=4)
+        >>> model = LinkPredictor(data.num_features, hidden_channels=8, num_layers=1)
+        >>> recommend(Trainer(), model, data, "best", options={"k": 2})
+        >>> sorted(read_predictions("best"))
+        ['destination', 'n_id', 'rank', 'score']
     """
     if not isinstance(datamodule, GLTDataModule):
         raise OptionError(f"recommend: datamodule: expected a GLTDataModule, got {type(datamodule).__name__}.")
