@@ -27,7 +27,10 @@ from glt_lightning.cli.subcommands import cluster_of_data
 from tests.helpers.disks import full_soon
 from tests.lightning.tiny import CLASSES, NODES, WIDTH
 
-SUBCOMMANDS = "fit, validate, test, predict, embed, recommend, partition, pull, report, serve, launch, neighbours, certs, completion"
+SUBCOMMANDS = (
+    "fit, validate, test, predict, embed, recommend, partition, pull, report, serve, launch, neighbours, certs, "
+    "completion"
+)
 
 MODULE = '''
 from lightning.pytorch import LightningDataModule, LightningModule

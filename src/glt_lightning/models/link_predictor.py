@@ -53,7 +53,8 @@ class LinkPredictor(LightningModule):
             get a learned embedding.
         encoder: Name of the GNN, as in `NodePredictor`.
         encoder_kwargs: Further arguments of PyG's class, such as ``{heads: 4}`` for GAT or HGT.
-        decoder: ``dot``, ``bilinear`` or ``mlp``. The last two tell the directions of an edge apart.
+        decoder: ``dot``, ``bilinear`` or ``mlp``; or, of knowledge graphs, ``distmult``, ``complex``, ``transe`` or ``rotate``,
+            with learned numbers for each edge type. All but ``dot`` and ``distmult`` tell the directions of an edge apart.
         loss: ``bce``: each pair is an edge or is none; ``bpr``: an edge scores above each of its negatives; ``softmax``: an
             edge is chosen among its negatives. The last two need triplets (``data.links.neg_sampling: {mode: triplet}``), and
             log ``val_loss`` where validation has them, too.

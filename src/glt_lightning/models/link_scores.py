@@ -15,6 +15,7 @@ from torchmetrics import Metric
 from torchmetrics.utilities import rank_zero_warn
 
 from glt_lightning.base import DataError, EdgeType, at_least, one_of
+from glt_lightning.models.relations import DECODERS
 
 _NONE = (
     "the batch has neither edge_label_index with labels nor triplets (src_index, dst_pos_index). Train and evaluate on a "
@@ -214,7 +215,9 @@ class PairMLP(nn.Module):
 
 def make_decoder(name: str, width: int, dropout: float) -> Any:
     """Makes a decoder. Raises `OptionError` for an unknown name."""
-    one_of("decoder", name, ("dot", "bilinear", "mlp"))
+    one_of("decoder", name, ("dot", "bilinear", "mlp", *DECODERS))
+    if name in DECODERS:
+        return DECODERS[name](width)
     if name == "mlp":
         return PairMLP(width, dropout)
     return DotProduct() if name == "dot" else Bilinear(width)

@@ -263,7 +263,9 @@ class _LinkTask:
         )
         arrays = {name: dict(split) for name, split in drawn.edge_splits.items()}
         for name in ("val", "test"):
-            arrays[name]["negative_edges"] = arrays[name].pop("negatives")
+            negatives = arrays[name].pop("negatives")
+            if negatives.size:  # none with neg_sampling_ratio 0: they are drawn as in training
+                arrays[name]["negative_edges"] = negatives
         return {name: EdgeSplit(**split) for name, split in arrays.items() if name == "train" or split["edge"].size}
 
     def edge_index(self, edge_type: EdgeType, keep: np.ndarray | None = None) -> np.ndarray:
