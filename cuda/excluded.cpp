@@ -28,10 +28,11 @@ void find_all(const Id* row, int64_t degree, Id id, std::vector<uint32_t>& posit
 constexpr int64_t kFew = 16;  // ids of one row that are looked for one after the other
 
 // Appends the positions of all entries that are among n ids, which ascend, in one pass: a request may name many edges of one node.
+// shift: source_shift.
 template <class Id>
-void find_among(const Id* row, int64_t degree, const int64_t* ids, int64_t n, std::vector<uint32_t>& positions) {
+void find_among(const Id* row, int64_t degree, const int64_t* ids, int64_t n, int64_t shift, std::vector<uint32_t>& positions) {
   for (int64_t k = 0; k < degree; ++k)
-    if (std::binary_search(ids, ids + n, int64_t(row[k]))) positions.push_back(uint32_t(k));
+    if (std::binary_search(ids, ids + n, int64_t(row[k]) + shift)) positions.push_back(uint32_t(k));
 }
 
 struct Found {
@@ -52,6 +53,7 @@ struct Found {
 template <class Id>
 int32_t find_excluded(const RowRequest& q, const int64_t* dst, const int64_t* src, int64_t n, Found& found, int64_t* detail) {
   const std::vector<int64_t> no_ids(kBlock, 0);  // nothing is drawn
+  const int64_t shift = source_shift(*q.graph, q.edge_type);
   Row rows[kBlock];
   int64_t done = 0;  // pairs
   for (int64_t i = 0; i < n; i += kBlock) {
@@ -67,9 +69,9 @@ int32_t find_excluded(const RowRequest& q, const int64_t* dst, const int64_t* sr
       const Id* row = static_cast<const Id*>(rows[k].first);
       for (done = i + k; done < n && dst[done] == gid;) ++done;
       if (const int64_t count = done - (i + k); count > kFew) {
-        find_among(row, rows[k].degree, src + i + k, count, found.positions);
+        find_among(row, rows[k].degree, src + i + k, count, shift, found.positions);
       } else {
-        for (int64_t j = i + k; j < done; ++j) find_all(row, rows[k].degree, Id(src[j]), found.positions);
+        for (int64_t j = i + k; j < done; ++j) find_all(row, rows[k].degree, Id(src[j] - shift), found.positions);
       }
       found.close(gid);
     }

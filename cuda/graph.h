@@ -24,6 +24,36 @@ struct TypeRange {
   GLT_HD bool has(int64_t gid) const { return uint64_t(gid - begin) < uint64_t(size); }
 };
 
+// What is added to the stored sources of an edge type to get gids.
+GLT_HD int64_t source_shift(const glt_graph& g, int32_t edge_type) { return g.source_shift ? g.source_shift[edge_type] : 0; }
+
+// The number of a node among those whose rows are replaced, or -1.
+inline int64_t find_replaced(const glt_replaced& r, int64_t gid) {
+  if (!r.num_rows) return -1;
+  const int32_t* bucket = r.hint + (gid >> r.shift);
+  int64_t low = bucket[0], high = bucket[1];
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (r.gids[middle] < gid) low = middle + 1;
+    else high = middle;
+  }
+  return low < bucket[1] && r.gids[low] == gid ? low : -1;
+}
+
+// Where the row of a node of an edge type's destination type is. s: the segment of the node.
+struct RowPlace {
+  int32_t part;  // edge_type * P + part
+  int64_t row;
+
+  RowPlace(const glt_graph& g, int32_t edge_type, int32_t s, int64_t gid)
+      : part((edge_type - g.dst_type[edge_type]) * g.num_parts + s), row(gid - g.bounds[s]) {
+    const int64_t at = g.replaced ? find_replaced(g.replaced[edge_type], gid) : -1;
+    if (at < 0) return;
+    row = at + g.replaced[edge_type].offset[part - edge_type * g.num_parts];
+    part += g.num_parts / 2;
+  }
+};
+
 // -1: all neighbours; 0: none, where a hop may leave an edge type out.
 GLT_HD bool is_fanout(int64_t fanout) { return fanout >= -1 && fanout <= GLT_MAX_FANOUT; }
 

@@ -46,6 +46,7 @@ template <class Id>
 int32_t find_pairs(const RowRequest& q, const Pairs& pairs, int64_t begin, int64_t end, int64_t* detail) {
   const TypeRange range(*q.graph, q.graph->dst_type[q.edge_type]);
   const std::vector<int64_t> no_ids(kBlock, 0);  // nothing is drawn
+  const int64_t shift = source_shift(*q.graph, q.edge_type);
   Row rows[kBlock];
   for (int64_t i = begin; i < end; i += kBlock) {
     const int64_t n = std::min<int64_t>(kBlock, end - i);
@@ -57,7 +58,8 @@ int32_t find_pairs(const RowRequest& q, const Pairs& pairs, int64_t begin, int64
     }
     for (int64_t k = 0; k < n; ++k) prefetch_row<Id>(rows[k]);
     for (int64_t k = 0; k < n; ++k)
-      pairs.found[i + k] = contains(static_cast<const Id*>(rows[k].first), rows[k].degree, Id(pairs.src[i + k]), rows[k].sums);
+      pairs.found[i + k] =
+          contains(static_cast<const Id*>(rows[k].first), rows[k].degree, Id(pairs.src[i + k] - shift), rows[k].sums);
   }
   return GLT_OK;
 }

@@ -141,6 +141,7 @@ int32_t glt_induce(const glt_graph* graph, int32_t edge_type, const int64_t* gid
   const glt::RowRequest q{graph, edge_type, -1, false, 0};
   glt::Found found{cap, counts, ranks, edge_rows, 0, 0};
   const auto induce = graph->id_bytes == 4 ? glt::induce<int32_t> : glt::induce<int64_t>;
+  first -= glt::source_shift(*graph, edge_type);  // compared with sources as they are stored
   const int32_t status = induce(q, gids, num_rows, {members, first, num_ids}, most_degree, threads, found, detail);
   done[0] = found.rows, done[1] = found.entries;
   return status;

@@ -71,7 +71,8 @@ GLT_HD LaborRow<Id> labor_row(const glt_graph& g, int32_t edge_type, const void*
                               const WeightedRow& entries) {
   const int32_t type = g.src_type[edge_type];
   const TypeRange range(g, type);
-  return {static_cast<const Id*>(neighbors), static_cast<const Id*>(g.all_ids[type]), range.begin, range.size, key, entries};
+  const int64_t first = range.begin - source_shift(g, edge_type);
+  return {static_cast<const Id*>(neighbors), static_cast<const Id*>(g.all_ids[type]), first, range.size, key, entries};
 }
 
 }  // namespace glt

@@ -114,15 +114,14 @@ int32_t find_rows(const RowRequest& q, const int64_t* gids, const int64_t* uids,
   const int64_t* ptr[kBlock];
   int32_t part[kBlock];
   int64_t uid[kBlock];
-  const int32_t first_segment = g.dst_type[q.edge_type] * g.num_parts;
   for (int64_t i = 0; i < n; ++i) {
     const int32_t s = segment_of(g, gids[i]);
-    part[i] = q.edge_type * g.num_parts + s - first_segment;
+    const RowPlace place(g, q.edge_type, s, gids[i]);
+    part[i] = place.part;
     if (!g.indptr[part[i]]) return fail(detail, GLT_BAD_ID, i, gids[i]);
-    const int64_t row = gids[i] - g.bounds[s];
-    ptr[i] = g.indptr[part[i]] + row;
+    ptr[i] = g.indptr[part[i]] + place.row;
     prefetch(ptr[i]);
-    uid[i] = uids ? uids[i] : int64_t(static_cast<const Id*>(g.user_ids[s])[row]);
+    uid[i] = uids ? uids[i] : int64_t(static_cast<const Id*>(g.user_ids[s])[gids[i] - g.bounds[s]]);
   }
   for (int64_t i = 0; i < n; ++i) {
     const int64_t begin = ptr[i][0], end = ptr[i][1];
@@ -290,6 +289,8 @@ bool read_picks(const RowRequest& q, const Picks& picks, int64_t n, int64_t* det
   read_values<Id>(picks.neighbors, n);
   if (picks.edge_ids) (q.edge_id_bytes == 4 ? read_values<int32_t> : read_values<int64_t>)(picks.edge_ids, n);
   const TypeRange range(*q.graph, q.graph->src_type[q.edge_type]);
+  if (const int64_t shift = source_shift(*q.graph, q.edge_type))
+    for (int64_t i = 0; i < n; ++i) picks.neighbors[i] += uint64_t(shift);
   for (int64_t i = 0; i < n; ++i) {
     if (range.has(int64_t(picks.neighbors[i]))) continue;
     fail(detail, GLT_BAD_ROW, q.edge_type, -1, int64_t(picks.neighbors[i]));

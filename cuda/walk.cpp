@@ -67,9 +67,10 @@ int32_t open(const glt_graph& g, const Walks& w, std::vector<Lane>& lanes, int64
     const int64_t gid = w.at[i];
     if (!TypeRange(g, type).has(gid)) return fail(detail, GLT_BAD_ID, i, gid);
     const int32_t s = segment_of(g, gid);
-    lane.part = lane.edge_type * g.num_parts + s - type * g.num_parts;
+    const RowPlace place(g, lane.edge_type, s, gid);
+    lane.part = place.part;
     if (!g.indptr[lane.part]) continue;  // it goes on elsewhere
-    lane.row = g.indptr[lane.part] + (gid - g.bounds[s]);
+    lane.row = g.indptr[lane.part] + place.row;
     prefetch(lane.row);
     lanes[kept++] = lane;
   }
@@ -116,7 +117,7 @@ int32_t take_steps(const glt_graph& g, const Walks& w, std::vector<Lane>& lanes,
       }
       entry += position;
     }
-    const int64_t next = int64_t(*entry);
+    const int64_t next = int64_t(*entry) + source_shift(g, lane.edge_type);
     if (!TypeRange(g, g.src_type[lane.edge_type]).has(next)) return fail(detail, GLT_BAD_ROW, lane.edge_type, -1, next);
     w.trace[i * w.rule.length + w.step[i]++] = w.at[i] = next;
   }

@@ -84,7 +84,7 @@ def stored_edges(source: ArraySource, undirected: bool) -> Edges:
         edges = [(u, v, k) for k, (u, v) in enumerate(edge_index.T.tolist())]
         if undirected and s == d:
             lowest: dict[tuple[int, int], int] = {}
-            for u, v, k in edges + [(v, u, len(edges) + k) for u, v, k in edges]:
+            for u, v, k in edges + [(v, u, k) for u, v, k in edges]:
                 lowest[u, v] = min(k, lowest.get((u, v), k))
             edges = [(u, v, k) for (u, v), k in lowest.items()]
         elif undirected:
@@ -135,7 +135,7 @@ def brute_force(source: ArraySource, num_parts: int, seed: int = 0, undirected: 
         for p in range(num_parts):
             rows = [sorted((u, k) for u, v, k in edges if v == node) for node in owned[e[2], p]]
             arrays |= _csc(f"part{p}/edges/{r}", rows, gid[e[0]])
-            columns = arrays[f"part{p}/edges/{r}/edge_ids.npy"] % max(1, source.edge_index[original].shape[1])
+            columns = arrays[f"part{p}/edges/{r}/edge_ids.npy"]
             for name, values in source.edge[original].items():
                 arrays[f"part{p}/edges/{r}/{name}.npy"] = np.asarray(values)[columns]
     return arrays

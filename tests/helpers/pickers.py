@@ -28,7 +28,8 @@ class Heaviest:
     def pick(self, rows, fanout, stream):
         counts = rows.degree if fanout < 0 else np.minimum(rows.degree, fanout)
         row_of = np.repeat(np.arange(len(rows)), rows.degree)
-        values = rows.attrs[self.attr].reshape(len(row_of), -1)[:, 0] if self.attr in rows.attrs else 0 * row_of
+        given = rows.attrs[self.attr] if self.attr in rows.attrs else 0 * row_of
+        values = given if given.ndim == 1 else given[:, 0]
         order = np.lexsort((-values, row_of))
         ranked = np.arange(len(order)) - rows.begin[row_of]
         return counts, (order - rows.begin[row_of])[ranked < counts[row_of]]

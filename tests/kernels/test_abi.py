@@ -40,6 +40,7 @@ NUMBERS = {"int32_t": c_int32, "int64_t": c_int64, "uint64_t": c_uint64}
 
 STRUCTS = {
     "glt_graph": native.GraphStruct,
+    "glt_replaced": native.ReplacedStruct,
     "glt_workspace": native.WorkspaceStruct,
     "glt_picks": native.PicksStruct,
     "glt_merge_call": native.MergeStruct,

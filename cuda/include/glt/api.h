@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define GLT_ABI_VERSION 22
+#define GLT_ABI_VERSION 23
 #define GLT_MAX_HOPS 16
 #define GLT_MAX_FANOUT 65536  // larger ones are mistakes, or meant as -1: a row takes up to fanout^2 steps on a device
 
@@ -31,6 +31,16 @@ typedef enum {
   GLT_NO_THREAD = 7, // a thread could not be started; detail = {errno}
   GLT_THROWN = 8     // any other C++ exception: a fault of this library
 } glt_status;
+
+// Rows of one edge type that an overlay has in place of those of their parts (graph/overlay.py). A graph with an overlay has P
+// parts and then P more, those of the overlay: the row of gids[i], of part p, is row i + offset[p] of part P + p. CPU only.
+typedef struct {
+  int64_t num_rows;
+  const int64_t* gids;             // [num_rows] ascending
+  const int64_t* offset;           // [P]
+  const int32_t* hint;             // [(num_nodes >> shift) + 2] of each bucket of gids, how many of `gids` lie below it
+  int32_t shift, reserved;
+} glt_replaced;
 
 // A typed graph whose parts are mapped into this process (or copied to this device).
 // T node types, R edge types, P parts; segment s = type * P + part covers gids [bounds[s], bounds[s + 1]).
@@ -55,6 +65,8 @@ typedef struct {
   const uint64_t* type_key;        // [T] key of a node type's name; read with all_ids
   const void* const* all_ids;      // [T] -> user ids of all nodes of a type, also of parts that are not local. Neighbours are then
                                    // drawn by LABOR, without replacement; null: each row draws on its own
+  const glt_replaced* replaced;    // [R], or null: no rows are
+  const int64_t* source_shift;     // [R] what is added to the entries of `indices` to get gids, or null: nothing
 } glt_graph;
 
 // Entries of rows of one edge type that sampling ignores, as if they were not stored; glt_find_excluded finds them.

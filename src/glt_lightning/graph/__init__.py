@@ -106,6 +106,7 @@ if TYPE_CHECKING:
         VERSION as VERSION,
         ArrayEntry as ArrayEntry,
         EdgeLabelEntry as EdgeLabelEntry,
+        EdgeColumns as EdgeColumns,
         EdgeSplitEntry as EdgeSplitEntry,
         EncodingEntry as EncodingEntry,
         Manifest as Manifest,
@@ -131,6 +132,14 @@ if TYPE_CHECKING:
         OtherEdges as OtherEdges,
         bare_view as bare_view,
         having_edge_types as having_edge_types,
+    )
+    from glt_lightning.graph.overlay import (
+        GrownPartition as GrownPartition,
+        Overlay as Overlay,
+        grown_gids as grown_gids,
+        grown_manifest as grown_manifest,
+        new_numbers as new_numbers,
+        node_shift as node_shift,
     )
     from glt_lightning.graph.placement import (
         BatchArrays as BatchArrays,
@@ -244,6 +253,7 @@ _MODULES = {
     "manifest": (
         "ArrayEntry",
         "EdgeLabelEntry",
+        "EdgeColumns",
         "EdgeSplitEntry",
         "EncodingEntry",
         "MANIFEST",
@@ -270,6 +280,14 @@ _MODULES = {
         "OtherEdges",
         "bare_view",
         "having_edge_types",
+    ),
+    "overlay": (
+        "GrownPartition",
+        "Overlay",
+        "grown_gids",
+        "grown_manifest",
+        "new_numbers",
+        "node_shift",
     ),
     "placement": (
         "BatchArrays",

@@ -32,13 +32,19 @@ class EdgeEnds:
             local = rows[at] - self._bounds[part]
             found[at, 0] = self._partition.sources(self._edge_type, part)[local]
             pointers = self._partition.pointers(self._edge_type, part)
-            found[at, 1] = self._first_gid(int(part)) + np.searchsorted(pointers, local, side="right") - 1
+            found[at, 1] = self._gids(int(part), np.searchsorted(pointers, local, side="right") - 1)
+        if (over := self._partition.overlaid) is not None:
+            found[:, 0] += over.source_shift[self._edge_type]
         return found
 
-    def _first_gid(self, part: int) -> int:
-        manifest = self._partition.manifest
+    def _gids(self, part: int, rows: np.ndarray) -> np.ndarray:
+        manifest, over = self._partition.manifest, self._partition.overlaid
         node_type = self._partition.schema.destination_types()[self._edge_type]
-        return manifest.offsets[node_type] + manifest.bounds[node_type][part]
+        found: np.ndarray = manifest.offsets[node_type] + manifest.bounds[node_type][part] + rows
+        if over is not None and part >= manifest.num_parts // 2:
+            at, gids = over.replaced[self._edge_type].gids_of(part, rows)
+            found[at] = gids
+        return found
 
 
 def stored_rows(partition: LocalPartition, kind: str, index: int, name: str) -> Shards | EdgeEnds:

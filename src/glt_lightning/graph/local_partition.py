@@ -38,7 +38,16 @@ from glt_lightning.graph.manifest import (
 )
 from glt_lightning.graph.row_order import TIMES
 from glt_lightning.graph.shared_arrays import SharedArrays
-from glt_lightning.kernels import EdgeTypeArrays, Encoding, GraphView, LaborIds, Shards, forget_losses, guarded
+from glt_lightning.kernels import (
+    EdgeTypeArrays,
+    Encoding,
+    GraphView,
+    LaborIds,
+    Overlaid,
+    Shards,
+    forget_losses,
+    guarded,
+)
 
 _OPEN_FILES = "/proc"  # where a process of this host opens the memory of another one
 
@@ -97,6 +106,8 @@ class LocalPartition:
         >>> partition.close()
     """
 
+    overlaid: Overlaid | None = None  # of a partition with an overlay
+
     def __init__(
         self, directory: Path, manifest: Manifest, parts: tuple[int, ...], memory: MemoryRows | None = None
     ) -> None:
@@ -124,7 +135,12 @@ class LocalPartition:
         """
         directory = Path(directory)
         if directory.is_relative_to(_OPEN_FILES):
-            return cls.in_memory(SharedArrays.open(directory))
+            arrays = SharedArrays.open(directory)
+            if "base" not in arrays.meta:
+                return cls.in_memory(arrays)
+            from glt_lightning.graph.overlay import GrownPartition  # which is made of this class
+
+            return GrownPartition.of_shared(arrays, parts)
         manifest = Manifest.load(directory)
         if verify:
             for path, entry in manifest.arrays.items():
@@ -272,6 +288,7 @@ class LocalPartition:
             schema.destination_types(),
             np.array(counts, dtype=np.int64).reshape(len(schema.edge_types), manifest.num_parts),
             self._labor_ids() if labor else None,
+            self.overlaid,
         )
 
     def _labor_ids(self) -> LaborIds:

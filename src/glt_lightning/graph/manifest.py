@@ -53,8 +53,9 @@ its source. Rows of other edge types are in the order above. Parallel edges are 
 
 An **edge id** is the edge's column in the user's ``edge_index``. With ``undirected``:
 
-* within one node type, the reverse of column *k* of E columns gets the id E + *k*, then parallel edges are merged and
-  keep the lowest id;
+* within one node type, the reverse of column *k* gets the id *k*, too, then parallel edges are merged and keep the
+  lowest id; ids do not depend on the number of edges, so that a graph to which edges are added keeps them. Folders
+  without ``edge_columns`` are of an earlier release: there the reverse of column *k* of E columns has the id E + *k*;
 * between two node types, a second edge type ``[dst, "rev_" + rel, src]`` holds the reverse edges, with the columns as
   ids and nothing merged. It is not added when the data has that edge type already.
 
@@ -109,6 +110,9 @@ and sent in their stored form, and decoded when they are gathered into a batch.
 * ``edge_splits``: optional: ``"<r>/<split>"`` → ``{"count", "digest"}``; the digest is a hash of the arrays
 * ``arrays``: relative path → ``{"dtype", "shape", "bytes", "crc32", "chunks"}``; every file but the manifest is listed
 * ``class_names``: optional: names of the classes, ``num_classes`` of them
+* ``edge_columns``: per edge type ``{"count", "reverse_of"}``: the number of columns of the user's ``edge_index`` that
+  it was made from, and if it has their reverses, the position of the edge type that has the edges themselves (its own
+  where it has both); else ``null``. Folders of earlier releases lack it: no rows can be added to them
 * ``encodings``: optional: attribute → ``{"stored", "given"}`` (above)
 * ``num_categories``: optional: node type → the number of codes of each column of its attribute ``x_codes``, integers
   [rows, C]
@@ -266,6 +270,15 @@ class EdgeLabelEntry:
         return cls(raw["num_classes"], None if names is None else tuple(names))
 
 
+@dataclass(frozen=True)
+class EdgeColumns:
+    """The user's edges that an edge type was made from. count: their number, with those that are not stored.  reverse_of: the
+    edge type whose reverse edges it has, its own if it has both directions; None: it has no added reverse edges."""
+
+    count: int
+    reverse_of: int | None = None
+
+
 def node_path(part: int, node_type: int, name: str) -> str:
     """Relative path of a node array; ``node_type`` is the index in the schema."""
     return f"part{part}/nodes/{node_type}/{name}.npy"
@@ -361,6 +374,7 @@ class Manifest:
         class_names: Names of the classes, ``None`` where the data has none.
         edge_splits: `edge_split_key` -> the edges to predict.
         row_order: The order of rows by time; None: rows are ordered by the user id of the source.
+        edge_columns: For each edge type the user's edges that it was made from; None in a folder of an earlier release.
 
     Raises:
         PartitionError: By `load`, for a manifest that is missing, damaged or of another version.
@@ -395,6 +409,7 @@ class Manifest:
     class_names: tuple[str, ...] | None = None
     edge_splits: Mapping[str, EdgeSplitEntry] = field(default_factory=dict)
     row_order: RowOrder | None = None
+    edge_columns: tuple[EdgeColumns, ...] | None = None
 
     @property
     def options_hash(self) -> str:
@@ -557,6 +572,7 @@ class Manifest:
                 {"edge_splits": {k: asdict(e) for k, e in sorted(self.edge_splits.items())}} if self.edge_splits else {}
             ),
             **({} if self.row_order is None else {"row_order": self.row_order.to_json()}),
+            **({} if self.edge_columns is None else {"edge_columns": [asdict(e) for e in self.edge_columns]}),
             "options_hash": self.options_hash,
         }
 
@@ -622,4 +638,7 @@ class Manifest:
             class_names=None if raw.get("class_names") is None else tuple(raw["class_names"]),
             edge_splits={k: EdgeSplitEntry(e["count"], e["digest"]) for k, e in raw.get("edge_splits", {}).items()},
             row_order=RowOrder.from_json(raw.get("row_order")),
+            edge_columns=None
+            if raw.get("edge_columns") is None
+            else tuple(EdgeColumns(e["count"], e["reverse_of"]) for e in raw["edge_columns"]),
         )

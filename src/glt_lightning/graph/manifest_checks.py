@@ -56,6 +56,7 @@ def checked(raw: Mapping[str, Any]) -> None:
     _check_edge_splits(raw, folders)
     _check_edge_labels(raw)
     _check_row_order(raw, folders)
+    _check_edge_columns(raw)
     _check_gids(raw, folders)
     _check_hot(raw, folders)
     _check_encodings(raw, folders)
@@ -182,6 +183,20 @@ def _check_edges(raw: Mapping[str, Any], arrays: _Folders) -> None:
                 _check_vector(f"{prefix}{name}.npy", folder[name], "<i4", edges)
         total = sum(folder["indices"]["shape"][0] for folder in folders)
         require(total == count, f"num_edges: {count} edges of type {edge_type}, but the parts have {total}")
+
+
+def _check_edge_columns(raw: Mapping[str, Any]) -> None:
+    columns, types = raw.get("edge_columns"), raw["edge_types"]
+    if columns is None:
+        return
+    good = isinstance(columns, list) and len(columns) == len(types)
+    good = good and all(isinstance(c, dict) and _count(c.get("count")) for c in columns)
+    good = good and all("reverse_of" in c and (c["reverse_of"] is None or _count(c["reverse_of"])) for c in columns)
+    require(good, f"edge_columns: it is damaged: {_short(columns)}")
+    for edge_type, of in zip(types, (c["reverse_of"] for c in columns), strict=True):
+        source, _, destination = types[of] if of is not None and of < len(types) else (None, None, None)
+        good = of is None or (edge_type[0], edge_type[2]) == (destination, source)
+        require(good, f"edge_columns: {edge_type} cannot have the reverses of edge type {of}")
 
 
 def _check_row_order(raw: Mapping[str, Any], folders: _Folders) -> None:

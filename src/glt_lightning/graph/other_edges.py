@@ -11,7 +11,7 @@ import numpy as np
 from glt_lightning.base import EdgeType, edge_type_key
 from glt_lightning.graph.local_partition import LocalPartition
 from glt_lightning.graph.manifest import ArrayEntry, Manifest, edge_path
-from glt_lightning.kernels import GraphView
+from glt_lightning.kernels import GraphView, Shards
 
 
 def having_edge_types(manifest: Manifest, edge_types: Sequence[EdgeType]) -> Manifest:
@@ -57,6 +57,9 @@ class OtherEdges(LocalPartition):
     @property
     def as_stored(self) -> LocalPartition:
         return OtherEdges(self._stored.as_stored, self._edge_types)
+
+    def node_shards(self, node_type: int, name: str) -> Shards:
+        return self._stored.node_shards(node_type, name)
 
     def drawn_by(self, weights: tuple[str | None, ...], timed: bool, labor: bool = False) -> GraphView:
         """Returns a view without edges: these edge types have none to draw."""

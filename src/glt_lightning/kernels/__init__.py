@@ -145,6 +145,8 @@ if TYPE_CHECKING:
         EdgeTypeArrays as EdgeTypeArrays,
         GraphView as GraphView,
         LaborIds as LaborIds,
+        Overlaid as Overlaid,
+        ReplacedRows as ReplacedRows,
     )
     from glt_lightning.kernels.hops import (
         AllLocal as AllLocal,
@@ -199,6 +201,7 @@ if TYPE_CHECKING:
         require_seeds as require_seeds,
     )
     from glt_lightning.kernels.rows import (
+        ChangedShards as ChangedShards,
         OnDisk as OnDisk,
         Shards as Shards,
         TieredShards as TieredShards,
@@ -335,6 +338,8 @@ _MODULES = {
         "EdgeTypeArrays",
         "GraphView",
         "LaborIds",
+        "Overlaid",
+        "ReplacedRows",
     ),
     "hops": (
         "AllLocal",
@@ -387,6 +392,7 @@ _MODULES = {
         "require_seeds",
     ),
     "rows": (
+        "ChangedShards",
         "OnDisk",
         "Shards",
         "TieredShards",

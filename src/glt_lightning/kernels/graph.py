@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from glt_lightning.base import DataError
-from glt_lightning.kernels.native import GraphStruct, pointers
+from glt_lightning.kernels.native import GraphStruct, ReplacedStruct, pointers
 
 _Ids = TypeVar("_Ids")
 
@@ -44,6 +44,55 @@ class LaborIds:
     ids: Sequence[np.ndarray | None]
 
 
+class ReplacedRows:
+    """Rows of one edge type that an overlay has in place of those of their parts.
+
+    A graph with an overlay has P parts and then P more, those of the overlay: part P + p has the new nodes that were placed in
+    part p, and behind their rows the replaced rows of part p.
+
+    gids: int64 [n], the nodes, ascending.  parts: int [n], the part of each.  new: int64 [P], for each part the number of new
+    nodes of the destination type that were placed there.  num_nodes: number of nodes of the graph.
+    """
+
+    def __init__(self, gids: np.ndarray, parts: np.ndarray, new: np.ndarray, num_nodes: int) -> None:
+        self.gids, self.parts = np.ascontiguousarray(gids, dtype=np.int64), parts
+        self.offset = (new - np.searchsorted(parts, np.arange(len(new)))).astype(np.int64)
+        self._new, shift = new, 0
+        while (num_nodes >> shift) > 2 * len(gids) + 16:  # about half a node in a bucket, where they are spread evenly
+            shift += 1
+        starts = np.arange((num_nodes >> shift) + 2, dtype=np.int64) << shift
+        self._hint = np.searchsorted(self.gids, starts).astype(np.int32)
+        addresses = (each.ctypes.data for each in (self.gids, self.offset, self._hint))
+        self.struct = ReplacedStruct(len(gids), *addresses, shift)
+
+    def find(self, gids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Finds the nodes whose rows are replaced. Returns their positions in ``gids``, and for each its part and row."""
+        if not len(self.gids):
+            return (np.empty(0, np.int64),) * 3
+        at = np.minimum(np.searchsorted(self.gids, gids), len(self.gids) - 1)
+        found = np.flatnonzero(self.gids[at] == gids)
+        part = self.parts[at[found]]
+        return found, part + len(self._new), at[found] + self.offset[part]
+
+    def gids_of(self, part: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Finds the rows of a part of the overlay that are replaced ones. Returns their positions in ``rows``, and their gids."""
+        part -= len(self._new)
+        found = np.flatnonzero(rows >= self._new[part])
+        return found, self.gids[rows[found] - self.offset[part]]
+
+
+@dataclass(frozen=True)
+class Overlaid:
+    """What an overlay lays over the parts of a graph.
+
+    replaced: for each edge type the rows that it has in place of theirs.  source_shift: for each edge type what is added to
+    stored sources to get gids: nodes of other types may have been added in front of them.
+    """
+
+    replaced: Sequence[ReplacedRows]
+    source_shift: Sequence[int]
+
+
 class GraphView:
     """The topology of a graph for native calls: tables of pointers to its arrays, which it keeps alive.
 
@@ -54,6 +103,7 @@ class GraphView:
     user_ids: T * P arrays of user ids by row; None if not mapped.
     keys: R `edge_type_key`s; src_types, dst_types: R indices.
     labor: the ids for draws by LABOR; None: each row draws on its own.
+    overlaid: what the second half of the parts lays over the first; None: nothing.
     """
 
     def __init__(
@@ -66,6 +116,7 @@ class GraphView:
         dst_types: Sequence[int],
         edge_counts: np.ndarray,
         labor: LaborIds | None = None,
+        overlaid: Overlaid | None = None,
     ) -> None:
         self.num_edge_types = len(keys)
         self.num_parts = len(arrays) // max(1, self.num_edge_types) if keys else 1
@@ -91,6 +142,11 @@ class GraphView:
         self._times = None if all(each is None for each in times) else pointers(times)
         self.labor = labor
         self._labor = None if labor is None else (np.array(labor.keys, dtype=np.uint64), pointers(labor.ids))
+        self.overlaid = overlaid
+        self._replaced = self._shifts = None
+        if overlaid is not None:
+            self._replaced = (ReplacedStruct * self.num_edge_types)(*(each.struct for each in overlaid.replaced))
+            self._shifts = np.array(overlaid.source_shift, dtype=np.int64) if any(overlaid.source_shift) else None
         self._edge_base = np.ascontiguousarray(self.edge_bounds[:, :-1]).reshape(-1)
         self._num_edges = np.array([0 if r is None else len(r.indices) for r in arrays], dtype=np.int64)
         self.struct = GraphStruct(
@@ -113,6 +169,8 @@ class GraphView:
             times=None if self._times is None else self._times.ctypes.data,
             type_key=None if self._labor is None else self._labor[0].ctypes.data,
             all_ids=None if self._labor is None else self._labor[1].ctypes.data,
+            replaced=None if self._replaced is None else ctypes.addressof(self._replaced),
+            source_shift=None if self._shifts is None else self._shifts.ctypes.data,
         )
         self.address = ctypes.addressof(self.struct)
 
@@ -132,6 +190,12 @@ class GraphView:
             mine = np.flatnonzero((gids >= begin) & (gids < end))
             rows = gids[mine] - begin
             found[mine] = np.maximum(0, arrays.indptr[rows + 1] - arrays.indptr[rows])
+        if self.overlaid is not None:
+            at, parts, rows = self.overlaid.replaced[edge_type].find(gids)
+            for part in np.unique(parts).tolist():
+                mine, arrays = parts == part, self.arrays(edge_type, part)
+                if arrays is not None:
+                    found[at[mine]] = arrays.indptr[rows[mine] + 1] - arrays.indptr[rows[mine]]
         return found
 
     def user_ids(self, node_type: int, part: int) -> np.ndarray | None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from glt_lightning.base import DataError, NativeError, NativeMemoryError, PartitionError
 
-ABI_VERSION = 22
+ABI_VERSION = 23
 
 
 OK, GROW, BAD_ID, BAD_ROW, BAD_ARG, CUDA, NO_MEMORY, NO_THREAD, THROWN = range(9)
@@ -75,6 +75,21 @@ class GraphStruct(ctypes.Structure):
         ("times", c_void_p),
         ("type_key", c_void_p),
         ("all_ids", c_void_p),
+        ("replaced", c_void_p),
+        ("source_shift", c_void_p),
+    ]
+
+
+class ReplacedStruct(ctypes.Structure):
+    """``glt_replaced`` of ``glt/api.h``."""
+
+    _fields_ = [
+        ("num_rows", c_int64),
+        ("gids", c_void_p),
+        ("offset", c_void_p),
+        ("hint", c_void_p),
+        ("shift", c_int32),
+        ("reserved", c_int32),
     ]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from glt_lightning.base import DataError, DrawOptions, PartitionError
 from glt_lightning.kernels.excluded import ExcludedEntries
-from glt_lightning.kernels.graph import GraphView
+from glt_lightning.kernels.graph import GraphView, ReplacedRows
 from glt_lightning.kernels.mix import draw, row_streams
 from glt_lightning.kernels.rows import Shards, spread
 from glt_lightning.kernels.trees import Trees
@@ -224,6 +224,8 @@ class _Rows:
     times: Shards | None
     num_edges: np.ndarray  # int64 [P]
     edge_bounds: np.ndarray  # int64 [P + 1]
+    replaced: ReplacedRows | None = None
+    pointers: Sequence[np.ndarray | None] = ()  # of each part
 
     @classmethod
     def of(cls, view: GraphView, edge_type: int) -> _Rows:
@@ -240,6 +242,8 @@ class _Rows:
             times=None if all(a is None for a in times) else Shards(times, bounds=edges),
             num_edges=np.diff(edges),
             edge_bounds=edges,
+            replaced=None if view.overlaid is None else view.overlaid.replaced[edge_type],
+            pointers=[None if a is None else a.indptr for a in arrays],
         )
 
     def find(self, gids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -247,6 +251,13 @@ class _Rows:
         here, `PartitionError` for a damaged row."""
         begin, end = self.begin.gather(gids), self.end.gather(gids)
         part = np.searchsorted(self.begin.bounds, gids, side="right") - 1
+        if self.replaced is not None:
+            at, parts, rows = self.replaced.find(gids)
+            part[at] = parts
+            for i, p, row in zip(at.tolist(), parts.tolist(), rows.tolist(), strict=True):
+                pointers = self.pointers[p]
+                assert pointers is not None  # mapped with the part that it is laid over
+                begin[i], end[i] = pointers[row : row + 2]
         bad = np.flatnonzero((begin < 0) | (end < begin) | (end > self.num_edges[part]))
         if len(bad):
             raise PartitionError(
@@ -334,6 +345,8 @@ class PickerDraw:
         rows = self._found[1][first : first + len(neighbors)]
         table, view = self.rows.table(self.edge_type), self.rows.view
         neighbors[:] = table.neighbors.gather(rows, threads=threads)
+        if view.overlaid is not None:
+            neighbors += view.overlaid.source_shift[self.edge_type]
         if len(neighbors) and not 0 <= int(neighbors.min()) <= int(neighbors.max()) < view.num_nodes:
             raise PartitionError(
                 f"sample: edges of {self.edge_type} lead to {int(neighbors.max())}, which is no node. Partition again."

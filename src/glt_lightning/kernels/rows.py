@@ -218,6 +218,49 @@ class TieredShards(Shards):
         return super().extended([(end, rows)], end + len(rows)), places
 
 
+class ChangedShards(Shards):
+    """Shards with other values for some ids.
+
+    gids: int64 [n], ascending, the ids.  changed: their rows, as stored. They lie before the first id of the shards.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[np.ndarray | None],
+        gids: np.ndarray,
+        *,
+        bounds: np.ndarray,
+        encoding: Encoding | None = None,
+    ) -> None:
+        super().__init__(shards, bounds=bounds, encoding=encoding)
+        self._gids = gids
+
+    @classmethod
+    def over(cls, shards: Shards, gids: np.ndarray, changed: np.ndarray) -> ChangedShards:
+        """Lays rows over shards that are all in memory."""
+        bounds = np.concatenate([shards.bounds[:1] - len(gids), shards.bounds])
+        return cls([changed, *shards._keep], gids, bounds=bounds, encoding=shards._encoding)
+
+    @cached_property
+    def raw(self) -> Shards:
+        return self if self._encoding is None else ChangedShards(self._keep, self._gids, bounds=self.bounds)
+
+    def decoded_by(self, encoding: Encoding) -> Shards:
+        return ChangedShards(self._keep, self._gids, bounds=self.bounds, encoding=encoding)
+
+    def extended(self, more: Sequence[tuple[int, np.ndarray]], end: int) -> Shards:
+        if not more:
+            return self
+        longer = super().extended(more, end)
+        return ChangedShards(longer._keep, self._gids, bounds=longer.bounds, encoding=self._encoding)
+
+    def _in_memory(self, ids: np.ndarray, on_disk: OnDisk | None) -> tuple[Shards, np.ndarray]:
+        if not len(self._gids):
+            return self, ids
+        at = np.minimum(np.searchsorted(self._gids, ids), len(self._gids) - 1)
+        return self, np.where(self._gids[at] == ids, at + self.bounds[0], ids)
+
+
 # How many bytes a row takes.
 
 

@@ -30,6 +30,12 @@ from typing import TYPE_CHECKING
 from glt_lightning.base import lazy_names
 
 if TYPE_CHECKING:
+    from glt_lightning.partition.additions import (
+        Additions as Additions,
+        ChangedNodes as ChangedNodes,
+        NewEdges as NewEdges,
+        NewNodes as NewNodes,
+    )
     from glt_lightning.partition.assign.assigners import (
         FrequencyAssigner as FrequencyAssigner,
         MetisAssigner as MetisAssigner,
@@ -68,6 +74,10 @@ if TYPE_CHECKING:
     )
     from glt_lightning.partition.folder import (
         whole_file as whole_file,
+    )
+    from glt_lightning.partition.grow import (
+        add_rows as add_rows,
+        edges_of_user as edges_of_user,
     )
     from glt_lightning.partition.hotness.rank import (
         Hotness as Hotness,
@@ -162,6 +172,12 @@ if TYPE_CHECKING:
 
 # Public names, and those that other packages use, by the module that defines them
 _MODULES = {
+    "additions": (
+        "Additions",
+        "ChangedNodes",
+        "NewEdges",
+        "NewNodes",
+    ),
     "assign.assigners": (
         "FrequencyAssigner",
         "MetisAssigner",
@@ -189,6 +205,10 @@ _MODULES = {
     "edge_splits.read": ("read_edge_split",),
     "edge_splits.source": ("hold_out_edges",),
     "folder": ("whole_file",),
+    "grow": (
+        "add_rows",
+        "edges_of_user",
+    ),
     "hotness.rank": ("Hotness",),
     "hotness.vip": (
         "inclusion",

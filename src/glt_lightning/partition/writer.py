@@ -43,6 +43,7 @@ def made_by(
         "source": source.name,
         "fingerprint": source.fingerprint,
         "undirected": bool(undirected),
+        **({"reverse_ids": "columns"} if undirected else {}),  # folders of earlier releases: E + column
         "normalize": normalize,
         "splits": own,
         **_assignment(options),

@@ -311,6 +311,7 @@ def manifest_head(
         edge_labels=_edge_labels(graph),
         class_names=_class_names(source),
         row_order=None if graph.storage.time_attr is None else graph.storage.time_attr.row_order(graph.stored_types),
+        edge_columns=graph.edge_columns,
     )
 
 

@@ -156,7 +156,7 @@ def _directed(job: EdgeJob, size: int) -> Iterator[tuple[np.ndarray, np.ndarray,
     for src, dst in job.edges.chunks(size):
         yield (dst, src, at) if job.stored_type.flip else (src, dst, at)
         if job.stored_type.both:
-            yield dst, src, job.edges.num_edges + at
+            yield dst, src, at
         at += len(src)
 
 
@@ -282,7 +282,7 @@ class _PartWriter:
             return
         self._writers["edge_ids"].write(user_columns(job.edges, edge_ids))
         if job.attrs and len(edge_ids):
-            columns = edge_ids % job.edges.num_edges  # an added reverse edge has the attributes of its edge
+            columns = edge_ids  # an added reverse edge has the id and the attributes of its edge
             for name, rows in job.attrs.items():
                 values = rows[columns]
                 if name in job.weights:
@@ -295,8 +295,7 @@ class _PartWriter:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Sorts rows by the times of their entries, and writes the times."""
         job = self._job
-        columns = edge_ids % max(1, job.edges.num_edges)
-        found = times(columns, user_columns(job.edges, columns), job.sources.user_ids[indices - job.offset])
+        found = times(edge_ids, user_columns(job.edges, edge_ids), job.sources.user_ids[indices - job.offset])
         order, indptr = by_time(found, indptr, indices, job.stored_type.both)
         self._writers[TIMES].write(found[order])
         return indptr, indices[order], edge_ids[order]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import NodeType, PartitionOptions, Progress, counted
+from glt_lightning.graph import EdgeColumns
 from glt_lightning.partition.assign.assigners import built_in, require_countable
 from glt_lightning.partition.assign.base import Assigner, GraphToPartition, checked
 from glt_lightning.partition.build.degrees import Degrees, count_degrees
@@ -65,7 +66,16 @@ class StoredGraph:
     @property
     def most_edge_ids(self) -> int:
         """The largest number of edge ids of a stored edge type."""
-        return max((num_columns(self.edges[r.source]) * (2 if r.both else 1) for r in self.stored_types), default=0)
+        return max((num_columns(edges) for edges in self.edges.values()), default=0)
+
+    @property
+    def edge_columns(self) -> tuple[EdgeColumns, ...]:
+        """For each stored edge type the user's edges that it is made from."""
+        index = {r.edge_type: k for k, r in enumerate(self.stored_types)}
+        return tuple(
+            EdgeColumns(num_columns(self.edges[r.source]), index[r.source] if r.flip or r.both else None)
+            for r in self.stored_types
+        )
 
     @cached_property
     def storage(self) -> Storage:

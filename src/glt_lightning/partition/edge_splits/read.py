@@ -213,9 +213,8 @@ def num_columns(edges: EdgeList) -> int:
 
 
 def user_columns(edges: EdgeList, ids: np.ndarray) -> np.ndarray:
-    """Converts ids that count the kept edges alone to edge ids of the user's edges. Ids of added reverse edges follow the ids of
-    the edges, in both numberings."""
+    """Converts ids that count the kept edges alone to edge ids of the user's edges."""
     if not isinstance(edges, KeptEdges) or not len(ids):
         return ids
-    found: np.ndarray = edges.columns[ids % edges.num_edges] + (ids // edges.num_edges) * edges.num_columns
+    found: np.ndarray = edges.columns[ids]
     return found.astype(ids.dtype)

@@ -1,0 +1,253 @@
+"""A partition with an overlay: rows that came after it was made, laid over its immutable arrays.
+
+An overlay of a graph in P parts is P more parts in memory. Part P + p has the new nodes that were placed in part p, with
+their rows, and for each edge type whole rows of nodes of part p that got further edges (**replaced** rows), which are read
+in place of those of part p; whoever has part p has it, too. So every reader of a partition reads an overlay: native calls
+find the row of a node by ``kernels.graph.Overlaid``, all arrays have twice the parts, and nothing else asks whether there is
+an overlay.
+
+New nodes follow the old ones of their type, by user id and by gid. Gids of later types thus move up: stored sources are
+shifted when they are read (``Overlaid.source_shift``), and seeds and gids here. `partition.add_rows` makes the arrays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.base import SamplerError
+from glt_lightning.graph.graph import Seeds, checked_ids
+from glt_lightning.graph.local_partition import LocalPartition, _MapsAndRows
+from glt_lightning.graph.manifest import ArrayEntry, EdgeColumns, Manifest, gid_path, node_times_path
+from glt_lightning.graph.shared_arrays import SharedArrays
+from glt_lightning.kernels import ChangedShards, Overlaid, ReplacedRows, Shards
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """What is laid over a partition.
+
+    Attributes:
+        placed: For each node type int32 [n]: the part in which each new node was placed, by user id.
+        arrays: The arrays of the overlay's parts by their paths. Row pointers have the rows of new nodes first, by user id, then
+            the replaced rows, by gid. Stored sources are gids less `node_shift`.
+        replaced: For each edge type int64 [n], ascending: gids of the nodes whose rows are replaced.
+        num_edges: Number of edges of each edge type, with the new ones.
+        edge_columns: As in the manifest, with the new edges.
+        times: Times of the new nodes of a type by user id, for types that have times.
+        changed: (node type, attribute) -> gids of old nodes, ascending, and their rows as stored.
+    """
+
+    placed: tuple[np.ndarray, ...]
+    arrays: Mapping[str, np.ndarray]
+    replaced: Sequence[np.ndarray]
+    num_edges: tuple[int, ...]
+    edge_columns: tuple[EdgeColumns, ...]
+    times: Mapping[int, np.ndarray] = field(default_factory=dict)
+    changed: Mapping[tuple[int, str], tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+
+    @property
+    def num_new(self) -> tuple[int, ...]:
+        """Number of new nodes of each type."""
+        return tuple(map(len, self.placed))
+
+    def shared(self, base: LocalPartition) -> SharedArrays:
+        """Copies the overlay into memory that other processes of the host can map."""
+        given = {f"array/{path}": array for path, array in self.arrays.items()}
+        given |= {f"replaced/{r}": gids for r, gids in enumerate(self.replaced)}
+        given |= {f"times/{t}": times for t, times in self.times.items()}
+        for (t, name), (gids, rows) in self.changed.items():
+            given |= {f"gids/{t}/{name}": gids, f"rows/{t}/{name}": rows}
+        given |= {f"placed/{t}": parts for t, parts in enumerate(self.placed)}
+        meta = {
+            "base": base.location,
+            "num_parts": base.manifest.num_parts,
+            "num_edges": list(self.num_edges),
+            "edge_columns": [asdict(each) for each in self.edge_columns],
+        }
+        found = SharedArrays.create({name: (a.dtype, a.shape) for name, a in given.items()}, meta)
+        for name, array in given.items():
+            found.arrays[name][...] = array
+        found.finish()
+        return found
+
+    @classmethod
+    def of_shared(cls, shared: SharedArrays) -> Overlay:
+        """The inverse of `shared`."""
+        kinds: dict[str, dict[str, np.ndarray]] = {}
+        for name, array in shared.arrays.items():
+            kind, _, rest = name.partition("/")
+            kinds.setdefault(kind, {})[rest] = array
+        meta = shared.meta
+        pairs = [(key.partition("/"), gids, kinds["rows"][key]) for key, gids in kinds.get("gids", {}).items()]
+        return cls(
+            placed=tuple(kinds["placed"][str(t)] for t in range(len(kinds["placed"]))),
+            arrays=kinds.get("array", {}),
+            replaced=[kinds["replaced"][str(r)] for r in range(len(meta["num_edges"]))],
+            num_edges=tuple(meta["num_edges"]),
+            edge_columns=tuple(EdgeColumns(**each) for each in meta["edge_columns"]),
+            times={int(t): times for t, times in kinds.get("times", {}).items()},
+            changed={(int(t), name): (gids, rows) for (t, _, name), gids, rows in pairs},
+        )
+
+    @property
+    def digest(self) -> str:
+        """A hash of all arrays."""
+        digest = hashlib.blake2b(digest_size=16)
+        arrays = {**self.arrays, **{f"replaced/{r}": gids for r, gids in enumerate(self.replaced)}}
+        arrays |= {f"placed/{t}": parts for t, parts in enumerate(self.placed)}
+        for (t, name), (gids, rows) in self.changed.items():
+            arrays |= {f"changed/{t}/{name}/gids": gids, f"changed/{t}/{name}/rows": rows}
+        for path, array in sorted(arrays.items()):
+            digest.update(f"{path}:{array.dtype.str}:{array.shape}:".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+
+def grown_manifest(base: Manifest, placed: Sequence[np.ndarray]) -> Manifest:
+    """Returns the manifest of a partition with new nodes in the parts of an overlay, without the arrays of these. placed: as in
+    `Overlay`."""
+    bounds = []
+    for old, count, parts in zip(base.bounds, base.num_nodes, placed, strict=True):
+        ends = count + np.cumsum(np.bincount(parts, minlength=base.num_parts))
+        bounds.append((*old, *ends.tolist()))
+    num_nodes = tuple(each[-1] for each in bounds)
+    return replace(base, num_parts=2 * base.num_parts, num_nodes=num_nodes, bounds=tuple(bounds))
+
+
+def new_numbers(placed: np.ndarray) -> np.ndarray:
+    """Returns int64 [n]: for each new node of a type, by user id, its number among them: they are numbered part by part."""
+    numbers = np.empty(len(placed), np.int64)
+    numbers[np.argsort(placed, kind="stable")] = np.arange(len(placed))
+    return numbers
+
+
+def node_shift(num_new: Sequence[int], node_type: int) -> int:
+    """Returns what is added to the gids of a type's old nodes: the number of new nodes of the types before it."""
+    return sum(num_new[:node_type])
+
+
+class GrownPartition(LocalPartition):
+    """A partition with an overlay, in this process.
+
+    base: the partition.  overlay: what is laid over it.
+    """
+
+    def __init__(self, base: LocalPartition, overlay: Overlay, *, as_stored: bool = False) -> None:
+        if base.memory is not None:
+            raise SamplerError(f"{base.directory}: a host tier (cache.memory) has no room for new rows. Leave it out.")
+        self.base, self.overlay = base, overlay
+        manifest, num_parts = _with_arrays(base.manifest, overlay), base.manifest.num_parts
+        parts = (*base.parts, *(p + num_parts for p in base.parts))
+        super().__init__(base.directory, manifest.as_stored if as_stored else manifest, parts)
+        self._maps = _OverlaidMaps(base, manifest, overlay)
+        self._new = [new_numbers(placed) for placed in overlay.placed]
+        replaced = []
+        for t, gids in zip(self.schema.destination_types(), overlay.replaced, strict=True):
+            part = np.searchsorted(manifest.bounds[t], gids - manifest.offsets[t], side="right") - 1
+            new = np.bincount(overlay.placed[t], minlength=num_parts)
+            replaced.append(ReplacedRows(gids, part, new, manifest.total_nodes))
+        self.overlaid = Overlaid(replaced, [node_shift(overlay.num_new, t) for t in self.schema.source_types()])
+
+        self._shared: SharedArrays | None = None
+
+    @property
+    def location(self) -> str:
+        if self._shared is None:
+            self._shared = self.overlay.shared(self.base)
+            weakref.finalize(self, self._shared.close)
+        return self._shared.path
+
+    @classmethod
+    def of_shared(cls, arrays: SharedArrays, parts: Sequence[int] | None) -> GrownPartition:
+        """Opens the partition of another process of this host, by `location`. parts: those to map; None: all."""
+        old = None if parts is None else [p for p in parts if p < arrays.meta["num_parts"]]
+        return cls(LocalPartition.open(arrays.meta["base"], parts=old), Overlay.of_shared(arrays))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LocalPartition.open, (self.location,)
+
+    @property
+    def as_stored(self) -> LocalPartition:
+        found = GrownPartition(self.base, self.overlay, as_stored=True)
+        found._maps = self._maps
+        return found
+
+    def split(self, name: str) -> Seeds:
+        seeds = self.base.split(name)
+        return Seeds(seeds.node_type, seeds.gids + node_shift(self.overlay.num_new, seeds.node_type))
+
+    def seeds(self, node_type: int, user_ids: np.ndarray | None = None) -> Seeds:
+        if user_ids is None or gid_path(node_type) not in self.base.manifest.arrays:
+            return super().seeds(node_type, user_ids)
+        count, name = self.manifest.num_nodes[node_type], self.schema.node_types[node_type]
+        return Seeds(node_type, self.gids_of(node_type, checked_ids("seeds", user_ids, count, name)))
+
+    def gids_of(self, node_type: int, user_ids: np.ndarray) -> np.ndarray:
+        """Returns int64 [n]: the gids of nodes by the user's ids, which are not checked, without a look at all nodes."""
+        return grown_gids(self.base, self.overlay.num_new, node_type, user_ids, self._new[node_type])
+
+    def node_shards(self, node_type: int, name: str) -> Shards:
+        found = super().node_shards(node_type, name)
+        changed = self.overlay.changed.get((node_type, name))
+        return found if changed is None else ChangedShards.over(found, *changed)
+
+
+def grown_gids(
+    base: LocalPartition, num_new: Sequence[int], node_type: int, user_ids: np.ndarray, numbers: np.ndarray
+) -> np.ndarray:
+    """Returns int64 [n]: the gids of nodes of a graph with an overlay. numbers: `new_numbers`."""
+    count, first = base.manifest.num_nodes[node_type], base.manifest.offsets[node_type] + node_shift(num_new, node_type)
+    found, old = np.empty(len(user_ids), np.int64), user_ids < count
+    found[~old] = first + count + numbers[user_ids[~old] - count]
+    if old.any():
+        found[old] = base.gids(node_type)[user_ids[old]].astype(np.int64) + node_shift(num_new, node_type)
+    return found
+
+
+class _OverlaidMaps(_MapsAndRows):
+    """The maps of a partition and the arrays of its overlay. Arrays over all nodes are made when they are asked for."""
+
+    def __init__(self, base: LocalPartition, manifest: Manifest, overlay: Overlay) -> None:
+        super().__init__(base._maps, manifest, overlay.arrays)
+        types = range(len(manifest.num_nodes))
+        self._gids = {gid_path(t): t for t in types}
+        self._times = {node_times_path(t): overlay.times[t] for t in overlay.times}
+        self._placed = overlay.placed
+
+    def open(self, path: str) -> np.ndarray:
+        t = self._gids.get(path)
+        if path not in self._rows and t is not None:
+            old = self._others.open(path)
+            shift = node_shift([len(parts) for parts in self._placed], t)
+            new = self._manifest.offsets[t] + len(old) + new_numbers(self._placed[t])
+            self._rows[path] = np.concatenate([old + old.dtype.type(shift), new.astype(old.dtype)])
+        elif path not in self._rows and path in self._times:
+            self._rows[path] = np.concatenate([self._others.open(path), self._times[path]])
+        return super().open(path)
+
+
+def _with_arrays(base: Manifest, overlay: Overlay) -> Manifest:
+    """Returns the manifest of a partition with an overlay, whose digest makes its identity another one."""
+    manifest = grown_manifest(base, overlay.placed)
+    arrays = {**base.arrays, **{path: _entry(array) for path, array in overlay.arrays.items()}}
+    for t, count in enumerate(manifest.num_nodes):
+        for path in (gid_path(t), node_times_path(t)):
+            if path in arrays:
+                arrays[path] = replace(arrays[path], shape=(count,))
+    return replace(
+        manifest,
+        arrays=arrays,
+        num_edges=overlay.num_edges,
+        edge_columns=overlay.edge_columns,
+        made_by={**base.made_by, "overlay": overlay.digest},
+    )
+
+
+def _entry(array: np.ndarray) -> ArrayEntry:
+    return ArrayEntry(array.dtype.str, array.shape, array.nbytes, crc32=0)

@@ -1,0 +1,214 @@
+"""Rows that are added to a partitioned graph, and their checks: new nodes, new edges, changed attributes of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from glt_lightning.base import DataError, EdgeType, NodeType, edge_type_str
+from glt_lightning.graph import IN_TRAINING, ArrayEntry, Manifest, attr_key, edge_path, node_path
+from glt_lightning.kernels import BFLOAT16, ENCODINGS
+from glt_lightning.partition.build.rows import StoredAs
+
+Attributes = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class NewNodes:
+    """New nodes of one type. They get the user ids that follow those of the graph.
+
+    Attributes:
+        count: Number of them.
+        attrs: Attributes [count, ...] by name, as the graph has them. Labels ``y`` may be left out.
+    """
+
+    count: int
+    attrs: Attributes = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NewEdges:
+    """New edges of one type of the user's edges. They get the edge ids that follow those of the graph.
+
+    Attributes:
+        edge_index: Integers [2, E], row 0 the sources: user ids of old and of new nodes.
+        attrs: Attributes [E, ...] by name, as the graph has them.
+    """
+
+    edge_index: np.ndarray
+    attrs: Attributes = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ChangedNodes:
+    """Old nodes of one type with other values of some attributes. ids: integers [n], each once.  attrs: [n, ...] by name."""
+
+    ids: np.ndarray
+    attrs: Attributes
+
+
+@dataclass(frozen=True)
+class Additions:
+    """Rows that are added to a graph, by type.
+
+    Attributes:
+        nodes: New nodes.
+        edges: New edges, of types that the user's data has: reverse edges of ``undirected`` are added by themselves.
+        changed: Old nodes whose attributes changed.
+
+    Example:
+        >>> new = NewNodes(1, {"x": np.ones((1, 3), np.float32)})
+        >>> Additions(nodes={"node": new}, edges={("node", "to", "node"): NewEdges(np.array([[0], [10]]))}).nodes["node"].count
+        1
+    """
+
+    nodes: Mapping[NodeType, NewNodes] = field(default_factory=dict)
+    edges: Mapping[EdgeType, NewEdges] = field(default_factory=dict)
+    changed: Mapping[NodeType, ChangedNodes] = field(default_factory=dict)
+
+    def num_new(self, manifest: Manifest) -> tuple[int, ...]:
+        """Returns the number of new nodes of each type. Raises `DataError` for a type that the graph does not have."""
+        known = manifest.schema.node_types
+        for node_type in (*self.nodes, *self.changed):
+            if node_type not in known:
+                raise DataError(f"nodes: the graph has no node type {node_type!r}; it has: {', '.join(known)}.")
+        return tuple(self.nodes[t].count if t in self.nodes else 0 for t in known)
+
+
+@dataclass(frozen=True)
+class StoredAttributes:
+    """The attributes of one type of nodes or edges, as the partition stores them. kind: nodes or edges.  index: the type's."""
+
+    manifest: Manifest
+    kind: str
+    index: int
+
+    @property
+    def what(self) -> str:
+        schema = self.manifest.schema
+        if self.kind == "nodes":
+            return f"node type {schema.node_types[self.index]!r}"
+        return f"edge type {edge_type_str(schema.edge_types[self.index])}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        of = self.manifest.node_attrs if self.kind == "nodes" else self.manifest.edge_attrs
+        return of(self.index)
+
+    def entry(self, name: str) -> ArrayEntry:
+        path = node_path(0, self.index, name) if self.kind == "nodes" else edge_path(0, self.index, name)
+        return self.manifest.arrays[path]
+
+    def stored_as(self, name: str) -> StoredAs:
+        entry = self.entry(name)
+        encoding = self.manifest.encodings.get(attr_key(self.kind, self.index, name))
+        allow = "nonfinite_labels" if name == "y" else "nonfinite_features"
+        is_float = np.dtype(entry.dtype).kind == "f" or encoding is not None
+        may_be = None if not is_float or name == "y" else allow
+        return StoredAs(f"{name} of {self.what}", np.dtype(entry.dtype), tuple(entry.shape[1:]), encoding, may_be)
+
+    def encoded(self, given: Attributes, count: int, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns all attributes of new rows, as stored. ids: int [count], for errors.
+
+        Raises `DataError` for an attribute that is missing, unknown, or of another form than the graph's."""
+        self.require_known(given)
+        found = {}
+        for name in self.names:
+            if name in given:
+                found[name] = self.encode(name, given[name], count, ids)
+            else:
+                found[name] = self._left_out(name, count)
+        return found
+
+    def empty(self) -> dict[str, np.ndarray]:
+        """Returns all attributes of no rows, as stored."""
+        entries = {name: self.entry(name) for name in self.names}
+        return {name: np.empty((0, *entry.shape[1:]), entry.dtype) for name, entry in entries.items()}
+
+    def require_known(self, given: Attributes) -> None:
+        unknown = [name for name in given if name not in self.names]
+        if unknown:
+            raise DataError(
+                f"{unknown[0]} of {self.what}: the graph has no such attribute; it has: {', '.join(self.names) or 'none'}."
+            )
+
+    def encode(self, name: str, values: np.ndarray, count: int, ids: np.ndarray) -> np.ndarray:
+        """Returns rows of one attribute as stored: [count, ...]."""
+        stored, entry = self.stored_as(name), self.entry(name)
+        shape = tuple(entry.shape[1:])
+        if stored.entry is not None and (head := _head(stored)):
+            shape = (shape[0] - head,)
+        values = np.asarray(values)
+        if values.shape != (count, *shape):
+            raise DataError(f"{stored.what}: expected {[count, *shape]}, got {list(values.shape)}.")
+        if stored.entry is None:
+            if values.dtype != stored.dtype and not np.can_cast(values.dtype, stored.dtype, "same_kind"):
+                raise DataError(f"{stored.what}: expected {stored.dtype}, got {values.dtype}. Convert it.")
+            values = values.astype(stored.dtype, copy=False)
+        elif values.dtype != BFLOAT16 and values.dtype.kind != "f":
+            raise DataError(f"{stored.what}: expected floats, got {values.dtype}. Convert it.")
+        elif stored.entry.given == "bfloat16" and values.dtype != BFLOAT16:
+            raise DataError(f"{stored.what}: expected bfloat16, got {values.dtype}. Convert it.")
+        self._require_in_range(name, values, ids)
+        return np.ascontiguousarray(stored.encode(values, ids))
+
+    def _require_in_range(self, name: str, values: np.ndarray, ids: np.ndarray) -> None:
+        """Raises `DataError` for a code or a class that the graph does not have: the model has no row for it."""
+        manifest = self.manifest
+        node_type = manifest.schema.node_types[self.index] if self.kind == "nodes" else ""
+        most: np.ndarray | None = None
+        if name == "x_codes" and node_type in manifest.num_categories:
+            most = np.asarray(manifest.num_categories[node_type])
+        elif name == "y" and node_type == manifest.target_type and manifest.num_classes and values.ndim == 1:
+            most = np.array(manifest.num_classes) if values.dtype.kind in "iu" else None
+        if most is None:
+            return
+        bad = np.argwhere((values >= most) | ((values < 0) if name == "x_codes" else False))
+        if len(bad):
+            at = tuple(bad[0].tolist())
+            limit = int(most if most.ndim == 0 else most[at[1]])
+            raise DataError(
+                f"{name} of {self.what}: row {ids[at[0]]} has {values[at]}; the graph has 0 to {limit - 1}."
+            )
+
+    def _left_out(self, name: str, count: int) -> np.ndarray:
+        """Returns the values of an attribute that may be left out: of labels "none", of the mask of training edges True."""
+        entry = self.entry(name)
+        dtype, shape = np.dtype(entry.dtype), (count, *entry.shape[1:])
+        if self.kind == "nodes" and name == "y" and dtype.kind in "if" and not _is_encoded(self, name):
+            return np.full(shape, -1 if dtype.kind == "i" else np.nan, dtype)
+        if self.kind == "edges" and name == IN_TRAINING:
+            return np.ones(shape, dtype)
+        raise DataError(f"{name} of {self.what}: new rows need it, as all {self.kind} of this type have it.")
+
+
+def _head(stored: StoredAs) -> int:
+    assert stored.entry is not None
+    return ENCODINGS[stored.entry.stored].head
+
+
+def _is_encoded(attrs: StoredAttributes, name: str) -> bool:
+    return attr_key(attrs.kind, attrs.index, name) in attrs.manifest.encodings
+
+
+def checked_edges(
+    manifest: Manifest, edge_type: EdgeType, edges: NewEdges, num_nodes: Mapping[NodeType, int]
+) -> np.ndarray:
+    """Returns int64 [2, E]. num_nodes: of each type, with the new ones. Raises `DataError` for ids that are no nodes."""
+    what = f"edges of {edge_type_str(edge_type)}"
+    index = np.asarray(edges.edge_index)
+    if index.ndim != 2 or index.shape[0] != 2 or (index.size and index.dtype.kind not in "iu"):
+        raise DataError(
+            f"{what}: expected integers [2, E] (sources, destinations), got {index.dtype} {list(index.shape)}."
+        )
+    index = index.astype(np.int64)
+    for row, node_type, name in ((0, edge_type[0], "source"), (1, edge_type[2], "destination")):
+        bad = np.flatnonzero((index[row] < 0) | (index[row] >= num_nodes[node_type]))
+        if len(bad):
+            raise DataError(
+                f"{what}: edge {bad[0]} has the {name} {index[row, bad[0]]}, and nodes of type {node_type!r}, with the new ones, "
+                f"are 0 to {num_nodes[node_type] - 1}."
+            )
+    return index
