@@ -163,6 +163,13 @@ class GrownPartition(LocalPartition):
             weakref.finalize(self, self._shared.close)
         return self._shared.path
 
+    def close(self) -> None:
+        """Releases the overlay. The partition below it stays open: it belongs to who opened it."""
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            shared.close()
+        super().close()
+
     @classmethod
     def of_shared(cls, arrays: SharedArrays, parts: Sequence[int] | None) -> GrownPartition:
         """Opens the partition of another process of this host, by `location`. parts: those to map; None: all."""

@@ -64,6 +64,9 @@ if TYPE_CHECKING:
     from glt_lightning.lightning.layerwise.recommend import (
         recommend as recommend,
     )
+    from glt_lightning.lightning.new_rows import (
+        predict_new as predict_new,
+    )
     from glt_lightning.lightning.page.html import (
         Series as Series,
         Table as Table,
@@ -112,9 +115,11 @@ _MODULES = {
     "layerwise.predict": (
         "EMBEDDING",
         "predict_layerwise",
+        "predict_new",
         "read_embeddings",
     ),
     "layerwise.recommend": ("recommend",),
+    "new_rows": ("predict_new",),
     "page.html": (
         "Series",
         "Table",
@@ -151,6 +156,7 @@ __all__ = [
     "SamplingMonitor",
     "WholeCheckpointIO",
     "predict_layerwise",
+    "predict_new",
     "read_embeddings",
     "read_predictions",
 ]

@@ -31,11 +31,13 @@ from glt_lightning.base import (
     Task,
     as_options,
 )
+from glt_lightning.graph import GrownPartition
 from glt_lightning.lightning.batch_checks import check_batches
 from glt_lightning.lightning.callbacks.added import add_callbacks, save_with_checkpoints
 from glt_lightning.lightning.facts import require_taken, warn_of_hops
 from glt_lightning.lightning.link_seeds import BALANCED, LinkSeeds, weights_of
 from glt_lightning.lightning.log import show_log
+from glt_lightning.lightning.new_rows import NewRows
 from glt_lightning.lightning.seed_data_module import SeedDataModule
 from glt_lightning.lightning.strategies.dry_run import give_shapes_early
 from glt_lightning.lightning.strategies.notebook import check_ranks
@@ -86,6 +88,9 @@ class GLTDataModule(SeedDataModule):
         links: With ``task: link`` or ``edge``, the edges to predict.
         batches: Which edges batches have, and in what form.
         evaluation: How validation, test and prediction differ from training.
+        new: For ``predict``: rows that came after the graph was partitioned, and that alone are predicted. The path of a YAML
+            file, or its content: ``nodes`` and ``edges`` with the path of each table that has new rows, and ``embeddings``,
+            ``mean``, ``zero`` or ``error``: how new nodes are computed where the model learned an embedding for each.
         cluster: Where the processes of the job run, for strategies of ours; the command line hands over its group
             ``cluster``. With ``servers``, the graph is theirs: nothing is downloaded, partitioned or mapped here.
 
@@ -118,6 +123,7 @@ class GLTDataModule(SeedDataModule):
         links: LinkOptions = _LINKS,
         batches: BatchOptions = _BATCHES,
         evaluation: EvaluationOptions = _EVALUATION,
+        new: str | dict[str, Any] | Any = None,
         cluster: ClusterOptions | None = None,
     ) -> None:
         seeds = as_options(SeedOptions, "seeds", seeds)
@@ -146,6 +152,7 @@ class GLTDataModule(SeedDataModule):
         self._loaders: dict[str, DistNeighborLoader] = {}
         self._train_labels: np.ndarray | None = None
         self._standalone = Standalone(self.cluster)
+        self.new = None if new is None else NewRows(new)
 
     def _check_options(self) -> None:
         check_batches(self)
@@ -168,7 +175,12 @@ class GLTDataModule(SeedDataModule):
     def setup(self, stage: str | None = None) -> None:
         """Opens the graph. Who samples it starts with the first loader."""
         host = self._host()
+        self._require_predicting(stage)
         self._graph = host.open_graph(None if self._servers else self.partition_dir, self.sampling, self.cache)
+        if self.new is not None and stage == "predict":
+            self._graph = self.new.added_to(self._graph, self.dataset, self.root)
+            if self.trainer is not None:
+                self.new.prepare(self.trainer.lightning_module)
         if self.trainer is not None:
             self._require_split(stage, self._split_names())
             require_taken(self.sampling.aggregate_first, self.trainer.lightning_module)
@@ -182,6 +194,21 @@ class GLTDataModule(SeedDataModule):
                 warn_of_hops("num_neighbors", self.num_neighbors, self.trainer.lightning_module)
                 evaluated = self.evaluation.num_neighbors
                 warn_of_hops("evaluation.num_neighbors", evaluated, self.trainer.lightning_module)
+
+    def _require_predicting(self, stage: str | None) -> None:
+        """Raises `OptionError` for new rows in a stage that does not predict them."""
+        if self.new is None:
+            return
+        if stage not in (None, "predict"):
+            name = getattr(stage, "value", stage)
+            raise OptionError(f"data.new: these rows are predicted, and {name} has no use for them. Remove it.")
+        if self.links is not None:
+            raise OptionError("data.new: with task: link, seeds are edges; new rows are predicted with task: node.")
+
+    def renew(self, new: NewRows) -> None:
+        """Gives this copy of a data module new rows to predict, and a state of its own."""
+        self.new, self._graph, self._loaders, self._trainer = new, None, {}, None
+        self._standalone = Standalone(self.cluster)
 
     def train_dataloader(self) -> DistNeighborLoader:
         # Lightning says that it turns shuffling off when overfitting, but can only do so for torch's DataLoader.
@@ -204,6 +231,8 @@ class GLTDataModule(SeedDataModule):
     def predict_dataloader(self) -> DistNeighborLoader | list[Any]:
         own = getattr(self.trainer and self.trainer.lightning_module, "loaders_of", None)
         if own is not None:  # a module that is computed layer by layer
+            if self.new is not None:
+                raise OptionError("data.new: new rows are predicted by sampling: use predict, not embed.")
             return own(self)
         return self._make_loader("predict", None if (split := self._predict_split) == "all" else split)
 
@@ -325,6 +354,8 @@ class GLTDataModule(SeedDataModule):
         self._loaders.clear()
         self._train_labels = None
         self._standalone.close()
+        if isinstance(self._graph, GrownPartition):  # its memory belongs to nobody else
+            self._graph.close()
 
 
 def _fresh_seed() -> int:

@@ -24,7 +24,7 @@ from glt_lightning.base import (
     counted,
     edge_type_str,
 )
-from glt_lightning.graph import IN_TRAINING, MANIFEST, LocalPartition, Manifest
+from glt_lightning.graph import IN_TRAINING, MANIFEST, GrownPartition, LocalPartition, Manifest
 from glt_lightning.lightning.facts import (
     GraphFacts,
     LabelFacts,
@@ -212,7 +212,9 @@ class GraphDataModule(LightningDataModule):
     def _known_manifest(self) -> Manifest | None:
         """The manifest of the partition; None where it is still to be made."""
         if self._graph is not None:
-            return self._graph.manifest
+            # a model is built for the nodes that it was trained on, not for those that came later
+            graph = self._graph.base if isinstance(self._graph, GrownPartition) else self._graph
+            return graph.manifest
         if self._servers:
             return ask_manifest(self._cluster)
         return Manifest.load(self.partition_dir) if self._is_partitioned() else None

@@ -37,6 +37,7 @@ from glt_lightning.lightning.facts import (
     table_ids,
 )
 from glt_lightning.lightning.graph_data_module import GraphDataModule
+from glt_lightning.lightning.new_rows import NewRows
 from glt_lightning.loader import BatchTransform, LinkSpec, LoaderSpec, batch_schema
 from glt_lightning.partition import check_overlap, read_edge_split
 
@@ -50,6 +51,7 @@ class SeedDataModule(GraphDataModule):
     batches: BatchOptions
     evaluation: EvaluationOptions
     transform: BatchTransform | None  # that of batches, made
+    new: NewRows | None  # rows to predict that the graph did not have
 
     @property
     def _splits(self) -> dict[str, Any]:
@@ -107,7 +109,7 @@ class SeedDataModule(GraphDataModule):
     def _require_split(self, stage: str | None, known: set[str]) -> None:
         """Raises `DataError` unless there are seeds for a stage of the Trainer."""
         module = None if self.trainer is None else self.trainer.lightning_module
-        if stage == "predict" and hasattr(module, "loaders_of"):
+        if stage == "predict" and (hasattr(module, "loaders_of") or self.new is not None):
             return  # layer by layer, all nodes are predicted
         if stage == "predict" and self.evaluation.predict_edges is not None:
             return
@@ -133,7 +135,10 @@ class SeedDataModule(GraphDataModule):
         }
         if self.links is None:
             times = self._times(split or "all")
-            seeds, split = self._find_seeds(split)
+            if name == "predict" and self.new is not None:
+                seeds, split, times = self._new_seeds(self.new), None, None
+            else:
+                seeds, split = self._find_seeds(split)
             typed = split is not None or isinstance(seeds, dict)
             return LoaderSpec(
                 split=split,
@@ -192,6 +197,8 @@ class SeedDataModule(GraphDataModule):
         else:
             own = self._node_type() or manifest.schema.node_types[0]
             node_type = of_type or (own if isinstance(own, str) else own[0])
+        if self.new is not None:
+            return self.new.user_ids(n_id, node_type)
         ids = own_ids(manifest, self.root, n_id, node_type)
         if ids is None and have_ids(self.dataset, node_type):
             rank_zero_info(
@@ -262,6 +269,12 @@ class SeedDataModule(GraphDataModule):
             return self._own_seeds(split), None
         require_split(split, self._split_names())
         return None, split
+
+    def _new_seeds(self, new: NewRows) -> np.ndarray | dict[str, np.ndarray]:
+        """The new nodes of the types that are predicted, by type if these are several."""
+        types = self._node_type() or self._opened().manifest.schema.node_types[0]
+        found = new.seeds([types] if isinstance(types, str) else types)
+        return found[types] if isinstance(types, str) else found
 
     def _own_seeds(self, split: str) -> np.ndarray | dict[str, np.ndarray]:
         """By node type where they are given so."""

@@ -332,7 +332,12 @@ class NodeEncoder(nn.Module):
     codes; for a type with neither, a learned embedding of each node.
 
     node_embedding: ``dense``: a parameter with a row for each node, on every rank; ``sparse``: a `DistEmbedding`.
-    of: the node type, in a heterogeneous graph."""
+    of: the node type, in a heterogeneous graph.
+
+    Attributes:
+        new_nodes: The embedding of a node that came after training: ``mean`` of all, ``zero``, or ``error``; None: there are
+            no such nodes.
+    """
 
     def __init__(
         self,
@@ -348,9 +353,11 @@ class NodeEncoder(nn.Module):
         super().__init__()
         self.codes = CodeEmbedding(num_categories, width) if num_categories else None
         self.like: Tensor
+        self.layer: nn.Module | None
         self.in_channels = in_channels
         self.register_buffer("like", torch.empty(0), persistent=False)  # has the dtype that the model is cast to
-        self.layer: nn.Module | None = None
+        self.new_nodes: str | None = None
+        self.layer = None
         if in_channels is not None:
             self.layer = nn.Linear(in_channels, width) if project else nn.Identity()
         elif self.codes is not None:
@@ -373,7 +380,7 @@ class NodeEncoder(nn.Module):
         if self.in_channels is None:
             if isinstance(self.layer, DistEmbedding):
                 return self.layer(store).to(self.like.dtype)
-            return self.layer(store.n_id)
+            return self._embedded(node_type, self.layer, store.n_id)
         x = store.x.flatten(1) if store.x.dim() > 1 else store.x[:, None]
         if x.size(1) != self.in_channels:
             raise DataError(
@@ -381,6 +388,20 @@ class NodeEncoder(nn.Module):
                 f"{self.in_channels}. Set in_channels to match the data."
             )
         return self.layer(x.to(self.like.dtype))
+
+    def _embedded(self, node_type: NodeType, layer: nn.Module, n_id: Tensor) -> Tensor:
+        assert isinstance(layer, nn.Embedding)
+        # the look for such nodes waits for a device
+        if self.new_nodes is None or not bool((later := n_id >= layer.num_embeddings).any()):
+            found: Tensor = layer(n_id)
+            return found
+        if self.new_nodes == "error":
+            raise DataError(
+                f"node type {node_type!r}: {int(later.sum())} nodes of the batch came after training, and have no embedding. "
+                "Predict them with data.new (embeddings: mean or zero), or train again."
+            )
+        rest = layer.weight.mean(dim=0) if self.new_nodes == "mean" else torch.zeros_like(layer.weight[0])
+        return torch.where(later[:, None], rest, layer(n_id.masked_fill(later, 0)))
 
 
 def edge_type_conv(

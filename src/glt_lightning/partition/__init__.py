@@ -136,6 +136,9 @@ if TYPE_CHECKING:
         has_ids as has_ids,
         user_ids as user_ids,
     )
+    from glt_lightning.partition.sources.tables.later import (
+        read_later as read_later,
+    )
     from glt_lightning.partition.sources.tables.mapping import (
         is_text as is_text,
         parse_tables as parse_tables,
@@ -258,6 +261,7 @@ _MODULES = {
         "has_ids",
         "user_ids",
     ),
+    "sources.tables.later": ("read_later",),
     "sources.tables.mapping": (
         "is_text",
         "parse_tables",

@@ -1,0 +1,204 @@
+"""Rows of tables that come after a graph was partitioned: encoded as fitted, with ids among those of the graph."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from glt_lightning.base import DataError, EdgeType, NodeType, Progress, edge_type_str
+from glt_lightning.graph import Manifest
+from glt_lightning.partition.additions import Additions, NewEdges, NewNodes
+from glt_lightning.partition.sources.tables.columns import edge_folder, has_ids, load_facts, node_folder, user_ids
+from glt_lightning.partition.sources.tables.encoders import CodeEncoder, OneHotEncoder
+from glt_lightning.partition.sources.tables.encoding import GraphEncoding, TableEncoding
+from glt_lightning.partition.sources.tables.files import TableFiles
+from glt_lightning.partition.sources.tables.mapping import EdgeTable, NodeTable, Tables, parse_tables
+from glt_lightning.partition.sources.tables.nodes import EdgeConverter, KeyIds, NodeIds, RowIds, convert_nodes
+from glt_lightning.partition.sources.tables.source import tables_folder
+
+_log = logging.getLogger(__name__)
+_ENDS = ("source.npy", "destination.npy")
+_IDS = ("ids.npy", "ids_offsets.npy", "ids_bytes.npy")
+
+
+@dataclass(frozen=True)
+class LaterRows:
+    """New rows of the tables of a graph.
+
+    Attributes:
+        additions: The rows as they are added to the partition.
+        ids: Node type -> what the user's table calls the new nodes, int64 or text; types with ids alone.
+    """
+
+    additions: Additions
+    ids: Mapping[NodeType, np.ndarray]
+
+
+def read_later(dataset: Any, given: Mapping[str, Any], root: str | Path, manifest: Manifest, folder: Path) -> LaterRows:
+    """Reads new rows of tables.
+
+    Args:
+        dataset: The mapping of the tables that the graph was made of.
+        given: ``nodes`` and ``edges``, with the ``path`` of each table that has new rows; columns are as in ``dataset``.
+        root: Folder of downloads and partitions, with the converted tables.
+        manifest, folder: Of the partition.
+
+    Raises:
+        DataError: For tables that do not fit those of the graph, naming the table, and the row where one is at fault.
+    """
+    tables = _with_paths(parse_tables(dataset), given)
+    converted = tables_folder(root, str(manifest.made_by.get("source")), str(manifest.made_by.get("fingerprint")))
+    if not converted.is_dir():
+        raise DataError(
+            f"new: the converted tables of the graph are not at {converted}, which have its ids. Set data.root to where the "
+            "graph was partitioned."
+        )
+    fitted = GraphEncoding.load(folder)
+    with tempfile.TemporaryDirectory(prefix="glt-new-") as temporary:
+        return _Reader(tables, converted, fitted, manifest, Path(temporary)).read()
+
+
+def _with_paths(tables: Tables, given: Mapping[str, Any]) -> Tables:
+    """Returns the tables that have new rows, with the paths of these."""
+    if unknown := [key for key in given if key not in ("nodes", "edges")]:
+        raise DataError(f"new: unknown key {unknown[0]!r}; allowed: nodes, edges.")
+    found: dict[str, dict[Any, Any]] = {"nodes": {}, "edges": {}}
+    known: dict[str, dict[str, Any]] = {
+        "nodes": {t: t for t in tables.nodes},
+        "edges": {edge_type_str(e): e for e in tables.edges},
+    }
+    for kind, each in ((kind, given.get(kind)) for kind in ("nodes", "edges")):
+        if each is None:
+            continue
+        alone = tables.homogeneous and (isinstance(each, (str, list)) or (isinstance(each, Mapping) and "path" in each))
+        by_type = {next(iter(known[kind])): each} if alone else each
+        if not isinstance(by_type, Mapping):
+            raise DataError(f"new: {kind}: expected the path of a table for each type, got {each!r:.100}.")
+        for name, table in by_type.items():
+            if name not in known[kind]:
+                raise DataError(f"new: {kind}: the graph has no type {name!r}; it has: {', '.join(known[kind])}.")
+            key = known[kind][name]
+            found[kind][key] = _with_path(f"new: {kind}: {name}", getattr(tables, kind)[key], table)
+    return replace(tables, nodes=found["nodes"], edges=found["edges"])
+
+
+def _with_path(what: str, table: NodeTable | EdgeTable, given: Any) -> NodeTable | EdgeTable:
+    path = given.get("path") if isinstance(given, Mapping) else given
+    if isinstance(given, Mapping) and (other := [key for key in given if key != "path"]):
+        raise DataError(f"{what}: {other[0]}: new rows have the columns of data.dataset; give the path alone.")
+    paths = [path] if isinstance(path, (str, Path)) else path
+    if not isinstance(paths, (list, tuple)) or not paths:
+        raise DataError(f"{what}: expected the path of a table, got {given!r:.100}.")
+    if isinstance(table, EdgeTable) and table.is_matrix:
+        raise DataError(f"{what}: the edges of the graph are a matrix; new ones cannot be read from a table.")
+    changes: dict[str, Any] = {"path": tuple(map(str, paths))}
+    if isinstance(table, NodeTable):
+        changes |= {"label": None, "split": None, "fit_on": None}
+    return replace(table, **changes)
+
+
+class _BothIds:
+    """The ids of old nodes, and of new ones behind them."""
+
+    def __init__(self, old: NodeIds, new: NodeIds) -> None:
+        self._old, self._new = old, new
+        self.count = old.count + new.count
+
+    def find(self, ids: pa.Array) -> np.ndarray:
+        """Returns int64, the row of each id; -1 if there is none."""
+        new = self._new.find(ids)
+        found = np.where(new >= 0, new + self._old.count, -1)
+        if (missing := found < 0).any():
+            found[missing] = self._old.find(ids.filter(pa.array(missing)))
+        return found
+
+
+class _Reader:
+    def __init__(
+        self, tables: Tables, converted: Path, fitted: GraphEncoding, manifest: Manifest, temporary: Path
+    ) -> None:
+        self._tables, self._converted, self._fitted = tables, converted, fitted
+        self._manifest, self._temporary = manifest, temporary
+        self._counts = {t: facts.num_nodes for t, facts in load_facts(converted).items()}
+        self._progress = Progress(False)
+
+    def read(self) -> LaterRows:
+        nodes: dict[NodeType, NewNodes] = {}
+        new_ids: dict[NodeType, NodeIds] = {}
+        for t, table in self._tables.nodes.items():
+            nodes[t], new_ids[t] = self._nodes(t, table)
+        wanted = {t for e in self._tables.edges for t in (e[0], e[2])} | set(nodes)
+        ids = {t: self._both(t, new_ids.get(t, RowIds(0))) for t in sorted(wanted)}
+        edges = {e: self._edges(e, table, ids) for e, table in self._tables.edges.items()}
+        shown = {t: _values(each) for t, each in new_ids.items() if isinstance(each, KeyIds)}
+        return LaterRows(Additions(nodes=nodes, edges=edges), shown)
+
+    def _what(self, table: NodeType | EdgeType) -> str:
+        return f"new: {self._tables.key_of(table)}"
+
+    def _nodes(self, t: NodeType, table: NodeTable) -> tuple[NewNodes, NodeIds]:
+        stored = self._fitted.nodes.get(t, TableEncoding())
+        place = node_folder(self._temporary, t)
+        facts, ids, _ = convert_nodes(table, self._what(t), place, self._progress, replace(stored, classes=None))
+        if isinstance(ids, RowIds) and has_ids(self._converted, t):
+            raise DataError(f"{self._what(t)}: nodes of this type have ids; data.dataset names no column of them.")
+        self._log_unknown(self._what(t), table, stored)
+        return NewNodes(facts.num_nodes, _arrays(place, _IDS)), ids
+
+    def _both(self, t: NodeType, new: NodeIds) -> _BothIds:
+        count = self._counts[t]
+        if not has_ids(self._converted, t):
+            return (
+                _BothIds(RowIds(count), RowIds(0)) if not new.count else _BothIds(RowIds(count + new.count), RowIds(0))
+            )
+        names = user_ids(self._converted, np.arange(count), t)
+        kind = pa.large_string() if names.dtype == object else pa.int64()
+        old = KeyIds(pa.chunked_array([pa.array(names, kind)]), from_text=False)
+        if isinstance(new, KeyIds) and new.count and (again := old.find(new.ids) >= 0).any():
+            row = int(again.argmax())
+            raise DataError(
+                f"{self._what(t)}: id {new.ids[row].as_py()!r} is in the graph already. New rows are of new nodes; remove it."
+            )
+        return _BothIds(old, new)
+
+    def _edges(self, e: EdgeType, table: EdgeTable, ids: Mapping[NodeType, Any]) -> NewEdges:
+        name, place = edge_type_str(e), edge_folder(self._temporary, e)
+        stored = self._fitted.edges.get(name, TableEncoding())
+        keys = {t: f"the graph's nodes of type {t!r}, or of its new ones" for t in ids}
+        EdgeConverter(table, self._what(e), e, ids, keys, stored).run(place, self._progress)
+        self._log_unknown(self._what(e), table, stored)
+        ends = np.stack([np.load(place / end, allow_pickle=False).astype(np.int64) for end in _ENDS])
+        return NewEdges(ends, _arrays(place, _ENDS))
+
+    def _log_unknown(self, what: str, table: NodeTable | EdgeTable, stored: TableEncoding) -> None:
+        """Logs how many rows of each column have no known category: such values are zeros, or code 0."""
+        encoders = [each for each in stored.encoders if isinstance(each, (CodeEncoder, OneHotEncoder))]
+        files = TableFiles(what, table.path)
+        names = [each.column for each in encoders]
+        types = dict.fromkeys(names, pa.large_string()) if files.is_text else files.types(names)
+        if not encoders:
+            return
+        counts, rows = dict.fromkeys(names, 0), 0
+        for piece in files.pieces(types):
+            rows += len(piece)
+            for each in encoders:
+                counts[each.column] += each.unknown(piece)
+        for column, count in counts.items():
+            if count:
+                _log.warning("%s: column %s: %d of %d rows have no known category", what, column, count, rows)
+
+
+def _arrays(folder: Path, others: tuple[str, ...]) -> dict[str, np.ndarray]:
+    paths = (path for path in sorted(folder.glob("*.npy")) if path.name not in others)
+    return {path.stem: np.load(path, allow_pickle=False) for path in paths}
+
+
+def _values(ids: KeyIds) -> np.ndarray:
+    return np.array(ids.ids.to_pylist(), dtype=object) if ids.is_text else ids.ids.to_numpy()

@@ -1,0 +1,267 @@
+"""Rows that came after training are predicted alone, by own ids, as if they had been in the graph from the start."""
+
+from __future__ import annotations
+
+import csv
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from torch_geometric.data import HeteroData
+
+import glt_lightning as glt
+from glt_lightning.base import DataError, OptionError
+from glt_lightning.cli import main
+from glt_lightning.lightning import PredictionWriter, predict_new, read_predictions
+from tests.lightning.test_tables_encode import CONFIG as OF_SAGE, write_tables
+
+CONFIG = OF_SAGE.replace("glt_lightning.GraphSAGE", "glt_lightning.NodePredictor")
+
+GIVEN = ["--config", "papers.yaml", "--trainer.enable_progress_bar", "false", "--trainer.accelerator", "cpu"]
+LATER = [f"P-{i:03d}" for i in range(270, 300)]
+
+
+def split_tables(folder: Path) -> None:
+    """Moves the last papers, with their edges, and one of the venues into tables of their own."""
+    (folder / "later").mkdir()
+    for name, columns in (("papers", ["paper"]), ("writes", ["paper"]), ("appears", ["paper"])):
+        rows = list(csv.DictReader((folder / f"{name}.csv").open(encoding="utf-8")))
+        (folder / "whole").mkdir(exist_ok=True)
+        (folder / f"{name}.csv").rename(folder / "whole" / f"{name}.csv")
+        is_late = [any(row[c] in LATER for c in columns) for row in rows]
+        for where, late in ((folder, False), (folder / "later", True)):
+            with (where / f"{name}.csv").open("w", newline="", encoding="utf-8") as sink:
+                writer = csv.DictWriter(sink, rows[0].keys())
+                writer.writeheader()
+                writer.writerows(row for row, its in zip(rows, is_late, strict=True) if its == late)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("papers")
+    write_tables(folder)
+    split_tables(folder)
+    (folder / "papers.yaml").write_text(CONFIG)
+    (folder / "new.yaml").write_text(
+        "nodes: {paper: later/papers.csv}\n"
+        "edges: {author__writes__paper: {path: later/writes.csv}, paper__in__venue: later/appears.csv}\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        main(["fit", *GIVEN, "--trainer.max_epochs", "2", "--seed_everything", "1"])
+    return folder
+
+
+@pytest.fixture
+def papers(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(trained)
+    return trained
+
+
+def best_of(folder: Path) -> Path:
+    return folder / "lightning_logs" / "version_0" / "checkpoints" / "best.ckpt"
+
+
+def predict(out: str, *further: str, checkpoint: str = "best") -> dict[str, np.ndarray]:
+    """Predictions of all neighbours, which have no draws."""
+    writer = f"{{class_path: glt_lightning.PredictionWriter, init_args: {{path: {out}}}}}"
+    options = [
+        "--ckpt_path",
+        checkpoint,
+        "--trainer.callbacks",
+        f"[{writer}]",
+        "--data.evaluation.num_neighbors",
+        "[-1, -1]",
+    ]
+    main(["predict", *GIVEN, *options, *further])
+    return read_predictions(out)
+
+
+def test_the_command_line_predicts_new_rows_alone(papers: Path) -> None:
+    found = predict("new", "--data.new", "new.yaml")
+    assert sorted(found["id"]) == LATER
+    assert sorted(found["n_id"]) == [*range(270, 300)]
+    assert set(found["class"]) <= {"biology", "chemistry", "physics"}
+
+
+def test_as_if_they_had_been_in_the_graph(papers: Path) -> None:
+    """The whole tables, partitioned anew with the fitted encoding, give the same numbers."""
+    new = predict("new2", "--data.new", "new.yaml")
+    (base,) = [p for p in (papers / "data" / "partitions").iterdir() if p.name.startswith("papers-")]
+    anew = CONFIG.replace("dataset:", f"root: anew\n    dataset:\n      encoding: {base}").replace(
+        "papers.csv", "both/papers.csv"
+    )
+    (papers / "both").mkdir(exist_ok=True)
+    for name in ("papers", "writes", "appears"):  # old rows first, so that ids in the graph are the same
+        frames = [
+            pd.read_csv(papers / where / f"{name}.csv", dtype=str, keep_default_na=False) for where in (".", "later")
+        ]
+        pd.concat(frames).to_csv(papers / "both" / f"{name}.csv", index=False)
+    anew = anew.replace("writes.csv", "both/writes.csv").replace("appears.csv", "both/appears.csv")
+    (papers / "anew.yaml").write_text(anew)
+    whole = predict(
+        "whole2", "--config", "anew.yaml", "--data.evaluation.predict_split", "all", checkpoint=str(best_of(papers))
+    )
+    at = np.searchsorted(whole["n_id"], new["n_id"])
+    assert whole["id"][at].tolist() == new["id"].tolist()
+    assert set(new) == set(whole)
+    for name in new:
+        assert new[name].tolist() == whole[name][at].tolist()
+
+
+def data_of(folder: Path, **options: Any) -> glt.GLTDataModule:
+    import yaml
+
+    given = yaml.safe_load(CONFIG)["data"]["init_args"]
+    return glt.GLTDataModule(**given, root=str(folder / "data"), evaluation={"num_neighbors": [-1, -1]}, **options)
+
+
+def model_of(folder: Path) -> Any:
+    return glt.NodePredictor.load_from_checkpoint(best_of(folder), map_location="cpu")
+
+
+def test_python_predicts_frames(papers: Path) -> None:
+    read = {n: pd.read_csv(f"later/{n}.csv", dtype=str, keep_default_na=False) for n in ("papers", "writes", "appears")}
+    edges = {"author__writes__paper": read["writes"], ("paper", "in", "venue"): read["appears"]}
+    frame = pd.read_csv("later/papers.csv", dtype={"published": str, "language": str, "keyword": str})
+    found = predict_new(model_of(papers), data_of(papers), nodes={"paper": frame}, edges=edges)
+    expected = predict("new3", "--data.new", "new.yaml")
+    assert found["id"].tolist() == expected["id"].tolist()
+    assert found["pred"].tolist() == expected["pred"].tolist()
+
+
+def test_unknown_categories_are_counted_in_the_log(papers: Path, caplog: pytest.LogCaptureFixture) -> None:
+    text = Path("later/papers.csv").read_text()
+    Path("strange.csv").write_text(text.replace(",en,", ",xx,"))
+    with caplog.at_level(logging.WARNING, "glt_lightning"):
+        predict("new4", "--data.new", "{nodes: {paper: strange.csv}}")
+    assert "new: nodes: paper: column language:" in caplog.text
+    assert "of 30 rows have no known category" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("{nodes: {book: later/papers.csv}}", "new: nodes: the graph has no type 'book'; it has: paper, author, venue"),
+        ("{nodes: {paper: papers.csv}}", "id 'P-000' is in the graph already"),
+        ("{nodes: {paper: nowhere.csv}}", "nowhere.csv"),
+        ("{nodes: {paper: {path: later/papers.csv, id: doi}}}", "id: new rows have the columns of data.dataset"),
+        ("{edges: {paper__in__venue: later/appears.csv}}", "'P-270' is not an id of the graph's nodes of type 'paper'"),
+        ("{edges: {author__writes__paper: writes.csv}}", "no new nodes of type paper"),
+        ("{rows: 1}", "new: unknown key 'rows'"),
+        ("{nodes: {paper: later/papers.csv}, embeddings: best}", "embeddings: expected mean, zero, error"),
+    ],
+)
+def test_mistakes_are_said_in_a_line(papers: Path, capfd: pytest.CaptureFixture[str], given: str, said: str) -> None:
+    with pytest.raises(SystemExit):
+        predict("bad", "--data.new", given)
+    assert said in capfd.readouterr().err
+
+
+def test_other_stages_refuse_new_rows(papers: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["test", *GIVEN, "--ckpt_path", "best", "--data.new", "new.yaml"])
+    assert "data.new: these rows are predicted, and test has no use for them" in capfd.readouterr().err
+
+
+# A graph of arrays, with a node type that has no features.
+
+
+def authored() -> HeteroData:
+    rng = np.random.default_rng(0)
+    data = HeteroData()
+    data["author"].num_nodes = 12
+    data["paper"].x = torch.from_numpy(rng.random((40, 4), dtype=np.float32))
+    data["paper"].y = torch.from_numpy(rng.integers(0, 3, 40))
+    data["paper"].train_mask = torch.ones(40, dtype=torch.bool)
+    data["author", "writes", "paper"].edge_index = torch.from_numpy(
+        np.stack([rng.integers(0, 12, 90), rng.integers(0, 40, 90)])
+    )
+    return data
+
+
+def model_for(datamodule: glt.GLTDataModule, **options: Any) -> glt.NodePredictor:
+    return glt.NodePredictor(
+        datamodule.num_features,
+        label_facts=datamodule.label_facts,
+        hidden_channels=8,
+        num_layers=2,
+        metadata=datamodule.metadata,
+        target_type="paper",
+        num_nodes=datamodule.num_nodes,
+        **options,
+    )
+
+
+@pytest.fixture
+def arrays(tmp_path: Path) -> tuple[glt.GLTDataModule, Any]:
+    datamodule = glt.GLTDataModule(
+        authored(), root=str(tmp_path), undirected=True, num_neighbors=[-1, -1], batch_size=16
+    )
+    datamodule.prepare_data()
+    model = model_for(datamodule)
+    trainer = Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False
+    )
+    trainer.fit(model, datamodule)
+    return datamodule, model
+
+
+NEW = {"paper": {"x": np.full((2, 4), 0.5, np.float32)}}
+
+
+def test_new_nodes_without_a_trained_embedding(arrays: tuple[glt.GLTDataModule, Any]) -> None:
+    """A new author has the mean of all embeddings, or zeros, and old nodes have their own."""
+    datamodule, model = arrays
+    by_old = {"author__writes__paper": np.array([[3, 3], [40, 41]])}
+    by_new = {"author__writes__paper": np.array([[12, 12], [40, 41]])}
+    author = {"author": 1}
+    (encoder,) = [each for each in model.modules() if isinstance(getattr(each, "layer", None), torch.nn.Embedding)]
+    trained = encoder.layer
+    shown = []
+    for how, row in (("mean", trained.weight.mean(dim=0)), ("zero", torch.zeros(8))):
+        found = predict_new(model, datamodule, nodes=NEW | author, edges=by_new, embeddings=how)
+        encoder.layer = torch.nn.Embedding.from_pretrained(torch.cat([trained.weight, row[None]]).detach())
+        expected = predict_new(model, datamodule, nodes=NEW | author, edges=by_new, embeddings="error")
+        encoder.layer = trained
+        assert found["n_id"].tolist() == [40, 41]
+        shown.append(found["probability"].tolist())
+        assert shown[-1] == expected["probability"].tolist()
+    assert shown[0] != shown[1]
+    with pytest.raises(DataError, match="came after training, and have no embedding"):
+        predict_new(model, datamodule, nodes=NEW | author, edges=by_new, embeddings="error")
+    assert len(predict_new(model, datamodule, nodes=NEW, edges=by_old, embeddings="error")["pred"]) == 2
+
+
+def test_the_data_module_and_the_trainer_stay_as_they_were(arrays: tuple[glt.GLTDataModule, Any]) -> None:
+    datamodule, model = arrays
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    predict_new(model, datamodule, nodes=NEW, trainer=trainer)
+    assert datamodule.new is None
+    assert not any(isinstance(each, PredictionWriter) for each in trainer.callbacks)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        ({"paper": {"x": np.zeros((1, 3), np.float32)}}, r"x of node type 'paper': expected \[1, 4\], got \[1, 3\]"),
+        ({"paper": {}}, "expected attributes by name"),
+        ({"paper": {"x": np.zeros((1, 4)), "z": np.zeros(2)}}, "different numbers of rows"),
+        ({}, "no new nodes of type paper"),
+    ],
+)
+def test_bad_arrays(arrays: tuple[glt.GLTDataModule, Any], nodes: Any, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        predict_new(arrays[1], arrays[0], nodes=nodes)
+
+
+def test_sparse_embeddings_are_refused(arrays: tuple[glt.GLTDataModule, Any]) -> None:
+    datamodule, _ = arrays
+    sparse = model_for(datamodule, node_embedding="sparse")
+    with pytest.raises(OptionError, match="sparse embeddings of nodes"):
+        predict_new(sparse, datamodule, nodes=NEW)
