@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         PredictionWriter as PredictionWriter,
         SamplingMonitor as SamplingMonitor,
         predict_layerwise as predict_layerwise,
+        predict_new as predict_new,
         read_embeddings as read_embeddings,
         recommend as recommend,
     )
@@ -107,6 +108,7 @@ _HOMES = {
     "layers": "glt_lightning.loader",
     "node_split": "glt_lightning.tensors",
     "predict_layerwise": "glt_lightning.lightning",
+    "predict_new": "glt_lightning.lightning",
     "rank_links": "glt_lightning.inference",
     "read_embeddings": "glt_lightning.lightning",
     "recommend": "glt_lightning.lightning",

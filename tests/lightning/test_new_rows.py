@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import logging
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +85,7 @@ def predict(out: str, *further: str, checkpoint: str = "best") -> dict[str, np.n
 
 
 def test_the_command_line_predicts_new_rows_alone(papers: Path) -> None:
-    found = predict("new", "--data.new", "new.yaml")
+    found = predict("first", "--data.new", "new.yaml")
     assert sorted(found["id"]) == LATER
     assert sorted(found["n_id"]) == [*range(270, 300)]
     assert set(found["class"]) <= {"biology", "chemistry", "physics"}
@@ -265,3 +267,37 @@ def test_sparse_embeddings_are_refused(arrays: tuple[glt.GLTDataModule, Any]) ->
     sparse = model_for(datamodule, node_embedding="sparse")
     with pytest.raises(OptionError, match="sparse embeddings of nodes"):
         predict_new(sparse, datamodule, nodes=NEW)
+
+
+# The page is run as it stands.
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "after-training.md").read_text()
+BLOCKS = {kind: re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL) for kind in ("python", "yaml")}
+
+
+def test_the_tables_of_the_page(papers: Path) -> None:
+    shutil.copytree("later", "new", dirs_exist_ok=True)
+    Path("page.yaml").write_text(BLOCKS["yaml"][0])
+    assert sorted(predict("of_page", "--data.new", "page.yaml")["id"]) == LATER
+    known: dict[str, Any] = {"glt": glt, "model": model_of(papers), "datamodule": data_of(papers)}
+    frames, *_ = BLOCKS["python"]
+    exec(compile(frames, "docs/after-training.md", "exec"), known)
+    assert sorted(known["found"]["id"]) == LATER
+
+
+def test_the_arrays_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ring = np.stack([np.arange(10), (np.arange(10) + 1) % 10])
+    np.savez("graph.npz", x=np.random.rand(10, 3).astype(np.float32), y=np.arange(10) % 2, edge_index=ring)
+    datamodule = glt.GLTDataModule("graph.npz", root="data", num_neighbors=[2, 2], batch_size=4)
+    datamodule.prepare_data()
+    model = glt.GraphSAGE(datamodule.num_features, datamodule.num_classes, hidden_channels=8, num_layers=2)
+    known: dict[str, Any] = {"glt": glt, "np": np, "model": model, "datamodule": datamodule}
+    _, arrays, rows = BLOCKS["python"]
+    exec(compile(arrays, "docs/after-training.md", "exec"), known)
+    assert known["found"]["n_id"].tolist() == [10]
+    exec(compile(rows, "docs/after-training.md", "exec"), known)
+    assert known["batch"].n_id.tolist() == [10, 0]
+    known["grown"].close()
+    known["partition"].close()

@@ -16,7 +16,8 @@ from torch import nn
 from glt_lightning.base import NODE, DataError, EdgeType, NodeType, OptionError, one_of, read_yaml
 from glt_lightning.graph import GrownPartition, LocalPartition
 from glt_lightning.lightning.callbacks.prediction_files import read_predictions
-from glt_lightning.partition import Additions, NewEdges, NewNodes, add_rows, is_matrix, read_later
+from glt_lightning.partition import Additions, NewEdges, NewNodes, add_rows, is_matrix, read_later, save_rows
+from glt_lightning.tensors import DistEmbedding
 
 if TYPE_CHECKING:
     from glt_lightning.lightning.datamodule import GLTDataModule
@@ -89,7 +90,7 @@ class NewRows:
         for each in module.modules():
             if hasattr(each, "new_nodes"):
                 each.new_nodes = self.embeddings
-            elif type(each).__name__ == "DistEmbedding":
+            elif isinstance(each, DistEmbedding):
                 raise OptionError(
                     "data.new: the model has sparse embeddings of nodes (DistEmbedding), and new nodes have none. Train it with "
                     "node_embedding: dense, or give these nodes features."
@@ -182,20 +183,11 @@ def _given(
             nodes={t: _new_nodes(t, attrs) for t, attrs in names["nodes"].items()},
             edges={_edge_type(name): _new_edges(rows) for name, rows in names["edges"].items()},
         )
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     found: dict[str, Any] = {}
     for kind, each in names.items():
         for number, (name, rows) in enumerate(each.items()):
             path = folder / f"{kind}{number}.parquet"
-            try:
-                table = pa.Table.from_pandas(rows, preserve_index=False) if hasattr(rows, "iloc") else pa.table(rows)
-            except (pa.ArrowException, TypeError, ValueError) as error:
-                raise DataError(
-                    f"predict_new: {kind}: {name}: cannot be read as columns of one length ({error})."
-                ) from None
-            pq.write_table(table, path)
+            save_rows(f"predict_new: {kind}: {name}", rows, path)
             found.setdefault(kind, {})[name] = {"path": str(path)}
     homogeneous = found.get("nodes", {}).keys() <= {NODE} and found.get("edges", {}).keys() <= {"node__to__node"}
     return {kind: next(iter(each.values())) for kind, each in found.items()} if homogeneous else found

@@ -138,6 +138,7 @@ if TYPE_CHECKING:
     )
     from glt_lightning.partition.sources.tables.later import (
         read_later as read_later,
+        save_rows as save_rows,
     )
     from glt_lightning.partition.sources.tables.mapping import (
         is_text as is_text,
@@ -261,7 +262,10 @@ _MODULES = {
         "has_ids",
         "user_ids",
     ),
-    "sources.tables.later": ("read_later",),
+    "sources.tables.later": (
+        "read_later",
+        "save_rows",
+    ),
     "sources.tables.mapping": (
         "is_text",
         "parse_tables",
@@ -294,10 +298,15 @@ _MODULES = {
 _HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 
 __all__ = [
+    "Additions",
     "Assigner",
+    "ChangedNodes",
     "GraphSource",
     "GraphToPartition",
     "LinkSplit",
+    "NewEdges",
+    "NewNodes",
+    "add_rows",
     "assign_graph",
     "complete_partition",
     "hold_out_edges",

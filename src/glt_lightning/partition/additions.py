@@ -22,6 +22,10 @@ class NewNodes:
     Attributes:
         count: Number of them.
         attrs: Attributes [count, ...] by name, as the graph has them. Labels ``y`` may be left out.
+
+    Example:
+        >>> NewNodes(2, {"x": np.zeros((2, 3), np.float32)}).count
+        2
     """
 
     count: int
@@ -35,6 +39,10 @@ class NewEdges:
     Attributes:
         edge_index: Integers [2, E], row 0 the sources: user ids of old and of new nodes.
         attrs: Attributes [E, ...] by name, as the graph has them.
+
+    Example:
+        >>> NewEdges(np.array([[0, 1], [10, 10]])).edge_index.shape  # two edges into the first new node of ten old ones
+        (2, 2)
     """
 
     edge_index: np.ndarray
@@ -43,7 +51,16 @@ class NewEdges:
 
 @dataclass(frozen=True)
 class ChangedNodes:
-    """Old nodes of one type with other values of some attributes. ids: integers [n], each once.  attrs: [n, ...] by name."""
+    """Old nodes of one type with other values of some attributes.
+
+    Attributes:
+        ids: Integers [n], user ids, each once.
+        attrs: The attributes [n, ...] that changed, by name.
+
+    Example:
+        >>> ChangedNodes(np.array([7]), {"x": np.zeros((1, 3), np.float32)}).ids
+        array([7])
+    """
 
     ids: np.ndarray
     attrs: Attributes
