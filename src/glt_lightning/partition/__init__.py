@@ -168,6 +168,12 @@ if TYPE_CHECKING:
         verify_partition as verify_partition,
         wanted_files as wanted_files,
     )
+    from glt_lightning.partition.versions import (
+        append_rows as append_rows,
+        manifest_at as manifest_at,
+        open_version as open_version,
+        read_versions as read_versions,
+    )
     from glt_lightning.partition.writer import (
         partition_dir as partition_dir,
         partition_graph as partition_graph,
@@ -284,6 +290,12 @@ _MODULES = {
         "check_labels",
         "check_overlap",
     ),
+    "versions": (
+        "append_rows",
+        "manifest_at",
+        "open_version",
+        "read_versions",
+    ),
     "verify": (
         "hash_partition",
         "verify_partition",
@@ -307,10 +319,12 @@ __all__ = [
     "NewEdges",
     "NewNodes",
     "add_rows",
+    "append_rows",
     "assign_graph",
     "complete_partition",
     "hold_out_edges",
     "open_source",
+    "open_version",
     "partition_dir",
     "partition_graph",
     "partition_parts",

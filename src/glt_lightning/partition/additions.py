@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -73,7 +73,7 @@ class Additions:
     Attributes:
         nodes: New nodes.
         edges: New edges, of types that the user's data has: reverse edges of ``undirected`` are added by themselves.
-        changed: Old nodes whose attributes changed.
+        changed: Old nodes whose attributes changed; several of one type for attributes of different nodes.
 
     Example:
         >>> new = NewNodes(1, {"x": np.ones((1, 3), np.float32)})
@@ -83,7 +83,7 @@ class Additions:
 
     nodes: Mapping[NodeType, NewNodes] = field(default_factory=dict)
     edges: Mapping[EdgeType, NewEdges] = field(default_factory=dict)
-    changed: Mapping[NodeType, ChangedNodes] = field(default_factory=dict)
+    changed: Mapping[NodeType, ChangedNodes | Sequence[ChangedNodes]] = field(default_factory=dict)
 
     def num_new(self, manifest: Manifest) -> tuple[int, ...]:
         """Returns the number of new nodes of each type. Raises `DataError` for a type that the graph does not have."""
@@ -138,6 +138,14 @@ class StoredAttributes:
             else:
                 found[name] = self._left_out(name, count)
         return found
+
+    def completed(self, given: Attributes, count: int) -> dict[str, np.ndarray]:
+        """Returns the attributes of new rows as given, with those that may be left out. Raises as `encoded`."""
+        ids = np.arange(count)
+        self.require_known(given)
+        for name, values in given.items():
+            self.encode(name, values, count, ids)
+        return {name: np.asarray(given[name]) if name in given else self._left_out(name, count) for name in self.names}
 
     def empty(self) -> dict[str, np.ndarray]:
         """Returns all attributes of no rows, as stored."""

@@ -103,8 +103,9 @@ class _Layers:
         changed: dict[tuple[int, str], tuple[np.ndarray, np.ndarray]] = {}
         for t in range(len(self.num_new)):
             self._add_nodes(t)
-        for name, each in self.additions.changed.items():
-            changed |= self._changed(self.manifest.schema.node_index(name), each)
+        for name, of_type in self.additions.changed.items():
+            for each in [of_type] if isinstance(of_type, ChangedNodes) else of_type:
+                changed |= self._changed(self.manifest.schema.node_index(name), each)
         made = [_EdgeLayer(self, r).build() for r in range(len(self.manifest.schema.edge_types))]
         return Overlay(
             placed=self.placed,

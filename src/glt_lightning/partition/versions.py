@@ -1,0 +1,345 @@
+"""Versions of a graph: rows that were appended to a partition, one immutable folder for each append.
+
+Version 0 is the partition. Version n is it with the rows of the folders 1 to n of ``<partition>.versions``. Each is written
+beside its place and renamed when it is complete, so that a reader sees it whole or not at all, and its ``delta.json`` has the
+checksums of its arrays and the hash of the version before: versions form a chain, and a folder of another graph is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.base import EdgeType, NodeType, OptionError, PartitionError, edge_type_str
+from glt_lightning.graph import (
+    ArrayEntry,
+    ArrayWriter,
+    LocalPartition,
+    Manifest,
+    entries_from_json,
+    entries_to_json,
+    open_array,
+    open_regular,
+    parse_json,
+    partition_id,
+)
+from glt_lightning.partition.additions import Additions, ChangedNodes, NewEdges, NewNodes, StoredAttributes
+from glt_lightning.partition.folder import exclusive, whole_folder
+from glt_lightning.partition.grow import add_rows
+
+DELTA = "delta.json"
+LATEST = "latest"
+_FORMAT, _VERSION = "glt_lightning.delta", 1
+_LOCK_S = 3600.0
+Version = int | str | None
+
+
+@dataclass(frozen=True)
+class Appended:
+    """The rows of some versions, joined. ids: node type -> what the user's tables call the nodes; types with ids alone."""
+
+    version: int
+    additions: Additions
+    ids: Mapping[NodeType, np.ndarray]
+
+    def followed_by(self, later: Additions, manifest: Manifest) -> Additions:
+        """Returns these rows and later ones. manifest: that of the partition."""
+        return _joined([self.additions, later], manifest)
+
+
+def versions_dir(folder: str | Path) -> Path:
+    """Returns the folder of the versions of a partition."""
+    folder = Path(folder)
+    return folder.with_name(f"{folder.name}.versions")
+
+
+def version_number(folder: str | Path, version: Version) -> int:
+    """Returns a version as a number: ``latest``, None (the partition itself) or a number. Raises `PartitionError` for one that
+    does not exist, `OptionError` for anything else."""
+    latest, root = 0, versions_dir(folder)
+    while (root / str(latest + 1) / DELTA).is_file():
+        latest += 1
+    if version in (None, 0):
+        return 0
+    if version == LATEST:
+        return latest
+    if isinstance(version, bool) or not isinstance(version, int) or version < 0:
+        raise OptionError(f"partition.version: expected a number or {LATEST}, got {version!r}.")
+    if version > latest:
+        raise PartitionError(f"{folder}: there is no version {version}; the latest is {latest}.")
+    return version
+
+
+def read_versions(folder: str | Path, manifest: Manifest, version: Version) -> Appended:
+    """Reads the rows of all versions up to one. Raises `PartitionError`, naming the file, for a folder that is damaged or of
+    another graph."""
+    number, found, ids = version_number(folder, version), [], list[Mapping[NodeType, np.ndarray]]()
+    previous = partition_id(manifest)
+    for n in range(1, number + 1):
+        place = versions_dir(folder) / str(n)
+        delta = _Delta.load(place)
+        if delta.previous != previous:
+            raise PartitionError(
+                f"{place / DELTA}: this version was appended to another graph, or to another version before it. Delete "
+                f"{versions_dir(folder)}, or bring back the partition that it belongs to."
+            )
+        previous = delta.digest
+        found.append(delta.additions)
+        ids.append(delta.ids)
+    names = sorted({t for each in ids for t in each})
+    joined = {t: np.concatenate([each[t] for each in ids if t in each]) for t in names}
+    return Appended(number, _joined(found, manifest), joined)
+
+
+def manifest_at(folder: str | Path, manifest: Manifest, version: Version) -> Manifest:
+    """Returns the manifest with the numbers of nodes of a version; its arrays are those of the partition."""
+    counts = dict(zip(manifest.schema.node_types, manifest.num_nodes, strict=True))
+    for n in range(1, version_number(folder, version) + 1):
+        for t, count in _header(versions_dir(folder) / str(n))["nodes"].items():
+            counts[t] += count
+    return replace(manifest, num_nodes=tuple(counts.values()))
+
+
+def append_rows(
+    folder: str | Path,
+    additions: Additions,
+    ids: Mapping[NodeType, np.ndarray] | None = None,
+    timeout_s: float = _LOCK_S,
+) -> int:
+    """Appends rows to the latest version of a partition. Returns the number of the new version.
+
+    Args:
+        folder: The partition, which stays as it is.
+        additions: The rows; changed nodes may be of earlier versions.
+        ids: For each node type what the user's table calls the new nodes, int64 or text.
+        timeout_s: How long to wait for another append, in seconds.
+
+    Raises:
+        DataError: For rows that do not fit the graph.
+        PartitionError: If the folder cannot be written, or another append takes too long.
+
+    Example:
+        >>> new = Additions(nodes={"node": NewNodes(1, {"x": np.ones((1, 3), np.float32)})})
+        >>> import shutil
+        >>> _ = shutil.copytree("parts", "growing")
+        >>> append_rows("growing", new), append_rows("growing", new)
+        (1, 2)
+        >>> partition = LocalPartition.open("growing")
+        >>> open_version(partition, "latest").manifest.num_nodes
+        (12,)
+        >>> partition.close()
+    """
+    root = versions_dir(folder)
+    with exclusive(root, timeout_s):
+        base = LocalPartition.open(folder)
+        try:
+            before = read_versions(folder, base.manifest, LATEST)
+            filled = _filled(additions, base.manifest)
+            add_rows(base, before.followed_by(filled, base.manifest)).close()  # raises for rows that do not fit
+            number = before.version + 1
+            previous = partition_id(base.manifest) if number == 1 else _Delta.load(root / str(number - 1)).digest
+            root.mkdir(exist_ok=True)
+            with whole_folder(root / str(number)) as temporary:
+                _write(temporary, number, previous, filled, ids or {})
+        finally:
+            base.close()
+    return number
+
+
+def open_version(partition: LocalPartition, version: Version) -> LocalPartition:
+    """Returns a version of a partition, of which all parts are mapped: version 0 is the partition itself. Raises as
+    `read_versions`.
+
+    Example:
+        >>> partition = LocalPartition.open("parts")
+        >>> open_version(partition, 0) is partition
+        True
+        >>> partition.close()
+    """
+    appended = read_versions(partition.directory, partition.manifest, version)
+    return partition if appended.version == 0 else add_rows(partition, appended.additions)
+
+
+# One folder.
+
+
+@dataclass(frozen=True)
+class _Delta:
+    previous: str
+    digest: str
+    additions: Additions
+    ids: Mapping[NodeType, np.ndarray]
+
+    @classmethod
+    def load(cls, place: Path) -> _Delta:
+        raw = _header(place)
+        entries = entries_from_json(raw["arrays"])
+        arrays: dict[tuple[str, str], dict[str, np.ndarray]] = {}
+        for path, entry in entries.items():
+            kind, of, name = path.split("/")
+            arrays.setdefault((kind, of), {})[name.removesuffix(".npy")] = open_array(place, path, entry)
+        nodes = {t: NewNodes(count, arrays.get(("nodes", t), {})) for t, count in raw["nodes"].items()}
+        edges = {}
+        for name in raw["edges"]:
+            attrs = arrays[("edges", name)]
+            src, rel, dst = name.split("__")
+            edges[src, rel, dst] = NewEdges(attrs.pop("ends"), attrs)
+        changed: dict[NodeType, list[ChangedNodes]] = {}
+        for t in raw["changed"]:
+            attrs = arrays[("changed", t)]
+            ids = attrs.pop("ids")
+            changed[t] = [ChangedNodes(ids, attrs)]
+        own = {t: _names(arrays[("ids", t)]) for t in raw["ids"]}
+        return cls(raw["previous"], raw["digest"], Additions(nodes, edges, changed), own)
+
+
+def _header(place: Path) -> dict[str, Any]:
+    path = place / DELTA
+    try:
+        with open_regular(path) as stream:
+            raw: Any = parse_json(stream.read())
+        if raw["format"] != _FORMAT or raw["version"] != _VERSION:
+            raise ValueError(f"format {raw['format']!r}, version {raw['version']!r}")
+        if raw["digest"] != _digest(raw):
+            raise ValueError("its digest does not match its content")
+        return dict(raw)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PartitionError(f"{path}: damaged, or not a version of a graph ({error}).") from None
+
+
+def _digest(raw: Mapping[str, Any]) -> str:
+    text = json.dumps({key: value for key, value in raw.items() if key != "digest"}, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _write(folder: Path, number: int, previous: str, additions: Additions, ids: Mapping[NodeType, np.ndarray]) -> None:
+    arrays: dict[str, np.ndarray] = {}
+    for t, nodes in additions.nodes.items():
+        arrays |= {f"nodes/{t}/{name}.npy": values for name, values in nodes.attrs.items()}
+    for e, edges in additions.edges.items():
+        place = f"edges/{edge_type_str(e)}"
+        arrays |= {f"{place}/{name}.npy": values for name, values in edges.attrs.items()}
+        arrays[f"{place}/ends.npy"] = np.asarray(edges.edge_index, np.int64)
+    for t, each in additions.changed.items():
+        assert isinstance(each, ChangedNodes)
+        arrays |= {f"changed/{t}/{name}.npy": values for name, values in each.attrs.items()}
+        arrays[f"changed/{t}/ids.npy"] = np.asarray(each.ids, np.int64)
+    for t, names in ids.items():
+        arrays |= {f"ids/{t}/{name}.npy": values for name, values in _stored_names(names).items()}
+    raw: dict[str, Any] = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "number": number,
+        "previous": previous,
+        "nodes": {t: nodes.count for t, nodes in additions.nodes.items()},
+        "edges": [edge_type_str(e) for e in additions.edges],
+        "changed": list(additions.changed),
+        "ids": list(ids),
+        "arrays": entries_to_json(dict(_save(folder, path, values) for path, values in arrays.items())),
+    }
+    raw["digest"] = _digest(json.loads(json.dumps(raw)))
+    (folder / DELTA).write_text(json.dumps(raw, indent=1) + "\n", "utf-8")
+
+
+def _save(folder: Path, path: str, values: np.ndarray) -> tuple[str, ArrayEntry]:
+    values = np.ascontiguousarray(values)
+    with ArrayWriter(folder, path, values.dtype, values.shape[1:]) as writer:
+        writer.write(values)
+    return path, writer.close()
+
+
+def _stored_names(names: np.ndarray) -> dict[str, np.ndarray]:
+    if names.dtype.kind in "iu":
+        return {"numbers": names.astype(np.int64)}
+    texts = [str(name).encode() for name in names]
+    ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+    return {"ends": ends, "bytes": np.frombuffer(b"".join(texts), np.uint8)}
+
+
+def _names(stored: Mapping[str, np.ndarray]) -> np.ndarray:
+    if "numbers" in stored:
+        return stored["numbers"]
+    data, ends = stored["bytes"].tobytes(), stored["ends"].tolist()
+    found = np.empty(len(ends) - 1, dtype=object)
+    found[:] = [data[b:e].decode() for b, e in pairwise(ends)]
+    return found
+
+
+def _filled(additions: Additions, manifest: Manifest) -> Additions:
+    """Returns the rows with all attributes, those that may be left out as well: all versions have the same."""
+    known = manifest.schema
+    nodes = {
+        t: NewNodes(
+            each.count, StoredAttributes(manifest, "nodes", known.node_index(t)).completed(each.attrs, each.count)
+        )
+        if t in known.node_types
+        else each
+        for t, each in additions.nodes.items()
+    }
+    edges = {
+        e: NewEdges(
+            each.edge_index,
+            StoredAttributes(manifest, "edges", known.edge_index(e)).completed(
+                each.attrs, np.shape(each.edge_index)[-1]
+            ),
+        )
+        if e in known.edge_types
+        else each
+        for e, each in additions.edges.items()
+    }
+    return Additions(nodes, edges, additions.changed)
+
+
+def _joined(each: Sequence[Additions], manifest: Manifest) -> Additions:
+    """Joins rows that were appended one after the other. Later values of an attribute of a node come in place of earlier ones."""
+    nodes: dict[NodeType, NewNodes] = {}
+    edges: dict[EdgeType, NewEdges] = {}
+    changed: dict[NodeType, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
+    counts = dict(zip(manifest.schema.node_types, manifest.num_nodes, strict=True))
+    for rows in each:
+        for t, some in rows.nodes.items():
+            nodes[t] = _with_nodes(nodes[t], some) if t in nodes else some
+        for e, some_edges in rows.edges.items():
+            edges[e] = _with_edges(edges[e], some_edges) if e in edges else some_edges
+        for t, of_type in rows.changed.items():
+            for one in [of_type] if isinstance(of_type, ChangedNodes) else of_type:
+                for name, values in one.attrs.items():
+                    before = changed.setdefault(t, {}).get(name, (one.ids[:0], values[:0]))
+                    changed[t][name] = _latest(
+                        np.concatenate([before[0], one.ids]), np.concatenate([before[1], values])
+                    )
+    old: dict[NodeType, list[ChangedNodes]] = {}
+    for t, attrs in changed.items():
+        for name, (ids, values) in attrs.items():
+            later = ids >= counts.get(t, 0)
+            if later.any() and t in nodes and name in nodes[t].attrs:
+                rows_of = np.array(nodes[t].attrs[name])
+                rows_of[ids[later] - counts[t]] = values[later]
+                nodes[t] = NewNodes(nodes[t].count, {**nodes[t].attrs, name: rows_of})
+                ids, values = ids[~later], values[~later]
+            if len(ids):
+                old.setdefault(t, []).append(ChangedNodes(ids, {name: values}))
+    return Additions(nodes, edges, old)
+
+
+def _with_nodes(first: NewNodes, second: NewNodes) -> NewNodes:
+    attrs = {name: np.concatenate([values, second.attrs[name]]) for name, values in first.attrs.items()}
+    return NewNodes(first.count + second.count, attrs)
+
+
+def _with_edges(first: NewEdges, second: NewEdges) -> NewEdges:
+    attrs = {name: np.concatenate([values, second.attrs[name]]) for name, values in first.attrs.items()}
+    return NewEdges(np.concatenate([first.edge_index, second.edge_index], axis=1), attrs)
+
+
+def _latest(ids: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Keeps the last value of each id."""
+    kept, at = np.unique(ids[::-1], return_index=True)
+    return kept, values[::-1][at]

@@ -1,0 +1,171 @@
+"""Versions of a graph: what was appended, whole or not at all, with the batches of the graph partitioned anew."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glt_lightning.base import EDGE, DataError, EdgeType, OptionError, PartitionError, SamplingOptions
+from glt_lightning.graph import LocalPartition
+from glt_lightning.partition import Additions, ChangedNodes, NewEdges, NewNodes, append_rows, open_version
+from glt_lightning.partition.versions import read_versions, version_number, versions_dir
+from tests.helpers.grown import TYPED, TwoVersions, two_versions
+from tests.partition.test_grow import batches, specs
+
+
+def halves(two: TwoVersions, rng: np.random.Generator) -> list[Additions]:
+    """The rows that came later, in two appends: nodes first, or with the edges that need them."""
+    cut: dict[str, int] = {t: int(rng.integers(0, n.count + 1)) for t, n in two.additions.nodes.items()}
+    first_new = {t: two.base.num_nodes[t] for t in two.base.num_nodes}
+    nodes: list[dict[str, NewNodes]] = [{}, {}]
+    edges: list[dict[EdgeType, NewEdges]] = [{}, {}]
+    for t, each in two.additions.nodes.items():
+        for at, rows in enumerate((slice(0, cut[t]), slice(cut[t], None))):
+            attrs = {n: v[rows] for n, v in each.attrs.items()}
+            nodes[at][t] = NewNodes(len(attrs["x"]), attrs)
+    for e, some in two.additions.edges.items():
+        limit = [first_new[t] + cut.get(t, 0) for t in (e[0], e[2])]
+        early = (some.edge_index < np.array(limit)[:, None]).all(axis=0)
+        count = len(early) if early.all() else int(early.argmin())
+        for at, rows in enumerate((slice(0, count), slice(count, None))):
+            edges[at][e] = NewEdges(some.edge_index[:, rows], {n: v[rows] for n, v in some.attrs.items()})
+    wrong = {
+        t: ChangedNodes(each.ids, {n: np.zeros_like(v) for n, v in each.attrs.items()})
+        for t, each in two.additions.changed.items()
+        if isinstance(each, ChangedNodes)
+    }
+    return [Additions(nodes[0], edges[0], wrong), Additions(nodes[1], edges[1], two.additions.changed)]
+
+
+@pytest.mark.parametrize("edge_types", [(EDGE,), TYPED], ids=["homogeneous", "typed"])
+@pytest.mark.parametrize("number", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(1, 10))])
+def test_a_version_has_the_batches_of_the_graph_partitioned_anew(tmp_path: Path, edge_types: Any, number: int) -> None:
+    rng = np.random.default_rng([number, len(edge_types)])
+    two = two_versions(rng, edge_types, undirected=bool(number % 2), weighted=number % 3 == 0)
+    base, anew = (two.partition(s, tmp_path / n, 2) for s, n in ((two.base, "base"), (two.whole, "anew")))
+    before = {path: path.read_bytes() for path in (tmp_path / "base").rglob("*") if path.is_file()}
+    assert [append_rows(tmp_path / "base", rows) for rows in halves(two, rng)] == [1, 2]
+    sampling = SamplingOptions(with_edge=True, weight_attr="weight" if number % 3 == 0 else None)
+    version = open_version(base, "latest")
+    for spec in specs(two, rng, timed=False):
+        assert batches(version, spec, sampling) == batches(anew, spec, sampling)
+    version.close()
+    assert {path: path.read_bytes() for path in (tmp_path / "base").rglob("*") if path.is_file()} == before
+    assert open_version(base, 0) is base
+    assert open_version(base, 1).identity != open_version(base, 2).identity
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> tuple[Path, Additions]:
+    two = two_versions(np.random.default_rng(0))
+    two.partition(two.base, tmp_path / "base", 1).close()
+    x = {"x": np.ones((1, 3), np.float32), "tag": np.zeros((1, 2), np.int64)}
+    return tmp_path / "base", Additions(nodes={"node": NewNodes(1, x)})
+
+
+def test_numbers_of_versions(graph: tuple[Path, Additions]) -> None:
+    folder, rows = graph
+    assert version_number(folder, "latest") == 0
+    append_rows(folder, rows)
+    assert [version_number(folder, v) for v in (None, 0, 1, "latest")] == [0, 0, 1, 1]
+    with pytest.raises(PartitionError, match="there is no version 2; the latest is 1"):
+        version_number(folder, 2)
+    with pytest.raises(OptionError, match=r"partition.version: expected a number or latest, got 'newest'"):
+        version_number(folder, "newest")
+
+
+def test_rows_that_do_not_fit_leave_no_version(graph: tuple[Path, Additions]) -> None:
+    folder, _ = graph
+    with pytest.raises(DataError, match="edge 0 has the source 999"):
+        append_rows(folder, Additions(edges={EDGE: NewEdges(np.array([[999], [0]]))}))
+    with pytest.raises(DataError, match="tag of node type 'node': new rows need it"):
+        append_rows(folder, Additions(nodes={"node": NewNodes(1, {"x": np.ones((1, 3), np.float32)})}))
+    assert version_number(folder, "latest") == 0
+
+
+def test_own_ids_are_kept(graph: tuple[Path, Additions]) -> None:
+    folder, rows = graph
+    append_rows(folder, rows, {"node": np.array(["ä-1"], dtype=object)})
+    append_rows(folder, rows, {"node": np.array(["b"], dtype=object)})
+    partition = LocalPartition.open(folder)
+    assert read_versions(folder, partition.manifest, "latest").ids["node"].tolist() == ["ä-1", "b"]
+    partition.close()
+
+
+@pytest.mark.parametrize("damage", ["array", "header", "chain", "base"])
+def test_damage_is_refused(graph: tuple[Path, Additions], damage: str) -> None:
+    folder, rows = graph
+    append_rows(folder, rows)
+    append_rows(folder, rows)
+    partition, first = LocalPartition.open(folder), versions_dir(folder) / "1"
+    if damage == "array":
+        path = first / "nodes" / "node" / "x.npy"
+        path.write_bytes(path.read_bytes()[:-1] + b"\x07")
+    elif damage == "header":
+        path = first / "delta.json"
+        path.write_text(path.read_text().replace('"number": 1', '"number": 3'))
+    elif damage == "chain":
+        (versions_dir(folder) / "2").rename(versions_dir(folder) / "spare")
+        first.rename(versions_dir(folder) / "2")
+        (versions_dir(folder) / "spare").rename(first)
+    else:
+        two = two_versions(np.random.default_rng(1))
+        partition = two.partition(two.base, folder.with_name("other"), 1)
+        versions_dir(folder).rename(versions_dir(folder.with_name("other")))
+    with pytest.raises(PartitionError, match=r"base.versions|other.versions"):
+        open_version(partition, "latest")
+    partition.close()
+
+
+def test_two_appends_at_once_make_two_versions(graph: tuple[Path, Additions]) -> None:
+    folder, rows = graph
+    made: list[int] = []
+    threads = [threading.Thread(target=lambda: made.append(append_rows(folder, rows))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(made) == [1, 2, 3, 4]
+
+
+APPEND = """
+import sys, numpy as np
+from glt_lightning.partition import Additions, NewNodes, append_rows
+n = 20000
+rows = Additions(nodes={"node": NewNodes(n, {"x": np.ones((n, 3), np.float32), "tag": np.zeros((n, 2), np.int64)})})
+print("begins", flush=True)
+while True:
+    append_rows(sys.argv[1], rows)
+"""
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.03, 0.1])
+def test_a_killed_append_leaves_the_last_version_whole(graph: tuple[Path, Additions], wait_s: float) -> None:
+    folder, rows = graph
+    child = subprocess.Popen([sys.executable, "-c", APPEND, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "begins\n"
+    while not (versions_dir(folder) / "1").exists():
+        time.sleep(0.005)
+    time.sleep(wait_s)
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait(10)
+    child.stdout.close()
+    whole = version_number(folder, "latest")
+    assert append_rows(folder, rows) == whole + 1
+    partition = LocalPartition.open(folder)
+    version = open_version(partition, "latest")
+    assert version.manifest.total_nodes == partition.manifest.total_nodes + 20000 * whole + 1
+    version.close()
+    partition.close()
+    left = {path.name for path in versions_dir(folder).iterdir()}
+    assert left == {str(n) for n in range(1, whole + 2)}
