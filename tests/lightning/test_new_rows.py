@@ -171,6 +171,94 @@ def test_other_stages_refuse_new_rows(papers: Path, capfd: pytest.CaptureFixture
     assert "data.new: these rows are predicted, and test has no use for them" in capfd.readouterr().err
 
 
+# Rows that stay: versions of the graph.
+
+
+@pytest.fixture
+def growing(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the run, to whose partition rows are appended."""
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_appended_rows_are_a_version_of_the_graph(growing: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    expected = predict("new", "--data.new", "new.yaml")
+    main(["append", "--config", "papers.yaml", "--new", "new.yaml"])
+    said = (
+        "version 1: 30 nodes of type paper, 90 edges of type author__writes__paper, 30 edges of type paper__in__venue"
+    )
+    assert said in capfd.readouterr().out
+    every = ["--data.evaluation.predict_split", "all"]
+    found = predict("latest", "--data.partition.version", "latest", *every, checkpoint=str(best_of(growing)))
+    assert found["n_id"].tolist() == [*range(300)]
+    assert found["id"][270:].tolist() == LATER
+    for name in expected:
+        assert found[name][270:].tolist() == expected[name].tolist()
+    before = predict("before", *every)
+    assert before["n_id"].tolist() == [*range(270)]
+
+
+def test_later_rows_lead_to_earlier_ones(growing: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    main(["append", "--config", "papers.yaml", "--nodes", "paper=later/papers.csv"])
+    main(["append", "--config", "papers.yaml", "--edges", "author__writes__paper=later/writes.csv"])
+    assert "version 2: 90 edges of type author__writes__paper" in capfd.readouterr().out
+    Path("last.yaml").write_text("{nodes: {author: more.csv}, edges: {author__writes__paper: links.csv}}")
+    Path("more.csv").write_text("email,country,born\nz@uni.edu,US,1970\n")
+    Path("links.csv").write_text("email,paper\nz@uni.edu,P-299\n")
+    main(["append", "--config", "papers.yaml", "--new", "last.yaml"])
+    for version, papers in ((1, 300), (3, 300)):
+        found = predict(
+            f"v{version}",
+            *("--data.partition.version", str(version), "--data.evaluation.predict_split", "all"),
+            checkpoint=str(best_of(growing)),
+        )
+        assert len(found["id"]) == papers
+    with pytest.raises(SystemExit):
+        main(["append", "--config", "papers.yaml", "--nodes", "paper=later/papers.csv"])
+    assert "id 'P-270' is in the graph already" in capfd.readouterr().err
+
+
+def test_training_on_a_version_resumes_on_that_version(growing: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    main(["append", "--config", "papers.yaml", "--new", "new.yaml"])
+    version = ["--data.partition.version", "1"]
+    main(
+        [
+            "fit",
+            *GIVEN,
+            *version,
+            "--trainer.max_steps",
+            "2",
+            "--seed_everything",
+            "2",
+            "--trainer.default_root_dir",
+            "v1",
+        ]
+    )
+    (checkpoint,) = Path("v1").rglob("last.ckpt")
+    more = ["fit", *GIVEN, "--trainer.max_epochs", "2", "--ckpt_path", str(checkpoint)]
+    main([*more, *version])
+    with pytest.raises(SystemExit):
+        main(more)
+    assert "graph" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "append: no rows are given"),
+        (["--new", "new.yaml", "--nodes", "a.csv"], "--new: names the tables already"),
+        (["--nodes", "paper=a.csv", "b.csv"], "--nodes: expected paths, or TYPE=PATH for each"),
+        (["--new", "new.yaml", "--data.root", "elsewhere"], "there is no partition to append to"),
+    ],
+)
+def test_mistakes_of_append(papers: Path, capfd: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["append", "--config", "papers.yaml", *words])
+    assert said in capfd.readouterr().err
+
+
 # A graph of arrays, with a node type that has no features.
 
 

@@ -41,11 +41,11 @@ def expected_rows(source: ArraySource, stored: tuple[str, str, str], undirected:
     edges = [(u, v, k) if user == stored else (v, u, k) for k, (u, v) in enumerate(columns)]
     merge = undirected and stored[0] == stored[2]
     if merge:
-        edges += [(v, u, len(columns) + k) for u, v, k in edges]
+        edges += [(v, u, k) for u, v, k in edges]
     rows: dict[int, list[list[int]]] = {}
     for u, v, k in edges:
         when = source.edge[user].get("when")
-        time = source.node[stored[0]]["when"][u] if when is None else when[k % len(columns), 0]
+        time = source.node[stored[0]]["when"][u] if when is None else when[k, 0]
         rows.setdefault(v, []).append([int(time), u, k])
     for v, row in rows.items():
         row.sort()

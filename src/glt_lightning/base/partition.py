@@ -32,6 +32,8 @@ class PartitionOptions:
             of part numbers (``.npy``, or ``.npz`` with one array per node type); or the class path of an
             ``Assigner``, alone or with ``{class_path, init_args}``.
         seed: Seed of the assignment.
+        version: With rows that were appended to the partition: the number of the version to read, or ``latest``. ``None``: the
+            partition itself.
         dir: Folder of the partition. ``None`` derives one below ``root`` from the data set and these options, so that
             other options make another folder.
         memory_bytes: Working memory of the partitioner beyond a few arrays of one entry per node. METIS takes more.
@@ -77,6 +79,7 @@ class PartitionOptions:
     num_parts: int = 1
     algorithm: str | dict[str, Any] = "random"
     seed: int = 0
+    version: int | str | None = None
     dir: str | None = None
     memory_bytes: int = 2 << 30
     balance: list[str] = field(default_factory=lambda: list(_BALANCE))

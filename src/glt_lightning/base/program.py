@@ -21,6 +21,7 @@ TRAINER_COMMANDS = {
 }
 TOOLS = {
     "partition": "Makes the partition of a configuration and reports on it, or verifies one.",
+    "append": "Adds new rows of tables to a partition, as its next version.",
     "pull": "Copies a partition, or the parts that a host needs, and checks each piece.",
     "report": "Shows the contents of a partition and the expected traffic of training on it.",
     "serve": "Runs a graph server for trainers with strategy glt_server_client, or shows the status of one.",

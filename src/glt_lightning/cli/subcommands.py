@@ -46,6 +46,12 @@ def _partition(argv: Sequence[str], prog: str) -> None:
     run_partition(argv, prog)
 
 
+def _append(argv: Sequence[str], prog: str) -> None:
+    from glt_lightning.cli.append import run_append
+
+    run_append(argv, prog)
+
+
 def _pull(argv: Sequence[str], prog: str) -> None:
     from glt_lightning.cli.pull import run_pull
 
@@ -90,6 +96,7 @@ def _completion(argv: Sequence[str], prog: str) -> None:
 
 _RUN: Mapping[str, Callable[[Sequence[str], str], None]] = {
     "partition": _partition,
+    "append": _append,
     "pull": _pull,
     "report": _report,
     "serve": _serve,

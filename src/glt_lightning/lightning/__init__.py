@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         recommend as recommend,
     )
     from glt_lightning.lightning.new_rows import (
+        is_tables as is_tables,
         predict_new as predict_new,
     )
     from glt_lightning.lightning.page.html import (
@@ -119,7 +120,10 @@ _MODULES = {
         "read_embeddings",
     ),
     "layerwise.recommend": ("recommend",),
-    "new_rows": ("predict_new",),
+    "new_rows": (
+        "is_tables",
+        "predict_new",
+    ),
     "page.html": (
         "Series",
         "Table",

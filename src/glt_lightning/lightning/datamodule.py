@@ -177,10 +177,9 @@ class GLTDataModule(SeedDataModule):
         host = self._host()
         self._require_predicting(stage)
         self._graph = host.open_graph(None if self._servers else self.partition_dir, self.sampling, self.cache)
-        if self.new is not None and stage == "predict":
-            self._graph = self.new.added_to(self._graph, self.dataset, self.root)
-            if self.trainer is not None:
-                self.new.prepare(self.trainer.lightning_module)
+        self._open_version(self.new if stage == "predict" else None)
+        if self.new is not None and stage == "predict" and self.trainer is not None:
+            self.new.prepare(self.trainer.lightning_module)
         if self.trainer is not None:
             self._require_split(stage, self._split_names())
             require_taken(self.sampling.aggregate_first, self.trainer.lightning_module)

@@ -33,9 +33,20 @@ from glt_lightning.lightning.facts import (
     edge_labels_of_source,
 )
 from glt_lightning.lightning.link_seeds import LinkSeeds
+from glt_lightning.lightning.new_rows import NewRows
 from glt_lightning.lightning.strategies.base import GLTStrategy
 from glt_lightning.lightning.strategies.hosts import ask_manifest
-from glt_lightning.partition import GraphSource, follow_batches, open_source, partition_dir, partition_graph
+from glt_lightning.partition import (
+    Appended,
+    GraphSource,
+    add_rows,
+    follow_batches,
+    manifest_at,
+    open_source,
+    partition_dir,
+    partition_graph,
+    read_versions,
+)
 from glt_lightning.workers import SampledGraph, placed_parts
 
 _NO_GRAPH = (
@@ -213,11 +224,10 @@ class GraphDataModule(LightningDataModule):
         """The manifest of the partition; None where it is still to be made."""
         if self._graph is not None:
             # a model is built for the nodes that it was trained on, not for those that came later
-            graph = self._graph.base if isinstance(self._graph, GrownPartition) else self._graph
-            return graph.manifest
+            return self._manifest_at_version() if isinstance(self._graph, GrownPartition) else self._graph.manifest
         if self._servers:
             return ask_manifest(self._cluster)
-        return Manifest.load(self.partition_dir) if self._is_partitioned() else None
+        return self._manifest_at_version() if self._is_partitioned() else None
 
     @cached_property
     def _facts(self) -> GraphFacts:
@@ -228,6 +238,27 @@ class GraphDataModule(LightningDataModule):
                 f"{self.partition_dir}: no finished partition is there, and no dataset is given to make it."
             )
         return GraphFacts.of_source(self.source, bool(self.undirected), self.partition.allow)
+
+    def _manifest_at_version(self) -> Manifest:
+        return manifest_at(self.partition_dir, Manifest.load(self.partition_dir), self.partition.version)
+
+    def _open_version(self, new: NewRows | None) -> None:
+        """Adds to the open graph the rows of ``partition.version``, and rows to predict."""
+        graph, version = self._graph, self.partition.version
+        if new is None and version in (None, 0):
+            return
+        if not isinstance(graph, LocalPartition) or len(graph.parts) < graph.manifest.num_parts:
+            raise OptionError(
+                f"{'data.new' if new else 'partition.version'}: rows are added to a graph that this process maps whole. Use the "
+                "strategy auto, or glt_worker on one host."
+            )
+        self._appended = read_versions(graph.directory, graph.manifest, version)
+        if new is not None:
+            self._graph = new.added_to(graph, self.dataset, self.root, self._appended)
+        elif self._appended.version:
+            self._graph = add_rows(graph, self._appended.additions)
+
+    _appended: Appended | None = None
 
     @property
     def _cluster(self) -> ClusterOptions:

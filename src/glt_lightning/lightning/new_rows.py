@@ -16,7 +16,7 @@ from torch import nn
 from glt_lightning.base import NODE, DataError, EdgeType, NodeType, OptionError, one_of, read_yaml
 from glt_lightning.graph import GrownPartition, LocalPartition
 from glt_lightning.lightning.callbacks.prediction_files import read_predictions
-from glt_lightning.partition import Additions, NewEdges, NewNodes, add_rows, is_matrix, read_later, save_rows
+from glt_lightning.partition import Additions, Appended, NewEdges, NewNodes, add_rows, is_matrix, read_later, save_rows
 from glt_lightning.tensors import DistEmbedding
 
 if TYPE_CHECKING:
@@ -49,14 +49,10 @@ class NewRows:
         self._ids: Mapping[NodeType, np.ndarray] = {}
         self._counts: dict[NodeType, tuple[int, int]] = {}
 
-    def added_to(self, graph: Any, dataset: Any, root: str) -> GrownPartition:
-        """Returns the graph with the rows. dataset, root: those of the data module. Raises `OptionError` for a graph that other
-        processes have, `DataError` for rows that do not fit it."""
-        if not isinstance(graph, LocalPartition):
-            raise OptionError(
-                "data.new: new rows are added to a graph that this process maps whole. Use the strategy auto, or glt_worker on "
-                "one host."
-            )
+    def added_to(self, graph: LocalPartition, dataset: Any, root: str, appended: Appended) -> GrownPartition:
+        """Returns the graph with the rows. dataset, root: those of the data module.  appended: rows of earlier versions.
+
+        Raises `OptionError` for a data set that is no tables, `DataError` for rows that do not fit the graph."""
         if self._additions is None and not is_tables(dataset):
             raise OptionError(
                 "data.new: data.dataset is no mapping of tables, whose columns new rows would have. In Python, predict_new takes "
@@ -64,11 +60,13 @@ class NewRows:
             )
         additions = self._additions
         if additions is None:
-            later = read_later(dataset, self._given, root, graph.manifest, graph.directory)
+            later = read_later(dataset, self._given, root, graph.manifest, graph.directory, appended)
             additions, self._ids = later.additions, later.ids
-        grown, names = add_rows(graph, additions), graph.schema.node_types
-        pairs = zip(graph.manifest.num_nodes, grown.overlay.num_new, strict=True)
-        self._counts = dict(zip(names, pairs, strict=True))
+        manifest = graph.manifest
+        grown = add_rows(graph, appended.followed_by(additions, manifest))
+        new = additions.num_new(manifest)
+        for t, (name, count) in enumerate(zip(graph.schema.node_types, grown.manifest.num_nodes, strict=True)):
+            self._counts[name] = count - new[t], new[t]
         return grown
 
     def seeds(self, node_types: Sequence[NodeType]) -> dict[NodeType, np.ndarray]:

@@ -21,7 +21,7 @@ from glt_lightning.base import (
     WeightAttr,
     edge_type_str,
 )
-from glt_lightning.graph import EdgeSplit, checked_ids
+from glt_lightning.graph import EdgeSplit, GrownPartition, checked_ids
 from glt_lightning.lightning.embeddings import embeddings_of
 from glt_lightning.lightning.facts import (
     check_fanouts,
@@ -199,7 +199,7 @@ class SeedDataModule(GraphDataModule):
             node_type = of_type or (own if isinstance(own, str) else own[0])
         if self.new is not None:
             return self.new.user_ids(n_id, node_type)
-        ids = own_ids(manifest, self.root, n_id, node_type)
+        ids = self._ids_with_appended(n_id, node_type)
         if ids is None and have_ids(self.dataset, node_type):
             rank_zero_info(
                 f"the converted tables are not below {self.root}: predictions name nodes by n_id, their row in the table. Set "
@@ -245,6 +245,20 @@ class SeedDataModule(GraphDataModule):
     def destination_type(self) -> str | None:
         """Node type of the destinations of the edges to predict; None for seeds that are nodes."""
         return None if self.links is None else self.links.edge_types(self._opened().manifest.schema)[0][2]
+
+    def _ids_with_appended(self, n_id: np.ndarray, node_type: str) -> np.ndarray | None:
+        graph = self._opened()
+        if not isinstance(graph, GrownPartition) or self._appended is None:
+            return own_ids(graph.manifest, self.root, n_id, node_type)
+        count = graph.base.manifest.num_nodes[graph.schema.node_index(node_type)]
+        old = own_ids(graph.manifest, self.root, n_id[n_id < count], node_type)
+        if old is None:
+            return None
+        found = np.empty(len(n_id), old.dtype)
+        found[n_id < count] = old
+        if (n_id >= count).any():
+            found[n_id >= count] = self._appended.ids[node_type][n_id[n_id >= count] - count]
+        return found
 
     def edges_of(self, split: str, edge_type: EdgeType) -> np.ndarray | None:
         """int64 [2, E]: the edges of a split of one type to predict, in the user's ids; None where there are none of it."""

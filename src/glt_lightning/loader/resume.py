@@ -21,6 +21,8 @@ def graph_identity(manifest: Manifest) -> list[Any]:
     """What makes two partition folders hold the same graph, however it is cut."""
     made_by = manifest.made_by
     found = [made_by.get(k) for k in ("fingerprint", "undirected", "normalize", "storage")] + [list(manifest.num_edges)]
+    # other ids of reverse edges, and other rows: earlier releases had neither
+    found += [made_by[k] for k in ("reverse_ids", "overlay") if k in made_by]
     return found if manifest.row_order is None else [*found, manifest.row_order.to_json()]  # rows are in another order
 
 

@@ -169,6 +169,7 @@ if TYPE_CHECKING:
         wanted_files as wanted_files,
     )
     from glt_lightning.partition.versions import (
+        Appended as Appended,
         append_rows as append_rows,
         manifest_at as manifest_at,
         open_version as open_version,
@@ -291,6 +292,7 @@ _MODULES = {
         "check_overlap",
     ),
     "versions": (
+        "Appended",
         "append_rows",
         "manifest_at",
         "open_version",

@@ -265,7 +265,7 @@ class _EdgeLayer:
         added.row[is_new] = numbers + replaced_before[np.searchsorted(before, numbers, side="right")]
         added.row[~is_new] = rows_of_replaced[np.searchsorted(replaced, dst[~is_new])]
         stored = self._stored(replaced, part, rows_of_replaced)
-        entries = self._ordered(_Entries.joined([stored, added]))
+        entries = self._ordered(_Entries.joined([stored, added]), len(stored.row))
         begins = np.append(replaced_before + before - new, len(replaced) + new.sum())
         for p in range(len(new)):
             rows = self._ids_of_rows(p, replaced[part == p])
@@ -333,14 +333,15 @@ class _EdgeLayer:
         ids = self.base.edge_shards(self.r, "edge_ids").gather(edge).astype(np.int64)
         return _Entries(np.concatenate(row_of), np.concatenate(sources), ids, read)
 
-    def _ordered(self, entries: _Entries) -> _Entries:
-        """Sorts entries in the order of rows, and merges parallel edges where reverse edges were added."""
+    def _ordered(self, entries: _Entries, num_stored: int) -> _Entries:
+        """Sorts entries in the order of rows, and merges parallel edges where reverse edges were added. The first ``num_stored``
+        are in order, and have lower edge ids than the others."""
         if not len(entries.row):
             return entries
         keys = [entries.edge_id, self._user_ids(entries.source), entries.row]
         if self.timed:
             keys.insert(2, entries.rows[TIMES])
-        order = np.lexsort(keys)
+        order = np.lexsort(keys) if self.timed else self._merged(keys, num_stored)
         if self.both:
             again = np.ones(len(order), dtype=bool)
             again[0] = False
@@ -348,6 +349,16 @@ class _EdgeLayer:
                 again[1:] &= key[order][1:] == key[order][:-1]
             order = order[~again]
         return entries[order]
+
+    def _merged(self, keys: Sequence[np.ndarray], num_stored: int) -> np.ndarray:
+        """Returns the order of entries by (row, user id of the source, edge id). keys: edge ids, user ids, rows.
+
+        A sort of all takes ten times as long as this search for the places of the new ones, which are few."""
+        edge_id, user_id, row = keys
+        key = row * np.int64(self.manifest.num_nodes[self.src]) + user_id
+        new = num_stored + np.lexsort((edge_id[num_stored:], key[num_stored:]))
+        places = np.searchsorted(key[:num_stored], key[new], side="right")
+        return np.insert(np.arange(num_stored), places, new)
 
     def _user_ids(self, gids: np.ndarray) -> np.ndarray:
         """Returns int64 [n]: the user's ids of sources."""

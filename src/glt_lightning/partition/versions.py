@@ -112,6 +112,7 @@ def append_rows(
     additions: Additions,
     ids: Mapping[NodeType, np.ndarray] | None = None,
     timeout_s: float = _LOCK_S,
+    after: int | None = None,
 ) -> int:
     """Appends rows to the latest version of a partition. Returns the number of the new version.
 
@@ -120,10 +121,11 @@ def append_rows(
         additions: The rows; changed nodes may be of earlier versions.
         ids: For each node type what the user's table calls the new nodes, int64 or text.
         timeout_s: How long to wait for another append, in seconds.
+        after: The version that the rows were made for; None: any.
 
     Raises:
         DataError: For rows that do not fit the graph.
-        PartitionError: If the folder cannot be written, or another append takes too long.
+        PartitionError: If the folder cannot be written, another append takes too long, or came first.
 
     Example:
         >>> new = Additions(nodes={"node": NewNodes(1, {"x": np.ones((1, 3), np.float32)})})
@@ -141,6 +143,10 @@ def append_rows(
         base = LocalPartition.open(folder)
         try:
             before = read_versions(folder, base.manifest, LATEST)
+            if after is not None and after != before.version:
+                raise PartitionError(
+                    f"{root}: another append made version {before.version} meanwhile, which these rows do not know. Append again."
+                )
             filled = _filled(additions, base.manifest)
             add_rows(base, before.followed_by(filled, base.manifest)).close()  # raises for rows that do not fit
             number = before.version + 1

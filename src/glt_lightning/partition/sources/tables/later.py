@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,16 @@ _ENDS = ("source.npy", "destination.npy")
 _IDS = ("ids.npy", "ids_offsets.npy", "ids_bytes.npy")
 
 
+class EarlierRows(Protocol):
+    """Rows that were appended before: `versions.Appended`. ids: as in `LaterRows`."""
+
+    @property
+    def additions(self) -> Additions: ...
+
+    @property
+    def ids(self) -> Mapping[NodeType, np.ndarray]: ...
+
+
 @dataclass(frozen=True)
 class LaterRows:
     """New rows of the tables of a graph.
@@ -42,7 +52,14 @@ class LaterRows:
     ids: Mapping[NodeType, np.ndarray]
 
 
-def read_later(dataset: Any, given: Mapping[str, Any], root: str | Path, manifest: Manifest, folder: Path) -> LaterRows:
+def read_later(
+    dataset: Any,
+    given: Mapping[str, Any],
+    root: str | Path,
+    manifest: Manifest,
+    folder: Path,
+    appended: EarlierRows | None = None,
+) -> LaterRows:
     """Reads new rows of tables.
 
     Args:
@@ -50,6 +67,7 @@ def read_later(dataset: Any, given: Mapping[str, Any], root: str | Path, manifes
         given: ``nodes`` and ``edges``, with the ``path`` of each table that has new rows; columns are as in ``dataset``.
         root: Folder of downloads and partitions, with the converted tables.
         manifest, folder: Of the partition.
+        appended: Rows that came before these; None: there are none.
 
     Raises:
         DataError: For tables that do not fit those of the graph, naming the table, and the row where one is at fault.
@@ -63,7 +81,7 @@ def read_later(dataset: Any, given: Mapping[str, Any], root: str | Path, manifes
         )
     fitted = GraphEncoding.load(folder)
     with tempfile.TemporaryDirectory(prefix="glt-new-") as temporary:
-        return _Reader(tables, converted, fitted, manifest, Path(temporary)).read()
+        return _Reader(tables, converted, fitted, appended, Path(temporary)).read()
 
 
 def _with_paths(tables: Tables, given: Mapping[str, Any]) -> Tables:
@@ -123,11 +141,14 @@ class _BothIds:
 
 class _Reader:
     def __init__(
-        self, tables: Tables, converted: Path, fitted: GraphEncoding, manifest: Manifest, temporary: Path
+        self, tables: Tables, converted: Path, fitted: GraphEncoding, appended: EarlierRows | None, temporary: Path
     ) -> None:
         self._tables, self._converted, self._fitted = tables, converted, fitted
-        self._manifest, self._temporary = manifest, temporary
-        self._counts = {t: facts.num_nodes for t, facts in load_facts(converted).items()}
+        self._appended, self._temporary = appended, temporary
+        self._in_tables = {t: facts.num_nodes for t, facts in load_facts(converted).items()}
+        self._counts = dict(self._in_tables)
+        for t, nodes in ({} if appended is None else appended.additions.nodes).items():
+            self._counts[t] += nodes.count
         self._progress = Progress(False)
 
     def read(self) -> LaterRows:
@@ -159,7 +180,9 @@ class _Reader:
             return (
                 _BothIds(RowIds(count), RowIds(0)) if not new.count else _BothIds(RowIds(count + new.count), RowIds(0))
             )
-        names = user_ids(self._converted, np.arange(count), t)
+        names = user_ids(self._converted, np.arange(self._in_tables[t]), t)
+        if self._appended is not None and t in self._appended.ids:
+            names = np.concatenate([names, self._appended.ids[t]])
         kind = pa.large_string() if names.dtype == object else pa.int64()
         old = KeyIds(pa.chunked_array([pa.array(names, kind)]), from_text=False)
         if isinstance(new, KeyIds) and new.count and (again := old.find(new.ids) >= 0).any():
