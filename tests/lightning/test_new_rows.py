@@ -244,6 +244,35 @@ def test_training_on_a_version_resumes_on_that_version(growing: Path, capfd: pyt
     assert "graph" in capfd.readouterr().err
 
 
+def test_layer_by_layer_reads_the_version(growing: Path) -> None:
+    """Embeddings of all nodes are those of the graph of whole tables."""
+    main(["append", "--config", "papers.yaml", "--new", "new.yaml"])
+    model, rows = model_of(growing), {}
+    for name, data in (("v1", data_of(growing, partition={"version": 1})), ("v0", data_of(growing))):
+        trainer = Trainer(accelerator="cpu", logger=False, enable_progress_bar=False)
+        glt.predict_layerwise(trainer, model, data, name)
+        rows[name] = glt.read_embeddings(name)
+    assert rows["v0"]["n_id"].tolist() == [*range(270)]
+    assert rows["v1"]["n_id"].tolist() == [*range(300)]
+    sampled = predict(
+        "all",
+        "--data.partition.version",
+        "1",
+        "--data.evaluation.predict_split",
+        "all",
+        checkpoint=str(best_of(growing)),
+    )
+    np.testing.assert_allclose(rows["v1"]["probability"], sampled["probability"], atol=1e-5)
+
+
+def test_graph_servers_refuse_versions(papers: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(
+            ["serve", "--config", "papers.yaml", "--data.partition.version", "1", "--cluster.servers", "[127.0.0.1:0]"]
+        )
+    assert "partition.version: graph servers read the partition itself" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -9,11 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glt_lightning.base import EDGE, DataError, PartitionError, SamplingOptions, edge_type_str
+from glt_lightning.base import (
+    EDGE,
+    CacheOptions,
+    DataError,
+    OptionError,
+    PartitionError,
+    SamplingOptions,
+    edge_type_str,
+)
 from glt_lightning.graph import GrownPartition, LocalPartition
 from glt_lightning.loader import LinkSpec, LoaderSpec, Session
 from glt_lightning.partition import Additions, ChangedNodes, NewEdges, NewNodes, add_rows
 from glt_lightning.sampling import KHopSampler
+from glt_lightning.tensors import GraphReader
+from glt_lightning.tensors.space import row_spaces
 from tests.helpers.contents import contents
 from tests.helpers.grown import TYPED, TwoVersions, two_versions
 from tests.helpers.owners import DirectRows
@@ -184,3 +194,32 @@ def test_owners_of_parts_have_their_part_of_the_overlay(tmp_path: Path) -> None:
             assert {name: np.array(a).tolist() for name, a in routed.draft(request).values().items()} == expected
             compared += 1
     assert compared
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"memory": "1GB"}, "cache.memory: has no effect on rows"), ({"device": "1GB"}, "cache.device")],
+)
+def test_caches_of_rows_are_refused(tmp_path: Path, options: dict[str, str], said: str) -> None:
+    two = two_versions(np.random.default_rng(0))
+    grown = add_rows(two.partition(two.base, tmp_path / "base", 1), two.additions)
+    with pytest.raises(OptionError, match=said):
+        Session(grown, cache=CacheOptions(**options))
+    grown.close()
+
+
+@pytest.mark.parametrize("edge_types", [(EDGE,), TYPED], ids=["homogeneous", "typed"])
+def test_in_degrees_count_the_rows_that_are_read(tmp_path: Path, edge_types: Any) -> None:
+    two = two_versions(np.random.default_rng(6), edge_types)
+    degrees = []
+    for graph in (
+        add_rows(two.partition(two.base, tmp_path / "base", 2), two.additions),
+        two.partition(two.whole, tmp_path / "anew", 1),
+    ):
+        reader = GraphReader.of(graph)
+        for space in (each for each in row_spaces(graph.manifest) if each.kind == "node"):
+            parts = [reader.edges_into(space, p) for p in range(graph.manifest.num_parts)]
+            ids = graph.user_ids(graph.schema.node_index(space.of))
+            degrees.append(np.concatenate(parts)[np.argsort(ids)].tolist())
+    half = len(degrees) // 2
+    assert degrees[:half] == degrees[half:]

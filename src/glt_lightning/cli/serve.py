@@ -104,6 +104,10 @@ def _parse_parts(given: str | int | list[int] | None) -> tuple[int, ...] | None:
 
 
 def _serve(data: GLTDataModule, plan: ServerPlan) -> None:
+    if data.partition.version not in (None, 0) or data.new is not None:
+        raise OptionError(
+            "partition.version: graph servers read the partition itself, without rows that were added to it. Leave it out."
+        )
     with EndSignals() as signals:
         _prepare(data, plan)
         folder = str(data.partition_dir.resolve())

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import torch
 
-from glt_lightning.base import OptionError, SamplingOptions
-from glt_lightning.graph import LocalPartition
+from glt_lightning.base import CacheOptions, OptionError, SamplingOptions
+from glt_lightning.graph import GrownPartition, LocalPartition
 from glt_lightning.loader.device_producer import DeviceRows, device_rows
 from glt_lightning.loader.on_gpu import gpu_kernels, make_device_producer
 from glt_lightning.sampling import DeviceSource, OwnBatches
@@ -49,6 +49,21 @@ class MappedGraph:
         return producer, rows
 
 
+def _require_plain(sampling: SamplingOptions, cache: CacheOptions, on_gpu: bool) -> None:
+    """Raises `OptionError` for options that an overlay has no part in: what they copy would lack its rows."""
+    refused = {
+        "sampling on a GPU": on_gpu or bool(sampling.worker_devices),
+        "cache.device": cache.device_bytes is not None,
+        "cache.memory": cache.memory_bytes is not None,
+    }
+    for name, given in refused.items():
+        if given:
+            raise OptionError(
+                f"{name}: has no effect on rows that were added to the graph (partition.version, data.new). Leave it out"
+                f"{', or set sampling.topology: cpu' if on_gpu else ''}."
+            )
+
+
 def open_mapped(
     partition: LocalPartition,
     setup: ProducerSetup,
@@ -65,6 +80,8 @@ def open_mapped(
     sampling, cache, device = setup.sampling, setup.cache, torch.device(setup.device)
     kernels = gpu_kernels(sampling, device, setup.ranks)
     _require_own_on_cpu(sampling, kernels is not None)
+    if isinstance(partition, GrownPartition):
+        _require_plain(sampling, cache, kernels is not None)
     parts = HostParts(partition, cache, DeviceSource.of_workers(sampling, cache, partition.manifest), setup.ranks)
     opened.callback(parts.close)
     rows, on_device = None, None
