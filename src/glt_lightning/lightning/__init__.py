@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         GLTDataModule as GLTDataModule,
     )
     from glt_lightning.lightning.facts import (
+        is_tables as is_tables,
         read_array as read_array,
     )
     from glt_lightning.lightning.layerwise.predict import (
@@ -65,7 +66,6 @@ if TYPE_CHECKING:
         recommend as recommend,
     )
     from glt_lightning.lightning.new_rows import (
-        is_tables as is_tables,
         predict_new as predict_new,
     )
     from glt_lightning.lightning.page.html import (
@@ -112,7 +112,10 @@ _MODULES = {
     "callbacks.resume": ("set_position",),
     "callbacks.run_report": ("RunReport",),
     "datamodule": ("GLTDataModule",),
-    "facts": ("read_array",),
+    "facts": (
+        "is_tables",
+        "read_array",
+    ),
     "layerwise.predict": (
         "EMBEDDING",
         "predict_layerwise",
@@ -120,10 +123,7 @@ _MODULES = {
         "read_embeddings",
     ),
     "layerwise.recommend": ("recommend",),
-    "new_rows": (
-        "is_tables",
-        "predict_new",
-    ),
+    "new_rows": ("predict_new",),
     "page.html": (
         "Series",
         "Table",

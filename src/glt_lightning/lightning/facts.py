@@ -264,8 +264,9 @@ def own_ids(manifest: Manifest, root: str | Path, n_id: np.ndarray, node_type: s
 
 
 def is_tables(dataset: Any) -> bool:
-    """Whether a data set, as the user writes it, is tables."""
-    return isinstance(dataset, (Mapping, argparse.Namespace)) and not is_matrix(dataset)
+    """Tells whether a data set, as the user writes it, is a mapping of tables."""
+    plain = vars(dataset) if isinstance(dataset, argparse.Namespace) else dataset
+    return isinstance(plain, Mapping) and not is_matrix(dataset) and "nodes" in plain
 
 
 def table_ids(manifest: Manifest, root: str | Path, what: str, path: str, node_type: str) -> np.ndarray:

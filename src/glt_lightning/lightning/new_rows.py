@@ -16,7 +16,8 @@ from torch import nn
 from glt_lightning.base import NODE, DataError, EdgeType, NodeType, OptionError, one_of, read_yaml
 from glt_lightning.graph import GrownPartition, LocalPartition
 from glt_lightning.lightning.callbacks.prediction_files import read_predictions
-from glt_lightning.partition import Additions, Appended, NewEdges, NewNodes, add_rows, is_matrix, read_later, save_rows
+from glt_lightning.lightning.facts import is_tables
+from glt_lightning.partition import Additions, Appended, NewEdges, NewNodes, add_rows, read_later, save_rows
 from glt_lightning.tensors import DistEmbedding
 
 if TYPE_CHECKING:
@@ -93,12 +94,6 @@ class NewRows:
                     "data.new: the model has sparse embeddings of nodes (DistEmbedding), and new nodes have none. Train it with "
                     "node_embedding: dense, or give these nodes features."
                 )
-
-
-def is_tables(dataset: Any) -> bool:
-    """Tells whether a data set, as the user writes it, is a mapping of tables."""
-    plain = vars(dataset) if isinstance(dataset, argparse.Namespace) else dataset
-    return isinstance(plain, Mapping) and not is_matrix(dataset) and "nodes" in plain
 
 
 def predict_new(
