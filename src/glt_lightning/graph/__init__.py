@@ -30,12 +30,18 @@ from glt_lightning.base import lazy_names
 
 if TYPE_CHECKING:
     from glt_lightning.graph.arrays import (
+        ArrayPieces as ArrayPieces,
         ArrayWriter as ArrayWriter,
         check_header as check_header,
         disk_full_speaks as disk_full_speaks,
         hash_array as hash_array,
+        hash_chunk as hash_chunk,
+        hashed_entry as hashed_entry,
         open_array as open_array,
+        read_rows as read_rows,
+        seal_array as seal_array,
         verify_array as verify_array,
+        write_at as write_at,
     )
     from glt_lightning.graph.cache_choice import (
         Candidates as Candidates,
@@ -50,6 +56,7 @@ if TYPE_CHECKING:
     from glt_lightning.graph.chunk_hashes import (
         CHUNK_BYTES as CHUNK_BYTES,
         chunk_digest as chunk_digest,
+        chunk_ranges as chunk_ranges,
     )
     from glt_lightning.graph.control_groups import (
         usable_cores as usable_cores,
@@ -186,12 +193,18 @@ if TYPE_CHECKING:
 # Public names, and those that other packages use, by the module that defines them
 _MODULES = {
     "arrays": (
+        "ArrayPieces",
         "ArrayWriter",
         "check_header",
         "disk_full_speaks",
         "hash_array",
+        "hash_chunk",
+        "hashed_entry",
         "open_array",
+        "read_rows",
+        "seal_array",
         "verify_array",
+        "write_at",
     ),
     "cache_choice": (
         "Candidates",
@@ -206,6 +219,7 @@ _MODULES = {
     "chunk_hashes": (
         "CHUNK_BYTES",
         "chunk_digest",
+        "chunk_ranges",
     ),
     "control_groups": ("usable_cores",),
     "device_choice": (

@@ -9,7 +9,7 @@ import os
 import shutil
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +17,7 @@ from types import TracebackType
 import numpy as np
 
 from glt_lightning.base import PartitionError
-from glt_lightning.graph.chunk_hashes import ChunkHasher
+from glt_lightning.graph.chunk_hashes import ChunkHasher, chunk_ranges, join_crcs
 from glt_lightning.graph.manifest import ArrayEntry
 from glt_lightning.graph.regular_file import open_below, open_regular
 from glt_lightning.kernels import map_file, map_limit
@@ -30,6 +30,7 @@ VERIFY_BYTES = 16 << 20
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # disk, quota, or file size limit
 _CHUNK = 8 << 20  # bytes read or written at once
+_HASHED_AT_ONCE = 1 << 18  # bytes that stay in a core's cache between their two hashes
 
 
 def open_array(folder: str | Path, path: str, entry: ArrayEntry) -> np.ndarray:
@@ -232,6 +233,93 @@ class ArrayWriter:
             data = data[self._stream.write(data) :]
 
     def _header(self) -> bytes:
-        fields = {"descr": self._dtype.str, "fortran_order": False, "shape": (self._rows, *self._row_shape)}
-        start = np.lib.format.magic(1, 0) + (DATA_OFFSET - 10).to_bytes(2, "little")
-        return (start + repr(fields).encode()).ljust(DATA_OFFSET - 1) + b"\n"
+        return _header(self._dtype, (self._rows, *self._row_shape))
+
+
+def _header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+    fields = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+    start = np.lib.format.magic(1, 0) + (DATA_OFFSET - 10).to_bytes(2, "little")
+    return (start + repr(fields).encode()).ljust(DATA_OFFSET - 1) + b"\n"
+
+
+# Arrays that several processes write, each some ranges of rows.
+
+
+class ArrayPieces:
+    """Writes ranges of rows of a ``.npy`` file, in any order. Other processes may write other ranges at the same time, and a
+    range may be written again; `seal_array` completes the file. Use it in a ``with`` block."""
+
+    def __init__(self, folder: str | Path, path: str, dtype: np.dtype | type, row_shape: tuple[int, ...] = ()) -> None:
+        self.path, self._file = path, Path(folder) / path
+        self._dtype, self._row_shape = np.dtype(dtype).newbyteorder("<"), row_shape
+        self._width = self._dtype.itemsize * math.prod(row_shape)
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with disk_full_speaks(self._file.parent, DATA_OFFSET):
+            self.fd = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def write(self, first: int, rows: np.ndarray) -> None:
+        """Writes rows [n, *row_shape], converted to the dtype of the array, as rows ``first`` and following."""
+        if rows.shape[1:] != self._row_shape:
+            raise ValueError(f"{self.path}: rows of shape {rows.shape[1:]}, expected {self._row_shape}")
+        data = memoryview(np.ascontiguousarray(rows, self._dtype).reshape(-1).view(np.uint8))
+        write_at(self.fd, data, DATA_OFFSET + first * self._width, self._file.parent)
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+    def __enter__(self) -> ArrayPieces:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def write_at(fd: int, data: memoryview, offset: int, folder: Path) -> None:
+    """Writes all of ``data`` at an offset of a file in ``folder``. Raises `PartitionError` if the disk is full."""
+    with disk_full_speaks(folder, len(data)):
+        while data:
+            written = os.pwrite(fd, data, offset)
+            data, offset = data[written:], offset + written
+
+
+def read_rows(folder: str | Path, path: str, dtype: np.dtype, shape: tuple[int, ...], first: int) -> np.ndarray:
+    """Reads rows that `ArrayPieces` wrote, before the array is complete. shape: of what is read.  first: the first row."""
+    size = math.prod(shape)
+    at = DATA_OFFSET + first * (dtype.itemsize * math.prod(shape[1:]))
+    return np.fromfile(Path(folder) / path, dtype.newbyteorder("<"), size, offset=at).reshape(shape)
+
+
+def hash_chunk(folder: str | Path, path: str, begin: int, nbytes: int) -> tuple[int, str]:
+    """Returns the CRC-32 and the digest of the bytes [begin, begin + nbytes) of an array's data, at most a chunk.
+
+    Raises `PartitionError` if the file ends before.
+    """
+    crc, hasher, file = 0, ChunkHasher(), Path(folder) / path
+    buffer = memoryview(bytearray(min(nbytes, _HASHED_AT_ONCE)))
+    with open(file, "rb", buffering=0) as stream:
+        stream.seek(DATA_OFFSET + begin)
+        while nbytes:
+            got = stream.readinto(buffer[: min(nbytes, len(buffer))])
+            if not got:
+                raise PartitionError(f"{file}: it became shorter while it was written. Partition again.")
+            crc = zlib.crc32(buffer[:got], crc)
+            hasher.update(buffer[:got])
+            nbytes -= got
+    return crc, hasher.digests()[0]
+
+
+def seal_array(folder: str | Path, path: str, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+    """Gives the file of an array whose rows `ArrayPieces` wrote its header and its length. Rows not written are zero."""
+    file, dtype = Path(folder) / path, np.dtype(dtype).newbyteorder("<")
+    with ArrayPieces(folder, path, dtype, shape[1:]) as pieces:
+        os.ftruncate(pieces.fd, DATA_OFFSET + dtype.itemsize * math.prod(shape))
+        write_at(pieces.fd, memoryview(_header(dtype, shape)), 0, file.parent)
+
+
+def hashed_entry(dtype: np.dtype, shape: tuple[int, ...], hashes: Sequence[tuple[int, str]]) -> ArrayEntry:
+    """Makes the entry of a sealed array. hashes: `hash_chunk` of each of its chunks, in order."""
+    dtype = np.dtype(dtype).newbyteorder("<")
+    size = dtype.itemsize * math.prod(shape)
+    sizes = [end - begin for begin, end in chunk_ranges(size)]
+    crc = join_crcs((crc, nbytes) for (crc, _), nbytes in zip(hashes, sizes, strict=True))
+    return ArrayEntry(dtype.str, shape, DATA_OFFSET + size, crc, tuple(digest for _, digest in hashes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 CHUNK_BYTES = 64 << 20  # of the data after the header; what a broken copy fetches again
@@ -42,6 +43,11 @@ def chunk_digest(data: Any) -> str:
     return _text(hashlib.sha256(data))
 
 
+def chunk_ranges(nbytes: int) -> list[tuple[int, int]]:
+    """Returns the range of the bytes of each chunk."""
+    return [(begin, min(begin + CHUNK_BYTES, nbytes)) for begin in range(0, nbytes, CHUNK_BYTES)]
+
+
 def num_chunks(nbytes: int) -> int:
     """Returns the number of chunks of ``nbytes`` of data."""
     return -(-nbytes // CHUNK_BYTES)
@@ -49,3 +55,44 @@ def num_chunks(nbytes: int) -> int:
 
 def _text(hashed: Any) -> str:
     return str(hashed.hexdigest()[:32])
+
+
+# The CRC-32 of bytes whose pieces were summed apart: a product of polynomials over GF(2) modulo that of the CRC, with the
+# coefficient of x^0 in the highest bit.
+_CRC_POLYNOMIAL, _ONE, _X = 0xEDB88320, 1 << 31, 1 << 30
+
+
+def join_crcs(pieces: Iterable[tuple[int, int]]) -> int:
+    """Returns the CRC-32 of consecutive pieces. pieces: the CRC-32 of each and its number of bytes.
+
+    Example:
+        >>> import zlib
+        >>> join_crcs([(zlib.crc32(b"par"), 3), (zlib.crc32(b"tition"), 6)]) == zlib.crc32(b"partition")
+        True
+    """
+    joined, power, size = 0, _ONE, -1
+    for crc, nbytes in pieces:
+        if nbytes != size:  # all but the last are of one size
+            power, size = _power(8 * nbytes), nbytes
+        joined = _product(power, joined) ^ crc
+    return joined
+
+
+def _power(exponent: int) -> int:
+    """Returns x^exponent."""
+    result, square = _ONE, _X
+    while exponent:
+        if exponent & 1:
+            result = _product(result, square)
+        square = _product(square, square)
+        exponent >>= 1
+    return result
+
+
+def _product(a: int, b: int) -> int:
+    product = 0
+    for bit in range(31, -1, -1):
+        if a >> bit & 1:
+            product ^= b
+        b = b >> 1 ^ (_CRC_POLYNOMIAL if b & 1 else 0)
+    return product

@@ -1,0 +1,57 @@
+"""An array that is written in pieces, in any order, has the file and the entry of one that is written as a stream."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from glt_lightning.base import PartitionError
+from glt_lightning.graph import ArrayPieces, ArrayWriter, chunk_ranges, hash_chunk, hashed_entry, read_rows, seal_array
+from glt_lightning.graph.chunk_hashes import join_crcs
+from glt_lightning.kernels import row_bytes
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.binary(max_size=70), max_size=6))
+def test_sums_of_pieces_make_the_sum_of_all(pieces: list[bytes]) -> None:
+    assert join_crcs((zlib.crc32(p), len(p)) for p in pieces) == zlib.crc32(b"".join(pieces))
+
+
+@pytest.mark.parametrize("shape", [(1000,), (40, 3), (0,), (7, 0)])
+@pytest.mark.parametrize("chunk_bytes", [64, 1 << 20])
+def test_pieces_are_the_stream(
+    tmp_path: Path, shape: tuple[int, ...], chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("glt_lightning.graph.chunk_hashes.CHUNK_BYTES", chunk_bytes)
+    rows = np.random.default_rng(0).random(shape).astype(np.float32)
+    with ArrayWriter(tmp_path, "a.npy", np.float32, shape[1:]) as writer:
+        writer.write(rows)
+    for begin in reversed(range(0, len(rows), 13)):
+        with ArrayPieces(tmp_path, "b.npy", np.float32, shape[1:]) as pieces:
+            pieces.write(begin, rows[begin : begin + 13])
+            pieces.write(begin, rows[begin : begin + 13])
+    np.testing.assert_array_equal(read_rows(tmp_path, "a.npy", rows.dtype, rows[2:5].shape, 2), rows[2:5])
+    seal_array(tmp_path, "b.npy", rows.dtype, shape)
+    chunks = chunk_ranges(row_bytes(rows.dtype, shape))
+    hashes = [hash_chunk(tmp_path, "b.npy", begin, end - begin) for begin, end in chunks]
+    assert hashed_entry(rows.dtype, shape, hashes) == writer.close()
+    assert (tmp_path / "a.npy").read_bytes() == (tmp_path / "b.npy").read_bytes()
+
+
+def test_rows_that_nobody_writes_are_zero(tmp_path: Path) -> None:
+    with ArrayPieces(tmp_path, "a.npy", np.int32) as pieces:
+        pieces.write(3, np.array([7]))
+        with pytest.raises(ValueError, match=r"a\.npy: rows of shape \(2,\), expected \(\)"):
+            pieces.write(0, np.zeros((1, 2)))
+    seal_array(tmp_path, "a.npy", np.dtype(np.int32), (5,))
+    assert np.load(tmp_path / "a.npy").tolist() == [0, 0, 0, 7, 0]
+
+
+def test_a_file_that_became_shorter(tmp_path: Path) -> None:
+    seal_array(tmp_path, "a.npy", np.dtype(np.int32), (5,))
+    with pytest.raises(PartitionError, match=r"a\.npy: it became shorter while it was written"):
+        hash_chunk(tmp_path, "a.npy", 0, 24)
