@@ -19,7 +19,7 @@ from glt_lightning.cli import GLTCLI, main
 from glt_lightning.graph import LocalPartition
 from glt_lightning.lightning.link_seeds import LinkSeeds
 from glt_lightning.loader import LinkSpec
-from glt_lightning.partition import open_source, partition_parts
+from glt_lightning.partition import open_source, partition_graph
 from tests.helpers.servers import open_farm
 from tests.lightning.tiny import learnable_graph
 
@@ -190,11 +190,8 @@ def test_a_server_gives_the_edges_of_a_split(make_links: Any) -> None:
             served.edge_split(9, "train")
 
 
-def test_parts_of_several_hosts_have_the_edges(make_links: Any, tmp_path: Path) -> None:
-    data = make_links()
-    for part in (1, 0):
-        manifest = partition_parts(data.source, tmp_path / "p", PartitionOptions(num_parts=2), [part], undirected=True)
-    assert manifest is not None
+def test_partitions_of_several_processes_have_the_edges(make_links: Any, tmp_path: Path) -> None:
+    partition_graph(make_links().source, tmp_path / "p", PartitionOptions(num_parts=2, processes=2), undirected=True)
     graph = LocalPartition.open(tmp_path / "p")
     assert len(graph.edge_split(graph.schema.edge_index(("user", "buys", "item")), "train"))
     graph.close()

@@ -121,18 +121,16 @@ def test_verify(config: str, capsys: pytest.CaptureFixture[str]) -> None:
         (["--config", "run.yaml", "--html", "none/r.html"], "error: --html: there is no folder "),
         (["--config", "run.yaml", "--data.partition.algorithm", "mets"], "error: partition.algorithm: expected random"),
         (
-            ["--config", "run.yaml", "--parts", "0;1"],
+            ["--verify", "p", "--parts", "0;1"],
             "error: --parts: expected numbers of parts such as 0,2, got '0;1'.",
         ),
+        (["--hash", "p", "--parts", "0"], "error: --parts: goes with --verify alone."),
+        (["--config", "run.yaml", "--data.partition.engine", "dusk"], "error: partition.engine: expected processes"),
         (
-            ["--config", "run.yaml", "--parts", "0,2"],
-            "error: parts: expected part numbers from 0 to 1 (partition.num_parts: 2)",
+            ["--config", "run.yaml", "--data.partition.address", "tcp://a:1"],
+            "error: partition.address: belongs to dask, ray, spark, not to processes.",
         ),
-        (["--hash", "p", "--parts", "0"], "error: --hash and --parts: give only one of them."),
-        (
-            ["--config", "run.yaml", "--parts", "0", "--data.partition.algorithm", "metis"],
-            "error: partition.algorithm: metis is not deterministic",
-        ),
+        (["--config", "run.yaml", "--data.partition.processes", "0"], "error: partition.processes: expected"),
         (["--config", "run.yaml", "--verfy"], "error: unrecognized arguments: --verfy. Did you mean --verify?"),
     ],
 )

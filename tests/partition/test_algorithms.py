@@ -188,7 +188,7 @@ def test_algorithms_without_a_most(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def counting(*args: object) -> None:
         raise NotImplementedError
 
-    monkeypatch.setattr("glt_lightning.partition.build.stored_graph.count_degrees", counting)
+    monkeypatch.setattr("glt_lightning.partition.build.builder.count_edges", counting)
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=1 << 60))
     with pytest.raises(NotImplementedError):
         partition_graph(single([], 2**31), tmp_path / "p", PartitionOptions(num_parts=2, algorithm=algorithm))

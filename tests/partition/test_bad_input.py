@@ -13,7 +13,6 @@ import pytest
 from glt_lightning.base import EDGE, NODE, DataError, EdgeType, PartitionError, PartitionOptions
 from glt_lightning.graph import Manifest
 from glt_lightning.partition import ArraySource, partition_graph
-from glt_lightning.partition.build.rows import Scratch
 from glt_lightning.partition.sources.base import EdgeList
 from tests.helpers.partition_truth import single
 
@@ -115,12 +114,8 @@ class Changing(ArraySource):
         yield np.array([0, 0, 0][self.readings - 1 :]), np.array([1, 2, 3][self.readings - 1 :])
 
 
-@pytest.mark.parametrize("limit", [-1, 1 << 30])
-def test_data_that_changes_meanwhile(tmp_path: Path, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_that_changes_meanwhile(tmp_path: Path) -> None:
     plain = single([(0, 1)], 4)
-    monkeypatch.setattr(
-        "glt_lightning.partition.build.edges.Scratch", lambda size, folder, _: Scratch(size, folder, limit)
-    )
     refused(tmp_path, "changed between two readings", Changing(**vars(plain)))
 
 

@@ -14,7 +14,6 @@ from glt_lightning.base import EDGE, NODE, PartitionOptions
 from glt_lightning.graph import Manifest
 from glt_lightning.partition import partition_graph
 from glt_lightning.partition.build.edges import bucket_capacity, bucket_starts
-from glt_lightning.partition.build.rows import Scratch
 from glt_lightning.partition.sources.folder import FolderSource
 from tests.helpers.partition_truth import HETERO, random_source, single
 
@@ -60,16 +59,8 @@ def test_hetero_with_attributes_in_files(tmp_path: Path, monkeypatch: pytest.Mon
     expected = partition_graph(source, tmp_path / "a", PartitionOptions(num_parts=2), undirected=True)
     monkeypatch.setattr("glt_lightning.partition.build.edges._BUCKET_EDGES", 5)
     monkeypatch.setattr("glt_lightning.partition.build.edges._MAX_CHUNK", 7)
-    monkeypatch.setattr(Scratch, "__init__", _always_a_file(Scratch.__init__))
     got = partition_graph(source, tmp_path / "b", PartitionOptions(num_parts=2), undirected=True)
     assert got == expected
-
-
-def _always_a_file(init):
-    def changed(self: Scratch, size: int, folder: Path, limit: int) -> None:
-        init(self, size, folder, -1)
-
-    return changed
 
 
 def test_buckets_respect_parts_and_capacity() -> None:
@@ -86,17 +77,6 @@ def test_bucket_capacity() -> None:
     assert bucket_capacity(10**6, 12, 1 << 20) == (1 << 18) // 36
     assert bucket_capacity(10**11, 24, 64 << 30) == 10**11 // 4096  # few enough buckets to deal into
     assert bucket_capacity(0, 12, 1 << 20) >= 1
-
-
-def test_scratch_in_memory_and_in_a_file(tmp_path: Path) -> None:
-    data = np.arange(100, dtype=np.uint8)
-    for limit in (0, 1000):
-        with Scratch(100, tmp_path, limit) as scratch:
-            assert (scratch.memory is None) == (limit == 0)
-            scratch.write(50, data[50:])
-            scratch.write(0, data[:50])
-            assert scratch.read(10, 90).tolist() == data[10:90].tolist()
-            assert list(tmp_path.iterdir()) == []  # the file has no name
 
 
 def test_nothing_of_the_graph_is_kept(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from glt_lightning import GLTDataModule
 from glt_lightning.base import PartitionError, PartitionOptions
 from glt_lightning.graph import Manifest
-from glt_lightning.partition import open_source, partition_dir, partition_graph, partition_parts
+from glt_lightning.partition import open_source, partition_dir, partition_graph
 
 NODES = 12
 
@@ -74,17 +73,6 @@ def test_a_folder_of_an_earlier_release_is_found(graph: str) -> None:
     assert batches_of(folder) == ([15, 10, 5], 1024)
 
 
-def test_a_folder_of_an_earlier_release_is_completed(graph: str, tmp_path: Path) -> None:
-    source, options = open_source(graph, tmp_path), PartitionOptions(hotness="vip", num_parts=2)
-    before = replace(options, num_neighbors=[15, 10, 5], batch_size=1024)
-    folder = partition_dir(tmp_path, source, before, None, "none")
-    assert partition_dir(tmp_path, source, options, None, "none") != folder
-    partition_parts(source, folder, before, [0])
-    assert partition_dir(tmp_path, source, options, None, "none") == folder
-    assert prepared(module(graph, partition={"hotness": "vip", "num_parts": 2})) == folder
-    assert batches_of(folder) == ([15, 10, 5], 1024)
-
-
 def test_a_folder_that_is_named_is_taken_unless_others_are_given(graph: str, tmp_path: Path) -> None:
     options = PartitionOptions(hotness="vip", num_neighbors=[9], batch_size=3, dir=str(tmp_path / "p"))
     partition_graph(open_source(graph, tmp_path), tmp_path / "p", options, progress=False)
@@ -102,12 +90,3 @@ def test_a_ranking_by_degree_does_not_know_them(graph: str, tmp_path: Path) -> N
         tmp_path, source, default, None, "none"
     )
     assert batches_of(prepared(module(graph))) == ([15, 10, 5], 1024)
-
-
-def test_parts_follow_the_first_one(graph: str, tmp_path: Path) -> None:
-    source, options = open_source(graph, tmp_path), PartitionOptions(num_parts=2, hotness="vip")
-    first = options.assuming([4], 2)
-    assert partition_parts(source, tmp_path / "p", first, [0], progress=False) is None
-    manifest = partition_parts(source, tmp_path / "p", options, [1], progress=False)
-    assert manifest is not None
-    assert (manifest.made_by["num_neighbors"], manifest.made_by["batch_size"]) == ([4], 2)

@@ -13,15 +13,15 @@ from torch_geometric.transforms import NormalizeFeatures
 from glt_lightning.base import Normalize, PartitionOptions
 from glt_lightning.partition import partition_graph
 from glt_lightning.partition.build import normalize
-from glt_lightning.partition.build.normalize import transform_for
+from glt_lightning.partition.build.normalize import normalization
 from tests.helpers.partition_truth import HETERO, random_source, single
 
 
 @pytest.fixture(params=[3, 1 << 20])
 def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    default = normalize.row_chunks.__defaults__
+    default = normalize.numbered_chunks.__defaults__
     assert default is not None
-    monkeypatch.setattr(normalize.row_chunks, "__defaults__", (request.param * 20,))
+    monkeypatch.setattr(normalize.numbered_chunks, "__defaults__", (*default[:-1], request.param * 20))
 
 
 def features(dtype: type = np.float32) -> np.ndarray:
@@ -68,9 +68,9 @@ def test_standardize(tmp_path: Path, dtype: type) -> None:
 
 def test_constant_that_rounds() -> None:
     x = np.full((1000, 1), 0.1, np.float32)
-    apply = transform_for("standardize", x)
-    assert apply is not None
-    np.testing.assert_array_equal(apply(x), 0)
+    found = normalization("standardize", x)
+    assert found is not None
+    np.testing.assert_array_equal(found.apply(x), 0)
 
 
 def test_each_type_by_itself_and_other_attributes_left_alone(tmp_path: Path) -> None:
@@ -86,4 +86,4 @@ def test_each_type_by_itself_and_other_attributes_left_alone(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("mode", ["none", "rows", "standardize"])
 def test_no_rows(mode: Normalize) -> None:
-    assert transform_for(mode, np.empty((0, 3), np.float32)) is None
+    assert normalization(mode, np.empty((0, 3), np.float32)) is None

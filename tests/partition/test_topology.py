@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,20 +15,23 @@ from hypothesis import given, settings, strategies as st
 
 from glt_lightning.base import EDGE, PartitionOptions, Progress
 from glt_lightning.kernels import MetisGraph, NeighborRows
-from glt_lightning.partition import ArraySource, GraphToPartition, GraphTopology, StoredEdgeType, stored_edge_types
+from glt_lightning.partition import ArraySource, GraphToPartition, GraphTopology, StoredEdgeType
 from glt_lightning.partition.assign.assigners import fill
-from glt_lightning.partition.build.degrees import count_degrees
+from glt_lightning.partition.build.steps import count_edges
+from glt_lightning.partition.build.stored_graph import StoredGraph
+from glt_lightning.partition.build.topology import remove_rows
+from glt_lightning.partition.tasks.engine import run_tasks
 from tests.helpers.partition_truth import HETERO, random_source, stored_edges
 
 Rows = dict[int, list[int]]
 
 
-def topology_of(source: ArraySource, undirected: bool, folder: Path) -> GraphTopology:
-    schema, stored_types = stored_edge_types(source.schema, undirected)
-    edges = {e: source.edges(e) for e in source.schema.edge_types}
-    num_nodes = {t: source.num_nodes[t] for t in schema.node_types}
-    degrees = count_degrees(edges, num_nodes, lambda _: None)
-    return GraphTopology(folder, edges, stored_types, num_nodes, degrees, 1 << 20, Progress(False))
+@contextmanager
+def topology_of(source: ArraySource, undirected: bool, folder: Path) -> Iterator[GraphTopology]:
+    made = {"undirected": undirected, "normalize": "none"}
+    graph = StoredGraph(source, PartitionOptions(memory_bytes=1 << 20), {}, made, Progress(False))
+    with run_tasks(graph, folder, "", False) as tasks:
+        yield GraphTopology(tasks, count_edges(tasks))
 
 
 def listed(chunks: Iterable[NeighborRows]) -> Rows:
@@ -78,8 +82,9 @@ def test_rows(seed, edge_types, undirected, most, symmetric, sampled_first):
             options = PartitionOptions(num_parts=2)
             with MetisGraph(np.ones((topology.total, 1), np.int32), topology.num_neighbors) as metis:
                 fill(metis, GraphToPartition(source, topology, {}, options, Progress(False)))
-            assert list(Path(name).iterdir())
-        assert list(Path(name).iterdir()) == []
+            assert list(Path(name).glob("work/topology*"))
+        remove_rows(topology.folder)
+        assert not list(Path(name).glob("work/topology*"))
     assert len(metis.indptr) == topology.total + 1
     assert metis.indptr[0] == 0
     rows = [sorted(metis.neighbors[a:b].tolist()) for a, b in pairwise(metis.indptr)]
@@ -107,7 +112,7 @@ def test_symmetric_edges_are_sorted_once(tmp_path: Path, edges, sorts: int, samp
         assert both == {v: sorted({u for u, w in edges + reverse if w == v}) for v in both}
         rows = listed(topology.sampled(StoredEdgeType(EDGE, EDGE)))
         assert rows == {v: sorted(u for u, w in edges if w == v) for v in rows}
-        assert len(list(tmp_path.iterdir())) == sorts
+        assert len(list(tmp_path.glob("work/topology*"))) == sorts
         rows = listed(topology.sampled(StoredEdgeType(EDGE, EDGE, flip=True)))
         assert rows == {v: sorted(u for u, w in reverse if w == v) for v in rows}
 

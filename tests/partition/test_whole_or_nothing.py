@@ -44,7 +44,7 @@ PARTITION = """
         def slow(*args):
             Path(sys.argv[3]).touch()
             time.sleep(1)
-            write(*args)
+            return write(*args)
         builder.Builder._write_edges = slow
     if how == "full":
         resource.setrlimit(resource.RLIMIT_FSIZE, (4200, 4200))
@@ -110,7 +110,7 @@ def test_disk_full_speaks_and_leaves_nothing(tmp_path: Path) -> None:
 
 def test_too_little_space_is_said_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=1000))
-    monkeypatch.setattr("glt_lightning.partition.build.stored_graph.count_degrees", None)
+    monkeypatch.setattr("glt_lightning.partition.build.builder.count_edges", None)
     with pytest.raises(
         PartitionError, match=r"needs at least [\d,]+ bytes of disk, working files included, but 1,000 are free"
     ):

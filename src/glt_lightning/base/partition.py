@@ -12,6 +12,8 @@ from glt_lightning.base.errors import OptionError
 
 Normalize = Literal["none", "rows", "standardize"]
 Hotness = Literal["auto", "vip", "degree", "presample"]
+Engine = Literal["processes", "array", "dask", "ray", "spark"]
+ENGINES = ("processes", "array", "dask", "ray", "spark")
 ALGORITHMS = ("random", "frequency", "metis", "streaming")
 HOTNESS = ("auto", "vip", "degree", "presample")
 BALANCE = ("nodes", "seeds", "edges")
@@ -36,7 +38,14 @@ class PartitionOptions:
             partition itself.
         dir: Folder of the partition. ``None`` derives one below ``root`` from the data set and these options, so that
             other options make another folder.
-        memory_bytes: Working memory of the partitioner beyond a few arrays of one entry per node. METIS takes more.
+        memory_bytes: Working memory of the partitioner beyond a few arrays of one entry per node: of all its processes on one
+            host together; with other engines, of each worker. METIS takes more.
+        engine: Who runs the work: ``processes`` of this host; a cluster of ``dask``, ``ray`` or ``spark``; or ``array``: the
+            same command in each process of a SLURM array, an Indexed Job or MPI. The folder is the same, byte for byte.
+        address: Of the cluster of ``dask``, ``ray`` or ``spark``. ``local``: one on this host, for the time being. ``None``:
+            the one that the engine finds by itself.
+        processes: Number of processes or workers. ``None``: of ``processes``, one for each usable core, and fewer for a small
+            graph; of other engines, as many as there are.
         balance: What ``metis`` and ``streaming`` spread evenly over the parts: ``nodes`` of each type, ``seeds`` of each
             split, ``edges`` by destination.
         node_weight: Node attribute of integers >= 0 by which ``nodes`` is balanced. ``None``: each node counts 1.
@@ -82,6 +91,9 @@ class PartitionOptions:
     version: int | str | None = None
     dir: str | None = None
     memory_bytes: int = 2 << 30
+    engine: Engine = "processes"
+    address: str | None = None
+    processes: int | None = None
     balance: list[str] = field(default_factory=lambda: list(_BALANCE))
     node_weight: str | None = None
     hotness: Hotness = "auto"
@@ -97,6 +109,11 @@ class PartitionOptions:
         at_least("partition.num_parts", self.num_parts, 1)
         at_least("partition.seed", self.seed, 0)
         at_least("partition.memory_bytes", self.memory_bytes, 1 << 20)
+        one_of("partition.engine", self.engine, ENGINES)
+        if self.address is not None and self.engine not in ENGINES[2:]:
+            raise OptionError(f"partition.address: belongs to {', '.join(ENGINES[2:])}, not to {self.engine}. Drop it.")
+        if self.processes is not None:
+            at_least("partition.processes", self.processes, 1)
         self._check_algorithm()
         for name in self.balance:
             one_of("partition.balance", name, BALANCE)

@@ -21,10 +21,7 @@ from glt_lightning.lightning import GLTDataModule, read_array
 from glt_lightning.partition import (
     GraphSource,
     assign_graph,
-    finished_parts,
     hash_partition,
-    partition_dir,
-    partition_parts,
     verify_partition,
 )
 
@@ -33,8 +30,7 @@ _READ = ("data",)  # groups of a configuration that `partition` reads
 
 _DESCRIPTION = (
     "Partitions the graph of a configuration of fit, as fit itself would, and shows the report; or, with --verify, checks "
-    "every file of a finished partition. Several hosts share the work in two stages: one runs --assign_only, then each "
-    "--parts with the file as algorithm. --from KIND DIR converts a partition of another system; --from --help shows how. Reads "
+    "every file of a finished partition. --from KIND DIR converts a partition of another system; --from --help shows how. Reads "
     "data of the configuration, and nothing else of it."
 )
 
@@ -65,9 +61,6 @@ def run_partition(argv: Sequence[str], prog: str) -> None:
     elif config.assign_only is not None:
         with interruptible("nothing is left of it"):
             assign_only(data, Path(config.assign_only))
-    elif config.parts is not None:
-        with interruptible("finished parts stay in the folder, everything else was removed"):
-            write_parts(data, part_numbers(config.parts))
     else:
         _partition(data, config)
 
@@ -102,8 +95,7 @@ def _parser(prog: str) -> TrainerParser:
         type=str | None,
         default=None,
         metavar="0,2",
-        help="Write only these parts into the folder; the run that writes the last part completes it. No report. With --verify: "
-        "the parts that were copied to this host.",
+        help="With --verify: the parts that were copied to this host.",
     )
     add_report_arguments(parser)
     parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True, required=False)
@@ -111,10 +103,14 @@ def _parser(prog: str) -> TrainerParser:
 
 
 def _check_one_of(config: Namespace) -> None:
-    names = ["verify", "hash", "assign_only", *([] if config.verify is not None else ["parts"])]
-    given = [f"--{name}" for name in names if config[name] is not None]
+    given = [f"--{name}" for name in ("verify", "hash", "assign_only") if config[name] is not None]
     if len(given) > 1:
         raise OptionError(f"{' and '.join(given)}: give only one of them.")
+    if config.parts is not None and config.verify is None:
+        raise OptionError(
+            "--parts: goes with --verify alone. To partition on several hosts, run the same command on each, with "
+            "data.partition.engine: array (docs/partitioning.md)."
+        )
 
 
 def _verify(folder: Path, parts: str | None) -> None:
@@ -181,7 +177,7 @@ def _batches_of(data: GLTDataModule, config: Namespace) -> TrafficOptions:
     )
 
 
-# The two stages of ``python -m lightning partition``: ``--assign_only`` and ``--parts``.
+# ``python -m lightning partition --assign_only``
 
 
 def part_numbers(text: str) -> list[int]:
@@ -198,31 +194,13 @@ def assign_only(data: GLTDataModule, file: Path) -> None:
     print(f"assigned: {file}")
     for node_type, counts in sizes.items():
         print(f"  {node_type}: {', '.join(f'{count:,}' for count in counts)} nodes in parts 0 to {len(counts) - 1}")
-    print(f"Give it as --data.partition.algorithm {file} on every host, with all other options unchanged.", flush=True)
-
-
-def write_parts(data: GLTDataModule, parts: list[int]) -> None:
-    """Writes some parts, and prints which ones are still missing."""
-    source = _source(data)
-    folder = partition_dir(data.root, source, data.partition, data.undirected, data.normalize)
-    manifest = partition_parts(
-        source, folder, data.partition_options, parts, undirected=data.undirected, normalize=data.normalize
-    )
-    if manifest is not None:
-        print(f"complete: {folder}", flush=True)
-        return
-    missing = sorted(set(range(data.partition.num_parts)) - set(finished_parts(folder)))
-    print(f"{folder}: has part {_listed(parts)}, lacks {_listed(missing)} of {data.partition.num_parts}", flush=True)
+    print(f"Give it as --data.partition.algorithm {file}, with all other options unchanged.", flush=True)
 
 
 def _source(data: GLTDataModule) -> GraphSource:
     if data.dataset is None:
         raise OptionError("dataset: not given. Name the graph to partition: demo, graph.npz, ogbn-products.")
     return data.source
-
-
-def _listed(parts: list[int]) -> str:
-    return ", ".join(map(str, sorted(set(parts))))
 
 
 # ``python -m lightning partition --from dgl DIR --to FOLDER``: the partition of another system becomes one of ours.

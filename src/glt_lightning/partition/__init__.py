@@ -3,14 +3,14 @@ copies of folders.
 
 `open_source` recognises what the user has (a PyG data set or `Data`, OGB, tables of Parquet or CSV, ``.npz``, folders
 of ``.npy``, scipy) and reads it as a `GraphSource`: blocks of edges and rows, never the whole. `partition_graph` then
-works in two stages (docs/decisions/006):
+works in two stages:
 
 1. ``assign/``: an `Assigner` gives each node a part: random, frequency, metis, streaming, an array or a user's class.
 2. ``build/``: edges and rows are sorted on disk into their parts, within ``partition.memory_bytes``; hotness is
-   computed (``hotness/``); the folder gets its final name when it is whole. `partition_parts` does the second stage for
-   some parts, on many hosts; `complete_partition` ends it.
+   computed (``hotness/``); the folder gets its final name when it is whole. The work is tasks (``tasks/``,
+   docs/decisions/026), run by processes of this host or by a cluster.
 
-A killed run leaves no folder under the final name, and the next one continues or starts anew. ``verify.py`` checks a
+A killed run leaves no folder under the final name, and the next one continues it. ``verify.py`` checks a
 folder against the hashes in its manifest; ``copies/`` fetches one from elsewhere.
 
 Runs in the first rank of each host before training, or by the command ``partition``.
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     )
     from glt_lightning.partition.build.topology import (
         GraphTopology as GraphTopology,
+        Topology as Topology,
     )
     from glt_lightning.partition.copies import (
         CopySource as CopySource,
@@ -94,10 +95,6 @@ if TYPE_CHECKING:
         Pairs as Pairs,
         contains as contains,
         random_link_split as random_link_split,
-    )
-    from glt_lightning.partition.parts_folder import (
-        complete_partition as complete_partition,
-        finished_parts as finished_parts,
     )
     from glt_lightning.partition.run import (
         assign_graph as assign_graph,
@@ -178,7 +175,6 @@ if TYPE_CHECKING:
     from glt_lightning.partition.writer import (
         partition_dir as partition_dir,
         partition_graph as partition_graph,
-        partition_parts as partition_parts,
     )
 
 # Public names, and those that other packages use, by the module that defines them
@@ -206,7 +202,10 @@ _MODULES = {
         "StoredEdgeType",
         "stored_edge_types",
     ),
-    "build.topology": ("GraphTopology",),
+    "build.topology": (
+        "GraphTopology",
+        "Topology",
+    ),
     "copies": (
         "CopySource",
         "check_url",
@@ -231,10 +230,6 @@ _MODULES = {
         "Pairs",
         "contains",
         "random_link_split",
-    ),
-    "parts_folder": (
-        "complete_partition",
-        "finished_parts",
     ),
     "run": (
         "assign_graph",
@@ -306,7 +301,6 @@ _MODULES = {
     "writer": (
         "partition_dir",
         "partition_graph",
-        "partition_parts",
     ),
 }
 _HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
@@ -323,13 +317,11 @@ __all__ = [
     "add_rows",
     "append_rows",
     "assign_graph",
-    "complete_partition",
     "hold_out_edges",
     "open_source",
     "open_version",
     "partition_dir",
     "partition_graph",
-    "partition_parts",
     "random_link_split",
 ]
 

@@ -32,8 +32,7 @@ from glt_lightning.graph import (
     open_folder_below,
     parse_json,
 )
-from glt_lightning.partition.folder import exclusive
-from glt_lightning.partition.parts_folder import LOCK_TIMEOUT_S
+from glt_lightning.partition.folder import LOCK_TIMEOUT_S, exclusive
 from glt_lightning.partition.verify import wanted_files
 
 _STREAMS = 4  # pieces that are fetched at once

@@ -14,19 +14,21 @@ from pathlib import Path
 
 from glt_lightning.base import PartitionError
 
+LOCK_TIMEOUT_S = 3600.0
+_LASTING = "run_"  # begins the key in the name of a `lasting_folder`
 _POLL_S = 0.05  # a lock that is released is taken within this time; a partition takes seconds to hours
 
 
 @contextmanager
-def exclusive(target: Path, timeout_s: float, part: int | None = None) -> Iterator[None]:
-    """Holds the lock of ``target``, or of one of its parts, during the ``with`` block.
+def exclusive(target: Path, timeout_s: float) -> Iterator[None]:
+    """Holds the lock of ``target`` during the ``with`` block.
 
     Raises `PartitionError` if another process still holds the lock after ``timeout_s``, or the folder is not writable.
     """
-    path = target.parent / f".{_name(target, part)}.lock"
+    path = target.parent / f".{target.name}.lock"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        fd = _locked(path, target if part is None else target / f"part{part}", timeout_s)
+        fd = _locked(path, target, timeout_s)
     except OSError as error:
         raise PartitionError(
             f"{target.parent}: this folder is not writable ({error.strerror}). Choose another folder."
@@ -38,10 +40,6 @@ def exclusive(target: Path, timeout_s: float, part: int | None = None) -> Iterat
         # file notices it by `_is_same`.
         path.unlink(missing_ok=True)
         os.close(fd)
-
-
-def _name(target: Path, part: int | None) -> str:
-    return target.name if part is None else f"{target.name}.part{part}"
 
 
 def _locked(path: Path, target: Path, timeout_s: float) -> int:
@@ -82,18 +80,31 @@ def whole_folder(target: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def folder_beside(target: Path, part: int | None = None) -> Iterator[Path]:
+def folder_beside(target: Path) -> Iterator[Path]:
     """Yields a temporary folder beside ``target``, on the same file system, so that files can be moved from it by a rename. Call
-    it with the lock (of the part, if given) held."""
-    with _temporary(target.with_name(_name(target, part))) as temporary:
+    it with the lock held."""
+    with _temporary(target) as temporary:
         temporary.mkdir()
         yield temporary
 
 
-def remove_part_folders(target: Path) -> None:
-    """Removes temporary folders of parts that killed runs left. Call it once all parts exist: none is being written then."""
-    for left in target.parent.glob(f".{glob.escape(target.name)}.part*.tmp-*"):
-        _remove(left)
+def lasting_path(target: Path, key: str) -> Path:
+    """Returns the path of a temporary folder of ``target`` that outlives its process. key: letters and digits."""
+    return target.parent / f".{target.name}.tmp-{_LASTING}{key}"
+
+
+@contextmanager
+def lasting_folder(path: Path) -> Iterator[Path]:
+    """Yields the folder of a `lasting_path`, which is removed when the block ends, but stays when the process is killed: the next
+    run with the same key gets it as it is, and one with another key removes it. Call it with the lock held."""
+    for left in path.parent.glob(f"{glob.escape(path.name.rpartition(_LASTING)[0])}*"):
+        if left != path and (_abandoned(left) or left.name.rpartition("-")[2].startswith(_LASTING)):
+            _remove(left)
+    try:
+        path.mkdir(exist_ok=True)
+        yield path
+    finally:
+        _remove(path)
 
 
 @contextmanager

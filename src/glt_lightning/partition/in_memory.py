@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import tempfile
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -25,17 +24,18 @@ from glt_lightning.graph import (
     node_times_path,
 )
 from glt_lightning.partition.build.builder import manifest_head
-from glt_lightning.partition.build.degrees import Degrees
+from glt_lightning.partition.build.degrees import Degrees, count_degrees
 from glt_lightning.partition.build.edge_types import StoredEdgeType
-from glt_lightning.partition.build.edges import EdgeJob, write_edges
+from glt_lightning.partition.build.edges import EdgeBuckets, EdgeJob, deal, sort
 from glt_lightning.partition.build.layout import NodeLayout
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.sources.base import GraphSource
+from glt_lightning.partition.tasks.exchange import RunWriter
 
 _log = logging.getLogger(__name__)
 
 _ANY_VALUE = ["nonfinite_features", "nonfinite_labels"]
-_ALL_MEMORY = 1 << 60  # bytes: the edges are sorted in memory
+_ALL_MEMORY = 1 << 40  # bytes: buckets are as large as the processor's cache wants them
 _WIDE = 1 << 31
 
 _Shapes = dict[str, tuple[np.dtype, tuple[int, ...]]]
@@ -74,7 +74,11 @@ class _InMemory:
         self._graph, self._storage = graph, graph.storage
         self._id_dtype = _narrowest(graph.total_nodes)
         self._edge_id_dtype = _narrowest(graph.most_edge_ids)
-        self._degrees: Degrees = graph.count()
+        counts = {
+            e: [count_degrees(e, edges, graph.num_nodes, (0, edges.num_edges), graph.counted_by)]
+            for e, edges in graph.edges.items()
+        }
+        self._degrees = Degrees.joined(counts)
         self._arrays = SharedArrays.create(shapes := self._shapes(), self._manifest(shapes, made_by).to_json())
 
     def partition(self) -> LocalPartition:
@@ -143,50 +147,47 @@ class _InMemory:
     def _write_edges(self, index: int, edge_type: StoredEdgeType, layouts: Sequence[NodeLayout]) -> None:
         graph, storage, (src, _, dst) = self._graph, self._storage, edge_type.edge_type
         job = EdgeJob(
-            index=index,
             stored_type=edge_type,
             edges=graph.edges[edge_type.source],
             attrs=graph.source.edge_attrs(edge_type.source),
-            in_degree=self._degrees.in_degree(edge_type),
             sources=layouts[graph.schema.node_index(src)],
             destinations=layouts[graph.schema.node_index(dst)],
             offset=graph.offsets[src],
             id_dtype=self._id_dtype,
             edge_id_dtype=self._edge_id_dtype,
-            parts=[0],
             stored=storage.edges[edge_type.source],
             weights=storage.weights[edge_type.source],
             times=None if storage.time_attr is None else storage.time_attr.times(edge_type),
         )
-        arrays = self._arrays.arrays
+        buckets = EdgeBuckets.of(job.destinations, self._degrees.in_degree(edge_type), job.record_bytes, _ALL_MEMORY)
+        memory = os.memfd_create("glt-edges", os.MFD_CLOEXEC)  # freed by the kernel however this process ends
+        try:
+            with RunWriter(Path(f"/proc/self/fd/{memory}"), job.record_bytes, len(buckets)) as writer:
+                deal(job, buckets, (0, job.edges.num_edges), writer, _ALL_MEMORY)
+            arrays = self._arrays.arrays
+            sort(
+                job,
+                buckets,
+                0,
+                len(buckets),
+                [writer.runs],
+                lambda _, name, *__: _Rows(arrays[edge_path(0, index, name)]),
+            )
+        finally:
+            os.close(memory)
 
-        def open_writer(folder: Path, path: str, dtype: np.dtype, row_shape: tuple[int, ...]) -> _MemoryWriter:
-            del folder, dtype, row_shape  # the array has them
-            return _MemoryWriter(path, arrays[path])
 
-        write_edges(Path(tempfile.gettempdir()), job, _ALL_MEMORY, lambda edges: None, open_writer)
+class _Rows:
+    """Writes ranges of rows of an array in memory."""
 
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
 
-class _MemoryWriter:
-    """Streams rows into an existing array."""
+    def write(self, first: int, rows: np.ndarray) -> None:
+        self._array[first : first + len(rows)] = rows
 
-    def __init__(self, path: str, array: np.ndarray) -> None:
-        self.path, self._array, self._rows = path, array, 0
-
-    def write(self, rows: np.ndarray) -> None:
-        self._array[self._rows : self._rows + len(rows)] = rows
-        self._rows += len(rows)
-
-    def close(self) -> ArrayEntry:
-        return _entry(self._array.dtype, self._array.shape)
-
-    def __enter__(self) -> _MemoryWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
+    def close(self) -> None:
+        pass
 
 
 def _entry(dtype: np.dtype, shape: tuple[int, ...]) -> ArrayEntry:

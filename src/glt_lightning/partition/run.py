@@ -1,37 +1,30 @@
-"""One run of the partitioner: a whole folder, or some parts of one."""
+"""One run of the partitioner: an assignment, or a whole folder."""
 
 from __future__ import annotations
 
 import logging
 import os
 import zipfile
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from glt_lightning.base import Fanouts, NodeType, OptionError, PartitionError, PartitionOptions, Progress
+from glt_lightning.base import Fanouts, NodeType, PartitionError, PartitionOptions, Progress
 from glt_lightning.graph import MANIFEST, Manifest, disk_full_speaks, options_hash
 from glt_lightning.partition.assign import assigner_of
+from glt_lightning.partition.assign.assigners import assign, require_countable
 from glt_lightning.partition.assign.base import Assigner
-from glt_lightning.partition.build.builder import Builder, Built
-from glt_lightning.partition.build.part_files import PartFile
+from glt_lightning.partition.build.builder import Builder
 from glt_lightning.partition.build.space import bytes_to_assign, require_space
+from glt_lightning.partition.build.steps import check_values, count_edges
 from glt_lightning.partition.build.stored_graph import StoredGraph
-from glt_lightning.partition.folder import exclusive, folder_beside, whole_folder
-from glt_lightning.partition.parts_folder import (
-    LOCK_TIMEOUT_S,
-    compose,
-    finished_parts,
-    place,
-    require_fresh,
-    save_parts,
-)
+from glt_lightning.partition.build.topology import GraphTopology
+from glt_lightning.partition.folder import LOCK_TIMEOUT_S, exclusive, folder_beside, lasting_folder, lasting_path
 from glt_lightning.partition.sources.base import GraphSource
 from glt_lightning.partition.splits import resolve_splits
+from glt_lightning.partition.tasks.engine import run_tasks
 
 
 def assign_graph(
@@ -71,15 +64,15 @@ def assign_graph(
             raise PartitionError(
                 f"{target}: this assignment exists. Set partition.algorithm to it, delete it, or choose another name."
             )
-        with folder_beside(target) as folder:
-            made = {"undirected": bool(undirected), "normalize": "none"}
-            graph = StoredGraph(source, options, resolve_splits(source, splits), made, Progress(progress))
-            assigner = assigner or assigner_of(options)
-            graph.check(assigner)
-            graph.check_values()
+        made = {"undirected": bool(undirected), "normalize": "none"}
+        graph = StoredGraph(source, options, resolve_splits(source, splits), made, Progress(progress))
+        assigner = assigner or assigner_of(options)
+        with folder_beside(target) as folder, run_tasks(graph, folder, "", False) as tasks:
+            graph.check()
+            require_countable(assigner, graph.total_nodes, options)
+            check_values(tasks)
             require_space(folder, bytes_to_assign(graph, assigner), "assigning the nodes of this graph")
-            with graph.topology(folder, graph.count()) as topology:
-                parts = graph.assign(assigner, topology)
+            parts = assign(assigner, graph, GraphTopology(tasks, count_edges(tasks)))
             _save(folder / target.name, parts, np.dtype(np.int16 if options.num_parts <= 1 << 15 else np.int32))
             os.rename(folder / target.name, target)
     return {t: np.bincount(p, minlength=options.num_parts).tolist() for t, p in parts.items()}
@@ -97,62 +90,30 @@ def _save(path: Path, parts: Mapping[NodeType, np.ndarray], dtype: np.dtype) -> 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Run:
-    """The source, options and deadlines of one run of the partitioner."""
+def write_partition(
+    source: GraphSource,
+    target: Path,
+    options: PartitionOptions,
+    splits: Mapping[str, Any] | None,
+    assigner: Assigner,
+    made: Mapping[str, Any],
+    progress: bool | None,
+) -> Manifest:
+    """Makes the folder ``target``; call it with the lock held. Goes on where a run of the same ``made`` was killed."""
+    graph = StoredGraph(source, options, resolve_splits(source, splits), made, Progress(progress))
+    with (
+        lasting_folder(run_folder(target, made)) as folder,
+        run_tasks(graph, folder, options_hash(made), made["wide_ids"]) as tasks,
+    ):
+        manifest = Builder(tasks, assigner, made).build()
+        manifest.save(tasks.job.out)
+        os.rename(tasks.job.out, target)
+    return manifest
 
-    source: GraphSource
-    options: PartitionOptions
-    splits: Mapping[str, Any] | None
-    assigner: Assigner
-    made: Mapping[str, Any]
-    progress: bool | None
-    timeout_s: float
 
-    def whole(self, target: Path) -> Manifest:
-        """Writes all parts. Call it with the lock held."""
-        with whole_folder(target) as folder:
-            built = self._build(folder, range(self.options.num_parts))
-            manifest = built.head.with_parts(built.arrays)
-            manifest.save(folder)
-        return manifest
-
-    def parts(self, target: Path, parts: Sequence[int]) -> Manifest | None:
-        """Writes those of ``parts`` that are missing. Returns the manifest, or None while other parts are missing."""
-        with ExitStack() as locks:
-            for part in parts:  # in ascending order, so that two runs cannot deadlock on each other's locks
-                locks.enter_context(exclusive(target, self.timeout_s, part))
-            with exclusive(target, self.timeout_s):
-                if (target / MANIFEST).exists():
-                    return reuse(target, self.made)
-                missing = sorted(set(parts) - set(finished_parts(target)))
-                require_fresh(target, missing, self.made)
-                if not missing:
-                    return compose(target)
-            self.require_same_each_time(missing)
-            with folder_beside(target, missing[0]) as folder:
-                save_parts(folder, self._build(folder, missing), missing)
-                with exclusive(target, self.timeout_s):
-                    if (target / MANIFEST).exists():  # another run has written the whole folder meanwhile
-                        return reuse(target, self.made)
-                    place(folder, target, missing)
-                    return compose(target)
-
-    def _build(self, folder: Path, parts: Sequence[int]) -> Built:
-        splits = resolve_splits(self.source, self.splits)
-        graph = StoredGraph(self.source, self.options, splits, self.made, Progress(self.progress))
-        return Builder(graph, folder, self.assigner, self.made, parts).build()
-
-    def require_same_each_time(self, parts: Collection[int]) -> None:
-        """Raises `OptionError` if ``parts`` are not all parts and the algorithm is not deterministic: another run would then
-        assign nodes differently, and the parts would not fit together."""
-        if not self.assigner.deterministic and len(parts) < self.options.num_parts:
-            name = self.options.algorithm_name
-            raise OptionError(
-                f"partition.algorithm: {name} is not deterministic, so parts written by separate runs may not fit together. "
-                "Assign nodes once (assign_graph, or partition --assign_only parts.npz), then set partition.algorithm to that "
-                "file."
-            )
+def run_folder(target: Path, made: Mapping[str, Any]) -> Path:
+    """Returns the folder of a run while it lasts. A run of the same data and options has the same one."""
+    return lasting_path(target, options_hash(made)[:16])
 
 
 def reuse(target: Path, made: Mapping[str, Any]) -> Manifest:
@@ -198,10 +159,7 @@ def follow_batches(
 
 
 def _made_there(folder: Path) -> Mapping[str, Any] | None:
-    if (folder / MANIFEST).exists():
-        return Manifest.load(folder).made_by
-    parts = finished_parts(folder)
-    return PartFile.load(folder, parts[0]).head.made_by if parts else None
+    return Manifest.load(folder).made_by if (folder / MANIFEST).exists() else None
 
 
 def _batches(options: PartitionOptions) -> str:

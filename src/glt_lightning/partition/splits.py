@@ -12,7 +12,7 @@ from glt_lightning.base import DataError, NodeType, counted
 from glt_lightning.graph import INTEGER_MASK, is_integer_mask
 from glt_lightning.kernels import BFLOAT16, from_bfloat16
 from glt_lightning.partition.build.degrees import known_nodes
-from glt_lightning.partition.build.normalize import row_chunks
+from glt_lightning.partition.build.normalize import numbered_chunks
 from glt_lightning.partition.sources.base import (
     GraphSource,
     Rows,
@@ -200,6 +200,6 @@ def _label_of(source: GraphSource, node_type: NodeType, node: int, label: object
 def _numbered(rows: Rows) -> Iterator[tuple[int, np.ndarray]]:
     """Yields (index of the first row, rows), a chunk at a time."""
     begin = 0
-    for chunk in row_chunks(rows):
+    for _, chunk in numbered_chunks(rows):
         yield begin, chunk
         begin += len(chunk)

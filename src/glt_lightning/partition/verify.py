@@ -25,8 +25,7 @@ from glt_lightning.graph import (
     split_path,
     verify_array,
 )
-from glt_lightning.partition.folder import exclusive
-from glt_lightning.partition.parts_folder import LOCK_TIMEOUT_S
+from glt_lightning.partition.folder import LOCK_TIMEOUT_S, exclusive
 
 _PART = "part"
 _LEAST_TIME = -(2**63)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from glt_lightning.base import Normalize, OptionError, PartitionOptions, __version__
+from glt_lightning.base import Normalize, PartitionOptions, __version__
 from glt_lightning.graph import MANIFEST, Manifest, options_hash
 from glt_lightning.partition.assign import assigner_of
 from glt_lightning.partition.assign.base import Assigner
 from glt_lightning.partition.edge_splits.source import LinkSource
-from glt_lightning.partition.folder import exclusive
-from glt_lightning.partition.parts_folder import LOCK_TIMEOUT_S, is_begun
-from glt_lightning.partition.run import Run, follow_batches, reuse
+from glt_lightning.partition.folder import LOCK_TIMEOUT_S, exclusive
+from glt_lightning.partition.run import follow_batches, reuse, run_folder, write_partition
 from glt_lightning.partition.sources.base import GraphSource
 from glt_lightning.partition.splits import resolve_splits
+from glt_lightning.partition.tasks.array import array_number, help_along
 
 
 def made_by(
@@ -109,8 +109,7 @@ def partition_dir(
         return by_default
     follows = folder / f"{below}{options_hash(made | given)[:8]}"
     # An earlier release named the folder by the defaults, which it ranked for.
-    there = (by_default / MANIFEST).exists() or is_begun(by_default)
-    return by_default if there and not follows.exists() else follows
+    return by_default if (by_default / MANIFEST).exists() and not follows.exists() else follows
 
 
 def partition_graph(
@@ -128,8 +127,7 @@ def partition_graph(
 ) -> Manifest:
     """Partitions ``source`` into ``out_dir`` and returns the manifest.
 
-    A finished folder of the same options is reused; in a folder with some of the parts (`partition_parts`), only the missing ones
-    are written.
+    A finished folder of the same options is reused, and a run that was killed is continued.
 
     Args:
         source: The graph, as `open_source` gives it.
@@ -160,63 +158,13 @@ def partition_graph(
     made = made_by(source, options, undirected, normalize, splits, wide_ids, assigner)
     if (target / MANIFEST).exists():
         return reuse(target, made)
-    run = Run(source, options, splits, assigner, made, progress, timeout_s)
+    if options.engine == "array" and array_number() > 0:
+        help_along(run_folder(target, made), (target / MANIFEST).exists, timeout_s)
+        return reuse(target, made)
     with exclusive(target, timeout_s):
-        if not is_begun(target):
-            if target.exists() and not _is_empty_folder(target):  # another process may have written it during the wait
-                return reuse(target, made)
-            return run.whole(target)
-    manifest = run.parts(target, range(options.num_parts))
-    assert manifest is not None
-    return manifest
-
-
-def partition_parts(
-    source: GraphSource,
-    out_dir: str | Path,
-    options: PartitionOptions,
-    parts: Sequence[int],
-    *,
-    undirected: bool | None = None,
-    normalize: Normalize = "none",
-    splits: Mapping[str, Any] | None = None,
-    progress: bool | None = None,
-    wide_ids: bool = False,
-    timeout_s: float = LOCK_TIMEOUT_S,
-    assigner: Assigner | None = None,
-) -> Manifest | None:
-    """Writes the parts among ``parts`` that ``out_dir`` lacks. Returns the manifest, or None while parts are missing.
-
-    Other processes, on any host, may write other parts into the same folder at the same time. The process that adds the last
-    part also writes the manifest.
-
-    Args:
-        source, out_dir, options: As for `partition_graph`, and so are all further arguments: undirected, normalize, splits,
-            progress, wide_ids, timeout_s, assigner.
-        parts: Numbers of the parts to write.
-
-    Raises:
-        OptionError: For an algorithm that is not deterministic: assign nodes once, with `assign_graph`.
-
-    Example:
-        >>> source, options = open_source("graph.npz", "data"), PartitionOptions(num_parts=2)
-        >>> partition_parts(source, "shared", options, [1], progress=False) is None  # part 0 is missing
-        True
-        >>> partition_parts(source, "shared", options, [0], progress=False).num_parts
-        2
-    """
-    target = Path(out_dir)
-    if not parts or not all(isinstance(p, int) and 0 <= p < options.num_parts for p in parts):
-        raise OptionError(
-            f"parts: expected part numbers from 0 to {options.num_parts - 1} (partition.num_parts: {options.num_parts}), got "
-            f"{list(parts)}."
-        )
-    options = follow_batches(options, target)
-    assigner = assigner or assigner_of(options)
-    made = made_by(source, options, undirected, normalize, splits, wide_ids, assigner)
-    run = Run(source, options, splits, assigner, made, progress, timeout_s)
-    run.require_same_each_time(set(parts))
-    return run.parts(target, sorted(set(parts)))
+        if target.exists() and not _is_empty_folder(target):  # another process may have written it during the wait
+            return reuse(target, made)
+        return write_partition(source, target, options, splits, assigner, made, progress)
 
 
 def _is_empty_folder(path: Path) -> bool:

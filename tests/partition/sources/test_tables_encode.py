@@ -14,7 +14,7 @@ import pytest
 
 from glt_lightning.base import EDGE, NODE, DataError, PartitionOptions, Progress
 from glt_lightning.graph import Manifest
-from glt_lightning.partition import open_source, partition_graph, partition_parts, verify_partition
+from glt_lightning.partition import open_source, partition_graph, verify_partition
 from glt_lightning.partition.sources.tables.encoding import encode_rows
 from glt_lightning.partition.sources.tables.source import TableSource
 
@@ -101,8 +101,7 @@ def test_auto_takes_what_the_values_are(tmp_path: Path, extension: str) -> None:
     np.testing.assert_array_equal(found["x_codes"][:, 0], codes)
 
 
-@pytest.mark.parametrize("two_stages", [False, True])
-def test_the_encoding_goes_with_the_partition(tmp_path: Path, two_stages: bool, caplog) -> None:
+def test_the_encoding_goes_with_the_partition(tmp_path: Path, caplog) -> None:
     mapping = graph(tmp_path)
     mapping["edges"] |= {
         "features": ["kind", "w"],
@@ -113,11 +112,7 @@ def test_the_encoding_goes_with_the_partition(tmp_path: Path, two_stages: bool, 
         tmp_path / "partition",
         PartitionOptions(num_parts=2, hotness="degree"),
     )
-    if two_stages:
-        for part in range(2):
-            partition_parts(source, folder, options, [part])
-    else:
-        partition_graph(source, folder, options)
+    partition_graph(source, folder, options)
     manifest = Manifest.load(folder)
     assert manifest.num_categories == {NODE: (source.num_categories[NODE][0],)}
     assert "tables/encoding.npy" in manifest.arrays

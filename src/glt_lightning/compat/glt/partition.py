@@ -5,8 +5,8 @@ from __future__ import annotations
 from glt_lightning.base import lazy_names
 
 _STAGES = (
-    "{name}: a part is written once, with its features. Give them to a partitioner, or to partition_parts, which writes the "
-    "parts that a host needs."
+    "{name}: a part is written once, with its features. Give them to a partitioner, or to partition_graph, which writes all "
+    "parts."
 )
 _WRITERS = (
     *("build_partition_feature", "save_edge_pb", "save_feature_partition", "save_feature_partition_cache", "save_meta"),

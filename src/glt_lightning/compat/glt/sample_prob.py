@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,8 @@ from glt_lightning.compat.glt.sampled import HeteroSamplerOutput, NodeSamplerInp
 from glt_lightning.kernels import NeighborRows
 from glt_lightning.partition import (
     Degrees,
-    GraphTopology,
     StoredEdgeType,
+    Topology,
     host_array,
     inclusion,
     reverse_edge_type,
@@ -166,15 +165,13 @@ class NeighborSampler:
         return node_type, ids.astype(np.int64)
 
 
-class _MemoryTopology(GraphTopology):
-    """Rows in memory: what `inclusion` reads of a `GraphTopology`."""
+class _MemoryTopology(Topology):
+    """Rows in memory: what `inclusion` reads of a topology."""
 
     def __init__(self, graphs: Mapping[EdgeType, Graph], num_nodes: Mapping[NodeType, int]) -> None:
         indptr = {e: _padded(e, graph, num_nodes) for e, graph in graphs.items()}
         degrees = Degrees({}, {e: np.diff(p) for e, p in indptr.items()})
-        super().__init__(
-            Path(), {}, [StoredEdgeType(e, e) for e in sorted(graphs)], num_nodes, degrees, 0, Progress(False)
-        )
+        super().__init__(num_nodes, [StoredEdgeType(e, e) for e in sorted(graphs)], degrees)
         self._held = {e: (indptr[e], self._shifted(graph.topo.neighbors, e[0])) for e, graph in graphs.items()}
 
     def sampled(self, stored_type: StoredEdgeType) -> Iterator[NeighborRows]:

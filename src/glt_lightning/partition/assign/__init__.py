@@ -12,7 +12,6 @@ from glt_lightning.partition.assign.assigners import (
     RandomAssigner,
     StreamingAssigner,
     built_in,
-    require_countable,
 )
 from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition, checked
 from glt_lightning.partition.assign.own import FileAssigner, own_class
@@ -25,7 +24,6 @@ __all__ = [
     "assigner_of",
     "built_in",
     "checked",
-    "require_countable",
 ]
 
 _BY_NAME: dict[str, Callable[[], Assigner]] = {

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from glt_lightning.base import DataError, NodeType, OptionError
+from glt_lightning.base import DataError, NodeType, OptionError, PartitionOptions
 from glt_lightning.kernels import Labels, MetisGraph, PairTable, metis_parts
-from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition
+from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition, checked
 from glt_lightning.partition.hotness.vip import inclusion_of_each
+
+if TYPE_CHECKING:
+    from glt_lightning.partition.build.stored_graph import StoredGraph
+    from glt_lightning.partition.build.topology import GraphTopology
 
 # Parts by expected accesses: each node goes to the part that reads it most; edges between parts are not considered.
 
@@ -239,30 +243,47 @@ def built_in(assigner: Assigner) -> BuiltIn | None:
     return _BY_METHOD.get(type(assigner).assign)
 
 
-def require_countable(assigner: Assigner, num_nodes: int, name: str) -> None:
+def require_countable(assigner: Assigner, num_nodes: int, options: PartitionOptions) -> None:
     """Checks that an algorithm supports the number of nodes of a graph.
 
     Args:
         assigner: The assigner.
         num_nodes: Number of nodes of all types.
-        name: Name of the algorithm, for the error message.
+        options: Options of the partition.
 
     Raises:
         OptionError: If the graph has more nodes than the algorithm supports.
 
     Example:
-        >>> require_countable(assigner_of(PartitionOptions()), 10**12, "random")
-        >>> require_countable(assigner_of(PartitionOptions(algorithm="streaming")), 2**31, "streaming")
+        >>> options = PartitionOptions(num_parts=2, algorithm="streaming")
+        >>> require_countable(assigner_of(options), 10**9, options)
+        >>> require_countable(assigner_of(options), 2**31, options)
         Traceback (most recent call last):
             ...
         glt_lightning.base.errors.OptionError: partition.algorithm: ...
     """
-    known = built_in(assigner)
-    if known is not None and known.most_nodes is not None and num_nodes > known.most_nodes:
+    most = None if (known := built_in(assigner)) is None else known.most_nodes
+    if most is not None and num_nodes > most and not is_trivial(assigner, options):
         raise OptionError(
-            f"partition.algorithm: {name} supports at most {known.most_nodes:,} nodes, but the graph has {num_nodes:,}. "
+            f"partition.algorithm: {options.algorithm_name} supports at most {most:,} nodes, but the graph has {num_nodes:,}. "
             "Use random, frequency or metis, or a file of part numbers."
         )
+
+
+def is_trivial(assigner: Assigner, options: PartitionOptions) -> bool:
+    """Tells whether there is one part and a built-in assigner, so that all nodes belong to part 0."""
+    return options.num_parts == 1 and built_in(assigner) is not None
+
+
+def assign(assigner: Assigner, graph: StoredGraph, topology: GraphTopology) -> dict[NodeType, np.ndarray]:
+    """Returns node type -> int32 [N], the part of each node.
+
+    A user's array or class is run for one part as well, so that its mistakes show before there are several parts.
+    """
+    if is_trivial(assigner, graph.options):
+        return {t: np.zeros(n, np.int32) for t, n in graph.num_nodes.items()}
+    given = GraphToPartition(graph.source, topology, graph.splits, graph.options, graph.progress)
+    return checked(assigner.assign(given), given, graph.options.algorithm_name)
 
 
 # Improves given parts: nodes move to the part of most of their neighbours, if it has room.

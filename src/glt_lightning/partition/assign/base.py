@@ -5,14 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from glt_lightning.base import DataError, NodeType, OptionError, PartitionOptions, Progress
-from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.partition.hotness.rank import Hotness
 from glt_lightning.partition.sources.base import GraphSource
+
+if TYPE_CHECKING:
+    from glt_lightning.partition.build.topology import GraphTopology
 
 Assignment = Mapping[NodeType, np.ndarray]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from glt_lightning.base import DataError, EdgeType, NodeType, counted, edge_type_str
 from glt_lightning.kernels import count_ids
 from glt_lightning.partition.build.edge_types import StoredEdgeType
-from glt_lightning.partition.sources.base import EdgeList
+from glt_lightning.partition.sources.base import EdgeList, read_edges
 
 _CHUNK = 1 << 20  # edges counted at once: two int64 columns take 16 MiB
 
@@ -26,6 +26,12 @@ class Degrees:
 
     out: dict[EdgeType, np.ndarray]
     into: dict[EdgeType, np.ndarray]
+
+    @classmethod
+    def joined(cls, pieces: Mapping[EdgeType, Sequence[tuple[np.ndarray, np.ndarray]]]) -> Degrees:
+        """Adds up what `count_degrees` found in the pieces of each edge type."""
+        out, into = ({e: _narrowed(_sum(p[end] for p in each)) for e, each in pieces.items()} for end in (0, 1))
+        return cls(out, into)
 
     def in_degree(self, stored_type: StoredEdgeType) -> np.ndarray:
         """int32 or int64 [N]: number of stored edges per destination, by user id."""
@@ -54,35 +60,23 @@ class Degrees:
 
 
 def count_degrees(
-    edges: Mapping[EdgeType, EdgeList],
-    num_nodes: Mapping[NodeType, int],
-    done: Callable[[int], object],
-    counted_by: Callable[[NodeType], str] = lambda node_type: "",
-) -> Degrees:
-    """Reads each of the user's edge types once. Raises `DataError` for an edge whose node does not exist.
-
-    counted_by: returns, for a node type, a clause for that error which says what its number of nodes was taken from.
-    """
-    degrees = Degrees({}, {})
-    for edge_type, edge_list in edges.items():
-        degrees.out[edge_type], degrees.into[edge_type] = _count(edge_type, edge_list, num_nodes, done, counted_by)
-    return degrees
-
-
-def _count(
     edge_type: EdgeType,
     edges: EdgeList,
     num_nodes: Mapping[NodeType, int],
-    done: Callable[[int], object],
-    counted_by: Callable[[NodeType], str],
+    piece: Sequence[int],
+    counted_by: Callable[[NodeType], str] = lambda node_type: "",
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Out-degrees [N of the sources] and in-degrees [N of the destinations], integers."""
+    """Reads the edges [begin, end). Returns their out-degrees [N of the sources] and in-degrees [N of the destinations].
+
+    counted_by: returns, for a node type, a clause for errors which says what its number of nodes was taken from.
+    Raises `DataError` for an edge whose node does not exist.
+    """
     ends = [
         (name, t, np.zeros(num_nodes[t], np.int64))
         for name, t in zip(("source", "destination"), edge_type[::2], strict=True)
     ]
-    column = 0
-    for chunk in edges.chunks(_CHUNK):
+    column, end = piece
+    for chunk in read_edges(edges, _CHUNK, column, end):
         for (name, node_type, counts), ids in zip(ends, chunk, strict=True):
             bad = count_ids(ids, counts)
             if bad is not None:
@@ -91,13 +85,20 @@ def _count(
                     f"{known_nodes(node_type, num_nodes[node_type])}{counted_by(node_type)}."
                 )
         column += len(chunk[0])
-        done(len(chunk[0]))
     return _narrowed(ends[0][2]), _narrowed(ends[1][2])
 
 
 def known_nodes(node_type: NodeType, count: int) -> str:
     """``node type 'paper' has 3 nodes (0..2)``, for errors about ids that are out of range."""
     return f"node type {node_type!r} has " + (f"{counted(count, 'node')} (0..{count - 1})" if count else "no nodes")
+
+
+def _sum(counts: Iterable[np.ndarray]) -> np.ndarray:
+    first, *more = counts
+    total = first.astype(np.int64) if more else first
+    for each in more:
+        total += each
+    return total
 
 
 def _narrowed(counts: np.ndarray) -> np.ndarray:

@@ -1,7 +1,11 @@
 """Edges as CSC per part, in bounded memory.
 
-An external bucket sort: all edges of a type are first distributed over buckets, each a range of destination rows whose
-edges fit the CPU cache; then one bucket after the other is sorted and appended to the arrays of its part.
+An external bucket sort in tasks. `deal` distributes a piece of the user's edges over buckets, each a range of destination
+rows whose edges fit the CPU cache; `sort` takes consecutive buckets, sorts each, and writes its rows where they belong in
+the arrays of its part. Rows are sorted by a total order, so neither pieces nor the order of tasks change a byte.
+
+Where parallel edges are merged, it is known only afterwards how many are left of each bucket: there `sort` writes to a
+working folder, with gaps, and `place` closes them.
 """
 
 from __future__ import annotations
@@ -9,22 +13,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 import numpy as np
 
 from glt_lightning.base import DataError
-from glt_lightning.graph import TIMES, ArrayEntry, ArrayWriter, cum_name, edge_path
+from glt_lightning.graph import TIMES, cum_name
 from glt_lightning.kernels import CHANGED, Buckets, RowBuffers, build_rows
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.layout import NodeLayout
-from glt_lightning.partition.build.rows import Scratch, StoredAs
+from glt_lightning.partition.build.rows import StoredAs
 from glt_lightning.partition.build.times import EdgeTimes, WeightSums, by_time
 from glt_lightning.partition.edge_splits.read import user_columns
-from glt_lightning.partition.sources.base import EdgeList, Rows
+from glt_lightning.partition.sources.base import EdgeList, Rows, read_edges
+from glt_lightning.partition.tasks.exchange import Runs, RunWriter, read_buckets
 
 # Edges of a bucket: records, keys and results of 2^18 edges take 7 MB, which stays in the last-level cache.
 _BUCKET_EDGES = 1 << 18
@@ -39,12 +43,9 @@ class EdgeJob:
     """A stored edge type with everything that is needed to write it.
 
     Attributes:
-        index: Index of the stored type.
         edges, attrs: The user's edges and their attributes.
-        in_degree: int64 [N], number of edges by user id of the destination, before parallel edges are merged.
         sources, destinations: Numbering of the two node types.
         offset: First gid of the source type.
-        parts: The parts to write, ascending.
         stored: Dtype and encoding in which each attribute is stored.
         weights: Attributes whose prefix sums are stored, too.
         times: The times that rows are ordered by; None: the canonical order. With times, parallel edges of different times are
@@ -52,17 +53,14 @@ class EdgeJob:
         structure_only: Leave out edge ids and attributes.
     """
 
-    index: int
     stored_type: StoredEdgeType
     edges: EdgeList
     attrs: Mapping[str, Rows]
-    in_degree: np.ndarray
     sources: NodeLayout
     destinations: NodeLayout
     offset: int
     id_dtype: np.dtype
     edge_id_dtype: np.dtype
-    parts: Sequence[int]
     stored: Mapping[str, StoredAs] = field(default_factory=dict)
     weights: Mapping[str, WeightSums] = field(default_factory=dict)
     times: EdgeTimes | None = None
@@ -70,64 +68,75 @@ class EdgeJob:
 
     @property
     def record_bytes(self) -> int:
-        return 12 if self.id_dtype.itemsize == 4 and self.edge_id_dtype.itemsize == 4 else 24
+        return record_bytes(self.id_dtype, self.edge_id_dtype)
+
+    @cached_property
+    def arrays(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
+        """Dtype and shape of a row of each array that is written."""
+        found: dict[str, tuple[np.dtype, tuple[int, ...]]] = {
+            "indptr": (np.dtype(np.int64), ()),
+            "indices": (self.id_dtype, ()),
+        }
+        if not self.structure_only:
+            found |= {"edge_ids": (self.edge_id_dtype, ())}
+            found |= {name: (self.stored[name].dtype, self.stored[name].row_shape) for name in self.attrs}
+            found |= {cum_name(name): (np.dtype(np.int32), ()) for name in self.weights}
+            found |= {} if self.times is None else {TIMES: (np.dtype(np.int64), ())}
+        return found
 
 
-class RowWriter(Protocol):
-    """The interface of writers of one array, row block by row block: `ArrayWriter`, or a writer into memory."""
-
-    path: str
-
-    def write(self, rows: np.ndarray) -> None: ...
-
-    def close(self) -> ArrayEntry: ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+def record_bytes(id_dtype: np.dtype, edge_id_dtype: np.dtype) -> int:
+    return 12 if id_dtype.itemsize == edge_id_dtype.itemsize == 4 else 24
 
 
-# Opens one: of a folder, the path of an array below it, its dtype and the shape of a row.
-OpenWriter = Callable[[Path, str, np.dtype, tuple[int, ...]], RowWriter]
+@dataclass(frozen=True)
+class EdgeBuckets:
+    """The buckets of one stored edge type.
 
-
-def write_edges(
-    folder: Path,
-    job: EdgeJob,
-    memory_bytes: int,
-    done: Callable[[int], object],
-    open_writer: OpenWriter = ArrayWriter,
-) -> dict[str, ArrayEntry]:
-    """Writes the arrays of one edge type for the parts.
-
-    done: called with a number of edges, twice for each edge: when it is put into a bucket, and when it is written.
-
-    Raises `DataError` if the source gives other edges than it gave when degrees were counted.
+    Attributes:
+        bounds: P + 1 numbers, the rows of each part.
+        starts: int64 [B + 1], first row of each bucket, and the number of rows. No bucket has rows of two parts.
+        first: int64 [B + 1], number of edges, before any are merged, of all earlier buckets.
     """
-    ends = np.cumsum(job.in_degree[job.destinations.user_ids])  # edges before the end of each row
-    starts = bucket_starts(
-        job.destinations.bounds, ends, bucket_capacity(int(job.in_degree.sum()), job.record_bytes, memory_bytes)
-    )
-    wanted = _wanted(job, starts)
-    sizes = np.diff(np.where(starts > 0, ends[starts - 1], 0)) * wanted if len(ends) else np.zeros(0, np.int64)
-    del ends
-    first = np.concatenate([[0], np.cumsum(sizes)])  # first record of each bucket
-    buckets = Buckets(job.destinations.new, starts, job.record_bytes)
-    # The remaining quarter is for a chunk of the user's edges, its sorted copy, and the bucket that is being written.
-    with Scratch(int(first[-1]) * job.record_bytes, folder, memory_bytes // 4 * 3) as records:
-        _distribute(job, buckets, wanted, first, records, memory_bytes // 8, done)
-        return _write_parts(folder, job, starts, first, records, done, open_writer)
 
+    bounds: Sequence[int]
+    starts: np.ndarray
+    first: np.ndarray
 
-def _wanted(job: EdgeJob, starts: np.ndarray) -> np.ndarray:
-    """Returns bool [B]: True for buckets of a part that is written."""
-    wanted = np.zeros(len(starts) - 1, bool)
-    for part in job.parts:
-        low, high = np.searchsorted(starts, job.destinations.bounds[part : part + 2])
-        wanted[low:high] = True
-    return wanted
+    @classmethod
+    def of(cls, layout: NodeLayout, in_degree: np.ndarray, width: int, memory_bytes: int) -> EdgeBuckets:
+        """in_degree: int [N], number of edges by user id of the destination.  width: bytes of a record."""
+        ends = np.cumsum(in_degree[layout.user_ids], dtype=np.int64)  # edges before the end of each row
+        total = int(ends[-1]) if len(ends) else 0
+        starts = bucket_starts(layout.bounds, ends, bucket_capacity(total, width, memory_bytes))
+        first = np.where(starts > 0, ends[starts - 1], 0) if len(ends) else np.zeros(len(starts), np.int64)
+        return cls(layout.bounds, starts, first)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def num_edges(self) -> int:
+        return int(self.first[-1])
+
+    def of_part(self, part: int) -> tuple[int, int]:
+        """Returns the range of the buckets of one part."""
+        low, high = np.searchsorted(self.starts, self.bounds[part : part + 2])
+        return int(low), int(high)
+
+    def edges_of_part(self, part: int) -> int:
+        low, high = self.of_part(part)
+        return int(self.first[high] - self.first[low])
+
+    def groups(self, most_edges: int) -> list[tuple[int, int]]:
+        """Splits the buckets into ranges of at most ``most_edges`` edges each; a bucket with more is a range alone."""
+        found, low = [], 0
+        while low < len(self):
+            high = int(np.searchsorted(self.first, self.first[low] + most_edges, side="right")) - 1
+            high = min(max(high, low + 1), len(self))
+            found.append((low, high))
+            low = high
+        return found
 
 
 def bucket_capacity(num_edges: int, record_bytes: int, memory_bytes: int) -> int:
@@ -138,7 +147,7 @@ def bucket_capacity(num_edges: int, record_bytes: int, memory_bytes: int) -> int
     return max(1, wanted, num_edges // (4 * _MAX_BUCKETS))
 
 
-def bucket_starts(bounds: tuple[int, ...], ends: np.ndarray, capacity: int) -> np.ndarray:
+def bucket_starts(bounds: Sequence[int], ends: np.ndarray, capacity: int) -> np.ndarray:
     """Returns int64 [B + 1]: splits each part's rows into ranges of at most ``capacity`` edges; a row with more is a range
     alone."""
     starts = [0]
@@ -150,160 +159,163 @@ def bucket_starts(bounds: tuple[int, ...], ends: np.ndarray, capacity: int) -> n
     return np.array(starts, np.int64)
 
 
-def _directed(job: EdgeJob, size: int) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
-    """Chunks (sources, destinations, id of the first edge) of all edges to store, before parallel edges are merged."""
-    at = 0
-    for src, dst in job.edges.chunks(size):
-        yield (dst, src, at) if job.stored_type.flip else (src, dst, at)
+def deal(job: EdgeJob, buckets: EdgeBuckets, piece: tuple[int, int], writer: RunWriter, memory_bytes: int) -> None:
+    """Distributes the edges [begin, end) of the user over the buckets.
+
+    Raises `DataError` if they are not those that were counted.
+    """
+    size = min(_MAX_CHUNK, max(1, memory_bytes // 8 // (16 + job.record_bytes)))
+    staged = np.empty(min(size, piece[1] - piece[0]) * job.record_bytes, np.uint8)
+    native = Buckets(job.destinations.new, buckets.starts, job.record_bytes)
+    for src, dst, first_edge_id in _directed(job, size, *piece):
+        sizes = native.sizes(dst)
+        ends = np.cumsum(sizes)
+        native.scatter(src, dst, len(job.sources.new), first_edge_id, ends - sizes, ends, staged)
+        writer.add(staged[: len(dst) * job.record_bytes], sizes)
+
+
+def _directed(job: EdgeJob, size: int, begin: int, end: int) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+    """Chunks (sources, destinations, id of the first edge) of the edges to store, before parallel edges are merged."""
+    for src, dst in read_edges(job.edges, size, begin, end):
+        if len(src) > end - begin:  # a user's edges may be more than they were
+            raise DataError(CHANGED)
+        yield (dst, src, begin) if job.stored_type.flip else (src, dst, begin)
         if job.stored_type.both:
-            yield dst, src, at
-        at += len(src)
+            yield dst, src, begin
+        begin += len(src)
 
 
-def _distribute(
-    job: EdgeJob,
-    buckets: Buckets,
-    wanted: np.ndarray,
-    first: np.ndarray,
-    records: Scratch,
-    memory_bytes: int,
-    done: Callable[[int], object],
-) -> None:
-    size = min(_MAX_CHUNK, max(1, memory_bytes // (16 + job.record_bytes)))
-    # In memory, records go straight to their buckets. To a file they go by way of ``staged``: one write for each bucket of a
-    # chunk, and not one for each record.
-    at_once = records.memory if wanted.all() else None
-    staged = np.empty(0 if at_once is not None else size * job.record_bytes, np.uint8)
-    cursor = first[:-1].copy()
-    for src, dst, first_edge_id in _directed(job, size):
-        if at_once is not None:
-            buckets.scatter(src, dst, len(job.sources.new), first_edge_id, cursor, first[1:], at_once)
-        else:
-            sizes = _group(job, buckets, src, dst, first_edge_id, staged)
-            _append(sizes, wanted, first, cursor, staged, records, job.record_bytes)
-        done(len(src))
-    if not np.array_equal(cursor, first[1:]):  # fewer edges than were counted: the arrays would have unset entries
+class RangeWriter(Protocol):
+    """Writes ranges of rows of one array: `ArrayPieces`, or a writer into memory. Rows that are not written are zero."""
+
+    def write(self, first: int, rows: np.ndarray) -> None: ...
+
+    def close(self) -> None: ...
+
+
+# Opens one: the part, the name of the array, its dtype and the shape of a row.
+OpenWriter = Callable[[int, str, np.dtype, tuple[int, ...]], RangeWriter]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Consecutive rows of a part that one task has sorted. Row and edge numbers count from the first of the part.
+
+    Attributes:
+        begin, end: The rows.
+        at: Where their edges were written.
+        count: How many there are.
+    """
+
+    part: int
+    begin: int
+    end: int
+    at: int
+    count: int
+
+
+def sort(
+    job: EdgeJob, buckets: EdgeBuckets, low: int, high: int, runs: Sequence[Runs], open_writer: OpenWriter
+) -> list[Segment]:
+    """Sorts the edges of the buckets [low, high) and writes their rows. Where edges are merged, row pointers count from the
+    first edge of their segment.
+
+    Raises `DataError` if the source gave other edges than it gave when degrees were counted.
+    """
+    records, first = read_buckets(runs, low, high, job.record_bytes)
+    if not np.array_equal(first, buckets.first[low : high + 1] - buckets.first[low]):
         raise DataError(CHANGED)
-
-
-def _group(
-    job: EdgeJob, buckets: Buckets, src: np.ndarray, dst: np.ndarray, first_edge_id: int, staged: np.ndarray
-) -> np.ndarray:
-    """Puts the records of a chunk into ``staged``, bucket after bucket. Returns int64 [B]: number of records of each."""
-    sizes = buckets.sizes(dst)
-    ends = np.cumsum(sizes)
-    buckets.scatter(src, dst, len(job.sources.new), first_edge_id, ends - sizes, ends, staged)
-    return sizes
-
-
-def _append(
-    sizes: np.ndarray,
-    wanted: np.ndarray,
-    first: np.ndarray,
-    cursor: np.ndarray,
-    staged: np.ndarray,
-    records: Scratch,
-    width: int,
-) -> None:
-    """Appends each staged group of a wanted bucket to the bucket's region of ``records``, and advances ``cursor``."""
-    ends = np.cumsum(sizes)
-    sizes = sizes * wanted
-    if (cursor + sizes > first[1:]).any():  # more edges than were counted: they would overwrite the next bucket's
-        raise DataError(CHANGED)
-    for b in np.flatnonzero(sizes).tolist():
-        end, size = int(ends[b]), int(sizes[b])
-        records.write(int(cursor[b]) * width, staged[(end - size) * width : end * width])
-    cursor += sizes
-
-
-def _write_parts(
-    folder: Path,
-    job: EdgeJob,
-    starts: np.ndarray,
-    first: np.ndarray,
-    records: Scratch,
-    done: Callable[[int], object],
-    open_writer: OpenWriter,
-) -> dict[str, ArrayEntry]:
-    most_rows, most_edges = int(np.diff(starts).max(initial=0)), int(np.diff(first).max(initial=0))
-    buffers = RowBuffers.allocate(most_rows, most_edges, job.id_dtype, job.edge_id_dtype, job.record_bytes)
-    entries: dict[str, ArrayEntry] = {}
-    bounds = job.destinations.bounds
-    for part in job.parts:
-        low, high = np.searchsorted(starts, bounds[part : part + 2])
-        with _PartWriter(folder, part, job, open_writer) as writer:
-            for b in range(int(low), int(high)):
-                bucket = records.read(int(first[b]) * job.record_bytes, int(first[b + 1]) * job.record_bytes)
-                writer.write(bucket, job.destinations.user_ids[starts[b] : starts[b + 1]], buffers)
-                done(int(first[b + 1] - first[b]))
-        entries |= writer.entries
-    return entries
+    rows, edges = np.diff(buckets.starts[low : high + 1]), np.diff(first)
+    buffers = RowBuffers.allocate(
+        int(rows.max(initial=0)), int(edges.max(initial=0)), job.id_dtype, job.edge_id_dtype, job.record_bytes
+    )
+    found = []
+    for part in range(len(buckets.bounds) - 1):
+        begin, end = (min(max(b, low), high) for b in buckets.of_part(part))
+        if begin == end:
+            continue
+        at = int(buckets.first[begin] - buckets.first[buckets.of_part(part)[0]])
+        with _PartWriter(job, part, at, open_writer) as writer:
+            for b in range(begin, end):
+                record_range = first[b - low : b - low + 2] * job.record_bytes
+                nodes = job.destinations.user_ids[buckets.starts[b] : buckets.starts[b + 1]]
+                row = int(buckets.starts[b]) - buckets.bounds[part]
+                writer.write(records[slice(*record_range.tolist())], row, nodes, buffers)
+        first_row, last_row = (int(buckets.starts[b]) - buckets.bounds[part] for b in (begin, end))
+        found.append(Segment(part, first_row, last_row, at, writer.count))
+    return found
 
 
 class _PartWriter:
-    """The arrays of one edge type in one part, appended bucket by bucket."""
+    """The arrays of one edge type in one part, bucket by bucket. at: the position of the first edge."""
 
-    def __init__(self, folder: Path, part: int, job: EdgeJob, open_writer: OpenWriter) -> None:
-        self.entries: dict[str, ArrayEntry] = {}
-        self._job = job
-        self._num_edges = 0
+    def __init__(self, job: EdgeJob, part: int, at: int, open_writer: OpenWriter) -> None:
+        self.count = 0
+        self._job, self._at = job, at
+        self._pointers = 0 if job.stored_type.both else at
         self._stack = ExitStack()
-        kinds: dict[str, tuple[np.dtype, tuple[int, ...]]] = {
-            "indptr": (np.dtype(np.int64), ()),
-            "indices": (job.id_dtype, ()),
-        }
-        if not job.structure_only:
-            kinds |= {"edge_ids": (job.edge_id_dtype, ())}
-            kinds |= {name: (job.stored[name].dtype, job.stored[name].row_shape) for name in job.attrs}
-            kinds |= {cum_name(name): (np.dtype(np.int32), ()) for name in job.weights}
-            kinds |= {} if job.times is None else {TIMES: (np.dtype(np.int64), ())}
+        self._writers: dict[str, RangeWriter] = {}
         with self._stack:  # closes the files opened so far if a later one cannot be opened
-            self._writers = {
-                name: self._stack.enter_context(open_writer(folder, edge_path(part, job.index, name), dtype, shape))
-                for name, (dtype, shape) in kinds.items()
-            }
-            self._writers["indptr"].write(np.zeros(1, np.int64))
+            for name, (dtype, shape) in job.arrays.items():
+                self._writers[name] = open_writer(part, name, dtype, shape)
+                self._stack.callback(self._writers[name].close)
             self._stack = self._stack.pop_all()
 
-    def write(self, records: np.ndarray, nodes: np.ndarray, buffers: RowBuffers) -> None:
-        """Appends the rows of a bucket. nodes: user ids of the rows."""
-        job, num_rows = self._job, len(nodes)
+    def write(self, records: np.ndarray, row: int, nodes: np.ndarray, buffers: RowBuffers) -> None:
+        """Writes the rows of a bucket. row: the first of them.  nodes: user ids of the rows."""
+        job = self._job
         # Parallel edges are merged where reverses were added, of which many exist already; with times `by_time` merges them.
         coalesce = job.stored_type.both and job.times is None
         indptr, indices, edge_ids = build_rows(
-            records, num_rows, coalesce, job.sources.new, job.offset, job.record_bytes, buffers
+            records, len(nodes), coalesce, job.sources.new, job.offset, job.record_bytes, buffers
         )
+        times = None
         if job.times is not None:
-            indptr, indices, edge_ids = self._order(job.times, indptr, indices, edge_ids)
-        self._writers["indptr"].write(indptr[1:] + self._num_edges)
-        self._writers["indices"].write(indices)
-        self._num_edges += len(indices)
-        if job.structure_only:
-            return
-        self._writers["edge_ids"].write(user_columns(job.edges, edge_ids))
-        if job.attrs and len(edge_ids):
-            columns = edge_ids  # an added reverse edge has the id and the attributes of its edge
-            for name, rows in job.attrs.items():
-                values = rows[columns]
-                if name in job.weights:
-                    sums = job.weights[name].prefix_sums(values, indptr, user_columns(job.edges, columns), nodes)
-                    self._writers[cum_name(name)].write(sums)
-                self._writers[name].write(job.stored[name].encode(values, columns))
+            times, indptr, indices, edge_ids = self._by_time(job.times, indptr, indices, edge_ids)
+        self._writers["indptr"].write(row + 1, indptr[1:] + (self._pointers + self.count))
+        self._write("indices", indices)
+        if not job.structure_only:
+            self._write("edge_ids", user_columns(job.edges, edge_ids))
+            if times is not None:
+                self._write(TIMES, times)
+            self._write_attrs(indptr, edge_ids, nodes)
+        self.count += len(indices)
 
-    def _order(
+    def _write_attrs(self, indptr: np.ndarray, edge_ids: np.ndarray, nodes: np.ndarray) -> None:
+        job = self._job
+        if not job.attrs or not len(edge_ids):
+            return
+        for name, rows in job.attrs.items():
+            values = rows[edge_ids]  # an added reverse edge has the id and the attributes of its edge
+            if name in job.weights:
+                sums = job.weights[name].prefix_sums(values, indptr, user_columns(job.edges, edge_ids), nodes)
+                self._write(cum_name(name), sums)
+            self._write(name, job.stored[name].encode(values, edge_ids))
+
+    def _write(self, name: str, rows: np.ndarray) -> None:
+        self._writers[name].write(self._at + self.count, rows)
+
+    def _by_time(
         self, times: EdgeTimes, indptr: np.ndarray, indices: np.ndarray, edge_ids: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Sorts rows by the times of their entries, and writes the times."""
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Sorts rows by the times of their entries. Returns the times, and the rows."""
         job = self._job
         found = times(edge_ids, user_columns(job.edges, edge_ids), job.sources.user_ids[indices - job.offset])
         order, indptr = by_time(found, indptr, indices, job.stored_type.both)
-        self._writers[TIMES].write(found[order])
-        return indptr, indices[order], edge_ids[order]
+        return found[order], indptr, indices[order], edge_ids[order]
 
     def __enter__(self) -> _PartWriter:
         return self
 
     def __exit__(self, *error: object) -> None:
         self._stack.__exit__(*error)  # type: ignore[arg-type]
-        if error[0] is None:
-            self.entries = {w.path: w.close() for w in self._writers.values()}
+
+
+def placed(segments: Sequence[Segment]) -> list[int]:
+    """Returns where the edges of each segment belong when the gaps before them are closed. segments: in order."""
+    at: dict[int, int] = {}
+    found = []
+    for each in segments:
+        found.append(at.get(each.part, 0))
+        at[each.part] = found[-1] + each.count
+    return found

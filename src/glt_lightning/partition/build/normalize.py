@@ -3,44 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from glt_lightning.kernels import BFLOAT16, from_bfloat16, row_bytes, to_bfloat16
 from glt_lightning.partition.sources.base import Rows
 
-Transform = Callable[[np.ndarray], np.ndarray]
 Check = Callable[[np.ndarray, np.ndarray], object]
 
 # Fixed, so that sums round the same way whatever ``partition.memory`` is: parts of several hosts must agree bit by bit.
 _CHUNK_BYTES = 4 << 20
 
 
-def row_chunks(rows: Rows, chunk_bytes: int = _CHUNK_BYTES) -> Iterator[np.ndarray]:
-    """Yields the rows in order, about ``chunk_bytes`` at a time."""
+def numbered_chunks(
+    rows: Rows, begin: int = 0, end: int | None = None, chunk_bytes: int = _CHUNK_BYTES
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields (numbers of the rows, the rows) of [begin, end) in order, about ``chunk_bytes`` at a time."""
+    end = len(rows) if end is None else end
     step = max(1, chunk_bytes // max(1, row_bytes(rows.dtype, rows.shape[1:])))
-    for begin in range(0, len(rows), step):
-        yield rows[begin : begin + step]
+    for at in range(begin, end, step):
+        ids = np.arange(at, min(at + step, end))
+        yield ids, rows[at : at + len(ids)]
 
 
-def numbered_chunks(rows: Rows) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields (numbers of the rows, the rows), a chunk at a time."""
-    begin = 0
-    for chunk in row_chunks(rows):
-        yield np.arange(begin, begin + len(chunk)), chunk
-        begin += len(chunk)
+@dataclass(frozen=True)
+class Normalization:
+    """How rows of floats [n, D] are normalised. Half precision is computed as float32 and returned in the dtype it came in.
+
+    rows: ``normalize: rows``, PyG's ``NormalizeFeatures``: subtracts the smallest value of all rows, then divides each row by its
+    sum, or by 1 if the sum is smaller; else columns get mean 0 and standard deviation 1, and constant columns 0.
+    shift, scale: the smallest value and [1.0]; or the mean of each column, and 1 / its deviation. Plain floats, as in JSON.
+    """
+
+    rows: bool
+    shift: list[float]
+    scale: list[float]
+
+    def apply(self, chunk: np.ndarray) -> np.ndarray:
+        values = _wide(chunk)
+        if not self.rows:
+            return _like((values.astype(np.float64) - np.array(self.shift)) * np.array(self.scale), chunk.dtype)
+        values = values - values.dtype.type(self.shift[0])
+        return _like(values / np.maximum(values.sum(axis=1, keepdims=True), 1), chunk.dtype)
 
 
-def transform_for(mode: str, rows: Rows, check: Check = lambda chunk, ids: None) -> Transform | None:
-    """The function that normalises rows of floats [n, D] by ``normalize: mode``; None if they stay as they are.
+def normalization(mode: str, rows: Rows, check: Check = lambda chunk, ids: None) -> Normalization | None:
+    """Reads all rows for their statistics; None if they stay as they are.
 
-    Half precision is computed as float32 and returned in the dtype it came in.
     check: called with all rows and their user ids before they enter the statistics, since one NaN would spoil all rows.
     """
     if mode == "none" or len(rows) == 0:
         return None
     chunks = _checked(rows, check)
-    return _rows(chunks) if mode == "rows" else _standardize(chunks, rows.shape[1])
+    if mode == "rows":
+        return Normalization(True, [float(min((_wide(c).min() for c in chunks if c.size), default=0.0))], [1.0])
+    return _standardization(chunks, rows.shape[1])
 
 
 def _checked(rows: Rows, check: Check) -> Iterator[np.ndarray]:
@@ -49,20 +67,7 @@ def _checked(rows: Rows, check: Check) -> Iterator[np.ndarray]:
         yield chunk
 
 
-def _rows(chunks: Iterator[np.ndarray]) -> Transform:
-    """Normalises rows as PyG's ``NormalizeFeatures`` does: subtracts the smallest value of all rows, then divides each row by its
-    sum, or by 1 if the sum is smaller."""
-    least = min((_wide(chunk).min() for chunk in chunks if chunk.size), default=np.float32(0))
-
-    def apply(chunk: np.ndarray) -> np.ndarray:
-        values = _wide(chunk) - least
-        return _like(values / np.maximum(values.sum(axis=1, keepdims=True), 1), chunk.dtype)
-
-    return apply
-
-
-def _standardize(chunks: Iterator[np.ndarray], columns: int) -> Transform:
-    """Normalises columns to mean 0 and standard deviation 1; constant columns become 0."""
+def _standardization(chunks: Iterator[np.ndarray], columns: int) -> Normalization:
     count, mean, square = 0, np.zeros(columns), np.zeros(columns)
     for (
         chunk
@@ -77,11 +82,7 @@ def _standardize(chunks: Iterator[np.ndarray], columns: int) -> Transform:
     # Rounding errors give a constant column a deviation that is small, but not 0.
     constant = deviation <= 1e-9 * np.maximum(np.abs(mean), 1e-30)
     scale = np.where(constant, 0.0, 1.0 / np.where(constant, 1.0, deviation))
-
-    def apply(chunk: np.ndarray) -> np.ndarray:
-        return _like((_wide(chunk).astype(np.float64) - mean) * scale, chunk.dtype)
-
-    return apply
+    return Normalization(False, mean.tolist(), scale.tolist())
 
 
 def _wide(chunk: np.ndarray) -> np.ndarray:

@@ -7,148 +7,92 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
-from glt_lightning.base import DataError, OptionError, PartitionOptions, edge_type_str
-from glt_lightning.graph import ArrayEntry, ArrayWriter, EncodingEntry, disk_full_speaks, node_path
-from glt_lightning.kernels import BFLOAT16, ENCODINGS, from_bfloat16, row_bytes
+from glt_lightning.base import DataError, EdgeType, NodeType, OptionError, PartitionOptions, edge_type_str
+from glt_lightning.graph import ArrayPieces, EncodingEntry, disk_full_speaks
+from glt_lightning.kernels import BFLOAT16, CHANGED, ENCODINGS, from_bfloat16, row_bytes
 from glt_lightning.partition.build.finite import first_nonfinite
 from glt_lightning.partition.build.layout import NodeLayout
-from glt_lightning.partition.build.normalize import Transform, row_chunks
-from glt_lightning.partition.build.pread import read_exactly
-from glt_lightning.partition.build.times import TimeAttr, weights_by_type
-from glt_lightning.partition.sources.base import GraphSource, Rows, in_memory
+from glt_lightning.partition.build.normalize import Normalization, numbered_chunks
+from glt_lightning.partition.build.times import TimeAttr, Times, weights_by_type
+from glt_lightning.partition.sources.base import GraphSource, LazyArray, Rows, in_memory
+from glt_lightning.partition.tasks.exchange import Runs, RunWriter, read_buckets
 
-_CHUNK_BYTES = 2 << 20  # gathered, checksummed and written while it is in the CPU cache
-
-
-def write_rows(
-    folder: Path,
-    index: int,
-    name: str,
-    rows: Rows,
-    layout: NodeLayout,
-    parts: Sequence[int],
-    transform: Transform | None,
-    stored: StoredAs,
-    memory_bytes: int,
-    done: Callable[[int], object],
-) -> dict[str, ArrayEntry]:
-    """Writes attribute ``name`` of node type ``index`` for the parts. done: called with the number of bytes written."""
-    step = max(1, _CHUNK_BYTES // max(1, row_bytes(rows.dtype, rows.shape[1:])))
-    entries: dict[str, ArrayEntry] = {}
-    with _reader(folder, rows, layout, parts, memory_bytes) as reader:
-        for part in parts:
-            begin, end = layout.bounds[part : part + 2]
-            with ArrayWriter(folder, node_path(part, index, name), stored.dtype, stored.row_shape) as writer:
-                while begin < end:
-                    piece = reader.read(begin, min(begin + step, end))
-                    ids = layout.user_ids[begin : begin + len(piece)]
-                    writer.write(stored.encode(piece if transform is None else transform(piece), ids))
-                    done(piece.nbytes)
-                    begin += len(piece)
-            entries[writer.path] = writer.close()
-    return entries
+_CHUNK_BYTES = 2 << 20  # gathered, encoded and written while it is in the CPU cache
 
 
-def _reader(
-    folder: Path, rows: Rows, layout: NodeLayout, parts: Sequence[int], memory_bytes: int
-) -> _MemoryReader | _BucketReader:
-    array = in_memory(rows)
-    if array is None and len(rows) * row_bytes(rows.dtype, rows.shape[1:]) <= memory_bytes // 2:
-        array = rows[: len(rows)]
-    if array is not None:
-        return _MemoryReader(array, layout)
-    return _BucketReader(folder, rows, layout, parts, memory_bytes)
+@dataclass(frozen=True)
+class RowJob:
+    """A node attribute with everything that is needed to write it. open_writer: opens the array of a part."""
+
+    rows: Rows
+    layout: NodeLayout
+    stored: StoredAs
+    normalization: Normalization | None
+    open_writer: Callable[[int], ArrayPieces]
+
+    @property
+    def width(self) -> int:
+        return row_bytes(self.rows.dtype, self.rows.shape[1:])
+
+    def write(self, begin: int, end: int, pick: Callable[[int, np.ndarray], np.ndarray]) -> None:
+        """Writes the rows of the new numbers [begin, end). pick: called with the first of some new numbers and their user ids;
+        returns the rows."""
+        step = max(1, _CHUNK_BYTES // max(1, self.width))
+        for part, (low, high) in enumerate(pairwise(self.layout.bounds)):
+            if max(low, begin) >= min(high, end):
+                continue
+            with self.open_writer(part) as writer:
+                for first in range(max(low, begin), min(high, end), step):
+                    ids = self.layout.user_ids[first : min(first + step, high, end)]
+                    rows = pick(first, ids)
+                    rows = rows if self.normalization is None else self.normalization.apply(rows)
+                    writer.write(first - low, self.stored.encode(rows, ids))
 
 
-class _MemoryReader:
-    """Picks rows out of an array in memory."""
-
-    def __init__(self, array: np.ndarray, layout: NodeLayout) -> None:
-        self._array, self._layout = array, layout
-        self._out = np.empty((0, *array.shape[1:]), array.dtype)
-
-    def read(self, begin: int, end: int) -> np.ndarray:
-        """Returns the rows of the new numbers [begin, end); valid until the next call."""
-        if len(self._out) < end - begin:  # reused: a new array per piece would cost its page faults each time
-            self._out = np.empty((end - begin, *self._array.shape[1:]), self._array.dtype)
-        out = self._out[: end - begin]
-        # "clip" changes no result, since all ids are in range: with the default, numpy copies through a buffer for ``out``.
-        return np.take(self._array, self._layout.user_ids[begin:end], axis=0, out=out, mode="clip")
-
-    def __enter__(self) -> _MemoryReader:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
+def is_picked(rows: Rows, memory_bytes: int) -> bool:
+    """Tells whether rows are picked at random, as they are in memory or fit in half of it; others are read in their order."""
+    size = len(rows) * row_bytes(rows.dtype, rows.shape[1:])
+    return isinstance(rows, LazyArray) or in_memory(rows) is not None or size <= memory_bytes // 2
 
 
-class _BucketReader:
-    """Reads the user's rows once, in their order, and sorts them into ranges of new numbers that fit in memory.
+def take_rows(job: RowJob, begin: int, end: int, array: np.ndarray) -> None:
+    """Writes the rows of the new numbers [begin, end). array: all rows, in the user's order."""
+    out = np.empty((0, *array.shape[1:]), array.dtype)  # reused: new memory costs its page faults
 
-    Ranges without a row of a part that is written stay holes in the working file.
-    Within a range, rows lie in the order of the user's ids, so the position of a row needs no index.
-    """
+    def pick(first: int, ids: np.ndarray) -> np.ndarray:
+        nonlocal out
+        if len(out) < len(ids):
+            out = np.empty((len(ids), *array.shape[1:]), array.dtype)
+        # "clip" changes nothing, as all ids are in range: with the default, numpy copies through a buffer for ``out``.
+        return np.take(array, ids, axis=0, out=out[: len(ids)], mode="clip")
 
-    def __init__(self, folder: Path, rows: Rows, layout: NodeLayout, parts: Sequence[int], memory_bytes: int) -> None:
-        self._rows, self._layout, self._width = rows, layout, row_bytes(rows.dtype, rows.shape[1:])
-        self._capacity = max(1, memory_bytes // 4 // self._width)
-        self._begin = -self._capacity
-        self._bucket = np.empty((0, *rows.shape[1:]), rows.dtype)
-        self._place = np.empty(0, np.int64)
-        self._scratch = Scratch(len(rows) * self._width, folder, limit=0)
-        try:
-            self._deal(parts, memory_bytes // 8)
-        except BaseException:
-            self._scratch.close()
-            raise
-
-    def read(self, begin: int, end: int) -> np.ndarray:
-        """Returns the rows of the new numbers from ``begin`` on, at least one and at most ``end - begin``."""
-        if not self._begin <= begin < self._begin + self._capacity:
-            self._load(begin // self._capacity * self._capacity)
-        return self._bucket[self._place[begin - self._begin : end - self._begin]]
-
-    def _load(self, begin: int) -> None:
-        end = min(begin + self._capacity, len(self._rows))
-        data = self._scratch.read(begin * self._width, end * self._width)
-        self._bucket = data.view(self._rows.dtype).reshape(-1, *self._rows.shape[1:])
-        # `_deal` wrote the range in the order of user ids, so the rank of a row's user id in the range is its place.
-        self._place = np.empty(end - begin, np.int64)
-        self._place[np.argsort(self._layout.user_ids[begin:end])] = np.arange(end - begin)
-        self._begin = begin
-
-    def _deal(self, parts: Sequence[int], chunk_bytes: int) -> None:
-        cursor = np.arange(0, len(self._rows), self._capacity)
-        wanted = np.zeros(len(cursor), bool)
-        for part in parts:
-            begin, end = self._layout.bounds[part : part + 2]
-            wanted[begin // self._capacity : -(-end // self._capacity)] |= begin < end
-        at = 0
-        for chunk in row_chunks(self._rows, chunk_bytes):
-            bucket = self._layout.new[at : at + len(chunk)] // self._capacity
-            dealt = chunk[
-                np.argsort(bucket, kind="stable")
-            ]  # stable: within a range rows stay in the order of user ids
-            sizes = np.bincount(bucket, minlength=len(cursor))
-            ends = np.cumsum(sizes)
-            for b in np.flatnonzero(sizes * wanted).tolist():
-                self._scratch.write(int(cursor[b]) * self._width, dealt[ends[b] - sizes[b] : ends[b]])
-            cursor += sizes
-            at += len(chunk)
-
-    def __enter__(self) -> _BucketReader:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._scratch.close()
+    job.write(begin, end, pick)
 
 
-# Working storage of the partitioner: memory if it fits, else a file without a name.
+def deal_rows(job: RowJob, begin: int, end: int, capacity: int, writer: RunWriter, memory_bytes: int) -> None:
+    """Distributes the user's rows [begin, end) over ranges of ``capacity`` new numbers; within each, rows stay in order."""
+    count = -(-len(job.rows) // capacity)
+    for ids, chunk in numbered_chunks(job.rows, begin, end, memory_bytes // 8):
+        bucket = job.layout.new[ids[0] : ids[-1] + 1] // capacity
+        writer.add(chunk[np.argsort(bucket, kind="stable")], np.bincount(bucket, minlength=count))
+
+
+def place_rows(job: RowJob, bucket: int, capacity: int, runs: Sequence[Runs]) -> None:
+    """Writes the rows of one range of new numbers that `deal_rows` made."""
+    begin, end = bucket * capacity, min((bucket + 1) * capacity, len(job.rows))
+    data, _ = read_buckets(runs, bucket, bucket + 1, job.width)
+    if len(data) != (end - begin) * job.width:
+        raise DataError(CHANGED)
+    rows = data.view(job.rows.dtype).reshape(-1, *job.rows.shape[1:])
+    # They come in the order of user ids, so the rank of a row's user id in the range is its place.
+    place = np.empty(end - begin, np.int64)
+    place[np.argsort(job.layout.user_ids[begin:end])] = np.arange(end - begin)
+    job.write(begin, end, lambda first, ids: rows[place[first - begin : first - begin + len(ids)]])
 
 
 def float_matrix(rows: int, columns: int, folder: Path, limit: int) -> np.ndarray:
@@ -160,56 +104,6 @@ def float_matrix(rows: int, columns: int, folder: Path, limit: int) -> np.ndarra
         # Reserved first: a write to a mapped page on a full disk would kill the process (SIGBUS).
         os.posix_fallocate(file.fileno(), 0, size)
         return np.memmap(file, np.float32, "r+", shape=(rows, columns))
-
-
-class Scratch:
-    """Working storage of ``size`` bytes that are written in pieces and read in ranges.
-
-    Attributes:
-        memory: uint8 [size] if the bytes are held in memory, else None.
-    """
-
-    def __init__(self, size: int, folder: Path, limit: int) -> None:
-        self.memory = np.empty(size, np.uint8) if size <= limit else None
-        self._folder, self._size = folder, size
-        # Without a name from the start, so that the kernel frees it however this process ends.
-        self._buffer = np.empty(0, np.uint8)
-        self._file = None if self.memory is not None else tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
-
-    def write(self, offset: int, array: np.ndarray) -> None:
-        data = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-        if self._file is None:
-            assert self.memory is not None
-            self.memory[offset : offset + len(data)] = data
-            return
-        with disk_full_speaks(self._folder, self._size):
-            while data:
-                written = os.pwrite(self._file.fileno(), data, offset)
-                data, offset = data[written:], offset + written
-
-    def read(self, begin: int, end: int) -> np.ndarray:
-        """Returns the bytes [begin, end), valid until the next read."""
-        if self.memory is not None:
-            return self.memory[begin:end]
-        assert self._file is not None
-        if len(self._buffer) < end - begin:
-            self._buffer = np.empty(end - begin, np.uint8)
-        out = self._buffer[: end - begin]
-        read_exactly(self._file.fileno(), out, begin)
-        return out
-
-    def close(self) -> None:
-        self.memory, self._buffer = None, np.empty(0, np.uint8)
-        if self._file is not None:
-            self._file.close()
-
-    def __enter__(self) -> Scratch:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 # The dtype and encoding in which attributes are stored: unchanged, or in fewer bytes (``partition.storage``).
@@ -314,6 +208,10 @@ class Storage:
             _require("the graph has no node or edge type", name, set(attrs), "its types")
             for own in kind:
                 _require(f"{name} has no attribute", own, attrs[name], "its attributes")
+
+    def times_of(self, own: NodeType | EdgeType, name: str) -> Times | None:
+        """Returns an attribute as times, if it is the one by which rows are ordered."""
+        return self.time_attr.own_times(own) if self.time_attr is not None and self.time_attr.name == name else None
 
     def _all(self, attrs: Mapping[str, Rows], of: str, owner: str) -> dict[str, StoredAs]:
         of_type = self._wanted.get(of)

@@ -7,19 +7,21 @@ afterwards are not counted: the edges that remain after merging, and the ranking
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from glt_lightning.base import NodeType, PartitionError
+from glt_lightning.base import PartitionError
 from glt_lightning.kernels import row_bytes
-from glt_lightning.partition.assign.assigners import built_in
+from glt_lightning.partition.assign.assigners import built_in, is_trivial
 from glt_lightning.partition.assign.base import Assigner
+from glt_lightning.partition.build.edges import record_bytes
+from glt_lightning.partition.build.rows import is_picked
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.hotness.rank import _policy
-from glt_lightning.partition.sources.base import LazyArray, Rows, in_memory
+from glt_lightning.partition.tasks.job import Job
 
 
 def require_space(folder: Path, needed: int, what: str) -> None:
@@ -32,19 +34,15 @@ def require_space(folder: Path, needed: int, what: str) -> None:
         )
 
 
-def row_width(attrs: Mapping[str, Rows]) -> int:
-    """Bytes of all attributes of one node or edge."""
-    return sum(row_bytes(rows.dtype, rows.shape[1:]) for rows in attrs.values())
-
-
 def bytes_to_assign(graph: StoredGraph, assigner: Assigner) -> int:
-    """Bytes while nodes are assigned: rows that the assigner reads, the records they are sorted from, and probabilities."""
+    """Bytes while nodes are assigned: degrees, rows that the assigner reads, the records they are sorted from, probabilities."""
+    degrees = sum(4 * (graph.num_nodes[src] + graph.num_nodes[dst]) for src, _, dst in graph.edges)
     reads = _reads(graph, assigner)
     if reads == "neighbors":
-        return _worst_of(_neighbor_files(graph), graph)[1]
+        return degrees + _worst_of(_neighbor_files(graph))[1]
     if reads == "sampled":
-        return _matrix(graph) + _worst_of(_sampled_files(graph), graph)[1]
-    return 0
+        return degrees + _matrix(graph) + _worst_of(_sampled_files(graph))[1]
+    return degrees
 
 
 def bytes_to_number(graph: StoredGraph, assigner: Assigner) -> int:
@@ -55,46 +53,39 @@ def bytes_to_number(graph: StoredGraph, assigner: Assigner) -> int:
         return bytes_to_assign(graph, assigner)
     if _reads(graph, assigner) == "neighbors":
         # If the graph is symmetric, hotness reads the same files.
-        remaining, worst = _worst_of(_neighbor_files(graph), graph)
+        remaining, worst = _worst_of(_neighbor_files(graph))
         return max(worst, remaining + _matrix(graph))
-    return _matrix(graph) + _worst_of(_sampled_files(graph), graph)[1]
+    return _matrix(graph) + _worst_of(_sampled_files(graph))[1]
 
 
-def bytes_to_write(
-    graph: StoredGraph,
-    nodes: Mapping[NodeType, int],
-    edges: Sequence[int],
-    id_dtype: np.dtype,
-    edge_id_dtype: np.dtype,
-) -> int:
-    """Bytes while ``nodes`` of each type and ``edges`` of each stored edge type (before merging) are written."""
-    remaining = worst = 0
-    memory = graph.options.memory_bytes
-    for node_type, count in nodes.items():
-        remaining += count * id_dtype.itemsize
+def bytes_to_write(job: Job) -> int:
+    """Bytes while all arrays are written, before edges are merged."""
+    graph, id_bytes, edge_id_bytes = job.graph, job.id_dtype.itemsize, job.edge_id_dtype.itemsize
+    gids = sum(graph.num_nodes.values()) * id_bytes
+    remaining = worst = 2 * gids  # the new numbers of all nodes, and which node has each
+    for node_type, count in graph.num_nodes.items():
+        remaining += count * id_bytes
         for name, rows in graph.source.node_attrs(node_type).items():
             size = count * row_bytes(rows.dtype, rows.shape[1:])
             remaining += count * graph.storage.nodes[node_type][name].bytes_per_row
-            worst = max(worst, remaining + (size if _goes_through_a_file(rows, memory) else 0))
-    record = 12 if id_dtype.itemsize == edge_id_dtype.itemsize == 4 else 24
+            worst = max(worst, remaining + (0 if is_picked(rows, job.memory_bytes) else size))
     files = []
-    for stored_type, count in zip(graph.stored_types, edges, strict=True):
-        width = id_dtype.itemsize + edge_id_dtype.itemsize
-        width += sum(rows.bytes_per_row for rows in graph.storage.edges[stored_type.source].values())
-        width += 4 * len(graph.storage.weights[stored_type.source])
-        width += 8 if graph.storage.time_attr is not None and graph.storage.time_attr.orders(stored_type) else 0
-        files.append(_EdgeFiles(count, nodes[stored_type.edge_type[2]], 0 if stored_type.both else width, record))
-    kept, peak = _worst_of(files, graph)
-    gids = (
-        sum(graph.num_nodes.values()) * id_dtype.itemsize
-    )  # of all nodes, whichever parts are written: the last files
-    return max(worst, remaining + peak, remaining + kept + gids)
+    for own in graph.stored_types:
+        width = id_bytes + edge_id_bytes
+        width += sum(rows.bytes_per_row for rows in graph.storage.edges[own.source].values())
+        width += 4 * len(graph.storage.weights[own.source])
+        width += 8 if graph.storage.time_attr is not None and graph.storage.time_attr.orders(own) else 0
+        count = graph.edges[own.source].num_edges * (2 if own.both else 1)
+        record = record_bytes(job.id_dtype, job.edge_id_dtype)
+        files.append(_EdgeFiles(count, graph.num_nodes[own.edge_type[2]], 0 if own.both else width, record))
+    kept, peak = _worst_of(files)
+    return max(worst, remaining + peak, remaining + kept + gids)  # gids are the last files
 
 
 def _reads(graph: StoredGraph, assigner: Assigner) -> str:
     """The rows that the assigner is sure to read: a class of the user's may read any rows or none."""
     known = built_in(assigner)
-    return "nothing" if known is None or graph.is_trivial(assigner) else known.reads
+    return "nothing" if known is None or is_trivial(assigner, graph.options) else known.reads
 
 
 class _EdgeFiles(NamedTuple):
@@ -110,13 +101,12 @@ class _EdgeFiles(NamedTuple):
     record: int
 
 
-def _worst_of(files: Iterable[_EdgeFiles], graph: StoredGraph) -> tuple[int, int]:
+def _worst_of(files: Iterable[_EdgeFiles]) -> tuple[int, int]:
     """(bytes that remain, bytes at the peak) of files of edges that are sorted one after the other."""
     remaining = worst = 0
     for each in files:
         remaining += 8 * each.rows + each.edges * each.width
-        records = each.edges * each.record
-        worst = max(worst, remaining + (records if records > graph.options.memory_bytes // 4 * 3 else 0))
+        worst = max(worst, remaining + each.edges * each.record)
     return remaining, worst
 
 
@@ -147,9 +137,3 @@ def _matrix(graph: StoredGraph) -> int:
     """Bytes of the file with the access probabilities of all parts; 0 if they are held in memory."""
     size = 4 * graph.options.num_parts * graph.total_nodes
     return size if size > graph.options.memory_bytes // 4 else 0
-
-
-def _goes_through_a_file(rows: Rows, memory_bytes: int) -> bool:
-    if isinstance(rows, LazyArray) or in_memory(rows) is not None:
-        return False
-    return len(rows) * row_bytes(rows.dtype, rows.shape[1:]) > memory_bytes // 2

@@ -14,8 +14,7 @@ from glt_lightning.graph import TIMES, RowOrder
 from glt_lightning.kernels import BFLOAT16, from_bfloat16
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.normalize import numbered_chunks
-from glt_lightning.partition.edge_splits.read import user_columns
-from glt_lightning.partition.sources.base import EdgeList, GraphSource, Rows, file_of
+from glt_lightning.partition.sources.base import GraphSource, Rows, file_of
 
 _NONE = np.iinfo(np.int64).min  # what numpy makes of NaT
 
@@ -24,7 +23,7 @@ _REMEDY = "Give every one a time, or leave out those without."
 
 
 @dataclass(frozen=True)
-class _Times:
+class Times:
     """One attribute of integers with times. what: the attribute in errors, with its file."""
 
     what: str
@@ -41,10 +40,10 @@ class _Times:
             raise DataError(f"{self.what}: row {user_ids[at]} has the time {given[at]}, {what}. {_REMEDY}")
         return times
 
-    def chunks(self, edges: EdgeList | None = None) -> Iterator[np.ndarray]:
-        """Yields all times, a chunk at a time. edges: the edges that have these times; None: they are times of nodes."""
+    def chunks(self) -> Iterator[np.ndarray]:
+        """Yields all times, of nodes, a chunk at a time."""
         for ids, given in numbered_chunks(self.rows):
-            yield self.converted(given, ids if edges is None else user_columns(edges, ids))
+            yield self.converted(given, ids)
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class EdgeTimes:
     """The times of the edges of one stored type: the times of their sources, ``of_nodes`` [N] by user id, or times of their
     own, ``edges``, by column."""
 
-    edges: _Times | None
+    edges: Times | None
     of_nodes: np.ndarray | None
 
     def __call__(self, columns: np.ndarray, user_columns: np.ndarray, sources: np.ndarray) -> np.ndarray:
@@ -125,13 +124,9 @@ class TimeAttr:
         """Returns an iterator over the times of the nodes of a type, by user id, a chunk at a time; None if it has none."""
         return self._nodes[node_type].chunks() if node_type in self._nodes else None
 
-    def check_values(self, edges: Mapping[EdgeType, EdgeList]) -> None:
-        """Raises `DataError` for a node or edge without a time. Reads all times."""
-        chunks = [of_nodes.chunks() for of_nodes in self._nodes.values()]
-        chunks += [of_edges.chunks(edges[e]) for e, of_edges in self._edges.items()]
-        for each in chunks:
-            for _ in each:
-                pass
+    def own_times(self, of: NodeType | EdgeType) -> Times | None:
+        """Returns the attribute of a node type or an edge type; None if it has none."""
+        return self._edges.get(of) if isinstance(of, tuple) else self._nodes.get(of)
 
 
 def by_time(times: np.ndarray, indptr: np.ndarray, sources: np.ndarray, merge: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -152,14 +147,14 @@ def by_time(times: np.ndarray, indptr: np.ndarray, sources: np.ndarray, merge: b
     return order, np.concatenate([[0], np.cumsum(np.bincount(row[order], minlength=len(indptr) - 1))])
 
 
-def _one(what: str, name: str, attrs: Mapping[str, Rows]) -> _Times:
+def _one(what: str, name: str, attrs: Mapping[str, Rows]) -> Times:
     rows = attrs[name]
     if rows.dtype.kind not in "iu" or tuple(rows.shape[1:]) not in ((), (1,)):
         raise OptionError(
             f"partition.time_attr: {what} is {rows.dtype} {list(rows.shape)}; a time is one integer, such as seconds or "
             "microseconds since 1970. Convert it to int64 (floats round, so that two times may become one)."
         )
-    return _Times(what, rows)
+    return Times(what, rows)
 
 
 # Weights of edges, as integer prefix sums within each row: what a weighted sampler draws from.

@@ -7,51 +7,47 @@ types share one numbering: the number of a node is its user id plus the number o
 from __future__ import annotations
 
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from glt_lightning.base import EdgeType, NodeType, Progress
+from glt_lightning.base import EdgeType, NodeType
+from glt_lightning.graph import seal_array
 from glt_lightning.kernels import NeighborRows, spread
 from glt_lightning.partition.build.degrees import Degrees
 from glt_lightning.partition.build.edge_types import StoredEdgeType
-from glt_lightning.partition.build.edges import EdgeJob, write_edges
-from glt_lightning.partition.build.layout import NodeLayout
-from glt_lightning.partition.sources.base import EdgeList
+from glt_lightning.partition.build.steps import plan_buckets, sort_edges
 from glt_lightning.partition.sources.files import NpyFile
+from glt_lightning.partition.tasks.job import EdgeSort
+from glt_lightning.partition.tasks.run import Tasks
 
+_ROWS = "topology"  # begins the name of each working folder
 _MOST_EDGES = 1 << 22  # per chunk: 32 MiB of 64-bit neighbours
 _CACHED_EDGES = 1 << 15  # per chunk that stays in a core's cache while it is read several times
 
 
-class GraphTopology:
-    """Rows of the stored edge types, and of all of them in both directions. Use it in a ``with`` block.
+class Topology(ABC):
+    """The nodes of all types under one numbering, and the rows that a sampler reads.
 
     Attributes:
         num_nodes: Nodes of each type, in the order of the types.
         total: Nodes of all types.
         stored_types: The stored edge types.
-        folder: Folder of the working files.
+        degrees: Of all nodes.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        edges: Mapping[EdgeType, EdgeList],
-        stored_types: Sequence[StoredEdgeType],
-        num_nodes: Mapping[NodeType, int],
-        degrees: Degrees,
-        memory_bytes: int,
-        progress: Progress,
+        self, num_nodes: Mapping[NodeType, int], stored_types: Sequence[StoredEdgeType], degrees: Degrees
     ) -> None:
         self.num_nodes, self.stored_types, self.degrees = dict(num_nodes), list(stored_types), degrees
         self.total = sum(num_nodes.values())
         self._offsets = dict(zip(num_nodes, np.cumsum([0, *num_nodes.values()]).tolist(), strict=False))
-        self.folder, self._edges, self._memory, self._progress = folder, edges, memory_bytes, progress
-        self._files: dict[tuple[EdgeType, bool, bool], _RowFiles] = {}
-        self._built = 0
-        self._chunk = max(1, min(_MOST_EDGES, memory_bytes // 128))
+
+    @abstractmethod
+    def sampled(self, stored_type: StoredEdgeType) -> Iterator[NeighborRows]:
+        """Yields the rows that a sampler reads: destinations with their sources."""
 
     def offset(self, node_type: NodeType) -> int:
         """Number of the first node of a type."""
@@ -61,8 +57,21 @@ class GraphTopology:
         """Views of [total, ...] by node type."""
         return {t: values[self._offsets[t] : self._offsets[t] + n] for t, n in self.num_nodes.items()}
 
+
+class GraphTopology(Topology):
+    """Rows of the stored edge types, and of all of them in both directions, sorted when they are first read.
+
+    Attribute ``folder``: of the working files.
+    """
+
+    def __init__(self, tasks: Tasks, degrees: Degrees) -> None:
+        graph = tasks.job.graph
+        super().__init__(graph.num_nodes, graph.stored_types, degrees)
+        self._tasks, self.folder, self._edges = tasks, tasks.job.work, graph.edges
+        self._files: dict[tuple[EdgeType, bool, bool], _RowFiles] = {}
+        self._chunk = max(1, min(_MOST_EDGES, graph.options.memory_bytes // 128))
+
     def sampled(self, stored_type: StoredEdgeType) -> Iterator[NeighborRows]:
-        """Yields the rows that a sampler reads: destinations with their sources."""
         files = self._rows(stored_type)
         yield from _merged([files], self._offsets[stored_type.edge_type[2]], self.total, self._chunk)
 
@@ -99,7 +108,7 @@ class GraphTopology:
     def _rows(self, stored_type: StoredEdgeType) -> _RowFiles:
         key = (stored_type.source, stored_type.flip, stored_type.both)
         if key not in self._files:
-            self._files[key] = self._same_rows(stored_type) or self._build(stored_type)
+            self._files[key] = self._same_rows(stored_type) or self._build(stored_type, self._name(stored_type))
         return self._files[key]
 
     def _same_rows(self, stored_type: StoredEdgeType) -> _RowFiles | None:
@@ -114,13 +123,17 @@ class GraphTopology:
             return both if both is one_way else None
         if not np.array_equal(self.degrees.into[source], self.degrees.out[source]):
             return None
-        found = one_way or self._build(StoredEdgeType(source, source))
-        if not self._is_symmetric(found, self._offsets[source[0]]):
-            if one_way is None:  # built for this check alone
-                found.remove()
+        straight, name = StoredEdgeType(source, source), f"{self._name(StoredEdgeType(source, source))}.check"
+
+        def check() -> bool:
+            return self._is_symmetric(one_way or self._build(straight, name), self._offsets[source[0]])
+
+        # In the ledger, and with a name of their own: rows that were sorted for this check alone are removed.
+        if not self._tasks.once("is_symmetric", {"edge_type": source}, check):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
             return None
-        files[(source, False, False)] = found
-        return found
+        files[(source, False, False)] = one_way or self._build(straight, name)
+        return files[(source, False, False)]
 
     def _is_symmetric(self, files: _RowFiles, offset: int) -> bool:
         """Tells whether each edge has its reverse (compared by a checksum of each direction) and none occurs twice."""
@@ -132,39 +145,25 @@ class GraphTopology:
             difference += _checksum(src, dst) - _checksum(dst, src)
         return difference % 2**64 == 0
 
-    def _build(self, stored_type: StoredEdgeType) -> _RowFiles:
-        self._built += 1
-        folder = self.folder / f"topology{self._built}"
-        src, _, dst = stored_type.edge_type
-        dtype = _narrowest(self.total)
-        job = EdgeJob(
-            index=0,
-            stored_type=stored_type,
-            edges=self._edges[stored_type.source],
-            attrs={},
-            in_degree=self.degrees.in_degree(stored_type),
-            sources=_as_they_are(self.num_nodes[src], dtype),
-            destinations=_as_they_are(self.num_nodes[dst], dtype),
-            offset=self._offsets[src],
-            id_dtype=dtype,
-            edge_id_dtype=np.dtype(
-                np.int32
-            ),  # not stored, so they may overflow: records of over 2^31 edges stay half as wide
-            parts=[0],
-            structure_only=True,
-        )
-        folder.mkdir()
-        with self._progress.phase("sorting edges", 2 * self.degrees.num_edges(stored_type), "edges") as done:
-            write_edges(folder, job, self._memory, done)
+    def _build(self, stored_type: StoredEdgeType, name: str) -> _RowFiles:
+        sort, tasks = EdgeSort(name, None, stored_type), self._tasks
+        plan_buckets(tasks, sort, self.degrees.in_degree(stored_type))
+        with tasks.job.graph.progress.phase("sorting edges", 2 * self.degrees.num_edges(stored_type), "edges") as done:
+            arrays = sort_edges(tasks, sort, done)
+        folder = tasks.job.work / sort.name
+        for path, (dtype, shape) in arrays.items():
+            seal_array(folder, path, dtype, shape)
         return _RowFiles(folder)
 
-    def __enter__(self) -> GraphTopology:
-        return self
+    def _name(self, stored_type: StoredEdgeType) -> str:
+        index = [*self._edges].index(stored_type.source)
+        return f"{_ROWS}{index}{'.flip' * stored_type.flip}{'.both' * stored_type.both}"
 
-    def __exit__(self, *error: object) -> None:
-        self._files.clear()
-        for folder in self.folder.glob("topology*"):
-            shutil.rmtree(folder)
+
+def remove_rows(folder: Path) -> None:
+    """Removes the files of the topologies in a folder, when an interrupted run will not need them again."""
+    for rows in folder.glob(f"{_ROWS}*"):
+        shutil.rmtree(rows)
 
 
 def _checksum(src: np.ndarray, dst: np.ndarray) -> int:
@@ -184,21 +183,10 @@ def _row_of_each(rows: NeighborRows) -> np.ndarray:
     return np.repeat(np.arange(rows.first, rows.first + len(rows)), np.diff(rows.indptr))
 
 
-def _narrowest(count: int) -> np.dtype:
-    return np.dtype(np.int32 if count < 2**31 else np.int64)
-
-
-def _as_they_are(count: int, dtype: np.dtype) -> NodeLayout:
-    """The identity numbering."""
-    numbers = np.arange(count, dtype=dtype)
-    return NodeLayout((0, count), numbers, numbers)
-
-
 class _RowFiles:
     """Rows of neighbours: indptr in memory, neighbours in a file."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, folder = folder, folder / "part0" / "edges" / "0"
         indptr = NpyFile(folder / "indptr.npy")
         self.indptr = indptr[: len(indptr)]
         self._file = NpyFile(folder / "indices.npy")
@@ -214,9 +202,6 @@ class _RowFiles:
 
     def mapped(self) -> np.ndarray:
         return self._file.mapped()
-
-    def remove(self) -> None:
-        shutil.rmtree(self._folder)
 
 
 def _merged(

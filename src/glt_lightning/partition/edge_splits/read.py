@@ -11,7 +11,14 @@ import numpy as np
 from glt_lightning.base import DataError
 from glt_lightning.graph import EdgeSplit, open_regular
 from glt_lightning.partition.build.degrees import known_nodes
-from glt_lightning.partition.sources.base import EdgeList, Rows, array_fingerprint, file_fingerprint
+from glt_lightning.partition.sources.base import (
+    EdgeList,
+    RangedEdges,
+    Rows,
+    array_fingerprint,
+    file_fingerprint,
+    read_edges,
+)
 from glt_lightning.partition.sources.files import load_saved
 
 SPLITS = ("train", "val", "test")
@@ -157,54 +164,51 @@ def _form(array: np.ndarray) -> str:
 # Some of a user's edges, and their attributes.
 
 
-class KeptEdges:
+class KeptEdges(RangedEdges):
     """An `EdgeList` without some columns. Edge ids stay the columns of the user's edges.
 
     columns: int64 [kept], ascending.
     """
 
     def __init__(self, edges: EdgeList, columns: np.ndarray) -> None:
-        self._edges, self.columns = edges, columns
-
-    @property
-    def num_edges(self) -> int:
-        return len(self.columns)
+        self.edges, self.columns, self.num_edges = edges, columns, len(columns)
 
     @property
     def num_columns(self) -> int:
         """Number of the user's edges."""
-        return self._edges.num_edges
+        return self.edges.num_edges
 
-    def chunks(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        begin = 0
-        for sources, destinations in self._edges.chunks(size):
-            end = begin + len(sources)
-            low, high = np.searchsorted(self.columns, (begin, end))
+    def part(self, size: int, begin: int, end: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        columns = self.columns[begin:end]
+        whole = not isinstance(self.edges, RangedEdges) or not len(columns)
+        at, last = (0, self.num_columns) if whole else (int(columns[0]), int(columns[-1]) + 1)
+        for sources, destinations in read_edges(self.edges, size, at, last):
+            low, high = np.searchsorted(columns, (at, at + len(sources)))
             if high > low:
-                kept = self.columns[low:high] - begin
+                kept = columns[low:high] - at
                 yield sources[kept], destinations[kept]
-            begin = end
+            at += len(sources)
 
 
 class KeptRows:
     """The rows of an edge attribute that belong to `KeptEdges`."""
 
     def __init__(self, rows: Rows, columns: np.ndarray) -> None:
-        self._rows, self._columns = rows, columns
+        self.rows, self.columns = rows, columns
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (len(self._columns), *self._rows.shape[1:])
+        return (len(self.columns), *self.rows.shape[1:])
 
     @property
     def dtype(self) -> np.dtype:
-        return self._rows.dtype
+        return self.rows.dtype
 
     def __len__(self) -> int:
-        return len(self._columns)
+        return len(self.columns)
 
     def __getitem__(self, index: slice | np.ndarray, /) -> np.ndarray:
-        return self._rows[self._columns[index]]
+        return self.rows[self.columns[index]]
 
 
 def num_columns(edges: EdgeList) -> int:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from glt_lightning.base import GraphSchema, NodeType, PartitionOptions, Progress, edge_type_key
-from glt_lightning.graph import hot_path, node_path
 from glt_lightning.kernels import EdgeTypeArrays, GraphView, KHopOp
-from glt_lightning.partition.build.layout import NodeLayout
 from glt_lightning.partition.build.rows import float_matrix
-from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.partition.hotness.vip import inclusion_of_each
+from glt_lightning.partition.tasks.exchange import save_array
 from glt_lightning.sampling import fanout_table
+
+if TYPE_CHECKING:
+    from glt_lightning.partition.build.topology import GraphTopology
 
 Policy = Literal["vip", "degree", "presample", "given"]
 
@@ -36,6 +37,10 @@ class Hotness:
     def __init__(self, policy: Policy, made_by: Mapping[str, Any], values: Sequence[np.ndarray] | np.ndarray) -> None:
         self.policy, self.made_by = policy, dict(made_by)
         self._values = values
+
+    def save(self, path: Path) -> None:
+        """Saves the values as float32 [parts, or 1 for all of them; nodes of all types]."""
+        save_array(path, np.asarray(self._values, np.float32))
 
     def of_part(self, part: int) -> np.ndarray:
         """Returns float32 [nodes of all types]: expected accesses by a batch of one part."""
@@ -121,29 +126,3 @@ def _view(topology: GraphTopology, schema: GraphSchema) -> GraphView:
         schema.destination_types(),
         np.array([[len(a.indices)] for a in arrays], np.int64).reshape(len(arrays), 1),
     )
-
-
-# The hotness arrays of a part: of its own rows, and of the remote rows that its batches read.
-
-
-_FLOAT = np.dtype(np.float32)
-
-
-def hotness_arrays(
-    part: int, topology: GraphTopology, layouts: Mapping[NodeType, NodeLayout], hotness: Hotness, id_dtype: np.dtype
-) -> Iterator[tuple[str, np.ndarray, np.dtype]]:
-    """(path, values, dtype on disk) of one part's hotness of its own rows, and of its remote rows, hottest first."""
-    by_type = topology.split(hotness.of_part(part))
-    for index, (node_type, layout) in enumerate(layouts.items()):
-        values = by_type[node_type][layout.user_ids]
-        begin, end = layout.bounds[part : part + 2]
-        yield node_path(part, index, "hotness"), values[begin:end], _FLOAT
-        if len(layout.bounds) == 2:
-            continue
-        values[begin:end] = 0
-        wanted = values > 0
-        gids = (np.flatnonzero(wanted) + topology.offset(node_type)).astype(id_dtype)
-        values = values[wanted]
-        order = np.argsort(-values, kind="stable")
-        yield hot_path(part, hotness.policy, index, "gids"), gids[order], id_dtype
-        yield hot_path(part, hotness.policy, index, "hotness"), values[order], _FLOAT

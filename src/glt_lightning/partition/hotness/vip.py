@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from glt_lightning.base import Fanouts, GraphSchema, NodeType, PartitionOptions, Progress
 from glt_lightning.kernels import NeighborRows, NeighborSums
 from glt_lightning.partition.build.rows import float_matrix
-from glt_lightning.partition.build.topology import GraphTopology
 from glt_lightning.sampling import fanout_table
+
+if TYPE_CHECKING:
+    from glt_lightning.partition.build.topology import GraphTopology, Topology
 
 _ALMOST_ONE = np.float32(1 - 2**-24)  # probabilities are clipped to this, since log(0) cannot be summed
 # Logarithms are summed as integers of this unit, so that the order of edges does not change a bit. A row adds at most
@@ -48,9 +50,7 @@ def sums_on(device: str) -> Callable[[int, int], Sums]:
     return lambda num_nodes, width: CudaNeighborSums(num_nodes, width, kernels)
 
 
-def seed_probabilities(
-    topology: GraphTopology, seeds: Sequence[tuple[NodeType, np.ndarray]], batch_size: int
-) -> np.ndarray:
+def seed_probabilities(topology: Topology, seeds: Sequence[tuple[NodeType, np.ndarray]], batch_size: int) -> np.ndarray:
     """Returns float32 [nodes of all types, K]: probability that a node is a seed of a batch, for K sets of seeds (user ids).
 
     A seed that is listed several times is in a batch if any of its entries is.
@@ -98,7 +98,7 @@ def inclusion_of_each(
 
 
 def inclusion(
-    topology: GraphTopology, first: np.ndarray, num_neighbors: Fanouts, progress: Progress, device: str = "cpu"
+    topology: Topology, first: np.ndarray, num_neighbors: Fanouts, progress: Progress, device: str = "cpu"
 ) -> np.ndarray:
     """Returns float32 [nodes of all types, K]: probability that a node is in a batch.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -60,6 +61,27 @@ class EdgeList(Protocol):
     def chunks(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields (sources, destinations), int64 user ids, at most ``size`` at a time and valid until the next."""
         ...
+
+
+class RangedEdges(ABC):
+    """An `EdgeList` of which any range can be read, so that several processes read some of it each."""
+
+    num_edges: int
+
+    @abstractmethod
+    def part(self, size: int, begin: int, end: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields the edges [begin, end) as `EdgeList.chunks` does."""
+
+    def chunks(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        return self.part(size, 0, self.num_edges)
+
+
+def read_edges(edges: EdgeList, size: int, begin: int, end: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the edges [begin, end) as `EdgeList.chunks` does; all of them, unless they are `RangedEdges`."""
+    if isinstance(edges, RangedEdges):
+        return edges.part(size, begin, end)
+    assert (begin, end) == (0, edges.num_edges)
+    return edges.chunks(size)
 
 
 Splits = Mapping[str, tuple[NodeType, np.ndarray]]
@@ -143,23 +165,19 @@ def in_memory(rows: Rows) -> np.ndarray | None:
     return rows if isinstance(rows, np.ndarray) and not isinstance(rows, np.memmap) else None
 
 
-class ArrayEdges:
+class ArrayEdges(RangedEdges):
     """An ``edge_index`` in memory: integers [2, E], row 0 the sources."""
 
     def __init__(self, edge_index: np.ndarray | LazyArray, name: str = "edge_index") -> None:
         shape, dtype = edge_index.shape, edge_index.dtype
         if len(shape) != 2 or shape[0] != 2 or dtype.kind not in "iu":
             raise DataError(f"{name}: expected integers [2, E] (sources, destinations), got {dtype} {list(shape)}.")
-        self._edge_index = edge_index
+        self._edge_index, self.num_edges = edge_index, shape[1]
 
-    @property
-    def num_edges(self) -> int:
-        return self._edge_index.shape[1]
-
-    def chunks(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def part(self, size: int, begin: int, end: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         sources, destinations = self._edge_index[:]
-        for begin in range(0, self.num_edges, size):
-            src, dst = sources[begin : begin + size], destinations[begin : begin + size]
+        for at in range(begin, end, size):
+            src, dst = sources[at : min(at + size, end)], destinations[at : min(at + size, end)]
             yield np.ascontiguousarray(src, np.int64), np.ascontiguousarray(dst, np.int64)
 
 

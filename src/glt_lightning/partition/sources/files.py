@@ -8,7 +8,6 @@ import pickle
 import re
 import shutil
 import struct
-import urllib.request
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -23,6 +22,7 @@ from glt_lightning.graph import disk_full_speaks, open_regular
 from glt_lightning.kernels import row_bytes
 from glt_lightning.partition.build.pread import read_exactly
 from glt_lightning.partition.folder import exclusive, whole_folder
+from glt_lightning.partition.sources.base import RangedEdges
 
 
 def read_npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -41,7 +41,7 @@ class NpyFile:
     """
 
     def __init__(self, path: Path, at: int = 0, nbytes: int | None = None) -> None:
-        self.path = path
+        self.path, self.range = path, (at, nbytes)
         try:
             with open_regular(path) as stream:
                 stream.seek(at)
@@ -87,16 +87,16 @@ class NpyFile:
             return np.empty(self.shape, self.dtype)
         return np.memmap(self.path, self.dtype, "r", self._offset, self.shape)
 
-    def blocks(self, size: int, row: int | None = None) -> Iterator[np.ndarray]:
-        """The rows in order, or the elements of row ``row``, ``size`` at a time. A block is valid until the next."""
-        count, shape, width, at = len(self), self.shape[1:], self._row_bytes, 0
+    def blocks(self, size: int, begin: int, end: int, row: int | None = None) -> Iterator[np.ndarray]:
+        """The rows [begin, end), or those elements of row ``row``, ``size`` at a time. A block is valid until the next."""
+        shape, width, at = self.shape[1:], self._row_bytes, 0
         if row is not None:
-            count, shape, width, at = self.shape[1], (), self.dtype.itemsize, row * self._row_bytes
-        out = np.empty((min(size, count), *shape), self.dtype)
+            shape, width, at = (), self.dtype.itemsize, row * self._row_bytes
+        out = np.empty((min(size, end - begin), *shape), self.dtype)
         with self._open() as stream:
-            for begin in range(0, count, size):
-                block = out[: min(size, count - begin)]
-                self._read(stream, block, at + begin * width)
+            for first in range(begin, end, size):
+                block = out[: min(size, end - first)]
+                self._read(stream, block, at + first * width)
                 yield block
 
     def _open(self) -> BinaryIO:
@@ -111,11 +111,11 @@ class NpyFile:
             ) from None
 
 
-class FileEdges:
+class FileEdges(RangedEdges):
     """Edges in the order of the columns of ``edge_index``; in Fortran order the file holds pairs."""
 
     def __init__(self, edge_index: NpyFile, name: str | None = None) -> None:
-        self._edge_index = edge_index
+        self.file = edge_index
         shape = edge_index.shape[::-1] if edge_index.transposed else edge_index.shape
         if len(shape) != 2 or shape[0] != 2 or edge_index.dtype.kind not in "iu":
             raise DataError(
@@ -124,15 +124,57 @@ class FileEdges:
             )
         self.num_edges = shape[1]
 
-    def chunks(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        file = self._edge_index
+    def part(self, size: int, begin: int, end: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        file = self.file
         ends: Iterable[tuple[np.ndarray, np.ndarray]]
         if file.transposed:
-            ends = ((pairs[:, 0], pairs[:, 1]) for pairs in file.blocks(size))
+            ends = ((pairs[:, 0], pairs[:, 1]) for pairs in file.blocks(size, begin, end))
         else:
-            ends = zip(file.blocks(size, row=0), file.blocks(size, row=1), strict=True)
+            ends = zip(file.blocks(size, begin, end, row=0), file.blocks(size, begin, end, row=1), strict=True)
         for src, dst in ends:
             yield np.ascontiguousarray(src, np.int64), np.ascontiguousarray(dst, np.int64)
+
+
+class EndFiles(RangedEdges):
+    """Edges whose sources and destinations are in one file each, in the same order."""
+
+    def __init__(self, source: NpyFile, destination: NpyFile) -> None:
+        self.source, self.destination, self.num_edges = source, destination, len(source)
+
+    def part(self, size: int, begin: int, end: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        blocks = [file.blocks(size, begin, end) for file in (self.source, self.destination)]
+        for src, dst in zip(*blocks, strict=True):
+            yield np.ascontiguousarray(src, np.int64), np.ascontiguousarray(dst, np.int64)
+
+
+class CscEdges(RangedEdges):
+    """Edges in the order of ``indices``: by destination."""
+
+    def __init__(self, indptr: NpyFile, indices: NpyFile) -> None:
+        self.indptr, self.indices, self.num_edges = indptr, indices, len(indices)
+        for file in (indptr, indices):
+            if len(file.shape) != 1 or file.dtype.kind not in "iu":
+                raise DataError(
+                    f"{file.path}: expected integers in one dimension, got {file.dtype} {list(file.shape)}."
+                )
+
+    def part(self, size: int, begin: int, end: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        indptr = self.indptr[: len(self.indptr)]
+        self._check(indptr)
+        for sources in self.indices.blocks(size, begin, end):
+            to = begin + len(sources)
+            first = int(np.searchsorted(indptr, begin, side="right")) - 1
+            last = int(np.searchsorted(indptr, to, side="left"))
+            edges = np.diff(np.clip(indptr[first : last + 1], begin, to))
+            yield np.ascontiguousarray(sources, np.int64), np.repeat(np.arange(first, last, dtype=np.int64), edges)
+            begin = to
+
+    def _check(self, indptr: np.ndarray) -> None:
+        if not len(indptr) or indptr[0] != 0 or indptr[-1] != self.num_edges or (indptr[1:] < indptr[:-1]).any():
+            raise DataError(
+                f"{self.indptr.path}: expected row pointers that rise from 0 to {self.num_edges}, "
+                "the length of indices.npy."
+            )
 
 
 # What torch has saved, tensors and graphs of PyG, read without trusting pickles.
@@ -227,6 +269,8 @@ def fetch_zip(url: str, inner: str, target: Path, hint: str) -> None:
 
 
 def _fetch(url: str, path: Path) -> None:
+    import urllib.request  # takes a tenth of the start of a process that partitions
+
     with urllib.request.urlopen(url, timeout=_STALL_S) as reply, open(path, "wb") as out:
         size = int(reply.headers.get("Content-Length") or 0)
         with Progress(None).phase("downloading", size, "B") as done, disk_full_speaks(path.parent, size):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from glt_lightning.partition.sources.base import (
     folder_name,
     width,
 )
-from glt_lightning.partition.sources.files import FileEdges, NpyFile
+from glt_lightning.partition.sources.files import CscEdges, FileEdges, NpyFile
 from glt_lightning.partition.sources.npz import CHECKED, MASK_KEYS, SPLIT_KEYS, split_ids, split_keys
 
 _X, _Y = ("x", "feat"), ("y", "label")
@@ -81,7 +81,7 @@ class FolderSource:
 
     def edges(self, edge_type: EdgeType) -> EdgeList:
         if "indptr" in self._files:
-            return _CscEdges(self._files["indptr"], self._files["indices"])
+            return CscEdges(self._files["indptr"], self._files["indices"])
         return FileEdges(self._files["edge_index"])
 
     def node_attrs(self, node_type: NodeType) -> Mapping[str, Rows]:
@@ -105,38 +105,3 @@ class FolderSource:
 def is_graph_folder(path: Path) -> bool:
     names = {f.name for f in path.glob("*.npy")} if path.is_dir() else set()
     return "edge_index.npy" in names or {"indptr.npy", "indices.npy"} <= names
-
-
-class _CscEdges:
-    """Edges in the order of ``indices``: by destination."""
-
-    def __init__(self, indptr: NpyFile, indices: NpyFile) -> None:
-        self._indptr, self._indices = indptr, indices
-        for file in (indptr, indices):
-            if len(file.shape) != 1 or file.dtype.kind not in "iu":
-                raise DataError(
-                    f"{file.path}: expected integers in one dimension, got {file.dtype} {list(file.shape)}."
-                )
-
-    @property
-    def num_edges(self) -> int:
-        return len(self._indices)
-
-    def chunks(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        indptr = self._indptr[: len(self._indptr)]
-        self._check(indptr)
-        begin = 0
-        for sources in self._indices.blocks(size):
-            end = begin + len(sources)
-            first = int(np.searchsorted(indptr, begin, side="right")) - 1
-            last = int(np.searchsorted(indptr, end, side="left"))
-            edges = np.diff(np.clip(indptr[first : last + 1], begin, end))
-            yield np.ascontiguousarray(sources, np.int64), np.repeat(np.arange(first, last, dtype=np.int64), edges)
-            begin = end
-
-    def _check(self, indptr: np.ndarray) -> None:
-        if not len(indptr) or indptr[0] != 0 or indptr[-1] != self.num_edges or (indptr[1:] < indptr[:-1]).any():
-            raise DataError(
-                f"{self._indptr.path}: expected row pointers that rise from 0 to {self.num_edges}, "
-                "the length of indices.npy."
-            )

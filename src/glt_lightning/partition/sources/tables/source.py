@@ -6,7 +6,7 @@ import argparse
 import hashlib
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,7 @@ from glt_lightning.partition.sources.base import (
     pick_target,
     width,
 )
-from glt_lightning.partition.sources.files import NpyFile
+from glt_lightning.partition.sources.files import EndFiles, NpyFile
 from glt_lightning.partition.sources.tables.columns import (
     FACTS,
     NodeFacts,
@@ -198,7 +198,8 @@ class TableSource:
         return found
 
     def edges(self, edge_type: EdgeType) -> EdgeList:
-        return _Ends(edge_folder(self.folder, edge_type))
+        folder = edge_folder(self.folder, edge_type)
+        return EndFiles(NpyFile(folder / "source.npy"), NpyFile(folder / "destination.npy"))
 
     @property
     def edge_labels(self) -> dict[EdgeType, EdgeLabels]:
@@ -241,18 +242,3 @@ def _classes_text(node_type: NodeType, classes: list[str], folder: Path) -> str:
 
 def _attrs(folder: Path) -> dict[str, Rows]:
     return {path.stem: NpyFile(path) for path in sorted(folder.glob("*.npy")) if path.stem not in _NO_ATTRS}
-
-
-class _Ends:
-    """The edges of a table, in its order."""
-
-    def __init__(self, folder: Path) -> None:
-        self._source, self._destination = NpyFile(folder / "source.npy"), NpyFile(folder / "destination.npy")
-
-    @property
-    def num_edges(self) -> int:
-        return len(self._source)
-
-    def chunks(self, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for src, dst in zip(self._source.blocks(size), self._destination.blocks(size), strict=True):
-            yield np.ascontiguousarray(src, np.int64), np.ascontiguousarray(dst, np.int64)

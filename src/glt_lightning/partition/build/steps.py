@@ -1,0 +1,198 @@
+"""Steps of a partition that run as tasks: counting and sorting edges, writing rows of nodes, hashing files."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.base import EdgeType, NodeType
+from glt_lightning.graph import ArrayEntry, chunk_ranges, hashed_entry, node_path, seal_array
+from glt_lightning.kernels import row_bytes
+from glt_lightning.partition.build.degrees import Degrees
+from glt_lightning.partition.build.edges import EdgeBuckets, Segment, placed
+from glt_lightning.partition.build.normalize import normalization
+from glt_lightning.partition.build.rows import is_picked
+from glt_lightning.partition.build.values import checked_attrs
+from glt_lightning.partition.sources.base import EdgeList, RangedEdges
+from glt_lightning.partition.tasks.job import EdgeSort
+from glt_lightning.partition.tasks.run import Tasks
+from glt_lightning.partition.tasks.table import degree_file, rows_folder
+
+_MOST_EDGES = 1 << 25  # of a piece: a run that is interrupted loses no more
+_MOST_BYTES = 1 << 30  # of records that one task sorts
+_HASHED_BYTES = 64 << 20  # of the chunks that one task hashes
+
+Call = dict[str, Any]  # arguments of a task
+Done = Callable[[int], object]
+Arrays = dict[str, tuple[np.dtype, tuple[int, ...]]]  # path -> dtype and shape
+
+
+def check_values(tasks: Tasks) -> None:
+    """Checks all values that may be refused. Raises `DataError` for the first bad one."""
+    graph = tasks.job.graph
+    checked = checked_attrs(graph)
+    calls: list[Call] = [
+        {"attribute": key, "piece": piece}
+        for key, each in checked.items()
+        for piece in tasks.pieces(len(each.rows), at_most=_MOST_EDGES)
+    ]
+    units = [call["piece"][1] - call["piece"][0] for call in calls]
+    with graph.progress.phase("checking values", sum(units), "rows") as done:
+        tasks.run("check_piece", calls, done, units)
+
+
+def count_edges(tasks: Tasks) -> Degrees:
+    """Reads all edges once. Raises `DataError` for an edge whose node does not exist."""
+    job, types = tasks.job, tasks.job.graph.source.schema.edge_types
+    calls: list[Call] = []
+    for index, edge_type in enumerate(types):
+        # as few pieces as there are processes: what each of them counts is as long as all nodes
+        edges = job.graph.edges[edge_type]
+        at_most = max(1 << 20, -(-edges.num_edges // tasks.width))
+        pieces = _pieces(tasks, edges, at_most, at_most)
+        calls += [{"index": index, "piece": piece} for piece in pieces]
+    units = [call["piece"][1] - call["piece"][0] for call in calls]
+    with job.graph.progress.phase("reading edges", sum(units), "edges") as done:
+        tasks.run("count_piece", calls, done, units)
+    found: dict[EdgeType, list[tuple[np.ndarray, np.ndarray]]] = {e: [] for e in types}
+    for call in calls:
+        out, into = (np.load(degree_file(job, call["index"], call["piece"], end)) for end in ("out", "into"))
+        found[types[call["index"]]].append((out, into))
+    return Degrees.joined(found)
+
+
+def _pieces(tasks: Tasks, edges: EdgeList, at_least: int, at_most: int) -> list[tuple[int, int]]:
+    """Ranges of edges for tasks. Edges that can only be read from the first to the last are one piece."""
+    if not isinstance(edges, RangedEdges) and not tasks.shared:
+        return [(0, edges.num_edges)]
+    return tasks.pieces(edges.num_edges, at_least=at_least, at_most=at_most)
+
+
+def plan_buckets(tasks: Tasks, sort: EdgeSort, in_degree: np.ndarray) -> EdgeBuckets:
+    """Plans the buckets of a sort. in_degree: int [N], by user id of the destination."""
+    job, edges = tasks.job, tasks.job.edge_job(sort)
+    found = EdgeBuckets.of(edges.destinations, in_degree, edges.record_bytes, job.memory_bytes)
+    job.save_buckets(sort, found)
+    return found
+
+
+def sort_edges(tasks: Tasks, sort: EdgeSort, done: Done) -> Arrays:
+    """Sorts the edges of one type, whose buckets are planned, into the arrays of all parts.
+
+    done: called with a number of edges, twice for each edge: when it is put into a bucket, and when it is written.
+
+    Raises `DataError` if the source gives other edges than it gave when degrees were counted.
+    """
+    job, edges, buckets = tasks.job, tasks.job.edge_job(sort), tasks.job.buckets(sort)
+    spec, ways = sort.to_json(), 2 if sort.stored_type.both else 1
+    pieces = _pieces(tasks, edges.edges, 1 << 21, _MOST_EDGES)
+    deals = [{"sort": spec, "piece": piece} for piece in pieces]
+    most = min(job.memory_bytes // 4, _MOST_BYTES) // edges.record_bytes
+    shares = max(1 << 20, buckets.num_edges // (4 * tasks.width))
+    groups = buckets.groups(max(1, min(most, shares)))
+    sorts = [{"sort": spec, "pieces": pieces, "low": low, "high": high} for low, high in groups]
+    if not tasks.finished("sort_edges", sorts):
+        tasks.run("deal_edges", deals, done, [ways * (end - begin) for begin, end in pieces])
+    units = [int(buckets.first[high] - buckets.first[low]) for low, high in groups]
+    found = [[Segment(*each) for each in result] for result in tasks.run("sort_edges", sorts, done, units)]
+    segments = [each for result in found for each in result]
+    shutil.rmtree(job.sort_folder(sort), ignore_errors=True)
+    if sort.stored_type.both:
+        to = iter(placed(segments))
+        calls = [{"sort": spec, "segments": [*map(list, map(_values, r))], "to": [next(to) for _ in r]} for r in found]
+        tasks.run("place_edges", calls)
+        shutil.rmtree(job.work / sort.name / "merged", ignore_errors=True)
+    job.forget_edges()
+    counts = np.zeros(len(buckets.bounds) - 1, np.int64)
+    for each in segments:
+        counts[each.part] += each.count
+    arrays: Arrays = {}
+    for part, count in enumerate(counts.tolist()):
+        rows = buckets.bounds[part + 1] - buckets.bounds[part]
+        for name, (dtype, shape) in edges.arrays.items():
+            length = rows + 1 if name == "indptr" else count
+            arrays[job.edge_array(sort, part, name)[1]] = dtype, (length, *shape)
+    return arrays
+
+
+def _values(segment: Segment) -> list[int]:
+    return [*asdict(segment).values()]
+
+
+def write_nodes(tasks: Tasks) -> Arrays:
+    """Writes the attributes of all nodes."""
+    graph = tasks.job.graph
+    attrs = [(t, name) for t in graph.num_nodes for name in graph.source.node_attrs(t)]
+    total = sum(graph.num_nodes[t] for t, _ in attrs)
+    arrays: Arrays = {}
+    with graph.progress.phase("writing nodes", total, "rows") as done:
+        for node_type, name in attrs:
+            arrays |= _write_attr(tasks, node_type, name, done)
+    return arrays
+
+
+def _write_attr(tasks: Tasks, node_type: NodeType, name: str, done: Done) -> Arrays:
+    job = tasks.job
+    rows, stored = job.graph.source.node_attrs(node_type)[name], job.graph.storage.nodes[node_type][name]
+    mode = job.graph.normalize if name == "x" else "none"
+    how = {"node_type": node_type, "name": name}
+
+    def statistics() -> object:
+        found = normalization(mode, rows, stored.require_finite)
+        return None if found is None else asdict(found)
+
+    normalized = how | {"normalization": tasks.once("normalization", how | {"mode": mode}, statistics)}
+    count, width = len(rows), max(1, row_bytes(rows.dtype, rows.shape[1:]))
+    if is_picked(rows, job.memory_bytes):
+        ranges = tasks.pieces(count, at_least=(1 << 24) // width, at_most=count)
+        calls = [normalized | {"piece": piece} for piece in ranges]
+        tasks.run("take_rows", calls, done, [end - begin for begin, end in ranges])
+    else:
+        capacity = max(1, job.memory_bytes // 4 // width)
+        ranges = tasks.pieces(count, at_least=(1 << 24) // width, at_most=max(1, _MOST_BYTES // width))
+        deals = [how | {"capacity": capacity, "piece": piece} for piece in ranges]
+        sizes = [end - begin for begin, end in cut_at(count, capacity)]
+        places = [normalized | {"capacity": capacity, "pieces": ranges, "bucket": b} for b in range(len(sizes))]
+        if not tasks.finished("place_rows", places):
+            tasks.run("deal_rows", deals)
+        tasks.run("place_rows", places, done, sizes)
+        shutil.rmtree(rows_folder(job, node_type, name), ignore_errors=True)
+    index, bounds = job.graph.schema.node_index(node_type), job.layout(node_type).bounds
+    return {
+        node_path(part, index, name): (stored.dtype, (bounds[part + 1] - bounds[part], *stored.row_shape))
+        for part in range(len(bounds) - 1)
+    }
+
+
+def cut_at(count: int, size: int) -> list[tuple[int, int]]:
+    return [(begin, min(begin + size, count)) for begin in range(0, count, size)]
+
+
+def seal(tasks: Tasks, arrays: Mapping[str, tuple[np.dtype, tuple[int, ...]]]) -> dict[str, ArrayEntry]:
+    """Completes the files of arrays that tasks wrote in pieces: writes their headers, and hashes them."""
+    for path, (dtype, shape) in arrays.items():
+        seal_array(tasks.job.out, path, dtype, shape)
+    chunks = [
+        (path, begin, end - begin)
+        for path, (dtype, shape) in arrays.items()
+        for begin, end in chunk_ranges(row_bytes(dtype, shape))
+    ]
+    calls: list[list[tuple[str, int, int]]] = [[]]
+    size = 0
+    for chunk in chunks:
+        if size + chunk[2] > _HASHED_BYTES:
+            calls.append([])
+            size = 0
+        calls[-1].append(chunk)
+        size += chunk[2]
+    units = [sum(nbytes for _, _, nbytes in call) for call in calls]
+    with tasks.job.graph.progress.phase("hashing files", sum(units), "B") as done:
+        found = tasks.run("hash_chunks", [{"chunks": call} for call in calls], done, units)
+    hashes: dict[str, list[tuple[int, str]]] = {path: [] for path in arrays}
+    for (path, _, _), pair in zip(chunks, (pair for result in found for pair in result), strict=True):
+        hashes[path].append(tuple(pair))
+    return {path: hashed_entry(*arrays[path], hashes[path]) for path in arrays}

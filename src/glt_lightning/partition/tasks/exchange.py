@@ -1,0 +1,139 @@
+"""Records on their way from tasks that deal them out to tasks that sort them: one file a task, sorted by bucket.
+
+A task writes **runs**: as many records as fit in its memory, bucket after bucket. With the runs goes a table of where each
+bucket begins in each run. A reader takes consecutive buckets, which are one range of each run. So M tasks and R readers need M
+files, and no reader reads what another one needs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+import numpy as np
+
+from glt_lightning.base import DataError
+from glt_lightning.graph import ArrayWriter, disk_full_speaks, write_at
+from glt_lightning.kernels import CHANGED
+
+_MOST_VECTORS = 1024  # of one preadv: IOV_MAX of Linux
+
+
+class Runs(NamedTuple):
+    """The runs that one task wrote. table: int64 [runs, B + 1], the first record of each bucket in the file."""
+
+    path: Path
+    table: np.ndarray
+
+
+class RunWriter:
+    """Writes records of ``width`` bytes as runs. Use it in a ``with`` block; `runs` is then complete."""
+
+    def __init__(self, path: Path, width: int, buckets: int) -> None:
+        self._path, self._width, self._buckets = path, width, buckets
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._count = 0
+        self._table: list[np.ndarray] = []
+
+    def add(self, records: np.ndarray, sizes: np.ndarray) -> None:
+        """Appends a run. records: an array in the order of their buckets.  sizes: int64 [B], records of each bucket."""
+        data = memoryview(np.ascontiguousarray(records).reshape(-1).view(np.uint8))
+        write_at(self._fd, data, self._count * self._width, self._path.parent)
+        self._table.append(self._count + np.concatenate([[0], np.cumsum(sizes)]))
+        self._count = int(self._table[-1][-1])
+
+    @property
+    def runs(self) -> Runs:
+        return Runs(self._path, np.array(self._table, np.int64).reshape(-1, self._buckets + 1))
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
+
+
+def save_runs(runs: Runs, path: Path) -> None:
+    """Gives finished runs their final name, and their table the same name with ``.npy``: the file last, so that it is whole."""
+    save_array(path.with_name(f"{path.name}.npy"), runs.table)
+    os.replace(runs.path, path)
+
+
+def load_runs(path: Path) -> Runs:
+    return Runs(path, np.load(path.with_name(f"{path.name}.npy"), mmap_mode="r"))
+
+
+def read_buckets(runs: Sequence[Runs], low: int, high: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Reads the buckets [low, high). Within a bucket, records are in the order of the runs.
+
+    Returns (uint8, bucket after bucket; int64 [high - low + 1], the first record of each). Raises `DataError` for a file that is
+    shorter than its table says.
+    """
+    tables = [np.array(each.table[:, low : high + 1]) for each in runs if len(each.table)]
+    sizes = sum((np.diff(t, axis=1).sum(axis=0) for t in tables), start=np.zeros(high - low, np.int64))
+    first = np.concatenate([[0], np.cumsum(sizes)])
+    out = np.empty(int(first[-1]) * width, np.uint8)
+    cursor = first[:-1].copy()
+    for each, table in zip((r for r in runs if len(r.table)), tables, strict=True):
+        with open(each.path, "rb", buffering=0) as stream:
+            for run in table:
+                _read_run(stream.fileno(), run, cursor, out, width)
+    return out, first
+
+
+def _read_run(fd: int, run: np.ndarray, cursor: np.ndarray, out: np.ndarray, width: int) -> None:
+    """Reads one run's range of the buckets to where it belongs in each; ``cursor`` advances."""
+    sizes = np.diff(run)
+    used = np.flatnonzero(sizes)
+    begins, ends = cursor[used] * width, (cursor[used] + sizes[used]) * width
+    data, offset = memoryview(out), int(run[0]) * width
+    for vectors in _batches([data[b:e] for b, e in zip(begins.tolist(), ends.tolist(), strict=True)]):
+        wanted = sum(len(v) for v in vectors)
+        while wanted:
+            got = os.preadv(fd, vectors, offset)
+            if got == 0:
+                raise DataError(CHANGED)
+            offset, wanted = offset + got, wanted - got
+            while vectors and got >= len(vectors[0]):
+                got -= len(vectors.pop(0))
+            if got:
+                vectors[0] = vectors[0][got:]
+    cursor += sizes
+
+
+def _batches(vectors: list[memoryview]) -> Iterator[list[memoryview]]:
+    bounds = [*range(0, len(vectors), _MOST_VECTORS), len(vectors)]
+    return (vectors[a:b] for a, b in pairwise(bounds))
+
+
+def unfinished(path: Path) -> Path:
+    """Returns a name beside ``path`` for a file that gets that name when it is whole. It has the name of the process, since
+    another one may do the same task."""
+    return path.with_name(f"{path.name}.{os.uname().nodename}.{os.getpid()}")
+
+
+def save_array(path: Path, values: np.ndarray) -> None:
+    """Writes an ``.npy`` file whole, or not at all. Raises `PartitionError` if the disk is full."""
+    half = unfinished(path)
+    with ArrayWriter(path.parent, half.name, values.dtype, values.shape[1:], hashed=False) as writer:
+        writer.write(values)
+    os.replace(half, path)
+
+
+def save_text(path: Path, text: str) -> None:
+    """Writes a file whole, or not at all. Raises `PartitionError` if the disk is full."""
+    with disk_full_speaks(path.parent, len(text)):
+        unfinished(path).write_text(text)
+        os.replace(unfinished(path), path)
+
+
+def cut(count: int, at_most: int) -> list[tuple[int, int]]:
+    """Splits ``count`` things into ranges of equal size, the fewest of at most ``at_most`` each."""
+    pieces = max(1, -(-count // max(1, at_most)))
+    return list(pairwise(count * i // pieces for i in range(pieces + 1)))

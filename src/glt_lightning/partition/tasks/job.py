@@ -1,0 +1,220 @@
+"""What the tasks of one partition work on: the graph, the new numbers of its nodes, and the folders of their files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.base import NodeType, PartitionError, PartitionOptions, Progress
+from glt_lightning.graph import ArrayPieces, edge_path, node_path
+from glt_lightning.partition.build.edge_types import StoredEdgeType
+from glt_lightning.partition.build.edges import EdgeBuckets, EdgeJob
+from glt_lightning.partition.build.layout import NodeLayout
+from glt_lightning.partition.build.normalize import Normalization
+from glt_lightning.partition.build.rows import RowJob
+from glt_lightning.partition.build.stored_graph import StoredGraph
+from glt_lightning.partition.sources.files import NpyFile
+from glt_lightning.partition.tasks.exchange import save_array, save_text
+from glt_lightning.partition.tasks.shared_source import SharedSource, describe
+
+_INT32_MAX = 2**31 - 1
+_JOB = "job.json"
+# Options that decide what tasks write.
+_OPTIONS = ("num_parts", "storage", "weights", "time_attr", "allow")
+
+
+@dataclass(frozen=True)
+class EdgeSort:
+    """A sort of the edges of one type. Tasks get it as JSON.
+
+    Attributes:
+        name: Name of the working folder.
+        index: Index of the stored type in the partition; None: rows for assigners, by user ids, without edge ids and attributes.
+        stored_type: The type, and the user's type it comes from.
+    """
+
+    name: str
+    index: int | None
+    stored_type: StoredEdgeType
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> EdgeSort:
+        of = raw["stored_type"]
+        own = StoredEdgeType(tuple(of["edge_type"]), tuple(of["source"]), of["flip"], of["both"])
+        return cls(raw["name"], raw["index"], own)
+
+
+class Job:
+    """One partition that is being made.
+
+    Attributes:
+        graph: The user's graph and its stored form.
+        folder: Folder of the whole run, on the file system of the partition.
+        out, work: The partition that will be renamed, and the files between tasks.
+        memory_bytes: Working memory of one task.
+    """
+
+    def __init__(self, graph: StoredGraph, folder: Path, memory_bytes: int, wide_ids: bool) -> None:
+        self.graph, self.folder, self.memory_bytes, self._wide = graph, folder, memory_bytes, wide_ids
+        self.out, self.work = folder / "partition", folder / "work"
+        self.id_dtype, self.edge_id_dtype = self._dtype(graph.total_nodes), self._dtype(graph.most_edge_ids)
+        self._layouts: dict[NodeType, NodeLayout] = {}
+        self._last_edges: tuple[EdgeSort, EdgeJob] | None = None
+        self._last_array: tuple[tuple[NodeType, str], np.ndarray] | None = None
+
+    def _dtype(self, count: int) -> np.dtype:
+        return np.dtype(np.int64 if self._wide or count > _INT32_MAX else np.int32)
+
+    def save(self) -> str:
+        """Writes what other processes open the job by, and returns a nonce for them. Copies what is not in files."""
+        graph, nonce = self.graph, os.urandom(8).hex()
+        options = {name: getattr(graph.options, name) for name in _OPTIONS}
+        text = {
+            "nonce": nonce,
+            "source": describe(graph.source, self.work / "source"),
+            "options": options | {"memory_bytes": max(1 << 20, self.memory_bytes)},
+            "made": {"undirected": graph.undirected, "normalize": graph.normalize},
+            "memory_bytes": self.memory_bytes,
+            "wide_ids": self._wide,
+        }
+        save_text(self.folder / _JOB, json.dumps(text))
+        return nonce
+
+    # The new numbers of the nodes.
+
+    def save_layouts(self, layouts: Mapping[NodeType, NodeLayout]) -> None:
+        for index, layout in enumerate(layouts.values()):
+            for name, values in (("bounds", layout.bounds), ("user_ids", layout.user_ids), ("new", layout.new)):
+                save_array(self._layout_file(index, name), np.asarray(values))
+        self._layouts = dict(layouts)
+
+    def layout(self, node_type: NodeType) -> NodeLayout:
+        if node_type not in self._layouts:
+            index = self.graph.schema.node_index(node_type)
+            bounds = np.load(self._layout_file(index, "bounds"))
+            new, user_ids = (np.load(self._layout_file(index, name), mmap_mode="r") for name in ("new", "user_ids"))
+            self._layouts[node_type] = NodeLayout(tuple(bounds.tolist()), user_ids, new)
+        return self._layouts[node_type]
+
+    def _layout_file(self, index: int, name: str) -> Path:
+        return self.work / "numbers" / str(index) / f"{name}.npy"
+
+    # What a task needs of one edge type, or of one node attribute.
+
+    def edge_job(self, sort: EdgeSort) -> EdgeJob:
+        if self._last_edges is None or self._last_edges[0] != sort:
+            self._last_edges = sort, self._make_edge_job(sort)
+        return self._last_edges[1]
+
+    def _make_edge_job(self, sort: EdgeSort) -> EdgeJob:
+        graph, own = self.graph, sort.stored_type
+        src, _, dst = own.edge_type
+        if sort.index is None:
+            dtype = narrowest(graph.total_nodes)
+            return EdgeJob(
+                stored_type=own,
+                edges=graph.edges[own.source],
+                attrs={},
+                sources=as_they_are(graph.num_nodes[src], dtype),
+                destinations=as_they_are(graph.num_nodes[dst], dtype),
+                offset=graph.offsets[src],
+                id_dtype=dtype,
+                # not stored, so they may overflow: records of over 2^31 edges stay half as wide
+                edge_id_dtype=np.dtype(np.int32),
+                structure_only=True,
+            )
+        storage = graph.storage
+        return EdgeJob(
+            stored_type=own,
+            edges=graph.edges[own.source],
+            attrs=graph.source.edge_attrs(own.source),
+            sources=self.layout(src),
+            destinations=self.layout(dst),
+            offset=graph.offsets[src],
+            id_dtype=self.id_dtype,
+            edge_id_dtype=self.edge_id_dtype,
+            stored=storage.edges[own.source],
+            weights=storage.weights[own.source],
+            times=None if storage.time_attr is None else storage.time_attr.times(own),
+        )
+
+    def forget_edges(self) -> None:
+        """Frees what `edge_job` keeps between tasks, such as times and numbers of all nodes."""
+        self._last_edges = None
+
+    def sort_folder(self, sort: EdgeSort) -> Path:
+        """Folder of the records between the tasks of a sort."""
+        return self.work / sort.name / "dealt"
+
+    def save_buckets(self, sort: EdgeSort, buckets: EdgeBuckets) -> None:
+        for name in ("starts", "first"):
+            save_array(self.work / sort.name / f"{name}.npy", getattr(buckets, name))
+
+    def buckets(self, sort: EdgeSort) -> EdgeBuckets:
+        folder, job = self.work / sort.name, self.edge_job(sort)
+        return EdgeBuckets(job.destinations.bounds, *(np.load(folder / f"{n}.npy") for n in ("starts", "first")))
+
+    def edge_array(self, sort: EdgeSort, part: int, name: str) -> tuple[Path, str]:
+        """Folder and path below it of an array of sorted edges."""
+        if sort.index is None:
+            return self.work / sort.name, f"{name}.npy"
+        return self.out, edge_path(part, sort.index, name)
+
+    def row_job(self, node_type: NodeType, name: str, normalization: Normalization | None) -> RowJob:
+        index, stored = self.graph.schema.node_index(node_type), self.graph.storage.nodes[node_type][name]
+        return RowJob(
+            self.graph.source.node_attrs(node_type)[name],
+            self.layout(node_type),
+            stored,
+            normalization,
+            lambda part: ArrayPieces(self.out, node_path(part, index, name), stored.dtype, stored.row_shape),
+        )
+
+    def array(self, node_type: NodeType, name: str) -> np.ndarray:
+        """An attribute as one array: mapped, or read whole and kept until another one is asked for."""
+        rows = self.graph.source.node_attrs(node_type)[name]
+        if isinstance(rows, NpyFile):
+            return rows.mapped()
+        if self._last_array is None or self._last_array[0] != (node_type, name):
+            self._last_array = (node_type, name), rows[: len(rows)]
+        return self._last_array[1]
+
+
+@lru_cache(maxsize=1)
+def open_job(folder: str, nonce: str) -> Job:
+    """Opens a job once per process. nonce: as `Job.save` returned it, which proves that this process sees the same folder.
+
+    Raises `PartitionError` if it does not.
+    """
+    try:
+        raw = json.loads((Path(folder) / _JOB).read_bytes())
+    except FileNotFoundError:
+        raw = {}
+    if raw.get("nonce") != nonce:
+        raise PartitionError(
+            f"{folder}: host {os.uname().nodename} does not see this folder, in which tasks exchange files. Choose one that all "
+            "workers share (partition.dir)."
+        )
+    source, options = SharedSource(raw["source"]), PartitionOptions(**raw["options"])
+    graph = StoredGraph(source, options, {}, raw["made"], Progress(False))
+    return Job(graph, Path(folder), raw["memory_bytes"], raw["wide_ids"])
+
+
+def narrowest(count: int) -> np.dtype:
+    return np.dtype(np.int32 if count < 2**31 else np.int64)
+
+
+def as_they_are(count: int, dtype: np.dtype) -> NodeLayout:
+    """The identity numbering."""
+    numbers = np.arange(count, dtype=dtype)
+    return NodeLayout((0, count), numbers, numbers)

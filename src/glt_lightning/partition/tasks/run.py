@@ -1,0 +1,143 @@
+"""Runs tasks, in this process or by an executor; skips those whose results an interrupted run left.
+
+The ledger is a folder with one file per finished task. Its name is a hash of all that the task depends on: the partition, the
+name of the task and its arguments. The file has the result, so a run that starts again asks for the same results and gets
+those that are there. It is written last and by a rename: what has no entry is done again, over what is left of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any
+
+from glt_lightning.base import DataError, GLTError, OptionError, PartitionError
+from glt_lightning.partition.tasks.exchange import cut, save_text
+from glt_lightning.partition.tasks.job import Job, open_job
+from glt_lightning.partition.tasks.processes import WorkerLost
+from glt_lightning.partition.tasks.table import TASKS
+
+_ERRORS: tuple[type[GLTError], ...] = (DataError, OptionError, PartitionError)
+_TRIES = 3  # of a task whose process is lost
+# What Dask and Ray raise when they have tried again often enough. By name: neither is imported here.
+_LOST = {"KilledWorker", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryError"}
+_SMALLEST = 1 << 20  # edges: a smaller piece takes less time than to start a process
+
+
+class Tasks:
+    """Runs the tasks of one job.
+
+    executor: where they run; None: in this process, one after the other.  width: how many run at a time.
+    key: a text that changes with the user's data and options.
+    Attribute ``shared``: whether other processes read the user's data, too.
+    """
+
+    def __init__(self, job: Job, key: str, executor: Executor | None, width: int) -> None:
+        self.job, self.width, self.shared = job, width, executor is not None
+        self._key, self._executor = key, executor
+        for folder in (job.out, job.work, _ledger(job.folder)):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._nonce = job.save() if self.shared else ""
+
+    def run(
+        self,
+        name: str,
+        calls: Sequence[Mapping[str, Any]],
+        done: Callable[[int], object] = lambda units: None,
+        units: Sequence[int] | None = None,
+    ) -> list[Any]:
+        """Runs a task with each of ``calls`` as arguments. Returns the results in their order.
+
+        done: called with the units of each call that is finished.
+
+        Raises the `GLTError` of the first call that fails; `PartitionError` if the process of a task is lost again and again.
+        """
+        waiting = {n: self._submit(name, args) for n, args in enumerate(calls) if self._found(name, args) is None}
+        results = []
+        for n, args in enumerate(calls):
+            results.append(self._result(name, args, waiting[n]) if n in waiting else self._found(name, args))
+            done(0 if units is None else units[n])
+        return [each["result"] for each in results]
+
+    def finished(self, name: str, calls: Sequence[Mapping[str, Any]]) -> bool:
+        """Tells whether nothing is left to do of these calls: what only they read is not needed again."""
+        return all(self._found(name, args) is not None for args in calls)
+
+    def once(self, name: str, args: Mapping[str, Any], work: Callable[[], Any]) -> Any:
+        """Returns the result of work that this process does itself, unless it is in the ledger."""
+        found = self._found(name, args)
+        if found is None:
+            found = {"result": work()}
+            _write(self._file(name, args), found)
+        return found["result"]
+
+    def pieces(self, count: int, *, at_most: int, at_least: int = _SMALLEST) -> list[tuple[int, int]]:
+        """Splits ``count`` things into ranges: some for each process, within these sizes."""
+        return cut(count, max(1, min(at_most, max(at_least, -(-count // (2 * self.width))))))
+
+    def _submit(self, name: str, args: Mapping[str, Any]) -> Future[Any] | None:
+        if self._executor is None:
+            return None
+        return self._executor.submit(
+            run_task, str(self.job.folder), self._nonce, str(self._file(name, args)), name, args
+        )
+
+    def _result(self, name: str, args: Mapping[str, Any], future: Future[Any] | None) -> Any:
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                answer = self._here(name, args) if future is None else future.result()
+                break
+            except WorkerLost as error:
+                if not tries_left:
+                    raise PartitionError(f"partition: {name}: {error}, {_TRIES} times.") from None
+                future = self._submit(name, args)
+            except Exception as error:
+                if type(error).__name__ not in _LOST:
+                    raise
+                text = str(error).strip().partition("\n")[0]
+                raise PartitionError(f"partition: {name}: {type(error).__name__}: {text}") from error
+        if "error" in answer:
+            kind, text = answer["error"]
+            raise next(e for e in _ERRORS if e.__name__ == kind)(text)
+        return answer
+
+    def _here(self, name: str, args: Mapping[str, Any]) -> Any:
+        return _perform(lambda: self.job, self._file(name, args), name, args)
+
+    def _file(self, name: str, args: Mapping[str, Any]) -> Path:
+        text = json.dumps([self._key, name, args], sort_keys=True)
+        return _ledger(self.job.folder) / hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def _found(self, name: str, args: Mapping[str, Any]) -> Any:
+        try:
+            return json.loads(self._file(name, args).read_bytes())
+        except FileNotFoundError:
+            return None
+
+
+def run_task(folder: str, nonce: str, entry: str, name: str, args: Mapping[str, Any]) -> Any:
+    """Runs a task in a process of an executor."""
+    return _perform(lambda: open_job(folder, nonce), Path(entry), name, args)
+
+
+def _perform(job: Callable[[], Job], entry: Path, name: str, args: Mapping[str, Any]) -> Any:
+    """Runs a task and writes its entry into the ledger. Errors about the user's data are results: no engine shall retry them."""
+    try:
+        answer = {"result": TASKS[name](job(), **json.loads(json.dumps(args)))}
+    except _ERRORS as error:
+        kind = next(e for e in _ERRORS if isinstance(error, e))
+        return {"error": [kind.__name__, str(error)]}
+    return _write(entry, answer)
+
+
+def _write(entry: Path, answer: Any) -> Any:
+    text = json.dumps(answer)
+    save_text(entry, text)
+    return json.loads(text)
+
+
+def _ledger(folder: Path) -> Path:
+    return folder / "ledger"

@@ -1,0 +1,176 @@
+"""The tasks: functions of a `Job` and of JSON values that return a JSON value, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.base import NodeType
+from glt_lightning.graph import ArrayPieces, ArrayWriter, entries_to_json, hash_chunk, node_path, read_rows
+from glt_lightning.partition.build import edges as edge_steps, rows as row_steps
+from glt_lightning.partition.build.degrees import count_degrees
+from glt_lightning.partition.build.edges import Segment
+from glt_lightning.partition.build.normalize import Normalization
+from glt_lightning.partition.build.values import checked_attrs
+from glt_lightning.partition.hotness.lists import hotness_arrays
+from glt_lightning.partition.tasks.exchange import Runs, RunWriter, load_runs, save_array, save_runs, unfinished
+from glt_lightning.partition.tasks.job import EdgeSort, Job
+
+_PAIRS = 1 << 20  # rows copied at once
+Piece = Sequence[int]  # begin, end
+
+
+def check_piece(job: Job, attribute: str, piece: Piece) -> None:
+    """Checks values of an attribute."""
+    checked_attrs(job.graph)[attribute].check(*piece)
+
+
+def count_piece(job: Job, index: int, piece: Piece) -> None:
+    """Counts the edges of a piece by their ends, into files of the whole length."""
+    graph = job.graph
+    edge_type = graph.source.schema.edge_types[index]
+    found = count_degrees(edge_type, graph.edges[edge_type], graph.num_nodes, piece, graph.counted_by)
+    for end, counts in zip(("out", "into"), found, strict=True):
+        save_array(degree_file(job, index, piece, end), counts)
+
+
+def degree_file(job: Job, index: int, piece: Piece, end: str) -> Path:
+    return job.work / "degrees" / f"{index}.{piece[0]}-{piece[1]}.{end}.npy"
+
+
+def rank_part(job: Job, part: int, policy: str) -> dict[str, Any]:
+    """Writes the user ids and the hotness of a part's rows, and its list of remote rows. Returns the entries of these arrays."""
+    graph, hotness = job.graph, np.load(hotness_file(job), mmap_mode="r")
+    layouts = {t: job.layout(t) for t in graph.num_nodes}
+    arrays = [*hotness_arrays(part, hotness[part % len(hotness)], policy, layouts, graph.offsets, job.id_dtype)]
+    for index, layout in enumerate(layouts.values()):
+        ids = layout.user_ids[layout.bounds[part] : layout.bounds[part + 1]]
+        arrays.append((node_path(part, index, "n_id"), ids, job.id_dtype))
+    found = {}
+    for path, values, dtype in arrays:
+        with ArrayWriter(job.out, path, dtype) as writer:
+            writer.write(values)
+        found[path] = writer.close()
+    return entries_to_json(found)
+
+
+def hotness_file(job: Job) -> Path:
+    return job.work / "hotness.npy"
+
+
+def deal_edges(job: Job, sort: Any, piece: Piece) -> None:
+    """Distributes a piece of the edges over buckets of destinations."""
+    sort = EdgeSort.from_json(sort)
+    edges, buckets = job.edge_job(sort), job.buckets(sort)
+    with _dealing(job.sort_folder(sort), piece, edges.record_bytes, len(buckets)) as writer:
+        edge_steps.deal(edges, buckets, (piece[0], piece[1]), writer, job.memory_bytes)
+
+
+def sort_edges(job: Job, sort: Any, pieces: list[Piece], low: int, high: int) -> list[Any]:
+    """Sorts the edges of some buckets and writes their rows."""
+    sort = EdgeSort.from_json(sort)
+    runs = _dealt(job.sort_folder(sort), pieces)
+    writer = partial(_edge_writer, job, sort, sort.stored_type.both)
+    return [*map(astuple, edge_steps.sort(job.edge_job(sort), job.buckets(sort), low, high, runs, writer))]
+
+
+def place_edges(job: Job, sort: Any, segments: list[list[int]], to: list[int]) -> None:
+    """Closes the gaps that merged edges left: moves the edges of segments to where they belong."""
+    sort = EdgeSort.from_json(sort)
+    for segment, target in zip((Segment(*each) for each in segments), to, strict=True):
+        for name, (dtype, shape) in job.edge_job(sort).arrays.items():
+            pointers = name == "indptr"
+            begin, count, at = segment.at, segment.count, target
+            if pointers:
+                begin, count, at = segment.begin + 1, segment.end - segment.begin, segment.begin + 1
+            with _edge_writer(job, sort, False, segment.part, name, dtype, shape) as writer:
+                folder, path = _gappy(job, sort, segment.part, name)
+                for first in range(0, count, _PAIRS):
+                    size = min(_PAIRS, count - first)
+                    rows = read_rows(folder, path, dtype, (size, *shape), begin + first)
+                    writer.write(at + first, rows + target if pointers else rows)
+
+
+def _edge_writer(
+    job: Job, sort: EdgeSort, gaps: bool, part: int, name: str, dtype: np.dtype, shape: tuple[int, ...]
+) -> ArrayPieces:
+    where = _gappy(job, sort, part, name) if gaps else job.edge_array(sort, part, name)
+    return ArrayPieces(*where, dtype, shape)
+
+
+def _gappy(job: Job, sort: EdgeSort, part: int, name: str) -> tuple[Path, str]:
+    return job.work / sort.name / "merged", f"{part}.{name}.npy"
+
+
+def take_rows(job: Job, node_type: NodeType, name: str, normalization: Any, piece: Piece) -> None:
+    """Writes a range of an attribute's rows in their new order, picked from all of them."""
+    rows = job.row_job(node_type, name, _normalization(normalization))
+    row_steps.take_rows(rows, piece[0], piece[1], job.array(node_type, name))
+
+
+def deal_rows(job: Job, node_type: NodeType, name: str, capacity: int, piece: Piece) -> None:
+    """Distributes a piece of an attribute's rows over ranges of new numbers."""
+    rows = job.row_job(node_type, name, None)
+    with _dealing(rows_folder(job, node_type, name), piece, rows.width, -(-len(rows.rows) // capacity)) as writer:
+        row_steps.deal_rows(rows, piece[0], piece[1], capacity, writer, job.memory_bytes)
+
+
+def place_rows(
+    job: Job, node_type: NodeType, name: str, normalization: Any, capacity: int, pieces: list[Piece], bucket: int
+) -> None:
+    """Writes the rows of one range of new numbers."""
+    rows = job.row_job(node_type, name, _normalization(normalization))
+    row_steps.place_rows(rows, bucket, capacity, _dealt(rows_folder(job, node_type, name), pieces))
+
+
+def rows_folder(job: Job, node_type: NodeType, name: str) -> Path:
+    return job.work / f"rows.{job.graph.schema.node_index(node_type)}.{name}"
+
+
+def hash_chunks(job: Job, chunks: list[tuple[str, int, int]]) -> list[tuple[int, str]]:
+    """Returns the CRC-32 and the digest of chunks: (path of the array, first byte of its data, bytes)."""
+    return [hash_chunk(job.out, *chunk) for chunk in chunks]
+
+
+@contextmanager
+def _dealing(folder: Path, piece: Piece, width: int, buckets: int) -> Iterator[RunWriter]:
+    folder.mkdir(parents=True, exist_ok=True)
+    target = _dealt_file(folder, piece)
+    with RunWriter(unfinished(target), width, buckets) as writer:
+        yield writer
+    save_runs(writer.runs, target)
+
+
+def _dealt(folder: Path, pieces: list[Piece]) -> list[Runs]:
+    return [load_runs(_dealt_file(folder, piece)) for piece in pieces]
+
+
+def _dealt_file(folder: Path, piece: Piece) -> Path:
+    return folder / f"dealt.{piece[0]}-{piece[1]}"
+
+
+def _normalization(given: Any) -> Normalization | None:
+    return None if given is None else Normalization(**given)
+
+
+TASKS: dict[str, Callable[..., Any]] = {
+    task.__name__: task
+    for task in (
+        check_piece,
+        count_piece,
+        rank_part,
+        deal_edges,
+        sort_edges,
+        place_edges,
+        take_rows,
+        deal_rows,
+        place_rows,
+        hash_chunks,
+    )
+}
