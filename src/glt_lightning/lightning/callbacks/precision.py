@@ -65,7 +65,7 @@ class PrecisionProbe(Callback):
             self.ratio = self._measure(shapes) if shapes and trainer.is_global_zero else None
             if self.choose:
                 pays = self.ratio is not None and self.ratio >= _PAYS
-                self.chosen = strategy.broadcast(_MIXED if pays else _DEFAULT)
+                self.chosen = _MIXED if _on_any_rank(trainer, pays) else _DEFAULT
             if (line := self.line) is not None:
                 rank_zero_info(f"precision: {line}.")
         elif self.choose:
@@ -78,6 +78,13 @@ class PrecisionProbe(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.chosen = state_dict.get("chosen")
+
+
+def _on_any_rank(trainer: Trainer, value: bool) -> bool:
+    """A collective call. Numbers alone go between ranks, no pickled objects."""
+    if trainer.world_size == 1:
+        return value
+    return bool(trainer.strategy.reduce(torch.tensor([int(value)]), reduce_op="sum") > 0)
 
 
 def weight_shapes(module: torch.nn.Module) -> dict[tuple[int, int], int]:
