@@ -40,7 +40,13 @@ def create(graph: DistGraph) -> dict[str, DistTensor]:
 
 
 def by_id(graph: DistGraph, tensor: DistTensor) -> torch.Tensor:
-    return tensor[graph.user_ids(slice(None), tensor.of).argsort()]
+    """In an order that no partition changes; an edge and its reverse have the same id, and different sources."""
+    ids = graph.user_ids(slice(None), tensor.of)
+    if tensor.of in graph.edge_types:
+        src, _ = graph._reader.edge_ends(graph.space(tensor.of), np.arange(len(ids)))
+        ids = ids * 1000 + graph.user_ids(torch.from_numpy(src))
+        assert len(ids.unique()) == len(ids)
+    return tensor[ids.argsort()]
 
 
 def saved(folders: dict[int, Path], folder: Path, parts: int = 3) -> dict[str, torch.Tensor]:

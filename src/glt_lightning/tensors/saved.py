@@ -22,7 +22,7 @@ import numpy as np
 from glt_lightning.base import DataError, WriteError, long_work
 from glt_lightning.graph import open_regular, parse_json
 from glt_lightning.tensors.reader import GraphReader
-from glt_lightning.tensors.space import RowSpace
+from glt_lightning.tensors.space import RowSpace, row_spaces
 from glt_lightning.tensors.table import SharedTable
 from glt_lightning.tensors.tables import SharedTables
 from glt_lightning.workers import on_all_or_none
@@ -289,6 +289,7 @@ def is_nonce(found: object) -> bool:
 
 
 IDS = "ids"  # of edges, whose ids have gaps; rows of nodes are saved in the order of their ids
+_KEYS = "keys"  # in place of ids of edges that share them with their reverses
 
 
 _SNAPSHOT_AT_ONCE = 1 << 16  # rows
@@ -309,18 +310,34 @@ def rows_to_save(named: Mapping[str, SharedTable], reader: GraphReader) -> list[
 
 
 def _to_save(name: str, table: SharedTable, reader: GraphReader) -> RowsToSave:
-    ids = reader.user_ids(table.space, np.arange(table.num_rows))
-    order = np.argsort(ids, kind="stable")
-    arrays = {table.kind.name: (table.dtype, (len(ids), *table.row_shape), table.read)}
+    keys = _keys(reader, table.space, np.arange(table.num_rows))
+    order = np.argsort(keys, kind="stable")
+    arrays = {table.kind.name: (table.dtype, (len(keys), *table.row_shape), table.read)}
     if table.space.kind == "edge":
-        arrays[IDS] = (ids.dtype, ids.shape, lambda rows: ids[rows])
+        arrays[_keys_name(reader, table.space)] = (keys.dtype, keys.shape, lambda rows: keys[rows])
     return RowsToSave(name, table.space.label, None, arrays, order)
+
+
+def _keys_name(reader: GraphReader, space: RowSpace) -> str:
+    columns = reader.manifest.edge_columns
+    return IDS if columns is None or columns[space.index].reverse_of != space.index else _KEYS
+
+
+def _keys(reader: GraphReader, space: RowSpace, rows: np.ndarray) -> np.ndarray:
+    """Returns int64 [n]: a number for each row that is its own in every partition of the graph: the user's id, and where an edge
+    shares it with its reverse, twice that, plus one for the edge from the greater node id to the lower."""
+    ids = reader.user_ids(space, rows)
+    if space.kind == "node" or _keys_name(reader, space) == IDS:
+        return ids
+    nodes = next(s for s in row_spaces(reader.manifest) if s.kind == "node" and s.of == space.of[0])
+    src, dst = (reader.user_ids(nodes, ends) for ends in reader.edge_ends(space, rows))
+    return 2 * ids + (src > dst)
 
 
 def kind_and_shape(saved: SavedRows, name: str) -> tuple[str, tuple[int, ...]]:
     """Returns the dtype name and the row shape of a saved table."""
     arrays = saved.table(name)["arrays"]
-    kind = next(each for each in arrays if each != IDS)
+    kind = next(each for each in arrays if each not in (IDS, _KEYS))
     return kind, tuple(arrays[kind]["shape"][1:])
 
 
@@ -330,7 +347,9 @@ def load_table(saved: SavedRows, tables: SharedTables, table: SharedTable, reade
     if not homes.is_first:
         return
     values = saved.open(table.name, table.kind.name, table.row_shape, table.dtype)
-    ids = None if table.space.kind == "node" else saved.open(table.name, IDS, (), np.dtype(np.int64))
+    of_edges = table.space.kind == "edge"
+    name = _keys_name(reader, table.space) if of_edges else ""
+    keys = saved.open(table.name, name, (), np.dtype(np.int64)) if of_edges else None
     if len(values) != table.num_rows:
         raise _other_rows(saved, table.name, table.space, len(values))
     pieces = [
@@ -340,9 +359,9 @@ def load_table(saved: SavedRows, tables: SharedTables, table: SharedTable, reade
     ]
     with long_work(_log, f"tensor {table.name!r}: loaded", len(table.own)) as advance:
         for first, begin, count in pieces:
-            wanted = reader.user_ids(table.space, np.arange(first, first + count))
-            at = wanted if ids is None else np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-            if ids is not None and not np.array_equal(ids[at], wanted):
+            wanted = _keys(reader, table.space, np.arange(first, first + count))
+            at = wanted if keys is None else np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+            if keys is not None and not np.array_equal(keys[at], wanted):
                 raise _other_rows(saved, table.name, table.space, len(values))
             table.own[begin : begin + count] = values[at]
             advance(count)
