@@ -125,7 +125,10 @@ def test_verify(config: str, capsys: pytest.CaptureFixture[str]) -> None:
             "error: --parts: expected numbers of parts such as 0,2, got '0;1'.",
         ),
         (["--hash", "p", "--parts", "0"], "error: --parts: goes with --verify alone."),
-        (["--config", "run.yaml", "--data.partition.engine", "dusk"], "error: partition.engine: expected processes"),
+        (
+            ["--config", "run.yaml", "--data.partition.engine", "dusk"],
+            "error: data.partition.engine: expected one of 'processes', 'array', 'dask', 'ray', 'spark'; got dusk.",
+        ),
         (
             ["--config", "run.yaml", "--data.partition.address", "tcp://a:1"],
             "error: partition.address: belongs to dask, ray, spark, not to processes.",
