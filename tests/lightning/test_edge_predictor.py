@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def stored_pairs(data: GLTDataModule, edge_type: str = RATES) -> list[tuple[int,
     """The edges that carry messages, by the user's ids."""
     names = tuple(edge_type.split("__"))
     pairs = []
-    data.evaluation.__dict__["num_neighbors"] = [-1]
+    data.evaluation = replace(data.evaluation, num_neighbors=[-1])
     for batch in (*data.train_dataloader(), *data.test_dataloader()):
         src, dst = batch[names].edge_index
         ends = batch[names[0]].n_id[src], batch[names[2]].n_id[dst]
