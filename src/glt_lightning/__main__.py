@@ -7,8 +7,9 @@ from glt_lightning.base import quick_answer
 
 def main() -> None:
     """Runs the program with the words of this process, importing torch only for what needs it."""
-    if boot := sys.modules.get("_glt_lightning_boot"):
-        boot.reveal()
+    # an editable installation may have the file of an earlier release, without it
+    if (reveal := getattr(sys.modules.get("_glt_lightning_boot"), "reveal", None)) is not None:
+        reveal()
     words = sys.argv[1:]
     if (answer := quick_answer(words)) is not None:
         print(answer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from glt_lightning import GLTDataModule
 from glt_lightning.base import PartitionError, PartitionOptions
-from glt_lightning.graph import Manifest
+from glt_lightning.graph import Manifest, options_hash
 from glt_lightning.partition import open_source, partition_dir, partition_graph
 
 NODES = 12
@@ -71,6 +72,22 @@ def test_a_folder_of_an_earlier_release_is_found(graph: str) -> None:
     assert partition_dir(folder, source, PartitionOptions(hotness="vip"), None, "none").name != folder.name
     assert prepared(module(graph, partition={"hotness": "vip"})) == folder
     assert batches_of(folder) == ([15, 10, 5], 1024)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_folder_with_the_edge_ids_of_an_earlier_release_is_used(graph: str, tmp_path: Path, named: bool) -> None:
+    """There an added reverse edge has the id E + k, and the options say nothing of ids."""
+    own = {"dir": str(tmp_path / "named")} if named else {}
+    folder = prepared(module(graph, undirected=True, partition=own))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["edge_columns"], manifest["made_by"]["reverse_ids"]
+    manifest["options_hash"] = options_hash(manifest["made_by"])
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    if not named:
+        folder = folder.rename(folder.with_name(f"{folder.name[:-8]}{manifest['options_hash'][:8]}"))
+    assert prepared(module(graph, undirected=True, partition=own)) == folder
+    with pytest.raises(PartitionError, match="undirected: True on disk, False given"):
+        prepared(module(graph, partition={"dir": str(folder)}))
 
 
 def test_a_folder_that_is_named_is_taken_unless_others_are_given(graph: str, tmp_path: Path) -> None:

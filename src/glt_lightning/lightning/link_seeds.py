@@ -162,8 +162,8 @@ class LinkSeeds(LinkOptions):
     def edge_type(self, schema: GraphSchema) -> EdgeType:
         """The edge type to predict, of one alone."""
         known = {edge_type_str(e): e for e in schema.edge_types}
-        if self.input_type is None and len(known) == 1:
-            return schema.edge_types[0]
+        if self.input_type is None and len(own := _without_reverses(schema)) == 1:
+            return own[0]
         if self.input_type not in known:
             raise OptionError(
                 f"seeds.input_type: expected the edge type to predict, one of {', '.join(known)}; got {self.input_type!r}."
@@ -345,6 +345,12 @@ class LinkSeeds(LinkOptions):
     def _reverses(self, edge_type: EdgeType) -> dict[str, str]:
         given = dict(self.reverse_edge_types or {})
         return {other: one for one, other in given.items()} | given
+
+
+def _without_reverses(schema: GraphSchema) -> list[EdgeType]:
+    """The edge types that are not the reverse, by its name ``rev_...``, of another one."""
+    reverses = {(dst, f"rev_{relation}", src) for src, relation, dst in schema.edge_types}
+    return [each for each in schema.edge_types if each not in reverses]
 
 
 def _warn_of_leak(split: str, edges: np.ndarray, trained: np.ndarray, manifest: Manifest, edge_type: EdgeType) -> None:

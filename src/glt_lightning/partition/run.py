@@ -116,13 +116,18 @@ def run_folder(target: Path, made: Mapping[str, Any]) -> Path:
     return lasting_path(target, options_hash(made)[:16])
 
 
+def made_before(made: Mapping[str, Any]) -> dict[str, Any]:
+    """What earlier releases recorded of the same data and options: there the reverse of column k has the id E + k."""
+    return {key: value for key, value in made.items() if key != "reverse_ids"}
+
+
 def reuse(target: Path, made: Mapping[str, Any]) -> Manifest:
     """The manifest of a finished folder. Raises `PartitionError` with the differences if its options or data are not those
     of ``made``."""
     manifest = Manifest.load(target)
-    if manifest.options_hash != options_hash(made):
+    if manifest.options_hash not in (options_hash(made), options_hash(made_before(made))):
         old = manifest.made_by
-        keys = [k for k in {**made, **old} if k != "package_version" and old.get(k) != made.get(k)]
+        keys = [k for k in {**made_before(made), **old} if k != "package_version" and old.get(k) != made.get(k)]
         what = "; ".join(f"{k}: {old.get(k)!r} on disk, {made.get(k)!r} given" for k in keys)
         raise PartitionError(
             f"{target}: this partition was written with different options or data ({what}). Delete the folder, choose another, "

@@ -13,7 +13,7 @@ from glt_lightning.partition.assign import assigner_of
 from glt_lightning.partition.assign.base import Assigner
 from glt_lightning.partition.edge_splits.source import LinkSource
 from glt_lightning.partition.folder import LOCK_TIMEOUT_S, exclusive
-from glt_lightning.partition.run import follow_batches, reuse, run_folder, write_partition
+from glt_lightning.partition.run import follow_batches, made_before, reuse, run_folder, write_partition
 from glt_lightning.partition.sources.base import GraphSource
 from glt_lightning.partition.splits import resolve_splits
 from glt_lightning.partition.tasks.array import array_number, help_along
@@ -104,12 +104,17 @@ def partition_dir(
         Path(root) / "partitions",
         {"num_neighbors": options.num_neighbors, "batch_size": options.batch_size},
     )
-    by_default = folder / f"{below}{options_hash(made)[:8]}"
-    if None not in given.values() or not options.depends_on_batches:
-        return by_default
-    follows = folder / f"{below}{options_hash(made | given)[:8]}"
-    # An earlier release named the folder by the defaults, which it ranked for.
-    return by_default if (by_default / MANIFEST).exists() and not follows.exists() else follows
+
+    def named(by: Mapping[str, Any]) -> Path:
+        return folder / f"{below}{options_hash(by)[:8]}"
+
+    names = [named(made), named(made_before(made))]
+    if options.depends_on_batches and None in given.values():
+        # An earlier release named the folder by the defaults, which it ranked for.
+        names = [named(made | given), names[0], named(made_before(made | given)), names[1]]
+    if names[0].exists():
+        return names[0]
+    return next((each for each in names if (each / MANIFEST).exists()), names[0])
 
 
 def partition_graph(

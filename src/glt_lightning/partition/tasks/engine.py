@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from glt_lightning.base import OptionError, PartitionOptions
+from glt_lightning.base import OptionError, PartitionError, PartitionOptions
 from glt_lightning.graph import usable_cores
 from glt_lightning.kernels import row_bytes
 from glt_lightning.partition.build.stored_graph import StoredGraph
@@ -22,6 +22,7 @@ from glt_lightning.partition.tasks.processes import ProcessExecutor
 from glt_lightning.partition.tasks.run import Tasks
 
 _WORTH_A_PROCESS = 256 << 20  # bytes of input and output: about a second of work, and a process takes 0.2 s to start
+_ANSWER_S = 60  # until a cluster answers, and has a worker
 _RETRIES = 2  # of a task whose worker is lost
 _LOCAL = "local"  # partition.address: an engine that runs on this host for the time being
 
@@ -77,8 +78,17 @@ def _dask(options: PartitionOptions, graph: StoredGraph, folder: Path) -> Iterat
     where: dict[str, Any] = {"address": options.address}
     if options.address == _LOCAL:
         where = {"n_workers": options.processes or usable_cores(), "threads_per_worker": 1, "dashboard_address": None}
-    with distributed.Client(**where) as client:
-        client.wait_for_workers(1)
+    try:
+        client = distributed.Client(timeout=_ANSWER_S, **where)
+    except (OSError, ValueError) as error:  # TimeoutError is an OSError
+        raise _no_answer("Dask scheduler", options.address, error) from None
+    with client:
+        try:
+            client.wait_for_workers(1, timeout=_ANSWER_S)
+        except TimeoutError:
+            raise PartitionError(
+                f"partition.address: {options.address}: the scheduler has no worker. Start some."
+            ) from None
         yield client.get_executor(retries=_RETRIES, pure=False), options.processes or sum(client.nthreads().values())
 
 
@@ -88,7 +98,10 @@ def _ray(options: PartitionOptions, graph: StoredGraph, folder: Path) -> Iterato
     if not ray.is_initialized():
         begun = True
         local = options.address == _LOCAL
-        ray.init(None if local else options.address, **({"num_cpus": options.processes} if local else {}))
+        try:
+            ray.init(None if local else options.address, **({"num_cpus": options.processes} if local else {}))
+        except (OSError, ValueError, RuntimeError) as error:
+            raise _no_answer("Ray cluster", options.address, error) from None
     try:
         yield _RayExecutor(ray), options.processes or int(ray.cluster_resources().get("CPU", 1))
     finally:
@@ -136,6 +149,11 @@ class _SparkExecutor(ThreadPoolExecutor):
             return self._context.parallelize([args], 1).map(lambda given: fn(*given)).collect()[0]
 
         return super().submit(job)
+
+
+def _no_answer(what: str, address: str | None, error: Exception) -> OptionError:
+    why = str(error).strip().partition("\n")[0] or type(error).__name__
+    return OptionError(f"partition.address: {address}: no {what} answered: {why}")
 
 
 def _module(name: str, engine: str) -> ModuleType:
