@@ -44,6 +44,7 @@ def test_assigning_alone(args: list[str], graph_npz: Path, capsys: pytest.Captur
     assert content(Path("parts")) == made_alone(graph_npz, options)
 
 
+@pytest.mark.slow
 def test_a_job_array(args: list[str], graph_npz: Path) -> None:
     """The same command three times at once, as SLURM or Kubernetes start it, on hosts that share the folder."""
     args += ["--data.partition.engine", "array", "--data.partition.dir", "parts"]

@@ -122,6 +122,7 @@ def test_known_are_what_is_said(shop: dict[str, set[tuple[str, str]]], monkeypat
     assert len(said) == 2  # of nothing known there is nothing to say
 
 
+@pytest.mark.slow
 def test_some_sources_in_small_blocks(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fitted("dot")
     main(["recommend", "--config", "c.yaml", "--ckpt_path", "best", "--out", "all"])
@@ -139,6 +140,7 @@ def test_some_sources_in_small_blocks(shop: Any, monkeypatch: pytest.MonkeyPatch
         }
 
 
+@pytest.mark.slow
 def test_ranks_share_the_sources(shop: Any) -> None:
     fitted("bilinear")
     main(["recommend", "--config", "c.yaml", "--ckpt_path", "best", "--out", "one"])
