@@ -134,6 +134,15 @@ def test_a_random_split_is_of_edges_and_holds_them_out(edge_data: Any) -> None:
     data.teardown()
 
 
+def test_the_only_edge_type_of_the_user_needs_no_name(edge_data: Any) -> None:
+    """Its reverses, which ``undirected`` adds, are no choice."""
+    named, unnamed = (opened(edge_data(rated(), **more)) for more in ({}, {"seeds": {}}))
+    np.testing.assert_array_equal(split_of(unnamed, "train").edge, split_of(named, "train").edge)
+    assert next(iter(unnamed.train_dataloader())).edge_types == next(iter(named.train_dataloader())).edge_types
+    named.teardown()
+    unnamed.teardown()
+
+
 def test_the_latest_edges_are_the_test(edge_data: Any) -> None:
     day = np.random.default_rng(3).integers(0, 50, 4800)
     links = {"label": "rating", "edge_splits": {"num_val": 0.2, "num_test": 0.2, "time": "day"}}

@@ -8,7 +8,9 @@ import signal
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import pytest
 
 from glt_lightning.base import DataError, OptionError, PartitionError, PartitionOptions
 from glt_lightning.partition import partition_graph
-from glt_lightning.partition.tasks import array as array_module, run as run_module
+from glt_lightning.partition.tasks import array as array_module, engine as engine_module, run as run_module
 from glt_lightning.partition.tasks.processes import ProcessExecutor
 from glt_lightning.partition.tasks.table import TASKS
 from tests.helpers import Run, started
@@ -75,6 +77,26 @@ def test_three_processes_with_little_memory(tmp_path: Path, name: str) -> None:
 def test_what_depends_on_the_machine_is_equal_on_one(tmp_path: Path, name: str) -> None:
     one, two = (partitioned(tmp_path / f"{n}", OF_THE_MACHINE[name], processes=n) for n in (1, 2))
     assert one == two
+
+
+@pytest.mark.parametrize("name", ["typed, undirected", EVERY_TASK])
+def test_several_threads_of_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """As workers of Dask have by default."""
+
+    @contextmanager
+    def threads(*_: object) -> Iterator[tuple[ThreadPoolExecutor, int]]:
+        with ThreadPoolExecutor(4) as executor:
+            yield executor, 4
+
+    monkeypatch.setitem(engine_module._ENGINES, "dask", threads)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for turn in range(3):
+            options = {"engine": "dask", "address": "local", "memory_bytes": 1 << 20}
+            assert partitioned(tmp_path / str(turn), PORTABLE[name], **options) == EXPECTED[name]
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_every_task_is_run_by_these_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 from glt_lightning.base import EDGE, DataError, EdgeType, OptionError, PartitionError, SamplingOptions
 from glt_lightning.graph import LocalPartition
 from glt_lightning.partition import Additions, ChangedNodes, NewEdges, NewNodes, append_rows, open_version
-from glt_lightning.partition.versions import read_versions, version_number, versions_dir
+from glt_lightning.partition.versions import _digest, read_versions, version_number, versions_dir
 from tests.helpers.grown import TYPED, TwoVersions, two_versions
 from tests.partition.test_grow import batches, specs
 
@@ -101,7 +102,7 @@ def test_own_ids_are_kept(graph: tuple[Path, Additions]) -> None:
     partition.close()
 
 
-@pytest.mark.parametrize("damage", ["array", "header", "chain", "base"])
+@pytest.mark.parametrize("damage", ["array", "header", "content", "chain", "base"])
 def test_damage_is_refused(graph: tuple[Path, Additions], damage: str) -> None:
     folder, rows = graph
     append_rows(folder, rows)
@@ -113,6 +114,10 @@ def test_damage_is_refused(graph: tuple[Path, Additions], damage: str) -> None:
     elif damage == "header":
         path = first / "delta.json"
         path.write_text(path.read_text().replace('"number": 1', '"number": 3'))
+    elif damage == "content":  # with the digest of what it says
+        path = first / "delta.json"
+        raw = json.loads(path.read_text()) | {"changed": ["node"]}
+        path.write_text(json.dumps(raw | {"digest": _digest(raw)}))
     elif damage == "chain":
         (versions_dir(folder) / "2").rename(versions_dir(folder) / "spare")
         first.rename(versions_dir(folder) / "2")

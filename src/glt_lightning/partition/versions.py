@@ -186,6 +186,15 @@ class _Delta:
     @classmethod
     def load(cls, place: Path) -> _Delta:
         raw = _header(place)
+        try:
+            return cls._read(place, raw)
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise PartitionError(
+                f"{place / DELTA}: no description of rows that were appended ({error!r:.200})."
+            ) from None
+
+    @classmethod
+    def _read(cls, place: Path, raw: Mapping[str, Any]) -> _Delta:
         entries = entries_from_json(raw["arrays"])
         arrays: dict[tuple[str, str], dict[str, np.ndarray]] = {}
         for path, entry in entries.items():

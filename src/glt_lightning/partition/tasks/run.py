@@ -114,7 +114,7 @@ class Tasks:
     def _found(self, name: str, args: Mapping[str, Any]) -> Any:
         try:
             return json.loads(self._file(name, args).read_bytes())
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):  # a machine that lost power may leave an empty file
             return None
 
 
