@@ -280,9 +280,12 @@ def test_graph_servers_refuse_versions(papers: Path, capfd: pytest.CaptureFixtur
         (["--new", "new.yaml", "--nodes", "a.csv"], "--new: names the tables already"),
         (["--nodes", "paper=a.csv", "b.csv"], "--nodes: expected paths, or TYPE=PATH for each"),
         (["--new", "new.yaml", "--data.root", "elsewhere"], "there is no partition to append to"),
+        (["--new", "list.yaml"], "--new: list.yaml: expected a mapping with nodes and edges, got ['a']"),
+        (["--new", "none.yaml"], "--new: cannot read none.yaml"),
     ],
 )
 def test_mistakes_of_append(papers: Path, capfd: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
+    Path("list.yaml").write_text("- a")
     with pytest.raises(SystemExit):
         main(["append", "--config", "papers.yaml", *words])
     assert said in capfd.readouterr().err

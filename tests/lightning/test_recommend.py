@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -143,9 +144,14 @@ def test_some_sources_in_small_blocks(shop: Any, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.slow
 def test_ranks_share_the_sources(shop: Any) -> None:
     fitted("bilinear")
-    main(["recommend", "--config", "c.yaml", "--ckpt_path", "best", "--out", "one"])
+    command = ["recommend", "--config", "c.yaml", "--ckpt_path", "best", "--k", "30"]
+    alone = run_cli(*command, "--out", "one", cwd=os.getcwd())
     two = ["--trainer.strategy", "glt_worker", "--trainer.devices", "2", "--data.init_args.partition.num_parts", "2"]
-    run_cli("recommend", "--config", "c.yaml", "--ckpt_path", "best", "--out", "two", *two, cwd=os.getcwd())
+    shared = run_cli(*command, "--out", "two", *two, cwd=os.getcwd())
+    few = re.compile(r"recommend: [\d,]+ sources have fewer than 30 destinations")
+    said = few.findall(alone.stdout + alone.stderr)
+    assert said
+    assert few.findall(shared.stdout + shared.stderr) == said  # of both ranks
     assert len(list(Path("two").glob("rank*.parquet"))) == 2
     one, both = by_user("one"), by_user("two")
     assert {u: [i for i, _ in some] for u, some in one.items()} == {u: [i for i, _ in some] for u, some in both.items()}

@@ -305,8 +305,8 @@ def parse_fanouts(num_neighbors: list[int], name: str = "num_neighbors", least: 
     return tuple(num_neighbors)
 
 
-def read_yaml(path: str, text: str | None = None) -> Any:
-    """The contents of a YAML file; text: they were read already.
+def read_yaml(path: str, text: str | None = None, option: str = "--config") -> Any:
+    """The contents of a YAML file. text: they were read already.  option: which names the file, for errors.
 
     Raises:
         OptionError: With the file, and the line where there is one: for a file that cannot be read or is not YAML, and for a key
@@ -316,12 +316,12 @@ def read_yaml(path: str, text: str | None = None) -> Any:
 
     try:
         text = Path(path).read_text() if text is None else text
-        _refuse_double_keys(path, yaml.compose(text, Loader=yaml.SafeLoader))
+        _refuse_double_keys(path, yaml.compose(text, Loader=yaml.SafeLoader), option)
         return yaml.safe_load(text)
     except OSError as error:
-        raise OptionError(f"--config: cannot read {path}: {error.strerror or error}.") from None
+        raise OptionError(f"{option}: cannot read {path}: {error.strerror or error}.") from None
     except UnicodeDecodeError as error:
-        raise OptionError(f"--config: {path} is not YAML: {error}.") from None
+        raise OptionError(f"{option}: {path} is not YAML: {error}.") from None
     except yaml.YAMLError as error:
         mark: Any = getattr(error, "problem_mark", None)
         line = "" if mark is None else f", line {mark.line + 1}"
@@ -332,20 +332,20 @@ def read_yaml(path: str, text: str | None = None) -> Any:
             if begun is None or begun.line == mark.line
             else f" ({error.context}, which begins in line {begun.line + 1})"
         )
-        raise OptionError(f"--config: {path}{line}: is not YAML: {reason}{since}. Correct this line.") from None
+        raise OptionError(f"{option}: {path}{line}: is not YAML: {reason}{since}. Correct this line.") from None
 
 
-def _refuse_double_keys(path: str, node: Any) -> None:
+def _refuse_double_keys(path: str, node: Any, option: str) -> None:
     pairs = node.value if node is not None and node.id == "mapping" else []
     lines: dict[str, int] = {}
     for key, _ in pairs:
         line = key.start_mark.line + 1
         if key.id == "scalar" and key.value != "<<" and lines.setdefault(key.value, line) != line:
             raise OptionError(
-                f"--config: {path}, line {line}: {key.value} is given twice, first in line {lines[key.value]}. Keep one of them."
+                f"{option}: {path}, line {line}: {key.value} is given twice, first in line {lines[key.value]}. Keep one of them."
             )
     for child in [value for _, value in pairs] or (node.value if node is not None and node.id == "sequence" else []):
-        _refuse_double_keys(path, child)
+        _refuse_double_keys(path, child, option)
 
 
 def line_of(text: str, keys: Sequence[str]) -> int | None:

@@ -53,7 +53,10 @@ def _given(new: str | None, nodes: list[str] | None, edges: list[str] | None) ->
     if new is not None and (nodes or edges):
         raise OptionError("--new: names the tables already; leave out --nodes and --edges.")
     if new is not None:
-        return dict(read_yaml(new) or {})
+        content = read_yaml(new, option="--new")
+        if not isinstance(content, dict) or not content:
+            raise OptionError(f"--new: {new}: expected a mapping with nodes and edges, got {content!r:.100}.")
+        return content
     found = {kind: _tables(kind, tables) for kind, tables in (("nodes", nodes), ("edges", edges)) if tables}
     if not found:
         raise OptionError("append: no rows are given. Give --new new.yaml, or --nodes and --edges.")

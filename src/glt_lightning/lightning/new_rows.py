@@ -37,7 +37,7 @@ class NewRows:
 
     def __init__(self, given: Any) -> None:
         self._additions = given if isinstance(given, Additions) else None
-        content = read_yaml(given) if isinstance(given, str) else {} if self._additions else given
+        content = read_yaml(given, option="data.new") if isinstance(given, str) else {} if self._additions else given
         if isinstance(content, argparse.Namespace):
             content = vars(content)
         if not isinstance(content, Mapping) or not (content or self._additions):

@@ -177,9 +177,11 @@ class RecommendingModule(LayerwiseModule):
     def on_predict_epoch_end(self) -> None:
         if self.run is not None:
             self.run.release()  # when no rank reads rows any more
-        if self._short:
+        short = torch.tensor(self._short, device=self.device)
+        total = int(short if self.trainer.world_size == 1 else self.trainer.strategy.reduce(short, reduce_op="sum"))
+        if total:
             rank_zero_info(
-                f"recommend: {self._short:,} sources have fewer than {self._wanted.k} destinations that are not known."
+                f"recommend: {total:,} sources have fewer than {self._wanted.k} destinations that are not known."
             )
 
     def _made_ranker(self) -> Any:
