@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 import numpy as np
 
@@ -95,7 +96,7 @@ def _check_header(file: Path, stream: io.BufferedReader, entry: ArrayEntry) -> i
     if size != entry.bytes:
         raise _damaged(file, f"it has {size} bytes, the manifest says {entry.bytes}")
     try:
-        shape, fortran, dtype = _read_header(stream)
+        shape, fortran, dtype = read_npy_header(stream)
     except (ValueError, RecursionError, MemoryError) as error:  # the last two for a header that is nested too deep
         raise _damaged(file, f"it has no readable .npy header ({error})") from None
     offset = stream.tell()
@@ -110,12 +111,16 @@ def _check_header(file: Path, stream: io.BufferedReader, entry: ArrayEntry) -> i
 
 # numpy reads headers with ast.literal_eval, which in CPython 3.11 fails now and then when several threads do that
 # ("SystemError: AST constructor recursion depth mismatch").
-_one_header_at_a_time = threading.Lock()
+one_npy_header_at_a_time = threading.Lock()
 
 
-def _read_header(stream: io.BufferedReader) -> tuple[tuple[int, ...], bool, np.dtype]:
+def read_npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Reads (shape, Fortran order, dtype) of the array that begins at the position of ``stream``. Threads may do so at once.
+
+    Raises ValueError if there is none.
+    """
     version = np.lib.format.read_magic(stream)
-    with _one_header_at_a_time:
+    with one_npy_header_at_a_time:
         if version == (1, 0):
             return np.lib.format.read_array_header_1_0(stream)
         if version == (2, 0):

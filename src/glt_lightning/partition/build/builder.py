@@ -45,7 +45,7 @@ from glt_lightning.partition.build.topology import GraphTopology, remove_rows
 from glt_lightning.partition.edge_splits.source import LinkSource
 from glt_lightning.partition.hotness.rank import Hotness, rank_nodes
 from glt_lightning.partition.sources.base import GraphSource, categories_of, edge_categories_of
-from glt_lightning.partition.tasks.exchange import save_array
+from glt_lightning.partition.tasks.exchange import load_array, save_array
 from glt_lightning.partition.tasks.job import EdgeSort
 from glt_lightning.partition.tasks.run import Tasks
 from glt_lightning.partition.tasks.table import hotness_file
@@ -126,7 +126,7 @@ class Builder:
                 save_array(folder / f"{index}.npy", parts)
 
         self._tasks.once("assign", {}, save)
-        return {t: np.load(folder / f"{index}.npy") for index, t in enumerate(graph.num_nodes)}
+        return {t: np.array(load_array(folder / f"{index}.npy")) for index, t in enumerate(graph.num_nodes)}
 
     def _layouts(
         self, topology: GraphTopology, parts: dict[NodeType, np.ndarray], hotness: Hotness

@@ -18,6 +18,7 @@ from glt_lightning.partition.build.normalize import normalization
 from glt_lightning.partition.build.rows import is_picked
 from glt_lightning.partition.build.values import checked_attrs
 from glt_lightning.partition.sources.base import EdgeList, RangedEdges
+from glt_lightning.partition.tasks.exchange import load_array
 from glt_lightning.partition.tasks.job import EdgeSort
 from glt_lightning.partition.tasks.run import Tasks
 from glt_lightning.partition.tasks.table import degree_file, rows_folder
@@ -60,7 +61,7 @@ def count_edges(tasks: Tasks) -> Degrees:
         tasks.run("count_piece", calls, done, units)
     found: dict[EdgeType, list[tuple[np.ndarray, np.ndarray]]] = {e: [] for e in types}
     for call in calls:
-        out, into = (np.load(degree_file(job, call["index"], call["piece"], end)) for end in ("out", "into"))
+        out, into = (load_array(degree_file(job, call["index"], call["piece"], end)) for end in ("out", "into"))
         found[types[call["index"]]].append((out, into))
     return Degrees.joined(found)
 

@@ -13,24 +13,16 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from glt_lightning.base import DataError, Progress
-from glt_lightning.graph import disk_full_speaks, open_regular
+from glt_lightning.graph import disk_full_speaks, open_regular, read_npy_header
 from glt_lightning.kernels import row_bytes
 from glt_lightning.partition.build.pread import read_exactly
 from glt_lightning.partition.folder import exclusive, whole_folder
 from glt_lightning.partition.sources.base import RangedEdges
-
-
-def read_npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Reads (shape, Fortran order, dtype) of the array that begins at the position of ``stream``."""
-    version = np.lib.format.read_magic(stream)
-    if version == (1, 0):
-        return np.lib.format.read_array_header_1_0(stream)
-    return np.lib.format.read_array_header_2_0(stream)
 
 
 class NpyFile:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import EDGE, NODE, DataError, EdgeType, GraphSchema, NodeType
-from glt_lightning.graph import open_regular
+from glt_lightning.graph import open_regular, read_npy_header
 from glt_lightning.partition.sources.base import (
     ArrayEdges,
     EdgeList,
@@ -26,7 +26,7 @@ from glt_lightning.partition.sources.base import (
     pick_target,
     width,
 )
-from glt_lightning.partition.sources.files import FileEdges, NpyFile, read_npy_header
+from glt_lightning.partition.sources.files import FileEdges, NpyFile
 
 _NAME_LENGTH_AT = 26  # in the header that precedes a member of a zip file
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from glt_lightning.base import DataError
-from glt_lightning.graph import ArrayWriter, disk_full_speaks, write_at
+from glt_lightning.graph import ArrayWriter, disk_full_speaks, one_npy_header_at_a_time, write_at
 from glt_lightning.kernels import CHANGED
 
 _MOST_VECTORS = 1024  # of one preadv: IOV_MAX of Linux
@@ -66,7 +66,7 @@ def save_runs(runs: Runs, path: Path) -> None:
 
 
 def load_runs(path: Path) -> Runs:
-    return Runs(path, np.load(path.with_name(f"{path.name}.npy"), mmap_mode="r"))
+    return Runs(path, load_array(path.with_name(f"{path.name}.npy")))
 
 
 def read_buckets(runs: Sequence[Runs], low: int, high: int, width: int) -> tuple[np.ndarray, np.ndarray]:
@@ -124,6 +124,13 @@ def save_array(path: Path, values: np.ndarray) -> None:
     with ArrayWriter(path.parent, half.name, values.dtype, values.shape[1:], hashed=False) as writer:
         writer.write(values)
     os.replace(half, path)
+
+
+def load_array(path: Path) -> np.ndarray:
+    """Maps an ``.npy`` file. Several threads may do so at once: the workers of some engines have more than one."""
+    with one_npy_header_at_a_time:
+        array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    return array
 
 
 def save_text(path: Path, text: str) -> None:

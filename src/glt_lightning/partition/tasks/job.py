@@ -21,7 +21,7 @@ from glt_lightning.partition.build.normalize import Normalization
 from glt_lightning.partition.build.rows import RowJob
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.sources.files import NpyFile
-from glt_lightning.partition.tasks.exchange import save_array, save_text
+from glt_lightning.partition.tasks.exchange import load_array, save_array, save_text
 from glt_lightning.partition.tasks.shared_source import SharedSource, describe
 
 _INT32_MAX = 2**31 - 1
@@ -101,8 +101,8 @@ class Job:
     def layout(self, node_type: NodeType) -> NodeLayout:
         if node_type not in self._layouts:
             index = self.graph.schema.node_index(node_type)
-            bounds = np.load(self._layout_file(index, "bounds"))
-            new, user_ids = (np.load(self._layout_file(index, name), mmap_mode="r") for name in ("new", "user_ids"))
+            bounds = np.array(load_array(self._layout_file(index, "bounds")))
+            new, user_ids = (load_array(self._layout_file(index, name)) for name in ("new", "user_ids"))
             self._layouts[node_type] = NodeLayout(tuple(bounds.tolist()), user_ids, new)
         return self._layouts[node_type]
 
@@ -162,7 +162,9 @@ class Job:
 
     def buckets(self, sort: EdgeSort) -> EdgeBuckets:
         folder, job = self.work / sort.name, self.edge_job(sort)
-        return EdgeBuckets(job.destinations.bounds, *(np.load(folder / f"{n}.npy") for n in ("starts", "first")))
+        return EdgeBuckets(
+            job.destinations.bounds, *(np.array(load_array(folder / f"{n}.npy")) for n in ("starts", "first"))
+        )
 
     def edge_array(self, sort: EdgeSort, part: int, name: str) -> tuple[Path, str]:
         """Folder and path below it of an array of sorted edges."""

@@ -19,7 +19,15 @@ from glt_lightning.partition.build.edges import Segment
 from glt_lightning.partition.build.normalize import Normalization
 from glt_lightning.partition.build.values import checked_attrs
 from glt_lightning.partition.hotness.lists import hotness_arrays
-from glt_lightning.partition.tasks.exchange import Runs, RunWriter, load_runs, save_array, save_runs, unfinished
+from glt_lightning.partition.tasks.exchange import (
+    Runs,
+    RunWriter,
+    load_array,
+    load_runs,
+    save_array,
+    save_runs,
+    unfinished,
+)
 from glt_lightning.partition.tasks.job import EdgeSort, Job
 
 _PAIRS = 1 << 20  # rows copied at once
@@ -46,7 +54,7 @@ def degree_file(job: Job, index: int, piece: Piece, end: str) -> Path:
 
 def rank_part(job: Job, part: int, policy: str) -> dict[str, Any]:
     """Writes the user ids and the hotness of a part's rows, and its list of remote rows. Returns the entries of these arrays."""
-    graph, hotness = job.graph, np.load(hotness_file(job), mmap_mode="r")
+    graph, hotness = job.graph, load_array(hotness_file(job))
     layouts = {t: job.layout(t) for t in graph.num_nodes}
     arrays = [*hotness_arrays(part, hotness[part % len(hotness)], policy, layouts, graph.offsets, job.id_dtype)]
     for index, layout in enumerate(layouts.values()):
