@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "graph.h"
@@ -23,46 +24,87 @@ constexpr int kDigit = 11;            // bits of a pass of the sort: its counts 
 
 int64_t grain(int64_t width) { return std::max<int64_t>(1, kValues / std::max<int64_t>(1, width)); }
 
-// Positions of rows [n] in the order of the rows; equal ones stay in their order.
-std::vector<int64_t> order_of(const int64_t* rows, int64_t n) {
-  struct Item {
-    uint64_t key;
-    int64_t position;
-  };
-  uint64_t all = 0;
+// A row, counted from the least one, and its position in the list of rows. Word: 32 bits, where they do, sort in half the time.
+template <class Word>
+struct Occurrence {
+  Word row, position;
+};
+
+// The rows [n] in ascending order; equal ones stay in their order. span: of the rows, the greatest less the least.
+template <class Word>
+std::vector<Occurrence<Word>> in_order(const int64_t* rows, int64_t n, int64_t least, uint64_t span) {
+  std::vector<Occurrence<Word>> found(n), other;
   bool sorted = true;
-  std::vector<Item> items(n), other(n);
   for (int64_t i = 0; i < n; ++i) {
-    items[i] = {uint64_t(rows[i]) ^ (uint64_t(1) << 63), i};
-    all |= items[i].key ^ items[0].key;
+    found[i] = {Word(uint64_t(rows[i]) - uint64_t(least)), Word(i)};
     sorted = sorted && (i == 0 || rows[i - 1] <= rows[i]);
   }
-  for (int shift = 0; !sorted && shift < 64; shift += kDigit) {
-    constexpr uint64_t mask = (uint64_t(1) << kDigit) - 1;
-    if (!((all >> shift) & mask)) continue;  // the digit is the same in all
-    int64_t next[mask + 1] = {};
-    for (const Item& item : items) ++next[(item.key >> shift) & mask];
+  if (!sorted) other.resize(n);
+  for (int shift = 0; !sorted && shift < 64 && span >> shift; shift += kDigit) {
+    constexpr Word mask = (Word(1) << kDigit) - 1;
+    int64_t next[size_t(mask) + 1] = {};
+    for (const auto& each : found) ++next[(each.row >> shift) & mask];
     int64_t begin = 0;
     for (int64_t& at : next) std::swap(begin, at), begin += at;
-    for (const Item& item : items) other[next[(item.key >> shift) & mask]++] = item;
-    items.swap(other);
+    for (const auto& each : found) other[next[(each.row >> shift) & mask]++] = each;
+    found.swap(other);
   }
-  std::vector<int64_t> order(n);
-  for (int64_t i = 0; i < n; ++i) order[i] = items[i].position;
-  return order;
+  return found;
 }
 
 // The sums of the rows [begin, end) of `merged`, whose occurrences begin at first[row] of `order`.
-void add_rows(const float* values, int64_t width, const int64_t* order, const int64_t* first, int64_t begin, int64_t end,
-              float* sums) {
+template <class Word>
+void add_rows(const float* values, int64_t width, const Occurrence<Word>* order, const int64_t* first, int64_t begin,
+              int64_t end, float* sums) {
   for (int64_t row = begin; row < end; ++row) {
     float* __restrict to = sums + row * width;
-    std::memcpy(to, values + order[first[row]] * width, width * sizeof(float));
+    std::memcpy(to, values + int64_t(order[first[row]].position) * width, width * sizeof(float));
     for (int64_t i = first[row] + 1; i < first[row + 1]; ++i) {
-      const float* __restrict from = values + order[i] * width;
+      const float* __restrict from = values + int64_t(order[i].position) * width;
       for (int64_t k = 0; k < width; ++k) to[k] += from[k];
     }
   }
+}
+
+struct Given {
+  const int64_t* rows;
+  const float* values;
+  const int64_t* counts;
+  int64_t n, width, least;
+  uint64_t span;
+};
+
+struct Merged {
+  int64_t* rows;
+  float* sums;
+  int64_t *counts, *at;
+};
+
+// Returns the number of distinct rows. If all are, `at` is filled, else the sums are.
+template <class Word>
+int64_t merge(const Given& given, const Merged& out, int32_t threads) {
+  const std::vector<Occurrence<Word>> order = in_order<Word>(given.rows, given.n, given.least, given.span);
+  std::vector<int64_t> first;
+  first.reserve(given.n + 1);
+  for (int64_t i = 0; i < given.n; ++i) {
+    const Occurrence<Word> each = order[i];
+    if (!i || order[i - 1].row != each.row) {
+      out.rows[first.size()] = int64_t(uint64_t(given.least) + each.row);
+      out.counts[first.size()] = 0;
+      first.push_back(i);
+    }
+    out.counts[first.size() - 1] += given.counts ? given.counts[each.position] : 1;
+  }
+  const int64_t num = int64_t(first.size());
+  if (num == given.n) {
+    for (int64_t i = 0; i < num; ++i) out.at[i] = int64_t(order[i].position);
+    return num;
+  }
+  first.push_back(given.n);
+  parallel(num, threads, grain(given.width), [&](int64_t begin, int64_t end, int) {
+    add_rows(given.values, given.width, order.data(), first.data(), begin, end, out.sums);
+  });
+  return num;
 }
 
 struct Adjust {
@@ -154,6 +196,8 @@ struct RowwiseAdagrad {
   }
 };
 
+// kByRow: corrections by the number of steps of each row; else the rate of the step has them.
+template <bool kByRow>
 struct Adam {
   float *weight, *first, *second;
   int32_t* steps;
@@ -162,7 +206,7 @@ struct Adam {
 
   inline void ahead(int64_t row, int64_t width) const {
     fetch(weight, row, width), fetch(first, row, width), fetch(second, row, width);
-    if (steps) __builtin_prefetch(steps + row, 1);
+    if constexpr (kByRow) __builtin_prefetch(steps + row, 1);
   }
 
   inline void step(int64_t row, const float* __restrict g, int64_t width) const {
@@ -170,14 +214,15 @@ struct Adam {
     float* __restrict m = first + row * width;
     float* __restrict v = second + row * width;
     float size = lr, by1 = 1, by2 = 1;
-    if (steps) {
+    if constexpr (kByRow) {
       const int64_t t = ++steps[row];
       by1 = float(1 - power(beta1, t)), by2 = float(1 - power(beta2, t)), size = float(rate);
     }
     for (int64_t k = 0; k < width; ++k) {
       m[k] += (g[k] - m[k]) * left1;
       v[k] += (g[k] * g[k] - v[k]) * left2;
-      w[k] -= size * ((m[k] / by1) / (std::sqrt(v[k] / by2) + eps));  // a division by 1 changes nothing
+      if constexpr (kByRow) w[k] -= size * ((m[k] / by1) / (std::sqrt(v[k] / by2) + eps));
+      else w[k] -= size * (m[k] / (std::sqrt(v[k]) + eps));
     }
   }
 };
@@ -279,26 +324,13 @@ int32_t step_rows(const Rule& rule, const glt_row_gradients& all, int32_t thread
 int32_t glt_merge_rows(const int64_t* rows, const void* values, const int64_t* counts, int64_t n, int64_t width,
                        int64_t* merged, void* sums, int64_t* merged_counts, int64_t* at, int64_t* num, int32_t threads,
                        int64_t* detail) try {
-  const std::vector<int64_t> order = glt::order_of(rows, n);
-  std::vector<int64_t> first;
-  for (int64_t i = 0; i < n; ++i) {
-    const int64_t row = rows[order[i]], count = counts ? counts[order[i]] : 1;
-    if (first.empty() || merged[first.size() - 1] != row) {
-      merged[first.size()] = row;
-      merged_counts[first.size()] = 0;
-      first.push_back(i);
-    }
-    merged_counts[first.size() - 1] += count;
-  }
-  *num = int64_t(first.size());
-  if (*num == n) {
-    std::copy(order.begin(), order.end(), at);
-    return GLT_OK;
-  }
-  first.push_back(n);
-  glt::parallel(*num, threads, glt::grain(width), [&](int64_t begin, int64_t end, int) {
-    glt::add_rows(static_cast<const float*>(values), width, order.data(), first.data(), begin, end, static_cast<float*>(sums));
-  });
+  *num = 0;
+  if (!n) return GLT_OK;
+  const auto [least, greatest] = std::minmax_element(rows, rows + n);
+  const uint64_t span = uint64_t(*greatest) - uint64_t(*least), most = std::numeric_limits<uint32_t>::max();
+  const glt::Given given{rows, static_cast<const float*>(values), counts, n, width, *least, span};
+  const glt::Merged out{merged, static_cast<float*>(sums), merged_counts, at};
+  *num = (span <= most && uint64_t(n) <= most ? glt::merge<uint32_t> : glt::merge<uint64_t>)(given, out, threads);
   return GLT_OK;
 }
 GLT_CATCH(detail)
@@ -336,17 +368,13 @@ int32_t glt_adam_rows(const glt_row_gradients* gradients, void* weight, void* fi
                       const void* rule, int32_t threads, int64_t* detail) try {
   const double* r = static_cast<const double*>(rule);
   const double corrected = r[0] * std::sqrt(1 - glt::power(r[2], step)) / (1 - glt::power(r[1], step));
-  const glt::Adam adam{static_cast<float*>(weight),
-                       static_cast<float*>(first),
-                       static_cast<float*>(second),
-                       step > 0 ? nullptr : static_cast<int32_t*>(steps),
-                       r[1],
-                       r[2],
-                       r[0],
-                       float(corrected),
-                       float(r[3]),
-                       float(1 - r[1]),
-                       float(1 - r[2])};
-  return glt::step_rows(adam, *gradients, threads, detail);
+  const auto take = [&](auto rule) {
+    rule.weight = static_cast<float*>(weight), rule.first = static_cast<float*>(first), rule.second = static_cast<float*>(second);
+    rule.steps = static_cast<int32_t*>(steps);
+    rule.beta1 = r[1], rule.beta2 = r[2], rule.rate = r[0];
+    rule.lr = float(corrected), rule.eps = float(r[3]), rule.left1 = float(1 - r[1]), rule.left2 = float(1 - r[2]);
+    return glt::step_rows(rule, *gradients, threads, detail);
+  };
+  return step > 0 ? take(glt::Adam<false>{}) : take(glt::Adam<true>{});
 }
 GLT_CATCH(detail)

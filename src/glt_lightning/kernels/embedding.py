@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_int64, c_void_p
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
@@ -111,6 +111,10 @@ def merge_rows(rows: np.ndarray, values: np.ndarray, counts: np.ndarray | None =
 
 def row_squares(gradients: RowSums, adjust: Adjust = AS_IS, *, threads: int = 1) -> np.ndarray:
     """Returns float64 [n]: the sum of squares of the gradient of each row, after the division of ``adjust``."""
+    if gradients.at is not None and len(gradients.at) == len(gradients.values) and not adjust.by_count:
+        # in the order of the values, which come faster so
+        by_value: np.ndarray = row_squares(replace(gradients, at=None), adjust, threads=threads)[gradients.at]
+        return by_value
     found = np.empty(len(gradients.rows), np.float64)
     given, _kept = _struct(gradients, adjust, 0)
     status, detail = call(_library().glt_row_squares, ctypes.addressof(given), found, threads)

@@ -157,10 +157,7 @@ class SparseOptimizer(torch.optim.Optimizer):
 
         steps_next: the next call is `step`. Otherwise gradients are copied, as the next backward pass may overwrite their memory.
         """
-        exchange = self.prepare()
-        for each in self._trained:
-            mine = each.embedding.take()
-            each.add(exchange.send(mine, each.embedding.rows.home_of(mine.rows)), steps_next=steps_next)
+        exchange = self._receive(steps_next=steps_next)
         mean = self._mean(exchange.size)
         # the norms of all tables at once: two collective calls, however many tables there are
         for each, norm in zip(
@@ -168,6 +165,13 @@ class SparseOptimizer(torch.optim.Optimizer):
         ):
             each.carry(norm)
         self._is_exchanged = True
+
+    def _receive(self, *, steps_next: bool) -> Exchange:
+        exchange = self.prepare()
+        for each in self._trained:
+            mine = each.embedding.take()
+            each.add(exchange.send(mine, each.embedding.rows.home_of(mine.rows)), steps_next=steps_next)
+        return exchange
 
     def _mean(self, ranks: int) -> Adjust:
         """The clipping of gradients, with the divisor that makes a mean of their sum."""
@@ -180,15 +184,15 @@ class SparseOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if not self._is_exchanged:
-            self.exchange(steps_next=True)
-        exchange = self.prepare()
+        # without `exchange` nobody has seen a norm, so that nobody can have changed one
+        is_exchanged = self._is_exchanged
+        exchange = self.prepare() if is_exchanged else self._receive(steps_next=True)
         for each, group in zip(self._trained, self.param_groups, strict=True):
             rows, sums = each.embedding.rows, each.sums
             assert sums is not None
             gradients = replace(sums, rows=rows.table.position(sums.rows))
             # by the carriers, whose gradients are the same on all ranks: so are the factors
-            adjust = replace(self._mean(exchange.size), factor=each.factor())
+            adjust = replace(self._mean(exchange.size), factor=each.factor() if is_exchanged else 1.0)
             states = {name: table.own for name, table in rows.states.items()}
             self._begin(group)
             for piece in rows.pieces_of(gradients):
