@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.helpers.contents import explain
 
-pytest_plugins = ("tests.helpers.emulated", "tests.helpers.leaks")
+pytest_plugins = ("tests.helpers.diagonal", "tests.helpers.emulated", "tests.helpers.leaks")
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:

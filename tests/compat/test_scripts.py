@@ -60,6 +60,7 @@ def kill(run: Run) -> None:
     run.popen.wait(20)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_and_started_again(job: Job) -> None:
     """In mid-epoch: the client, which is this process, goes on with the very batches that one process makes."""
     folder = ring_folder(job.folder, parts=1)

@@ -44,6 +44,7 @@ def padding(partition: LocalPartition) -> int:
     return sum(rows * (bus_stride(size) - size) for rows, size in sizes)
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("features", ["device", "uva", "cpu"])
 @pytest.mark.parametrize("topology", ["device", "uva"])
 @pytest.mark.parametrize("name", GRAPHS)

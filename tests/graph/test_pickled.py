@@ -59,6 +59,7 @@ def in_another_process(rank: int, given: glt.distributed.DistDataset, path: Path
     given.close()
 
 
+@pytest.mark.slow
 def test_a_mapped_data_set_goes_through_spawn(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder.parent)
     dataset = glt.distributed.DistDataset()

@@ -101,6 +101,7 @@ def least_squares(train: Any, test: Any) -> float:
     return float(np.sqrt(((guess - test.label) ** 2).mean()))
 
 
+@pytest.mark.slow
 def test_ratings_are_learned_to_their_noise(edge_data: Any, make_trainer: Any) -> None:
     data = edge_data(rated())
     seed_everything(0, verbose=False)

@@ -78,8 +78,10 @@ def test_several_node_types(make_data, name: str, summed: list[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "edge_format", "number"),
     [
-        ("GCN", {}, "tensor", 1),
-        *(pytest.param(name, {}, "tensor", 1, marks=pytest.mark.slow) for name in ("GCNConv", "GIN", "GATv2Conv")),
+        *(
+            pytest.param(name, {}, "tensor", 1, marks=pytest.mark.slow)
+            for name in ("GCN", "GCNConv", "GIN", "GATv2Conv")
+        ),
         pytest.param("PNA", PNA, "tensor", 1, marks=pytest.mark.slow),
         pytest.param("RGCN", {"num_relations": 3}, "tensor", 2, marks=pytest.mark.slow),
         pytest.param("GAT", {"norm": "batch_norm", "jk": "cat"}, "tensor", 2, marks=pytest.mark.slow),
@@ -107,8 +109,10 @@ def test_compiles_without_a_break(
 @pytest.mark.parametrize(
     ("name", "number"),
     [
-        ("HGT", 1),
-        *(pytest.param(name, 1, marks=pytest.mark.slow) for name in ("GraphSAGE", "GIN", "GAT", "GATv2Conv", "RGCN")),
+        *(
+            pytest.param(name, 1, marks=pytest.mark.slow)
+            for name in ("HGT", "GraphSAGE", "GIN", "GAT", "GATv2Conv", "RGCN")
+        ),
         *(pytest.param(name, 2, marks=pytest.mark.slow) for name in ("RGCN", "HGT")),
     ],
 )

@@ -28,7 +28,7 @@ MODULES = (
     "page.NodeClassifier",
     "own_module.NodeClassifier",
 )
-QUICK = {("SageByHand", "ddp"), ("Hgt", "glt_worker")}
+QUICK = {("SageByHand", "glt_worker")}
 HETERO = ("Hgt", "ToHetero")
 
 

@@ -75,7 +75,7 @@ class Embedded(LightningModule):
         return SparseAdagrad([self.embedding], lr=0.1)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_tables_of_modules_that_were_dropped_go(make_data, make_trainer, no_collection: None, workers: int) -> None:
     """Their Trainer refers to them, and they to it."""
 

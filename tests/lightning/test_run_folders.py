@@ -38,6 +38,7 @@ def trainer(*loggers: Any) -> Trainer:
     return Trainer(accelerator="cpu", devices=1, logger=list(loggers), enable_progress_bar=False)
 
 
+@pytest.mark.slow
 def test_a_run_that_another_overtakes_keeps_its_folder(graph_npz: Path, tmp_path: Path) -> None:
     """The first is at its data while the second runs from beginning to end."""
     (tmp_path / "overtaken.py").write_text(DATA)

@@ -86,6 +86,7 @@ def test_fit_then_test_then_fit_in_one_process(make_data, make_model, make_train
     assert trainer.strategy.session is None
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("where", ["training_step", "validation_step", "on_train_epoch_end"])
 def test_error_closes_everything(make_data, make_model, make_trainer, sampling: SamplingOptions, where: str) -> None:
     class Broken(Noting):

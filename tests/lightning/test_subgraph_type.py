@@ -115,6 +115,7 @@ SEAL = {
 }
 
 
+@pytest.mark.slow
 def test_seal_trains_with_every_strategy(make_data, make_trainer) -> None:
     """The model is as wide as the labels make the features."""
     losses = []

@@ -112,6 +112,7 @@ def test_ranks_with_a_part_each_equal_ddp(
     assert there == here
 
 
+@pytest.mark.slow
 def test_the_bare_flag(run_two: Callable[..., Any]) -> None:
     """The run starts a server, whose secret goes from rank to rank and never through the store."""
     assert run_two("glt_server_client") == run_two("ddp")
