@@ -243,7 +243,7 @@ def require_taken(aggregate: str | None, model: nn.Module) -> None:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _many(count: int, thing: str) -> str:
@@ -403,7 +403,8 @@ MOST_EDGES = 1_000_000
 
 def check_fanouts(schema: GraphSchema, num_neighbors: Fanouts, eval_num_neighbors: Fanouts | None) -> None:
     """Raises `OptionError` for fan-outs that do not fit the edge types of the graph."""
-    fanout_table(num_neighbors, schema)
+    if num_neighbors != []:
+        fanout_table(num_neighbors, schema)
     if eval_num_neighbors is not None:
         fanout_table(eval_num_neighbors, schema, "evaluation.num_neighbors")
 

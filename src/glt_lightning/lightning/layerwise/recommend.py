@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,13 @@ from glt_lightning.base import (
     as_options,
     edge_type_str,
 )
-from glt_lightning.inference import ApproximateTopK, KnownPairs, TopK
+from glt_lightning.inference import ApproximateTopK, HeldRows, KnownPairs, TopK
 from glt_lightning.lightning.callbacks.prediction_places import folder_of, require_ours
 from glt_lightning.lightning.callbacks.predictions import PredictionWriter
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.layerwise.predict import EmbeddingWriter, LayerwiseModule
 
 _SOURCES = 1024  # at once
-_HELD_BYTES = 1 << 28  # embeddings of destinations that are kept in memory
 
 
 def recommend(
@@ -123,7 +123,6 @@ class RecommendingModule(LayerwiseModule):
         self._ranker: Any = None
         self._graph: Any = None
         self._ends = ("", "")
-        self._held: dict[int, Tensor] = {}  # embeddings of destinations by their first id, where all fit
         self._short = 0  # sources with fewer candidates than were asked for
 
     @property
@@ -134,7 +133,7 @@ class RecommendingModule(LayerwiseModule):
 
     def loaders_of(self, data: GLTDataModule) -> list[Any]:
         edge_type, graph = self._edge_type(data), data.dist_graph
-        self._ends, self._held, self._ranker, self._graph = (edge_type[0], edge_type[2]), {}, None, graph
+        self._ends, self._ranker, self._graph = (edge_type[0], edge_type[2]), None, graph
         ids = _sources(data, self._wanted.sources, edge_type[0])
         mine = ids[graph.rank :: graph.world_size]
         self._known = _known(data, self._wanted.exclude, edge_type, mine)
@@ -189,23 +188,13 @@ class RecommendingModule(LayerwiseModule):
             assert self.run is not None
             count = self._graph.num_nodes(self._ends[1])
             scores, transformed = self.inner.pair_scores(self._wanted.edge_type)  # type: ignore[operator]
-            exact = TopK(self._destinations, count, scores, self._wanted.k)
+            exact = TopK(HeldRows(partial(self._rows, node_type=self._ends[1])), count, scores, self._wanted.k)
             if self._wanted.index != "exact" and transformed is None:
                 raise OptionError(
                     "recommend.index: hnsw finds inner products; use model.decoder dot or bilinear, or index exact."
                 )
             self._ranker = exact if self._wanted.index == "exact" else ApproximateTopK(exact, transformed)
         return self._ranker
-
-    def _destinations(self, ids: np.ndarray) -> Tensor:
-        first = int(ids[0]) if len(ids) else 0
-        held = self._held.get(first)
-        if held is not None and len(held) == len(ids):
-            return held
-        rows = self._rows(ids, self._ends[1])
-        if sum(each.nbytes for each in self._held.values()) + rows.nbytes <= _HELD_BYTES:
-            self._held[first] = rows
-        return rows
 
     def _rows(self, ids: np.ndarray, node_type: str) -> Tensor:
         """Returns the embeddings [n, D] of nodes by the user's ids."""
