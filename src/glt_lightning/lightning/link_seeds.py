@@ -339,6 +339,12 @@ class LinkSeeds(LinkOptions):
             raise DataError(
                 "evaluation.predict_edges: their relations are missing. Give {edge: ..., label: ...}, with the kind of each."
             )
+        count = graph.manifest.edge_labels[index].num_classes
+        if len(bad := np.flatnonzero((found.label < 0) | (found.label >= count))):
+            raise DataError(
+                f"evaluation.predict_edges: relation {found.label[bad[0]]} at position {bad[0]}: the graph has relations 0 to "
+                f"{int(count or 0) - 1}."
+            )
         names = [] if split == "train" else [name for name in SPLITS if name in self.stored_splits(graph.manifest)]
         others = [graph.edge_split(index, name) for name in names if name != split]
         known = [np.stack([*each.edge, np.asarray(each.label)]).astype(np.int64) for each in others]

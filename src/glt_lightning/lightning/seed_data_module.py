@@ -167,7 +167,8 @@ class SeedDataModule(GraphDataModule):
         edge_type = self.links.edge_type(manifest.schema)
         of_table = isinstance(given, (str, Path)) and Path(given).suffix in (".parquet", ".pq", ".csv", ".tsv", ".gz")
         if of_table and is_tables(self.dataset):
-            return new_edges(manifest, self.root, self.dataset, str(given), edge_type)
+            with_label = self.links.relation is not None
+            return new_edges(manifest, self.root, self.dataset, str(given), edge_type, with_label=with_label)
         counts = dict(zip(manifest.schema.node_types, manifest.num_nodes, strict=True))
         src, _, dst = edge_type
         return read_edge_split("evaluation.predict_edges", given, ((src, counts[src]), (dst, counts[dst])))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -24,6 +25,7 @@ from glt_lightning.models.link_scores import (
     edge_ends,
     make_decoder,
     mean_loss,
+    relation_of,
     score_links,
     score_pairs,
     types_in,
@@ -193,12 +195,16 @@ class LinkPredictor(Predictor):
         scores = self(batch)
         return {"": scores} if isinstance(scores, LinkScores) else scores
 
-    def pair_scores(self, edge_type: str | None = None) -> tuple[Any, Any]:
-        """Returns the scores of all pairs of embeddings, [P, D] and [K, D] -> [P, K], by an edge type where there are several;
-        and what maps embeddings of sources to rows whose inner products with destinations they are, None if nothing does."""
+    def pair_scores(self, edge_type: str | None = None, relation: int | None = None) -> tuple[Any, Any]:
+        """Returns the scores of all pairs of embeddings, [P, D] and [K, D] -> [P, K], by an edge type where there are several,
+        and by a relation where edges have some; and what maps embeddings of sources to rows whose inner products with
+        destinations they are, None if nothing does."""
         numbers = {edge_type_str(each): each for each in self.edge_types if each is not None}
         decoder = self.decoder_of(numbers.get(edge_type or "", self.edge_type))
-        return decoder.all_pairs, getattr(decoder, "transformed", None)
+        scores, transformed = decoder.all_pairs, getattr(decoder, "transformed", None)
+        if relation is None:
+            return scores, transformed
+        return partial(scores, relation=relation), transformed and partial(transformed, relation=relation)
 
     def setup(self, stage: str) -> None:
         super().setup(stage)
@@ -241,7 +247,7 @@ class LinkPredictor(Predictor):
 
     def predict_step(self, batch: Data | HeteroData, batch_idx: int) -> dict[str, Tensor]:
         """Returns ``n_id`` and ``destination`` [S], the user's ids of both ends of each edge, and its ``score`` [S]; with several
-        edge types also ``edge_type`` [S], positions in ``type_names``."""
+        edge types also ``edge_type`` [S], positions in ``type_names``; with relations ``rel_type`` [S]."""
         embedded, found = self.heads.embed(self.encoder, batch), []
         for edge_type in types_in(batch, self.edge_types):
             src, dst = edge_ends(batch, edge_type)
@@ -249,6 +255,8 @@ class LinkPredictor(Predictor):
             ends = (batch, batch) if edge_type is None else (batch[edge_type[0]], batch[edge_type[2]])
             score = score_pairs(batch, edge_type, source[src], destination[dst], self.decoder_of(edge_type))
             rows = {"n_id": ends[0].n_id[src], "destination": ends[1].n_id[dst], "score": score}
+            if self.num_relations is not None:
+                rows["rel_type"] = relation_of(batch, edge_type).clone()
             several = (
                 {}
                 if len(self.edge_types) == 1

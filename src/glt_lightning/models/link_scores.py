@@ -84,7 +84,7 @@ def score_links(
     Raises `DataError` for a batch without edges, or without the relations that the decoder needs.
     """
     pairs, sources, destinations = _stores(batch, edge_type)
-    relation = _relation_of(pairs, decoder)
+    relation = _relation_for(decoder, batch, edge_type)
     if "edge_label_index" in pairs:
         if both_ends:
             raise DataError(
@@ -113,22 +113,22 @@ def score_links(
 
 def score_pairs(batch: Any, edge_type: EdgeType | None, source: Tensor, destination: Tensor, decoder: Any) -> Tensor:
     """Scores the edges of a batch, [P], from the embeddings [P, D] of their ends. edge_type: as for `score_links`."""
-    relation = _relation_of(batch if edge_type is None else batch[edge_type], decoder)
-    found: Tensor = decoder(source, destination, **_kinds(relation))
+    found: Tensor = decoder(source, destination, **_kinds(_relation_for(decoder, batch, edge_type)))
     return found
 
 
-def _relation_of(pairs: Any, decoder: Any) -> Tensor | None:
-    """Returns the relation of each edge of a batch, int64 [P]; None if the decoder is of one. Raises `DataError` for a batch
-    without them."""
-    if getattr(decoder, "num_relations", None) is None:
-        return None
+def relation_of(batch: Any, edge_type: EdgeType | None) -> Tensor:
+    """Returns the relation of each edge of a batch, int64 [P]. Raises `DataError` for a batch without them."""
+    pairs = batch if edge_type is None else batch[edge_type]
     if "rel_type" not in pairs:
-        raise DataError(
-            "the edges of the batch have no rel_type. Name the attribute of their relations: data.links.relation."
-        )
+        raise DataError("the edges of the batch have no rel_type. Name what has their relations: data.links.relation.")
     found: Tensor = pairs.rel_type
     return found
+
+
+def _relation_for(decoder: Any, batch: Any, edge_type: EdgeType | None) -> Tensor | None:
+    """Returns `relation_of` for a decoder of several relations, None for others."""
+    return None if getattr(decoder, "num_relations", None) is None else relation_of(batch, edge_type)
 
 
 def _kinds(relation: Tensor | None) -> dict[str, Tensor]:
