@@ -234,14 +234,14 @@ def test_new_facts_the_best_ends_and_messages_by_relation(facts: None, capfd: py
 
 def test_mistakes(kg: Any, make_trainer: Any) -> None:
     with pytest.raises(
-        DataError, match="links.relation: edges of type node__to__node have no attribute 'sort'; they have kind"
+        DataError, match=r"links.relation: edges of type node__to__node have no attribute 'sort'; they have kind"
     ):
         _ = kg(links=COLUMN | {"relation": "sort"}).num_relations
     graph = in_a_column()
     graph.kind = graph.kind - 1
-    with pytest.raises(DataError, match="links.relation: .* expected an integer >= 0 for each edge, or text; got -1"):
+    with pytest.raises(DataError, match=r"links.relation: .* expected an integer >= 0 for each edge, or text; got -1"):
         _ = kg(dataset=graph).num_relations
-    with pytest.raises(OptionError, match="links.relation: has no effect with task: edge"):
+    with pytest.raises(OptionError, match=r"links.relation: has no effect with task: edge"):
         kg(task="edge", links=COLUMN | {"neg_sampling": None})
     with pytest.raises(OptionError, match=r"links.relation: the kinds of edges of one edge type, and .* names several"):
         kg("types", links=TYPED | {"relation": "kind"})

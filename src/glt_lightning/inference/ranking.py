@@ -113,7 +113,7 @@ class RankMetric(Metric):
     higher_is_better = True
     full_state_update = False
     total: Tensor  # in units
-    count: Tensor
+    num_positives: Tensor
 
     def __init__(self, k: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -121,17 +121,17 @@ class RankMetric(Metric):
             at_least("k", k, 1)
         self.k = k
         self.add_state("total", torch.tensor(0), dist_reduce_fx="sum")
-        self.add_state("count", torch.tensor(0), dist_reduce_fx="sum")
+        self.add_state("num_positives", torch.tensor(0), dist_reduce_fx="sum")
 
     def update(self, twice: Tensor) -> None:
         """Adds ranks, int64 [n], of `twice_the_rank`."""
         found = 2 * _UNIT / twice.double() if self.k is None else _UNIT * (twice <= 2 * self.k)
         self.total = self.total + found.round().long().sum()
-        self.count = self.count + len(twice)
+        self.num_positives = self.num_positives + len(twice)
 
     def compute(self) -> Tensor:
         """Returns float32: the mean over all ranks of the job."""
-        return (self.total.double() / _UNIT / self.count).float()
+        return (self.total.double() / _UNIT / self.num_positives).float()
 
 
 def twice_the_rank(positive: Tensor, negative: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch_geometric.data import Data, HeteroData
 from glt_lightning.base import DataError, EdgeType, OptionError, edge_type_str, one_of
 from glt_lightning.lightning import GLTDataModule
 from glt_lightning.models.code_embedding import CodeEmbedding
+from glt_lightning.models.encoders import NO_ENCODER
 from glt_lightning.models.gnn import Metadata
 from glt_lightning.models.layerwise import ReadyLayers
 from glt_lightning.models.predictor import Ends, LabelPredictor, ends_of
@@ -102,7 +103,7 @@ class EdgePredictor(LabelPredictor):
         self._make_task(given)
         self.edge_type = None if metadata is None else _one_type(edge_type, metadata)
         self._make_encoder(given, None if self.edge_type is None else ends_of(self.edge_type))
-        self.heads = Ends([self.edge_type], hidden_channels)
+        self.heads = Ends([self.edge_type], hidden_channels, plain=encoder == NO_ENCODER)
         self.decoder = EdgeDecoder(decoder, hidden_channels, self.task.out_channels, dropout, target_facts)
         self.target_facts = target_facts
 

@@ -137,8 +137,6 @@ class LinkPredictor(Predictor):
         ends = None if metadata is None else tuple(t for each in self.edge_types for t in ends_of(each))
         self._make_encoder(given, ends)
         self.heads = Ends(self.edge_types, hidden_channels, plain=encoder == NO_ENCODER)
-        if encoder == NO_ENCODER:
-            self.num_layers = 0
         self.num_relations, self.both_ends = num_relations, self._corrupts_both(corrupt)
         if len(self.edge_types) == 1:
             self.decoder = make_decoder(decoder, hidden_channels, dropout, num_relations)

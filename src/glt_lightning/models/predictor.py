@@ -14,7 +14,7 @@ from torchmetrics import MeanMetric
 
 from glt_lightning.base import EdgeType, OptionError
 from glt_lightning.lightning import GLTDataModule
-from glt_lightning.models.encoders import EncoderShape, make_encoder
+from glt_lightning.models.encoders import NO_ENCODER, EncoderShape, make_encoder
 from glt_lightning.models.fits import require_same_inputs
 from glt_lightning.models.gnn import num_seeds
 from glt_lightning.models.layerwise import ReadyLayers
@@ -40,6 +40,8 @@ class Predictor(LightningModule):
         shape = EncoderShape.of(given, target_type)
         self.encoder: Any = make_encoder(given["encoder"], given["encoder_kwargs"] or {}, shape)
         check_node_embedding(self, given["node_embedding"])
+        if given["encoder"] == NO_ENCODER:
+            self.num_layers = 0  # for a data module that compares them with its hops
         self.val_loss = MeanMetric()  # exact over ranks with unequal batches
 
     def setup(self, stage: str) -> None:

@@ -39,7 +39,8 @@ class DistMult(_Related):
 
     def __init__(self, width: int, num_relations: int | None = None) -> None:
         super().__init__(num_relations)
-        self.relation = self._table(width, 0.5, 1.5)  # about an inner product
+        # About 0: for numbers about 1, an inner product, compositions of relations are not found
+        self.relation = self._table(width, -0.5, 0.5)
 
     def transformed(self, source: Tensor, relation: Relation = None) -> Tensor:
         """Returns [..., D]: rows whose inner products with destinations are the scores."""
@@ -60,8 +61,6 @@ class ComplEx(DistMult):
 
     def __init__(self, width: int, num_relations: int | None = None) -> None:
         super().__init__(_even("complex", width), num_relations)
-        with torch.no_grad():
-            self.relation[..., width // 2 :].uniform_(-0.5, 0.5)
 
     def transformed(self, source: Tensor, relation: Relation = None) -> Tensor:
         (re, im), (rel_re, rel_im) = (rows.chunk(2, dim=-1) for rows in (source, self._of(self.relation, relation)))
