@@ -31,7 +31,7 @@ class NodePredictor(LabelPredictor):
         label_facts: Description of the labels: ``label_facts`` of the data module.
         task: ``multiclass``, ``binary``, ``multilabel``, ``regression``, or ``ordinal`` for classes that have an order. ``None``:
             the one that the labels suggest.
-        encoder: Name of the GNN: EdgeCNN, GAT, GCN, GIN, GraphSAGE, PNA, HGT, RGCN, or a convolution of PyG such as
+        encoder: Name of the GNN: EdgeCNN, GAT, GCN, GIN, GraphSAGE, PNA, HGT, RGCN, ``none``, or a convolution of PyG such as
             ``GATv2Conv``.
         encoder_kwargs: Further arguments of PyG's class, such as ``{heads: 4}`` for GAT or HGT.
         hidden_channels: Width of the layers and of the embeddings.
