@@ -98,12 +98,32 @@ FEATURES = {
     "weighted negatives": Feature(spec=links(neg_sampling={"src_weight": "degree", "dst_weight": np.arange(300) % 4})),
     "hidden edges": Feature(spec=links(neg_sampling="binary", exclude_target_edges="reverse")),
     "attributes of targets": Feature(spec=links(with_target_attrs=True), on_gpu=False),
+    "relations": Feature(
+        spec=links(
+            neg_sampling=("triplet", 2),
+            rel_type=np.arange(70) % 3,
+            known_edges=np.stack([*PAIRS[::-1], np.arange(70) % 3]),
+        )
+    ),
+    "attributes of labelled edges": Feature(
+        spec=links(edge_label=np.arange(70) % 5, extras={"edge_label_attr": np.eye(70, 4, dtype=np.float32)})
+    ),
     "SEAL": Feature(
         spec=links(neg_sampling="binary", disjoint=True, tree="example", subgraph_type="induced"), on_gpu=False
     ),
     "types": Feature("typed"),
     "seeds of types": Feature("typed", spec={"seeds": {"paper": np.arange(60), "author": np.arange(40)}}),
     "edges of types": Feature("typed", spec={"edge_label_index": TYPED_PAIRS, "neg_sampling": "binary"}),
+    "relations of one type": Feature(
+        "typed",
+        spec={
+            "edge_label_index": TYPED_PAIRS[CITES],
+            "edge_type": CITES,
+            "neg_sampling": "binary",
+            "rel_type": np.arange(40) % 2,
+            "exclude_target_edges": "reverse",
+        },
+    ),
     "types, induced": Feature("typed", spec={"subgraph_type": "induced"}),
     "types, LABOR": Feature("typed", sampling={"method": "labor", "with_edge": True}),
 }

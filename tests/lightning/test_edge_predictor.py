@@ -118,6 +118,17 @@ def test_ratings_are_learned_to_their_noise(edge_data: Any, make_trainer: Any) -
     assert floor * 0.95 < found < floor * 1.1
 
 
+def test_a_factorisation_comes_within_a_tenth_of_the_noise(edge_data: Any, make_trainer: Any) -> None:
+    """Without messages, the linear decoder is a product of embeddings with a bias of each user and movie."""
+    data = edge_data(rated(), num_neighbors=[])
+    seed_everything(0, verbose=False)
+    options: dict[str, Any] = {"encoder": "none", "decoder": "linear", "hidden_channels": 2, "lr": 0.02}
+    model = EdgePredictor(**described(data), **options, weight_decay=0.002)
+    trainer = make_trainer(max_epochs=40)
+    trainer.fit(model, data)
+    assert NOISE * 0.95 < trainer.test(model, data, verbose=False)[0]["test_rmse"] < NOISE * 1.1
+
+
 def test_a_random_split_is_of_edges_and_holds_them_out(edge_data: Any) -> None:
     pairs, rating = ratings()
     data = opened(edge_data(rated(), partition={"num_parts": 2}))

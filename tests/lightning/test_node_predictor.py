@@ -114,7 +114,7 @@ def test_no_labels() -> None:
         ({"class_weights": {"x": 2.0}}, r"expected names of classes \(0, 1, 2\); got 'x'"),
         ({"metrics": ["accuracy"]}, "metrics: expected any of acc, .*auc.*; got 'accuracy'"),
         ({"val_metric": "val_auc"}, "val_metric: expected one of val_acc, val_loss; got 'val_auc'"),
-        ({"encoder": "SAG"}, "encoder: expected one of .*HGT, RGCN, or a convolution of PyG.* got 'SAG'"),
+        ({"encoder": "SAG"}, "encoder: expected one of .*HGT, RGCN, none, or a convolution of PyG.* got 'SAG'"),
         ({"encoder": "GATv3Conv"}, "Did you mean GATv2Conv"),
         ({"encoder": "HGT"}, "HGT is for graphs with several"),
         ({"encoder": "RGCN"}, "reads the edge attribute edge_type; give the number of kinds"),

@@ -44,3 +44,29 @@ def test_refusals() -> None:
         rank_links(rows, rows, np.array([[0], [1]]), metrics=["auc"])
     with pytest.raises(DataError, match="edges: destination 3 has no embedding; there are rows 0 to 2"):
         rank_links(rows, rows, np.array([[0], [3]]))
+
+
+def test_filtered_ranks_of_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Integers, so that scores are exact and many are equal; each edge is ranked without the other known ones."""
+    rng = np.random.default_rng(0)
+    source, destination = (rng.integers(-2, 3, (count, 3)).astype(np.float32) for count in (20, 30))
+    known = np.unique(rng.integers(0, [[20], [30]], (2, 150)), axis=1)
+    edges, facts, ranks = known[:, ::4], set(zip(*known.tolist(), strict=True)), []
+    scores = source @ destination.T
+    for s, d in edges.T.tolist():
+        for negative in (
+            [scores[s, n] for n in range(30) if (s, n) not in facts],
+            [scores[n, d] for n in range(20) if (n, d) not in facts],
+        ):
+            above, not_below = (np.array(negative) > scores[s, d]).sum(), (np.array(negative) >= scores[s, d]).sum()
+            ranks.append(1 + (above + not_below) / 2)
+    expected = {"filtered_mrr": np.mean(1 / np.array(ranks)), "filtered_hits@3": np.mean(np.array(ranks) <= 3)}
+    for at_once, block in ((1 << 24, 1 << 16), (70, 7)):
+        monkeypatch.setattr(ranking, "_AT_ONCE", at_once)
+        monkeypatch.setattr(ranking, "_DESTINATIONS", block)
+        found = rank_links(source, destination, edges, known=known, metrics=list(expected))
+        assert found == pytest.approx(expected, rel=1e-7)
+    assert any(rank % 1 for rank in ranks)  # ties
+    rows = np.full((3, 2), np.nan, np.float32)
+    with pytest.raises(DataError, match="a score is not a number"):
+        rank_links(rows, rows, np.array([[0], [1]]), metrics=["filtered_mrr"])

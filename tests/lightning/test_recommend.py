@@ -16,6 +16,7 @@ from lightning.pytorch import seed_everything
 from glt_lightning import GLTDataModule, LinkPredictor, read_embeddings, recommend
 from glt_lightning.base import DataError, OptionError
 from glt_lightning.cli import main
+from glt_lightning.inference import top_k
 from glt_lightning.lightning import predict_layerwise
 from glt_lightning.lightning.layerwise import recommend as module
 from tests.helpers import run_cli
@@ -128,7 +129,7 @@ def test_some_sources_in_small_blocks(shop: Any, monkeypatch: pytest.MonkeyPatch
     fitted("dot")
     main(["recommend", "--config", "c.yaml", "--ckpt_path", "best", "--out", "all"])
     monkeypatch.setattr(module, "_SOURCES", 3)
-    monkeypatch.setattr(module, "_HELD_BYTES", 0)
+    monkeypatch.setattr(top_k, "_HELD_BYTES", 0)
     Path("some.txt").write_text("u-7\nu-39\n\nu-0\nu-7\n")
     Path("some.csv").write_text("user,name\nu-7,x\nu-39,y\nu-0,z\n")
     np.save("some.npy", np.array([0, 7, 39]))

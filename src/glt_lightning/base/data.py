@@ -153,6 +153,10 @@ class LinkOptions:
             their table (docs/edges.md).
         label: With ``task: edge``, the edge attribute that has the labels, which no batch then has as an attribute. ``None``: the
             column ``label`` of the table of edges.
+        relation: With ``task: link`` and edges of several kinds in one edge type (a knowledge graph), the edge attribute that has
+            the kind of each, integers; or the column of their table, which is its ``label``. The splits are then those of
+            ``task: edge``, batches have the kinds as ``rel_type``, and negatives are no edges of the same kind (docs/edges.md).
+            Messages have them as ``edge_type``.
         neg_sampling: How negatives are drawn: ``binary``, ``triplet``, or the options of `NegativeSampling`. ``None``:
             ``binary``, unless the edges have labels.
         exclude_target_edges: Over which of its own edges a batch passes no messages: ``none``, ``self`` or ``reverse`` (also over
@@ -179,11 +183,14 @@ class LinkOptions:
     with_target_attrs: bool = False
     val_edges_at_test: bool = False
     label: str | None = None
+    relation: str | None = None
 
     def __post_init__(self) -> None:
         one_of("links.tree", self.tree, TREES)
-        if self.label is not None and (not isinstance(self.label, str) or not self.label):
-            raise OptionError(f"links.label: expected the name of an edge attribute, got {self.label!r:.80}.")
+        for name in ("label", "relation"):
+            given = getattr(self, name)
+            if given is not None and (not isinstance(given, str) or not given):
+                raise OptionError(f"links.{name}: expected the name of an edge attribute, got {given!r:.80}.")
         _check_flags(self, "links.", "with_target_attrs", "val_edges_at_test")
 
     @property

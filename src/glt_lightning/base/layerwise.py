@@ -77,8 +77,9 @@ class RecommendOptions:
         exclude: What sources have already, and are not recommended: splits of the edges to predict (``train``, ``val``, ``test``)
             and edge types of the data set between the same node types, ``src__rel__dst``, in either direction.
         edge_type: Edge type to recommend by, where the model predicts several.
+        relation: Relation to recommend by, where edges have several (``links.relation``): its name, or its number.
         index: ``exact``: all pairs are scored. ``hnsw``: destinations are found by faiss, which misses a few of the best and
-            takes less time for many destinations; for ``decoder: dot`` and ``bilinear``.
+            takes less time for many destinations; for decoders that are inner products (docs/edges.md).
 
     Raises:
         OptionError: For a value that is not allowed.
@@ -92,6 +93,7 @@ class RecommendOptions:
     sources: Any = None
     exclude: list[str] = field(default_factory=lambda: ["train", "val", "test"])
     edge_type: str | None = None
+    relation: str | int | None = None
     index: str = "exact"
 
     def __post_init__(self) -> None:

@@ -69,6 +69,7 @@ class EmbeddingTrainer(Trainer):
         sources: str | None = None,
         exclude: list[str] = _RECOMMEND.exclude,
         edge_type: str | None = None,
+        relation: str | None = None,
         index: str = "exact",
         layerwise: LayerwiseOptions = _LAYERWISE,
     ) -> None:
@@ -85,10 +86,12 @@ class EmbeddingTrainer(Trainer):
             exclude: What sources have already: splits of the edges (``train``, ``val``, ``test``) and edge types of the data set
                 between the same node types.
             edge_type: Edge type to recommend by, where the model predicts several.
+            relation: Relation to recommend by, where edges have several: its name, or its number.
             index: ``exact``, or ``hnsw``, by faiss, which misses a few of the best.
             layerwise: Options of the computation of all outputs.
         """
-        options = RecommendOptions(k=k, sources=sources, exclude=exclude, edge_type=edge_type, index=index)
+        by = {"edge_type": edge_type, "relation": relation}
+        options = RecommendOptions(k=k, sources=sources, exclude=exclude, index=index, **by)
         recommend(self, model, datamodule, out, ckpt_path=ckpt_path, options=options, layerwise=layerwise)  # type: ignore[arg-type]
 
 

@@ -22,6 +22,7 @@ _LINKS = {
     "target_type": "target_type",
     "link_type": "edge_type",
     "target_facts": "target_facts",
+    "num_relations": "num_relations",
 }
 
 

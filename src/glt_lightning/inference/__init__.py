@@ -53,9 +53,12 @@ if TYPE_CHECKING:
         Sources as Sources,
     )
     from glt_lightning.inference.ranking import (
+        Embedded as Embedded,
         Ranking as Ranking,
+        RankMetric as RankMetric,
         rank_links as rank_links,
         ranking_metric as ranking_metric,
+        twice_the_rank as twice_the_rank,
     )
     from glt_lightning.inference.run import (
         LayerwiseRun as LayerwiseRun,
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
     )
     from glt_lightning.inference.top_k import (
         ApproximateTopK as ApproximateTopK,
+        HeldRows as HeldRows,
         KnownPairs as KnownPairs,
         TopK as TopK,
     )
@@ -91,13 +95,16 @@ _MODULES = {
         "Sources",
     ),
     "ranking": (
+        "Embedded",
+        "RankMetric",
         "Ranking",
         "rank_links",
         "ranking_metric",
+        "twice_the_rank",
     ),
     "run": ("LayerwiseRun",),
     "states": ("Marks",),
-    "top_k": ("ApproximateTopK", "KnownPairs", "TopK"),
+    "top_k": ("ApproximateTopK", "HeldRows", "KnownPairs", "TopK"),
 }
 _HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 

@@ -1,8 +1,9 @@
-"""Ranking of links against all destinations, measured by the metrics of PyG."""
+"""Ranking of links against all destinations, measured by the metrics of PyG; and of both ends of each link without other known
+ones, as knowledge graphs are evaluated."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +11,10 @@ import numpy as np
 import torch
 import torch_geometric.metrics as pyg_metrics
 from torch import Tensor
+from torchmetrics import Metric
 
-from glt_lightning.base import DataError, OptionError
+from glt_lightning.base import DataError, OptionError, at_least
+from glt_lightning.inference.top_k import HeldRows, KnownPairs
 
 _METRICS = {
     "hits": "LinkPredHitRatio",
@@ -22,6 +25,7 @@ _METRICS = {
     "ndcg": "LinkPredNDCG",
     "mrr": "LinkPredMRR",
 }
+_FILTERED = "filtered_"
 _AT_ONCE = 1 << 24  # scores
 _SOURCES, _DESTINATIONS = 4096, 1 << 16  # embeddings
 
@@ -48,7 +52,8 @@ def rank_links(
         known: int [2, K], edges that are left out of the ranking, such as those of training. An edge to predict is never left
             out.
         metrics: NAME@K: ``hits`` (share of sources with an edge among the first K), ``mrr``, ``ndcg``, ``map``, ``precision``,
-            ``recall``, ``f1``; PyG's LinkPred metrics.
+            ``recall``, ``f1``; PyG's LinkPred metrics. Or ``filtered_mrr`` and ``filtered_hits@K``: each edge is ranked twice,
+            its destination among all destinations and its source among all sources, without the other ``known`` edges.
         score: Scores [S, M] of S sources with all destinations, such as ``model.decoder.all_pairs`` of a `LinkPredictor`; None:
             inner products.
         device: Device that computes the scores.
@@ -62,52 +67,126 @@ def rank_links(
         >>> rank_links(rows, rows, np.array([[0], [2]]), known=np.array([[0], [0]]), metrics=["hits@1", "mrr@2"])
         {'hits@1': 1.0, 'mrr@2': 1.0}
     """
-    made = {name: ranking_metric(name).to(device) for name in metrics}
+    made: dict[str, Any] = {name: ranking_metric(name).to(device) for name in metrics}
     edges = _checked("edges", edges, len(source), len(destination))
     known = _checked("known", np.empty((2, 0)) if known is None else known, len(source), len(destination))
 
     def tensor(rows: np.ndarray) -> Tensor:
         return torch.from_numpy(np.asarray(rows, dtype=np.float32)).to(device)
 
-    ranking = Ranking(
-        lambda ids: tensor(source[ids]), lambda ids: tensor(destination[ids]), len(destination), score or _products
+    ends = (
+        Embedded(lambda ids: tensor(source[ids]), len(source)),
+        Embedded(lambda ids: tensor(destination[ids]), len(destination)),
     )
     with torch.no_grad():
-        ranking.update(made.values(), edges, known)
+        Ranking(*ends, score or _products).update(made.values(), edges, known)
     return {name: float(metric.compute()) for name, metric in made.items()}
 
 
 def ranking_metric(name: str) -> Any:
-    """Makes PyG's metric of a NAME@K. Raises `OptionError` for an unknown one."""
+    """Makes PyG's metric of a NAME@K, or a `RankMetric` of a filtered one. Raises `OptionError` for an unknown one."""
     kind, _, k = str(name).partition("@")
-    if kind not in _METRICS or not k.isdigit() or not int(k):
+    if kind == f"{_FILTERED}mrr" and kind == name:
+        return RankMetric()
+    if kind not in (*_METRICS, f"{_FILTERED}hits") or not k.isdigit() or not int(k):
         raise OptionError(
-            f"metrics: expected NAME@K with a name of {', '.join(_METRICS)}, such as hits@10; got {name!r}."
+            f"metrics: expected NAME@K with a name of {', '.join(_METRICS)}, such as hits@10, or filtered_mrr or "
+            f"filtered_hits@K; got {name!r}."
         )
-    return getattr(pyg_metrics, _METRICS[kind])(int(k))
+    return RankMetric(int(k)) if kind.startswith(_FILTERED) else getattr(pyg_metrics, _METRICS[kind])(int(k))
+
+
+# A reciprocal rank is counted in units of 2^-30. Integers sum up to the same number in any order, so the result does not
+# depend on ranks and batches; int64 has room for 8e9 positives, and the error of a mean is below that of float32.
+_UNIT = 1 << 30
+
+
+class RankMetric(Metric):
+    """The mean reciprocal rank, or Hits@K: the share of ranks up to K. Without ranks it is NaN.
+
+    Each rank of the job holds two integers, so the result is the same, bit for bit, for any number of them and of batches.
+
+    k: K; None: the mean reciprocal rank.  kwargs: arguments of torchmetrics' `Metric`.
+    """
+
+    is_differentiable = False
+    higher_is_better = True
+    full_state_update = False
+    total: Tensor  # in units
+    num_positives: Tensor
+
+    def __init__(self, k: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if k is not None:
+            at_least("k", k, 1)
+        self.k = k
+        self.add_state("total", torch.tensor(0), dist_reduce_fx="sum")
+        self.add_state("num_positives", torch.tensor(0), dist_reduce_fx="sum")
+
+    def update(self, twice: Tensor) -> None:
+        """Adds ranks, int64 [n], of `twice_the_rank`."""
+        found = 2 * _UNIT / twice.double() if self.k is None else _UNIT * (twice <= 2 * self.k)
+        self.total = self.total + found.round().long().sum()
+        self.num_positives = self.num_positives + len(twice)
+
+    def compute(self) -> Tensor:
+        """Returns float32: the mean over all ranks of the job."""
+        return (self.total.double() / _UNIT / self.num_positives).float()
+
+
+def twice_the_rank(positive: Tensor, negative: Tensor) -> Tensor:
+    """Returns int64 [P]: two times the rank of each score [P] among its negatives [P, K], from 1 on; a tie counts half, as in
+    OGB's ``Evaluator``."""
+    above, not_below = (negative > positive[:, None]).sum(dim=1), (negative >= positive[:, None]).sum(dim=1)
+    return 2 + above + not_below
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Nodes of a type. rows: returns the embeddings of ids int64 [n].  count: number of nodes."""
+
+    rows: Callable[[np.ndarray], Tensor]
+    count: int
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Ranks destinations in pieces.
+    """Ranks the ends of edges in pieces. score: returns the scores of all pairs of some sources and destinations."""
 
-    source, destination: return the embeddings of ids int64 [n].  count: number of destinations.
-    score: returns the scores of all pairs of some sources and destinations."""
-
-    source: Callable[[np.ndarray], Tensor]
-    destination: Callable[[np.ndarray], Tensor]
-    count: int
+    source: Embedded
+    destination: Embedded
     score: Callable[[Tensor, Tensor], Tensor]
 
     def update(self, metrics: Iterable[Any], edges: np.ndarray, known: np.ndarray) -> None:
-        """Updates metrics with the ranking of each source of edges int64 [2, E]. known: int64 [2, K], edges that are left out."""
-        metrics, sources = list(metrics), np.unique(edges[0])
-        most = min(self.count, max((metric.k for metric in metrics), default=1))
+        """Updates metrics with the ranking of each source of edges int64 [2, E], those that are filtered with the ranks of both
+        ends of each edge. known: int64 [2, K], edges that are left out."""
+        metrics = list(metrics)
+        filtered = [metric for metric in metrics if isinstance(metric, RankMetric)]
+        if filtered:
+            self._update_filtered(filtered, edges, known)
+        if len(metrics) > len(filtered):
+            self._update_first([metric for metric in metrics if not isinstance(metric, RankMetric)], edges, known)
+
+    def _update_filtered(self, metrics: Sequence[RankMetric], edges: np.ndarray, known: np.ndarray) -> None:
+        def turned(some: Tensor, others: Tensor) -> Tensor:
+            return self.score(others, some).T
+
+        sides = (self.source, self.destination, self.score), (self.destination, self.source, turned)
+        for n, (given, ranked, score) in enumerate(sides):
+            pairs = edges[:: -1 if n else 1]
+            left_out = KnownPairs(np.concatenate([edges, known], axis=1)[:: -1 if n else 1])
+            for twice in _ranks(given, ranked, score, pairs[:, np.argsort(pairs[0], kind="stable")], left_out):
+                for metric in metrics:
+                    metric.update(twice.to(metric.device))
+
+    def _update_first(self, metrics: Sequence[Any], edges: np.ndarray, known: np.ndarray) -> None:
+        sources = np.unique(edges[0])
+        most = min(self.destination.count, max(metric.k for metric in metrics))
         by_source = [pairs[:, np.argsort(pairs[0], kind="stable")] for pairs in (edges, known)]
         for begin in range(0, len(sources), _SOURCES):
             some = sources[begin : begin + _SOURCES]
             wanted, left_out = (_of_sources(pairs, some) for pairs in by_source)
-            first = self._first(self.source(some), wanted, left_out, most)
+            first = self._first(self.source.rows(some), wanted, left_out, most)
             for metric in metrics:
                 metric.update(first[:, : metric.k], torch.from_numpy(wanted).to(first.device))
 
@@ -116,9 +195,9 @@ class Ranking:
         ids."""
         best, ids = rows.new_empty(len(rows), 0), torch.empty(len(rows), 0, dtype=torch.long, device=rows.device)
         at_once = max(1, min(_DESTINATIONS, _AT_ONCE // len(rows)))
-        for begin in range(0, self.count, at_once):
-            some = np.arange(begin, min(begin + at_once, self.count))
-            scores = self.score(rows, self.destination(some))
+        for begin in range(0, self.destination.count, at_once):
+            some = np.arange(begin, min(begin + at_once, self.destination.count))
+            scores = self.score(rows, self.destination.rows(some))
             own, drop = (_of_destinations(pairs, begin, len(some), rows.device) for pairs in (wanted, left_out))
             kept = scores[own[0], own[1]]
             scores[drop[0], drop[1]] = float("-inf")
@@ -128,6 +207,30 @@ class Ranking:
             chosen = best.topk(min(most, best.size(1)), dim=1)
             best, ids = chosen.values, ids.gather(1, chosen.indices)
         return ids
+
+
+def _ranks(
+    given: Embedded, ranked: Embedded, score: Callable[[Tensor, Tensor], Tensor], edges: np.ndarray, known: KnownPairs
+) -> Iterator[Tensor]:
+    """Yields `twice_the_rank` of the second end of some edges at a time among all nodes of its type.
+
+    edges: int64 [2, E], by their first end.  known: pairs that are left out, the edges themselves among them."""
+    rows, at_once = HeldRows(ranked.rows), max(1, _AT_ONCE // ranked.count)
+    blocks = [np.arange(at, min(at + _DESTINATIONS, ranked.count)) for at in range(0, ranked.count, _DESTINATIONS)]
+    for begin in range(0, edges.shape[1], at_once):
+        ends, wanted = edges[:, begin : begin + at_once]
+        ids, at = np.unique(ends, return_inverse=True)
+        own = given.rows(ids)
+        # the whole row at once: equal scores are equal bits if one call makes them
+        scores = torch.cat([score(own, rows(block)).float() for block in blocks], dim=1)[
+            torch.from_numpy(at).to(own.device)
+        ]
+        if scores.isnan().any():
+            raise DataError("ranking: a score is not a number. Has the model diverged?")
+        positive = scores.gather(1, torch.from_numpy(wanted).to(own.device)[:, None])[:, 0]
+        drop = torch.from_numpy(known.of(ends)).to(own.device)
+        scores[drop[0], drop[1]] = float("-inf")
+        yield twice_the_rank(positive, scores)
 
 
 def _products(rows: Tensor, others: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from glt_lightning.inference.neighbours import approximate_index
 
 _SCORES = 1 << 24  # at once
 _ROWS = 1 << 16  # destinations at once
+_HELD_BYTES = 1 << 28  # embeddings that are kept in memory
 _LOW = torch.iinfo(torch.int64).min
 _IDS = (1 << 32) - 1  # a destination's id takes the lower half of a key
 
@@ -35,6 +36,25 @@ class KnownPairs:
         at = np.repeat(np.arange(len(sources)), counts)
         first = np.repeat(begin - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
         return np.stack([at, self._dst[first + np.arange(len(at))]])
+
+
+class HeldRows:
+    """Embeddings by ids that follow each other, kept in memory as long as there is room; others are read again.
+
+    read: returns the embeddings of ids int64 [n]."""
+
+    def __init__(self, read: Callable[[np.ndarray], Tensor]) -> None:
+        self._read, self._held = read, dict[int, Tensor]()  # by the first id
+
+    def __call__(self, ids: np.ndarray) -> Tensor:
+        first = int(ids[0]) if len(ids) else 0
+        held = self._held.get(first)
+        if held is not None and len(held) == len(ids):
+            return held
+        rows = self._read(ids)
+        if sum(each.nbytes for each in self._held.values()) + rows.nbytes <= _HELD_BYTES:
+            self._held[first] = rows
+        return rows
 
 
 @dataclass(frozen=True)

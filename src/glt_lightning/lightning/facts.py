@@ -243,7 +243,7 @@ def require_taken(aggregate: str | None, model: nn.Module) -> None:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _many(count: int, thing: str) -> str:
@@ -285,13 +285,17 @@ def _converted(manifest: Manifest, root: str | Path, what: str) -> Path:
     return folder
 
 
-def new_edges(manifest: Manifest, root: str | Path, dataset: Any, path: str, edge_type: EdgeType) -> EdgeSplit:
-    """Reads edges to predict from a table. Raises `DataError` where the converted tables are not below ``root``."""
+def new_edges(
+    manifest: Manifest, root: str | Path, dataset: Any, path: str, edge_type: EdgeType, *, with_label: bool
+) -> EdgeSplit:
+    """Reads edges to predict from a table. with_label: their relations, too. Raises `DataError` where the converted tables are
+    not below ``root``."""
     folder = _converted(manifest, root, "evaluation.predict_edges")
     tables = parse_tables(dataset).edges
     if edge_type not in tables:
         raise DataError(f"evaluation.predict_edges: the data set has no table of edges {'__'.join(edge_type)}.")
-    return read_new_edges("evaluation.predict_edges", path, tables[edge_type], edge_type, folder)
+    what, table = "evaluation.predict_edges", tables[edge_type]
+    return read_new_edges(what, path, table, edge_type, folder, with_label=with_label)
 
 
 def have_ids(dataset: Any, node_type: str) -> bool:
@@ -403,7 +407,8 @@ MOST_EDGES = 1_000_000
 
 def check_fanouts(schema: GraphSchema, num_neighbors: Fanouts, eval_num_neighbors: Fanouts | None) -> None:
     """Raises `OptionError` for fan-outs that do not fit the edge types of the graph."""
-    fanout_table(num_neighbors, schema)
+    if num_neighbors != []:
+        fanout_table(num_neighbors, schema)
     if eval_num_neighbors is not None:
         fanout_table(eval_num_neighbors, schema, "evaluation.num_neighbors")
 

@@ -162,6 +162,20 @@ class GraphDataModule(LightningDataModule):
         return edge_labels_of_source(self.source, self.links.edge_type(self.source.schema))
 
     @property
+    def num_relations(self) -> int | None:
+        """Number of kinds of the edges to predict, with ``links.relation``; None where edge types are the relations."""
+        if self.links is None or self.links.relation is None or self._edge_labels is None:
+            return None
+        found: int = self._edge_labels["num_classes"]
+        return found
+
+    @property
+    def relation_names(self) -> list[str] | None:
+        """Names of the relations 0, 1, ... of ``links.relation``; None where the data names none."""
+        names = None if self.num_relations is None or self._edge_labels is None else self._edge_labels["class_names"]
+        return None if names is None else list(names)
+
+    @property
     def target_facts(self) -> dict[str, Any] | None:
         """With ``task: edge`` and ``links.with_target_attrs``, what edges to predict have that a decoder reads, as in
         ``edge_facts``; None where it reads nothing."""

@@ -52,6 +52,8 @@ class LinkSeeds(LinkOptions):
         super().__post_init__()
         if self.labelled:
             self._check_labelled()
+        if self.relation is not None:
+            self._check_relation()
         if self._types:
             _ = self.by_type  # which checks each
             return
@@ -75,6 +77,24 @@ class LinkSeeds(LinkOptions):
             raise OptionError(
                 f"seeds.input_type: task: edge predicts the labels of one edge type, got {', '.join(map(str, self._types))}."
             )
+
+    def _check_relation(self) -> None:
+        if self.labelled:
+            raise OptionError(
+                "links.relation: has no effect with task: edge, which predicts labels. Remove it, or set task: link."
+            )
+        if self._types:
+            raise OptionError(
+                "links.relation: the kinds of edges of one edge type, and seeds.input_type names several: "
+                f"{', '.join(map(str, self._types))}. Remove links.relation, or name one."
+            )
+        if self.val_edges_at_test:
+            raise OptionError("links.val_edges_at_test: is not for edges with links.relation. Remove one of them.")
+
+    @property
+    def of_edges(self) -> bool:
+        """Whether the splits are edges of the graph, by id, with a label or relation each; not pairs of nodes."""
+        return self.labelled or self.relation is not None
 
     @property
     def _types(self) -> list[str]:
@@ -152,8 +172,9 @@ class LinkSeeds(LinkOptions):
     def hold_out(self, source: GraphSource, allow: Collection[str]) -> GraphSource:
         """The graph without the edges to predict. Raises `DataError` for splits that do not fit. allow: ``partition.allow``."""
         splits = {edge_type_str(each.edge_type(source.schema)): each.edge_splits for each in self.by_type}
-        labels = dict.fromkeys(splits, self.label) if self.labelled else None
-        return hold_out_edges(source, splits, self.reverse_edge_types, allow, self.val_edges_at_test, labels)
+        labels = dict.fromkeys(splits, self.relation or self.label) if self.of_edges else None
+        kinds = self.relation is not None
+        return hold_out_edges(source, splits, self.reverse_edge_types, allow, self.val_edges_at_test, labels, kinds)
 
     def edge_types(self, schema: GraphSchema) -> list[EdgeType]:
         """The edge types to predict."""
@@ -178,7 +199,7 @@ class LinkSeeds(LinkOptions):
             return None if None in named else {name for some in named for name in some or ()}
         if self.edge_splits is None:
             return None
-        if self.labelled and set(self.edge_splits) <= set(SPLITS):
+        if self.of_edges and set(self.edge_splits) <= set(SPLITS):
             return {*self.edge_splits}
         if not set(self.edge_splits) <= set(SPLITS):  # a random split
             return {"train", *(name for name in ("val", "test") if self.edge_splits.get(f"num_{name}"))}
@@ -213,7 +234,7 @@ class LinkSeeds(LinkOptions):
 
     def check_times(self, time_attr: str | None) -> None:
         """Raises `OptionError` for times of splits where, and splits without times where not, ``sampling.time_attr`` is None."""
-        if self.labelled:  # whose times are those of the edges
+        if self.of_edges:  # whose times are those of the edges
             return
         for each in self.by_type if self._types else ():
             each.check_times(time_attr)
@@ -255,24 +276,25 @@ class LinkSeeds(LinkOptions):
                 f"sampling.time_attr: the edges of split {split!r} have no times. Give their time: links.edge_splits: {{time: "
                 "ATTRIBUTE}, or the column time of their table."
             )
-        if not self.labelled and not timed and found.time is not None:
+        if not self.of_edges and not timed and found.time is not None:
             rank_zero_warn(
                 f"links.edge_splits: {split} has times, which nothing reads: sampling.time_attr is not set, so neighbours of "
                 "any time are sampled."
             )
         excluded = self.exclude_target_edges[split]
-        if split != "train" and excluded == "none" and not self.labelled:
+        if split != "train" and excluded == "none" and not self.of_edges:
             _warn_of_leak(split, found.edge, graph.edge_split(index, "train").edge, graph.manifest, edge_type)
         return LinkSpec(
             name=name,
             edge_type=edge_type_str(edge_type),
             exclude_target_edges=excluded,
             edge_label_time=found.time if timed else None,
-            with_target_attrs=self.with_target_attrs and not self.labelled,
+            with_target_attrs=self.with_target_attrs and not self.of_edges,
             extras=self._target_attrs(split, found),
             weight_attr=self.weight_attr(graph.manifest, split),
             tree=self.tree,
             **self._edges(split, name, found, timed),
+            **self._relations(graph, index, split, found),
             **loader | {"reverse_edge_types": self._reverses(edge_type)},
         )
 
@@ -309,6 +331,26 @@ class LinkSeeds(LinkOptions):
         own = {"edge_label_attr": found.attr, "edge_label_codes": found.codes}
         return {name: rows for name, rows in own.items() if rows is not None}
 
+    def _relations(self, graph: AnyGraph, index: int, split: str, found: EdgeSplit) -> dict[str, Any]:
+        """The kinds of a loader's edges, and the edges of other splits, which are no negatives of evaluation."""
+        if self.relation is None:
+            return {}
+        if found.label is None:
+            raise DataError(
+                "evaluation.predict_edges: their relations are missing. Give {edge: ..., label: ...}, with the kind of each."
+            )
+        count = graph.manifest.edge_labels[index].num_classes
+        if len(bad := np.flatnonzero((found.label < 0) | (found.label >= count))):
+            raise DataError(
+                f"evaluation.predict_edges: relation {found.label[bad[0]]} at position {bad[0]}: the graph has relations 0 to "
+                f"{int(count or 0) - 1}."
+            )
+        names = [] if split == "train" else [name for name in SPLITS if name in self.stored_splits(graph.manifest)]
+        others = [graph.edge_split(index, name) for name in names if name != split]
+        known = [np.stack([*each.edge, np.asarray(each.label)]).astype(np.int64) for each in others]
+        known_edges = np.concatenate(known, axis=1) if known else None
+        return {"rel_type": np.asarray(found.label, np.int64), "known_edges": known_edges}
+
     def _edges(self, split: str, name: str, found: EdgeSplit, timed: bool) -> dict[str, Any]:
         """Edges, labels and negatives of a loader."""
         if name == "predict":
@@ -330,10 +372,11 @@ class LinkSeeds(LinkOptions):
             both = np.concatenate([found.edge, found.negative_edges], axis=1)
             return {"edge_label_index": both, "edge_label": np.concatenate([positive, zeros])}
         options = self.neg_sampling if split == "train" else self._of_evaluation
-        edges = {"edge_label_index": found.edge, "edge_label": found.label, "negatives": found.negatives}
+        label = None if self.relation is not None else found.label
+        edges = {"edge_label_index": found.edge, "edge_label": label, "negatives": found.negatives}
         if found.negatives is not None:  # those that are given, in evaluation whatever training draws
             return edges | {"neg_sampling": self.neg_sampling if split == "train" else self.eval_neg_sampling}
-        return edges | {"neg_sampling": options or (None if found.label is not None else "binary")}
+        return edges | {"neg_sampling": options or (None if label is not None else "binary")}
 
     @property
     def _of_evaluation(self) -> NegativeSampling | None:

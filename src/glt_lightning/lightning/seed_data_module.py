@@ -167,7 +167,8 @@ class SeedDataModule(GraphDataModule):
         edge_type = self.links.edge_type(manifest.schema)
         of_table = isinstance(given, (str, Path)) and Path(given).suffix in (".parquet", ".pq", ".csv", ".tsv", ".gz")
         if of_table and is_tables(self.dataset):
-            return new_edges(manifest, self.root, self.dataset, str(given), edge_type)
+            with_label = self.links.relation is not None
+            return new_edges(manifest, self.root, self.dataset, str(given), edge_type, with_label=with_label)
         counts = dict(zip(manifest.schema.node_types, manifest.num_nodes, strict=True))
         src, _, dst = edge_type
         return read_edge_split("evaluation.predict_edges", given, ((src, counts[src]), (dst, counts[dst])))
@@ -262,13 +263,26 @@ class SeedDataModule(GraphDataModule):
 
     def edges_of(self, split: str, edge_type: EdgeType) -> np.ndarray | None:
         """int64 [2, E]: the edges of a split of one type to predict, in the user's ids; None where there are none of it."""
+        found = self._stored_edges(split, edge_type)
+        if found is None:
+            return None
+        pairs = np.asarray(found.edge, dtype=np.int64)
+        labels = None if self.links is None or self.links.relation is not None else found.label
+        return pairs if labels is None or labels.ndim > 1 else pairs[:, labels > 0]
+
+    def relations_of(self, split: str, edge_type: EdgeType) -> np.ndarray | None:
+        """int64 [E]: the relation of each edge of `edges_of`; None where edges have none (``links.relation``)."""
+        found = self._stored_edges(split, edge_type)
+        if found is None or self.links is None or self.links.relation is None:
+            return None
+        return np.asarray(found.label, dtype=np.int64)
+
+    def _stored_edges(self, split: str, edge_type: EdgeType) -> EdgeSplit | None:
         graph = self._opened()
         own = [] if self.links is None else [e for e in self.links.by_type if e.edge_type(graph.schema) == edge_type]
         if not own or split not in own[0].stored_splits(graph.manifest):
             return None
-        found = graph.edge_split(graph.schema.edge_index(edge_type), split)
-        pairs = np.asarray(found.edge, dtype=np.int64)
-        return pairs if found.label is None or found.label.ndim > 1 else pairs[:, found.label > 0]
+        return graph.edge_split(graph.schema.edge_index(edge_type), split)
 
     def weight_attr_of(self, name: str) -> WeightAttr:
         """What leaves edges out of the graph that ``val``, ``test`` or ``predict`` reads; None: only ``sampling.weight_attr``."""
@@ -321,7 +335,11 @@ class SeedDataModule(GraphDataModule):
     @property
     def fanouts_of_edges(self) -> Fanouts | None:
         walks = self.sampling.importance_neighbors is not None
-        return None if walks and isinstance(self.num_neighbors, Mapping) else self.num_neighbors
+        return (
+            None
+            if (walks and isinstance(self.num_neighbors, Mapping)) or not self.num_neighbors
+            else self.num_neighbors
+        )
 
     @cached_property
     def _eval_num_neighbors(self) -> Fanouts:

@@ -38,7 +38,7 @@ class LinkEdges:
 
     src, dst: int64 [S] user ids.  gids: int64 [2, S].  num_nodes: of sources and destinations, alike or with weights.
     own: the edges, where negatives must not be among them.  negatives: int64 [S, K], given ones.  times: int64 [S], by
-    which the nodes of negatives exist.
+    which the nodes of negatives exist.  kinds: of edges that have some.
     """
 
     task: LinkTask
@@ -49,6 +49,7 @@ class LinkEdges:
     own: OwnEdges | None
     negatives: np.ndarray | None
     times: np.ndarray | None = None
+    kinds: Kinds | None = None
 
     @classmethod
     def of(cls, spec: LinkSpec, task: LinkTask, graph: AnyGraph) -> LinkEdges:
@@ -71,16 +72,18 @@ class LinkEdges:
             if given is not None:
                 num_nodes[i] = NodeWeights(_weights(f"{where}: neg_sampling.{name}", given, ids, counts[i]))
         strict = task.mode is not None and task.strict
-        own = OwnEdges(src, dst, counts, where) if strict and len(src) else None
+        kinds = Kinds.of(spec)
+        own = _own_edges(spec, kinds, counts, where) if strict and len(src) else None
         times = spec.edge_label_time if task.timed else None
-        return cls(task, src, dst, (gids[0], gids[1]), (num_nodes[0], num_nodes[1]), own, spec.negatives, times)
+        return cls(task, src, dst, (gids[0], gids[1]), (num_nodes[0], num_nodes[1]), own, spec.negatives, times, kinds)
 
     @property
     def digest(self) -> str:
         """Of all but the sources, which `resume.seeds_identity` has a hash of."""
         digest = hashlib.blake2b(digest_size=16)
         weights = [each.ends if isinstance(each, NodeWeights) else np.array(each) for each in self.num_nodes]
-        for array in (self.dst, *weights, *([] if self.negatives is None else [self.negatives])):
+        given = [self.negatives, None if self.kinds is None else self.kinds.of_edge]
+        for array in (self.dst, *weights, *(each for each in given if each is not None)):
             digest.update(f"{array.dtype.str}:{array.shape}:".encode() + np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
 
@@ -114,12 +117,45 @@ class LinkEdges:
     ) -> np.ndarray:
         """Of the pairs that are tried, or of those of the mask, the positions of the loader's own edges."""
         mine = self.src[positions]
+        if self.kinds is not None:
+            mine = self.kinds.keyed(mine, positions)
+            src = self.kinds.keyed(src, positions[numbers % max(1, len(positions))][:, None]) if src.size else src
         if self.task.sharing == "none":
             if self.task.mode == "triplet" and len(mine):
                 src = np.repeat(mine[numbers % len(mine), None], dst.shape[1], axis=1)
             return own.contains(src.ravel(), dst.ravel())
         others = self.dst[positions] if self.task.sharing == "in_batch" else dst[:, 0]
         return own.contains(np.repeat(mine, len(others)), np.tile(others, len(mine)))
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Kinds of edges. of_edge: int64 [S].  count: above all that are known."""
+
+    of_edge: np.ndarray
+    count: int
+
+    @classmethod
+    def of(cls, spec: LinkSpec) -> Kinds | None:
+        if spec.rel_type is None:
+            return None
+        known = [] if spec.known_edges is None else [spec.known_edges[2]]
+        return cls(spec.rel_type, 1 + max(int(kinds.max(initial=0)) for kinds in (spec.rel_type, *known)))
+
+    def keyed(self, src: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Returns numbers of pairs of a source and the kind of the edge at a position."""
+        return src * self.count + self.of_edge[positions]
+
+
+def _own_edges(spec: LinkSpec, kinds: Kinds | None, counts: tuple[int, int], where: str) -> OwnEdges:
+    src, dst = spec.edge_label_index
+    if kinds is None:
+        return OwnEdges(src, dst, counts, where)
+    src = kinds.keyed(src, np.arange(len(src)))
+    if spec.known_edges is not None:
+        others, ends, kind = spec.known_edges
+        src, dst = np.concatenate([src, others * kinds.count + kind]), np.concatenate([dst, ends])
+    return OwnEdges(src, dst, (counts[0] * kinds.count, counts[1]), where)
 
 
 def _weights(where: str, given: str | np.ndarray, ids: np.ndarray, count: int) -> np.ndarray:

@@ -56,6 +56,9 @@ class LinkSpec(Recipe):
         disjoint: Both ends of every edge, and of every negative, are roots of trees of their own. ``batch`` tells of each node to
             which edge its tree belongs; those of negative j belong to edge j modulo the number of edges.
         seed_weights: As of `LoaderSpec`, one for each edge; of edges of one type.
+        rel_type: Kinds of the edges of one type, int [S], 0 or more: batches have them by this name. A strict negative is then no
+            edge of the same kind, of the loader or of ``known_edges``; the edges of the graph are not looked at.
+        known_edges: With ``rel_type``, int [3, K]: sources, destinations and kinds of further edges that are no negatives.
         tree: With ``disjoint``: ``end``, a tree for each end; ``example``: one for both ends of an edge, or of a negative, and
             ``batch`` is the column of ``edge_label_index`` that it belongs to.
 
@@ -81,6 +84,8 @@ class LinkSpec(Recipe):
     with_target_attrs: bool = False
     tree: Tree = "end"
     seed_weights: Any = None
+    rel_type: Any = None
+    known_edges: Any = None
 
     def __post_init__(self) -> None:
         where = f"loader {self.name!r}:"
@@ -91,8 +96,9 @@ class LinkSpec(Recipe):
                 f"{where} ptr: is about subgraphs of nodes, and the seeds of this loader are edges. Remove it."
             )
         if isinstance(self.edge_label_index, Mapping):
-            if self.seed_weights is not None:
-                raise OptionError(f"{where} seed_weights: are of edges of one type, and edges of several are given.")
+            for name in ("seed_weights", "rel_type"):
+                if getattr(self, name) is not None:
+                    raise OptionError(f"{where} {name}: are of edges of one type, and edges of several are given.")
             self._check_types(where)
             return
         if not isinstance(self.with_target_attrs, bool):
@@ -120,6 +126,23 @@ class LinkSpec(Recipe):
             )
         object.__setattr__(self, "edge_label_index", edges)
         object.__setattr__(self, "neg_sampling", options)
+        self._check_relations(edges.shape[1])
+
+    def _check_relations(self, count: int) -> None:
+        where = f"loader {self.name!r}:"
+        for name, shape in (("rel_type", (count,)), ("known_edges", (3, -1))):
+            given = getattr(self, name)
+            if given is None:
+                continue
+            ids = _ids(f"{where} {name}", given)
+            fits = ids.ndim == len(shape) and all(n in (-1, m) for n, m in zip(shape, ids.shape, strict=True))
+            kinds = ids if name == "rel_type" else ids[-1:]
+            if not fits or (kinds.size and kinds.min() < 0) or self.rel_type is None:
+                raise OptionError(
+                    f"{where} {name}: expected kinds >= 0 of the {count} edges, and known_edges [3, K] with theirs; got "
+                    f"{list(ids.shape)}."
+                )
+            object.__setattr__(self, name, ids)
 
     def _check_negatives(self, count: int, options: NegativeSampling | None) -> NegativeSampling:
         where = f"loader {self.name!r}: negatives:"
@@ -201,9 +224,9 @@ class LinkSpec(Recipe):
 
     def as_nodes(self) -> LoaderSpec:
         """The loader of the edges' sources: with the same batches, and with labels among the extras."""
-        labels = self.labels
+        own_rows = (("edge_label", self.labels), ("rel_type", self.rel_type))
         own: dict[str, Any] = {
-            "extras": dict(self.extras) | ({} if labels is None else {"edge_label": labels}),
+            "extras": dict(self.extras) | {name: rows for name, rows in own_rows if rows is not None},
             "reverse_edge_types": self.reverse_edge_types if self.subgraph_type == "bidirectional" else None,
             "transform": None,  # which the loader of edges applies
         }
@@ -221,6 +244,7 @@ class LinkSpec(Recipe):
             reverse=reverse,
             joint=self.tree == "example",
             attrs=self.with_target_attrs,
+            related=self.rel_type is not None,
         )
 
     def _edge_type(self, schema: GraphSchema) -> EdgeType:

@@ -6,32 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
-from torchmetrics import MeanMetric
 
 from glt_lightning.base import DataError, EdgeType, OptionError, edge_type_str, one_of
 from glt_lightning.lightning import GLTDataModule
 from glt_lightning.models.code_embedding import CodeEmbedding
-from glt_lightning.models.encoders import EncoderShape, make_encoder
-from glt_lightning.models.fits import require_same_inputs
-from glt_lightning.models.gnn import Metadata, num_seeds
+from glt_lightning.models.encoders import NO_ENCODER
+from glt_lightning.models.gnn import Metadata
 from glt_lightning.models.layerwise import ReadyLayers
-from glt_lightning.models.row_embeddings import adam_of, check_node_embedding
-from glt_lightning.models.tasks import (
-    make_task,
-    make_task_metrics,
-    metric_names,
-    monitor_of,
-    no_loss,
-    only_checks,
-    update_metric,
-)
+from glt_lightning.models.predictor import Ends, LabelPredictor, ends_of
 
 
-class EdgePredictor(LightningModule):
+class EdgePredictor(LabelPredictor):
     """Predicts classes, labels or numbers of the edges of one type: a GNN of PyG embeds both ends, a decoder reads them and,
     where the data gives them, the edge's own attributes. Trained by Adam.
 
@@ -112,53 +99,19 @@ class EdgePredictor(LightningModule):
                 "EdgePredictor: no labels of edges are known. Set data.task: edge, and name their labels: the column label of "
                 "their table, or data.links.label."
             )
-        self.task = make_task(task, label_facts, class_weights)
-        names = metric_names(self.task.name, metrics)
-        self.checkpoint_monitor = monitor_of(val_metric, names)
+        given = locals()
+        self._make_task(given)
         self.edge_type = None if metadata is None else _one_type(edge_type, metadata)
-        ends = None if self.edge_type is None else (self.edge_type[0], self.edge_type[2])
-        shape = EncoderShape(
-            in_channels=in_channels,
-            hidden_channels=hidden_channels,
-            num_layers=num_layers,
-            dropout=dropout,
-            metadata=metadata,
-            num_nodes=num_nodes,
-            target_type=ends,
-            num_categories=num_categories,
-            node_embedding=node_embedding,
-            edge_facts=edge_facts,
-            edge_features=edge_features,
-        )
-        self.encoder: Any = make_encoder(encoder, encoder_kwargs or {}, shape)
-        check_node_embedding(self, node_embedding)
-        # Encoders end in a ReLU; a product of embeddings that are not negative would never be.
-        self.heads = nn.ModuleDict(
-            {t: nn.Linear(hidden_channels, hidden_channels) for t in sorted({*(ends or ["node"])})}
-        )
+        self._make_encoder(given, None if self.edge_type is None else ends_of(self.edge_type))
+        self.heads = Ends([self.edge_type], hidden_channels, plain=encoder == NO_ENCODER)
         self.decoder = EdgeDecoder(decoder, hidden_channels, self.task.out_channels, dropout, target_facts)
-        self.in_channels, self.num_categories, self.edge_facts = in_channels, num_categories, edge_facts
-        self.label_facts, self.target_facts = label_facts, target_facts
-        self.hidden_channels, self.lr, self.weight_decay = hidden_channels, lr, weight_decay
-        self.val_loss = MeanMetric()  # exact over ranks with unequal batches
-        self.val_metrics, self.test_metrics = (make_task_metrics(self.task, names) for _ in range(2))
-
-    @property
-    def class_names(self) -> list[str] | None:
-        """Names of the classes, or of the labels of a multi-label task."""
-        return None if self.label_facts is None else self.label_facts["class_names"]
+        self.target_facts = target_facts
 
     def embed(self, batch: Data | HeteroData) -> tuple[Tensor, Tensor]:
         """Returns embeddings [S, hidden_channels] of the seeds of the source and of the destination type."""
-        if self.edge_type is None:
-            found = {"node": self.encoder(batch) if num_seeds(batch) else self._none()}
-        elif any(num_seeds(batch[t]) for t in self.heads):
-            found = self.encoder.embed(batch)
-        else:
-            found = dict.fromkeys(self.heads, self._none())
-        of = {t: head(found[t]) for t, head in self.heads.items()}
-        src, dst = ("node", "node") if self.edge_type is None else (self.edge_type[0], self.edge_type[2])
-        return of[src], of[dst]
+        found = self.heads.embed(self.encoder, batch)
+        src, dst = ends_of(self.edge_type)
+        return found[src], found[dst]
 
     def forward(self, batch: Data | HeteroData) -> Tensor:
         """Returns outputs [P, out_channels] for the P edges to predict of a batch: logits, or numbers."""
@@ -168,41 +121,17 @@ class EdgePredictor(LightningModule):
         return found
 
     def setup(self, stage: str) -> None:
-        require_same_inputs(self.trainer, self.in_channels, self.num_categories, self.edge_facts)
+        super().setup(stage)
         data = getattr(self.trainer, "datamodule", None)
-        if not isinstance(data, GLTDataModule):
-            if stage == "fit" and self.task.needs_labels:
-                raise OptionError("task: the values of labels are read from a GLTDataModule, and the run has none.")
-            return
-        if data.links is None or not data.links.labelled:
-            raise OptionError("EdgePredictor predicts labels of edges. Set data.task: edge.")
-        if self.target_facts != data.target_facts:
-            raise DataError(
-                f"the model was built for target_facts {self.target_facts}, but the graph has {data.target_facts}. Set "
-                "data.links.with_target_attrs as in training."
-            )
-        if stage == "fit":
-            rank_zero_info(
-                f"task: {self.task.name}; the best checkpoint is that of {' '.join(self.checkpoint_monitor)}."
-            )
-            if self.task.needs_labels:
-                self.task.learn(torch.as_tensor(data.train_labels()))
-
-    def training_step(self, batch: Data | HeteroData, batch_idx: int) -> Tensor:
-        out, y = self._labelled(batch)
-        loss = self.task.loss(out, y)[0] if len(y) else no_loss(self.task, out)
-        self.log("train_loss", loss, prog_bar=True, batch_size=max(1, len(y)))
-        return loss
-
-    def validation_step(self, batch: Data | HeteroData, batch_idx: int) -> None:
-        out, y = self._labelled(batch)
-        if len(y):
-            self.val_loss(*self.task.loss(out, y))
-        self.log("val_loss", self.val_loss, prog_bar=True, batch_size=max(1, len(y)))
-        self._log_metrics("val", self.val_metrics, out, y)
-
-    def test_step(self, batch: Data | HeteroData, batch_idx: int) -> None:
-        self._log_metrics("test", self.test_metrics, *self._labelled(batch))
+        if isinstance(data, GLTDataModule):
+            if data.links is None or not data.links.labelled:
+                raise OptionError("EdgePredictor predicts labels of edges. Set data.task: edge.")
+            if self.target_facts != data.target_facts:
+                raise DataError(
+                    f"the model was built for target_facts {self.target_facts}, but the graph has {data.target_facts}. Set "
+                    "data.links.with_target_attrs as in training."
+                )
+        self._learn(stage)
 
     def predict_step(self, batch: Data | HeteroData, batch_idx: int) -> dict[str, Tensor]:
         """Returns ``n_id`` and ``destination`` [P], the user's ids of both ends of each edge; ``input_id`` [P], its position in
@@ -214,36 +143,17 @@ class EdgePredictor(LightningModule):
 
     def layerwise_layers(self, edge_names: Sequence[str]) -> ReadyLayers:
         """The layers for layer-wise inference. edge_names: attributes of edges."""
-        return ReadyLayers(self.encoder, edge_names, lambda out, node_type: {"embedding": self.heads[node_type](out)})
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return adam_of(self, self.lr, self.weight_decay)
-
-    def _none(self) -> Tensor:
-        """Returns embeddings [0, hidden_channels], for a rank without a share of a small evaluation split."""
-        return next(self.heads.parameters()).new_empty(0, self.hidden_channels)
+        return self.heads.layers(self.encoder, edge_names)
 
     def _edge_store(self, batch: Data | HeteroData) -> Any:
         return batch if self.edge_type is None else batch[self.edge_type]
 
-    def _labelled(self, batch: Data | HeteroData) -> tuple[Tensor, Tensor]:
-        """Returns the outputs and the labels of the edges that have a label."""
-        out, store = self(batch), self._edge_store(batch)
+    def _labels(self, batch: Data | HeteroData) -> Tensor:
+        store = self._edge_store(batch)
         if "edge_label" not in store:
             raise DataError("the edges of the batch have no edge_label. Set data.task: edge.")
-        y = store.edge_label
-        labelled = self.task.labelled(y)
-        return (out, y) if bool(labelled.all()) else (out[labelled], y[labelled])
-
-    def _log_metrics(self, stage: str, metrics: nn.ModuleDict, out: Tensor, y: Tensor) -> None:
-        scores, targets = self.task.scores(out, y)
-        for name, module in metrics.items():
-            metric: Any = module
-            update_metric(metric, scores, targets)
-            if only_checks(self):
-                metric.reset()
-            else:
-                self.log(f"{stage}_{name}", metric, prog_bar=True, batch_size=max(1, len(y)))
+        found: Tensor = store.edge_label
+        return found
 
 
 class EdgeDecoder(nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -43,7 +43,9 @@ from glt_lightning.models.gnn import (
 )
 from glt_lightning.models.layers import EdgeKindConv, HGTLayer, RGCNLayer, conv_names, made, make_conv
 
+NO_ENCODER = "none"  # its outputs are the inputs of what would be the first layer
 _TYPED = ("HGT", "RGCN")
+_DEVIATION = 0.1  # of learned embeddings that no layer follows: large scores at the start hinder training
 _FOR_TWO_TYPES = ("EdgeCNN", "GAT", "GIN", "GraphSAGE")
 
 
@@ -68,6 +70,12 @@ class EncoderShape:
     node_embedding: str = "dense"
     edge_facts: Mapping[str, Any] | None = None
     edge_features: Sequence[str] | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], target_type: str | tuple[str, ...] | None) -> EncoderShape:
+        """Takes the arguments of a module that have the names of these."""
+        named = {each.name: given[each.name] for each in fields(cls) if each.name in given}
+        return cls(**named | {"target_type": target_type})
 
     def edges(self, name: str) -> dict[EdgeType, EdgeInput]:
         """Returns what the layers of an encoder read, for the edge types that have it."""
@@ -105,19 +113,21 @@ class EncoderShape:
 def make_encoder(name: str, options: Mapping[str, Any], shape: EncoderShape) -> nn.Module:
     """Makes a module that maps a batch to embeddings [S, hidden_channels] of its S seeds. Raises `OptionError` for an unknown
     name, or options that do not fit."""
-    known = [*sorted(FAMILY), *_TYPED, *conv_names()]
+    known = [*sorted(FAMILY), *_TYPED, NO_ENCODER, *conv_names()]
     name = f"{name}Conv" if name not in known and f"{name}Conv" in known else name
     if name not in known:
         near = difflib.get_close_matches(str(name), known, n=2, cutoff=0.5)
         raise OptionError(
-            f"encoder: expected one of {', '.join([*sorted(FAMILY), *_TYPED])}, or a convolution of PyG such as GATv2Conv; "
-            f"got {name!r}." + (f" Did you mean {' or '.join(near)}?" if near else "")
+            f"encoder: expected one of {', '.join([*sorted(FAMILY), *_TYPED, NO_ENCODER])}, or a convolution of PyG such as "
+            f"GATv2Conv; got {name!r}." + (f" Did you mean {' or '.join(near)}?" if near else "")
         )
     with errors_of_pyg(f"encoder: {name} with encoder_kwargs {dict(options)}"):
         return _homogeneous(name, options, shape) if shape.metadata is None else _heterogeneous(name, options, shape)
 
 
 def _homogeneous(name: str, options: Mapping[str, Any], shape: EncoderShape) -> nn.Module:
+    if name == NO_ENCODER:
+        return ConvStack([], shape)
     if name == "HGT":
         raise OptionError("encoder: HGT is for graphs with several node or edge types; this one has one of each.")
     if name in FAMILY:
@@ -140,10 +150,10 @@ def _homogeneous(name: str, options: Mapping[str, Any], shape: EncoderShape) -> 
 
 
 def _heterogeneous(name: str, options: Mapping[str, Any], shape: EncoderShape) -> nn.Module:
-    width, edges = shape.hidden_channels, shape.edges(name)
+    width, edges, none = shape.hidden_channels, shape.edges(name), name == NO_ENCODER
     assert shape.metadata is not None
     assert shape.target_type is not None
-    if name == "HGT":
+    if name == "HGT" or none:
         make_layer: Any = partial(HGTLayer, width, options)
     elif name == "RGCN":
         make_layer = partial(RGCNLayer, width, options)
@@ -162,7 +172,7 @@ def _heterogeneous(name: str, options: Mapping[str, Any], shape: EncoderShape) -
         make_layer,
         shape.in_channels,
         width,
-        shape.num_layers,
+        0 if none else shape.num_layers,
         dropout=shape.dropout,
         metadata=shape.metadata,
         num_nodes=shape.num_nodes,
@@ -170,6 +180,7 @@ def _heterogeneous(name: str, options: Mapping[str, Any], shape: EncoderShape) -
         num_categories=shape.num_categories,
         node_embedding=shape.node_embedding,
         edges=edges,
+        deviation=_DEVIATION if none else 1.0,
     )
 
 
@@ -198,8 +209,8 @@ class FamilyEncoder(HomogeneousGNN):
 
 
 class ConvStack(nn.Module):
-    """The encoder of a stack of convolutions. edges: what they read of edges.  with_type: they take the edge attribute
-    ``edge_type``."""
+    """The encoder of a stack of convolutions, which may be empty. edges: what they read of edges.  with_type: they take the edge
+    attribute ``edge_type``."""
 
     def __init__(
         self, convs: list[nn.Module], shape: EncoderShape, edges: EdgeInput | None = None, *, with_type: bool = False
@@ -207,14 +218,16 @@ class ConvStack(nn.Module):
         super().__init__()
         codes = categories_of(shape.num_categories, "node")
         given: dict[str, Any] = {"num_categories": codes, "node_embedding": shape.node_embedding}
+        given["deviation"] = 1.0 if convs else _DEVIATION
         self.encoder = NodeEncoder(shape.in_channels, shape.num_nodes, shape.hidden_channels, **given)
         self.convs = fuse_layers(nn.ModuleList(convs))
-        self.gcn_loops, self.loops = take_normalization(convs), take_self_loops(convs)
+        self.gcn_loops = take_normalization(convs) if convs else None
+        self.loops = bool(convs) and take_self_loops(convs)
         self.dropout = nn.Dropout(shape.dropout)
         self.with_type, self.edges = with_type, None if edges is None else edges.make_encoder()
         widths = [shape.hidden_channels] * len(convs)
         # RGCN wants a type for each edge; it takes a pair, and a node's output depends on the edges into it alone
-        name = type(convs[0]).__name__
+        name = type(convs[0]).__name__ if convs else NO_ENCODER
         self.forms: list[Form] | None = (
             ["pair"] * len(convs) if with_type else find_forms(name, convs, widths, {}, edges)
         )

@@ -193,6 +193,7 @@ class HeterogeneousEncoder(nn.Module):
         its outputs pass a ReLU; it maps (x by node type, edge_index by edge type, number of destination nodes by node type: the
         first of x, what it reads of edges by edge type) to outputs of the types that edges lead to.
     edges: what layers read of edges, for the edge types that have it.
+    deviation: as in `NodeEncoder`.
     """
 
     def __init__(
@@ -209,6 +210,7 @@ class HeterogeneousEncoder(nn.Module):
         num_categories: NumCategories = None,
         node_embedding: str = "dense",
         edges: Mapping[EdgeType, EdgeInput] = MappingProxyType({}),
+        deviation: float = 1.0,
     ) -> None:
         super().__init__()
         self.target_types = [target_type] if isinstance(target_type, str) else sorted(set(target_type))
@@ -218,7 +220,8 @@ class HeterogeneousEncoder(nn.Module):
             layer = make_layer([e for e in metadata[1] if e[2] in needed])
             self.layers.insert(0, layer)
             needed |= {src for src, _, _ in layer.edge_types}
-        self.edge_types = layer.edge_types  # of the first layer: all that is ever used
+        first: Any = self.layers[0] if num_layers else None
+        self.edge_types: list[EdgeType] = first.edge_types if num_layers else []  # all that are ever used
         self.encoders = nn.ModuleDict(
             {
                 t: NodeEncoder(
@@ -228,6 +231,7 @@ class HeterogeneousEncoder(nn.Module):
                     num_categories=categories_of(num_categories, t),
                     node_embedding=node_embedding,
                     of=t,
+                    deviation=deviation,
                 )
                 for t in sorted(needed)
             }
@@ -332,7 +336,7 @@ class NodeEncoder(nn.Module):
     codes; for a type with neither, a learned embedding of each node.
 
     node_embedding: ``dense``: a parameter with a row for each node, on every rank; ``sparse``: a `DistEmbedding`.
-    of: the node type, in a heterogeneous graph.
+    of: the node type, in a heterogeneous graph.  deviation: of the first values of learned embeddings.
 
     Attributes:
         new_nodes: The embedding of a node that came after training: ``mean`` of all, ``zero``, or ``error``; None: there are
@@ -349,6 +353,7 @@ class NodeEncoder(nn.Module):
         num_categories: Sequence[int] = (),
         node_embedding: str = "dense",
         of: NodeType | None = None,
+        deviation: float = 1.0,
     ) -> None:
         super().__init__()
         self.codes = CodeEmbedding(num_categories, width) if num_categories else None
@@ -363,9 +368,11 @@ class NodeEncoder(nn.Module):
         elif self.codes is not None:
             pass  # the codes describe a node, also one that is added later, for which an embedding has no row
         elif node_embedding == "sparse":
-            self.layer = DistEmbedding(width, of)
+            self.layer = DistEmbedding(width, of, init=("normal", 0.0, deviation))
         elif num_nodes is not None:
             self.layer = nn.Embedding(num_nodes, width)
+            with torch.no_grad():
+                self.layer.weight.mul_(deviation)
         else:
             raise OptionError("num_nodes: needed to learn embeddings for nodes without features; got None.")
 

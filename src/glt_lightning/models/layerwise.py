@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import HGTConv
 
-from glt_lightning.base import EdgeType, edge_type_str
+from glt_lightning.base import SPLITS, EdgeType, edge_type_str
 from glt_lightning.inference import (
     ConvLayers,
+    Embedded,
     HubPieces,
     HubTypes,
     Ranking,
+    RankMetric,
     RunningSoftmax,
     RunningSum,
     Sources,
@@ -236,28 +238,39 @@ class _HGTEdges:
 
 
 def rank_test_edges(module: Any, data: GLTDataModule, run: LayerwiseRun) -> None:
-    """Updates the metrics of a `LinkPredictor` with the edges of the test split, ranked by the outputs of a run among all
-    destinations without the edges of training. Each rank ranks a share of the sources."""
+    """Updates the metrics of a `LinkPredictor` with the edges of the test split, ranked by the outputs of a run among all nodes:
+    without the edges of training, and where they are filtered without those of all splits. Each rank ranks a share."""
     graph = data.dist_graph
-    for number, edge_type in enumerate(graph.edge_types if module.edge_type is None else module.edge_types):
+    for edge_type in graph.edge_types if module.edge_type is None else module.edge_types:
         assert edge_type is not None
-        src, _, dst = edge_type
         metrics = [
             m for name, m in module.test_ranking.items() if name.partition("/")[2] in ("", edge_type_str(edge_type))
         ]
-        test, train = (data.edges_of(split, edge_type) for split in ("test", "train"))
-        if test is None or not metrics:
+        src, _, dst = edge_type
+        source, destination = (Embedded(partial(_embeddings, module, run, t), graph.num_nodes(t)) for t in (src, dst))
+        if not metrics:
             continue
-        mine = np.isin(test[0], np.unique(test[0])[graph.rank :: graph.world_size])
-        pairs = [
-            np.stack(
-                [graph.rows_of(torch.from_numpy(ends), t).numpy() for ends, t in zip(edges, (src, dst), strict=True)]
-            )
-            for edges in (np.unique(test[:, mine], axis=1), np.empty((2, 0), np.int64) if train is None else train)
-        ]
-        source, destination = (partial(_embeddings, module, run, t) for t in (src, dst))
-        decoder: Any = module.decoder if len(module.edge_types) == 1 else module.decoders[module.type_names[number]]
-        Ranking(source, destination, graph.num_nodes(dst), decoder.all_pairs).update(metrics, *pairs)
+        edges = {split: _rows(data, split, edge_type) for split in SPLITS}
+        for relation in np.unique(edges["test"][2]):
+            test, train, val = (edges[split][:2, edges[split][2] == relation] for split in ("test", "train", "val"))
+            mine = test[:, np.isin(test[0], np.unique(test[0])[graph.rank :: graph.world_size])]
+            kinds = {} if module.num_relations is None else {"relation": int(relation)}
+            ranking = Ranking(source, destination, partial(module.decoder_of(edge_type).all_pairs, **kinds))
+            ranking.update([m for m in metrics if not isinstance(m, RankMetric)], np.unique(mine, axis=1), train)
+            known = np.concatenate([test, train, val], axis=1)
+            known = np.concatenate([known, known[::-1]], axis=1) if data.undirected and src == dst else known
+            ranking.update([m for m in metrics if isinstance(m, RankMetric)], mine, known)
+
+
+def _rows(data: GLTDataModule, split: str, edge_type: EdgeType) -> np.ndarray:
+    """Returns int64 [3, E]: rows of the ends of a split's edges, and the relation of each, 0 if they have none."""
+    graph, found = data.dist_graph, data.edges_of(split, edge_type)
+    if found is None:
+        return np.empty((3, 0), np.int64)
+    named = zip(found, (edge_type[0], edge_type[2]), strict=True)
+    ends = [graph.rows_of(torch.from_numpy(ids), t).numpy() for ids, t in named]
+    relation = data.relations_of(split, edge_type)
+    return np.stack([*ends, np.zeros(len(ends[0]), np.int64) if relation is None else relation])
 
 
 def _embeddings(module: Any, run: LayerwiseRun, node_type: str, rows: np.ndarray) -> Tensor:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
-from torchmetrics import MeanMetric
 from torchmetrics.classification import BinaryAUROC, BinaryAveragePrecision
 
 from glt_lightning.base import EdgeType, OptionError, edge_type_str, one_of
 from glt_lightning.inference import ranking_metric
-from glt_lightning.models.encoders import EncoderShape, make_encoder
-from glt_lightning.models.fits import require_same_inputs
-from glt_lightning.models.gnn import Metadata, num_seeds
+from glt_lightning.models.encoders import NO_ENCODER
+from glt_lightning.models.gnn import Metadata
 from glt_lightning.models.layerwise import ReadyLayers, rank_test_edges
 from glt_lightning.models.link_scores import (
     LOSSES,
@@ -27,20 +25,23 @@ from glt_lightning.models.link_scores import (
     edge_ends,
     make_decoder,
     mean_loss,
+    relation_of,
     score_links,
+    score_pairs,
     types_in,
 )
-from glt_lightning.models.row_embeddings import adam_of, check_node_embedding
+from glt_lightning.models.predictor import Ends, Predictor, ends_of
 from glt_lightning.models.tasks import monitor_of, only_checks, update_metric
 
 if TYPE_CHECKING:
     from glt_lightning.inference import LayerwiseRun
     from glt_lightning.lightning import GLTDataModule
 
+Corrupt = Literal["destination", "both"]
 _HITS = re.compile(r"hits@([1-9]\d*)")
 
 
-class LinkPredictor(LightningModule):
+class LinkPredictor(Predictor):
     """Predicts edges: a GNN of PyG embeds the two ends of each, a decoder scores the pair. Trained by Adam.
 
     It takes batches of edges with PyG's fields: ``edge_label_index`` and ``edge_label``, or triplets ``src_index``,
@@ -51,13 +52,16 @@ class LinkPredictor(LightningModule):
     Args:
         in_channels: Width of ``x``; per node type in a heterogeneous graph. ``None`` for nodes without features, which
             get a learned embedding.
-        encoder: Name of the GNN, as in `NodePredictor`.
+        encoder: Name of the GNN, as in `NodePredictor`; or ``none``, for models of knowledge graphs: the decoder scores the
+            learned embeddings of nodes themselves, of nodes with features a linear layer of these.
         encoder_kwargs: Further arguments of PyG's class, such as ``{heads: 4}`` for GAT or HGT.
         decoder: ``dot``, ``bilinear`` or ``mlp``; or, of knowledge graphs, ``distmult``, ``complex``, ``transe`` or ``rotate``,
             with learned numbers for each edge type. All but ``dot`` and ``distmult`` tell the directions of an edge apart.
         loss: ``bce``: each pair is an edge or is none; ``bpr``: an edge scores above each of its negatives; ``softmax``: an
             edge is chosen among its negatives. The last two need triplets (``data.links.neg_sampling: {mode: triplet}``), and
             log ``val_loss`` where validation has them, too.
+        corrupt: Which end of an edge its triplets' negatives replace: ``destination``, or ``both``: the drawn nodes are scored as
+            sources, too, so that both ends are learned to be told. Needs edges between nodes of one type.
         hidden_channels: Width of the layers and of the embeddings.
         num_layers: Number of message-passing layers; best equal to the number of fan-outs.
         dropout: Probability of dropping a hidden value while training.
@@ -66,11 +70,14 @@ class LinkPredictor(LightningModule):
         metrics: Metrics that are logged besides the loss: any of auc, ap, mrr (with ties counted as OGB does; needs triplets) and
             hits@K, such as ``hits@50``. ``None``: auc.
         ranking: Metrics of the test edges, ranked among all destinations without the edges of training: NAME@K, such as
-            ``mrr@10``, as in `rank_links`; logged as ``test_rank_mrr@10``. Needs ``data.evaluation.mode: layerwise``.
+            ``mrr@10``, as in `rank_links`; or ``filtered_mrr`` and ``filtered_hits@K``: both ends of each edge are ranked,
+            without the edges of all splits. Logged as ``test_rank_mrr@10``. Needs ``data.evaluation.mode: layerwise``.
         val_metric: Metric that chooses the best checkpoint, such as ``val_mrr`` or ``val_loss``. ``None``: the first.
         edge_type: Edge type of the edges, as ``src__rel__dst``; needed in a heterogeneous graph. Several are a list: each gets a
             decoder of its own, the loss is the mean over the pairs of all types, and each metric is logged over all of them
             and, as ``val_auc/src__rel__dst``, for each.
+        num_relations: Number of relations of the edges of one type (``data.links.relation``), for each of which the decoder has
+            learned numbers. ``None``: edge types are the relations.
         metadata: Node and edge types of a heterogeneous graph.
         num_nodes: Number of nodes, per node type in a heterogeneous graph; needed where nodes have no features.
         num_categories: Number of codes of each column of ``x_codes``, per node type in a heterogeneous graph.
@@ -116,46 +123,42 @@ class LinkPredictor(LightningModule):
         ranking: list[str] | None = None,
         edge_facts: dict[str, Any] | None = None,
         edge_features: list[str] | None = None,
+        num_relations: int | None = None,
+        corrupt: Corrupt = "destination",
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
+        given = locals()
         one_of("loss", loss, tuple(LOSSES))
         names = _metric_names(metrics)
         self.checkpoint_monitor = monitor_of(val_metric, names)
         self.edge_types: list[EdgeType | None] = [None] if metadata is None else _edge_types(edge_type, metadata)
         self.edge_type = self.edge_types[0]
-        ends = None if metadata is None else tuple(t for each in self.edge_types if each for t in (each[0], each[2]))
-        shape = EncoderShape(
-            in_channels=in_channels,
-            hidden_channels=hidden_channels,
-            num_layers=num_layers,
-            dropout=dropout,
-            metadata=metadata,
-            num_nodes=num_nodes,
-            target_type=ends,
-            num_categories=num_categories,
-            node_embedding=node_embedding,
-            edge_facts=edge_facts,
-            edge_features=edge_features,
-        )
-        self.encoder: Any = make_encoder(encoder, encoder_kwargs or {}, shape)
-        check_node_embedding(self, node_embedding)
-        # Encoders end in a ReLU; a product of embeddings that are not negative would never be.
-        self.heads = nn.ModuleDict(
-            {t: nn.Linear(hidden_channels, hidden_channels) for t in sorted({*(ends or ["node"])})}
-        )
+        ends = None if metadata is None else tuple(t for each in self.edge_types for t in ends_of(each))
+        self._make_encoder(given, ends)
+        self.heads = Ends(self.edge_types, hidden_channels, plain=encoder == NO_ENCODER)
+        self.num_relations, self.both_ends = num_relations, self._corrupts_both(corrupt)
         if len(self.edge_types) == 1:
-            self.decoder = make_decoder(decoder, hidden_channels, dropout)
+            self.decoder = make_decoder(decoder, hidden_channels, dropout, num_relations)
         else:
             names += [f"{name}/{t}" for name in names for t in self.type_names]
             self.decoders = nn.ModuleDict({t: make_decoder(decoder, hidden_channels, dropout) for t in self.type_names})
-        self.in_channels, self.num_categories, self.loss = in_channels, num_categories, loss
-        self.edge_facts = edge_facts
-        self.hidden_channels, self.lr, self.weight_decay = hidden_channels, lr, weight_decay
-        self.val_loss = MeanMetric()  # exact over ranks with unequal batches
+        self.loss = loss
         self.val_metrics, self.test_metrics = _make_metrics(names), _make_metrics(names)
-        types = [f"/{t}" for t in self.type_names] if len(self.edge_types) > 1 else [""]
-        self.test_ranking = nn.ModuleDict({f"{name}{t}": ranking_metric(name) for name in ranking or [] for t in types})
+        several = [f"/{t}" for t in self.type_names] if len(self.edge_types) > 1 else []
+        made = [(name, t) for name in ranking or [] for t in ["", *several]]
+        made = [(name, t) for name, t in made if t or not several or name.startswith("filtered_")]
+        self.test_ranking = nn.ModuleDict({f"{name}{t}": ranking_metric(name) for name, t in made})
+
+    def _corrupts_both(self, corrupt: str) -> bool:
+        one_of("corrupt", corrupt, ("destination", "both"))
+        for src, dst in (ends_of(each) for each in self.edge_types if corrupt == "both"):
+            if src != dst:
+                raise OptionError(
+                    f"corrupt: both: negatives are drawn among nodes of type {dst!r}, and edges lead from nodes of type {src!r}. "
+                    "Leave it out."
+                )
+        return corrupt == "both"
 
     @property
     def type_names(self) -> list[str]:
@@ -165,34 +168,24 @@ class LinkPredictor(LightningModule):
     def embed(self, batch: Data | HeteroData) -> tuple[Tensor, Tensor]:
         """Returns embeddings [S, hidden_channels] of the seeds of the source and of the destination type; with several edge types
         those of the first."""
-        return self._ends(self._embedded(batch), self.edge_type)
+        found = self.heads.embed(self.encoder, batch)
+        src, dst = ends_of(self.edge_type)
+        return found[src], found[dst]
 
-    def _embedded(self, batch: Data | HeteroData) -> dict[str, Tensor]:
-        """Embeddings of the seeds by node type."""
-        if self.edge_type is None:
-            found = {"node": self.encoder(batch) if num_seeds(batch) else self._none()}
-        elif any(num_seeds(batch[t]) for t in self.heads):
-            found = self.encoder.embed(batch)
-        else:
-            found = dict.fromkeys(self.heads, self._none())
-        return {t: head(found[t]) for t, head in self.heads.items()}
-
-    def _ends(self, embedded: dict[str, Tensor], edge_type: EdgeType | None) -> tuple[Tensor, Tensor]:
-        src, dst = ("node", "node") if edge_type is None else (edge_type[0], edge_type[2])
-        return embedded[src], embedded[dst]
-
-    def _decoder(self, edge_type: EdgeType | None) -> Any:
+    def decoder_of(self, edge_type: EdgeType | None) -> Any:
+        """Returns the decoder of an edge type."""
         return (
             self.decoder if edge_type is None or len(self.edge_types) == 1 else self.decoders[edge_type_str(edge_type)]
         )
 
     def forward(self, batch: Data | HeteroData) -> LinkScores | dict[str, LinkScores]:
         """Scores the edges of a batch and its negatives. Returns logits; with several edge types by type."""
-        embedded, found = self._embedded(batch), {}
+        embedded, found = self.heads.embed(self.encoder, batch), {}
         for edge_type in types_in(batch, self.edge_types):
             name = "" if edge_type is None or len(self.edge_types) == 1 else edge_type_str(edge_type)
-            ends = self._ends(embedded, edge_type)
-            found[name] = score_links(batch, edge_type, *ends, self._decoder(edge_type))
+            src, dst = ends_of(edge_type)
+            decoder = self.decoder_of(edge_type)
+            found[name] = score_links(batch, edge_type, embedded[src], embedded[dst], decoder, self.both_ends)
         return found if len(self.edge_types) > 1 else found[""]
 
     def _scores(self, batch: Data | HeteroData) -> dict[str, LinkScores]:
@@ -200,15 +193,19 @@ class LinkPredictor(LightningModule):
         scores = self(batch)
         return {"": scores} if isinstance(scores, LinkScores) else scores
 
-    def pair_scores(self, edge_type: str | None = None) -> tuple[Any, Any]:
-        """Returns the scores of all pairs of embeddings, [P, D] and [K, D] -> [P, K], by an edge type where there are several;
-        and what maps embeddings of sources to rows whose inner products with destinations they are, None if nothing does."""
+    def pair_scores(self, edge_type: str | None = None, relation: int | None = None) -> tuple[Any, Any]:
+        """Returns the scores of all pairs of embeddings, [P, D] and [K, D] -> [P, K], by an edge type where there are several,
+        and by a relation where edges have some; and what maps embeddings of sources to rows whose inner products with
+        destinations they are, None if nothing does."""
         numbers = {edge_type_str(each): each for each in self.edge_types if each is not None}
-        decoder = self._decoder(numbers.get(edge_type or "", self.edge_type))
-        return decoder.all_pairs, getattr(decoder, "transformed", None)
+        decoder = self.decoder_of(numbers.get(edge_type or "", self.edge_type))
+        scores, transformed = decoder.all_pairs, getattr(decoder, "transformed", None)
+        if relation is None:
+            return scores, transformed
+        return partial(scores, relation=relation), transformed and partial(transformed, relation=relation)
 
     def setup(self, stage: str) -> None:
-        require_same_inputs(self.trainer, self.in_channels, self.num_categories, self.edge_facts)
+        super().setup(stage)
         evaluation = getattr(getattr(self.trainer, "datamodule", None), "evaluation", None)  # of a data module of ours
         if stage != "predict" and len(self.test_ranking) and getattr(evaluation, "mode", None) != "layerwise":
             raise OptionError(
@@ -244,18 +241,20 @@ class LinkPredictor(LightningModule):
 
     def layerwise_layers(self, edge_names: Sequence[str]) -> ReadyLayers:
         """The layers for layer-wise inference. edge_names: attributes of edges."""
-        return ReadyLayers(self.encoder, edge_names, lambda out, node_type: {"embedding": self.heads[node_type](out)})
+        return self.heads.layers(self.encoder, edge_names)
 
     def predict_step(self, batch: Data | HeteroData, batch_idx: int) -> dict[str, Tensor]:
         """Returns ``n_id`` and ``destination`` [S], the user's ids of both ends of each edge, and its ``score`` [S]; with several
-        edge types also ``edge_type`` [S], positions in ``type_names``."""
-        embedded, found = self._embedded(batch), []
+        edge types also ``edge_type`` [S], positions in ``type_names``; with relations ``rel_type`` [S]."""
+        embedded, found = self.heads.embed(self.encoder, batch), []
         for edge_type in types_in(batch, self.edge_types):
             src, dst = edge_ends(batch, edge_type)
-            source, destination = self._ends(embedded, edge_type)
+            source, destination = (embedded[t] for t in ends_of(edge_type))
             ends = (batch, batch) if edge_type is None else (batch[edge_type[0]], batch[edge_type[2]])
-            score = self._decoder(edge_type)(source[src], destination[dst])
+            score = score_pairs(batch, edge_type, source[src], destination[dst], self.decoder_of(edge_type))
             rows = {"n_id": ends[0].n_id[src], "destination": ends[1].n_id[dst], "score": score}
+            if self.num_relations is not None:
+                rows["rel_type"] = relation_of(batch, edge_type).clone()
             several = (
                 {}
                 if len(self.edge_types) == 1
@@ -263,13 +262,6 @@ class LinkPredictor(LightningModule):
             )
             found.append(rows | several)
         return {name: torch.cat([rows[name] for rows in found]) for name in found[0]}
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return adam_of(self, self.lr, self.weight_decay)
-
-    def _none(self) -> Tensor:
-        """Returns embeddings [0, hidden_channels], for a rank without a share of a small evaluation split."""
-        return next(self.heads.parameters()).new_empty(0, self.hidden_channels)
 
     def _log_metrics(self, stage: str, metrics: nn.ModuleDict, scores: dict[str, LinkScores]) -> None:
         for name, module in metrics.items():

@@ -14,7 +14,8 @@ from torch.nn import functional
 from torchmetrics import Metric
 from torchmetrics.utilities import rank_zero_warn
 
-from glt_lightning.base import DataError, EdgeType, at_least, one_of
+from glt_lightning.base import DataError, EdgeType, OptionError, at_least, one_of
+from glt_lightning.inference import RankMetric, twice_the_rank
 from glt_lightning.models.relations import DECODERS
 
 _NONE = (
@@ -73,28 +74,66 @@ def edge_ends(batch: Any, edge_type: EdgeType | None) -> tuple[Tensor, Tensor]:
 
 
 def score_links(
-    batch: Any, edge_type: EdgeType | None, source: Tensor, destination: Tensor, decoder: Any
+    batch: Any, edge_type: EdgeType | None, source: Tensor, destination: Tensor, decoder: Any, both_ends: bool = False
 ) -> LinkScores:
     """Scores the edges of a batch that has PyG's fields for them.
 
     edge_type: of the edges, in a heterogeneous graph.  source, destination: embeddings of the seeds of the two node types.
+    both_ends: the destinations of triplets that make no edge are scored as sources, too, for which both are of one node type.
 
-    Raises `DataError` for a batch without edges.
+    Raises `DataError` for a batch without edges, or without the relations that the decoder needs.
     """
     pairs, sources, destinations = _stores(batch, edge_type)
+    relation = _relation_for(decoder, batch, edge_type)
     if "edge_label_index" in pairs:
-        return _labelled(pairs, source, destination, decoder)
+        if both_ends:
+            raise DataError(
+                "corrupt: both scores triplets, but the batch has pairs. Set neg_sampling: {mode: triplet}."
+            )
+        return _labelled(pairs, source, destination, decoder, relation)
     src, dst = edge_ends(batch, edge_type)
     u, v = source[src], destination[dst]
     mask = next((store.neg_mask for store in (pairs, sources, destinations) if "neg_mask" in store), None)
-    positive = decoder(u, v)
+    positive, each = decoder(u, v, **_kinds(relation)), None if relation is None else relation[:, None]
     if "dst_neg_index" not in destinations:  # the other edges of the batch are an edge's negatives
-        return LinkScores(positive, decoder.all_pairs(u, v), mask)
-    index = destinations.dst_neg_index
-    if mask is not None and index.dim() == 1:  # one set for all edges
-        return LinkScores(positive, decoder.all_pairs(u, destination[index]), mask)
-    index = index[:, None] if index.dim() == 1 else index
-    return LinkScores(positive, decoder(u[:, None], destination[index]), mask)
+        index, shared = dst, True
+    else:
+        index = destinations.dst_neg_index
+        shared = mask is not None and index.dim() == 1  # one set for all edges
+    if shared:
+        negative, index = decoder.all_pairs(u, destination[index], **_kinds(relation)), index[None]
+    else:
+        index = index[:, None] if index.dim() == 1 else index
+        negative = decoder(u[:, None], destination[index], **_kinds(each))
+    if both_ends:
+        negative = torch.cat([negative, decoder(source[index], v[:, None], **_kinds(each))], dim=1)
+        mask = None if mask is None else torch.cat([mask, mask], dim=1)
+    return LinkScores(positive, negative, mask)
+
+
+def score_pairs(batch: Any, edge_type: EdgeType | None, source: Tensor, destination: Tensor, decoder: Any) -> Tensor:
+    """Scores the edges of a batch, [P], from the embeddings [P, D] of their ends. edge_type: as for `score_links`."""
+    found: Tensor = decoder(source, destination, **_kinds(_relation_for(decoder, batch, edge_type)))
+    return found
+
+
+def relation_of(batch: Any, edge_type: EdgeType | None) -> Tensor:
+    """Returns the relation of each edge of a batch, int64 [P]. Raises `DataError` for a batch without them."""
+    pairs = batch if edge_type is None else batch[edge_type]
+    if "rel_type" not in pairs:
+        raise DataError("the edges of the batch have no rel_type. Name what has their relations: data.links.relation.")
+    found: Tensor = pairs.rel_type
+    return found
+
+
+def _relation_for(decoder: Any, batch: Any, edge_type: EdgeType | None) -> Tensor | None:
+    """Returns `relation_of` for a decoder of several relations, None for others."""
+    return None if getattr(decoder, "num_relations", None) is None else relation_of(batch, edge_type)
+
+
+def _kinds(relation: Tensor | None) -> dict[str, Tensor]:
+    """Returns the argument of a decoder of several relations; dot, bilinear and mlp take none."""
+    return {} if relation is None else {"relation": relation}
 
 
 def _stores(batch: Any, edge_type: EdgeType | None) -> tuple[Any, Any, Any]:
@@ -107,7 +146,7 @@ def _stores(batch: Any, edge_type: EdgeType | None) -> tuple[Any, Any, Any]:
     return pairs, batch[edge_type[0]], batch[edge_type[2]]
 
 
-def _labelled(store: Any, source: Tensor, destination: Tensor, decoder: Any) -> LinkScores:
+def _labelled(store: Any, source: Tensor, destination: Tensor, decoder: Any, relation: Tensor | None) -> LinkScores:
     label = store.get("edge_label")
     if label is None:
         raise DataError("the batch has edges without labels and without negatives. Set neg_sampling.")
@@ -116,7 +155,9 @@ def _labelled(store: Any, source: Tensor, destination: Tensor, decoder: Any) -> 
             f"edge_label: expected one label for each edge, 0 where there is none; got {list(label.shape)}."
         )
     src, dst = store.edge_label_index
-    scores = decoder(source[src], destination[dst])
+    if relation is not None:  # negative j has that of edge j mod P
+        relation = relation[torch.arange(len(src), device=src.device) % max(1, len(relation))]
+    scores = decoder(source[src], destination[dst], **_kinds(relation))
     return LinkScores(scores[label > 0], scores[label <= 0])
 
 
@@ -213,22 +254,23 @@ class PairMLP(nn.Module):
         return torch.cat([self(rows[:, None], destination[None]) for rows in source.split(at_once)])
 
 
-def make_decoder(name: str, width: int, dropout: float) -> Any:
-    """Makes a decoder. Raises `OptionError` for an unknown name."""
+def make_decoder(name: str, width: int, dropout: float, num_relations: int | None = None) -> Any:
+    """Makes a decoder. num_relations: number of kinds of edges of one type; None: they have none. Raises `OptionError` for an
+    unknown name."""
     one_of("decoder", name, ("dot", "bilinear", "mlp", *DECODERS))
     if name in DECODERS:
-        return DECODERS[name](width)
+        return DECODERS[name](width, num_relations)
+    if num_relations is not None:
+        raise OptionError(
+            f"decoder: {name}: the edges have {num_relations} relations (data.links.relation), of which it knows nothing; use "
+            f"{', '.join(DECODERS)}."
+        )
     if name == "mlp":
         return PairMLP(width, dropout)
     return DotProduct() if name == "dot" else Bilinear(width)
 
 
 # Metrics of OGB's link data sets: equal to its Evaluator, exact over any number of ranks and batches.
-
-
-# A reciprocal rank is counted in units of 2^-30. Integers sum up to the same number in any order, so the result does not
-# depend on ranks and batches; int64 has room for 8e9 positives, and the error of a mean is below that of float32.
-_UNIT = 1 << 30
 
 
 class HitsAtK(Metric):
@@ -305,7 +347,7 @@ class HitsAtK(Metric):
         super()._sync_dist(*args, **kwargs)
 
 
-class OGBMRR(Metric):
+class OGBMRR(RankMetric):
     """Mean reciprocal rank as OGB defines it: each positive is ranked among negatives of its own; ties count half.
 
     The rank of a positive is 1 + (number of negatives above it + number of negatives not below it) / 2, as in the path of OGB's
@@ -327,30 +369,16 @@ class OGBMRR(Metric):
         tensor(0.7000)
     """
 
-    is_differentiable = False
-    higher_is_better = True
-    full_state_update = False
-    reciprocals: Tensor
-    num_positives: Tensor
-
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.add_state("reciprocals", torch.tensor(0), dist_reduce_fx="sum")
-        self.add_state("num_positives", torch.tensor(0), dist_reduce_fx="sum")
+        super().__init__(None, **kwargs)
 
-    def update(self, y_pred_pos: Tensor, y_pred_neg: Tensor) -> None:
+    def update(self, y_pred_pos: Tensor, y_pred_neg: Tensor) -> None:  # type: ignore[override]
         """Adds scores of positives [P] and of the negatives [P, K] of each."""
-        pos = _scores("y_pred_pos", "[P]", y_pred_pos).to(self.device)[:, None]
+        pos = _scores("y_pred_pos", "[P]", y_pred_pos).to(self.device)
         neg = _scores("y_pred_neg", "[P, K]", y_pred_neg).to(self.device)
         if len(pos) != len(neg):
             raise DataError(f"y_pred_neg: expected a row for each of {len(pos)} positives; got {list(neg.shape)}.")
-        twice = 2 + (neg > pos).sum(dim=1) + (neg >= pos).sum(dim=1)  # two times the rank
-        self.reciprocals = self.reciprocals + (2 * _UNIT / twice.double()).round().long().sum()
-        self.num_positives = self.num_positives + len(pos)
-
-    def compute(self) -> Tensor:
-        """Returns float32: the mean over all ranks."""
-        return (self.reciprocals.double() / _UNIT / self.num_positives).float()
+        super().update(twice_the_rank(pos, neg))
 
 
 def _best(k: int, scores: Tensor) -> Tensor:

@@ -5,34 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-import torch
-from lightning.pytorch import LightningModule
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
-from torchmetrics import MeanMetric
 
-from glt_lightning.base import DataError, OptionError
+from glt_lightning.base import DataError
 from glt_lightning.lightning import GLTDataModule
-from glt_lightning.models.encoders import EncoderShape, make_encoder
-from glt_lightning.models.fits import one_type, require_same_inputs
+from glt_lightning.models.fits import one_type
 from glt_lightning.models.gnn import Metadata
 from glt_lightning.models.layerwise import ReadyLayers
-from glt_lightning.models.row_embeddings import adam_of, check_node_embedding
-from glt_lightning.models.tasks import (
-    make_task,
-    make_task_metrics,
-    metric_names,
-    monitor_of,
-    no_loss,
-    only_checks,
-    update_metric,
-)
+from glt_lightning.models.predictor import LabelPredictor
+from glt_lightning.models.tasks import make_task
 
 Batch: TypeAlias = Data | HeteroData
 
 
-class NodePredictor(LightningModule):
+class NodePredictor(LabelPredictor):
     """Predicts classes, labels or numbers of nodes with a GNN of PyG, trained by Adam.
 
     Logs ``train_loss``, ``val_loss``, and each metric for validation and test (``val_acc``, ``test_acc``). On the command line
@@ -44,7 +31,7 @@ class NodePredictor(LightningModule):
         label_facts: Description of the labels: ``label_facts`` of the data module.
         task: ``multiclass``, ``binary``, ``multilabel``, ``regression``, or ``ordinal`` for classes that have an order. ``None``:
             the one that the labels suggest.
-        encoder: Name of the GNN: EdgeCNN, GAT, GCN, GIN, GraphSAGE, PNA, HGT, RGCN, or a convolution of PyG such as
+        encoder: Name of the GNN: EdgeCNN, GAT, GCN, GIN, GraphSAGE, PNA, HGT, RGCN, ``none``, or a convolution of PyG such as
             ``GATv2Conv``.
         encoder_kwargs: Further arguments of PyG's class, such as ``{heads: 4}`` for GAT or HGT.
         hidden_channels: Width of the layers and of the embeddings.
@@ -108,37 +95,12 @@ class NodePredictor(LightningModule):
         super().__init__()
         target_type = one_type(target_type)
         self.save_hyperparameters()
-        self.task = make_task(task, label_facts, class_weights)
-        names = metric_names(self.task.name, metrics)
-        self.checkpoint_monitor = monitor_of(val_metric, names)
-        shape = EncoderShape(
-            in_channels=in_channels,
-            hidden_channels=hidden_channels,
-            num_layers=num_layers,
-            dropout=dropout,
-            metadata=metadata,
-            num_nodes=num_nodes,
-            target_type=target_type,
-            num_categories=num_categories,
-            node_embedding=node_embedding,
-            edge_facts=edge_facts,
-            edge_features=edge_features,
-        )
-        self.encoder = make_encoder(encoder, encoder_kwargs or {}, shape)
-        check_node_embedding(self, node_embedding)
+        given = locals()
+        self._make_task(given)
+        self._make_encoder(given, target_type)
         self.head = nn.Linear(hidden_channels, self.task.out_channels)
-        self.in_channels, self.num_categories = in_channels, num_categories
-        self.edge_facts = edge_facts
-        self.label_facts, self.embeddings = label_facts, embeddings
+        self.embeddings = embeddings
         self.target_type = target_type if metadata is not None else None
-        self.lr, self.weight_decay = lr, weight_decay
-        self.val_loss = MeanMetric()  # exact over ranks with unequal batches
-        self.val_metrics, self.test_metrics = (make_task_metrics(self.task, names) for _ in range(2))
-
-    @property
-    def class_names(self) -> list[str] | None:
-        """Names of the classes, or of the labels of a multi-label task."""
-        return None if self.label_facts is None else self.label_facts["class_names"]
 
     @property
     def takes_aggregates(self) -> tuple[str, ...]:
@@ -156,40 +118,11 @@ class NodePredictor(LightningModule):
         return self.head(self.embed(batch))
 
     def setup(self, stage: str) -> None:
+        super().setup(stage)
         data = getattr(self.trainer, "datamodule", None)
-        if not isinstance(data, GLTDataModule):
-            if stage == "fit":
-                self._require_nothing_to_learn()
-            return
-        self._check_fits(data)
-        if stage == "fit":
-            rank_zero_info(
-                f"task: {self.task.name}; the best checkpoint is that of {' '.join(self.checkpoint_monitor)}."
-            )
-            if self.task.needs_labels:
-                self.task.learn(torch.as_tensor(data.train_labels()))
-
-    def _require_nothing_to_learn(self) -> None:
-        if getattr(self.task, "balanced", False):
-            raise OptionError(
-                "class_weights: balanced counts the labels of a GLTDataModule; the run has none. Give the numbers."
-            )
-
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        out, y = self._labelled(batch)
-        loss = self.task.loss(out, y)[0] if len(y) else no_loss(self.task, out)
-        self.log("train_loss", loss, prog_bar=True, batch_size=len(y))
-        return loss
-
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        out, y = self._labelled(batch)
-        if len(y):
-            self.val_loss(*self.task.loss(out, y))
-        self.log("val_loss", self.val_loss, prog_bar=True, batch_size=len(y))
-        self._log_metrics("val", self.val_metrics, out, y)
-
-    def test_step(self, batch: Batch, batch_idx: int) -> None:
-        self._log_metrics("test", self.test_metrics, *self._labelled(batch))
+        if isinstance(data, GLTDataModule):
+            self._check_fits(data)
+        self._learn(stage)
 
     def predict_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
         """Returns ``n_id`` [S], the user's ids; ``pred`` [S] or [S, D]; ``probability`` of classes; ``embedding`` if the option
@@ -205,35 +138,18 @@ class NodePredictor(LightningModule):
             self.encoder, edge_names, lambda out, node_type: {"embedding": out} | self.task.predict(self.head(out))
         )
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return adam_of(self, self.lr, self.weight_decay)
-
-    def _log_metrics(self, stage: str, metrics: nn.ModuleDict, out: Tensor, y: Tensor) -> None:
-        scores, targets = self.task.scores(out, y)
-        for name, module in metrics.items():
-            metric: Any = module
-            update_metric(metric, scores, targets)
-            if only_checks(self):
-                metric.reset()
-            else:
-                self.log(f"{stage}_{name}", metric, prog_bar=True, batch_size=len(y))
-
     def _seed_store(self, batch: Batch) -> Any:
         return batch if self.target_type is None else batch[self.target_type]
 
-    def _labelled(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Returns the outputs and the labels of the seeds that have a label."""
-        out = self(batch)
+    def _labels(self, batch: Batch) -> Tensor:
         store = self._seed_store(batch)
         if "y" not in store:
             raise DataError("the seeds have no labels y.")
-        y = store.y[: len(out)]
-        labelled = self.task.labelled(y)
-        return (out, y) if bool(labelled.all()) else (out[labelled], y[labelled])
+        found: Tensor = store.y[: int(store.batch_size)]
+        return found
 
     def _check_fits(self, data: GLTDataModule) -> None:
-        """Raises `DataError` if the model was built for a graph of other sizes than the one it is trained or evaluated on."""
-        require_same_inputs(self.trainer, self.in_channels, self.num_categories, self.edge_facts)
+        """Raises `DataError` if the model was built for a graph of other outputs than the one it is trained or evaluated on."""
         found = make_task(self.task.name, data.label_facts, None) if data.label_facts is not None else self.task
         exactly = self.task.name in (
             "multilabel",

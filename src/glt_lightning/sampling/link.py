@@ -61,7 +61,7 @@ class LinkSampler:
             self._gids = partition.gids(self.types[0]), partition.gids(self.types[1])
         self._times = (partition.node_times(self.types[0]), partition.node_times(self.types[1])) if task.timed else None
         self._test = NegativeTest(
-            self._has_edges,
+            _none_of if task.related else self._has_edges,
             one_type=self.types[0] == self.types[1],
             self_loops=task.self_loops,
             near=source.local is source,
@@ -187,6 +187,10 @@ class LinkSampler:
         if task.sharing == "none" and task.amount > 1:
             dst_neg = np.ascontiguousarray(dst_neg.reshape(int(task.amount), len(dst)).T)
         return {"src_index": src, "dst_pos_index": dst, "dst_neg_index": dst_neg}
+
+
+def _none_of(dst: np.ndarray, src: np.ndarray) -> np.ndarray:
+    return np.zeros(len(dst), bool)
 
 
 def _array(given: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...]) -> np.ndarray:

@@ -15,7 +15,7 @@ _MOST_AMOUNT = 1 << 20  # negatives for each edge that another process may ask f
 _MOST_NAME = 200  # characters of a loader's name
 
 
-_RARE = ("joint", "turned")  # sent, and part of a checkpoint, only where they are set
+_RARE = ("joint", "turned", "related")  # sent, and part of a checkpoint, only where they are set
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,7 @@ class LinkTask:
     joint: in a disjoint batch, both ends of an edge, or of a negative, share a tree of their own; not with triplets.
     attrs: batches have the attributes of their edges.
     turned: the edges are given in the other direction than they are stored: their sources are the edge type's destinations.
+    related: edges are of several kinds, and the trainer says which negatives are edges: none is looked for in the graph.
 
     Raises `DataError` for values that no loader has.
     """
@@ -49,11 +50,12 @@ class LinkTask:
     joint: bool = False
     attrs: bool = False
     turned: bool = False
+    related: bool = False
 
     def __post_init__(self) -> None:
         kinds = {"mode": (None, *NEGATIVE_MODES), "sharing": SHARINGS, "exclude": EXCLUDE, "unresolved": UNRESOLVED}
         bad = [name for name, known in kinds.items() if getattr(self, name) not in known]
-        flags = ("strict", "self_loops", "timed", "joint", "attrs", "turned")
+        flags = ("strict", "self_loops", "timed", "joint", "attrs", "turned", "related")
         bad += [name for name in flags if not isinstance(getattr(self, name), bool)]
         if type(self.amount) not in (int, float) or not 0 < self.amount <= _MOST_AMOUNT:
             bad.append("amount")

@@ -23,7 +23,7 @@ from glt_lightning.lightning.strategies.collectives import gather_text_of
 
 __all__ = ["PredictionWriter", "read_predictions"]
 
-_PRED, _TYPE, _NODE_TYPE, _DESTINATION = "pred", "edge_type", "node_type", "destination"
+_PRED, _TYPE, _NODE_TYPE, _DESTINATION, _RELATION = "pred", "edge_type", "node_type", "destination", "rel_type"
 _MOST_BYTES = 64 << 20  # of a row group: 65,536 embeddings of 256 floats
 _Forms = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
 
@@ -226,6 +226,7 @@ class Naming:
             self._classes = [str(name) for name in getattr(module, "class_names", None) or self._data.class_names or ()]
         self._types: list[str] = list(getattr(module, "type_names", ()))
         self._node_types: list[str] = list(getattr(module, "node_type_names", ()))
+        self._relations = [] if self._data is None else self._data.relation_names or []
         self._has_ids: bool | None = None
         self._column: str | None = None
 
@@ -246,7 +247,7 @@ class Naming:
         if ids is not None and self._data is not None and _DESTINATION in rows:
             found["destination_id"] = self._destination_ids(self._data, rows, ids)
         for name, values in rows.items():
-            words = {_TYPE: self._types, _NODE_TYPE: self._node_types}.get(name)
+            words = {_TYPE: self._types, _NODE_TYPE: self._node_types, _RELATION: self._relations}.get(name)
             found[name] = np.array(words, dtype=object)[values] if words else values
             if name == _PRED and self._column is not None:
                 found |= pred

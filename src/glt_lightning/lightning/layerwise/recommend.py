@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,13 @@ from glt_lightning.base import (
     as_options,
     edge_type_str,
 )
-from glt_lightning.inference import ApproximateTopK, KnownPairs, TopK
+from glt_lightning.inference import ApproximateTopK, HeldRows, KnownPairs, TopK
 from glt_lightning.lightning.callbacks.prediction_places import folder_of, require_ours
 from glt_lightning.lightning.callbacks.predictions import PredictionWriter
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.layerwise.predict import EmbeddingWriter, LayerwiseModule
 
 _SOURCES = 1024  # at once
-_HELD_BYTES = 1 << 28  # embeddings of destinations that are kept in memory
 
 
 def recommend(
@@ -123,7 +123,7 @@ class RecommendingModule(LayerwiseModule):
         self._ranker: Any = None
         self._graph: Any = None
         self._ends = ("", "")
-        self._held: dict[int, Tensor] = {}  # embeddings of destinations by their first id, where all fit
+        self._relation: int | None = None
         self._short = 0  # sources with fewer candidates than were asked for
 
     @property
@@ -134,10 +134,11 @@ class RecommendingModule(LayerwiseModule):
 
     def loaders_of(self, data: GLTDataModule) -> list[Any]:
         edge_type, graph = self._edge_type(data), data.dist_graph
-        self._ends, self._held, self._ranker, self._graph = (edge_type[0], edge_type[2]), {}, None, graph
+        self._ends, self._ranker, self._graph = (edge_type[0], edge_type[2]), None, graph
         ids = _sources(data, self._wanted.sources, edge_type[0])
         mine = ids[graph.rank :: graph.world_size]
-        self._known = _known(data, self._wanted.exclude, edge_type, mine)
+        self._relation = _relation(data, self._wanted.relation)
+        self._known = _known(data, self._wanted.exclude, edge_type, mine, self._relation)
         if not 1 <= self._wanted.k <= (count := graph.num_nodes(edge_type[2])):  # before all layers are computed
             raise OptionError(f"recommend.k: expected 1 to {count}, the number of destinations; got {self._wanted.k}.")
         return [*super().loaders_of(data), SourceBlocks(mine)]
@@ -188,24 +189,16 @@ class RecommendingModule(LayerwiseModule):
         if self._ranker is None:
             assert self.run is not None
             count = self._graph.num_nodes(self._ends[1])
-            scores, transformed = self.inner.pair_scores(self._wanted.edge_type)  # type: ignore[operator]
-            exact = TopK(self._destinations, count, scores, self._wanted.k)
+            by = {} if self._relation is None else {"relation": self._relation}
+            scores, transformed = self.inner.pair_scores(self._wanted.edge_type, **by)  # type: ignore[operator]
+            exact = TopK(HeldRows(partial(self._rows, node_type=self._ends[1])), count, scores, self._wanted.k)
             if self._wanted.index != "exact" and transformed is None:
                 raise OptionError(
-                    "recommend.index: hnsw finds inner products; use model.decoder dot or bilinear, or index exact."
+                    "recommend.index: hnsw finds inner products; use model.decoder dot, bilinear, distmult or complex, or index "
+                    "exact."
                 )
             self._ranker = exact if self._wanted.index == "exact" else ApproximateTopK(exact, transformed)
         return self._ranker
-
-    def _destinations(self, ids: np.ndarray) -> Tensor:
-        first = int(ids[0]) if len(ids) else 0
-        held = self._held.get(first)
-        if held is not None and len(held) == len(ids):
-            return held
-        rows = self._rows(ids, self._ends[1])
-        if sum(each.nbytes for each in self._held.values()) + rows.nbytes <= _HELD_BYTES:
-            self._held[first] = rows
-        return rows
 
     def _rows(self, ids: np.ndarray, node_type: str) -> Tensor:
         """Returns the embeddings [n, D] of nodes by the user's ids."""
@@ -221,13 +214,28 @@ def _sources(data: GLTDataModule, given: Any, node_type: str) -> np.ndarray:
     return np.arange(count) if given is None else data.node_ids("recommend.sources", given, node_type)
 
 
-def _known(data: GLTDataModule, exclude: Sequence[str], edge_type: EdgeType, sources: np.ndarray) -> KnownPairs:
-    """The pairs that are left out, of some sources."""
+def _relation(data: GLTDataModule, given: str | int | None) -> int | None:
+    """Number of the relation to recommend by; None where edges have none. Raises `OptionError` for an unknown one."""
+    names = data.relation_names or [str(number) for number in range(data.num_relations or 0)]
+    if str(given) in names:
+        return names.index(str(given))
+    if names or given is not None:
+        known = f"one of {', '.join(names[:20])}" if names else "none, as edges have no relations (links.relation)"
+        raise OptionError(f"recommend.relation: expected {known}; got {given!r}.")
+    return None
+
+
+def _known(
+    data: GLTDataModule, exclude: Sequence[str], edge_type: EdgeType, sources: np.ndarray, relation: int | None
+) -> KnownPairs:
+    """The pairs that are left out, of some sources. relation: the one by which splits are excluded."""
     found, same = [np.zeros((2, 0), np.int64)], edge_type[0] == edge_type[2]
     for name in exclude:
         pairs = data.edges_of(name, edge_type) if name in SPLITS else data.edges_between(name, edge_type)
         if pairs is None:
             continue
+        if relation is not None and name in SPLITS:
+            pairs = pairs[:, data.relations_of(name, edge_type) == relation]
         pairs = np.concatenate([pairs, pairs[::-1]], axis=1) if same and data.undirected else pairs
         found.append(pairs[:, np.isin(pairs[0], sources)])
     return KnownPairs(np.concatenate(found, axis=1))

@@ -23,17 +23,28 @@ class EdgeLabels:
     """The labels of the edges of a type.
 
     values: [E] or [E, D]; negative integers and NaN are no labels.  class_names: names of the classes 0, 1, ..., or None.
-    attr: the edge attribute that they are, None for the column ``label`` of a table.
+    attr: the edge attribute that they are, None for the column ``label`` of a table.  column: the name of that.
     """
 
     values: Rows
     class_names: list[str] | None = None
     attr: str | None = None
+    column: str | None = None
 
     @cached_property
     def num_classes(self) -> int | None:
         """Number of classes; None for a regression."""
         return len(self.class_names) if self.class_names is not None else classes_of(self.values[0 : len(self.values)])
+
+    def require_relations(self, name: str) -> None:
+        """Raises `DataError` unless each edge has a kind. name: the edge type."""
+        values = self.values[0 : len(self.values)]
+        integers = values.ndim == 1 and values.dtype.kind in "iu"
+        if not integers or (values < 0).any():
+            got = f"{int(values.min())}" if integers else f"{values.dtype} {list(values.shape)}"
+            raise DataError(
+                f"links.relation: edges of type {name}: expected an integer >= 0 for each edge, or text; got {got}."
+            )
 
     def known(self) -> np.ndarray:
         """Returns bool [E]: which edges have a label."""
@@ -44,14 +55,15 @@ class EdgeLabels:
         return np.asarray(there if values.ndim == 1 else there.any(axis=1))
 
 
-def labels_of(source: GraphSource, edge_type: EdgeType, attr: str | None) -> EdgeLabels:
-    """Finds the labels of the edges of a type. attr: an edge attribute; None: the column ``label`` of a table.
+def labels_of(source: GraphSource, edge_type: EdgeType, attr: str | None, option: str = "links.label") -> EdgeLabels:
+    """Finds the labels of the edges of a type. attr: an edge attribute, or the column ``label`` of a table; None: that column.
+    option: which names it, in errors.
 
     Raises `DataError` where there are none.
     """
     name = edge_type_str(edge_type)
     own: Mapping[EdgeType, EdgeLabels] = getattr(source, "edge_labels", {})
-    if attr is None and edge_type in own:
+    if edge_type in own and attr in (None, own[edge_type].column):
         return own[edge_type]
     attrs = source.edge_attrs(edge_type)
     if attr is None:
@@ -61,12 +73,12 @@ def labels_of(source: GraphSource, edge_type: EdgeType, attr: str | None) -> Edg
         )
     if attr not in attrs:
         raise DataError(
-            f"links.label: edges of type {name} have no attribute {attr!r}; they have {', '.join(sorted(attrs)) or 'none'}."
+            f"{option}: edges of type {name} have no attribute {attr!r}; they have {', '.join(sorted(attrs)) or 'none'}."
         )
     values = attrs[attr]
     if len(values.shape) > 2 or np.dtype(values.dtype).kind not in "biuf":
         raise DataError(
-            f"links.label: {attr} of edge type {name} is {values.dtype} {list(values.shape)}; expected numbers [E] or [E, D]."
+            f"{option}: {attr} of edge type {name} is {values.dtype} {list(values.shape)}; expected numbers [E] or [E, D]."
         )
     if len(values.shape) == 2 and values.shape[1] == 1:
         values = np.asarray(values[0 : len(values)])[:, 0]

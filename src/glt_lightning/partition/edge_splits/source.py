@@ -24,6 +24,7 @@ from glt_lightning.partition.sources.base import DelegatingSource, EdgeList, Gra
 _log = logging.getLogger(__name__)
 
 _CHUNK = 1 << 20
+EDGE_KIND = "edge_type"  # the attribute that encoders of relations read
 VAL_AT_TEST = "val_edges_at_test"
 _RANDOM = ("num_val", "num_test", "neg_sampling_ratio", "seed")
 Given = Mapping[str, Any] | None
@@ -37,6 +38,7 @@ def hold_out_edges(
     allow: Collection[str] = (),
     val_edges_at_test: bool = False,
     labels: Mapping[str, str | None] | None = None,
+    relations: bool = False,
 ) -> LinkSource:
     """Makes the graph for a task that predicts edges: messages are passed over training edges alone, and the partition stores the
     edges of each split.
@@ -57,6 +59,7 @@ def hold_out_edges(
         labels: Edge type -> the edge attribute that has labels to predict, None for the column ``label`` of its table. The edges
             of its splits are then those of the graph, by `edge_splits.labels.split_columns`, and those of validation and test are
             left out by column, not by pair; the attribute is no attribute of the graph any more.
+        relations: The labels are the relations of the edges, integers, which the graph has as the attribute ``edge_type``.
 
     Raises:
         DataError: For an unknown edge type, a missing file, ids out of range, and splits that overlap or are not given.
@@ -79,6 +82,7 @@ def hold_out_edges(
         "overlapping_splits" in allow,
         val_edges_at_test,
         {_edge_type("input_type", name, source): attr for name, attr in (labels or {}).items()},
+        relations,
     )
 
 
@@ -93,8 +97,9 @@ class LinkSource(DelegatingSource):
         overlap: bool,
         val_at_test: bool,
         labels: Mapping[EdgeType, str | None] = MappingProxyType({}),
+        relations: bool = False,
     ) -> None:
-        self._val_at_test, self.label_attrs = val_at_test, dict(labels)
+        self._val_at_test, self.label_attrs, self._relations = val_at_test, dict(labels), relations
         self.inner, self.name = source, source.name
         self._given, self._reverse, self._overlap = given, reverse, overlap
         for edge_type, splits in given.items():
@@ -113,7 +118,8 @@ class LinkSource(DelegatingSource):
         """A hash that changes with the edges to predict. The graph is not read for it."""
         own: list[Any] = [[e, self._reverse.get(e), self._identity(e)] for e in sorted(self._given)]
         own += [VAL_AT_TEST] if self._val_at_test else []
-        own += [["labels", e, attr] for e, attr in sorted(self.label_attrs.items())]
+        kind = "relations" if self._relations else "labels"
+        own += [[kind, e, attr] for e, attr in sorted(self.label_attrs.items())]
         return hashlib.blake2b(json.dumps(own, sort_keys=True).encode(), digest_size=8).hexdigest()
 
     def _identity(self, edge_type: EdgeType) -> Any:
@@ -130,7 +136,11 @@ class LinkSource(DelegatingSource):
     @cached_property
     def labels(self) -> dict[EdgeType, EdgeLabels]:
         """The labels of all edges of the types whose labels are predicted."""
-        return {e: labels_of(self.inner, e, attr) for e, attr in self.label_attrs.items()}
+        option = "links.relation" if self._relations else "links.label"
+        found = {e: labels_of(self.inner, e, attr, option) for e, attr in self.label_attrs.items()}
+        for edge_type, each in found.items() if self._relations else ():
+            each.require_relations(edge_type_str(edge_type))
+        return found
 
     def edges(self, edge_type: EdgeType) -> EdgeList:
         columns = self._resolved.columns.get(edge_type)
@@ -140,6 +150,8 @@ class LinkSource(DelegatingSource):
     def edge_attrs(self, edge_type: EdgeType) -> Mapping[str, Rows]:
         columns, given = self._resolved.columns.get(edge_type), self.inner.edge_attrs(edge_type)
         attrs = {name: rows for name, rows in given.items() if name != self.label_attrs.get(edge_type)}
+        if self._relations and edge_type in self.label_attrs:
+            attrs[EDGE_KIND] = self.labels[edge_type].values
         trained = self._resolved.trained.get(edge_type)
         if trained is not None and IN_TRAINING in attrs:
             raise DataError(

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from glt_lightning.base import DataError, EdgeType, edge_type_str
 from glt_lightning.graph import EdgeSplit
-from glt_lightning.partition.sources.tables.columns import feature_types, load_facts, user_ids
+from glt_lightning.partition.sources.tables.columns import LabelColumn, feature_types, load_facts, user_ids
 from glt_lightning.partition.sources.tables.encoders import PlainEncoder
 from glt_lightning.partition.sources.tables.encoding import GraphEncoding, encode_rows
 from glt_lightning.partition.sources.tables.files import TableFiles
@@ -19,44 +19,68 @@ from glt_lightning.partition.sources.tables.nodes import KeyIds, ids_of
 from glt_lightning.partition.sources.tables.raw_values import is_text
 
 
-def read_new_edges(what: str, path: str, table: EdgeTable, edge_type: EdgeType, folder: Path) -> EdgeSplit:
-    """Reads edges to predict from a table with the columns of the graph's own table of edges; labels are not read.
+def read_new_edges(
+    what: str, path: str, table: EdgeTable, edge_type: EdgeType, folder: Path, *, with_label: bool = False
+) -> EdgeSplit:
+    """Reads edges to predict from a table with the columns of the graph's own table of edges.
 
-    what: the beginning of errors.  table: how the graph's own table is read.  folder: of the converted tables.
+    what: the beginning of errors.  table: how the graph's own table is read.  folder: of the converted tables.  with_label: read
+    the column ``label``, too, which has the relations of edges; other labels are what is to be predicted.
     Raises `DataError` for a table without these columns, and for an id that no node has.
     """
     if table.source is None or table.destination is None:
         raise DataError(f"{what}: the edges of the graph are a matrix. Give node ids [2, S] as an .npy file.")
     encoding = GraphEncoding.load(folder).edges.get(edge_type_str(edge_type))
     features = [each.column for each in encoding.encoders] if encoding is not None else []
-    ends = [table.source, table.destination]
+    ends, label = [table.source, table.destination], table.label if with_label else None
     files = TableFiles(what, (path,))
-    files.check_columns([*ends, *features])
+    files.check_columns([*ends, *features, *([label] if label else [])])
     plain = [each.column for each in (encoding.encoders if encoding else ()) if isinstance(each, PlainEncoder)]
     encoded = [name for name in features if name not in plain]
     text = dict.fromkeys([*ends, *encoded], pa.large_string())
     types = feature_types(files, plain) | (text if files.is_text else files.types([*ends, *encoded]))
     nodes = [_ids(folder, t) for t in (edge_type[0], edge_type[2])]
+    classes = None if encoding is None else encoding.classes
+    labels = None
+    if label is not None:
+        types[label] = pa.large_string() if classes is not None else files.types([label])[label]
+        labels = LabelColumn(label, types[label])
     found: list[np.ndarray] = []
     columns: dict[str, list[Any]] = {name: [] for name in features}
     for piece in files.pieces(types):
-        rows = []
-        for column, known in zip(ends, nodes, strict=True):
-            ids = ids_of(piece, column)
-            at = known.find(ids)
-            if (bad := at < 0).any():
-                row = int(bad.argmax())
-                raise piece.error(column, row, f"{ids[row].as_py()!r} is no id of a node of the graph. Remove the row.")
-            rows.append(at)
-        found.append(np.stack(rows))
+        found.append(np.stack([_rows_of(piece, *each) for each in zip(ends, nodes, strict=True)]))
+        if labels is not None:
+            labels.add(piece)
         for name, parts in columns.items():
             parts.append(piece.column(name))
     edge = np.concatenate(found, axis=1).astype(np.int64) if found else np.zeros((2, 0), np.int64)
+    known_labels = None if labels is None else _numbered(f"{what}: {path}: {label}", labels, classes)
     if not features or not edge.shape[1]:
-        return EdgeSplit(edge=edge)
+        return EdgeSplit(edge=edge, label=known_labels)
     made = encode_rows(folder, {name: _joined(parts) for name, parts in columns.items()}, edge_type=edge_type)
     codes = made.get("edge_codes")
-    return EdgeSplit(edge=edge, attr=made.get("edge_attr"), codes=None if codes is None else codes.astype(np.int64))
+    codes = None if codes is None else codes.astype(np.int64)
+    return EdgeSplit(edge=edge, label=known_labels, attr=made.get("edge_attr"), codes=codes)
+
+
+def _rows_of(piece: Any, column: str, known: Any) -> np.ndarray:
+    """Finds the rows of the ids in a column. Raises `DataError` for one that no node has."""
+    ids = ids_of(piece, column)
+    found: np.ndarray = known.find(ids)
+    if (bad := found < 0).any():
+        row = int(bad.argmax())
+        raise piece.error(column, row, f"{ids[row].as_py()!r} is no id of a node of the graph. Remove the row.")
+    return found
+
+
+def _numbered(what: str, labels: LabelColumn, classes: list[str] | None) -> np.ndarray:
+    """Returns int64 [E], labels by the classes of the graph. classes: None if they are numbers. Raises `DataError` for others."""
+    found, names = labels.finish()
+    if classes is None or names is None:
+        return found
+    if unknown := [name for name in names if name not in classes]:
+        raise DataError(f"{what}: expected one of {', '.join(classes[:20])}; found {unknown[0]!r}.")
+    return np.array([*(classes.index(name) for name in names), -1])[found]
 
 
 def read_ids(what: str, path: str, node_type: str, folder: Path) -> np.ndarray:

@@ -209,7 +209,7 @@ class TableSource:
             if table.label is not None:
                 stored = {} if self._encoding is None else self._encoding.edges
                 classes = stored[name].classes if (name := edge_type_str(e)) in stored else None
-                found[e] = EdgeLabels(NpyFile(edge_folder(self.folder, e) / "y.npy"), classes)
+                found[e] = EdgeLabels(NpyFile(edge_folder(self.folder, e) / "y.npy"), classes, column=table.label)
         return found
 
     @property
