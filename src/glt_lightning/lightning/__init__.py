@@ -9,6 +9,7 @@ command line.
   ``strategies/failure_board.py``).
 * ``callbacks/``: checkpoints that are whole or absent, with the position of loaders and rows of embeddings; predictions
   as Parquet; numbers about sampling, and the report of a run.
+* ``endpoint/``: an endpoint that answers requests, and its answers once more (`deploy`, `replay`).
 * ``layerwise/``: layer-wise inference of a Trainer's module, for prediction, and for validation and test.
 
 Importing this room makes both strategies known to Lightning by name. Runs in the ranks.
@@ -52,6 +53,18 @@ if TYPE_CHECKING:
     )
     from glt_lightning.lightning.datamodule import (
         GLTDataModule as GLTDataModule,
+    )
+    from glt_lightning.lightning.endpoint.deploy import (
+        Endpoint as Endpoint,
+        deploy as deploy,
+    )
+    from glt_lightning.lightning.endpoint.question import (
+        Question as Question,
+        QuestionError as QuestionError,
+    )
+    from glt_lightning.lightning.endpoint.replay import (
+        Replayed as Replayed,
+        replay as replay,
     )
     from glt_lightning.lightning.facts import (
         is_tables as is_tables,
@@ -112,6 +125,9 @@ _MODULES = {
     "callbacks.resume": ("set_position",),
     "callbacks.run_report": ("RunReport",),
     "datamodule": ("GLTDataModule",),
+    "endpoint.deploy": ("Endpoint", "deploy"),
+    "endpoint.question": ("Question", "QuestionError"),
+    "endpoint.replay": ("Replayed", "replay"),
     "facts": (
         "is_tables",
         "read_array",
@@ -119,7 +135,6 @@ _MODULES = {
     "layerwise.predict": (
         "EMBEDDING",
         "predict_layerwise",
-        "predict_new",
         "read_embeddings",
     ),
     "layerwise.recommend": ("recommend",),
@@ -156,13 +171,16 @@ __all__ = [
     "GLTWorkerStrategy",
     "PrecisionProbe",
     "PredictionWriter",
+    "Question",
     "RunReport",
     "SamplingMonitor",
     "WholeCheckpointIO",
+    "deploy",
     "predict_layerwise",
     "predict_new",
     "read_embeddings",
     "read_predictions",
+    "replay",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)
