@@ -19,7 +19,7 @@ import torch
 from lightning.pytorch import Trainer
 
 import glt_lightning as glt
-from glt_lightning.base import DataError, DeployOptions, OptionError
+from glt_lightning.base import DataError, OptionError
 from glt_lightning.lightning import PredictionWriter, deploy, predict_new, read_predictions, replay
 from glt_lightning.partition import Additions, NewEdges, NewNodes, append_rows
 from tests.helpers.asgi import Reply, request
@@ -196,11 +196,7 @@ BAD: list[tuple[Any, int, str]] = [
     ({"nodes": {"paper": [{"x": [1.0]}]}}, 422, "nodes: expected rows of node"),
     ({"nodes": [{"x": [1.0]}]}, 422, "x of node type 'node': expected"),
     ({"nodes": [5]}, 422, "nodes: expected an object with columns"),
-    (
-        {"nodes": [{"x": [0.0] * WIDTH}], "edges": [{"source": 0, "destination": 999}]},
-        422,
-        "edge 0 has the destination 999",
-    ),
+    ({"nodes": [{"x": [0.0] * WIDTH}, {"x": [0.0]}]}, 422, "x of node type 'node': expected"),
     ({"nodes": [{"x": [0.0] * WIDTH}], "edges": [{"source": 0}]}, 422, "expected the columns source and destination"),
 ]
 
@@ -213,6 +209,16 @@ def test_requests_that_are_refused(make_data: Any, make_trainer: Any, tmp_path: 
         for given, status, said in BAD:
             reply = ask("/predict", given, key)
             assert (reply.status, bool(re.search(said, reply.json()["error"]["message"]))) == (status, True), reply.text
+        stray = {
+            "nodes": [{"x": [0.0] * WIDTH}],
+            "edges": [{"source": NODES, "destination": 999}, {"source": 0, "destination": 1}],
+        }
+        refused = ask("/predict", stray, key)  # the only new node is at a bad edge
+        assert (refused.status, refused.json()["error"]["field"]) == (422, "edges.node__to__node")
+        stray["nodes"] = stray["nodes"] * 2
+        found = ask("/predict", stray, key).json()
+        assert ["pred" in row for row in found["predictions"]] == [False, True]
+        assert [(each["field"], each["row"]) for each in found["errors"]] == [("edges.node__to__node", 0), ("ids", 0)]
         assert ask("/predict", b"x", key | {"content-type": "text/csv"}).status == 415
         assert ask("/predict", b"x", key | ARROW).json()["error"]["message"].startswith("the body is no Arrow stream")
         for wrong in ({}, {"x-api-key": "k" * 19}, {"authorization": "Basic " + "k" * 20}):
@@ -224,7 +230,7 @@ def test_requests_that_are_refused(make_data: Any, make_trainer: Any, tmp_path: 
         failed = ask("/predict", {"ids": [13]}, key)
         assert (failed.status, failed.json()["error"]["message"]) == (
             500,
-            "the model failed: RuntimeError: 13 is unlucky",
+            "the request failed: RuntimeError: 13 is unlucky",
         )
         with ThreadPoolExecutor(8) as threads:  # while 14 is computed the others come together, and 13 takes none down
             slow = threads.submit(ask, "/predict", {"ids": [14]}, key)
@@ -253,10 +259,10 @@ def test_requests_that_are_refused(make_data: Any, make_trainer: Any, tmp_path: 
     def patience(endpoint: Any, ask: Ask) -> None:
         late = ask("/predict", {"ids": [14]})
         assert (late.status, "no answer within 0.5 s" in late.text) == (503, True)
-        assert "takes more than 30KB" in ask("/predict", {"ids": [*range(100)]}).text
+        assert "takes more than 3KB" in ask("/predict", {"ids": [*range(20, 100)]}).text
 
     data = make_data(**SAMPLED)
-    talking(make_trainer(), model_of(data, Moody), data, patience, timeout_s=0.5, max_sample="30KB")
+    talking(make_trainer(), model_of(data, Moody), data, patience, timeout_s=0.5, max_sample="3KB")
 
 
 def test_new_versions_are_answered_from(make_data: Any, make_trainer: Any, tmp_path: Path) -> None:
@@ -284,6 +290,97 @@ def test_new_versions_are_answered_from(make_data: Any, make_trainer: Any, tmp_p
     found = replay(make_trainer(), model, make_data(**SAMPLED), record, alone=True)
     assert found.equal, found
     assert found.answers == 3
+
+
+SHOP = {
+    "users": ["name,age,kind", *(f"u-{i},{i % 9},{'ab'[i % 2]}" for i in range(30))],
+    "items": ["title,price", *(f"{i},{i % 7}" for i in range(20))],
+    "buys": ["who,what", *(f"u-{i % 29},{(7 * i + i // 29) % 20}" for i in range(120))],
+}
+TABLES = {
+    "nodes": {
+        "user": {
+            "path": "users.csv",
+            "id": "name",
+            "features": ["age", "kind"],
+            "encode": {"age": "number", "kind": "one_hot"},
+        },
+        "item": {"path": "items.csv", "id": "title", "features": ["price"]},
+    },
+    "edges": {"user__buys__item": {"path": "buys.csv", "source": "who", "destination": "what"}},
+}
+
+
+def test_pairs_and_rows_of_tables(make_trainer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, lines in SHOP.items():
+        Path(f"{name}.csv").write_text("\n".join(lines) + "\n")
+    Path("pairs.csv").write_text("who,what\nu-3,5\nu-29,19\nu-0,0\n")
+    given: dict[str, Any] = {
+        "dataset": TABLES,
+        "root": "root",
+        "undirected": True,
+        "num_neighbors": [3, 3],
+        "task": "link",
+    }
+    given |= {"links": {"edge_splits": {"num_val": 0.1, "num_test": 0.1}}, "seeds": {"input_type": "user__buys__item"}}
+    given |= {"sampling": {"seed": 3}, "batch_size": 9}
+    sampled = {"num_neighbors": [3, 3]}
+    data = glt.GLTDataModule(**given, evaluation=sampled)
+    data.prepare_data()
+    torch.manual_seed(1)
+    facts = {"metadata": data.metadata, "edge_type": data.link_type, "num_nodes": data.num_nodes}
+    model = glt.LinkPredictor(data.num_features, hidden_channels=8, num_layers=2, decoder="mlp", **facts)
+    by_file = glt.GLTDataModule(**given, evaluation=sampled | {"predict_edges": "pairs.csv"})
+    make_trainer(callbacks=[PredictionWriter("out")]).predict(model, by_file, return_predictions=False)
+    expected = read_predictions("out")
+
+    def talk(endpoint: Any, ask: Ask) -> None:
+        pairs = [["u-3", 5], ["u-29", "19"], ["u-0", 0]]
+        found = columns_of(ask("/predict", {"pairs": pairs}))
+        assert [found["source"], found["destination"]] == [[p[0] for p in pairs], [p[1] for p in pairs]]
+        assert expected["id"].tolist() == ["u-0", "u-3", "u-29"]
+        assert [found["score"][at] for at in (2, 0, 1)] == expected["score"].tolist()  # to the bit
+        some = ask("/predict", {"pairs": [["u-3", 5], ["u-3", "u-3"], ["x", 5]]}).json()
+        assert ["score" in row for row in some["predictions"]] == [True, False, False]
+        assert [(each["field"], each["row"]) for each in some["errors"]] == [("pairs", 1), ("pairs", 2)]
+        user = columns_of(ask("/predict", {"ids": ["u-3"], "node_type": "user"}))
+        item = columns_of(ask("/predict", {"ids": [5, 6], "node_type": "item"}))
+        assert (np.shape(user["embedding"]), np.shape(item["embedding"])) == ((1, 8), (2, 8))
+        assert "node_type: expected user or item" in ask("/predict", {"ids": ["u-3"]}).text
+
+        new = {
+            "nodes": {"user": [{"name": "new", "age": 3, "kind": "b"}]},
+            "edges": {"user__buys__item": [{"who": "new", "what": 4}]},
+        }
+        scored = columns_of(ask("/predict", {**new, "pairs": [["new", 5], ["u-3", 5]]}))
+        assert len(scored["score"]) == 2
+        assert "is no id of a node of type 'user'" in ask("/predict", {"pairs": [["new", 5]]}).text
+        row = {"name": "odd", "age": "many", "kind": None}
+        rows = [{"name": "p", "age": 3, "kind": "zz"}, row, {"name": "q", "age": None, "kind": "a"}]
+        edges = [{"who": "p", "what": 999}, {"who": "q", "what": 3}]
+        reply = ask(
+            "/predict",
+            {
+                "nodes": {"user": rows},
+                "edges": {"user__buys__item": edges},
+                "pairs": [[n, 5] for n in ("p", "odd", "q")],
+            },
+        )
+        found = reply.json()
+        assert ["score" in each for each in found["predictions"]] == [False, False, True], reply.text
+        faults = {(each["field"], each["row"]) for each in found["errors"]}
+        assert faults == {("pairs", 0), ("pairs", 1), ("nodes.user.age", 1), ("edges.user__buys__item.what", 0)}
+        assert "/" not in next(each["message"] for each in found["errors"] if each["field"] == "nodes.user.age")
+        again = {"nodes": {"user": [{"name": "u-3", "age": 3, "kind": "b"}]}, "pairs": [["u-3", 5]]}
+        assert "id 'u-3' is in the graph already" in ask("/predict", again).text
+        unknown = {"nodes": {"users": rows}, "pairs": [["p", 5]]}
+        assert "nodes: expected rows of item, user" in ask("/predict", unknown).text
+
+    talking(make_trainer(), model, data, talk, record="record.jsonl")
+    found = replay(make_trainer(), model, glt.GLTDataModule(**given, evaluation=sampled), "record.jsonl", alone=True)
+    assert found.equal, found
+    assert found.answers == 7
 
 
 def test_what_cannot_be_deployed(make_data: Any, make_trainer: Any, make_model: Any) -> None:

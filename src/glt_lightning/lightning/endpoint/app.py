@@ -119,7 +119,7 @@ class _Service:
         except ClientDisconnect:
             return Response(status_code=400)
         except Exception as error:  # the endpoint has logged it
-            return _error(500, f"the model failed: {type(error).__name__}: {str(error).partition(chr(10))[0]:.300}")
+            return _error(500, f"the request failed: {type(error).__name__}: {str(error).partition(chr(10))[0]:.300}")
         wanted = request.headers.get("accept", "")
         if ARROW in wanted or (ARROW in content_type and JSON not in wanted):
             return Response(answer.to_arrow(), media_type=ARROW)

@@ -38,7 +38,7 @@ class Model:
         self._data = data
         extend_embeddings("deploy", module, embeddings)
         if isinstance(getattr(module, "embeddings", None), bool):  # of a ready module: its predictions have them
-            self._module.embeddings = True
+            setattr(module, "embeddings", True)  # noqa: B010
         names = getattr(module, "class_names", None) or data.class_names or ()
         self._classes = [str(name) for name in names]
         self.hash = _hash(module)

@@ -145,6 +145,9 @@ class ServingModule(LightningModule):
         """The loaders of the predict loop."""
         raise NotImplementedError
 
+    def on_predict_end(self) -> None:
+        self.close()  # before the graph is
+
     def close(self) -> None:
         """Lets go of what `loaders_of` opened. Safe to call twice."""
 
@@ -236,7 +239,7 @@ class Endpoint:
 
     def _sample(self, question: Question) -> AskedRows:
         key = self.graph.key if question.key is None else question.key
-        rows = self.graph.current.answerable(question, key, self.options)
+        rows = self.graph.answerable(question, key, self.options)
         if self.watcher is not None:
             self.watcher.sampled(rows)
         return rows
@@ -281,6 +284,7 @@ class Endpoint:
         if self._mover is not None:
             self._mover.join()
         self._record.close()
+        self.graph.close()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -13,9 +14,10 @@ from functools import partial
 from typing import Any
 
 from glt_lightning.base import DeployOptions, FullError
-from glt_lightning.lightning.endpoint.question import Question
+from glt_lightning.lightning.endpoint.question import Question, QuestionError
 from glt_lightning.lightning.endpoint.served_graph import AskedRows
 
+_log = logging.getLogger(__name__)
 _STEP_S = 0.25  # a signal that another thread got is noticed after this time
 
 
@@ -89,6 +91,8 @@ class RequestQueue:
         try:
             request.rows = self._sample(request.question)
         except Exception as error:
+            if not isinstance(error, QuestionError):
+                _log.exception("a request failed")
             request.fail(error)
             return
         with self._condition:

@@ -111,6 +111,11 @@ class ReplayModule(ServingModule):
                     )
         return [Batches(lambda: iter(lines), len(lines))]
 
+    def close(self) -> None:
+        if self._graph is not None:
+            self._graph.close()
+            self._graph = None
+
     def predict_step(self, batch: Sealed, batch_idx: int) -> dict[str, Any]:
         assert self._model is not None
         line = batch.content

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,7 @@ from glt_lightning.base import (
     DataError,
     DeployOptions,
     OptionError,
+    SamplerError,
     edge_type_str,
 )
 from glt_lightning.graph import GrownPartition, LocalPartition, partition_id
@@ -96,6 +98,35 @@ class GraphVersion:
         self.number = 0 if appended is None else appended.version
         self._session, self._lock = session, threading.Lock()
         self._configs: set[Any] = set()
+        self._users, self._retired, self._counting = 0, False, threading.Lock()
+
+    @contextmanager
+    def used(self) -> Iterator[bool]:
+        """Keeps it open in a ``with`` block; false where it is retired, so that another one has to be asked."""
+        with self._counting:
+            usable = not self._retired
+            self._users += usable
+        try:
+            yield usable
+        finally:
+            with self._counting:
+                self._users -= usable
+                last = usable and self._retired and not self._users
+            if last:
+                self._close()
+
+    def retire(self) -> None:
+        """Closes it, when nobody uses it any more. Safe to call twice."""
+        with self._counting:
+            idle, self._retired = not self._retired and not self._users, True
+        if idle:
+            self._close()
+
+    def _close(self) -> None:
+        if isinstance(self.graph, LocalPartition):  # a session of its own
+            self._session.close()
+        if isinstance(self.graph, GrownPartition) and self.graph is not self.data.opened_graph:
+            self.graph.close()
 
     # What rows are called
 
@@ -159,7 +190,7 @@ class GraphVersion:
             ids: Sequence[Any] = question.ids if question.ids is not None else self._new_names(new, of_type)
             seeds, rows, errors = self._find("ids", ids, of_type, find)
             names = {"id": ids}
-        errors += [] if new is None else new.errors
+        errors = [*([] if new is None else new.errors), *errors]
         if not len(rows):
             raise errors[0] if errors else QuestionError("ids: there is nothing to predict.", "ids")
         times = None if question.times is None else np.array(question.times, np.int64)[rows]
@@ -354,9 +385,9 @@ class GraphVersion:
                     )  # others are told apart by number alone
                 errors += [_row_error(f"{kind}.{name}", row, reason) for row, reason in found.items()]
                 left = [row for row in range(len(table)) if row not in found]
-                good[kind][name] = table.take(left)
+                good[kind][name] = table.take(pa.array(left, pa.int64()))
                 if kind == "edges":
-                    for t, ids in self._ends_of(name, table.take(list(found))).items():
+                    for t, ids in self._ends_of(name, table.take(pa.array(list(found), pa.int64()))).items():
                         bad.setdefault(t, set()).update(ids)
         if not errors:  # of rows that fit one by one, but not together
             raise _row_error("nodes", None, error) from error
@@ -416,7 +447,13 @@ def _sample_error(error: Exception, limits: DeployOptions) -> QuestionError:
 
 
 def _columns(table: pa.Table) -> dict[str, Any]:
-    return {name: np.array(table.column(name).to_pylist()) for name in table.column_names}
+    found: dict[str, Any] = {}
+    for name in table.column_names:
+        try:
+            found[name] = np.array(table.column(name).to_pylist())
+        except ValueError:  # rows of several widths
+            raise DataError(f"column {name!r}: expected rows of one shape.") from None
+    return found
 
 
 def _ends(name: str, table: pa.Table) -> tuple[np.ndarray, dict[str, Any]]:
@@ -459,14 +496,25 @@ class ServedGraph:
         """Whether it moves to new versions."""
         return self._base is not None and self.data.partition.version == LATEST
 
+    def answerable(self, question: Question, key: int, limits: DeployOptions) -> AskedRows:
+        """Samples a request in the current version, or the next one if it moves meanwhile. Raises `QuestionError`."""
+        while True:
+            version = self.current
+            with version.used() as usable:
+                if usable:
+                    return version.answerable(question, key, limits)
+            if version is self.current:
+                raise SamplerError("the graph of this endpoint is closed.")
+
     def move(self) -> bool:
         """Moves to the latest version, once that is open. Returns whether there was a later one."""
         assert self._base is not None
         number = version_number(self._base.directory, LATEST)
         if number == self.current.number:
             return False
-        self.current = self.at(number)
-        self._known = {number: self.current}  # requests in work hold the one before
+        before, self.current = self.current, self.at(number)
+        del self._known[before.number]
+        before.retire()
         return True
 
     def at(self, number: int) -> GraphVersion:
@@ -479,3 +527,8 @@ class ServedGraph:
             self._known[number] = GraphVersion(self.data, graph, open_session(self.data, graph), self._base, appended)
             self._known[number].prepare()
         return self._known[number]
+
+    def close(self) -> None:
+        """Closes all versions. Safe to call twice."""
+        while self._known:
+            self._known.popitem()[1].retire()
