@@ -55,15 +55,9 @@ if TYPE_CHECKING:
         GLTDataModule as GLTDataModule,
     )
     from glt_lightning.lightning.endpoint.deploy import (
-        Endpoint as Endpoint,
         deploy as deploy,
     )
-    from glt_lightning.lightning.endpoint.question import (
-        Question as Question,
-        QuestionError as QuestionError,
-    )
     from glt_lightning.lightning.endpoint.replay import (
-        Replayed as Replayed,
         replay as replay,
     )
     from glt_lightning.lightning.facts import (
@@ -125,9 +119,8 @@ _MODULES = {
     "callbacks.resume": ("set_position",),
     "callbacks.run_report": ("RunReport",),
     "datamodule": ("GLTDataModule",),
-    "endpoint.deploy": ("Endpoint", "deploy"),
-    "endpoint.question": ("Question", "QuestionError"),
-    "endpoint.replay": ("Replayed", "replay"),
+    "endpoint.deploy": ("deploy",),
+    "endpoint.replay": ("replay",),
     "facts": (
         "is_tables",
         "read_array",
@@ -171,7 +164,6 @@ __all__ = [
     "GLTWorkerStrategy",
     "PrecisionProbe",
     "PredictionWriter",
-    "Question",
     "RunReport",
     "SamplingMonitor",
     "WholeCheckpointIO",

@@ -16,7 +16,7 @@ from typing import Self
 from glt_lightning.base import DeployOptions, FullError, OptionError, __version__
 from glt_lightning.lightning.endpoint.deploy import Endpoint
 from glt_lightning.lightning.endpoint.page import openapi, page
-from glt_lightning.lightning.endpoint.question import ARROW, JSON, QuestionError, read_question
+from glt_lightning.lightning.endpoint.question import ARROW, JSON, QuestionError
 from glt_lightning.lightning.endpoint.queue import Request as Work
 from glt_lightning.lightning.endpoint.served_graph import AskedRows
 
@@ -103,9 +103,7 @@ class _Service:
         try:
             async with asyncio.timeout(self._options.timeout_s):
                 body = await self._body(request)
-                work = Work(body, content_type, read_question(body, content_type, self._options))
-                self._endpoint.queue.put(work)
-                answer = await asyncio.wrap_future(work.future)
+                answer = await asyncio.wrap_future(self._endpoint.submit(body, content_type))
         except QuestionError as error:
             return _error(error.status, str(error), field=error.field, row=error.row)
         except FullError as error:

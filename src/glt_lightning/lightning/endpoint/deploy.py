@@ -8,6 +8,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TextIO
@@ -20,7 +21,7 @@ from glt_lightning.base import DeployOptions, GLTError, OptionError, WriteError,
 from glt_lightning.lightning.callbacks.predictions import PredictionWriter
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.endpoint.compute import Columns, Model
-from glt_lightning.lightning.endpoint.question import Answer, Question
+from glt_lightning.lightning.endpoint.question import JSON, Answer, Question, read_question
 from glt_lightning.lightning.endpoint.queue import Request, RequestQueue
 from glt_lightning.lightning.endpoint.served_graph import AskedRows, ServedGraph
 
@@ -67,13 +68,15 @@ def deploy(
         OptionError: For options, a model or a data module that an endpoint cannot have, before it listens.
 
     Example:
+        >>> from contextlib import contextmanager
         >>> answers = []
         >>> @contextmanager
         ... def listen(endpoint):  # in place of HTTP
-        ...     answers.append(endpoint.ask(Question(ids=[7])))
-        ...     yield endpoint.queue.close()
+        ...     answers.append(endpoint.submit(b'{"ids": [7]}'))
+        ...     endpoint.queue.close()  # once it is answered
+        ...     yield
         >>> deploy(Trainer(logger=False), model, datamodule, listen=listen)
-        >>> answers[0].to_json()["predictions"][0]["id"]
+        >>> answers[0].result().to_json()["predictions"][0]["id"]
         7
     """
     chosen = as_options(DeployOptions, "endpoint", {} if options is None else options)
@@ -232,10 +235,12 @@ class Endpoint:
         except GLTError as error:
             raise OptionError(f"deploy: the model cannot answer: {error}") from error
 
-    def ask(self, question: Question) -> Answer:
-        """Answers a question at once, in the thread of the predict loop. Raises `QuestionError`."""
-        rows = self._sample(question)
-        return self._answer(rows, self.model.predict([rows])[0])
+    def submit(self, body: bytes, content_type: str = JSON) -> Future[Answer]:
+        """Takes a request, from any thread. Raises `QuestionError` for one that is damaged, `FullError` if too many are in work;
+        other errors are the future's."""
+        request = Request(body, content_type, read_question(body, content_type, self.options))
+        self.queue.put(request)
+        return request.future
 
     def _sample(self, question: Question) -> AskedRows:
         key = self.graph.key if question.key is None else question.key

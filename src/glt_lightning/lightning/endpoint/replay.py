@@ -79,6 +79,18 @@ def replay(
 
     Raises:
         DataError: For a record that is damaged, or of another model or graph.
+
+    Example:
+        >>> from contextlib import contextmanager
+        >>> @contextmanager
+        ... def listen(endpoint):  # in place of HTTP
+        ...     endpoint.submit(b'{"ids": [7]}')
+        ...     endpoint.queue.close()  # once it is answered
+        ...     yield
+        >>> trainer = Trainer(logger=False)
+        >>> deploy(trainer, model, datamodule, options={"record": "answers.jsonl"}, listen=listen)
+        >>> replay(trainer, model, datamodule, "answers.jsonl").equal
+        True
     """
     check_deployable(trainer, datamodule)
     module = ReplayModule(
