@@ -41,7 +41,10 @@ DOORS = {
     ),
     "torch_geometric": ("partition/sources/", "loader/", "inference/", "lightning/", "models/", "compat/"),
     "ogb": ("partition/sources/",),
-    "pyarrow": ("workers/transport/flight_", "partition/", "lightning/callbacks/"),
+    "pyarrow": ("workers/transport/flight_", "partition/", "lightning/callbacks/", "lightning/endpoint/"),
+    "starlette": ("lightning/endpoint/app.py",),
+    "uvicorn": ("lightning/endpoint/app.py",),
+    "prometheus_client": ("lightning/endpoint/app.py",),
     "cryptography": ("workers/transport/certs.py",),
     "lightning": ("lightning/", "models/", "cli/"),
     "pytorch_lightning": (),  # another class tree than `lightning`'s: never

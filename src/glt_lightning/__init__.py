@@ -30,10 +30,12 @@ if TYPE_CHECKING:
         GLTWorkerStrategy as GLTWorkerStrategy,
         PredictionWriter as PredictionWriter,
         SamplingMonitor as SamplingMonitor,
+        deploy as deploy,
         predict_layerwise as predict_layerwise,
         predict_new as predict_new,
         read_embeddings as read_embeddings,
         recommend as recommend,
+        replay as replay,
     )
     from glt_lightning.loader import (
         DistLinkNeighborLoader as DistLinkNeighborLoader,
@@ -104,6 +106,7 @@ _HOMES = {
     "SparseAdagrad": "glt_lightning.tensors",
     "SparseAdam": "glt_lightning.tensors",
     "SparseSGD": "glt_lightning.tensors",
+    "deploy": "glt_lightning.lightning",
     "edge_split": "glt_lightning.tensors",
     "layers": "glt_lightning.loader",
     "node_split": "glt_lightning.tensors",
@@ -112,6 +115,7 @@ _HOMES = {
     "rank_links": "glt_lightning.inference",
     "read_embeddings": "glt_lightning.lightning",
     "recommend": "glt_lightning.lightning",
+    "replay": "glt_lightning.lightning",
 }
 
 __all__ = [*_HOMES, "__version__"]

@@ -69,6 +69,10 @@ if TYPE_CHECKING:
         Tree as Tree,
         require_fanouts as require_fanouts,
     )
+    from glt_lightning.base.deploy import (
+        NEW_EMBEDDINGS as NEW_EMBEDDINGS,
+        DeployOptions as DeployOptions,
+    )
     from glt_lightning.base.errors import (
         DataError as DataError,
         FullError as FullError,
@@ -213,6 +217,7 @@ _MODULES = {
         "SecurityOptions",
         "ServingOptions",
     ),
+    "deploy": ("NEW_EMBEDDINGS", "DeployOptions"),
     "errors": (
         "DataError",
         "FullError",
@@ -335,6 +340,7 @@ __all__ = [
     "CachePolicy",
     "ClusterOptions",
     "DeadlineOptions",
+    "DeployOptions",
     "DrawOptions",
     "EdgeFormat",
     "Fanouts",

@@ -18,6 +18,8 @@ TRAINER_COMMANDS = {
     "predict": "Writes a model's predictions for nodes.",
     "embed": "Writes a model's outputs for all nodes, computed exactly, layer by layer.",
     "recommend": "Writes the best destinations of each source by a link model, without those that it has.",
+    "deploy": "Answers requests over HTTP with a model's predictions.",
+    "replay": "Computes the recorded answers of an endpoint once more, and compares them.",
 }
 TOOLS = {
     "partition": "Makes the partition of a configuration and reports on it, or verifies one.",

@@ -133,9 +133,8 @@ class GLTCLI(LightningCLI):
             list_tools(self.parser)
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]  # called on the object alone
-        """Subcommands of Lightning, and ``embed`` and ``recommend`` if the Trainer has them. While parsers are made, only the one
-        that is called."""
-        own = ("embed", "recommend")
+        """Subcommands of Lightning, and our own if the Trainer has them. While parsers are made, only the one that is called."""
+        own = ("embed", "recommend", "deploy", "replay")
         further = {name: {"model", "datamodule"} for name in own if hasattr(self.trainer_class, name)}
         known = super().subcommands() | further
         return {self._needed: known[self._needed]} if self._needed in known else known

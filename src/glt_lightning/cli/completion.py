@@ -51,7 +51,7 @@ def run_completion(argv: Sequence[str], prog: str) -> None:
     parser.add_argument("shell", choices=["bash", "zsh"], help="bash: source <(glt-lightning completion bash).")
     parser.parse_args(list(argv))
     pages: dict[str, str] = {}
-    for name in (*LightningCLI.subcommands(), "embed", "recommend"):
+    for name in (*LightningCLI.subcommands(), "embed", "recommend", "deploy", "replay"):
         pages[name] = _page(lambda name=name: run_trainer([name, "--help"]))  # type: ignore[misc]
         for group in ("data", "model"):
             for kind in class_names(group):

@@ -1,22 +1,31 @@
-"""``python -m lightning embed`` and ``recommend``: the outputs of all nodes, computed layer by layer, and what follows."""
+"""``python -m lightning embed``, ``recommend``, ``deploy`` and ``replay``: what follows training."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
-from glt_lightning.base import DataError, LayerwiseOptions, OptionError, RecommendOptions
+from glt_lightning.base import DataError, DeployOptions, LayerwiseOptions, OptionError, RecommendOptions
 from glt_lightning.cli.messages import OneLineParser
 from glt_lightning.inference import nearest
-from glt_lightning.lightning import EMBEDDING, GLTDataModule, predict_layerwise, read_embeddings, recommend
+from glt_lightning.lightning import (
+    EMBEDDING,
+    GLTDataModule,
+    deploy,
+    predict_layerwise,
+    read_embeddings,
+    recommend,
+    replay,
+)
 
-_LAYERWISE, _RECOMMEND = LayerwiseOptions(), RecommendOptions()
+_LAYERWISE, _RECOMMEND, _ENDPOINT = LayerwiseOptions(), RecommendOptions(), DeployOptions()
 
 
 class EmbeddingTrainer(Trainer):
-    """Lightning's Trainer with the subcommands ``embed`` and ``recommend``."""
+    """Lightning's Trainer with the subcommands ``embed``, ``recommend``, ``deploy`` and ``replay``."""
 
     shortens_log_interval = False  # whether the user left it to the Trainer
     _log_interval = 50
@@ -93,6 +102,52 @@ class EmbeddingTrainer(Trainer):
         by = {"edge_type": edge_type, "relation": relation}
         options = RecommendOptions(k=k, sources=sources, exclude=exclude, index=index, **by)
         recommend(self, model, datamodule, out, ckpt_path=ckpt_path, options=options, layerwise=layerwise)  # type: ignore[arg-type]
+
+    def deploy(
+        self,
+        model: LightningModule,
+        datamodule: LightningDataModule,
+        ckpt_path: str | None = None,
+        host: str | None = None,
+        port: int | None = None,
+        endpoint: DeployOptions = _ENDPOINT,
+    ) -> None:
+        """Answers requests over HTTP with a model's predictions, until SIGTERM or Ctrl-C.
+
+        Args:
+            model: The model.
+            datamodule: Its data. With ``partition.version: latest`` the endpoint moves to new versions.
+            ckpt_path: The checkpoint to read: a path, or ``best`` or ``last`` for that of the latest fit.
+            host: In place of ``endpoint.host``.
+            port: In place of ``endpoint.port``.
+            endpoint: How it listens, and what a request may cost.
+        """
+        given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+        deploy(self, model, datamodule, ckpt_path=ckpt_path, options=replace(endpoint, **given))  # type: ignore[arg-type]
+
+    def replay(
+        self,
+        model: LightningModule,
+        datamodule: LightningDataModule,
+        record: str,
+        ckpt_path: str | None = None,
+        alone: bool = False,
+        endpoint: DeployOptions = _ENDPOINT,
+    ) -> None:
+        """Computes the answers of an endpoint once more, from its record, and compares them.
+
+        Args:
+            model: The model of the endpoint.
+            datamodule: Its data.
+            record: The file of ``endpoint.record``.
+            ckpt_path: The checkpoint of the endpoint.
+            alone: Compute each answer by itself, too.
+            endpoint: The options of the endpoint.
+        """
+        found = replay(self, model, datamodule, record, ckpt_path=ckpt_path, options=endpoint, alone=alone)  # type: ignore[arg-type]
+        print(f"replay: {record}: {found}", flush=True)
+        if not found.equal:
+            raise DataError(f"{record}: these answers are not those of this model, graph and machine.")
 
 
 # ``python -m lightning neighbours``: the nodes whose embeddings are nearest to those of a node.

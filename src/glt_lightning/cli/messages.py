@@ -46,6 +46,8 @@ _SUBCOMMANDS = (
     "predict",
     "embed",
     "recommend",
+    "deploy",
+    "replay",
     "serve",
 )  # whose options a configuration may have below them
 _OTHER_WORDS = {"train": "fit", "eval": "validate", "evaluate": "validate", "status": "serve --status host:port"}

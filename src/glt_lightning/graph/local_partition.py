@@ -19,6 +19,7 @@ from glt_lightning.graph.graph import (
     EdgeSplit,
     Seeds,
     check_user_ids,
+    checked_ids,
     choose_seeds,
     gids_by_user_id,
     no_edge_split,
@@ -382,7 +383,12 @@ class LocalPartition:
     @guarded()
     def seeds(self, node_type: int, user_ids: np.ndarray | None = None) -> Seeds:
         """Seeds by the user's ids, int [S]; None: every node of the type. Raises `DataError` for an id out of range."""
+        if user_ids is not None and node_type in self._maps.checked:  # a few seeds cost no look at all nodes
+            ids = checked_ids("seeds", user_ids, self.manifest.num_nodes[node_type], self.schema.node_types[node_type])
+            return Seeds(node_type, self.gids(node_type)[ids].astype(np.int64))
         gids = gids_by_user_id(self.manifest, node_type, self.user_ids_by_part(node_type), self.directory)
+        if gid_path(node_type) in self.manifest.arrays:
+            self._maps.checked.add(node_type)
         return choose_seeds(self.schema, node_type, gids, user_ids)
 
     def user_ids_by_part(self, node_type: int) -> list[np.ndarray]:
@@ -415,6 +421,7 @@ class _Maps:
         self._arrays: dict[str, np.ndarray] = {}
         self.views: dict[tuple[tuple[str | None, ...], bool, bool], GraphView] = {}
         self.user_ids: dict[int, np.ndarray] = {}
+        self.checked: set[int] = set()  # node types whose user ids were compared with each other
 
     def __reduce__(self) -> tuple[type[_Maps], tuple[Path, Manifest]]:
         """Pickles the path, not the bytes: another process of the host maps the same files."""
@@ -432,7 +439,7 @@ class _Maps:
     def forget(self) -> None:
         for array in self._arrays.values():
             forget_losses(array)
-        self._arrays, self.views, self.user_ids = {}, {}, {}
+        self._arrays, self.views, self.user_ids, self.checked = {}, {}, {}, set()
 
 
 class _MemoryMaps(_Maps):

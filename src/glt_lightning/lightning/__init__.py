@@ -9,6 +9,7 @@ command line.
   ``strategies/failure_board.py``).
 * ``callbacks/``: checkpoints that are whole or absent, with the position of loaders and rows of embeddings; predictions
   as Parquet; numbers about sampling, and the report of a run.
+* ``endpoint/``: an endpoint that answers requests, and its answers once more (`deploy`, `replay`).
 * ``layerwise/``: layer-wise inference of a Trainer's module, for prediction, and for validation and test.
 
 Importing this room makes both strategies known to Lightning by name. Runs in the ranks.
@@ -52,6 +53,12 @@ if TYPE_CHECKING:
     )
     from glt_lightning.lightning.datamodule import (
         GLTDataModule as GLTDataModule,
+    )
+    from glt_lightning.lightning.endpoint.deploy import (
+        deploy as deploy,
+    )
+    from glt_lightning.lightning.endpoint.replay import (
+        replay as replay,
     )
     from glt_lightning.lightning.facts import (
         is_tables as is_tables,
@@ -112,6 +119,8 @@ _MODULES = {
     "callbacks.resume": ("set_position",),
     "callbacks.run_report": ("RunReport",),
     "datamodule": ("GLTDataModule",),
+    "endpoint.deploy": ("deploy",),
+    "endpoint.replay": ("replay",),
     "facts": (
         "is_tables",
         "read_array",
@@ -119,7 +128,6 @@ _MODULES = {
     "layerwise.predict": (
         "EMBEDDING",
         "predict_layerwise",
-        "predict_new",
         "read_embeddings",
     ),
     "layerwise.recommend": ("recommend",),
@@ -159,10 +167,12 @@ __all__ = [
     "RunReport",
     "SamplingMonitor",
     "WholeCheckpointIO",
+    "deploy",
     "predict_layerwise",
     "predict_new",
     "read_embeddings",
     "read_predictions",
+    "replay",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

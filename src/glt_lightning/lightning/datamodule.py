@@ -31,7 +31,7 @@ from glt_lightning.base import (
     Task,
     as_options,
 )
-from glt_lightning.graph import GrownPartition
+from glt_lightning.graph import GrownPartition, LocalPartition
 from glt_lightning.lightning.batch_checks import check_batches
 from glt_lightning.lightning.callbacks.added import add_callbacks, save_with_checkpoints
 from glt_lightning.lightning.facts import require_taken, warn_of_hops
@@ -44,6 +44,7 @@ from glt_lightning.lightning.strategies.notebook import check_ranks
 from glt_lightning.lightning.strategies.session_host import SessionHost, Standalone
 from glt_lightning.loader import BatchTransform, DistNeighborLoader, LinkSpec, LoaderSpec, Session
 from glt_lightning.tensors import DistGraph
+from glt_lightning.workers import SampledGraph
 
 _NUM_NEIGHBORS: Fanouts = [15, 10, 5]
 _PARTITION = PartitionOptions()
@@ -326,6 +327,22 @@ class GLTDataModule(SeedDataModule):
         if self._train_labels is None:
             self._train_labels = self._session().read_seeds(self._node_spec("train", "train"), "y")
         return self._train_labels
+
+    @property
+    def opened_graph(self) -> LocalPartition | SampledGraph:
+        """The graph, with the rows of its version: from `setup` to `teardown`."""
+        return self._opened()
+
+    @property
+    def session(self) -> Session:
+        """Makes the loaders of this rank, from `setup` to `teardown`. The first access is a collective call."""
+        return self._session()
+
+    @property
+    def sampling_seed(self) -> int:
+        """The seed of all draws, from `setup` on."""
+        assert self._seed is not None
+        return self._seed
 
     @property
     def dist_graph(self) -> DistGraph:

@@ -281,21 +281,30 @@ class LinkSeeds(LinkOptions):
                 f"links.edge_splits: {split} has times, which nothing reads: sampling.time_attr is not set, so neighbours of "
                 "any time are sampled."
             )
-        excluded = self.exclude_target_edges[split]
-        if split != "train" and excluded == "none" and not self.of_edges:
+        if split != "train" and self.exclude_target_edges[split] == "none" and not self.of_edges:
             _warn_of_leak(split, found.edge, graph.edge_split(index, "train").edge, graph.manifest, edge_type)
-        return LinkSpec(
+        return self.spec_of(
+            edge_type_str(edge_type),
+            split,
+            found.time if timed else None,
             name=name,
-            edge_type=edge_type_str(edge_type),
-            exclude_target_edges=excluded,
-            edge_label_time=found.time if timed else None,
-            with_target_attrs=self.with_target_attrs and not self.of_edges,
             extras=self._target_attrs(split, found),
             weight_attr=self.weight_attr(graph.manifest, split),
-            tree=self.tree,
             **self._edges(split, name, found, timed),
             **self._relations(graph, index, split, found),
-            **loader | {"reverse_edge_types": self._reverses(edge_type)},
+            **loader,
+        )
+
+    def spec_of(self, edge_type: str, split: str, times: np.ndarray | None, **loader: Any) -> LinkSpec:
+        """The loader of edges of one type. split: that whose rule leaves edges out of the graph.  loader: edges and further
+        fields."""
+        return LinkSpec(
+            edge_type=edge_type,
+            exclude_target_edges=self.exclude_target_edges[split],
+            edge_label_time=times,
+            with_target_attrs=self.with_target_attrs and not self.of_edges,
+            tree=self.tree,
+            **loader | {"reverse_edge_types": self._reverses()},
         )
 
     def require_own_weights(self, weight_attr: Any, masked: bool = False) -> None:
@@ -385,7 +394,7 @@ class LinkSeeds(LinkOptions):
             return self.eval_neg_sampling
         return replace(self.neg_sampling, sharing="none")
 
-    def _reverses(self, edge_type: EdgeType) -> dict[str, str]:
+    def _reverses(self) -> dict[str, str]:
         given = dict(self.reverse_edge_types or {})
         return {other: one for one, other in given.items()} | given
 

@@ -13,7 +13,7 @@ import numpy as np
 from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 
-from glt_lightning.base import NODE, DataError, EdgeType, NodeType, OptionError, one_of, read_yaml
+from glt_lightning.base import NEW_EMBEDDINGS, NODE, DataError, EdgeType, NodeType, OptionError, one_of, read_yaml
 from glt_lightning.graph import GrownPartition, LocalPartition
 from glt_lightning.lightning.callbacks.prediction_files import read_predictions
 from glt_lightning.lightning.facts import is_tables
@@ -22,8 +22,6 @@ from glt_lightning.tensors import DistEmbedding
 
 if TYPE_CHECKING:
     from glt_lightning.lightning.datamodule import GLTDataModule
-
-NEW_EMBEDDINGS = ("mean", "zero", "error")
 
 
 class NewRows:
@@ -85,15 +83,30 @@ class NewRows:
     def prepare(self, module: LightningModule) -> None:
         """Tells the encoders of a model how nodes without a trained embedding are computed. Raises `OptionError` for a module
         whose embeddings cannot be extended."""
-        each: Any
-        for each in module.modules():
-            if hasattr(each, "new_nodes"):
-                each.new_nodes = self.embeddings
-            elif isinstance(each, DistEmbedding):
-                raise OptionError(
-                    "data.new: the model has sparse embeddings of nodes (DistEmbedding), and new nodes have none. Train it with "
-                    "node_embedding: dense, or give these nodes features."
-                )
+        extend_embeddings("data.new", module, self.embeddings)
+
+
+def extend_embeddings(what: str, module: nn.Module, rule: str) -> None:
+    """Tells the encoders of a model how nodes without a trained embedding are computed. rule: of `NEW_EMBEDDINGS`.  what: the
+    beginning of the `OptionError` for a module whose embeddings cannot be extended."""
+    each: Any
+    for each in module.modules():
+        if hasattr(each, "new_nodes"):
+            each.new_nodes = rule
+        elif isinstance(each, DistEmbedding):
+            raise OptionError(
+                f"{what}: the model has sparse embeddings of nodes (DistEmbedding), and new nodes have none. Train it with "
+                "node_embedding: dense, or give these nodes features."
+            )
+
+
+def additions_of(nodes: Mapping[NodeType, Any], edges: Mapping[str, Any]) -> Additions:
+    """Returns new rows that are given as arrays. nodes: attributes by type.  edges: [2, E], or (these, attributes), by the name
+    of the type. Raises `DataError` for anything else."""
+    return Additions(
+        nodes={t: _new_nodes(t, attrs) for t, attrs in nodes.items()},
+        edges={_edge_type(name): _new_edges(rows) for name, rows in edges.items()},
+    )
 
 
 def predict_new(
@@ -172,10 +185,7 @@ def _given(
         kind: {_name(key): rows for key, rows in each.items()} for kind, each in (("nodes", nodes), ("edges", edges))
     }
     if not is_tables(dataset):
-        return Additions(
-            nodes={t: _new_nodes(t, attrs) for t, attrs in names["nodes"].items()},
-            edges={_edge_type(name): _new_edges(rows) for name, rows in names["edges"].items()},
-        )
+        return additions_of(names["nodes"], names["edges"])
     found: dict[str, Any] = {}
     for kind, each in names.items():
         for number, (name, rows) in enumerate(each.items()):

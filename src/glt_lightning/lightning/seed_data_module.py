@@ -16,6 +16,7 @@ from glt_lightning.base import (
     EdgeType,
     EvaluationOptions,
     Fanouts,
+    GraphSchema,
     OptionError,
     SamplingOptions,
     WeightAttr,
@@ -119,11 +120,11 @@ class SeedDataModule(GraphDataModule):
         elif wanted != "all":
             require_split(wanted, {*known, *self._splits})
 
-    def _loader_spec(self, name: str, split: str | None, *, shuffle: bool = False) -> LoaderSpec | LinkSpec:
-        """split: None for all nodes."""
+    def _recipe(self, name: str, *, shuffle: bool = False) -> dict[str, Any]:
+        """How a loader makes batches, whatever its seeds."""
         train, exact = name == "train", self.evaluation.mode == "layerwise" and name in ("val", "test")
         module = None if self.trainer is None else self.trainer.lightning_module
-        loader: dict[str, Any] = {
+        return {
             "name": name,
             "num_neighbors": self.num_neighbors if train else [] if exact else self._eval_num_neighbors,
             "batch_size": self.batch_size if train else self.evaluation.batch_size or self.batch_size,
@@ -133,6 +134,30 @@ class SeedDataModule(GraphDataModule):
             "transform": self.transform,
             "with_row": self.batches.with_row or exact or bool(embeddings_of(module)),
         }
+
+    def spec_of(
+        self, schema: GraphSchema, of_type: str, seeds: np.ndarray, times: np.ndarray | None, **recipe: Any
+    ) -> LoaderSpec | LinkSpec:
+        """The loader of ``predict`` for nodes [S] or edges [2, S] that somebody names, as one batch.
+
+        schema: of the graph.  of_type: their node type or edge type.  times: int64 [S], or None.  recipe: fields in place of
+        those of the loader."""
+        weight_attr = self._weights_to_predict
+        loader = self._recipe("predict") | {"batch_size": max(1, seeds.shape[-1]), "weight_attr": weight_attr} | recipe
+        if seeds.ndim == 1:
+            return LoaderSpec(
+                seeds=seeds, node_type=None if schema.homogeneous else of_type, input_time=times, **loader
+            )
+        assert self.links is not None
+        return self.links.spec_of(of_type, "test", times, edge_label_index=seeds, **loader)
+
+    @cached_property
+    def _weights_to_predict(self) -> WeightAttr:
+        return self.weight_attr_of("predict")
+
+    def _loader_spec(self, name: str, split: str | None, *, shuffle: bool = False) -> LoaderSpec | LinkSpec:
+        """split: None for all nodes."""
+        loader = self._recipe(name, shuffle=shuffle)
         if self.links is None:
             times = self._times(split or "all")
             if name == "predict" and self.new is not None:

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
         aggregate as aggregate,
         has_kernels as has_kernels,
     )
+    from glt_lightning.loader.asked import (
+        AskedSample as AskedSample,
+        join_asked as join_asked,
+    )
     from glt_lightning.loader.blocks import (
         ID as ID,
         Layer as Layer,
@@ -122,6 +126,7 @@ _MODULES = {
         "aggregate",
         "has_kernels",
     ),
+    "asked": ("AskedSample", "join_asked"),
     "blocks": (
         "ID",
         "Layer",

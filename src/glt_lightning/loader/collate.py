@@ -24,6 +24,7 @@ from glt_lightning.sampling import (
     Sample,
     aggregate_key,
     edge_key,
+    join_samples,
     node_key,
     seed_key,
 )
@@ -69,6 +70,16 @@ class Collate:
         edge_attrs = self._edge_attrs[0] if self._schema.homogeneous else ()
         node_attrs = [name for t in self._seed_types for name in self._node_attrs[t]]
         return {*_ALWAYS, DEVICE_ROWS, *node_attrs, *edge_attrs}
+
+    def joined(self, samples: Sequence[Mapping[str, Any]]) -> Batch:
+        """The batch of the arrays of several samples, without an edge between them (`sampling.join_samples`)."""
+        ends = list(zip(self._schema.source_types(), self._schema.destination_types(), strict=True))
+        return self(Sample(0, join_samples(samples, ends, self._pair)))
+
+    @property
+    def _pair(self) -> tuple[int, int]:
+        """Node types of the ends of the edges to predict."""
+        return 0, 0
 
     def __call__(self, sample: Sample) -> Batch:
         return self._homogeneous(sample) if self._schema.homogeneous else self._heterogeneous(sample)

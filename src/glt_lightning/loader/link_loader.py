@@ -111,6 +111,11 @@ class LinkCollate(Collate):
         super().__init__(batches, [task.ends(manifest.schema)[0] for task in tasks])
 
     @property
+    def _pair(self) -> tuple[int, int]:
+        src, dst = self._tasks[0].ends(self._stored)
+        return src, dst
+
+    @property
     def names(self) -> set[str]:
         attrs = {name for names in self._attrs.values() for name in names}
         return super().names | self._own | _NAMES | attrs | (_TIMES if self._timed else set())

@@ -120,6 +120,11 @@ class DistNeighborLoader:
         return self._config
 
     @property
+    def collate(self) -> Collate:
+        """Turns a `Sample` into a batch, before ``transform``."""
+        return self._collate
+
+    @property
     def plan(self) -> EpochPlan:
         return self._plan
 

@@ -14,6 +14,7 @@ import torch
 
 from glt_lightning.base import CacheOptions, DataError, OptionError, SamplerError, SamplingOptions, as_options
 from glt_lightning.graph import LocalPartition
+from glt_lightning.loader.asked import AskedSample, ask
 from glt_lightning.loader.collate import Batch, Collate
 from glt_lightning.loader.link_loader import DistLinkNeighborLoader, make_link_loader
 from glt_lightning.loader.link_spec import LinkSpec
@@ -132,6 +133,12 @@ class Session:
             loader, collate = make_link_loader(spec, self.graph, self.sampling, self.seed, self.ranks, self._producer)
             return self._added(spec, loader, collate)
         return self.make_subgraph_loader(spec) if spec.ptr else self._of_nodes(spec, Collate, DistNeighborLoader)
+
+    def ask(self, spec: LoaderSpec | LinkSpec, key: int, most_bytes: int | None = None) -> AskedSample:
+        """Samples all seeds of ``spec``, as many as its ``batch_size`` at most, as one batch under a key of 64 bits.
+
+        most_bytes: of the sample; None: no limit. Raises as `make_loader`, and `DataError` for a sample that is larger."""
+        return ask(self.make_loader(spec), self.producer, key, most_bytes)
 
     def make_subgraph_loader(self, spec: LoaderSpec) -> DistSubGraphLoader:
         """A new loader of subgraphs, for graphs with one node type and one edge type. Raises as `make_loader`."""

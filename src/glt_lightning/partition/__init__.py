@@ -134,6 +134,7 @@ if TYPE_CHECKING:
         user_ids as user_ids,
     )
     from glt_lightning.partition.sources.tables.later import (
+        LaterTables as LaterTables,
         read_later as read_later,
         save_rows as save_rows,
     )
@@ -171,6 +172,7 @@ if TYPE_CHECKING:
         manifest_at as manifest_at,
         open_version as open_version,
         read_versions as read_versions,
+        version_number as version_number,
     )
     from glt_lightning.partition.writer import (
         partition_dir as partition_dir,
@@ -265,6 +267,7 @@ _MODULES = {
         "user_ids",
     ),
     "sources.tables.later": (
+        "LaterTables",
         "read_later",
         "save_rows",
     ),
@@ -292,6 +295,7 @@ _MODULES = {
         "manifest_at",
         "open_version",
         "read_versions",
+        "version_number",
     ),
     "verify": (
         "hash_partition",

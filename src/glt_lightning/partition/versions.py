@@ -50,8 +50,8 @@ class Appended:
     ids: Mapping[NodeType, np.ndarray]
 
     def followed_by(self, later: Additions, manifest: Manifest) -> Additions:
-        """Returns these rows and later ones. manifest: that of the partition."""
-        return _joined([self.additions, later], manifest)
+        """Returns these rows and later ones, which may leave out what `add_rows` lets them. manifest: that of the partition."""
+        return _joined([self.additions, _filled(later, manifest)], manifest)
 
 
 def versions_dir(folder: str | Path) -> Path:

@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from glt_lightning.sampling.importance_task import (
         ImportanceTask as ImportanceTask,
     )
+    from glt_lightning.sampling.joined import (
+        join_samples as join_samples,
+    )
     from glt_lightning.sampling.khop import (
         KHopSampler as KHopSampler,
         k_hop as k_hop,
@@ -173,6 +176,7 @@ _MODULES = {
         "k_hop",
         "neighbor_source",
     ),
+    "joined": ("join_samples",),
     "link_task": (
         "EXCLUDE",
         "LinkTask",

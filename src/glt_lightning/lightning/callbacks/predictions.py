@@ -235,7 +235,7 @@ class Naming:
         ids = None
         if self._data is not None and self._has_ids is not False:
             ids = self._user_ids(self._data, rows)
-        pred = _class_column(rows[_PRED], self._classes) if _PRED in rows and self._classes else {}
+        pred = class_column(rows[_PRED], self._classes) if _PRED in rows and self._classes else {}
         lost = None
         if self._has_ids is None:
             self._has_ids, self._column = ids is not None, next(iter(pred), None)
@@ -331,7 +331,7 @@ def _shown(form: tuple[np.dtype[Any], tuple[int, ...]]) -> str:
     return f"{form[0]} {list(form[1])}" if form[1] else f"{form[0]}"
 
 
-def _class_column(pred: np.ndarray, names: list[str]) -> dict[str, Column]:
+def class_column(pred: np.ndarray, names: list[str]) -> dict[str, Column]:
     """The names of predicted classes; nothing where the predictions are no classes."""
     if pred.ndim == 1 and pred.dtype.kind in "iub" and (not len(pred) or (pred.min() >= 0 and pred.max() < len(names))):
         return {"class": np.array(names, dtype=object)[pred.astype(np.int64)]}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import bisect
 import logging
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from glt_lightning.base import DataError, EdgeType, NodeType, Progress, edge_type_str
@@ -21,7 +24,14 @@ from glt_lightning.partition.sources.tables.encoders import CodeEncoder, OneHotE
 from glt_lightning.partition.sources.tables.encoding import GraphEncoding, TableEncoding
 from glt_lightning.partition.sources.tables.files import TableFiles
 from glt_lightning.partition.sources.tables.mapping import EdgeTable, NodeTable, Tables, parse_tables
-from glt_lightning.partition.sources.tables.nodes import EdgeConverter, KeyIds, NodeIds, RowIds, convert_nodes
+from glt_lightning.partition.sources.tables.nodes import (
+    EdgeConverter,
+    KeyIds,
+    NodeIds,
+    RowIds,
+    as_numbers,
+    convert_nodes,
+)
 from glt_lightning.partition.sources.tables.source import tables_folder
 
 _log = logging.getLogger(__name__)
@@ -72,16 +82,99 @@ def read_later(
     Raises:
         DataError: For tables that do not fit those of the graph, naming the table, and the row where one is at fault.
     """
-    tables = _with_paths(parse_tables(dataset), given)
-    converted = tables_folder(root, str(manifest.made_by.get("source")), str(manifest.made_by.get("fingerprint")))
-    if not converted.is_dir():
-        raise DataError(
-            f"new: the converted tables of the graph are not at {converted}, which have its ids. Set data.root to where the "
-            "graph was partitioned."
+    return LaterTables(dataset, root, manifest, folder, appended).read(given)
+
+
+class LaterTables:
+    """Reads new rows of the tables of a graph.
+
+    Args: as those of `read_later`.  many: rows are read again and again, so that look-ups of a few ids are worth an index of all.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        root: str | Path,
+        manifest: Manifest,
+        folder: Path,
+        appended: EarlierRows | None = None,
+        many: bool = False,
+    ) -> None:
+        self.tables = parse_tables(dataset)
+        self._converted = tables_folder(
+            root, str(manifest.made_by.get("source")), str(manifest.made_by.get("fingerprint"))
         )
-    fitted = GraphEncoding.load(folder)
-    with tempfile.TemporaryDirectory(prefix="glt-new-") as temporary:
-        return _Reader(tables, converted, fitted, appended, Path(temporary)).read()
+        if not self._converted.is_dir():
+            raise DataError(
+                f"new: the converted tables of the graph are not at {self._converted}, which have its ids. Set data.root to "
+                "where the graph was partitioned."
+            )
+        self._folder, self._appended, self._many = folder, appended, many
+        self._fitted: GraphEncoding | None = None
+        self._in_tables = {t: facts.num_nodes for t, facts in load_facts(self._converted).items()}
+        self._ids: dict[NodeType, Any] = {}
+        self._lock = threading.Lock()
+
+    def read(self, given: Mapping[str, Any]) -> LaterRows:
+        """Reads rows. given, errors: as of `read_later`."""
+        tables = _with_paths(self.tables, given)
+        with self._lock:
+            fitted = self._fitted = self._fitted or GraphEncoding.load(self._folder)
+        with tempfile.TemporaryDirectory(prefix="glt-new-") as temporary:
+            return _Reader(tables, fitted, self.ids, self.has_ids, Path(temporary)).read()
+
+    def has_ids(self, t: NodeType) -> bool:
+        """Tells whether nodes of a type have ids of their own; else these are their rows."""
+        return has_ids(self._converted, t)
+
+    def ids(self, t: NodeType) -> SortedIds | NodeIds:
+        """The ids of all nodes of a type that there are, with those of earlier rows."""
+        with self._lock:
+            if t not in self._ids:
+                self._ids[t] = self._indexed(t)
+            return self._ids[t]
+
+    def _indexed(self, t: NodeType) -> SortedIds | NodeIds:
+        if not has_ids(self._converted, t):
+            earlier = {} if self._appended is None else self._appended.additions.nodes
+            return RowIds(self._in_tables[t] + (earlier[t].count if t in earlier else 0))
+        names = user_ids(self._converted, np.arange(self._in_tables[t]), t)
+        if self._appended is not None and t in self._appended.ids:
+            names = np.concatenate([names, self._appended.ids[t]])
+        ids = pa.array(names, pa.large_string() if names.dtype == object else pa.int64())
+        return SortedIds(ids) if self._many else KeyIds(pa.chunked_array([ids]), from_text=False)
+
+
+class SortedIds:
+    """The ids of nodes with their order, for look-ups of a few: `KeyIds` makes a hash table of all ids for each look-up.
+
+    ids: int64 or large_string, without null.
+    """
+
+    def __init__(self, ids: pa.Array) -> None:
+        self.ids, self.count = ids, len(ids)
+        self._is_text = pa.types.is_large_string(ids.type)
+        self._order = pc.sort_indices(ids).to_numpy()
+        self._sorted = None if self._is_text else ids.to_numpy()[self._order]
+
+    def find(self, ids: pa.Array) -> np.ndarray:
+        """Returns int64, the row of each id; -1 if there is none. Numbers written as text are numbers."""
+        if self._is_text:
+            return np.array([self._row_of(each) for each in pc.cast(ids, pa.large_string()).to_pylist()], np.int64)
+        numbers = as_numbers(ids)
+        known = numbers.is_valid().to_numpy(zero_copy_only=False)
+        wanted = numbers.fill_null(0).to_numpy(zero_copy_only=False)
+        if self._sorted is None or not self.count:
+            return np.full(len(ids), -1)
+        at = np.minimum(np.searchsorted(self._sorted, wanted), self.count - 1)
+        return np.where(known & (self._sorted[at] == wanted), self._order[at].astype(np.int64), -1)
+
+    def _row_of(self, text: str | None) -> int:
+        if text is None:
+            return -1
+        at = bisect.bisect_left(self._order, text, key=lambda row: self.ids[row].as_py())
+        found = at < self.count and self.ids[self._order[at]].as_py() == text
+        return int(self._order[at]) if found else -1
 
 
 def _with_paths(tables: Tables, given: Mapping[str, Any]) -> Tables:
@@ -126,7 +219,7 @@ def _with_path(what: str, table: NodeTable | EdgeTable, given: Any) -> NodeTable
 class _BothIds:
     """The ids of old nodes, and of new ones behind them."""
 
-    def __init__(self, old: NodeIds, new: NodeIds) -> None:
+    def __init__(self, old: SortedIds | NodeIds, new: NodeIds) -> None:
         self._old, self._new = old, new
         self.count = old.count + new.count
 
@@ -140,15 +233,18 @@ class _BothIds:
 
 
 class _Reader:
+    """ids: gives those of all old nodes of a type.  named: tells whether nodes of a type have ids of their own."""
+
     def __init__(
-        self, tables: Tables, converted: Path, fitted: GraphEncoding, appended: EarlierRows | None, temporary: Path
+        self,
+        tables: Tables,
+        fitted: GraphEncoding,
+        ids: Callable[[NodeType], Any],
+        named: Callable[[NodeType], bool],
+        temporary: Path,
     ) -> None:
-        self._tables, self._converted, self._fitted = tables, converted, fitted
-        self._appended, self._temporary = appended, temporary
-        self._in_tables = {t: facts.num_nodes for t, facts in load_facts(converted).items()}
-        self._counts = dict(self._in_tables)
-        for t, nodes in ({} if appended is None else appended.additions.nodes).items():
-            self._counts[t] += nodes.count
+        self._tables, self._fitted, self._temporary = tables, fitted, temporary
+        self._ids, self._named = ids, named
         self._progress = Progress(False)
 
     def read(self) -> LaterRows:
@@ -169,22 +265,15 @@ class _Reader:
         stored = self._fitted.nodes.get(t, TableEncoding())
         place = node_folder(self._temporary, t)
         facts, ids, _ = convert_nodes(table, self._what(t), place, self._progress, replace(stored, classes=None))
-        if isinstance(ids, RowIds) and has_ids(self._converted, t):
+        if isinstance(ids, RowIds) and self._named(t):
             raise DataError(f"{self._what(t)}: nodes of this type have ids; data.dataset names no column of them.")
         self._log_unknown(self._what(t), table, stored)
         return NewNodes(facts.num_nodes, _arrays(place, _IDS)), ids
 
     def _both(self, t: NodeType, new: NodeIds) -> _BothIds:
-        count = self._counts[t]
-        if not has_ids(self._converted, t):
-            return (
-                _BothIds(RowIds(count), RowIds(0)) if not new.count else _BothIds(RowIds(count + new.count), RowIds(0))
-            )
-        names = user_ids(self._converted, np.arange(self._in_tables[t]), t)
-        if self._appended is not None and t in self._appended.ids:
-            names = np.concatenate([names, self._appended.ids[t]])
-        kind = pa.large_string() if names.dtype == object else pa.int64()
-        old = KeyIds(pa.chunked_array([pa.array(names, kind)]), from_text=False)
+        old = self._ids(t)
+        if not self._named(t):
+            return _BothIds(RowIds(old.count + new.count), RowIds(0))
         if isinstance(new, KeyIds) and new.count and (again := old.find(new.ids) >= 0).any():
             row = int(again.argmax())
             raise DataError(

@@ -1,0 +1,534 @@
+"""The graph of an endpoint: own ids, new rows, versions; and the sample of each request."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from glt_lightning.base import (
+    CacheOptions,
+    DataError,
+    DeployOptions,
+    OptionError,
+    SamplerError,
+    edge_type_str,
+)
+from glt_lightning.graph import GrownPartition, LocalPartition, partition_id
+from glt_lightning.lightning.datamodule import GLTDataModule
+from glt_lightning.lightning.endpoint.question import Question, QuestionError
+from glt_lightning.lightning.facts import is_tables
+from glt_lightning.lightning.new_rows import additions_of
+from glt_lightning.loader import AskedSample, Session
+from glt_lightning.partition import (
+    Additions,
+    Appended,
+    LaterTables,
+    add_rows,
+    read_versions,
+    save_rows,
+    version_number,
+)
+from glt_lightning.sampling import batch_key
+
+LATEST = "latest"
+_MOST_CONFIGS = 16  # of one session: each has a sampler
+_MOST_BAD = 8  # rows of a table that are looked for; with more, the request is at fault
+_COLUMN = re.compile(r"column '([^']+)'")
+_OWN_PATH = re.compile(r"\S*glt-ask-\S*?: row \d+, ")
+
+
+@dataclass(frozen=True)
+class AskedRows:
+    """The sample of a request, and what belongs to it.
+
+    Attributes:
+        names: What all rows were asked by: column -> values.
+        rows: Positions of the rows that are in the sample, in its order.
+        errors: What was wrong with the others.
+        asked: The sample; None where no row is left.
+        of_type: Node type or edge type of the rows.
+        is_pairs: Whether they are pairs.
+        version: Number of the graph's version.
+        key: The key of its draws.
+        embedding: Whether embeddings are asked for.
+    """
+
+    names: Mapping[str, Sequence[Any]]
+    rows: np.ndarray
+    errors: Sequence[QuestionError]
+    asked: AskedSample | None
+    of_type: str
+    is_pairs: bool
+    version: int
+    key: int
+    embedding: bool = False
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """New rows that were read. ids: node type -> number in the graph by own id, as text.  bad: ids of nodes that get no
+    prediction, by type."""
+
+    additions: Additions
+    names: Mapping[str, Sequence[Any]]
+    errors: list[QuestionError] = field(default_factory=list)
+    bad: Mapping[str, set[str]] = field(default_factory=dict)
+
+
+class GraphVersion:
+    """One version of the graph. Several threads ask it.
+
+    data: the options.  graph: this version.  base: the partition below it.  appended: its rows.
+    """
+
+    def __init__(
+        self, data: GLTDataModule, graph: Any, session: Session, base: LocalPartition | None, appended: Appended | None
+    ) -> None:
+        self.data, self.graph, self.base, self.appended = data, graph, base, appended
+        self.number = 0 if appended is None else appended.version
+        self._session, self._lock = session, threading.Lock()
+        self._configs: set[Any] = set()
+        self._users, self._retired, self._counting = 0, False, threading.Lock()
+
+    @contextmanager
+    def used(self) -> Iterator[bool]:
+        """Keeps it open in a ``with`` block; false where it is retired, so that another one has to be asked."""
+        with self._counting:
+            usable = not self._retired
+            self._users += usable
+        try:
+            yield usable
+        finally:
+            with self._counting:
+                self._users -= usable
+                last = usable and self._retired and not self._users
+            if last:
+                self._close()
+
+    def retire(self) -> None:
+        """Closes it, when nobody uses it any more. Safe to call twice."""
+        with self._counting:
+            idle, self._retired = not self._retired and not self._users, True
+        if idle:
+            self._close()
+
+    def _close(self) -> None:
+        if isinstance(self.graph, LocalPartition):  # a session of its own
+            self._session.close()
+        if isinstance(self.graph, GrownPartition) and self.graph is not self.data.opened_graph:
+            self.graph.close()
+
+    # What rows are called
+
+    @cached_property
+    def _tables(self) -> LaterTables | None:
+        """The tables of the graph, with the ids of all nodes; None for a graph that is no tables."""
+        if not is_tables(self.data.dataset):
+            return None
+        folder = self.base.directory if self.base is not None else Path()
+        return LaterTables(self.data.dataset, self.data.root, self.graph.manifest, folder, self.appended, many=True)
+
+    def prepare(self) -> None:
+        """Reads the ids of all nodes that can be asked for."""
+        if self._tables is not None:
+            for t in self.graph.schema.node_types:
+                self._tables.ids(t)
+
+    def node_type(self, question: Question) -> str:
+        """Raises `QuestionError` for a type that the graph does not have."""
+        return self._type("node_type", question.node_type, self.node_types, self.graph.schema.node_types)
+
+    @property
+    def node_types(self) -> list[str]:
+        """The node types that the model predicts; of edges, those of their ends."""
+        schema, links = self.graph.schema, self.data.links
+        if schema.homogeneous:
+            return list(schema.node_types)
+        if links is not None:
+            return list(dict.fromkeys(t for e in links.edge_types(schema) for t in (e[0], e[2])))
+        found = self.data.target_type
+        return [found] if isinstance(found, str) else list(found or ())
+
+    @property
+    def edge_types(self) -> list[str]:
+        """The edge types whose pairs the model scores."""
+        links = self.data.links
+        return [] if links is None else [edge_type_str(e) for e in links.edge_types(self.graph.schema)]
+
+    def _type(self, field: str, given: str | None, predicted: list[str], known: Sequence[str]) -> str:
+        if given is None and len(predicted) == 1:
+            return predicted[0]
+        if given not in known or given not in predicted:
+            raise QuestionError(f"{field}: expected {' or '.join(predicted) or 'none'}, got {given!r:.80}.", field)
+        return given
+
+    # One request
+
+    def answerable(self, question: Question, key: int, limits: DeployOptions) -> AskedRows:
+        """Samples a request. Raises `QuestionError` for one of which no row can be answered."""
+        new = self._read_new(question) if question.nodes or question.edges else None
+        find = self._finder(new)
+        if question.pairs is not None:
+            of_type = self._type("edge_type", question.edge_type, self.edge_types, self.edge_types)
+            seeds, rows, errors = self._find_pairs(question.pairs, of_type, find)
+            names: dict[str, Sequence[Any]] = {
+                "source": [pair[0] for pair in question.pairs],
+                "destination": [pair[1] for pair in question.pairs],
+            }
+        else:
+            of_type = self.node_type(question)
+            ids: Sequence[Any] = question.ids if question.ids is not None else self._new_names(new, of_type)
+            seeds, rows, errors = self._find("ids", ids, of_type, find)
+            names = {"id": ids}
+        errors = [*([] if new is None else new.errors), *errors]
+        if not len(rows):
+            raise errors[0] if errors else QuestionError("ids: there is nothing to predict.", "ids")
+        times = None if question.times is None else np.array(question.times, np.int64)[rows]
+        recipe: dict[str, Any] = {"edge_format": "tensor", "transform": None}
+        if question.num_neighbors is not None:
+            recipe["num_neighbors"] = list(question.num_neighbors)
+        try:
+            asked = self._sample(of_type, seeds, times, key, recipe, limits, new)
+        except QuestionError:
+            raise
+        except (DataError, OptionError) as error:
+            raise _sample_error(error, limits) from error
+        pairs = question.pairs is not None
+        return AskedRows(names, rows, errors, asked, of_type, pairs, self.number, key, question.embedding)
+
+    def first(self, key: int, limits: DeployOptions) -> AskedRows:
+        """Samples the first node, or the first pair of nodes, that the model predicts."""
+        pairs = bool(self.edge_types)
+        of_type = self.edge_types[0] if pairs else self.node_types[0]
+        seeds = np.zeros((2, 1) if pairs else 1, np.int64)
+        own = self.data.sampling.time_attr in self._times_of(of_type)
+        times = None if self.data.sampling.time_attr is None or own else np.zeros(1, np.int64)
+        recipe = {"edge_format": "tensor", "transform": None}
+        asked = self._sample(of_type, seeds, times, key, recipe, limits, None)
+        return AskedRows({}, np.zeros(1, np.int64), [], asked, of_type, pairs, self.number, key)
+
+    def _times_of(self, of_type: str) -> Sequence[str]:
+        """Attributes of the nodes of a type, of which one may be their time."""
+        schema = self.graph.schema
+        return self.graph.manifest.node_attrs(schema.node_index(of_type)) if of_type in schema.node_types else ()
+
+    def _sample(
+        self,
+        of_type: str,
+        seeds: np.ndarray,
+        times: np.ndarray | None,
+        key: int,
+        recipe: Mapping[str, Any],
+        limits: DeployOptions,
+        new: _Rows | None,
+    ) -> AskedSample:
+        spec = self.data.spec_of(self.graph.schema, of_type, seeds, times, **recipe)
+        if new is None:
+            with self._lock:
+                found = self._session.ask(spec, key, limits.sample_bytes)
+                self._configs.add(found.config)
+                if len(self._configs) > _MOST_CONFIGS and isinstance(self.graph, LocalPartition):
+                    self._session.close()
+                    self._session, self._configs = open_session(self.data, self.graph), set()
+            return found
+        grown = self._grown(new)
+        with open_session(self.data, grown) as session:
+            found = session.ask(spec, key, limits.sample_bytes)
+        grown.close()
+        return found
+
+    def _grown(self, new: _Rows) -> GrownPartition:
+        assert self.base is not None
+        manifest = self.base.manifest
+        rows = new.additions if self.appended is None else self.appended.followed_by(new.additions, manifest)
+        return add_rows(self.base, rows)
+
+    # Own ids
+
+    def _finder(self, new: _Rows | None) -> Callable[[str, Sequence[Any]], np.ndarray]:
+        """Returns what finds the numbers of nodes of a type by their own ids: int64, -1 for none."""
+
+        def find(t: str, ids: Sequence[Any]) -> np.ndarray:
+            count = self.graph.manifest.num_nodes[self.graph.schema.node_index(t)]
+            texts = [str(each) if isinstance(each, int | str) and not isinstance(each, bool) else "" for each in ids]
+            array = pa.array(texts, pa.large_string())
+            tables = self._tables
+            if tables is not None:
+                found = np.array(tables.ids(t).find(array))
+            else:
+                found = np.array(
+                    [int(each) if each.isdecimal() and int(each) < count else -1 for each in texts], np.int64
+                )
+            if new is not None:
+                own = {str(name): count + at for at, name in enumerate(self._new_names(new, t))}
+                bad = new.bad.get(t, set())
+                later = [-1 if each in bad else own.get(each, -1) for each in texts]
+                found = np.where(found < 0, later, found)
+            return found
+
+        return find
+
+    def _find(
+        self, field: str, ids: Sequence[Any], t: str, find: Callable[[str, Sequence[Any]], np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray, list[QuestionError]]:
+        found = find(t, ids)
+        errors = [
+            QuestionError(
+                f"{field}: {ids[row]!r:.80} is no id of a node of type {t!r} that can be predicted.", field, row
+            )
+            for row in np.flatnonzero(found < 0).tolist()
+        ]
+        rows = np.flatnonzero(found >= 0)
+        return found[rows], rows, errors
+
+    def _find_pairs(
+        self, pairs: Sequence[Sequence[Any]], name: str, find: Callable[[str, Sequence[Any]], np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray, list[QuestionError]]:
+        src, _, dst = name.split("__")
+        errors: dict[int, QuestionError] = {}
+        ends = []
+        for at, t in enumerate((src, dst)):
+            ids = [pair[at] for pair in pairs]
+            numbers, rows, bad = self._find("pairs", ids, t, find)
+            whole = np.full(len(pairs), -1)
+            whole[rows] = numbers
+            ends.append(whole)
+            errors |= {each.row: each for each in bad if each.row is not None and each.row not in errors}
+        both = np.stack(ends)
+        rows = np.flatnonzero((both >= 0).all(axis=0))
+        return both[:, rows], rows, [errors[row] for row in sorted(errors)]
+
+    # New rows
+
+    def _new_names(self, new: _Rows | None, t: str) -> Sequence[Any]:
+        """Own ids of the new nodes of a type, in their order; without ids of their own their numbers."""
+        if new is None or t not in new.additions.nodes:
+            return []
+        if t in new.names:
+            return new.names[t]
+        count = self.graph.manifest.num_nodes[self.graph.schema.node_index(t)]
+        return list(range(count, count + new.additions.nodes[t].count))
+
+    def _read_new(self, question: Question) -> _Rows:
+        if self.base is None:
+            raise QuestionError("nodes: graph servers have the graph, to which this endpoint cannot add rows.", "nodes")
+        schema, given = self.graph.schema, {}
+        for kind, tables in (("nodes", question.nodes), ("edges", question.edges)):
+            types = list(schema.node_types) if kind == "nodes" else [edge_type_str(e) for e in schema.edge_types]
+            given[kind] = {t or types[0]: rows for t, rows in tables.items() if t or len(types) == 1}
+            for t in tables:
+                if t not in types and (t or len(types) > 1):
+                    raise QuestionError(
+                        f"{kind}: expected rows of {', '.join(types)}; got {t!r:.80}.", f"{kind}.{t}".strip(".")
+                    )
+        try:
+            return self._read(given)
+        except QuestionError:
+            raise
+        except DataError as error:
+            return self._read_good(given, error)
+
+    def _read(self, given: Mapping[str, Mapping[str, pa.Table]]) -> _Rows:
+        if self._tables is None:
+            found = additions_of(
+                {t: _columns(table) for t, table in given["nodes"].items()},
+                {name: _ends(name, table) for name, table in given["edges"].items()},
+            )
+            self._check(found)
+            return _Rows(found, {})
+        with tempfile.TemporaryDirectory(prefix="glt-ask-") as temporary:
+            paths: dict[str, Any] = {"nodes": {}, "edges": {}}
+            for kind, tables in given.items():
+                for number, (name, table) in enumerate(tables.items()):
+                    path = Path(temporary) / f"{kind}{number}.parquet"
+                    save_rows(f"{kind}.{name}", table, path)
+                    paths[kind][name] = {"path": str(path)}
+            later = self._tables.read(paths)
+        self._check(later.additions)
+        return _Rows(later.additions, {t: names.tolist() for t, names in later.ids.items()})
+
+    def _check(self, additions: Additions) -> None:
+        self._grown(_Rows(additions, {})).close()
+
+    def _read_good(self, given: Mapping[str, Mapping[str, pa.Table]], error: DataError) -> _Rows:
+        """Leaves out the rows that cannot be read. Raises `QuestionError` where these are many."""
+        errors: list[QuestionError] = []
+        good: dict[str, dict[str, pa.Table]] = {"nodes": {}, "edges": {}}
+        bad: dict[str, set[str]] = {}
+        for kind, tables in given.items():
+            for name, table in tables.items():
+
+                def tried(rows: pa.Table, kind: str = kind, name: str = name) -> DataError | None:
+                    some = {"nodes": good["nodes"], "edges": {}} | {
+                        kind: {**(good["nodes"] if kind == "nodes" else {}), name: rows}
+                    }
+                    try:
+                        self._read(some)
+                    except DataError as wrong:
+                        return wrong
+                    return None
+
+                found = _bad_rows(table, tried)
+                if found and kind == "nodes" and (self._tables is None or not self._tables.has_ids(name)):
+                    raise _row_error(
+                        f"nodes.{name}", min(found), found[min(found)]
+                    )  # others are told apart by number alone
+                errors += [_row_error(f"{kind}.{name}", row, reason) for row, reason in found.items()]
+                left = [row for row in range(len(table)) if row not in found]
+                good[kind][name] = table.take(pa.array(left, pa.int64()))
+                if kind == "edges":
+                    for t, ids in self._ends_of(name, table.take(pa.array(list(found), pa.int64()))).items():
+                        bad.setdefault(t, set()).update(ids)
+        if not errors:  # of rows that fit one by one, but not together
+            raise _row_error("nodes", None, error) from error
+        try:
+            rows = self._read(good)
+        except DataError as reason:
+            raise errors[0] from reason
+        return replace(rows, errors=errors, bad=bad)
+
+    def _ends_of(self, name: str, table: pa.Table) -> dict[str, set[str]]:
+        """Ids of the nodes at the ends of edges, as text."""
+        src, _, dst = name.split("__")
+        ends = ("source", "destination")
+        if self._tables is not None:
+            edges = {edge_type_str(e): each for e, each in self._tables.tables.edges.items()}[name]
+            ends = (edges.source or "", edges.destination or "")
+        found: dict[str, set[str]] = {}
+        for t, column in zip((src, dst), ends, strict=True):
+            if column in table.column_names:
+                found.setdefault(t, set()).update(str(each) for each in table.column(column).to_pylist())
+        return found
+
+
+def _bad_rows(table: pa.Table, tried: Callable[[pa.Table], DataError | None], first: int = 0) -> dict[int, DataError]:
+    """Returns the rows that cannot be read, by halves. Raises `QuestionError` where they are many."""
+    reason = tried(table)
+    if reason is None:
+        return {}
+    if len(table) <= 1:
+        return {first: reason}
+    half = len(table) // 2
+    found = _bad_rows(table.slice(0, half), tried, first)
+    found |= _bad_rows(table.slice(half), tried, first + half)
+    if len(found) > _MOST_BAD:
+        raise _row_error("nodes", min(found), found[min(found)])
+    return found
+
+
+def _row_error(field: str, row: int | None, reason: DataError) -> QuestionError:
+    """An error about a new row, without the place of the file that it was put into."""
+    text = _OWN_PATH.sub("", str(reason))
+    column = _COLUMN.search(text)
+    field = f"{field}.{column[1]}" if column else field
+    return QuestionError(f"{field}: {text}", field, row)
+
+
+def _sample_error(error: Exception, limits: DeployOptions) -> QuestionError:
+    """An error of sampling, as one of the request."""
+    if "cluster.limits.batch_size" not in str(error):  # the option of graph servers, which make the same check
+        return QuestionError(str(error), "body")
+    return QuestionError(
+        f"the sample of this request takes more than {limits.max_sample} (endpoint.max_sample). Ask for fewer rows at once, "
+        "or for fewer neighbours.",
+        "body",
+        status=413,
+    )
+
+
+def _columns(table: pa.Table) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in table.column_names:
+        try:
+            found[name] = np.array(table.column(name).to_pylist())
+        except ValueError:  # rows of several widths
+            raise DataError(f"column {name!r}: expected rows of one shape.") from None
+    return found
+
+
+def _ends(name: str, table: pa.Table) -> tuple[np.ndarray, dict[str, Any]]:
+    columns = _columns(table)
+    if not {"source", "destination"} <= set(columns):
+        raise QuestionError(f"edges.{name}: expected the columns source and destination.", f"edges.{name}")
+    return np.stack([columns.pop("source"), columns.pop("destination")]), columns
+
+
+# Versions
+
+
+def open_session(data: GLTDataModule, graph: LocalPartition) -> Session:
+    """Opens what samples a mapped graph in this process, for requests."""
+    sampling = replace(data.sampling, num_workers=0, worker_devices=[], topology="auto", pin_memory=False)
+    return Session(graph, sampling, seed=data.sampling_seed, cache=CacheOptions())
+
+
+class ServedGraph:
+    """The graph of an endpoint: the version that answers, and those before it."""
+
+    def __init__(self, data: GLTDataModule) -> None:
+        self.data = data
+        graph = data.opened_graph
+        self._base: LocalPartition | None = None
+        if isinstance(graph, LocalPartition):
+            self._base = graph.base if isinstance(graph, GrownPartition) else graph
+            appended = read_versions(self._base.directory, self._base.manifest, data.partition.version)
+            self.current = GraphVersion(data, graph, open_session(data, graph), self._base, appended)
+        else:
+            self.current = GraphVersion(data, graph, data.session, None, None)
+        self.current.prepare()
+        manifest = graph.manifest if self._base is None else self._base.manifest
+        self.hash = partition_id(manifest)
+        self.key = batch_key(data.sampling_seed, "predict", 0, 0)
+        self._known = {self.current.number: self.current}
+
+    @property
+    def follows(self) -> bool:
+        """Whether it moves to new versions."""
+        return self._base is not None and self.data.partition.version == LATEST
+
+    def answerable(self, question: Question, key: int, limits: DeployOptions) -> AskedRows:
+        """Samples a request in the current version, or the next one if it moves meanwhile. Raises `QuestionError`."""
+        while True:
+            version = self.current
+            with version.used() as usable:
+                if usable:
+                    return version.answerable(question, key, limits)
+            if version is self.current:
+                raise SamplerError("the graph of this endpoint is closed.")
+
+    def move(self) -> bool:
+        """Moves to the latest version, once that is open. Returns whether there was a later one."""
+        assert self._base is not None
+        number = version_number(self._base.directory, LATEST)
+        if number == self.current.number:
+            return False
+        before, self.current = self.current, self.at(number)
+        del self._known[before.number]
+        before.retire()
+        return True
+
+    def at(self, number: int) -> GraphVersion:
+        """Returns a version. Raises `PartitionError` for one that does not exist."""
+        if number not in self._known:
+            if self._base is None:
+                raise OptionError(f"version {number}: graph servers have the partition itself.")
+            appended = read_versions(self._base.directory, self._base.manifest, number)
+            graph = add_rows(self._base, appended.additions) if number else self._base
+            self._known[number] = GraphVersion(self.data, graph, open_session(self.data, graph), self._base, appended)
+            self._known[number].prepare()
+        return self._known[number]
+
+    def close(self) -> None:
+        """Closes all versions. Safe to call twice."""
+        while self._known:
+            self._known.popitem()[1].retire()
