@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from glt_lightning.graph import MANIFEST
 from glt_lightning.lightning import GLTDataModule, read_array
 from glt_lightning.partition import (
     GraphSource,
+    array_number,
     assign_graph,
     hash_partition,
     verify_partition,
@@ -138,8 +140,13 @@ def _partition(data: GLTDataModule, config: Namespace) -> None:
     folder = data.partition_dir
     page_path(config.html, folder)  # wrong options are found before the work
     there = (folder / MANIFEST).is_file()
-    with interruptible(f"{folder}: {'it is unchanged' if there else 'nothing is left of it'}"):
+    in_array = data.partition.engine == "array"
+    # A scheduler sends SIGTERM to a process that has to go, and the job goes on later.
+    signals = [signal.SIGINT, *([] if in_array else [signal.SIGTERM])]
+    with interruptible(f"{folder}: {'it is unchanged' if there else 'nothing is left of it'}", signals):
         data.prepare_data()
+    if in_array and array_number() > 0:
+        return  # the report is made once
     if not config.json:
         print(f"{'was partitioned already' if there else 'partitioned'}: {folder}\n", flush=True)
     with interruptible(f"{folder} is complete, but its report is not"):

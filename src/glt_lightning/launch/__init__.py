@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from glt_lightning.launch.kubernetes import (
         job_text as job_text,
         keeps_results as keeps_results,
+        needs_secret as needs_secret,
         on_pods as on_pods,
         secret_command as secret_command,
     )
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     )
     from glt_lightning.launch.options import (
         FILE_ENGINES as FILE_ENGINES,
+        PARTITION as PARTITION,
         LaunchConfig as LaunchConfig,
         LaunchLimits as LaunchLimits,
         LaunchPartition as LaunchPartition,
@@ -101,12 +103,14 @@ _MODULES = {
     "kubernetes": (
         "job_text",
         "keeps_results",
+        "needs_secret",
         "on_pods",
         "secret_command",
     ),
     "messages": ("MergedLog",),
     "options": (
         "FILE_ENGINES",
+        "PARTITION",
         "LaunchConfig",
         "LaunchLimits",
         "LaunchPartition",

@@ -38,7 +38,8 @@ class LaunchSlurm:
     """A job of SLURM.
 
     Attributes:
-        nodes: Nodes that train.
+        nodes: Nodes that train. With command ``partition`` an array of ``nodes`` x ``devices`` processes works, wherever there is
+            room.
         servers: Graph servers, on the first nodes of the job, beside the trainers. 0: the nodes that train hold the graph.
         server_port: Port of the graph servers.
         gpus: Ask for a GPU for each trainer process.
@@ -86,6 +87,16 @@ class LaunchSlurm:
                     f"slurm.options: expected options of sbatch such as --constraint=a100, got {option!r}."
                 )
 
+    def check_array(self) -> None:
+        """Raises `OptionError` for an option of sbatch that would change a job array."""
+        for option in self.options:
+            name = re.split(r"[= ]", option)[0]
+            if name in (*_SET_BY_US, "--array", "-a"):
+                raise OptionError(
+                    f"slurm.options: {name}: a job array for partition has slurm.nodes x devices elements of one task each. Drop "
+                    "the option, and set these."
+                )
+
     def check(self, tasks_per_node: int) -> None:
         """Raises `OptionError` for an option of sbatch that another option of the launch file sets."""
         for option in self.options:
@@ -105,13 +116,13 @@ class LaunchKubernetes:
 
     Attributes:
         image: Container image with glt_lightning in it.
-        nodes: Pods that train.
+        nodes: Pods that train. With command ``partition`` there are ``nodes`` x ``devices`` pods of one process.
         servers: Pods of graph servers. 0: the pods that train hold the graph.
         server_port: Port of the graph servers.
         gpus: Ask for a GPU for each trainer process.
         namespace: Namespace of the job. None: that of kubectl.
         volumes: Claims of persistent volumes, and where they are mounted in every pod: ``{data: /data}``.
-        trainer_resources: What a pod that trains requests beside GPUs, such as ``{cpu: 8, memory: 64Gi}``.
+        trainer_resources: What a pod that trains or partitions requests beside GPUs, such as ``{cpu: 8, memory: 64Gi}``.
         server_resources: What a pod of a graph server requests.
 
     Raises:

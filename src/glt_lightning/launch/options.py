@@ -24,6 +24,9 @@ from glt_lightning.partition import check_url
 COMMANDS = ("fit", "validate", "test", "predict", "embed", "recommend")  # subcommands that run on all trainers
 
 
+PARTITION = "partition"  # the subcommand that runs as a job array
+
+
 FILE_ENGINES = ("slurm", "kubernetes")  # a file is written for the cluster, which starts the job
 
 
@@ -158,6 +161,7 @@ class LaunchConfig:
 
     Attributes:
         command: ``fit``, ``validate``, ``test``, ``predict``, ``embed``, ``recommend``, or a Python script of your own.
+            ``partition``, with engine ``slurm`` or ``kubernetes``: a job array that makes the partition.
         hosts: Hosts that train, in the order of their ranks. Empty if the engine chooses them.
         run_config: Configuration of the command; in a launch file it is called ``config``. It is copied to each host.
         name: Name of the run; its logs are in ``runs/NAME/TIME``.
@@ -240,7 +244,7 @@ class LaunchConfig:
     @property
     def is_script(self) -> bool:
         """True if the command is a script of the user."""
-        return self.command not in COMMANDS
+        return self.command not in (*COMMANDS, PARTITION)
 
     @property
     def devices(self) -> int:
@@ -291,7 +295,8 @@ def _check_command(config: LaunchConfig) -> None:
     if config.is_script:
         if not config.command.endswith(".py"):
             raise OptionError(
-                f"command: expected {', '.join(COMMANDS)}, or the path of a Python script (.py); got {config.command!r}."
+                f"command: expected {', '.join([*COMMANDS, PARTITION])}, or the path of a Python script (.py); got "
+                f"{config.command!r}."
             )
         if config.run_config is not None and not config.servers:
             raise OptionError(
@@ -300,9 +305,19 @@ def _check_command(config: LaunchConfig) -> None:
             )
         if config.strategy is not None:
             raise OptionError("strategy: a script chooses its strategy itself. Drop the option, or name it in args.")
+    elif config.command == PARTITION:
+        _check_partition(config)
     elif config.ranks == "script":
         raise OptionError(
             f"ranks: script is for a script of your own; the command is {config.command}. Drop the option."
+        )
+
+
+def _check_partition(config: LaunchConfig) -> None:
+    if config.partition.source is not None:
+        raise OptionError(
+            f"partition: from: {config.partition.source} is to be copied, and the command makes a partition. Drop from, and "
+            "set dir alone."
         )
 
 

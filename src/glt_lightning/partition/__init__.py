@@ -160,6 +160,9 @@ if TYPE_CHECKING:
         check_labels as check_labels,
         check_overlap as check_overlap,
     )
+    from glt_lightning.partition.tasks.array import (
+        array_number as array_number,
+    )
     from glt_lightning.partition.verify import (
         hash_partition as hash_partition,
         verify_partition as verify_partition,
@@ -286,6 +289,7 @@ _MODULES = {
         "check_labels",
         "check_overlap",
     ),
+    "tasks.array": ("array_number",),
     "versions": (
         "Appended",
         "append_rows",
