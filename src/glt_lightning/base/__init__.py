@@ -102,6 +102,7 @@ if TYPE_CHECKING:
     )
     from glt_lightning.base.numbers import (
         counted as counted,
+        duration as duration,
         percent as percent,
         size as size,
     )
@@ -243,6 +244,7 @@ _MODULES = {
     ),
     "numbers": (
         "counted",
+        "duration",
         "numbers",
         "percent",
         "size",

@@ -96,6 +96,11 @@ if TYPE_CHECKING:
         contains as contains,
         random_link_split as random_link_split,
     )
+    from glt_lightning.partition.plan import (
+        PartitionPlan as PartitionPlan,
+        PlannedStep as PlannedStep,
+        plan_partition as plan_partition,
+    )
     from glt_lightning.partition.run import (
         assign_graph as assign_graph,
         follow_batches as follow_batches,
@@ -234,6 +239,11 @@ _MODULES = {
         "contains",
         "random_link_split",
     ),
+    "plan": (
+        "PartitionPlan",
+        "PlannedStep",
+        "plan_partition",
+    ),
     "run": (
         "assign_graph",
         "follow_batches",
@@ -318,6 +328,8 @@ __all__ = [
     "LinkSplit",
     "NewEdges",
     "NewNodes",
+    "PartitionPlan",
+    "PlannedStep",
     "add_rows",
     "append_rows",
     "assign_graph",
@@ -326,6 +338,7 @@ __all__ = [
     "open_version",
     "partition_dir",
     "partition_graph",
+    "plan_partition",
     "random_link_split",
 ]
 
