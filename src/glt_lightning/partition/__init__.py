@@ -328,8 +328,6 @@ __all__ = [
     "LinkSplit",
     "NewEdges",
     "NewNodes",
-    "PartitionPlan",
-    "PlannedStep",
     "add_rows",
     "append_rows",
     "assign_graph",
