@@ -20,6 +20,7 @@ import yaml
 
 from glt_lightning.base import OptionError
 from glt_lightning.cli.launch import run_launch
+from glt_lightning.cli.launch_ray import launch_on_ray
 from glt_lightning.launch import LaunchConfig, LaunchPartition, job_script, job_text, on_pods, secret_command
 from tests.launch.job_set import JOB_SET, job_objects, why_refused
 
@@ -404,6 +405,34 @@ def test_files_of_one_key_in_a_config_map_stay_apart() -> None:
     mounted = {each["mountPath"]: each["subPath"] for each in pod["containers"][0]["volumeMounts"] if "subPath" in each}
     assert {name: files["data"][mounted[f"/glt-run/{name}"]] for name in texts} == texts
     assert all(re.fullmatch(r"(?!\.\.)[-._a-zA-Z0-9]{1,253}", key) for key in files["data"])
+
+
+def test_workers_of_ray(capsys: pytest.CaptureFixture[str]) -> None:
+    given = COMMON | {"engine": "ray", "defaults": {"devices": 2}, "args": ["--trainer.max_epochs", "3"]}
+    group = {"storage": "/shared/runs", "nodes": 2, "every_n_steps": 5}
+    assert launch_on_ray(LaunchConfig(**given, ray=group), dry_run=True) == 0
+    shown = shlex.split(capsys.readouterr().out)
+    assert shown[:6] == ["2", "x", "2", "workers", "of", "Ray:"]
+    words = shown[shown.index("fit") :]
+    assert words[words.index("--trainer.max_epochs") + 1] == "3"
+    assert words[words.index("--trainer.num_nodes") + 1] == words[words.index("--trainer.devices") + 1] == "2"
+    assert words[words.index("--trainer.callbacks+") + 1] == "glt_lightning.lightning.ReportToRay"
+    assert words[words.index("--trainer.callbacks.every_n_steps") + 1] == "5"
+    assert "--cluster.host" in words
+    for more, message in (
+        ({"ray": group | {"storage": "runs"}}, "ray.storage: expected an absolute path or a URL"),
+        ({"ray": group | {"every_n_steps": 0}}, "ray.every_n_steps"),
+        ({"ray": None}, "ray: the engine needs to know the size of the job"),
+        ({"hosts": ["n0"]}, "hosts, servers: with engine ray the cluster chooses the hosts"),
+        ({"command": "partition"}, "command: engine ray runs fit.* for partition use engine ray of data.partition"),
+        (
+            {"command": "a.py", "run_config": None},
+            "command: engine ray runs .* for a.py use TorchTrainer in the script",
+        ),
+        ({"security": {"dir": "certs"}}, "security.dir, partition.from, files: with engine ray nothing is copied"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            launch_on_ray(LaunchConfig(**given | {"ray": group} | more), dry_run=True)
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import yaml  # type: ignore[import-untyped]
 from jsonargparse import Namespace
 
 from glt_lightning.base import OptionError
+from glt_lightning.cli.launch_ray import launch_on_ray
 from glt_lightning.cli.messages import OneLineParser
 from glt_lightning.launch import (
     FILE_ENGINES,
@@ -67,6 +68,9 @@ def run_launch(argv: Sequence[str], prog: str) -> None:
     run = f"runs/{job.name}/{time.strftime('%Y%m%d-%H%M%S')}"
     if job.engine in FILE_ENGINES:
         sys.exit(write_job(job, run, flags))
+    if job.engine == "ray":
+        _refuse(flags, job.engine, "check", "verify", "copy", "submit")
+        sys.exit(launch_on_ray(job, dry_run=flags["dry_run"]))
     if job.command == PARTITION:
         raise OptionError(
             f"command: partition runs as a job array of slurm or kubernetes; the engine is {job.engine}. Set one of these, or "
@@ -145,11 +149,7 @@ def write_job(config: LaunchConfig, run: str, flags: Mapping[str, bool]) -> int:
     is_slurm = config.engine == "slurm"
     if flags["submit"] and not is_slurm:
         raise OptionError("--submit: only for engine slurm. Apply the file of engine kubernetes with kubectl.")
-    for name in ("check", "verify", "copy"):
-        if flags[name]:
-            raise OptionError(
-                f"--{name}: only for engine ssh and here; nobody logs in to the hosts of {config.engine}."
-            )
+    _refuse(flags, config.engine, "check", "verify", "copy")
     text = job_script(config, run) if is_slurm else job_text(config)
     if flags["dry_run"]:
         print(text, end="")
@@ -162,6 +162,12 @@ def write_job(config: LaunchConfig, run: str, flags: Mapping[str, bool]) -> int:
     for line in [f"sbatch {path}"] if is_slurm else _steps(config, path):
         print(line)
     return 0
+
+
+def _refuse(flags: Mapping[str, bool], engine: str, *names: str) -> None:
+    for name in names:
+        if flags[name]:
+            raise OptionError(f"--{name}: only for engine ssh and here; nobody logs in to the hosts of {engine}.")
 
 
 def _steps(config: LaunchConfig, path: Path) -> list[str]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from glt_lightning.launch.batch import (
         LaunchKubernetes as LaunchKubernetes,
+        LaunchRay as LaunchRay,
         LaunchSlurm as LaunchSlurm,
     )
     from glt_lightning.launch.files import (
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
         read_launch_file as read_launch_file,
     )
     from glt_lightning.launch.plan import (
+        command_of as command_of,
         launched_script as launched_script,
         server_process as server_process,
         trainer_process as trainer_process,
@@ -84,6 +86,7 @@ _MODULES = {
     "agent": ("main",),
     "batch": (
         "LaunchKubernetes",
+        "LaunchRay",
         "LaunchSlurm",
     ),
     "files": (
@@ -120,6 +123,7 @@ _MODULES = {
         "read_launch_file",
     ),
     "plan": (
+        "command_of",
         "launched_script",
         "server_process",
         "trainer_process",
@@ -140,6 +144,7 @@ __all__ = [
     "LaunchKubernetes",
     "LaunchLimits",
     "LaunchPartition",
+    "LaunchRay",
     "LaunchRestarts",
     "LaunchSecurity",
     "LaunchServer",

@@ -1,5 +1,5 @@
-"""Jobs that SLURM or Kubernetes starts: their options, `LaunchSlurm` and `LaunchKubernetes`, and the text of their files, made
-from `templates/`. Words of commands are quoted here; a value that is known only on a node or in a pod is a shell variable."""
+"""Jobs that SLURM, Kubernetes or Ray starts: their options, and the text of files for the first two, made from `templates/`.
+Words of commands are quoted here; a value that is known only on a node or in a pod is a shell variable."""
 
 from __future__ import annotations
 
@@ -156,6 +156,44 @@ class LaunchKubernetes:
                 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class LaunchRay:
+    """A job on a cluster of Ray.
+
+    Attributes:
+        address: Address of the cluster. None: the one that this program is in, or that ``RAY_ADDRESS`` names.
+        nodes: Nodes that train.
+        gpus: Ask for a GPU for each trainer process.
+        cpus_per_task: CPUs that Ray reserves for each trainer process.
+        storage: Folder or URL for checkpoints and metrics, which all nodes share.
+        every_n_steps: Steps between checkpoints within an epoch. None: only at its end.
+
+    Raises:
+        OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
+
+    Example:
+        >>> LaunchRay(nodes=2, storage="s3://bucket/runs", every_n_steps=500).cpus_per_task
+        1
+    """
+
+    storage: str
+    address: str | None = None
+    nodes: int = 1
+    gpus: bool = False
+    cpus_per_task: int = 1
+    every_n_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        at_least("ray.nodes", self.nodes, 1)
+        at_least("ray.cpus_per_task", self.cpus_per_task, 1)
+        if self.every_n_steps is not None:
+            at_least("ray.every_n_steps", self.every_n_steps, 1)
+        if "://" not in self.storage and not self.storage.startswith("/"):
+            raise OptionError(
+                f"ray.storage: expected an absolute path or a URL that all nodes share, got {self.storage!r}."
+            )
+
+
 def check_engine(engine: str, given: Mapping[str, Any], listed: Sequence[Any], defaults: Any) -> None:
     """Checks that a launch file names hosts in only one way. given: groups of SLURM and Kubernetes, by engine.
 
@@ -163,8 +201,8 @@ def check_engine(engine: str, given: Mapping[str, Any], listed: Sequence[Any], d
     """
     for name, group in given.items():
         if engine == name and group is None:
-            image = "image: IMAGE, " if name == "kubernetes" else ""
-            raise OptionError(f"{name}: the engine needs to know the size of the job. Set {name}: {{{image}nodes: N}}.")
+            more = {"kubernetes": "image: IMAGE, ", "ray": "storage: FOLDER, "}.get(name, "")
+            raise OptionError(f"{name}: the engine needs to know the size of the job. Set {name}: {{{more}nodes: N}}.")
         if engine != name and group is not None:
             raise OptionError(f"{name}: the engine is {engine}. Set engine: {name}, or drop the group.")
     if engine not in given:

@@ -77,6 +77,11 @@ if TYPE_CHECKING:
         render as render,
         why_no_pages as why_no_pages,
     )
+    from glt_lightning.lightning.ray_workers import (
+        RayWorker as RayWorker,
+        ReportToRay as ReportToRay,
+        ray_worker as ray_worker,
+    )
     from glt_lightning.lightning.strategies.base import (
         GLTStrategy as GLTStrategy,
     )
@@ -133,6 +138,11 @@ _MODULES = {
         "render",
         "why_no_pages",
     ),
+    "ray_workers": (
+        "RayWorker",
+        "ReportToRay",
+        "ray_worker",
+    ),
     "strategies.base": ("GLTStrategy",),
     "strategies.hosts": ("meet_hosts",),
     "strategies.peers": (
@@ -156,11 +166,13 @@ __all__ = [
     "GLTWorkerStrategy",
     "PrecisionProbe",
     "PredictionWriter",
+    "ReportToRay",
     "RunReport",
     "SamplingMonitor",
     "WholeCheckpointIO",
     "predict_layerwise",
     "predict_new",
+    "ray_worker",
     "read_embeddings",
     "read_predictions",
 ]
