@@ -230,7 +230,8 @@ def test_install_and_uninstall(tmp_path: Path, how: str) -> None:
         pip("wheel", *offline, *quick, "-w", tmp_path / "dist", tree)
         (wheel,) = (tmp_path / "dist").iterdir()
         assert wheel.name.startswith(f"glt_lightning-{glt_lightning.__version__}-py3-none-")
-        templates = {"glt_lightning/launch/templates/slurm.sh.j2", "glt_lightning/launch/templates/kubernetes.yaml.j2"}
+        names = ("slurm.sh.j2", "slurm-array.sh.j2", "kubernetes.yaml.j2")
+        templates = {f"glt_lightning/launch/templates/{name}" for name in names}
         with zipfile.ZipFile(wheel) as archive:
             assert templates <= set(archive.namelist())
         pip("install", *offline, "--ignore-installed", wheel)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,8 @@ import yaml
 
 from glt_lightning.base import OptionError
 from glt_lightning.cli.launch import run_launch
-from glt_lightning.launch import LaunchConfig, job_script, job_text, on_pods, secret_command
+from glt_lightning.cli.launch_ray import launch_on_ray
+from glt_lightning.launch import LaunchConfig, LaunchPartition, job_script, job_text, on_pods, secret_command
 from tests.launch.job_set import JOB_SET, job_objects, why_refused
 
 EXPECTED = Path(__file__).parent / "expected"
@@ -63,9 +65,16 @@ def full_kubernetes() -> LaunchConfig:
     return LaunchConfig(**KUBERNETES | FULL | more | {"defaults": FULL["defaults"] | {"dir": "/data/run"}})
 
 
+def array_of_pods() -> LaunchConfig:
+    """The file of a job that trains, with another command."""
+    partition = LaunchPartition(dir="/data/parts")
+    return replace(full_kubernetes(), command="partition", args=["--batches", "4"], partition=partition)
+
+
 def test_files() -> None:
     """They are as they were when somebody last read them. GLT_WRITE_EXPECTED=1 writes them anew, to be read."""
     found = {"job.sbatch": job_script(full_slurm(), "runs/products/now"), "job.yaml": job_text(full_kubernetes())}
+    found["array.sbatch"] = job_script(replace(full_slurm(), command="partition", args=[]), "runs/products/now")
     for name, text in found.items():
         if os.environ.get("GLT_WRITE_EXPECTED"):
             (EXPECTED / name).write_text(text)
@@ -198,7 +207,7 @@ def test_a_script_in_pods_knows_where_it_runs(own: dict[str, Any]) -> None:
 
 def test_the_objects_are_of_kubernetes() -> None:
     longest = LaunchConfig(**KUBERNETES | {"name": "p" * 45})
-    for config in (LaunchConfig(**KUBERNETES), full_kubernetes(), longest):
+    for config in (LaunchConfig(**KUBERNETES), full_kubernetes(), longest, array_of_pods()):
         files, job_set = job_objects(config)
         jsonschema.validate(job_set, JOB_SET)
         assert why_refused(job_set) == []
@@ -250,6 +259,29 @@ def test_what_the_pods_are() -> None:
     (pull,) = graph["template"]["spec"]["template"]["spec"]["initContainers"]
     assert '"of": 2' in pull["command"][-1]
     assert "initContainers" not in trainer["template"]["spec"]["template"]["spec"]
+
+
+def test_pods_that_partition() -> None:
+    _, job_set = job_objects(array_of_pods())
+    (array,) = job_set["spec"]["replicatedJobs"]
+    job = array["template"]["spec"]
+    assert (job["completionMode"], job["completions"], job["parallelism"]) == ("Indexed", 8, 8)
+    assert job_set["spec"]["successPolicy"]["targetReplicatedJobs"] == [array["name"]]
+    # a pod that is lost is made again; wrong data and wrong options end the job
+    assert job["backoffLimit"] == 40
+    assert job["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"] == [1, 2]
+    (container,) = job["template"]["spec"]["containers"]
+    words = shlex.split(container["command"][-1].replace("\\\n", ""))
+    assert words[:7] == ["exec", "/opt/env/bin/python", "-m", "glt_lightning", "partition", "--config", "run.yaml"]
+    assert words[7:] == [
+        *["--data.partition.dir", "/data/parts", "--batches", "4"],
+        *["--data.partition.engine", "array", "--data.partition.processes", "8"],
+    ]
+    assert "limits" not in container.get("resources", {})
+    assert [volume["name"] for volume in job["template"]["spec"]["volumes"]] == ["data", "files"]
+    for folder in ("/scratch/parts", None):
+        with pytest.raises(OptionError, match=r"partition.dir: .* the pods of the array make the partition together"):
+            job_text(replace(array_of_pods(), partition=LaunchPartition(dir=folder)))
 
 
 def seen(pod: dict[str, Any], container: dict[str, Any], secret: set[str], index: int) -> set[str]:
@@ -308,6 +340,9 @@ def test_a_container_sees_the_key_of_its_own_host_alone() -> None:
         ({"defaults": {"dir": "/data"}}, "defaults.dir: a job of SLURM runs in the folder in which it is submitted"),
         ({"partition": {"source": "s3://b", "dir": "p"}}, "partition: a job of SLURM does not copy s3://b"),
         ({"servers": ["g0"]}, "hosts, servers: with engine slurm"),
+        ({"command": "partition", "slurm": {"options": ["--array=1"]}}, "slurm.options: --array: a job array"),
+        ({"command": "partition", "slurm": {"options": ["-n 2"]}}, "slurm.options: -n: a job array"),
+        ({"command": "partition", "partition": {"source": "s3://b", "dir": "p"}}, "partition: from: s3://b is to be"),
     ],
 )
 def test_wrong_jobs_of_slurm(given: dict[str, Any], message: str) -> None:
@@ -372,6 +407,34 @@ def test_files_of_one_key_in_a_config_map_stay_apart() -> None:
     assert all(re.fullmatch(r"(?!\.\.)[-._a-zA-Z0-9]{1,253}", key) for key in files["data"])
 
 
+def test_workers_of_ray(capsys: pytest.CaptureFixture[str]) -> None:
+    given = COMMON | {"engine": "ray", "defaults": {"devices": 2}, "args": ["--trainer.max_epochs", "3"]}
+    group = {"storage": "/shared/runs", "nodes": 2, "every_n_steps": 5}
+    assert launch_on_ray(LaunchConfig(**given, ray=group), dry_run=True) == 0
+    shown = shlex.split(capsys.readouterr().out)
+    assert shown[:6] == ["2", "x", "2", "workers", "of", "Ray:"]
+    words = shown[shown.index("fit") :]
+    assert words[words.index("--trainer.max_epochs") + 1] == "3"
+    assert words[words.index("--trainer.num_nodes") + 1] == words[words.index("--trainer.devices") + 1] == "2"
+    assert words[words.index("--trainer.callbacks+") + 1] == "glt_lightning.lightning.ReportToRay"
+    assert words[words.index("--trainer.callbacks.every_n_steps") + 1] == "5"
+    assert "--cluster.host" in words
+    for more, message in (
+        ({"ray": group | {"storage": "runs"}}, "ray.storage: expected an absolute path or a URL"),
+        ({"ray": group | {"every_n_steps": 0}}, "ray.every_n_steps"),
+        ({"ray": None}, "ray: the engine needs to know the size of the job"),
+        ({"hosts": ["n0"]}, "hosts, servers: with engine ray the cluster chooses the hosts"),
+        ({"command": "partition"}, "command: engine ray runs fit.* for partition use engine ray of data.partition"),
+        (
+            {"command": "a.py", "run_config": None},
+            "command: engine ray runs .* for a.py use TorchTrainer in the script",
+        ),
+        ({"security": {"dir": "certs"}}, "security.dir, partition.from, files: with engine ray nothing is copied"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            launch_on_ray(LaunchConfig(**given | {"ray": group} | more), dry_run=True)
+
+
 def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def launch(*more: str, **config: Any) -> str:
         given = {("config" if name == "run_config" else name): value for name, value in config.items()}
@@ -398,3 +461,10 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     assert Path("submitted").read_text().startswith("#!/bin/bash")
     with pytest.raises(OptionError, match="--submit: only for engine slurm"):
         launch("--submit", **KUBERNETES)
+    with pytest.raises(OptionError, match="command: partition runs as a job array of slurm or kubernetes"):
+        launch(**COMMON | {"command": "partition", "hosts": [{"host": "n0"}]})
+    # no certificates, and no advice about checkpoints
+    partition = {"command": "partition", "security": {"dir": "other"}, "partition": {"dir": "/data/parts"}}
+    volumes = {"kubernetes": {"image": "i", "volumes": {"data": "/data"}}}
+    assert launch(**KUBERNETES | partition | volumes).startswith("kubectl apply -f ")
+    assert not Path("other").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -58,6 +59,27 @@ def said(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     capsys.readouterr()
     main(["partition", *args])
     return capsys.readouterr().out
+
+
+def test_plan(config: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It makes nothing, and says with one line what cannot be made."""
+    lines = said(capsys, "--config", config, "--plan").splitlines()
+    assert re.fullmatch(r"root/partitions/\S+: 2 parts, random", lines[0])
+    assert lines[1].split() == ["tasks", "reads", "CPU"]
+    assert [line.split("  ")[0] for line in lines[2:-3]] == [
+        *["checking values", "counting edges", "assigning and numbering nodes (first process)"],
+        *["writing nodes", "writing edges", "hashing files"],
+    ]
+    assert [line.partition(":")[0] for line in lines[-3:]] == ["memory", "disk", "time"]
+    assert not Path("root/partitions").exists()
+    monkeypatch.setattr("glt_lightning.partition.assign.assigners.available_memory", lambda: 0)
+    with pytest.raises(SystemExit) as ended:
+        main(["partition", "--config", config, "--plan", "--data.partition.algorithm", "metis"])
+    assert ended.value.code == 1
+    assert "partition.algorithm: metis takes about" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["partition", "--config", config, "--plan", "--assign_only", "a.npz"])
+    assert "--assign_only and --plan: give only one of them" in capsys.readouterr().err
 
 
 def refused(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[Any, str]:

@@ -228,7 +228,7 @@ def die(*args, **kwargs):
             os.close(os.open(f"{flag}{n}", os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             continue
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), getattr(signal, os.environ.get("SIGNAL", "SIGKILL")))
     return task(*args, **kwargs)
 table.TASKS[name] = die
 """
@@ -257,6 +257,20 @@ def test_a_process_that_is_killed_costs_its_task(
     assert (tmp_path / "died0").exists()
     assert content(tmp_path / "made/p") == expected
     assert [p.name for p in (tmp_path / "made").iterdir()] == ["p"]
+
+
+def test_a_process_that_is_stopped_costs_its_task(
+    tmp_path: Path, expected: dict[str, bytes], dies: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody continues it."""
+    monkeypatch.setenv("SIGNAL", "SIGSTOP")
+    monkeypatch.setattr("glt_lightning.partition.tasks.processes._STOPPED_S", 0.2)
+    monkeypatch.setattr("glt_lightning.partition.tasks.processes._POLL_S", 0.05)
+    dies("sort_edges", 1)
+    options = PartitionOptions(num_parts=3, processes=2, memory_bytes=2 * LITTLE)
+    partition_graph(large(tmp_path), tmp_path / "made/p", options, undirected=True)
+    assert (tmp_path / "died0").exists()
+    assert content(tmp_path / "made/p") == expected
 
 
 def test_a_task_that_always_dies_ends_the_run(tmp_path: Path, dies: Any) -> None:

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from glt_lightning.base import EDGE, NODE, EdgeType, PartitionError, PartitionOptions, edge_type_str
+from glt_lightning.base import EDGE, NODE, EdgeType, PartitionError, PartitionOptions, Progress, edge_type_str
 from glt_lightning.graph import Manifest
-from glt_lightning.partition import ArraySource, partition_graph
+from glt_lightning.partition import ArraySource, partition_graph, verify_partition
 from tests.helpers.partition_truth import (
     HETERO,
     hotness as appearances,
@@ -211,6 +211,26 @@ def test_degree(tmp_path: Path, algorithm: str, undirected: bool) -> None:
     partition_graph(source, tmp_path / "p", options, undirected=undirected)
     for heat in parts_and_hotness(tmp_path / "p")[1]:
         assert {t: values.tolist() for t, values in heat.items()} == appearances(source, undirected)
+
+
+def test_long_lists_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list is the beginning of the whole one, also where rows are equally hot, and found in blocks."""
+    rng = np.random.default_rng(3)
+    edges = (rng.random((4000, 2)) ** 2 * 500).astype(np.int64)
+    options = PartitionOptions(num_parts=8, hotness="degree")
+    source = single(edges.tolist(), 500)
+    partition_graph(source, tmp_path / "whole", options)
+    whole = read_folder(tmp_path / "whole")
+    monkeypatch.setattr("glt_lightning.partition.hotness.lists._LEAST_LISTED", 1)
+    for block in (7, 1 << 22):
+        monkeypatch.setattr("glt_lightning.partition.hotness.lists._BLOCK", block)
+        partition_graph(source, tmp_path / f"cut{block}", options)
+        cut = read_folder(tmp_path / f"cut{block}")
+        assert verify_partition(tmp_path / f"cut{block}", Progress(False)).hot == 8 * 4 * 63
+        for path, values in whole.items():
+            wanted = values[: 4 * 63] if "/hot/" in path else values
+            assert np.array_equal(cut[path], wanted), path
+            assert "/hot/" not in path or len(values) > len(wanted)
 
 
 @pytest.mark.parametrize("policy", ["vip", "presample"])

@@ -176,3 +176,22 @@ def test_disk_full() -> None:
     run_script(FULL, cwd=Path.cwd())
     for algorithm in ALGORITHMS:
         succeeds_now(algorithm, Path(algorithm, "p"))
+
+
+@pytest.mark.slow
+def test_termination_of_an_array_leaves_what_is_finished() -> None:
+    """A scheduler ends its processes so, and the job goes on later."""
+    save_graph(Path("data"), 20_000, 200_000)
+    Path("forever").touch()
+    partition = "{dir: made/p, num_parts: 4, algorithm: metis, engine: array, processes: 1}"
+    data = f"{{dataset: data, root: root, partition: {partition}}}"
+    Path("config.yaml").write_text(f"data: {{class_path: GLTDataModule, init_args: {data}}}\n")
+    number = '    import os\n    os.environ["JOB_COMPLETION_INDEX"] = "0"\n'
+    with child(number + PARTITION.partition("    algorithm =")[0] + COMMAND) as run:
+        assert end_in_metis(run, signal.SIGTERM) == -signal.SIGTERM
+    (left,) = (path for path in Path("made").iterdir() if path.is_dir())
+    assert left.name.startswith(".p.tmp-run_")
+    assert len([*(left / "ledger").iterdir()]) > 0
+    options = PartitionOptions(num_parts=4, algorithm="metis")
+    partition_graph(FolderSource(Path("data")), Path("made/p"), options)
+    assert [path.name for path in Path("made").iterdir()] == ["p"]

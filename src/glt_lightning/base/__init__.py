@@ -106,6 +106,7 @@ if TYPE_CHECKING:
     )
     from glt_lightning.base.numbers import (
         counted as counted,
+        duration as duration,
         percent as percent,
         size as size,
     )
@@ -248,6 +249,7 @@ _MODULES = {
     ),
     "numbers": (
         "counted",
+        "duration",
         "numbers",
         "percent",
         "size",

@@ -17,9 +17,11 @@ import yaml  # type: ignore[import-untyped]
 from jsonargparse import Namespace
 
 from glt_lightning.base import OptionError
+from glt_lightning.cli.launch_ray import launch_on_ray
 from glt_lightning.cli.messages import OneLineParser
 from glt_lightning.launch import (
     FILE_ENGINES,
+    PARTITION,
     LaunchConfig,
     LaunchedJob,
     LaunchError,
@@ -34,6 +36,7 @@ from glt_lightning.launch import (
     keeps_results,
     make_certificates,
     named_hosts,
+    needs_secret,
     on_pods,
     read_launch_file,
     secret_command,
@@ -65,6 +68,14 @@ def run_launch(argv: Sequence[str], prog: str) -> None:
     run = f"runs/{job.name}/{time.strftime('%Y%m%d-%H%M%S')}"
     if job.engine in FILE_ENGINES:
         sys.exit(write_job(job, run, flags))
+    if job.engine == "ray":
+        _refuse(flags, job.engine, "check", "verify", "copy", "submit")
+        sys.exit(launch_on_ray(job, dry_run=flags["dry_run"]))
+    if job.command == PARTITION:
+        raise OptionError(
+            f"command: partition runs as a job array of slurm or kubernetes; the engine is {job.engine}. Set one of these, or "
+            "run `glt-lightning partition` on one host, with data.partition.engine (docs/partitioning.md)."
+        )
     if flags["submit"]:
         raise OptionError(f"--submit: only for engine slurm; the engine is {job.engine}. Drop the flag.")
     if flags["copy"] and job.partition.source is None:
@@ -138,11 +149,7 @@ def write_job(config: LaunchConfig, run: str, flags: Mapping[str, bool]) -> int:
     is_slurm = config.engine == "slurm"
     if flags["submit"] and not is_slurm:
         raise OptionError("--submit: only for engine slurm. Apply the file of engine kubernetes with kubectl.")
-    for name in ("check", "verify", "copy"):
-        if flags[name]:
-            raise OptionError(
-                f"--{name}: only for engine ssh and here; nobody logs in to the hosts of {config.engine}."
-            )
+    _refuse(flags, config.engine, "check", "verify", "copy")
     text = job_script(config, run) if is_slurm else job_text(config)
     if flags["dry_run"]:
         print(text, end="")
@@ -157,14 +164,20 @@ def write_job(config: LaunchConfig, run: str, flags: Mapping[str, bool]) -> int:
     return 0
 
 
+def _refuse(flags: Mapping[str, bool], engine: str, *names: str) -> None:
+    for name in names:
+        if flags[name]:
+            raise OptionError(f"--{name}: only for engine ssh and here; nobody logs in to the hosts of {engine}.")
+
+
 def _steps(config: LaunchConfig, path: Path) -> list[str]:
     """The commands that start a job of Kubernetes."""
     lines = []
-    if config.security.dir is not None:
+    if needs_secret(config):
         make_certificates(on_pods(config))
         lines.append(shlex.join(secret_command(config)))
     lines.append(f"kubectl apply -f {path}")
-    if not keeps_results(config):
+    if config.command != PARTITION and not keeps_results(config):
         lines.append(
             "# No volume has the folder of the run, so logs and checkpoints end with their pods. Set kubernetes.volumes, and "
             "defaults.dir below one of them."

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from jsonargparse import Namespace
 from lightning.pytorch import LightningDataModule
 
-from glt_lightning.base import OptionError, Progress, counted, size
+from glt_lightning.base import OptionError, Progress, counted, duration, size
 from glt_lightning.cli.command_line import TrainerParser
 from glt_lightning.cli.messages import OneLineParser, keep_groups
 from glt_lightning.cli.partition_report.options import TrafficOptions
@@ -20,8 +21,11 @@ from glt_lightning.graph import MANIFEST
 from glt_lightning.lightning import GLTDataModule, read_array
 from glt_lightning.partition import (
     GraphSource,
+    PartitionPlan,
+    array_number,
     assign_graph,
     hash_partition,
+    plan_partition,
     verify_partition,
 )
 
@@ -58,6 +62,8 @@ def run_partition(argv: Sequence[str], prog: str) -> None:
         raise OptionError(f"data: expected a GLTDataModule, got {given}. Give --config of a run, or --data.")
     if config.verify == _OF_CONFIG:
         _verify(data.partition_dir, config.parts)
+    elif config.plan:
+        show_plan(data)
     elif config.assign_only is not None:
         with interruptible("nothing is left of it"):
             assign_only(data, Path(config.assign_only))
@@ -84,6 +90,11 @@ def _parser(prog: str) -> TrainerParser:
         help="Add hashes to the manifest of a partition of an earlier release, so that pull can copy it.",
     )
     parser.add_argument(
+        "--plan",
+        action="store_true",
+        help="Show tasks, bytes, memory, disk and time of making the partition, and make nothing. Status 1 if it cannot be made.",
+    )
+    parser.add_argument(
         "--assign_only",
         type=str | None,
         default=None,
@@ -104,6 +115,7 @@ def _parser(prog: str) -> TrainerParser:
 
 def _check_one_of(config: Namespace) -> None:
     given = [f"--{name}" for name in ("verify", "hash", "assign_only") if config[name] is not None]
+    given += ["--plan"] if config.plan else []
     if len(given) > 1:
         raise OptionError(f"{' and '.join(given)}: give only one of them.")
     if config.parts is not None and config.verify is None:
@@ -138,8 +150,13 @@ def _partition(data: GLTDataModule, config: Namespace) -> None:
     folder = data.partition_dir
     page_path(config.html, folder)  # wrong options are found before the work
     there = (folder / MANIFEST).is_file()
-    with interruptible(f"{folder}: {'it is unchanged' if there else 'nothing is left of it'}"):
+    in_array = data.partition.engine == "array"
+    # A scheduler sends SIGTERM to a process that has to go, and the job goes on later.
+    signals = [signal.SIGINT, *([] if in_array else [signal.SIGTERM])]
+    with interruptible(f"{folder}: {'it is unchanged' if there else 'nothing is left of it'}", signals):
         data.prepare_data()
+    if in_array and array_number() > 0:
+        return  # the report is made once
     if not config.json:
         print(f"{'was partitioned already' if there else 'partitioned'}: {folder}\n", flush=True)
     with interruptible(f"{folder} is complete, but its report is not"):
@@ -195,6 +212,45 @@ def assign_only(data: GLTDataModule, file: Path) -> None:
     for node_type, counts in sizes.items():
         print(f"  {node_type}: {', '.join(f'{count:,}' for count in counts)} nodes in parts 0 to {len(counts) - 1}")
     print(f"Give it as --data.partition.algorithm {file}, with all other options unchanged.", flush=True)
+
+
+def show_plan(data: GLTDataModule) -> None:
+    """Prints what making the partition takes. Raises `PartitionError` if it cannot be made."""
+    if (data.partition_dir / MANIFEST).is_file():
+        print(f"{data.partition_dir}: was partitioned already.", flush=True)
+        return
+    plan, error = plan_partition(
+        _source(data),
+        data.partition_dir,
+        data.partition,
+        undirected=data.undirected,
+        normalize=data.normalize,
+        num_neighbors=data.fanouts_of_edges,
+        batch_size=data.batch_size,
+    )
+    print(f"{data.partition_dir}: {counted(data.partition.num_parts, 'part')}, {data.partition.algorithm_name}")
+    print("\n".join(plan_lines(plan)), flush=True)
+    if error is not None:
+        raise error
+
+
+def plan_lines(plan: PartitionPlan) -> Iterator[str]:
+    """Yields a plan as lines for people."""
+    yield f"{'':46}{'tasks':>8}{'reads':>12}{'CPU':>14}"
+    for each in plan.steps:
+        time = "not known" if each.cpu_s is None else duration(each.cpu_s)
+        where = " (first process)" if each.alone else ""
+        yield f"{each.name + where:46}{each.tasks:>8,}{size(each.reads):>12}{time:>14}"
+    others = "" if plan.width == 1 else f", {size(plan.task_bytes)} in each of {plan.width - 1} others"
+    yield f"memory: at most about {size(plan.first_bytes)} in the first process{others}; {size(plan.available_bytes)} available"
+    yield f"disk: at least {size(plan.disk_bytes)} while it is made, working files included; {size(plan.free_bytes)} free"
+    if plan.cpu_s is None or plan.wall_s is None:
+        yield "time: not known for this assignment"
+    else:
+        yield (
+            f"time: about {duration(plan.cpu_s)} of CPU; {duration(plan.wall_s)} with {counted(plan.width, 'task')} at a time, "
+            "if disks keep up"
+        )
 
 
 def _source(data: GLTDataModule) -> GraphSource:

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -205,15 +205,15 @@ _STEP_S = 0.2  # how often the main thread wakes to run a signal's handler: the 
 
 
 @contextmanager
-def interruptible(state: str) -> Iterator[None]:
+def interruptible(state: str, signals: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM)) -> Iterator[None]:
     """Has Ctrl-C and SIGTERM unwind a ``with`` block once, so that it cleans up, and then end the process with one line."""
 
     def unwind(number: int, _frame: Any) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
+        for each in signals:
             signal.signal(each, signal.SIG_IGN)  # a second Ctrl-C must not end the cleaning up
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, unwind) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, unwind) for number in signals}
     try:
         yield
     except KeyboardInterrupt:

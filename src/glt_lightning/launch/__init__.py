@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from glt_lightning.launch.batch import (
         LaunchKubernetes as LaunchKubernetes,
+        LaunchRay as LaunchRay,
         LaunchSlurm as LaunchSlurm,
     )
     from glt_lightning.launch.files import (
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from glt_lightning.launch.kubernetes import (
         job_text as job_text,
         keeps_results as keeps_results,
+        needs_secret as needs_secret,
         on_pods as on_pods,
         secret_command as secret_command,
     )
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     )
     from glt_lightning.launch.options import (
         FILE_ENGINES as FILE_ENGINES,
+        PARTITION as PARTITION,
         LaunchConfig as LaunchConfig,
         LaunchLimits as LaunchLimits,
         LaunchPartition as LaunchPartition,
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
         read_launch_file as read_launch_file,
     )
     from glt_lightning.launch.plan import (
+        command_of as command_of,
         launched_script as launched_script,
         server_process as server_process,
         trainer_process as trainer_process,
@@ -82,6 +86,7 @@ _MODULES = {
     "agent": ("main",),
     "batch": (
         "LaunchKubernetes",
+        "LaunchRay",
         "LaunchSlurm",
     ),
     "files": (
@@ -101,12 +106,14 @@ _MODULES = {
     "kubernetes": (
         "job_text",
         "keeps_results",
+        "needs_secret",
         "on_pods",
         "secret_command",
     ),
     "messages": ("MergedLog",),
     "options": (
         "FILE_ENGINES",
+        "PARTITION",
         "LaunchConfig",
         "LaunchLimits",
         "LaunchPartition",
@@ -116,6 +123,7 @@ _MODULES = {
         "read_launch_file",
     ),
     "plan": (
+        "command_of",
         "launched_script",
         "server_process",
         "trainer_process",
@@ -136,6 +144,7 @@ __all__ = [
     "LaunchKubernetes",
     "LaunchLimits",
     "LaunchPartition",
+    "LaunchRay",
     "LaunchRestarts",
     "LaunchSecurity",
     "LaunchServer",

@@ -1,5 +1,5 @@
-"""Jobs that SLURM or Kubernetes starts: their options, `LaunchSlurm` and `LaunchKubernetes`, and the text of their files, made
-from `templates/`. Words of commands are quoted here; a value that is known only on a node or in a pod is a shell variable."""
+"""Jobs that SLURM, Kubernetes or Ray starts: their options, and the text of files for the first two, made from `templates/`.
+Words of commands are quoted here; a value that is known only on a node or in a pod is a shell variable."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class LaunchSlurm:
     """A job of SLURM.
 
     Attributes:
-        nodes: Nodes that train.
+        nodes: Nodes that train. With command ``partition`` an array of ``nodes`` x ``devices`` processes works, wherever there is
+            room.
         servers: Graph servers, on the first nodes of the job, beside the trainers. 0: the nodes that train hold the graph.
         server_port: Port of the graph servers.
         gpus: Ask for a GPU for each trainer process.
@@ -86,6 +87,16 @@ class LaunchSlurm:
                     f"slurm.options: expected options of sbatch such as --constraint=a100, got {option!r}."
                 )
 
+    def check_array(self) -> None:
+        """Raises `OptionError` for an option of sbatch that would change a job array."""
+        for option in self.options:
+            name = re.split(r"[= ]", option)[0]
+            if name in (*_SET_BY_US, "--array", "-a"):
+                raise OptionError(
+                    f"slurm.options: {name}: a job array for partition has slurm.nodes x devices elements of one task each. Drop "
+                    "the option, and set these."
+                )
+
     def check(self, tasks_per_node: int) -> None:
         """Raises `OptionError` for an option of sbatch that another option of the launch file sets."""
         for option in self.options:
@@ -105,13 +116,13 @@ class LaunchKubernetes:
 
     Attributes:
         image: Container image with glt_lightning in it.
-        nodes: Pods that train.
+        nodes: Pods that train. With command ``partition`` there are ``nodes`` x ``devices`` pods of one process.
         servers: Pods of graph servers. 0: the pods that train hold the graph.
         server_port: Port of the graph servers.
         gpus: Ask for a GPU for each trainer process.
         namespace: Namespace of the job. None: that of kubectl.
         volumes: Claims of persistent volumes, and where they are mounted in every pod: ``{data: /data}``.
-        trainer_resources: What a pod that trains requests beside GPUs, such as ``{cpu: 8, memory: 64Gi}``.
+        trainer_resources: What a pod that trains or partitions requests beside GPUs, such as ``{cpu: 8, memory: 64Gi}``.
         server_resources: What a pod of a graph server requests.
 
     Raises:
@@ -145,6 +156,44 @@ class LaunchKubernetes:
                 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class LaunchRay:
+    """A job on a cluster of Ray.
+
+    Attributes:
+        address: Address of the cluster. None: the one that this program is in, or that ``RAY_ADDRESS`` names.
+        nodes: Nodes that train.
+        gpus: Ask for a GPU for each trainer process.
+        cpus_per_task: CPUs that Ray reserves for each trainer process.
+        storage: Folder or URL for checkpoints and metrics, which all nodes share.
+        every_n_steps: Steps between checkpoints within an epoch. None: only at its end.
+
+    Raises:
+        OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
+
+    Example:
+        >>> LaunchRay(nodes=2, storage="s3://bucket/runs", every_n_steps=500).cpus_per_task
+        1
+    """
+
+    storage: str
+    address: str | None = None
+    nodes: int = 1
+    gpus: bool = False
+    cpus_per_task: int = 1
+    every_n_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        at_least("ray.nodes", self.nodes, 1)
+        at_least("ray.cpus_per_task", self.cpus_per_task, 1)
+        if self.every_n_steps is not None:
+            at_least("ray.every_n_steps", self.every_n_steps, 1)
+        if "://" not in self.storage and not self.storage.startswith("/"):
+            raise OptionError(
+                f"ray.storage: expected an absolute path or a URL that all nodes share, got {self.storage!r}."
+            )
+
+
 def check_engine(engine: str, given: Mapping[str, Any], listed: Sequence[Any], defaults: Any) -> None:
     """Checks that a launch file names hosts in only one way. given: groups of SLURM and Kubernetes, by engine.
 
@@ -152,8 +201,8 @@ def check_engine(engine: str, given: Mapping[str, Any], listed: Sequence[Any], d
     """
     for name, group in given.items():
         if engine == name and group is None:
-            image = "image: IMAGE, " if name == "kubernetes" else ""
-            raise OptionError(f"{name}: the engine needs to know the size of the job. Set {name}: {{{image}nodes: N}}.")
+            more = {"kubernetes": "image: IMAGE, ", "ray": "storage: FOLDER, "}.get(name, "")
+            raise OptionError(f"{name}: the engine needs to know the size of the job. Set {name}: {{{more}nodes: N}}.")
         if engine != name and group is not None:
             raise OptionError(f"{name}: the engine is {engine}. Set engine: {name}, or drop the group.")
     if engine not in given:

@@ -14,12 +14,14 @@ from glt_lightning.base import OptionError
 from glt_lightning.launch.batch import LaunchKubernetes, filled, shell_json, shell_lines
 from glt_lightning.launch.files import FileCopy, files_for_all
 from glt_lightning.launch.hosts import LaunchServer, Machine
-from glt_lightning.launch.options import LaunchConfig
+from glt_lightning.launch.options import PARTITION, LaunchConfig
 from glt_lightning.launch.plan import (
     CERTIFICATES,
     DGL_PARTITION,
     VARIABLE,
+    array_size,
     folder_of,
+    partition_command,
     script_job,
     security_files,
     security_of,
@@ -29,7 +31,7 @@ from glt_lightning.launch.plan import (
     trainer_process,
 )
 
-_GRAPH, _TRAINER = "graph", "trainer"
+_GRAPH, _TRAINER, _ARRAY = "graph", "trainer", "array"
 _DIR = "/glt-run"
 _MOST_BYTES = 1_000_000  # of a ConfigMap
 _LONGEST_KEY = 253  # characters; two dots do not begin a key
@@ -44,14 +46,16 @@ def on_pods(config: LaunchConfig) -> LaunchConfig:
     """Replaces the hosts of a job by the pods that a JobSet makes, under their names. Raises `OptionError`."""
     group = config.kubernetes
     assert group is not None
-    last = [_pod(config.name, role, count - 1) for role, count in ((_TRAINER, group.nodes), (_GRAPH, group.servers))]
+    devices = config.defaults.devices if config.command == PARTITION else 1
+    many = group.nodes * (devices if isinstance(devices, int) else len(devices))
+    last = [_pod(config.name, role, count - 1) for role, count in ((_TRAINER, many), (_GRAPH, group.servers))]
     longest = max(last, key=len)
     if not re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", config.name) or len(longest) > _LONGEST_POD:
         raise OptionError(
             f"name: Kubernetes needs small letters, digits and '-', and names of pods such as {longest} of at most "
             f"{_LONGEST_POD} characters; got {config.name!r}."
         )
-    if config.restarts.job and not keeps_results(config):
+    if config.restarts.job and config.command != PARTITION and not keeps_results(config):
         raise OptionError(
             f"restarts.job: {config.restarts.job} starts again need the checkpoints of those before, and no volume has the "
             "folder of the run. Set kubernetes.volumes, and defaults.dir below one of them."
@@ -69,15 +73,15 @@ def job_text(config: LaunchConfig) -> str:
     values = {
         "job": job,
         "group": group,
+        "roles": [_role(role, job, group) for role in _roles(job)],
         "texts": _texts(files),
         "files": {key: str(PurePosixPath(folder, each.target)) for key, each in files.items()},
         "folder": folder,
         "scratch": _scratch(job, group),
-        "secret": None if job.security.dir is None else _secret(job),
+        "secret": _secret(job) if needs_secret(job) else None,
         "certificates": str(PurePosixPath(folder, CERTIFICATES)),
         "probe_s": _PROBE_S,
         "start_probes": max(1, math.ceil(job.limits.start_s / _PROBE_S)),
-        "roles": [_role(role, job, group) for role in ((_GRAPH, _TRAINER) if job.servers else (_TRAINER,))],
     }
     return filled("kubernetes.yaml.j2", values)
 
@@ -91,6 +95,17 @@ def secret_command(config: LaunchConfig) -> list[str]:
     space = [] if group.namespace is None else ["--namespace", group.namespace]
     files = [f"--from-file={PurePosixPath(folder, name)}" for name in names]
     return ["kubectl", "create", "secret", "generic", _secret(config), *space, *files]
+
+
+def needs_secret(config: LaunchConfig) -> bool:
+    """Tells whether the pods of a job speak with each other, and so need certificates."""
+    return config.security.dir is not None and config.command != PARTITION
+
+
+def _roles(job: LaunchConfig) -> Sequence[str]:
+    if job.command == PARTITION:
+        return (_ARRAY,)
+    return (_GRAPH, _TRAINER) if job.servers else (_TRAINER,)
 
 
 def _pod(name: str, role: str, index: int) -> str:
@@ -135,7 +150,7 @@ def _by_key(files: Sequence[FileCopy]) -> dict[str, FileCopy]:
 
 @dataclass(frozen=True)
 class _Role:
-    """Values for the template of the pods that serve the graph, or of those that train.
+    """Values for the template of the pods that serve the graph, of those that train, or of those that partition.
 
     pull, command, probe: shell commands, or None.  certificates: pairs (key in the Secret, path in its volume).
     """
@@ -149,6 +164,8 @@ class _Role:
 
 
 def _role(role: str, job: LaunchConfig, group: LaunchKubernetes) -> _Role:
+    if role == _ARRAY:
+        return _Role(role, array_size(job), _partitions(job, group), None, None, [])
     count = group.servers if role == _GRAPH else group.nodes
     command, probe = (_server(job, group)) if role == _GRAPH else (_trains(job), None)
     return _Role(role, count, command, _pull(role, job), probe, _per_pod(role, job) if job.security.dir else [])
@@ -234,6 +251,18 @@ def _server(job: LaunchConfig, group: LaunchKubernetes) -> tuple[str, str]:
     probe = [job.defaults.python, "-m", "glt_lightning", "serve", "--health", f"{_HOST}:{group.server_port}"]
     probe += ["--config", target_of(job.run_config), *words[words.index("--cluster.servers") + 2 :]]
     return _shell(_GRAPH, job, words), _shell(_GRAPH, job, probe)
+
+
+def _partitions(job: LaunchConfig, group: LaunchKubernetes) -> str:
+    """Writes the command of the pods that partition. Raises `OptionError` unless they share the folder of the partition."""
+    folder = folder_of(job)
+    if folder is None or not _in_claim(str(PurePosixPath(_folder(job), folder)), group):
+        raise OptionError(
+            f"partition.dir: {folder}: the pods of the array make the partition together, so its folder has to be on a volume. "
+            "Give kubernetes.volumes: {CLAIM: PATH}, and partition: {dir: FOLDER} below that path."
+        )
+    words = [*partition_command(job, target_of(job.run_config)), "--data.partition.processes", str(array_size(job))]
+    return f"exec {shell_lines(words, {})}"
 
 
 def _trains(job: LaunchConfig) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from glt_lightning.base import OptionError, above_zero, as_options, at_least, one_of, read_yaml
-from glt_lightning.launch.batch import LaunchKubernetes, LaunchSlurm, check_engine
+from glt_lightning.launch.batch import LaunchKubernetes, LaunchRay, LaunchSlurm, check_engine
 from glt_lightning.launch.hosts import (
     LaunchDefaults,
     LaunchHost,
@@ -24,10 +24,16 @@ from glt_lightning.partition import check_url
 COMMANDS = ("fit", "validate", "test", "predict", "embed", "recommend")  # subcommands that run on all trainers
 
 
+PARTITION = "partition"  # the subcommand that runs as a job array
+
+
 FILE_ENGINES = ("slurm", "kubernetes")  # a file is written for the cluster, which starts the job
 
 
-ENGINES = ("ssh", "here", *FILE_ENGINES)
+CLUSTER_ENGINES = (*FILE_ENGINES, "ray")  # the cluster chooses the hosts
+
+
+ENGINES = ("ssh", "here", *CLUSTER_ENGINES)
 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -158,6 +164,7 @@ class LaunchConfig:
 
     Attributes:
         command: ``fit``, ``validate``, ``test``, ``predict``, ``embed``, ``recommend``, or a Python script of your own.
+            ``partition``, with engine ``slurm`` or ``kubernetes``: a job array that makes the partition.
         hosts: Hosts that train, in the order of their ranks. Empty if the engine chooses them.
         run_config: Configuration of the command; in a launch file it is called ``config``. It is copied to each host.
         name: Name of the run; its logs are in ``runs/NAME/TIME``.
@@ -165,7 +172,7 @@ class LaunchConfig:
             ``{master_addr}``, ``{master_port}`` and ``{host}`` are replaced.
         files: Further files and folders, below the current folder, that are copied to each host.
         engine: ``ssh``; ``here`` starts, without ssh, only what belongs to this host; ``slurm`` and ``kubernetes`` write a file
-            for the cluster.
+            for the cluster; ``ray`` starts the ranks as workers of Ray Train.
         ranks: ``torchrun`` starts a process for each device; ``script`` starts one process for each host, and the script
             starts the others.
         defaults: Options of all hosts, which those of a host override.
@@ -179,6 +186,7 @@ class LaunchConfig:
         ssh_command: The ssh client and its options.
         slurm: The job of SLURM, with engine ``slurm``.
         kubernetes: The JobSet of Kubernetes, with engine ``kubernetes``.
+        ray: The job on a cluster of Ray, with engine ``ray``.
 
     Raises:
         OptionError: For a value that is not allowed; the message names the option, the value and the allowed ones.
@@ -195,7 +203,7 @@ class LaunchConfig:
     name: str = "run"
     args: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
-    engine: Literal["ssh", "here", "slurm", "kubernetes"] = "ssh"
+    engine: Literal["ssh", "here", "slurm", "kubernetes", "ray"] = "ssh"
     ranks: Literal["torchrun", "script"] = "torchrun"
     defaults: LaunchDefaults = _DEFAULTS
     servers: list[LaunchServer] = field(default_factory=list)
@@ -208,6 +216,7 @@ class LaunchConfig:
     ssh_command: list[str] = field(default_factory=lambda: ["ssh"])
     slurm: LaunchSlurm | None = None
     kubernetes: LaunchKubernetes | None = None
+    ray: LaunchRay | None = None
 
     def __post_init__(self) -> None:
         kinds: dict[str, type[Any]] = {
@@ -228,19 +237,19 @@ class LaunchConfig:
             raise OptionError(f"name: expected letters, digits, '.', '_' and '-', got {self.name!r}.")
         if not self.ssh_command or not all(self.ssh_command):
             raise OptionError("ssh_command: expected the ssh client and its options, such as [ssh]; got nothing.")
-        for name, batch in (("slurm", LaunchSlurm), ("kubernetes", LaunchKubernetes)):
+        for name, batch in (("slurm", LaunchSlurm), ("kubernetes", LaunchKubernetes), ("ray", LaunchRay)):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, as_options(batch, name, getattr(self, name)))
         _check_command(self)
-        groups = {"slurm": self.slurm, "kubernetes": self.kubernetes}
+        groups = {name: getattr(self, name) for name in CLUSTER_ENGINES}
         check_engine(self.engine, groups, [*self.hosts, *self.servers], self.defaults)
-        if self.engine not in FILE_ENGINES:
+        if self.engine not in CLUSTER_ENGINES:
             _check_hosts(self)
 
     @property
     def is_script(self) -> bool:
         """True if the command is a script of the user."""
-        return self.command not in COMMANDS
+        return self.command not in (*COMMANDS, PARTITION)
 
     @property
     def devices(self) -> int:
@@ -250,7 +259,7 @@ class LaunchConfig:
     def on(self, hosts: Sequence[str], servers: Sequence[LaunchServer]) -> LaunchConfig:
         """Returns the same job on hosts that the engine has chosen."""
         listed = [LaunchHost(host=host) for host in hosts]
-        return replace(self, engine="ssh", slurm=None, kubernetes=None, hosts=listed, servers=list(servers))
+        return replace(self, engine="ssh", slurm=None, kubernetes=None, ray=None, hosts=listed, servers=list(servers))
 
     @property
     def world_size(self) -> int:
@@ -291,7 +300,8 @@ def _check_command(config: LaunchConfig) -> None:
     if config.is_script:
         if not config.command.endswith(".py"):
             raise OptionError(
-                f"command: expected {', '.join(COMMANDS)}, or the path of a Python script (.py); got {config.command!r}."
+                f"command: expected {', '.join([*COMMANDS, PARTITION])}, or the path of a Python script (.py); got "
+                f"{config.command!r}."
             )
         if config.run_config is not None and not config.servers:
             raise OptionError(
@@ -300,9 +310,24 @@ def _check_command(config: LaunchConfig) -> None:
             )
         if config.strategy is not None:
             raise OptionError("strategy: a script chooses its strategy itself. Drop the option, or name it in args.")
-    elif config.ranks == "script":
+    if config.engine == "ray" and config.command not in COMMANDS:
+        what = "engine ray of data.partition" if config.command == PARTITION else "TorchTrainer in the script"
+        raise OptionError(
+            f"command: engine ray runs {', '.join(COMMANDS)}; for {config.command} use {what} (docs/ray.md)."
+        )
+    if config.command == PARTITION:
+        _check_partition(config)
+    elif config.ranks == "script" and not config.is_script:
         raise OptionError(
             f"ranks: script is for a script of your own; the command is {config.command}. Drop the option."
+        )
+
+
+def _check_partition(config: LaunchConfig) -> None:
+    if config.partition.source is not None:
+        raise OptionError(
+            f"partition: from: {config.partition.source} is to be copied, and the command makes a partition. Drop from, and "
+            "set dir alone."
         )
 
 

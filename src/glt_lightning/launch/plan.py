@@ -20,7 +20,7 @@ VARIABLE = "GLT_LAUNCH"
 DGL_PARTITION = "DGL_CONF_PATH"  # of DGL's launcher: the partition
 FAILURE_VARIABLE = "GLT_LAUNCH_FAILURE"
 CERTIFICATES = "certs"  # the folder on each host
-_UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
+UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ def server_process(config: LaunchConfig, machine: Machine) -> Process:
     """The process of a graph server."""
     argv = [machine.python, "-m", "glt_lightning", "serve", "--config", target_of(config.run_config)]
     argv += ["--server.rank", str(machine.number), *_partition(config), *_servers(config), *_security(config, machine)]
-    return Process(f"server{machine.number}", argv, {**_UNBUFFERED, **machine.env})
+    return Process(f"server{machine.number}", argv, {**UNBUFFERED, **machine.env})
 
 
 def trainer_process(config: LaunchConfig, machine: Machine, run: str, resume: bool = False) -> Process:
     """The process that trains on a host: torchrun with its ranks, or a script. run: folder of the run on the host."""
     words = command_of(config, machine, resume)
-    env = {**_UNBUFFERED, **_script_variables(config, machine), **machine.env}
+    env = {**UNBUFFERED, **_script_variables(config, machine), **machine.env}
     if machine.gpus is not None:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, machine.gpus))
     if config.ranks == "script":
@@ -64,6 +64,17 @@ def trainer_process(config: LaunchConfig, machine: Machine, run: str, resume: bo
     failure = f"{run}/failure-{machine.number}.json"  # hosts may share the folder
     env[FAILURE_VARIABLE] = failure
     return Process("trainer", [*argv, *([] if config.is_script else ["-m"]), *words], env, failure)
+
+
+def array_size(config: LaunchConfig) -> int:
+    """The number of processes of the job array that partitions: as many as would train."""
+    return config.world_size
+
+
+def partition_command(config: LaunchConfig, path: str | None) -> list[str]:
+    """The command of each process of the job array that partitions. path: of the run's configuration."""
+    words = [config.defaults.python, "-m", "glt_lightning", "partition", "--config", str(path), *_partition(config)]
+    return [*words, *config.args, "--data.partition.engine", "array"]
 
 
 def command_of(config: LaunchConfig, machine: Machine, resume: bool = False) -> list[str]:

@@ -1,4 +1,4 @@
-"""The job script of a launched job for SLURM. Pure functions of the configuration."""
+"""The job script of a launched job for SLURM, or of a job array that partitions. Pure functions of the configuration."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from pathlib import PurePosixPath
 from glt_lightning.base import OptionError
 from glt_lightning.launch.batch import LaunchSlurm, filled, shell_json, shell_lines
 from glt_lightning.launch.hosts import LaunchServer
-from glt_lightning.launch.options import LaunchConfig
+from glt_lightning.launch.options import PARTITION, LaunchConfig
 from glt_lightning.launch.plan import (
     CERTIFICATES,
     DGL_PARTITION,
+    UNBUFFERED,
     VARIABLE,
+    array_size,
     command_of,
     folder_of,
+    partition_command,
     script_job,
     security_of,
     server_process,
@@ -41,6 +44,8 @@ def job_script(config: LaunchConfig, run: str) -> str:
     _check(config)
     nodes = [_NODE.format(number) for number in range(slurm.nodes)]
     job = config.on(nodes, [LaunchServer(host=node, port=slurm.server_port) for node in nodes[: slurm.servers]])
+    if job.command == PARTITION:
+        return _array_script(job, slurm, run)
     tasks = 1 if job.ranks == "script" else job.devices
     slurm.check(tasks)
     train = _trainer(job)
@@ -50,7 +55,7 @@ def job_script(config: LaunchConfig, run: str) -> str:
         "slurm": slurm,
         "run": run,
         "options": _options(config, slurm, run, tasks),
-        "env": {"PYTHONUNBUFFERED": "1", **job.defaults.env},
+        "env": {**UNBUFFERED, **job.defaults.env},
         "with_nodes": with_master or job.security.dir is not None or bool(job.servers),
         "with_master": with_master,
         "start_s": math.ceil(job.limits.start_s),
@@ -73,16 +78,32 @@ def _check(config: LaunchConfig) -> None:
         )
 
 
+def _array_script(job: LaunchConfig, slurm: LaunchSlurm, run: str) -> str:
+    """Writes the script of a job array whose elements partition together."""
+    slurm.check_array()
+    options = [f"--job-name={job.name}", f"--array=0-{array_size(job) - 1}", "--nodes=1", "--ntasks=1"]
+    options += _common(slurm)
+    # An element that SLURM starts again goes on; another one does the calls that it had.
+    options += [f"--output={run}/%A-%a.log", "--requeue", "--open-mode=append", *slurm.options]
+    command = shell_lines(partition_command(job, job.run_config), {})
+    return filled(
+        "slurm-array.sh.j2", {"options": options, "env": {**UNBUFFERED, **job.defaults.env}, "partition": command}
+    )
+
+
 def _options(config: LaunchConfig, slurm: LaunchSlurm, run: str, tasks: int) -> list[str]:
     notice = max(_LEAST_NOTICE_S, math.ceil(config.limits.stop_s))
     options = [f"--job-name={config.name}", f"--nodes={slurm.nodes}", f"--ntasks-per-node={tasks}"]
-    options += [f"--cpus-per-task={slurm.cpus_per_task}"] if slurm.cpus_per_task is not None else []
     options += [f"--gpus-per-node={config.defaults.devices}"] if slurm.gpus else []
-    for name, text in (("time", slurm.time), ("partition", slurm.partition), ("account", slurm.account)):
-        options += [f"--{name}={text}"] if text is not None else []
+    options += _common(slurm)
     options += [f"--output={run}/%j.log", f"--signal=B:TERM@{notice}"]
     options += ["--requeue", "--open-mode=append"] if config.restarts.job else ["--no-requeue"]
     return [*options, *slurm.options]
+
+
+def _common(slurm: LaunchSlurm) -> list[str]:
+    given = [("cpus-per-task", slurm.cpus_per_task), ("time", slurm.time), ("partition", slurm.partition)]
+    return [f"--{name}={value}" for name, value in [*given, ("account", slurm.account)] if value is not None]
 
 
 def _servers(job: LaunchConfig) -> dict[str, str]:

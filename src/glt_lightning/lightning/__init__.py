@@ -84,6 +84,11 @@ if TYPE_CHECKING:
         render as render,
         why_no_pages as why_no_pages,
     )
+    from glt_lightning.lightning.ray_workers import (
+        RayWorker as RayWorker,
+        ReportToRay as ReportToRay,
+        ray_worker as ray_worker,
+    )
     from glt_lightning.lightning.strategies.base import (
         GLTStrategy as GLTStrategy,
     )
@@ -141,6 +146,11 @@ _MODULES = {
         "render",
         "why_no_pages",
     ),
+    "ray_workers": (
+        "RayWorker",
+        "ReportToRay",
+        "ray_worker",
+    ),
     "strategies.base": ("GLTStrategy",),
     "strategies.hosts": ("meet_hosts",),
     "strategies.peers": (
@@ -164,12 +174,14 @@ __all__ = [
     "GLTWorkerStrategy",
     "PrecisionProbe",
     "PredictionWriter",
+    "ReportToRay",
     "RunReport",
     "SamplingMonitor",
     "WholeCheckpointIO",
     "deploy",
     "predict_layerwise",
     "predict_new",
+    "ray_worker",
     "read_embeddings",
     "read_predictions",
     "replay",

@@ -96,6 +96,11 @@ if TYPE_CHECKING:
         contains as contains,
         random_link_split as random_link_split,
     )
+    from glt_lightning.partition.plan import (
+        PartitionPlan as PartitionPlan,
+        PlannedStep as PlannedStep,
+        plan_partition as plan_partition,
+    )
     from glt_lightning.partition.run import (
         assign_graph as assign_graph,
         follow_batches as follow_batches,
@@ -160,6 +165,9 @@ if TYPE_CHECKING:
     from glt_lightning.partition.splits import (
         check_labels as check_labels,
         check_overlap as check_overlap,
+    )
+    from glt_lightning.partition.tasks.array import (
+        array_number as array_number,
     )
     from glt_lightning.partition.verify import (
         hash_partition as hash_partition,
@@ -233,6 +241,11 @@ _MODULES = {
         "contains",
         "random_link_split",
     ),
+    "plan": (
+        "PartitionPlan",
+        "PlannedStep",
+        "plan_partition",
+    ),
     "run": (
         "assign_graph",
         "follow_batches",
@@ -289,6 +302,7 @@ _MODULES = {
         "check_labels",
         "check_overlap",
     ),
+    "tasks.array": ("array_number",),
     "versions": (
         "Appended",
         "append_rows",
@@ -326,6 +340,7 @@ __all__ = [
     "open_version",
     "partition_dir",
     "partition_graph",
+    "plan_partition",
     "random_link_split",
 ]
 

@@ -14,7 +14,7 @@ import numpy as np
 from glt_lightning.base import Fanouts, NodeType, PartitionError, PartitionOptions, Progress
 from glt_lightning.graph import MANIFEST, Manifest, disk_full_speaks, options_hash
 from glt_lightning.partition.assign import assigner_of
-from glt_lightning.partition.assign.assigners import assign, require_countable
+from glt_lightning.partition.assign.assigners import assign, require_countable, require_memory
 from glt_lightning.partition.assign.base import Assigner
 from glt_lightning.partition.build.builder import Builder
 from glt_lightning.partition.build.space import bytes_to_assign, require_space
@@ -70,6 +70,7 @@ def assign_graph(
         with folder_beside(target) as folder, run_tasks(graph, folder, "", False) as tasks:
             graph.check()
             require_countable(assigner, graph.total_nodes, options)
+            require_memory(assigner, graph)
             check_values(tasks)
             require_space(folder, bytes_to_assign(graph, assigner), "assigning the nodes of this graph")
             parts = assign(assigner, graph, GraphTopology(tasks, count_edges(tasks)))

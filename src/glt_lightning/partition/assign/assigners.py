@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from glt_lightning.base import DataError, NodeType, OptionError, PartitionOptions
+from glt_lightning.base import DataError, NodeType, OptionError, PartitionError, PartitionOptions, size
+from glt_lightning.graph import available_memory
 from glt_lightning.kernels import Labels, MetisGraph, PairTable, metis_parts
 from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition, checked
 from glt_lightning.partition.hotness.vip import inclusion_of_each
@@ -75,12 +76,35 @@ def _cut(graph: GraphToPartition, weights: np.ndarray) -> np.ndarray:
     """Returns int32 [N]: the parts by METIS. The graph is freed when this returns."""
     topology, options = graph.topology, graph.options
     structure = graph.weights(without="seeds")
-    with MetisGraph(structure if structure.size else weights, topology.num_neighbors) as metis:
+    entries = topology.count_neighbors()
+    _require_memory_for_metis(entries)
+    with MetisGraph(structure if structure.size else weights, entries) as metis:
         fill(metis, graph)
         with graph.progress.phase("METIS", topology.total, "nodes") as done:
             parts = metis.cut(graph.num_parts, imbalance=options.imbalance, seed=options.seed)
             done(topology.total)
     return parts
+
+
+METIS_BYTES = 134  # for each edge in each direction: its graph, and what it makes of it (measured)
+_METIS_LEAST = 100  # what is refused would not fit, however the graph is
+
+
+def require_memory(assigner: Assigner, graph: StoredGraph) -> None:
+    """Raises `PartitionError` if METIS cannot fit, as far as that is known before edges are read."""
+    if isinstance(assigner, MetisAssigner) and not is_trivial(assigner, graph.options):
+        # Each edge is in the rows of both its ends. Half of that may be listed twice, and half may be loops or parallel.
+        _require_memory_for_metis(sum(edges.num_edges for edges in graph.edges.values()) // 2)
+
+
+def _require_memory_for_metis(entries: int) -> None:
+    available = available_memory()
+    if entries * _METIS_LEAST > available:
+        raise PartitionError(
+            f"partition.algorithm: metis takes about {size(entries * METIS_BYTES)} of memory for {entries:,} entries of "
+            f"rows, and {size(available)} are available. Use streaming, or assign the nodes on a host with more "
+            "(partition --assign_only)."
+        )
 
 
 def fill(metis: MetisGraph, graph: GraphToPartition) -> None:

@@ -30,7 +30,7 @@ from glt_lightning.graph import (
 from glt_lightning.partition.assign.assigners import assign, built_in, require_countable
 from glt_lightning.partition.assign.base import Assigner
 from glt_lightning.partition.build.layout import NodeLayout, number_nodes
-from glt_lightning.partition.build.space import bytes_to_number, bytes_to_write, require_space
+from glt_lightning.partition.build.space import require_room
 from glt_lightning.partition.build.steps import (
     Arrays,
     check_values,
@@ -67,7 +67,7 @@ class Builder:
         graph = self._graph
         graph.check()
         require_countable(self._assigner, graph.total_nodes, graph.options)
-        self._require_space()
+        require_room(self._job, self._assigner, self._job.folder)
         check_values(self._tasks)
         # Numbering is most of the memory and, unless parts are random, of the time: a run that starts again keeps it.
         numbered = self._tasks.once("number", {"memory_bytes": self._job.memory_bytes}, self._number)
@@ -87,11 +87,6 @@ class Builder:
             edge_id_dtype=self._job.edge_id_dtype,
         )
         return head.with_parts(entries)
-
-    def _require_space(self) -> None:
-        """Checks disk space before any work."""
-        needed = max(bytes_to_number(self._graph, self._assigner), bytes_to_write(self._job))
-        require_space(self._job.folder, needed, "a partition of this graph")
 
     def _number(self) -> dict[str, Any]:
         """Numbers all nodes, saves the numbering and the hotness, and plans the buckets of edges."""

@@ -8,20 +8,32 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from glt_lightning.base import PartitionError
+from glt_lightning.base import EdgeType, PartitionError
 from glt_lightning.kernels import row_bytes
-from glt_lightning.partition.assign.assigners import built_in, is_trivial
+from glt_lightning.partition.assign.assigners import built_in, is_trivial, require_memory
 from glt_lightning.partition.assign.base import Assigner
 from glt_lightning.partition.build.edges import record_bytes
 from glt_lightning.partition.build.rows import is_picked
 from glt_lightning.partition.build.stored_graph import StoredGraph
-from glt_lightning.partition.hotness.rank import _policy
+from glt_lightning.partition.hotness.rank import policy_of
 from glt_lightning.partition.tasks.job import Job
+
+
+def require_room(job: Job, assigner: Assigner, folder: Path) -> None:
+    """Raises `PartitionError` for a partition that cannot be made: for want of disk, or of memory for METIS."""
+    require_memory(assigner, job.graph)
+    require_space(folder, bytes_needed(job, assigner), "a partition of this graph")
+
+
+def bytes_needed(job: Job, assigner: Assigner) -> int:
+    """Bytes of disk while a partition is made."""
+    return max(bytes_to_number(job.graph, assigner), bytes_to_write(job))
 
 
 def require_space(folder: Path, needed: int, what: str) -> None:
@@ -37,7 +49,7 @@ def require_space(folder: Path, needed: int, what: str) -> None:
 def bytes_to_assign(graph: StoredGraph, assigner: Assigner) -> int:
     """Bytes while nodes are assigned: degrees, rows that the assigner reads, the records they are sorted from, probabilities."""
     degrees = sum(4 * (graph.num_nodes[src] + graph.num_nodes[dst]) for src, _, dst in graph.edges)
-    reads = _reads(graph, assigner)
+    reads = reads_of(graph, assigner)
     if reads == "neighbors":
         return degrees + _worst_of(_neighbor_files(graph))[1]
     if reads == "sampled":
@@ -47,15 +59,35 @@ def bytes_to_assign(graph: StoredGraph, assigner: Assigner) -> int:
 
 def bytes_to_number(graph: StoredGraph, assigner: Assigner) -> int:
     """Bytes while nodes are assigned and hotness is computed."""
-    _, train = graph.splits.get("train", ("", np.zeros(0)))
-    brings_hotness = type(assigner).hotness is not Assigner.hotness
-    if brings_hotness or not len(train) or _policy(graph.options) == "degree":
+    if not _is_ranked_by_batches(graph, assigner):
         return bytes_to_assign(graph, assigner)
-    if _reads(graph, assigner) == "neighbors":
+    if reads_of(graph, assigner) == "neighbors":
         # If the graph is symmetric, hotness reads the same files.
         remaining, worst = _worst_of(_neighbor_files(graph))
         return max(worst, remaining + _matrix(graph))
     return _matrix(graph) + _worst_of(_sampled_files(graph))[1]
+
+
+def _is_ranked_by_batches(graph: StoredGraph, assigner: Assigner) -> bool:
+    _, train = graph.splits.get("train", ("", np.zeros(0)))
+    brings_hotness = type(assigner).hotness is not Assigner.hotness
+    return not brings_hotness and len(train) > 0 and policy_of(graph.options) != "degree"
+
+
+def is_ranked_by_vip(graph: StoredGraph, assigner: Assigner) -> bool:
+    return _is_ranked_by_batches(graph, assigner) and policy_of(graph.options) == "vip"
+
+
+def edges_for_assignment(graph: StoredGraph, assigner: Assigner) -> Iterator[tuple[int, int, EdgeType]]:
+    """Yields, for each sort of edges for the assignment or the hotness, their number before merging, the bytes of a record and
+    the user's type."""
+    reads = reads_of(graph, assigner)
+    files = _neighbor_files(graph) if reads == "neighbors" else iter(())
+    if reads == "sampled" or (
+        _is_ranked_by_batches(graph, assigner) and not (reads == "neighbors" and graph.undirected)
+    ):
+        files = chain(files, _sampled_files(graph))
+    return ((each.edges, each.record, each.source) for each in files)
 
 
 def bytes_to_write(job: Job) -> int:
@@ -77,12 +109,12 @@ def bytes_to_write(job: Job) -> int:
         width += 8 if graph.storage.time_attr is not None and graph.storage.time_attr.orders(own) else 0
         count = graph.edges[own.source].num_edges * (2 if own.both else 1)
         record = record_bytes(job.id_dtype, job.edge_id_dtype)
-        files.append(_EdgeFiles(count, graph.num_nodes[own.edge_type[2]], 0 if own.both else width, record))
+        files.append(_EdgeFiles(own.source, count, graph.num_nodes[own.edge_type[2]], 0 if own.both else width, record))
     kept, peak = _worst_of(files)
     return max(worst, remaining + peak, remaining + kept + gids)  # gids are the last files
 
 
-def _reads(graph: StoredGraph, assigner: Assigner) -> str:
+def reads_of(graph: StoredGraph, assigner: Assigner) -> str:
     """The rows that the assigner is sure to read: a class of the user's may read any rows or none."""
     known = built_in(assigner)
     return "nothing" if known is None or is_trivial(assigner, graph.options) else known.reads
@@ -91,10 +123,12 @@ def _reads(graph: StoredGraph, assigner: Assigner) -> str:
 class _EdgeFiles(NamedTuple):
     """The files of edges that are sorted into rows.
 
-    edges: their number before merging.  width: bytes of an edge as written; 0 if merging may remove any number of them.
+    source: the user's type.  edges: their number before merging.
+    width: bytes of an edge as written; 0 if merging may remove any number of them.
     record: bytes of an edge while it is sorted.
     """
 
+    source: EdgeType
     edges: int
     rows: int
     width: int
@@ -114,19 +148,19 @@ def _sampled_files(graph: StoredGraph) -> Iterator[_EdgeFiles]:
     id_bytes = _id_bytes(graph)
     for stored_type in graph.stored_types:
         count = graph.edges[stored_type.source].num_edges * (2 if stored_type.both else 1)
-        yield _EdgeFiles(
-            count, graph.num_nodes[stored_type.edge_type[2]], 0 if stored_type.both else id_bytes, 12 * id_bytes // 4
-        )
+        rows, width = graph.num_nodes[stored_type.edge_type[2]], 0 if stored_type.both else id_bytes
+        yield _EdgeFiles(stored_type.source, count, rows, width, 12 * id_bytes // 4)
 
 
 def _neighbor_files(graph: StoredGraph) -> Iterator[_EdgeFiles]:
     id_bytes = _id_bytes(graph)
-    for (src, _, dst), edges in graph.edges.items():
+    for edge_type, edges in graph.edges.items():
+        src, _, dst = edge_type
         if src == dst:
-            yield _EdgeFiles(2 * edges.num_edges, graph.num_nodes[dst], 0, 12 * id_bytes // 4)
+            yield _EdgeFiles(edge_type, 2 * edges.num_edges, graph.num_nodes[dst], 0, 12 * id_bytes // 4)
             continue
         for end in (src, dst):
-            yield _EdgeFiles(edges.num_edges, graph.num_nodes[end], id_bytes, 12 * id_bytes // 4)
+            yield _EdgeFiles(edge_type, edges.num_edges, graph.num_nodes[end], id_bytes, 12 * id_bytes // 4)
 
 
 def _id_bytes(graph: StoredGraph) -> int:

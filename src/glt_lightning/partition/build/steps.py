@@ -17,10 +17,10 @@ from glt_lightning.partition.build.edges import EdgeBuckets, Segment, placed
 from glt_lightning.partition.build.normalize import normalization
 from glt_lightning.partition.build.rows import is_picked
 from glt_lightning.partition.build.values import checked_attrs
-from glt_lightning.partition.sources.base import EdgeList, RangedEdges
+from glt_lightning.partition.sources.base import EdgeList, RangedEdges, Rows
 from glt_lightning.partition.tasks.exchange import load_array
 from glt_lightning.partition.tasks.job import EdgeSort
-from glt_lightning.partition.tasks.run import Tasks
+from glt_lightning.partition.tasks.run import Division, Tasks
 from glt_lightning.partition.tasks.table import degree_file, rows_folder
 
 _MOST_EDGES = 1 << 25  # of a piece: a run that is interrupted loses no more
@@ -32,30 +32,36 @@ Done = Callable[[int], object]
 Arrays = dict[str, tuple[np.dtype, tuple[int, ...]]]  # path -> dtype and shape
 
 
+def value_checks(division: Division) -> list[Call]:
+    """Returns the calls of the task that checks values."""
+    return [
+        {"attribute": key, "piece": piece}
+        for key, each in checked_attrs(division.job.graph).items()
+        for piece in division.pieces(len(each.rows), at_most=_MOST_EDGES)
+    ]
+
+
 def check_values(tasks: Tasks) -> None:
     """Checks all values that may be refused. Raises `DataError` for the first bad one."""
-    graph = tasks.job.graph
-    checked = checked_attrs(graph)
-    calls: list[Call] = [
-        {"attribute": key, "piece": piece}
-        for key, each in checked.items()
-        for piece in tasks.pieces(len(each.rows), at_most=_MOST_EDGES)
-    ]
+    graph, calls = tasks.job.graph, value_checks(tasks)
     units = [call["piece"][1] - call["piece"][0] for call in calls]
     with graph.progress.phase("checking values", sum(units), "rows") as done:
         tasks.run("check_piece", calls, done, units)
 
 
+def counts(division: Division) -> list[Call]:
+    """Returns the calls of the task that counts edges."""
+    calls: list[Call] = []
+    for index, edges in enumerate(division.job.graph.edges.values()):
+        # as few pieces as there are processes: what each of them counts is as long as all nodes
+        at_most = max(1 << 20, -(-edges.num_edges // division.width))
+        calls += [{"index": index, "piece": piece} for piece in _pieces(division, edges, at_most, at_most)]
+    return calls
+
+
 def count_edges(tasks: Tasks) -> Degrees:
     """Reads all edges once. Raises `DataError` for an edge whose node does not exist."""
-    job, types = tasks.job, tasks.job.graph.source.schema.edge_types
-    calls: list[Call] = []
-    for index, edge_type in enumerate(types):
-        # as few pieces as there are processes: what each of them counts is as long as all nodes
-        edges = job.graph.edges[edge_type]
-        at_most = max(1 << 20, -(-edges.num_edges // tasks.width))
-        pieces = _pieces(tasks, edges, at_most, at_most)
-        calls += [{"index": index, "piece": piece} for piece in pieces]
+    job, types, calls = tasks.job, tasks.job.graph.source.schema.edge_types, counts(tasks)
     units = [call["piece"][1] - call["piece"][0] for call in calls]
     with job.graph.progress.phase("reading edges", sum(units), "edges") as done:
         tasks.run("count_piece", calls, done, units)
@@ -66,11 +72,22 @@ def count_edges(tasks: Tasks) -> Degrees:
     return Degrees.joined(found)
 
 
-def _pieces(tasks: Tasks, edges: EdgeList, at_least: int, at_most: int) -> list[tuple[int, int]]:
+def _pieces(division: Division, edges: EdgeList, at_least: int, at_most: int) -> list[tuple[int, int]]:
     """Ranges of edges for tasks. Edges that can only be read from the first to the last are one piece."""
-    if not isinstance(edges, RangedEdges) and not tasks.shared:
+    if not isinstance(edges, RangedEdges) and not division.shared:
         return [(0, edges.num_edges)]
-    return tasks.pieces(edges.num_edges, at_least=at_least, at_most=at_most)
+    return division.pieces(edges.num_edges, at_least=at_least, at_most=at_most)
+
+
+def dealt_pieces(division: Division, edges: EdgeList) -> list[tuple[int, int]]:
+    """Ranges of edges that tasks distribute."""
+    return _pieces(division, edges, 1 << 21, _MOST_EDGES)
+
+
+def sorted_at_once(division: Division, num_edges: int, record_bytes: int) -> int:
+    """Returns how many of ``num_edges`` edges a task sorts."""
+    most = min(division.job.memory_bytes // 4, _MOST_BYTES) // record_bytes
+    return max(1, min(most, max(1 << 20, num_edges // (4 * division.width))))
 
 
 def plan_buckets(tasks: Tasks, sort: EdgeSort, in_degree: np.ndarray) -> EdgeBuckets:
@@ -90,11 +107,9 @@ def sort_edges(tasks: Tasks, sort: EdgeSort, done: Done) -> Arrays:
     """
     job, edges, buckets = tasks.job, tasks.job.edge_job(sort), tasks.job.buckets(sort)
     spec, ways = sort.to_json(), 2 if sort.stored_type.both else 1
-    pieces = _pieces(tasks, edges.edges, 1 << 21, _MOST_EDGES)
+    pieces = dealt_pieces(tasks, edges.edges)
     deals = [{"sort": spec, "piece": piece} for piece in pieces]
-    most = min(job.memory_bytes // 4, _MOST_BYTES) // edges.record_bytes
-    shares = max(1 << 20, buckets.num_edges // (4 * tasks.width))
-    groups = buckets.groups(max(1, min(most, shares)))
+    groups = buckets.groups(sorted_at_once(tasks, buckets.num_edges, edges.record_bytes))
     sorts = [{"sort": spec, "pieces": pieces, "low": low, "high": high} for low, high in groups]
     if not tasks.finished("sort_edges", sorts):
         tasks.run("deal_edges", deals, done, [ways * (end - begin) for begin, end in pieces])
@@ -147,14 +162,12 @@ def _write_attr(tasks: Tasks, node_type: NodeType, name: str, done: Done) -> Arr
         return None if found is None else asdict(found)
 
     normalized = how | {"normalization": tasks.once("normalization", how | {"mode": mode}, statistics)}
-    count, width = len(rows), max(1, row_bytes(rows.dtype, rows.shape[1:]))
-    if is_picked(rows, job.memory_bytes):
-        ranges = tasks.pieces(count, at_least=(1 << 24) // width, at_most=count)
+    count = len(rows)
+    ranges, capacity = row_ranges(tasks, rows)
+    if capacity is None:
         calls = [normalized | {"piece": piece} for piece in ranges]
         tasks.run("take_rows", calls, done, [end - begin for begin, end in ranges])
     else:
-        capacity = max(1, job.memory_bytes // 4 // width)
-        ranges = tasks.pieces(count, at_least=(1 << 24) // width, at_most=max(1, _MOST_BYTES // width))
         deals = [how | {"capacity": capacity, "piece": piece} for piece in ranges]
         sizes = [end - begin for begin, end in cut_at(count, capacity)]
         places = [normalized | {"capacity": capacity, "pieces": ranges, "bucket": b} for b in range(len(sizes))]
@@ -167,6 +180,17 @@ def _write_attr(tasks: Tasks, node_type: NodeType, name: str, done: Done) -> Arr
         node_path(part, index, name): (stored.dtype, (bounds[part + 1] - bounds[part], *stored.row_shape))
         for part in range(len(bounds) - 1)
     }
+
+
+def row_ranges(division: Division, rows: Rows) -> tuple[list[tuple[int, int]], int | None]:
+    """Returns the ranges of an attribute's rows for tasks; and, if they are dealt out before they are placed, how many rows are
+    placed at once."""
+    count, width, memory_bytes = len(rows), max(1, row_bytes(rows.dtype, rows.shape[1:])), division.job.memory_bytes
+    at_least = (1 << 24) // width
+    if is_picked(rows, memory_bytes):
+        return division.pieces(count, at_least=at_least, at_most=count), None
+    ranges = division.pieces(count, at_least=at_least, at_most=max(1, _MOST_BYTES // width))
+    return ranges, max(1, memory_bytes // 4 // width)
 
 
 def cut_at(count: int, size: int) -> list[tuple[int, int]]:

@@ -48,20 +48,16 @@ class Times:
 
 @dataclass(frozen=True)
 class EdgeTimes:
-    """The times of the edges of one stored type: the times of their sources, ``of_nodes`` [N] by user id, or times of their
-    own, ``edges``, by column."""
+    """The times of the edges of one stored type: those of their ``sources``, or times of their own, by column."""
 
-    edges: Times | None
-    of_nodes: np.ndarray | None
+    times: Times
+    of_sources: bool
 
     def __call__(self, columns: np.ndarray, user_columns: np.ndarray, sources: np.ndarray) -> np.ndarray:
         """Returns the times of edges, int64 [E]. columns: their columns among the stored edges.  user_columns: among the user's
         edges, for errors.  sources: user ids."""
-        if self.of_nodes is not None:
-            times: np.ndarray = self.of_nodes[sources]
-            return times
-        assert self.edges is not None
-        return self.edges.converted(self.edges.rows[columns], user_columns)
+        rows, ids = (sources, sources) if self.of_sources else (columns, user_columns)
+        return self.times.converted(self.times.rows[rows], ids)
 
 
 class TimeAttr:
@@ -114,11 +110,10 @@ class TimeAttr:
         return stored_type.edge_type[0] in self._nodes or stored_type.source in self._edges
 
     def times(self, stored_type: StoredEdgeType) -> EdgeTimes | None:
-        """Returns the times of a stored type, those of its source nodes in memory; None if it has none."""
-        if (of_nodes := self.of_nodes(stored_type.edge_type[0])) is not None:
-            return EdgeTimes(None, np.concatenate([np.empty(0, np.int64), *of_nodes]))
-        of_edges = self._edges.get(stored_type.source)
-        return None if of_edges is None else EdgeTimes(of_edges, None)
+        """Returns the times of a stored type; None if it has none."""
+        of_nodes, of_edges = self._nodes.get(stored_type.edge_type[0]), self._edges.get(stored_type.source)
+        found = of_nodes or of_edges
+        return None if found is None else EdgeTimes(found, found is of_nodes)
 
     def of_nodes(self, node_type: NodeType) -> Iterator[np.ndarray] | None:
         """Returns an iterator over the times of the nodes of a type, by user id, a chunk at a time; None if it has none."""

@@ -89,6 +89,11 @@ class GraphTopology(Topology):
             files = [self._rows(stored_type) for stored_type in self._touching(node_type)]
             yield from _merged(files, offset, self.total, self._chunk, self.num_nodes[node_type])
 
+    def count_neighbors(self) -> int:
+        """Returns the number of entries in all rows of `neighbors`."""
+        types = [t for t, count in self.num_nodes.items() if count]
+        return sum(int(self._rows(own).indptr[-1]) for t in types for own in self._touching(t))
+
     @property
     def num_neighbors(self) -> int:
         """Upper bound on the number of entries in all rows of `neighbors`."""

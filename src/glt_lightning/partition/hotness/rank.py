@@ -68,7 +68,7 @@ def rank_nodes(
     parts: node type -> int32 [N].  train: node type and user ids of all training seeds; without any, nodes rank by degree.
     folder: for a result that is too large for memory.
     """
-    policy = _policy(options)
+    policy = policy_of(options)
     if policy == "degree" or train is None or not len(train[1]):
         degree = topology.degrees.occurrences(topology.stored_types, topology.num_nodes)
         return Hotness("degree", {}, np.concatenate([*degree.values()])[None].astype(np.float32))
@@ -83,7 +83,7 @@ def rank_nodes(
     return Hotness(policy, made_by, values)
 
 
-def _policy(options: PartitionOptions) -> Policy:
+def policy_of(options: PartitionOptions) -> Policy:
     if options.hotness != "auto":
         return options.hotness
     # With random parts, both policies leave equally many rows remote, and degrees cost nothing.

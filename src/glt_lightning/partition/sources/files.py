@@ -151,18 +151,37 @@ class CscEdges(RangedEdges):
                 )
 
     def part(self, size: int, begin: int, end: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        indptr = self.indptr[: len(self.indptr)]
-        self._check(indptr)
+        """Row pointers are looked up in a map, and read where they are needed. Parts that are all edges together read, and check,
+        all of them."""
+        indptr = self.indptr.mapped()
+        self._require(len(indptr) > 0)
+        row = 0 if begin == 0 else max(0, int(np.searchsorted(indptr, begin, side="right")) - 1)
+        if not self.num_edges:
+            self._pointers(row, len(indptr) - 1, 0, 0)
         for sources in self.indices.blocks(size, begin, end):
             to = begin + len(sources)
-            first = int(np.searchsorted(indptr, begin, side="right")) - 1
-            last = int(np.searchsorted(indptr, to, side="left"))
-            edges = np.diff(np.clip(indptr[first : last + 1], begin, to))
-            yield np.ascontiguousarray(sources, np.int64), np.repeat(np.arange(first, last, dtype=np.int64), edges)
-            begin = to
+            after = int(np.searchsorted(indptr, to, side="right"))
+            last = (
+                len(indptr) - 1
+                if to == self.num_edges
+                else max(after - 1, int(np.searchsorted(indptr, to, side="left")))
+            )
+            pointers = self._pointers(row, last, begin, to)
+            edges = np.diff(np.clip(pointers, begin, to))
+            yield np.ascontiguousarray(sources, np.int64), np.repeat(np.arange(row, last, dtype=np.int64), edges)
+            row, begin = max(row, after - 1), to
 
-    def _check(self, indptr: np.ndarray) -> None:
-        if not len(indptr) or indptr[0] != 0 or indptr[-1] != self.num_edges or (indptr[1:] < indptr[:-1]).any():
+    def _pointers(self, row: int, last: int, begin: int, to: int) -> np.ndarray:
+        """Reads row pointers from ``row`` to ``last``, between which the edges [begin, to) are, and checks them."""
+        self._require(row <= last < len(self.indptr))
+        found = self.indptr[row : last + 1]
+        self._require(row > 0 or found[0] == 0)
+        self._require(last + 1 < len(self.indptr) or found[-1] == self.num_edges)
+        self._require(found[0] <= begin and found[-1] >= to and not (found[1:] < found[:-1]).any())
+        return found
+
+    def _require(self, good: bool | np.bool_) -> None:
+        if not good:
             raise DataError(
                 f"{self.indptr.path}: expected row pointers that rise from 0 to {self.num_edges}, "
                 "the length of indices.npy."

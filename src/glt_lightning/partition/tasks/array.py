@@ -77,7 +77,8 @@ class _Call(Future[Any]):
 
     def __init__(self, owner: ArrayExecutor, calls: Path, given: tuple[Any, ...]) -> None:
         super().__init__()
-        self.id = Path(given[2]).name  # of the entry in the ledger
+        # the entry in the ledger, and the run: what a process has taken of a run that was killed is no call of this one
+        self.id = f"{given[1]}.{Path(given[2]).name}"
         self._owner, self._answer, self._given = owner, calls / f"{self.id}.answer", given
         save_text(calls / f"{self.id}.call", json.dumps(given))
 

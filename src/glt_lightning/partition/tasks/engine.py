@@ -19,7 +19,7 @@ from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.tasks.array import ArrayExecutor, array_size
 from glt_lightning.partition.tasks.job import Job
 from glt_lightning.partition.tasks.processes import ProcessExecutor
-from glt_lightning.partition.tasks.run import Tasks
+from glt_lightning.partition.tasks.run import Division, Tasks
 
 _WORTH_A_PROCESS = 256 << 20  # bytes of input and output: about a second of work, and a process takes 0.2 s to start
 _ANSWER_S = 60  # until a cluster answers, and has a worker
@@ -37,20 +37,39 @@ def run_tasks(graph: StoredGraph, folder: Path, key: str, wide_ids: bool) -> Ite
     """
     options = graph.options
     with _ENGINES[options.engine](options, graph, folder) as (executor, width):
-        # On one host the processes share the memory that the options allow; elsewhere each worker has as much.
-        share = width if options.engine == "processes" else 1
-        job = Job(graph, folder, max(1 << 20, options.memory_bytes // share), wide_ids)
-        yield Tasks(job, key, executor, width)
+        yield Tasks(_job(graph, folder, width, wide_ids), key, executor, width)
+
+
+def planned_division(graph: StoredGraph, folder: Path, wide_ids: bool) -> Division:
+    """Returns the division into tasks that `run_tasks` would make, without a cluster: where its size is not given, as for one
+    worker."""
+    options = graph.options
+    width = options.processes or 1
+    if options.engine == "processes":
+        width = _process_count(options, graph)
+    elif options.engine == "array":
+        width = options.processes or array_size() or 1
+    return Division(_job(graph, folder, width, wide_ids), width, options.engine != "processes" or width > 1)
+
+
+def _job(graph: StoredGraph, folder: Path, width: int, wide_ids: bool) -> Job:
+    # On one host the processes share the memory that the options allow; elsewhere each worker has as much.
+    share = width if graph.options.engine == "processes" else 1
+    return Job(graph, folder, max(1 << 20, graph.options.memory_bytes // share), wide_ids)
 
 
 @contextmanager
 def _processes(options: PartitionOptions, graph: StoredGraph, folder: Path) -> Iterator[Opened]:
-    count = options.processes or max(1, min(usable_cores(), _bytes_of(graph) // _WORTH_A_PROCESS))
+    count = _process_count(options, graph)
     if count == 1:
         yield None, 1
         return
     with ProcessExecutor(count) as executor:
         yield executor, count
+
+
+def _process_count(options: PartitionOptions, graph: StoredGraph) -> int:
+    return options.processes or max(1, min(usable_cores(), _bytes_of(graph) // _WORTH_A_PROCESS))
 
 
 def _bytes_of(graph: StoredGraph) -> int:

@@ -13,14 +13,19 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any
 
 from glt_lightning.kernels import child
 
 _MODULE = __name__  # of the `main` of a process
+_POLL_S = 1.0
+_STOPPED_S = 30.0  # until a process that was stopped (SIGSTOP), which nobody may ever continue, is given up
 
 
 class WorkerLost(Exception):
@@ -77,13 +82,13 @@ class _Worker:
                 stdin=subprocess.DEVNULL,
                 process_group=0,  # Ctrl-C goes to the first process, which ends this one
             )
-        with ours:
-            self._stream = ours.makefile("rwb")
+        self._socket, self._stream = ours, ours.makefile("rwb")
 
     def ask(self, args: tuple[Any, ...]) -> Any:
         try:
             self._stream.write(json.dumps(args).encode() + b"\n")
             self._stream.flush()
+            self._wait()
             line = self._stream.readline()
         except OSError:
             line = b""
@@ -97,10 +102,28 @@ class _Worker:
             raise RuntimeError(f"a task of the partitioner failed:\n{answer['raised']}")
         return answer
 
+    def _wait(self) -> None:
+        """Waits until the process answers or ends. Raises `WorkerLost`, and ends it, if it stays stopped."""
+        stopped_s, last = 0.0, time.monotonic()
+        while not wait([self._socket], _POLL_S):
+            now = time.monotonic()
+            stopped_s, last = (stopped_s + now - last if self._is_stopped() else 0.0), now
+            if stopped_s > _STOPPED_S:
+                self._process.kill()
+                raise WorkerLost(f"its process was stopped for {_STOPPED_S:.0f} s")
+
+    def _is_stopped(self) -> bool:
+        try:
+            stat = Path(f"/proc/{self._process.pid}/stat").read_bytes()
+        except OSError:
+            return False
+        return stat.rpartition(b")")[2].split()[0] == b"T"
+
     def end(self) -> None:
         self._process.kill()
         self._process.wait()
         self._stream.close()
+        self._socket.close()
 
 
 def main(fd: int) -> None:

@@ -27,16 +27,29 @@ _LOST = {"KilledWorker", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryErro
 _SMALLEST = 1 << 20  # edges: a smaller piece takes less time than to start a process
 
 
-class Tasks:
+class Division:
+    """The division of a job into tasks.
+
+    width: how many tasks run at a time.  shared: whether other processes read the user's data, too.
+    """
+
+    def __init__(self, job: Job, width: int, shared: bool) -> None:
+        self.job, self.width, self.shared = job, width, shared
+
+    def pieces(self, count: int, *, at_most: int, at_least: int = _SMALLEST) -> list[tuple[int, int]]:
+        """Splits ``count`` things into ranges: some for each process, within these sizes."""
+        return cut(count, max(1, min(at_most, max(at_least, -(-count // (2 * self.width))))))
+
+
+class Tasks(Division):
     """Runs the tasks of one job.
 
     executor: where they run; None: in this process, one after the other.  width: how many run at a time.
     key: a text that changes with the user's data and options.
-    Attribute ``shared``: whether other processes read the user's data, too.
     """
 
     def __init__(self, job: Job, key: str, executor: Executor | None, width: int) -> None:
-        self.job, self.width, self.shared = job, width, executor is not None
+        super().__init__(job, width, executor is not None)
         self._key, self._executor = key, executor
         for folder in (job.out, job.work, _ledger(job.folder)):
             folder.mkdir(parents=True, exist_ok=True)
@@ -73,10 +86,6 @@ class Tasks:
             found = {"result": work()}
             _write(self._file(name, args), found)
         return found["result"]
-
-    def pieces(self, count: int, *, at_most: int, at_least: int = _SMALLEST) -> list[tuple[int, int]]:
-        """Splits ``count`` things into ranges: some for each process, within these sizes."""
-        return cut(count, max(1, min(at_most, max(at_least, -(-count // (2 * self.width))))))
 
     def _submit(self, name: str, args: Mapping[str, Any]) -> Future[Any] | None:
         if self._executor is None:

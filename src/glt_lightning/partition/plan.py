@@ -1,0 +1,266 @@
+"""A plan of a partition before it is made: tasks, bytes read, memory, disk and time; and a refusal of what cannot fit."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glt_lightning.base import EdgeType, Fanouts, Normalize, PartitionError, PartitionOptions, Progress
+from glt_lightning.graph import available_memory
+from glt_lightning.kernels import row_bytes
+from glt_lightning.partition.assign import assigner_of
+from glt_lightning.partition.assign.assigners import METIS_BYTES, MetisAssigner, built_in, require_countable
+from glt_lightning.partition.assign.base import Assigner
+from glt_lightning.partition.build.edges import record_bytes
+from glt_lightning.partition.build.space import (
+    bytes_needed,
+    edges_for_assignment,
+    is_ranked_by_vip,
+    reads_of,
+    require_room,
+)
+from glt_lightning.partition.build.steps import counts, dealt_pieces, row_ranges, sorted_at_once, value_checks
+from glt_lightning.partition.build.stored_graph import StoredGraph
+from glt_lightning.partition.build.values import checked_attrs
+from glt_lightning.partition.edge_splits.read import KeptEdges
+from glt_lightning.partition.run import follow_batches
+from glt_lightning.partition.sources.base import EdgeList, GraphSource, Rows
+from glt_lightning.partition.sources.files import CscEdges, EndFiles, FileEdges
+from glt_lightning.partition.splits import resolve_splits
+from glt_lightning.partition.tasks.engine import planned_division
+from glt_lightning.partition.tasks.run import Division
+
+# CPU nanoseconds on one core of a server with x86-64 processors, measured with 12 M edges in files; METIS with 124 M.
+_COUNTED, _DEALT, _SORTED = 8, 24, 52  # an edge
+_CHECKED, _WRITTEN, _HASHED = 0.3, 0.7, 1.2  # a byte
+_NUMBERED, _RANKED, _PROPAGATED, _CUT = (
+    500,
+    4,
+    6,
+    670,
+)  # a node; an edge of a hop for a part; an edge of a pass; an edge
+_HASH_BYTES = 64 << 20
+
+_LIBRARIES = 130_000_000  # bytes of the interpreter and libraries
+# Bytes for each node in the first process (docs/reference/partitioning.md)
+_READING, _WRITING, _NUMBERING, _VIP = 32, 55, 65, 69
+_STREAMING, _STREAMING_COLUMN = 61, 12
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A step of a run.
+
+    Attributes:
+        name: What it does.
+        tasks: Number of tasks. Those of a step run at the same time.
+        reads: Bytes that they read, of the user's files and of files of earlier steps.
+        cpu_s: CPU seconds of all tasks, about. None: not known.
+        alone: Whether it is one task, in the first process.
+    """
+
+    name: str
+    tasks: int
+    reads: int
+    cpu_s: float | None
+    alone: bool = False
+
+
+@dataclass(frozen=True)
+class PartitionPlan:
+    """What a partition takes.
+
+    Attributes:
+        steps: In the order in which they run.
+        width: Number of tasks that run at a time.
+        disk_bytes: Least space that it takes while it is made, working files included.
+        free_bytes: Free space there.
+        first_bytes: Memory of the first process, about; METIS included.
+        task_bytes: Memory of each of the others, about.
+        available_bytes: Memory that this host has left.
+    """
+
+    steps: tuple[PlannedStep, ...]
+    width: int
+    disk_bytes: int
+    free_bytes: int
+    first_bytes: int
+    task_bytes: int
+    available_bytes: int
+
+    @property
+    def cpu_s(self) -> float | None:
+        """CPU seconds, about. None: not known."""
+        known = [each.cpu_s for each in self.steps if each.cpu_s is not None]
+        return sum(known) if len(known) == len(self.steps) else None
+
+    @property
+    def wall_s(self) -> float | None:
+        """Seconds, about, where disks are not the limit. None: not known."""
+        if self.cpu_s is None:
+            return None
+        shares = (1 if each.alone else max(1, min(self.width, each.tasks)) for each in self.steps)
+        return sum((each.cpu_s or 0) / share for each, share in zip(self.steps, shares, strict=True))
+
+
+def plan_partition(
+    source: GraphSource,
+    out_dir: str | Path,
+    options: PartitionOptions,
+    *,
+    undirected: bool | None = None,
+    normalize: Normalize = "none",
+    splits: Mapping[str, Any] | None = None,
+    num_neighbors: Fanouts | None = None,
+    batch_size: int | None = None,
+) -> tuple[PartitionPlan, PartitionError | None]:
+    """Plans a partition without reading edges or features.
+
+    Returns the plan, and the error with which `partition_graph` would refuse it: too little disk, or too little memory for METIS.
+
+    Args:
+        source, out_dir, options, undirected, normalize, splits: As for `partition_graph`.
+        num_neighbors, batch_size: Those of training, which options without their own assume.
+
+    Example:
+        >>> plan, error = plan_partition(open_source("graph.npz", "data"), "parts", PartitionOptions(num_parts=2))
+        >>> [step.name for step in plan.steps][:3], error
+        (['checking values', 'counting edges', 'assigning and numbering nodes'], None)
+    """
+    folder = Path(out_dir)
+    options = follow_batches(options, folder, num_neighbors, batch_size)
+    made = {"undirected": bool(undirected), "normalize": normalize}
+    graph = StoredGraph(source, options, resolve_splits(source, splits), made, Progress(False))
+    assigner = assigner_of(options)
+    graph.check()
+    require_countable(assigner, graph.total_nodes, options)
+    there = next(each for each in folder.absolute().parents if each.exists())
+    division = planned_division(graph, there / "run", wide_ids=False)
+    plan = PartitionPlan(
+        steps=tuple(_steps(division, assigner)),
+        width=division.width,
+        disk_bytes=bytes_needed(division.job, assigner),
+        free_bytes=shutil.disk_usage(there).free,
+        first_bytes=_first_process(graph, assigner),
+        task_bytes=_LIBRARIES + division.job.memory_bytes + _READING * max(graph.num_nodes.values()),
+        available_bytes=available_memory(),
+    )
+    try:
+        require_room(division.job, assigner, there)
+    except PartitionError as error:
+        return plan, error
+    return plan, None
+
+
+def _steps(division: Division, assigner: Assigner) -> Iterator[PlannedStep]:
+    graph = division.job.graph
+    checks, checked = value_checks(division), sum(_bytes(each.rows) for each in checked_attrs(graph).values())
+    yield PlannedStep("checking values", len(checks), checked, checked * _CHECKED / 1e9)
+    edges = sum(each.num_edges for each in graph.edges.values())
+    read = sum(map(input_bytes, graph.edges.values()))
+    yield PlannedStep("counting edges", len(counts(division)), read, edges * _COUNTED / 1e9)
+    rows = [*edges_for_assignment(graph, assigner)]
+    if rows:
+        yield _sorting(division, "sorting edges into rows", rows)
+    yield _assigning(graph, assigner, 4 * sum(count for count, _, _ in rows))
+    yield _nodes(division)
+    record = record_bytes(division.job.id_dtype, division.job.edge_id_dtype)
+    stored = [
+        (graph.edges[own.source].num_edges * (2 if own.both else 1), record, own.source) for own in graph.stored_types
+    ]
+    yield _sorting(division, "writing edges", stored, with_attrs=True)
+    stays = _stays(division)
+    yield PlannedStep("hashing files", -(-stays // _HASH_BYTES), stays, stays * _HASHED / 1e9)
+
+
+def _sorting(
+    division: Division, name: str, sorts: Sequence[tuple[int, int, EdgeType]], *, with_attrs: bool = False
+) -> PlannedStep:
+    """sorts: for each the number of edges, the bytes of a record, and the user's edge type."""
+    graph, tasks, read = division.job.graph, 0, 0
+    for count, record, edge_type in sorts:
+        edges = graph.edges[edge_type]
+        tasks += len(dealt_pieces(division, edges)) + -(-count // sorted_at_once(division, count, record))
+        read += input_bytes(edges) + count * record
+        read += sum(map(_bytes, graph.source.edge_attrs(edge_type).values())) if with_attrs else 0
+    return PlannedStep(name, tasks, read, sum(count for count, _, _ in sorts) * (_DEALT + _SORTED) / 1e9)
+
+
+def _assigning(graph: StoredGraph, assigner: Assigner, rows_bytes: int) -> PlannedStep:
+    options, reads, ns = graph.options, reads_of(graph, assigner), graph.total_nodes * _NUMBERED
+    fanouts = options.assumed_num_neighbors
+    hops = max(map(len, fanouts.values()), default=0) if isinstance(fanouts, dict) else len(fanouts)
+    turns = is_ranked_by_vip(graph, assigner) + (reads == "sampled")
+    edges = sum(graph.edges[own.source].num_edges * (2 if own.both else 1) for own in graph.stored_types)
+    ns += turns * hops * options.num_parts * edges * _RANKED
+    passes = turns * hops
+    if reads == "neighbors":
+        both = 2 * sum(each.num_edges for each in graph.edges.values())
+        most = 1 + options.passes * (1 if isinstance(assigner, MetisAssigner) else 2)
+        ns += both * (_PROPAGATED * most + (_CUT if isinstance(assigner, MetisAssigner) else 0))
+        passes += most
+    known = built_in(assigner) is not None and options.hotness != "presample"
+    name = "assigning and numbering nodes"
+    return PlannedStep(name, 1, passes * rows_bytes, ns / 1e9 if known else None, alone=True)
+
+
+def _nodes(division: Division) -> PlannedStep:
+    graph, read = division.job.graph, 0
+    tasks = graph.options.num_parts  # which list their nodes
+    for node_type in graph.num_nodes:
+        for name, rows in graph.source.node_attrs(node_type).items():
+            ranges, capacity = row_ranges(division, rows)
+            tasks += len(ranges) + (0 if capacity is None else -(-len(rows) // capacity))
+            turns = (1 if capacity is None else 2) + (name == "x" and graph.normalize != "none")
+            read += _bytes(rows) * turns
+    return PlannedStep("writing nodes", tasks, read, read * _WRITTEN / 1e9)
+
+
+def _stays(division: Division) -> int:
+    """Bytes of edges and attributes in the parts, before edges are merged."""
+    job, graph = division.job, division.job.graph
+    total = 0
+    for node_type, count in graph.num_nodes.items():
+        total += count * sum(each.bytes_per_row for each in graph.storage.nodes[node_type].values())
+    for own in graph.stored_types:
+        width = job.id_dtype.itemsize + job.edge_id_dtype.itemsize
+        width += sum(each.bytes_per_row for each in graph.storage.edges[own.source].values())
+        total += graph.edges[own.source].num_edges * (2 if own.both else 1) * width
+    return total
+
+
+def _first_process(graph: StoredGraph, assigner: Assigner) -> int:
+    options, nodes = graph.options, graph.total_nodes
+    matrix = 4 * options.num_parts
+    if matrix * nodes > options.memory_bytes // 4:
+        matrix = 0  # a mapped file
+    vip, reads = is_ranked_by_vip(graph, assigner), reads_of(graph, assigner)
+    widest = max(_READING, _WRITING, _NUMBERING + (matrix + 15 if vip else 0))
+    if vip or reads == "sampled":
+        widest = max(widest, _VIP + matrix)
+    if reads == "neighbors":
+        widest = max(widest, _STREAMING + _STREAMING_COLUMN * (len(graph.num_nodes) + len(graph.splits) + 1))
+    total = _LIBRARIES + options.memory_bytes + nodes * widest
+    if isinstance(assigner, MetisAssigner) and reads == "neighbors":
+        total = max(total, _LIBRARIES + METIS_BYTES * 2 * sum(each.num_edges for each in graph.edges.values()))
+    return total
+
+
+def input_bytes(edges: EdgeList) -> int:
+    """Returns the bytes that reading all edges of a type takes."""
+    if isinstance(edges, KeptEdges):
+        return input_bytes(edges.edges)
+    if isinstance(edges, FileEdges):
+        return _bytes(edges.file)
+    if isinstance(edges, EndFiles):
+        return _bytes(edges.source) + _bytes(edges.destination)
+    if isinstance(edges, CscEdges):
+        return _bytes(edges.indptr) + _bytes(edges.indices)
+    return 16 * edges.num_edges
+
+
+def _bytes(rows: Rows) -> int:
+    return row_bytes(rows.dtype, tuple(rows.shape))

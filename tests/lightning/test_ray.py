@@ -1,0 +1,109 @@
+"""Training on Ray gives the weights that Lightning gives alone, also where a worker was killed: `examples/ray_train.py`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from glt_lightning.base import OptionError
+from glt_lightning.lightning import ReportToRay, ray_worker
+from tests.helpers import started
+from tests.helpers.family import settle
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TIMEOUT_S = 560
+
+# The same training without Ray: two ranks that Lightning starts.
+ALONE = """
+    import contextlib, functools, sys
+    import ray_train
+    from types import SimpleNamespace
+    from lightning.pytorch import Callback
+
+    class Saves(Callback):
+        def on_train_end(self, trainer, pl_module):
+            trainer.save_checkpoint("alone.ckpt")
+
+    @contextlib.contextmanager
+    def worker():
+        yield SimpleNamespace(trainer_options={"devices": 2}, checkpoint=None)
+
+    if __name__ == "__main__":
+        ray_train.ray_worker, ray_train.ReportToRay = worker, lambda every_n_steps: Saves()
+        ray_train.GraphSAGE = functools.partial(ray_train.GraphSAGE, dropout=0.0)
+        ray_train.train({"dataset": "demo", "root": "data", "max_epochs": 3})
+"""
+# The example, of which rank 1 is killed once, in the middle of its second epoch of five steps.
+KILLED = """
+    import functools, os, signal, sys
+    import ray_train
+    from lightning.pytorch import Callback, Trainer
+
+    class Dies(Callback):
+        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+            with open(os.environ["STEPS"], "a") as steps:
+                steps.write(f"{trainer.global_rank}:{trainer.global_step} ")
+            if trainer.global_step == 9 and trainer.global_rank == 1 and not os.path.exists(os.environ["DIED"]):
+                open(os.environ["DIED"], "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    class Disturbed(Trainer):
+        def __init__(self, **options):
+            super().__init__(**options | {"callbacks": [*options["callbacks"], Dies()]})
+
+    ray_train.Trainer = Disturbed
+    ray_train.GraphSAGE = functools.partial(ray_train.GraphSAGE, dropout=0.0)  # whose masks change when a run goes on
+    if __name__ == "__main__":
+        ray_train.train.__module__ = "__main__"  # goes to the workers as it is here
+        sys.argv[1:] = ["--max-epochs", "3"]
+        ray_train.main()
+"""
+
+
+def run(folder: Path, code: str, **env: str) -> str:
+    (folder / "script.py").write_text(textwrap.dedent(code))
+    path = os.pathsep.join([str(EXAMPLES), *sys.path])
+    with started([sys.executable, "script.py"], env={"PYTHONPATH": path, **env}, cwd=folder) as child:
+        assert child.wait(TIMEOUT_S) == 0, child.output
+        assert settle(child.family, 60) == []
+        return child.output
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * TIMEOUT_S)
+def test_a_killed_worker_changes_no_bit(tmp_path: Path) -> None:
+    for name in ("ray", "pydantic"):
+        if find_spec(name) is None:
+            pytest.skip("needs ray[train]")
+    run(tmp_path, ALONE)
+    steps = tmp_path / "steps"
+    output = run(tmp_path, KILLED, DIED=str(tmp_path / "died"), STEPS=str(steps))
+    assert (tmp_path / "died").exists()
+    folder = Path(output.rpartition("checkpoint: ")[2].partition(";")[0])
+    assert folder.is_relative_to(tmp_path / "ray-results" / "glt")
+    ours, theirs = (
+        torch.load(path, weights_only=False) for path in (folder / "checkpoint.ckpt", tmp_path / "alone.ckpt")
+    )
+    assert ours["global_step"] == theirs["global_step"] == 15
+    assert ours["state_dict"].keys() == theirs["state_dict"].keys()
+    assert all(torch.equal(value, theirs["state_dict"][name]) for name, value in ours["state_dict"].items())
+    # It died in the fifth step of the second epoch. In its middle 7 and 9 steps were reported, of which Ray may know the latter.
+    done = [int(each.partition(":")[2]) for each in steps.read_text().split() if each.startswith("1:")]
+    assert done[:10] == [*range(10)]
+    assert done[10:] in ([*range(7, 15)], [*range(9, 15)])
+
+
+def test_a_script_that_is_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: Any = 0
+    with pytest.raises(OptionError, match="every_n_steps"):
+        ReportToRay(given)
+    monkeypatch.setitem(sys.modules, "ray.train", None)
+    with pytest.raises(OptionError, match=r"Ray: .*pip install 'glt-lightning\[ray-train\]'"), ray_worker():
+        raise AssertionError

@@ -1,0 +1,120 @@
+"""A plan says what a run does then, and refuses what the run would refuse."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glt_lightning.base import EDGE, NODE, PartitionError, PartitionOptions
+from glt_lightning.partition import PartitionPlan, partition_graph, plan_partition
+from glt_lightning.partition.sources.folder import FolderSource
+from glt_lightning.partition.tasks.run import Tasks
+from tests.helpers.partition_truth import HETERO, random_source, single
+
+STEPS = {
+    "checking values": ["check_piece"],
+    "counting edges": ["count_piece"],
+    "writing nodes": ["rank_part", "take_rows", "deal_rows", "place_rows"],
+    "hashing files": ["hash_chunks"],
+}
+NODES, EDGES = 20_000, 3_000_000
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> FolderSource:
+    rng, folder = np.random.default_rng(0), tmp_path / "graph"
+    folder.mkdir()
+    np.save(folder / "edge_index.npy", rng.integers(0, NODES, (2, EDGES)))
+    np.save(folder / "x.npy", rng.random((NODES, 500), np.float32))
+    np.save(folder / "y.npy", np.zeros(NODES, np.int64))
+    return FolderSource(folder)
+
+
+@pytest.mark.parametrize("memory_bytes", [32 << 20, pytest.param(1 << 30, marks=pytest.mark.slow)])
+def test_tasks_are_those_of_the_run(
+    tmp_path: Path, source: FolderSource, monkeypatch: pytest.MonkeyPatch, memory_bytes: int
+) -> None:
+    options = PartitionOptions(num_parts=3, processes=2, memory_bytes=memory_bytes)
+    plan, error = plan_partition(source, tmp_path / "out" / "p", options)
+    assert error is None
+    assert not (tmp_path / "out").exists()
+    ran: Counter[str] = Counter()
+    run = Tasks.run
+
+    def counted(self: Tasks, name: str, calls: Any, *more: Any) -> Any:
+        ran[name] += len(calls)
+        return run(self, name, calls, *more)
+
+    monkeypatch.setattr(Tasks, "run", counted)
+    partition_graph(source, tmp_path / "out" / "p", options)
+    planned = {step.name: step for step in plan.steps}
+    for step, tasks in STEPS.items():
+        assert planned[step].tasks == sum(ran[task] for task in tasks), (step, ran)
+    # where buckets end decides how many of them a task takes
+    assert abs(planned["writing edges"].tasks - ran["deal_edges"] - ran["sort_edges"]) <= 2
+    assert planned["counting edges"].reads == 16 * EDGES
+    assert planned["checking values"].reads == 2000 * NODES
+    assert planned["writing nodes"].reads == 2000 * NODES * (1 if memory_bytes > 1 << 29 else 2) + 8 * NODES
+    assert planned["writing edges"].reads == (16 + 12) * EDGES
+    assert plan.width == 2
+    assert plan.wall_s is not None
+    assert plan.cpu_s is not None
+    assert plan.cpu_s / 2 < plan.wall_s < plan.cpu_s
+
+
+def planned(tmp_path: Path, source: Any, **options: Any) -> PartitionPlan:
+    return plan_partition(source, tmp_path / "p", PartitionOptions(**options))[0]
+
+
+def test_what_is_larger_takes_more(tmp_path: Path) -> None:
+    source = random_source(np.random.default_rng(0), HETERO, 300)
+    plans = [planned(tmp_path, source, num_parts=4, algorithm=each) for each in ("random", "frequency", "streaming")]
+    assert [plan.cpu_s for plan in plans] == sorted(plan.cpu_s or 0 for plan in plans)
+    assert plans[0].first_bytes < plans[2].first_bytes
+    undirected = plan_partition(source, tmp_path / "p", PartitionOptions(num_parts=4), undirected=True)[0]
+    assert undirected.steps[-2].reads > plans[0].steps[-2].reads
+    presample = planned(tmp_path, source, num_parts=4, hotness="presample")
+    assert presample.cpu_s is presample.wall_s is None
+    array = planned(tmp_path, source, num_parts=4, engine="array", processes=5)
+    assert array.width == 5
+
+
+def test_metis_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = np.stack([np.arange(1000), (np.arange(1000) + 1) % 1000])
+    source = replace(single([(0, 1)], 1000), edge_index={EDGE: ring}, splits={"train": (NODE, np.arange(9))})
+    options = PartitionOptions(num_parts=2, algorithm="metis")
+    free = "glt_lightning.partition.assign.assigners.available_memory"
+    monkeypatch.setattr(free, lambda: 49_999)  # 500 entries at the least
+    error = plan_partition(source, tmp_path / "p", options)[1]
+    assert error is not None
+    with pytest.raises(PartitionError, match=r"metis takes about 67 kB of memory for 500 entries of rows, and 50 kB"):
+        raise error
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(PartitionError, match="for 500 entries of rows"):
+        patch.setattr("glt_lightning.partition.build.builder.count_edges", None)  # no edge has been read
+        partition_graph(source, tmp_path / "p", options)
+    monkeypatch.setattr(free, lambda: 150_000)  # of 2000 entries it is known when they are sorted
+    assert plan_partition(source, tmp_path / "p", options)[1] is None
+    with pytest.raises(PartitionError, match="for 2,000 entries of rows"):
+        partition_graph(source, tmp_path / "p", options)
+    assert [*tmp_path.iterdir()] == []
+    monkeypatch.setattr(free, lambda: 200_000)
+    partition_graph(source, tmp_path / "p", options)
+    one = replace(options, num_parts=1)
+    monkeypatch.setattr(free, lambda: 0)
+    assert plan_partition(source, tmp_path / "q", one)[1] is None  # there is nothing to cut
+
+
+def test_a_disk_that_is_too_small(tmp_path: Path, source: FolderSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, _ = plan_partition(source, tmp_path / "p", PartitionOptions())
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=plan.disk_bytes - 1))
+    error = plan_partition(source, tmp_path / "p", PartitionOptions())[1]
+    assert error is not None
+    with pytest.raises(PartitionError) as caught:
+        partition_graph(source, tmp_path / "p", PartitionOptions())
+    assert str(caught.value).partition(":")[2] == str(error).partition(":")[2]
