@@ -31,8 +31,7 @@ $(VENV)/.installed: $(VENV)/bin/python $(BUILD_INPUTS)
 	touch $@
 
 demo: install
-	$(BIN)/python -m lightning fit --config configs/demo.yaml
-	$(BIN)/python -m lightning test --config configs/demo.yaml --ckpt_path best
+	$(BIN)/glt-lightning demo
 
 # pytest comes last: its closing line is the result. It fails when no test was run.
 test: lint

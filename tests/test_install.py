@@ -230,9 +230,9 @@ def test_install_and_uninstall(tmp_path: Path, how: str) -> None:
         pip("wheel", *offline, *quick, "-w", tmp_path / "dist", tree)
         (wheel,) = (tmp_path / "dist").iterdir()
         assert wheel.name.startswith(f"glt_lightning-{glt_lightning.__version__}-py3-none-")
-        templates = {"glt_lightning/launch/templates/slurm.sh.j2", "glt_lightning/launch/templates/kubernetes.yaml.j2"}
+        others = {"launch/templates/slurm.sh.j2", "launch/templates/kubernetes.yaml.j2", "cli/demo.yaml"}
         with zipfile.ZipFile(wheel) as archive:
-            assert templates <= set(archive.namelist())
+            assert {f"glt_lightning/{name}" for name in others} <= set(archive.namelist())
         pip("install", *offline, "--ignore-installed", wheel)
     else:
         pip("install", *offline, *quick, "--ignore-installed", "-e", tree)

@@ -28,8 +28,8 @@ from tests.helpers.disks import full_soon
 from tests.lightning.tiny import CLASSES, NODES, WIDTH
 
 SUBCOMMANDS = (
-    "fit, validate, test, predict, embed, recommend, partition, append, pull, report, serve, launch, neighbours, certs, "
-    "completion"
+    "fit, validate, test, predict, embed, recommend, demo, partition, append, pull, report, serve, launch, neighbours, "
+    "certs, completion"
 )
 
 MODULE = '''
