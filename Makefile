@@ -15,7 +15,7 @@ CUDA_ARCHITECTURES ?= 90
 # What the installed package is made of, besides Python files (an editable install finds those in src/).
 BUILD_INPUTS := pyproject.toml constraints-dev.txt CMakeLists.txt $(wildcard cuda/*.* cuda/boot/* cuda/include/glt/*)
 
-.PHONY: install demo test test-all soak faults multi-host ptx-check gpu-check docs lint format wheel clean
+.PHONY: install demo test test-all soak faults multi-host ptx-check gpu-check docs lint format wheel wheels clean
 
 install: $(VENV)/.installed
 
@@ -81,6 +81,15 @@ format: install
 wheel: install
 	$(BIN)/python -m pip wheel . --no-deps --wheel-dir dist --config-settings cmake.define.GLT_CUDA_ARCHITECTURES=ALL
 
+# What a registry takes: wheels for x86-64 and arm64 with the CPU kernels, and the sdist. Needs no compiler and no container.
+wheels: .venv-wheels/.installed
+	.venv-wheels/bin/python packaging/build_wheels.py
+
+.venv-wheels/.installed: packaging/requirements.txt
+	$(PYTHON) -m venv .venv-wheels
+	.venv-wheels/bin/python -m pip install --requirement packaging/requirements.txt
+	touch $@
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-wheels build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
