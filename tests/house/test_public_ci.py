@@ -30,6 +30,7 @@ SCHEMAS = {
         set((GITHUB / "ISSUE_TEMPLATE").glob("*.yml")) - {GITHUB / "ISSUE_TEMPLATE/config.yml"}
     ),
     "vendor.github-issue-config": [GITHUB / "ISSUE_TEMPLATE/config.yml"],
+    "vendor.citation-file-format": [ROOT / "CITATION.cff"],
 }
 
 
@@ -44,7 +45,11 @@ def steps() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def lint(path: Path) -> subprocess.CompletedProcess[str]:
-    command = [Path(sys.executable).with_name("zizmor"), "--offline", "--no-progress", path]
+    return ran("zizmor", "--offline", "--no-progress", path)
+
+
+def ran(tool: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [Path(sys.executable).with_name(tool), *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -134,3 +139,16 @@ def test_the_builds_of_wheels_agree() -> None:
     assert settings["config-settings"]["cmake.define.GLT_CUDA"] == "OFF"
     runners = read(GITHUB / "workflows/wheels.yml")["jobs"]["wheel"]["strategy"]["matrix"]["runner"]
     assert len(runners) == len(build.ARCHITECTURES)
+
+
+def test_images_have_no_root_and_copy_what_there_is() -> None:
+    ended = ran("hadolint", ROOT / "Dockerfile")
+    assert ended.returncode == 0, ended.stdout
+    stages = re.split(r"^FROM ", (ROOT / "Dockerfile").read_text(), flags=re.M)[1:]
+    made = {stage.split()[2]: stage for stage in stages}
+    assert all(re.findall(r"^USER (.+)$", made[name], re.M) == ["1000"] for name in ("cpu", "cuda"))
+    assert not re.search(r"FROM \S+:latest|FROM [^:\s]+$", (ROOT / "Dockerfile").read_text(), re.M)
+    needed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert [name for name in needed if not (ROOT / name).exists()] == []
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert {build["project"]["readme"], *build["project"]["license-files"], "src", "cuda", "CMakeLists.txt"} <= needed
