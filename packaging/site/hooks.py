@@ -65,7 +65,20 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, _page_of(page), content=_file_page(page)))
         _origins[_page_of(page)] = page
     files.append(File.generated(config, "assets/extra.css", abs_src_path=str(HERE / "extra.css")))
+    for folder in ("api/", "decisions/"):
+        pages = sorted(file.src_uri for file in files.documentation_pages() if file.src_uri.startswith(folder))
+        config.nav = _with_pages(config.nav, f"{folder}index.md", pages)
     return files
+
+
+def _with_pages(nav: Any, index: str, pages: list[str]) -> Any:
+    """The navigation, with the pages of a folder below its index."""
+    if isinstance(nav, list):
+        return [_with_pages(each, index, pages) for each in nav]
+    if isinstance(nav, dict):
+        below = [index, *(page for page in pages if page != index)]
+        return {title: below if each == index else _with_pages(each, index, pages) for title, each in nav.items()}
+    return nav
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
