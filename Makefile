@@ -15,7 +15,7 @@ CUDA_ARCHITECTURES ?= 90
 # What the installed package is made of, besides Python files (an editable install finds those in src/).
 BUILD_INPUTS := pyproject.toml constraints-dev.txt CMakeLists.txt $(wildcard cuda/*.* cuda/boot/* cuda/include/glt/*)
 
-.PHONY: install demo test test-all soak faults multi-host ptx-check gpu-check docs lint format wheel clean
+.PHONY: install demo test test-all soak faults multi-host ptx-check gpu-check docs lint format wheel wheels clean
 
 install: $(VENV)/.installed
 
@@ -31,8 +31,7 @@ $(VENV)/.installed: $(VENV)/bin/python $(BUILD_INPUTS)
 	touch $@
 
 demo: install
-	$(BIN)/python -m lightning fit --config configs/demo.yaml
-	$(BIN)/python -m lightning test --config configs/demo.yaml --ckpt_path best
+	$(BIN)/glt-lightning demo
 
 # pytest comes last: its closing line is the result. It fails when no test was run.
 test: lint
@@ -66,9 +65,17 @@ ptx-check: install
 gpu-check:
 	PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(if $(filter file,$(origin PYTHON)),python3,$(PYTHON)) -m benchmarks.gpu_check
 
-# docs/options.md: every option with its type, default and meaning.
-docs: install
+# The site, in build/site, without a warning or a dead link; and docs/options.md, every option with its type and default.
+docs: $(VENV)/.site
 	$(BIN)/python docs/options_page.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: $(VENV)/.site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+$(VENV)/.site: $(VENV)/.installed
+	$(BIN)/python -m pip install --editable '.[site]' --constraint constraints-dev.txt
+	touch $@
 
 lint: install
 	$(BIN)/ruff check
@@ -82,6 +89,15 @@ format: install
 wheel: install
 	$(BIN)/python -m pip wheel . --no-deps --wheel-dir dist --config-settings cmake.define.GLT_CUDA_ARCHITECTURES=ALL
 
+# What a registry takes: wheels for x86-64 and arm64 with the CPU kernels, and the sdist. Needs no compiler and no container.
+wheels: .venv-wheels/.installed
+	.venv-wheels/bin/python packaging/build_wheels.py
+
+.venv-wheels/.installed: packaging/requirements.txt
+	$(PYTHON) -m venv .venv-wheels
+	.venv-wheels/bin/python -m pip install --requirement packaging/requirements.txt
+	touch $@
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-wheels build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -148,7 +148,7 @@ struct ExtremeRows {
         for (int64_t k = 0; k < width; ++k) {
           const Sum<T> v = value_of(row[k]);
           const bool further = kLeast ? v < found[k] : v > found[k];
-          found[k] = (p == first) | further | (v != v) ? v : found[k];
+          found[k] = ((p == first) | further | (v != v)) ? v : found[k];
         }
       }
       for (int64_t k = 0; k < width; ++k) put(out + i * stride + k, found[k]);

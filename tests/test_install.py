@@ -230,10 +230,10 @@ def test_install_and_uninstall(tmp_path: Path, how: str) -> None:
         pip("wheel", *offline, *quick, "-w", tmp_path / "dist", tree)
         (wheel,) = (tmp_path / "dist").iterdir()
         assert wheel.name.startswith(f"glt_lightning-{glt_lightning.__version__}-py3-none-")
-        names = ("slurm.sh.j2", "slurm-array.sh.j2", "kubernetes.yaml.j2")
-        templates = {f"glt_lightning/launch/templates/{name}" for name in names}
+        templates = ("slurm.sh.j2", "slurm-array.sh.j2", "kubernetes.yaml.j2")
+        others = {*(f"launch/templates/{name}" for name in templates), "cli/demo.yaml"}
         with zipfile.ZipFile(wheel) as archive:
-            assert templates <= set(archive.namelist())
+            assert {f"glt_lightning/{name}" for name in others} <= set(archive.namelist())
         pip("install", *offline, "--ignore-installed", wheel)
     else:
         pip("install", *offline, *quick, "--ignore-installed", "-e", tree)

@@ -22,6 +22,7 @@ TRAINER_COMMANDS = {
     "replay": "Computes the recorded answers of an endpoint once more, and compares them.",
 }
 TOOLS = {
+    "demo": "Trains and tests a model on a graph that needs no download; a first run.",
     "partition": "Makes the partition of a configuration and reports on it, or verifies one.",
     "append": "Adds new rows of tables to a partition, as its next version.",
     "pull": "Copies a partition, or the parts that a host needs, and checks each piece.",

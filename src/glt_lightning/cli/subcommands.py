@@ -40,6 +40,12 @@ class Tool:
     run: Callable[[Sequence[str], str], None]
 
 
+def _demo(argv: Sequence[str], prog: str) -> None:
+    from glt_lightning.cli.demo import run_demo
+
+    run_demo(argv, prog)
+
+
 def _partition(argv: Sequence[str], prog: str) -> None:
     from glt_lightning.cli.partition import run_partition
 
@@ -95,6 +101,7 @@ def _completion(argv: Sequence[str], prog: str) -> None:
 
 
 _RUN: Mapping[str, Callable[[Sequence[str], str], None]] = {
+    "demo": _demo,
     "partition": _partition,
     "append": _append,
     "pull": _pull,

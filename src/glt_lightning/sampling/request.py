@@ -60,7 +60,7 @@ class SamplerConfig(DrawOptions):
 
     The draw options, and further fields:
 
-    seed_type: node type index of the seeds.  fanouts: [H][R], per hop and edge type; -1 all, 0 none.
+    seed_type: node type index of the seeds.  fanouts: ``[H][R]``, per hop and edge type; -1 all, 0 none.
     stored: attributes are not decoded (`Manifest.as_stored`).
     aggregate: ``mean`` or ``sum``: the batch has the aggregated ``x`` of each node's neighbours as ``x_neighbors`` in place of
     the nodes and edges of the last hop (`sampling.assemble`). None: the batch has all nodes and edges.
