@@ -77,6 +77,35 @@ if TYPE_CHECKING:
         render as render,
         why_no_pages as why_no_pages,
     )
+    from glt_lightning.lightning.planner.expected import (
+        QUANTITIES as QUANTITIES,
+        Expected as Expected,
+        expect as expect,
+        owners_of as owners_of,
+        planned_table as planned_table,
+        threads_of as threads_of,
+    )
+    from glt_lightning.lightning.planner.memory import (
+        HostMemory as HostMemory,
+        host_memory as host_memory,
+        require_memory_of as require_memory_of,
+    )
+    from glt_lightning.lightning.planner.probe import (
+        Probe as Probe,
+        measure as measure,
+    )
+    from glt_lightning.lightning.planner.record import (
+        find_probe as find_probe,
+        keep_probe as keep_probe,
+        probe_key as probe_key,
+    )
+    from glt_lightning.lightning.planner.rules import (
+        Counted as Counted,
+        Layout as Layout,
+        RemoteCost as RemoteCost,
+        epoch_steps as epoch_steps,
+        rounds_of as rounds_of,
+    )
     from glt_lightning.lightning.strategies.base import (
         GLTStrategy as GLTStrategy,
     )
@@ -132,6 +161,35 @@ _MODULES = {
         "may_be_replaced",
         "render",
         "why_no_pages",
+    ),
+    "planner.expected": (
+        "Expected",
+        "QUANTITIES",
+        "expect",
+        "owners_of",
+        "planned_table",
+        "threads_of",
+    ),
+    "planner.memory": (
+        "HostMemory",
+        "host_memory",
+        "require_memory_of",
+    ),
+    "planner.probe": (
+        "Probe",
+        "measure",
+    ),
+    "planner.record": (
+        "find_probe",
+        "keep_probe",
+        "probe_key",
+    ),
+    "planner.rules": (
+        "Counted",
+        "Layout",
+        "RemoteCost",
+        "epoch_steps",
+        "rounds_of",
     ),
     "strategies.base": ("GLTStrategy",),
     "strategies.hosts": ("meet_hosts",),

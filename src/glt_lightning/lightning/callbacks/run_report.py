@@ -20,6 +20,7 @@ from glt_lightning.base import numbers
 from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
 from glt_lightning.lightning.callbacks.precision import PrecisionProbe
 from glt_lightning.lightning.page.html import may_be_replaced, why_no_pages
+from glt_lightning.lightning.planner.expected import expected_of_run, misses
 from glt_lightning.lightning.report.html import EpochRecord, RunRecord, configuration, run_html
 from glt_lightning.partition import whole_file
 
@@ -85,6 +86,8 @@ class RunReport(Callback):
         probes = [each for each in trainer.callbacks if isinstance(each, PrecisionProbe)]  # type: ignore[attr-defined]
         if self.record is not None and probes and probes[0].line is not None:
             self.record.facts.append(("precision", probes[0].line))
+        if self.record is not None:
+            self.record.expected = expected_of_run(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._close_epoch(trainer)
@@ -104,6 +107,17 @@ class RunReport(Callback):
         self._in_fit = False
         epochs = numbers.counted(trainer.current_epoch, "epoch")
         self._write(trainer, f"finished after {epochs} and {numbers.counted(steps, 'step')} of the optimizer")
+
+        self._compare()
+
+    def _compare(self) -> None:
+        """Logs how the epochs differ from what was planned, beyond its range."""
+        record = self.record
+        if record is None or record.expected is None or record.totals is None:
+            return
+        found = misses(record.expected, record.totals, record.counted_epochs)
+        if found:
+            rank_zero_info(f"plan: an epoch differed from what was planned: {'; '.join(found)}.")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         began, self._in_fit = self._in_fit, False
