@@ -12,54 +12,46 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import yaml
-from measure import report
+from lightning.pytorch import Callback, LightningModule, Trainer
+from measure import cpu_s, report
 
 HERE = Path(__file__).resolve().parent
-RUN = """
-import json, re, sys, time
-from pathlib import Path
-sys.path.insert(0, {here!r})
-from measure import cpu_s
-from lightning.pytorch import Callback
-from glt_lightning.cli.command_line import GLTCLI
-from glt_lightning.lightning import SamplingMonitor
+
 
 class Watch(Callback):
-    def on_train_start(self, trainer, module):
-        self.marks, self.bytes, self.before = [], [], cpu_s()
-    def on_train_epoch_start(self, trainer, module):
+    """Prints CPU and wall seconds of each epoch, bytes of rows of the first, and the peak of memory, as one line."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.marks: list[tuple[float, float]] = []
+        self.nbytes = 0
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.marks.append((cpu_s(), time.perf_counter()))
-    def on_train_end(self, trainer, module):
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        counters = trainer.train_dataloader.stats().counters  # type: ignore[union-attr]
+        self.nbytes = self.nbytes or counters.local_bytes + counters.remote_bytes
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.marks.append((cpu_s(), time.perf_counter()))
         status = Path("/proc/self/status").read_text()
-        found = {{n: int(re.search(n + r":\\s+(\\d+)", status)[1]) * 1024 for n in ("VmHWM", "RssFile")}}
-        monitor = next(each for each in trainer.callbacks if isinstance(each, SamplingMonitor))
-        cpu = [b[0] - a[0] for a, b in zip(self.marks, self.marks[1:])]
-        wall = [b[1] - a[1] for a, b in zip(self.marks, self.marks[1:])]
-        print("RESULT" + json.dumps({{"cpu": cpu, "wall": wall, "peak": found["VmHWM"] - found["RssFile"], "bytes": self.bytes}}))
+        sizes = {name: int(kb) * 1024 for name, kb in re.findall(r"(VmHWM|RssFile):\s+(\d+)", status)}
+        spent = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(self.marks)]
+        print(MARK + json.dumps({"spent": spent, "peak": sizes["VmHWM"] - sizes["RssFile"], "bytes": self.nbytes}))
 
-class Bytes(SamplingMonitor):
-    def on_train_epoch_end(self, trainer, module):
-        super().on_train_epoch_end(trainer, module)
-        watch = next(each for each in trainer.callbacks if isinstance(each, Watch))
-        counters = self.totals.counters
-        watch.bytes.append(counters.local_bytes + counters.remote_bytes)
 
-from lightning.pytorch import LightningDataModule, LightningModule
-from glt_lightning.cli.command_line import TrainerParser
-cli = GLTCLI(LightningModule, LightningDataModule, subclass_mode_model=True, subclass_mode_data=True, run=False,
-             parser_class=TrainerParser, save_config_callback=None, args=["--config", sys.argv[1]],
-             trainer_defaults={{"callbacks": [Watch(), Bytes(line=False)]}})
-cli.trainer.fit(cli.model, datamodule=cli.datamodule)
-"""
+MARK = "RESULT "
 CASES: dict[str, dict[str, Any]] = {
     "in-process": {},
     "1 sampler": {"sampling": {"num_workers": 1}},
@@ -70,6 +62,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def configuration(args: argparse.Namespace, data: str, case: dict[str, Any], folder: Path) -> dict[str, Any]:
     trainer = {"accelerator": "cpu", "devices": 1, "max_epochs": args.epochs + 1, "logger": False}
+    trainer |= {"callbacks": [{"class_path": "plan.Watch"}]}
     trainer |= {"enable_checkpointing": False, "enable_progress_bar": False, "default_root_dir": str(folder)}
     given = {
         "dataset": data,
@@ -90,28 +83,30 @@ def configuration(args: argparse.Namespace, data: str, case: dict[str, Any], fol
 
 
 def output(*command: str) -> str:
-    return subprocess.run([sys.executable, *command], check=True, stdout=subprocess.PIPE, text=True).stdout
+    """What a command prints. Its folder is this one, so that it finds `Watch`."""
+    made = [sys.executable, "-m", "lightning", *command]
+    return subprocess.run(made, check=True, stdout=subprocess.PIPE, text=True, cwd=HERE).stdout
 
 
 def compare(args: argparse.Namespace, data: str, name: str, folder: Path) -> dict[str, float]:
     path = folder / "run.yaml"
     path.write_text(yaml.safe_dump(configuration(args, data, CASES[name], folder)))
-    output("-m", "lightning", "partition", "--config", str(path), "--batches", "1", "--json")
-    plan = json.loads(output("-m", "lightning", "plan", "--config", str(path), "--batches", "0", "--json"))
-    said = output("-c", RUN.format(here=str(HERE)), str(path))
-    run = json.loads(next(line for line in said.splitlines() if line.startswith("RESULT"))[6:])
+    output("partition", "--config", str(path), "--batches", "1", "--json")
+    plan = json.loads(output("plan", "--config", str(path), "--batches", "0", "--json"))
+    said = output("fit", "--config", str(path))
+    run = json.loads(next(line for line in said.splitlines() if line.startswith(MARK))[len(MARK) :])
     planned, memory = plan["epoch"]["mid"], plan["memory"]
     counters = planned["counters"]
     beside = counters["sample_s"] + counters["gather_s"] if plan["layout"]["workers"] else 0.0
     found = {
         "planned_cpu_s": planned["core_s"] + beside,
-        "cpu_s": statistics.median(run["cpu"][1:]),
+        "cpu_s": statistics.median(cpu for cpu, _ in run["spent"][1:]),
         "planned_mb": (memory["trainers"] + memory["batches"]) / 1e6,
         "mb": run["peak"] / 1e6,
         "planned_bytes": counters["local_bytes"] + counters["remote_bytes"],
-        "bytes": run["bytes"][0],
+        "bytes": run["bytes"],
         "planned_wall_s": planned["elapsed_s"] + planned["validation_s"],
-        "wall_s": statistics.median(run["wall"][1:]),
+        "wall_s": statistics.median(wall for _, wall in run["spent"][1:]),
         "load": plan["probe"]["load"],
     }
     report(bench="plan", data=Path(data).stem, case=name, **found)

@@ -65,9 +65,25 @@ def test_a_plan_and_the_run_after_it(config: Path, tmp_path: Path, capsys: pytes
 
     hosts = ["--trainer.strategy", "glt_worker", "--hosts", 2, "--ranks", 2, "--network", "1Gbit"]
     text, _ = said(capsys, "plan", "--config", config, *hosts)
-    for line in ("bytes of remote rows", "messages of a host", "of its network", "cache.ratio: 0.2", "and 3 parts"):
+    for line in (
+        "bytes of remote rows",
+        "messages of a host",
+        "of its network",
+        "data.cache.ratio: 0.2",
+        "and 3 parts",
+    ):
         assert line in text
     assert "not measured   the sum of gradients over ranks" in text
+    text, _ = said(
+        capsys, "plan", "--config", config, *hosts, "--choose", "--data.sampling.concurrency", 2, "--cores", 8
+    )
+    (tmp_path / "chosen.yaml").write_text(text)
+    chosen = yaml.safe_load(text)["data"]["init_args"]
+    assert set(chosen["sampling"]) == {"num_workers", "channel_size"}
+    assert chosen["cache"]["ratio"] in (None, 0.01, 0.05, 0.1, 0.2, 0.5)
+    assert text.count(" an epoch; with ") == 2
+    both = ["--config", config, "--config", tmp_path / "chosen.yaml", "--choose", "--data.sampling.concurrency", 2]
+    assert said(capsys, "plan", *both)[0] == "# nothing is left open\n"
 
 
 def test_refused_in_one_line(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from glt_lightning.lightning.planner.expected import (
         QUANTITIES as QUANTITIES,
         Expected as Expected,
+        dealing_of as dealing_of,
         expect as expect,
         owners_of as owners_of,
         planned_table as planned_table,
@@ -101,9 +102,9 @@ if TYPE_CHECKING:
     )
     from glt_lightning.lightning.planner.rules import (
         Counted as Counted,
+        Dealing as Dealing,
         Layout as Layout,
         RemoteCost as RemoteCost,
-        epoch_steps as epoch_steps,
         rounds_of as rounds_of,
     )
     from glt_lightning.lightning.strategies.base import (
@@ -165,6 +166,7 @@ _MODULES = {
     "planner.expected": (
         "Expected",
         "QUANTITIES",
+        "dealing_of",
         "expect",
         "owners_of",
         "planned_table",
@@ -186,9 +188,9 @@ _MODULES = {
     ),
     "planner.rules": (
         "Counted",
+        "Dealing",
         "Layout",
         "RemoteCost",
-        "epoch_steps",
         "rounds_of",
     ),
     "strategies.base": ("GLTStrategy",),

@@ -20,7 +20,9 @@ from glt_lightning.lightning.planner.rules import (
     BatchCost,
     Connection,
     Counted,
+    Dealing,
     Layout,
+    Passes,
     RemoteCost,
     epoch_steps,
     expect_epoch,
@@ -41,6 +43,9 @@ COST = BatchCost(
     step_s=4,
     step_cpu_s=4,
 )
+
+
+DEALING = Dealing(batch_size=10, validation_batch_size=10)
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -135,6 +140,14 @@ def test_memory_is_refused_with_what_would_fit() -> None:
     assert shared.batches == 5 * slot  # an eighth of the memory, and the batch in training
 
 
+def test_batches_of_an_epoch_are_limited_as_the_trainer_does() -> None:
+    assert DEALING.passes(52, 20, 1) == Passes(steps=6, seeds=52 / 6, validation_steps=2, validation_seeds=10)
+    assert DEALING.passes(52, 20, 2) == Passes(steps=3, seeds=52 / 6, validation_steps=1, validation_seeds=10)
+    few = replace(DEALING, limit=4, validation_limit=0.5, every=10)
+    assert few.passes(52, 20, 1) == Passes(steps=4, seeds=10, validation_steps=0.1, validation_seeds=10)
+    assert replace(few, limit=100).passes(52, 0, 1) == Passes(steps=6, seeds=52 / 6)
+
+
 def probe() -> Probe:
     costs = [replace(COST, step_s=s, step_cpu_s=s) for s in (100, 100, 3, 4, 4, 4, 5)]
     return Probe(
@@ -156,14 +169,14 @@ def probe() -> Probe:
 def test_the_first_batches_are_left_out_and_the_last_is_smaller() -> None:
     found = probe()
     assert (found.train.low.step_s, found.train.mid.step_s, found.train.high.step_s) == (3.4, 4, 4.6)
-    expected = expect(found, Layout(), 6, 2, found.counted["1x1"])
+    expected = expect(found, Layout(), DEALING, found.counted["1x1"])
     assert (expected.mid.seeds, expected.mid.elapsed_s) == (52, pytest.approx(6 * 8 * 52 / 60))
     assert expected.mid.counters.local_bytes == round(4 * 5.2)
     assert expected.low.elapsed_s < expected.mid.elapsed_s < expected.high.elapsed_s
 
 
 def test_planned_beside_measured() -> None:
-    expected = expect(probe(), Layout(), 6, 0)
+    expected = expect(probe(), Layout(), DEALING)
     twice = EpochTotals.from_list([2 * n for n in expected.mid.to_list()])
     twice.ranks = 1
     assert misses(expected, twice, 2) == []

@@ -3,44 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from glt_lightning.base import Fanouts
-from glt_lightning.cli.plan.inputs import Batches
-from glt_lightning.lightning import Counted, Expected, Layout, Probe, epoch_steps, expect, rounds_of
+from glt_lightning.cli.plan.planned import Planned
+from glt_lightning.lightning import Counted, rounds_of
 
 _RATIOS = (0.05, 0.2)
 _COUNTED, _COMPUTED = "counted", "computed"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Planned:
-    """A plan as far as it can be changed. counted: None where batches are not counted."""
-
-    probe: Probe
-    layout: Layout
-    counted: Counted | None
-    batches: Batches
-    validation_steps: int
-
-    @property
-    def steps(self) -> int:
-        data = self.batches.data
-        return epoch_steps(
-            self.probe.seeds, data.batch_size, self.layout.world_size, owned=data.sampling.seed_placement == "owner"
-        )
-
-    @property
-    def expected(self) -> Expected:
-        return expect(self.probe, self.layout, self.steps, self.validation_steps, self.counted)
-
-    @property
-    def seconds(self) -> float:
-        """Of an epoch, with validation."""
-        totals = self.expected.mid
-        return (totals.elapsed_s + totals.validation_s) / totals.ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +42,8 @@ def _others(plan: Planned) -> Iterator[tuple[str, Planned, str]]:
     if plan.counted is None:
         return
     yield _one_more_host(plan, plan.counted)
-    yield from _caches(plan)
+    for ratio, other in with_caches(plan, _RATIOS):
+        yield f"data.cache.ratio: {ratio:g}", other, _COUNTED
     plain = sampling.method == "neighbor" and sampling.temporal_strategy == "uniform"
     if plain and not sampling.replace and sampling.picker is None:
         yield "data.sampling.method: labor", _drawn(plan, plan.counted, labor=True), _COUNTED
@@ -118,14 +91,14 @@ def _one_more_host(plan: Planned, counted: Counted) -> tuple[str, Planned, str]:
     return f"one more host, and {more.owners} parts", replace(plan, layout=more, counted=dealt), _COMPUTED
 
 
-def _caches(plan: Planned) -> Iterator[tuple[str, Planned, str]]:
-    if plan.layout.owners == 1:
+def with_caches(plan: Planned, ratios: Sequence[float]) -> Iterator[tuple[float, Planned]]:
+    """The plan with each of these sizes of the remote cache; none where nothing is remote."""
+    if plan.layout.owners == 1 or plan.counted is None:
         return
-    traffic = plan.batches.count(plan.layout, _RATIOS)
-    for ratio in _RATIOS:
+    traffic = plan.batches.count(plan.layout, ratios)
+    for ratio in ratios:
         if all(any(each.ratio == ratio for each in part.caches) for part in traffic.parts):
-            counted = plan.batches.of(traffic, ratio)
-            yield f"cache.ratio: {ratio:g}", replace(plan, counted=counted), _COUNTED
+            yield ratio, replace(plan, counted=plan.batches.of(traffic, ratio), ratio=ratio)
 
 
 def _drawn(plan: Planned, counted: Counted, **options: Any) -> Planned:

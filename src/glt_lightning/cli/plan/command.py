@@ -20,20 +20,19 @@ from glt_lightning.base import OptionError, numbers
 from glt_lightning.cli.command_line import GLTCLI, TrainerParser
 from glt_lightning.cli.messages import keep_groups
 from glt_lightning.cli.partition import batches_of
-from glt_lightning.cli.partition_report.contents import mapped_memory
 from glt_lightning.cli.partition_report.text import page_text
-from glt_lightning.cli.plan.changes import Planned, changes
-from glt_lightning.cli.plan.inputs import Batches, Machines, cache_bytes, cache_ratio, layout_of, probing_trainer
+from glt_lightning.cli.plan.changes import changes
+from glt_lightning.cli.plan.choose import as_yaml, choose, given_options
+from glt_lightning.cli.plan.inputs import Batches, Machines, layout_of, probing_trainer
+from glt_lightning.cli.plan.planned import Planned
 from glt_lightning.graph import MANIFEST, LocalPartition
 from glt_lightning.lightning import (
     GLTDataModule,
-    HostMemory,
     Layout,
     Probe,
     Table,
-    epoch_steps,
+    dealing_of,
     find_probe,
-    host_memory,
     keep_probe,
     measure,
     planned_table,
@@ -41,7 +40,6 @@ from glt_lightning.lightning import (
     require_memory_of,
     threads_of,
 )
-from glt_lightning.workers import placed_parts
 
 _READ = ("seed_everything", "trainer", "model", "data", "cluster", "optimizer", "lr_scheduler")
 _DESCRIPTION = (
@@ -80,6 +78,9 @@ class _PlanCLI(GLTCLI):
             help="Batches of a rank to count rows and bytes in; 0: all, which is exact.",
         )
         parser.add_argument("--probe", action="store_true", help="Measure again, also if there is a fresh probe.")
+        parser.add_argument(
+            "--choose", action="store_true", help="Print options that are left open as YAML, with the reason of each."
+        )
         parser.add_argument("--json", action="store_true", help="Print the numbers as JSON.")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
@@ -96,6 +97,7 @@ class _PlanCLI(GLTCLI):
 
 def run_plan(argv: Sequence[str], prog: str) -> None:
     """Runs the subcommand to its end. Raises `GLTError` for errors, and for a job that does not fit; SystemExit for help."""
+    words = keep_groups(argv, _READ)
     with _quiet():
         cli = _PlanCLI(
             LightningModule,
@@ -106,7 +108,7 @@ def run_plan(argv: Sequence[str], prog: str) -> None:
             subclass_mode_data=True,
             parser_class=TrainerParser,
             parser_kwargs={"prog": prog, "description": _DESCRIPTION},
-            args=keep_groups(argv, _READ),
+            args=words,
         )
     config, data = cli.config_init, cli.datamodule
     if not isinstance(data, GLTDataModule):
@@ -123,13 +125,16 @@ def run_plan(argv: Sequence[str], prog: str) -> None:
     layout = layout_of(machines, config.trainer, data, config.cluster)
     batches = _batches(data, partition, config)
     probe, key = _probe(cli, data, partition, layout, again=config.probe)
-    plan = _plan(probe, layout, batches, config.trainer)
+    plan = _plan(probe, layout, batches, config.trainer, machines.available)
     if plan.counted is not None:
         keep_probe(partition.directory, key, replace(probe, counted={**probe.counted, layout.name: plan.counted}))
-    memory = _memory(plan, machines)
-    require_memory_of(memory, machines.available, data.sampling, data.batch_size)
-    shown = _json if config.json else _text
-    print(shown(plan, memory, machines, config), flush=True)
+    if config.choose:
+        choices, plan = choose(plan, given_options(words))
+    require_memory_of(plan.memory, plan.available, data.sampling, data.batch_size)
+    if config.choose:
+        print(as_yaml(choices), flush=True)
+    else:
+        print((_json if config.json else _text)(plan, machines, config), flush=True)
 
 
 @contextmanager
@@ -188,45 +193,30 @@ def _probe(
     return probe, key
 
 
-def _plan(probe: Probe, layout: Layout, batches: Batches, trainer: Any) -> Planned:
+def _plan(probe: Probe, layout: Layout, batches: Batches, trainer: Any, available: int) -> Planned:
     layout = replace(layout, parameter_bytes=probe.parameter_bytes)
     if batches.why_not is not None and layout.owners > 1:
         raise OptionError(f"plan: rows of other hosts cannot be counted: {batches.why_not}.")
-    validated = 0
-    if probe.validation is not None:
-        validated = epoch_steps(probe.validation_seeds, probe.validation_batch_size, layout.world_size, exact=True)
+    dealing = dealing_of(
+        batches.data, trainer.limit_train_batches, trainer.limit_val_batches, trainer.check_val_every_n_epoch
+    )
+    counted = None if batches.why_not is not None else batches.counted(layout)
     return Planned(
         probe=probe,
         layout=layout,
-        counted=None if batches.why_not is not None else batches.counted(layout),
+        dealing=dealing,
+        counted=counted,
         batches=batches,
-        validation_steps=validated // (trainer.check_val_every_n_epoch or 1),
-    )
-
-
-def _memory(plan: Planned, machines: Machines) -> HostMemory:
-    data, manifest, layout = plan.batches.data, plan.batches.partition.manifest, plan.layout
-    parts = placed_parts(0, layout.owners, manifest.num_parts)
-    mapped = mapped_memory(manifest)
-    pages = sum(mapped[p].total - mapped[p].splits for p in parts) + mapped[0].splits
-    ratio = cache_ratio(data.cache, manifest) if layout.owners > 1 else None
-    cache = cache_bytes(ratio, manifest) + (data.cache.memory_bytes or 0)
-    return host_memory(
-        plan.probe.memory,
-        data.sampling,
-        layout,
-        plan.probe.train.high.nbytes,
-        machines.available,
-        cache=cache,
-        pages=pages,
+        available=available,
+        ratio=batches.ratio(layout),
     )
 
 
 # What is printed
 
 
-def _text(plan: Planned, memory: HostMemory, machines: Machines, config: Any) -> str:
-    tables = [planned_table(plan.expected), _memory_table(plan, memory, machines), _network_and_disk(plan)]
+def _text(plan: Planned, machines: Machines, config: Any) -> str:
+    tables = [planned_table(plan.expected), _memory_table(plan), _network_and_disk(plan)]
     tables.append(_changes_table(plan))
     return page_text(_facts(plan, machines, config), [table for table in tables if table.rows])
 
@@ -265,8 +255,8 @@ def _unmeasured(plan: Planned, machines: Machines, config: Any) -> list[str]:
     return found
 
 
-def _memory_table(plan: Planned, memory: HostMemory, machines: Machines) -> Table:
-    own = plan.probe.memory
+def _memory_table(plan: Planned) -> Table:
+    own, memory = plan.probe.memory, plan.memory
     rows = [
         ("process of a rank: Python, torch and Lightning", numbers.size(own.base)),
         ("process of a rank: model, gradients, optimizer", numbers.size(own.model)),
@@ -275,7 +265,7 @@ def _memory_table(plan: Planned, memory: HostMemory, machines: Machines) -> Tabl
         ("batches in flight of the host", numbers.size(memory.batches)),
         ("caches of the host", numbers.size(memory.cache)),
         ("needed by a host", numbers.size(memory.needed)),
-        ("a host has", numbers.size(machines.available)),
+        ("a host has", numbers.size(plan.available)),
         ("mapped files, as far as there is room", numbers.size(memory.pages)),
     ]
     return Table("Memory", ("", "bytes"), tuple(row for row in rows if row[1] != "0 B"))
@@ -286,8 +276,8 @@ def _network_and_disk(plan: Planned) -> Table:
     rows = [("partition on disk, all parts", numbers.size(sum(entry.bytes for entry in manifest.arrays.values())))]
     rows.append(("checkpoints, best and last", numbers.size(_checkpoints(plan))))
     if plan.counted is not None and plan.counted.remote.nbytes:
-        remote, period = plan.counted.remote, plan.seconds / max(1, plan.steps)
-        speed = layout.ranks * remote.nbytes / period
+        remote, totals = plan.counted.remote, plan.expected.mid
+        speed = layout.ranks * remote.nbytes * totals.batches / totals.elapsed_s
         rows += [
             ("messages of a batch", f"{numbers.size(remote.nbytes)} in {numbers.count(remote.requests)} calls"),
             ("messages of a host", f"{numbers.size(speed)} per second"),
@@ -311,13 +301,13 @@ def _changes_table(plan: Planned) -> Table:
     return Table("What would change", ("", "epoch", "from"), tuple(rows), note)
 
 
-def _json(plan: Planned, memory: HostMemory, machines: Machines, config: Any) -> str:
-    expected = plan.expected
+def _json(plan: Planned, machines: Machines, config: Any) -> str:
+    expected, memory = plan.expected, plan.memory
     values = {
         "layout": asdict(plan.layout),
         "epoch": {end: asdict(getattr(expected, end)) for end in ("low", "mid", "high")},
         "bound": expected.mid.verdict,
-        "memory": {**asdict(memory), "needed": memory.needed, "available": machines.available},
+        "memory": {**asdict(memory), "needed": memory.needed, "available": plan.available},
         "process": asdict(plan.probe.memory),
         "counted": None if plan.counted is None else asdict(plan.counted),
         "changes": [asdict(each) for each in changes(plan)],

@@ -101,9 +101,13 @@ class Batches:
         placement = self.data.sampling.seed_placement
         return predict_ranks(self.partition, options, placement, layout.owners, layout.ranks_of_owner, self._most)
 
+    def ratio(self, layout: Layout) -> float | None:
+        """The size of the remote cache of the data module; None where nothing is remote."""
+        return cache_ratio(self.data.cache, self.partition.manifest) if layout.owners > 1 else None
+
     def counted(self, layout: Layout, **changes: Any) -> Counted:
         """The means of batches in this layout, with the cache of the data module."""
-        ratio = cache_ratio(self.data.cache, self.partition.manifest) if layout.owners > 1 else None
+        ratio = self.ratio(layout)
         return self.of(self.count(layout, () if ratio is None else (ratio,), **changes), ratio)
 
     def of(self, traffic: ExpectedTraffic, ratio: float | None = None) -> Counted:

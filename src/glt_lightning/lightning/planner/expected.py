@@ -15,7 +15,16 @@ from glt_lightning.lightning.callbacks.monitor import EpochTotals
 from glt_lightning.lightning.page.html import Table
 from glt_lightning.lightning.planner.probe import Probe
 from glt_lightning.lightning.planner.record import find_probe, probe_key
-from glt_lightning.lightning.planner.rules import NOTHING_REMOTE, BatchCost, Counted, Layout, cpu_seconds, expect_epoch
+from glt_lightning.lightning.planner.rules import (
+    NOTHING_REMOTE,
+    BatchCost,
+    Counted,
+    Dealing,
+    Layout,
+    Limit,
+    cpu_seconds,
+    expect_epoch,
+)
 from glt_lightning.lightning.strategies.torch_threads import fair_threads
 from glt_lightning.lightning.strategies.worker import GLTWorkerStrategy
 
@@ -73,29 +82,28 @@ QUANTITIES = (
 )
 
 
-def expect(probe: Probe, layout: Layout, steps: int, validation_steps: int, counted: Counted | None = None) -> Expected:
+def expect(probe: Probe, layout: Layout, dealing: Dealing, counted: Counted | None = None) -> Expected:
     """The expectation of an epoch with a probe's constants. counted: what was counted of batches with this layout; None: the
     probe's batches stand for all, and nothing is remote."""
+    passes = dealing.passes(probe.seeds, probe.validation_seeds, layout.world_size)
     validation: tuple[BatchCost | None, ...] = (None, None, None)
-    seeds = probe.seeds / (layout.world_size * steps)
-    counted = None if counted is None else counted.of_seeds(seeds)
+    if probe.validation is not None:
+        validation = tuple(each.of_seeds(passes.validation_seeds) for each in probe.validation.ends)
+    counted = None if counted is None else counted.of_seeds(passes.seeds)
     remote = NOTHING_REMOTE if counted is None else counted.remote
-    if validation_steps and probe.validation is not None:
-        validated_seeds = probe.validation_seeds / (layout.world_size * validation_steps)
-        validation = tuple(each.of_seeds(validated_seeds) for each in probe.validation.ends)
     found = []
     for full, validated in zip(probe.train.ends, validation, strict=True):
-        train = full.of_seeds(seeds)
+        train = full.of_seeds(passes.seeds)
         train = train if counted is None else train.with_counts(counted)
         found.append(
             expect_epoch(
                 train,
-                steps,
+                passes.steps,
                 layout,
                 remote=remote,
                 link=probe.link,
                 validation=validated,
-                validation_steps=validation_steps,
+                validation_steps=passes.validation_steps,
             )
         )
     low, mid, high = found
@@ -143,8 +151,20 @@ def expected_of_run(trainer: Trainer, module: LightningModule) -> Expected | Non
     if layout.owners > 1 and counted is None:
         return None
     layout = layout_of(trainer, data, probe.parameter_bytes)
-    validated = sum(int(count) for count in trainer.num_val_batches) // (trainer.check_val_every_n_epoch or 1)
-    return expect(probe, layout, int(trainer.num_training_batches), validated, counted)
+    dealing = dealing_of(data, trainer.limit_train_batches, trainer.limit_val_batches, trainer.check_val_every_n_epoch)
+    return expect(probe, layout, dealing, counted)
+
+
+def dealing_of(data: GLTDataModule, limit: Limit, validation_limit: Limit, every: int | None) -> Dealing:
+    """How the seeds of a data module become batches. limit, validation_limit, every: options of the Trainer."""
+    return Dealing(
+        batch_size=data.batch_size,
+        validation_batch_size=data.evaluation.batch_size or data.batch_size,
+        owned=data.sampling.seed_placement == "owner",
+        limit=limit,
+        validation_limit=validation_limit,
+        every=every,
+    )
 
 
 def planned_table(expected: Expected) -> Table:

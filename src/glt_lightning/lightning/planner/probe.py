@@ -68,7 +68,7 @@ class Probe:
     """What was measured of a configuration on a machine.
 
     train, validation: batches of each; None: no validation was measured.  seeds, validation_seeds: in an epoch.
-    validation_batch_size: seeds of its batches.  memory: of this process, without batches.
+    memory: of this process, without batches.
     parameter_bytes: of the model.  bfloat16: how much faster the model's products are in bfloat16; None: not measured.
     link: a connection within the machine.  cores: that the process may use.  load: of the machine, per core, meanwhile.
     counted: counts of batches, by hosts and ranks of each, such as ``2x1``.
@@ -85,7 +85,6 @@ class Probe:
     made: str
     validation: Spread | None = None
     validation_seeds: int = 0
-    validation_batch_size: int = 1
     bfloat16: float | None = None
     counted: Mapping[str, Counted] = field(default_factory=dict)
 
@@ -145,7 +144,6 @@ def measure(make_trainer: Callable[..., Trainer], module: LightningModule, data:
         validation=Spread.of(validation.costs) if validation is not None and validation.costs else None,
         seeds=watch.train.seeds,
         validation_seeds=0 if validation is None else validation.seeds,
-        validation_batch_size=data.evaluation.batch_size or data.batch_size,
         memory=ProcessMemory(base=base - parameters, model=model, work=work),
         parameter_bytes=parameters,
         bfloat16=bfloat16_ratio(shapes) if shapes else None,

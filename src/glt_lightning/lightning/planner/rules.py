@@ -192,7 +192,7 @@ class Phase:
     where samplers work ahead.
     """
 
-    steps: int
+    steps: float
     period_s: float
     trainer_s: float
     sampler_cpu_s: float
@@ -208,7 +208,7 @@ class Phase:
 
 def phase(
     batch: BatchCost,
-    steps: int,
+    steps: float,
     layout: Layout,
     remote: RemoteCost = NOTHING_REMOTE,
     link: Connection | None = None,
@@ -256,7 +256,7 @@ def expect_epoch(
     remote: RemoteCost = NOTHING_REMOTE,
     link: Connection | None = None,
     validation: BatchCost | None = None,
-    validation_steps: int = 0,
+    validation_steps: float = 0.0,
 ) -> EpochTotals:
     """What `SamplingMonitor` would count of an epoch: sums over all ranks. steps, validation_steps: of each rank.
 
@@ -305,15 +305,58 @@ def cpu_seconds(totals: EpochTotals, workers: int) -> float:
     return totals.core_s + beside
 
 
+@dataclass(frozen=True, kw_only=True)
+class Passes:
+    """The batches of a rank in an epoch. steps, validation_steps: their number; of validation that is not run in every epoch the
+    mean.  seeds, validation_seeds: of a batch, in the mean."""
+
+    steps: int
+    seeds: float
+    validation_steps: float = 0.0
+    validation_seeds: float = 0.0
+
+
+Limit = float | int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dealing:
+    """How seeds become batches. batch_size, validation_batch_size: seeds of each.  owned: training seeds go to the ranks that own
+    them.  limit, validation_limit, every: ``limit_train_batches``, ``limit_val_batches`` and ``check_val_every_n_epoch`` of the
+    Trainer."""
+
+    batch_size: int
+    validation_batch_size: int = 1
+    owned: bool = False
+    limit: Limit = None
+    validation_limit: Limit = None
+    every: int | None = 1
+
+    def passes(self, seeds: int, validation_seeds: int, world_size: int) -> Passes:
+        """The batches of each of ``world_size`` ranks."""
+        steps, each = _steps(seeds, self.batch_size, world_size, self.limit, owned=self.owned)
+        if not validation_seeds:
+            return Passes(steps=steps, seeds=each)
+        size = self.validation_batch_size
+        validated, of_each = _steps(validation_seeds, size, world_size, self.validation_limit, exact=True)
+        return Passes(steps=steps, seeds=each, validation_steps=validated / (self.every or 1), validation_seeds=of_each)
+
+
+def _steps(seeds: int, size: int, world_size: int, limit: Limit, **how: bool) -> tuple[int, float]:
+    """(batches, mean number of seeds of each)"""
+    full = epoch_steps(seeds, size, world_size, **how)
+    steps = full if limit is None else min(full, limit) if isinstance(limit, int) else int(full * limit)
+    return steps, seeds / (world_size * full) if steps == full else float(size)
+
+
 def epoch_steps(seeds: int, batch_size: int, world_size: int, *, exact: bool = False, owned: bool = False) -> int:
     """Batches of the first rank in an epoch, as `EpochPlan` deals them out. exact: evaluation.  owned: by owner."""
     places = np.empty(seeds, dtype=np.int8)
     owner = np.zeros(seeds, dtype=np.int8) if owned else None
-    return len(
-        EpochPlan(
-            seeds=places, batch_size=batch_size, seed=0, loader="", world_size=world_size, exact=exact, owner=owner
-        )
+    plan = EpochPlan(
+        seeds=places, batch_size=batch_size, seed=0, loader="", world_size=world_size, exact=exact, owner=owner
     )
+    return len(plan)
 
 
 def rounds_of(num_neighbors: Fanouts) -> int:
