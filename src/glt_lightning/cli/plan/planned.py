@@ -43,7 +43,7 @@ class Planned:
             self.probe.memory,
             sampling,
             layout,
-            self.probe.train.high.nbytes,
+            self.probe.largest_batch,
             self.available,
             cache=cache_bytes(self.ratio, manifest) + (data.cache.memory_bytes or 0),
             pages=sum(mapped[p].total - mapped[p].splits for p in parts) + mapped[0].splits,

@@ -37,12 +37,13 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """What a batch costs: ``mid``, and between ``low`` and ``high`` eight of ten batches."""
+    """What a batch costs: ``mid``, and between ``low`` and ``high`` eight of ten batches. largest: bytes of the largest."""
 
     low: BatchCost
     mid: BatchCost
     high: BatchCost
     batches: int
+    largest: float
 
     @classmethod
     def of(cls, costs: list[BatchCost]) -> Spread:
@@ -53,10 +54,16 @@ class Spread:
         ends = [{name: float(np.quantile([getattr(c, name) for c in kept], q)) for name in times} for q in (0.1, 0.9)]
         low = replace(mid, **{name: min(value, getattr(mid, name)) for name, value in ends[0].items()})
         high = replace(mid, **{name: max(value, getattr(mid, name)) for name, value in ends[1].items()})
-        return cls(low=low, mid=mid, high=high, batches=len(kept))
+        return cls(low=low, mid=mid, high=high, batches=len(kept), largest=max(each.nbytes for each in costs))
 
     def map(self, change: Callable[[BatchCost], BatchCost]) -> Spread:
-        return Spread(low=change(self.low), mid=change(self.mid), high=change(self.high), batches=self.batches)
+        return Spread(
+            low=change(self.low),
+            mid=change(self.mid),
+            high=change(self.high),
+            batches=self.batches,
+            largest=self.largest,
+        )
 
     @property
     def ends(self) -> tuple[BatchCost, BatchCost, BatchCost]:
@@ -68,8 +75,7 @@ class Probe:
     """What was measured of a configuration on a machine.
 
     train, validation: batches of each; None: no validation was measured.  seeds, validation_seeds: in an epoch.
-    memory: of this process, without batches.
-    parameter_bytes: of the model.  bfloat16: how much faster the model's products are in bfloat16; None: not measured.
+    memory: of this process, without batches.  parameter_bytes: of the model.  bfloat16: how much faster the model's products are in bfloat16; None: not measured.
     link: a connection within the machine.  cores: that the process may use.  load: of the machine, per core, meanwhile.
     counted: counts of batches, by hosts and ranks of each, such as ``2x1``.
     """
@@ -91,6 +97,11 @@ class Probe:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    @property
+    def largest_batch(self) -> float:
+        """Bytes of the largest batch that was measured."""
+        return max(each.largest for each in (self.train, self.validation) if each is not None)
+
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Probe:
         """Raises TypeError, KeyError or ValueError for anything that `to_json` does not give."""
@@ -100,7 +111,8 @@ class Probe:
         for name in ("train", "validation"):
             if given[name] is not None:
                 ends = {end: _numbers(BatchCost, given[name][end]) for end in ("low", "mid", "high")}
-                given[name] = Spread(**ends, batches=int(given[name]["batches"]))
+                sizes = int(given[name]["batches"]), float(given[name]["largest"])
+                given[name] = Spread(**ends, batches=sizes[0], largest=sizes[1])
         given["counted"] = {str(name): _counted(raw) for name, raw in given["counted"].items()}
         return cls(**given)
 
