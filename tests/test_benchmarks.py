@@ -48,6 +48,7 @@ COMMANDS = {
     "aggregate_first.py": "{part1} --rounds 1 --batch_size 64 --hidden 8",
     "first_step.py": "{graph} {tmp}/part --hidden 8",
     "headline.py": "{arrays} --graphs cora --rounds 1 --quick",
+    "plan.py": "{arrays}/cora.npz --cases in-process --epochs 1 --hidden 8",
     "transport.py": "--rounds 1 --mb 4 --gb 0.2",
     "typed_step.py": "{typed} --rounds 1 --batch_size 16 --hidden 8",
     "embedding.py": "--rows 500 --width 4 --batch 50 --rounds 1",

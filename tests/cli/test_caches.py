@@ -80,7 +80,7 @@ def test_presampled_order(tmp_path: Path) -> None:
     assert bounds == (0, 4, 8, 12)
     seen = np.zeros(12, dtype=np.int32)
     seen[[9, 2, 5]] = (1, 3, 7)
-    lists = presampled_lists(manifest, 1, [seen], 0.5)
+    lists = presampled_lists(manifest, (1,), [seen], 0.5)
     assert lists.sizes(0.5) == [6]
     ranked = [gid for gid in range(12) if lists.cached(0, np.array([gid]), 0.5)[0]]
     assert ranked == [0, 1, 2, 8, 9, 10]  # after 2 and 9 the first rows of both parts: 0, 8, 1, 10

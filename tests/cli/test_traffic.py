@@ -13,11 +13,11 @@ import torch
 
 from glt_lightning.base import STORAGE, PartitionOptions, SamplingOptions
 from glt_lightning.cli.partition_report.options import TrafficOptions
-from glt_lightning.cli.partition_report.traffic import PartTraffic, predict_traffic, why_no_batches
+from glt_lightning.cli.partition_report.traffic import PartTraffic, predict_ranks, predict_traffic, why_no_batches
 from glt_lightning.graph import LocalPartition
-from glt_lightning.loader import HostsGraph, LinkSpec, LoaderSpec, Session
+from glt_lightning.loader import HostsGraph, LinkSpec, LoaderSpec, LoaderStats, Session
 from glt_lightning.partition import hold_out_edges, open_source, partition_graph
-from glt_lightning.workers import Link, Ranks
+from glt_lightning.workers import Link, Ranks, placed_parts
 from glt_lightning.workers.cluster.remote_rows import Traffic as Measured
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
@@ -118,6 +118,37 @@ def test_rows_in_fewer_bytes(tmp_path: Path, kind: str) -> None:
     (_, traffic) = predict_traffic(partition, options)
     for part, (measured, batches) in enumerate(measure(partition, options, "global", seed=3, epochs=1)):
         assert max(errors(traffic.parts[part], measured, batches).values()) < 1e-12
+
+
+@pytest.mark.parametrize("make", [small_graph, small_hetero])
+def test_ranks_that_share_the_parts_of_a_host(tmp_path: Path, make: Callable[[], Any]) -> None:
+    """Two hosts with two ranks each and three parts: bytes as the counters of the run have them, rank by rank."""
+    partition, hosts, ranks = partitioned(make(), tmp_path, 3, undirected=True), 2, 2
+    options = TrafficOptions(num_neighbors=[4, 3], batch_size=8, batches=1000, seed=3)
+    spec = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=8, shuffle=True)
+
+    def run(rank: int, exchange: Callable[[str], list[str]]) -> tuple[Measured, LoaderStats]:
+        link = Link(job="test", role="worker", name=f"rank {rank}", token="a-secret-of-this-test")
+        mine = LocalPartition.open(partition.directory, parts=placed_parts(rank // ranks, hosts, 3))
+        graph = HostsGraph(mine, link, "127.0.0.1")
+        with Session(graph, SamplingOptions(), seed=3, ranks=Ranks(rank, hosts * ranks, exchange)) as context:
+            loader = context.make_loader(spec)
+            for _ in loader:
+                pass
+            exchange("all done")
+            return context._producer.traffic, loader.stats()
+
+    predicted = predict_ranks(partition, options, "global", hosts, ranks).parts
+    for part, (traffic, stats) in zip(predicted, run_ranks(hosts * ranks, run), strict=True):
+        counters, count = stats.counters, stats.batches
+        assert (part.batches, part.seeds.mean * count) == (count, stats.seeds)
+        assert (round(part.nodes.mean * count), round(part.edges.mean * count)) == (stats.nodes, stats.edges)
+        assert round(part.remote_rows.mean * count) == counters.remote_rows > 0
+        assert round(part.remote_row_bytes.mean * count) == counters.remote_bytes
+        assert round(part.rows.mean * count) == counters.rows
+        assert round(part.row_bytes.mean * count) == counters.remote_bytes + counters.local_bytes
+        assert round(part.bytes.mean * count) == traffic.bytes_out + traffic.bytes_in
+        assert round(part.requests.mean * count) == traffic.round_trips
 
 
 def test_fan_outs_by_edge_type(tmp_path: Path) -> None:

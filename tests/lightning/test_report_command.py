@@ -12,7 +12,7 @@ from jsonargparse import Namespace
 
 from glt_lightning.base import PartitionOptions
 from glt_lightning.cli import main
-from glt_lightning.cli.partition import _batches_of
+from glt_lightning.cli.partition import batches_of
 
 
 @pytest.fixture
@@ -117,6 +117,6 @@ def test_edges_to_predict(make_data: Any, capsys: pytest.CaptureFixture[str]) ->
     text = said(capsys, str(data.partition_dir), *batches, *negatives_by_flag)
     assert "cannot be predicted" not in text
     assert "batch_size 20, disjoint, one rank" in text
-    options = _batches_of(data, Namespace(batches=2, cache=[]))
+    options = batches_of(data, Namespace(batches=2, cache=[]))
     assert (options.neg_sampling.mode, options.neg_sampling.amount) == ("triplet", 3)
     assert options.exclude_target_edges == "reverse"

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         parse_address as parse_address,
         parse_bytes as parse_bytes,
         parse_fanouts as parse_fanouts,
+        parse_rate as parse_rate,
         read_yaml as read_yaml,
     )
     from glt_lightning.base.cluster import (
@@ -207,6 +208,7 @@ _MODULES = {
         "parse_address",
         "parse_bytes",
         "parse_fanouts",
+        "parse_rate",
         "read_yaml",
     ),
     "cluster": (

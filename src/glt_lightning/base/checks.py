@@ -269,6 +269,36 @@ def parse_bytes(name: str, value: int | str) -> int:
     return size
 
 
+def parse_rate(name: str, value: str) -> float:
+    """Reads the speed of a network, in bits per second: ``"25Gbit"`` is 3.125e9 bytes per second.
+
+    Args:
+        name: The option, for the error message.
+        value: A number with a unit: kbit, Mbit or Gbit.
+
+    Raises:
+        OptionError: For anything else.
+
+    Example:
+        >>> parse_rate("--network", "25Gbit")
+        3125000000.0
+        >>> parse_rate("--network", "fast")
+        Traceback (most recent call last):
+            ...
+        glt_lightning.base.errors.OptionError: --network: ...
+    """
+    text = str(value).strip().lower().removesuffix("/s")
+    for unit, factor in (("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9)):
+        if text.endswith(unit):
+            try:
+                rate = float(text.removesuffix(unit)) * factor / 8
+            except ValueError:
+                break
+            if 0 < rate < float("inf"):
+                return rate
+    raise OptionError(f"{name}: expected the speed of a network such as 25Gbit or 100Mbit, got {value!r}.")
+
+
 def parse_fanouts(num_neighbors: list[int], name: str = "num_neighbors", least: int = 1) -> tuple[int, ...]:
     """Checks one list of fan-outs, first hop first: each -1 (all neighbours) or 1 to `MAX_FANOUT`.
 

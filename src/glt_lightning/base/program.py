@@ -27,6 +27,7 @@ TOOLS = {
     "append": "Adds new rows of tables to a partition, as its next version.",
     "pull": "Copies a partition, or the parts that a host needs, and checks each piece.",
     "report": "Shows the contents of a partition and the expected traffic of training on it.",
+    "plan": "Says what a run will take before it starts: seconds, memory, network, disk, and what does not fit.",
     "serve": "Runs a graph server for trainers with strategy glt_server_client, or shows the status of one.",
     "launch": "Runs a job on several hosts by ssh, and shows one log.",
     "neighbours": "Prints the nodes whose embeddings are nearest to those of a node.",

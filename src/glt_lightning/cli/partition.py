@@ -146,7 +146,7 @@ def _hash(folder: Path) -> None:
 
 
 def _partition(data: GLTDataModule, config: Namespace) -> None:
-    options = _batches_of(data, config)
+    options = batches_of(data, config)
     folder = data.partition_dir
     page_path(config.html, folder)  # wrong options are found before the work
     there = (folder / MANIFEST).is_file()
@@ -163,7 +163,7 @@ def _partition(data: GLTDataModule, config: Namespace) -> None:
         show_report(folder, options, config)
 
 
-def _batches_of(data: GLTDataModule, config: Namespace) -> TrafficOptions:
+def batches_of(data: GLTDataModule, config: Namespace) -> TrafficOptions:
     """The options of the batches that training with this data module makes, for the report."""
     sampling, links = data.sampling, {}
     if data.links is not None:

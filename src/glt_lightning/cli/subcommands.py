@@ -70,6 +70,12 @@ def _report(argv: Sequence[str], prog: str) -> None:
     run_report(argv, prog)
 
 
+def _plan(argv: Sequence[str], prog: str) -> None:
+    from glt_lightning.cli.plan.command import run_plan
+
+    run_plan(argv, prog)
+
+
 def _serve(argv: Sequence[str], prog: str) -> None:
     from glt_lightning.cli.serve import run_serve
 
@@ -106,6 +112,7 @@ _RUN: Mapping[str, Callable[[Sequence[str], str], None]] = {
     "append": _append,
     "pull": _pull,
     "report": _report,
+    "plan": _plan,
     "serve": _serve,
     "launch": _launch,
     "neighbours": _neighbours,

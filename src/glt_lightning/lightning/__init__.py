@@ -84,6 +84,36 @@ if TYPE_CHECKING:
         render as render,
         why_no_pages as why_no_pages,
     )
+    from glt_lightning.lightning.planner.expected import (
+        QUANTITIES as QUANTITIES,
+        Expected as Expected,
+        dealing_of as dealing_of,
+        expect as expect,
+        owners_of as owners_of,
+        planned_table as planned_table,
+        threads_of as threads_of,
+    )
+    from glt_lightning.lightning.planner.memory import (
+        HostMemory as HostMemory,
+        host_memory as host_memory,
+        require_memory_of as require_memory_of,
+    )
+    from glt_lightning.lightning.planner.probe import (
+        Probe as Probe,
+        measure as measure,
+    )
+    from glt_lightning.lightning.planner.record import (
+        find_probe as find_probe,
+        keep_probe as keep_probe,
+        probe_key as probe_key,
+    )
+    from glt_lightning.lightning.planner.rules import (
+        Counted as Counted,
+        Dealing as Dealing,
+        Layout as Layout,
+        RemoteCost as RemoteCost,
+        rounds_of as rounds_of,
+    )
     from glt_lightning.lightning.ray_workers import (
         RayWorker as RayWorker,
         ReportToRay as ReportToRay,
@@ -145,6 +175,36 @@ _MODULES = {
         "may_be_replaced",
         "render",
         "why_no_pages",
+    ),
+    "planner.expected": (
+        "Expected",
+        "QUANTITIES",
+        "dealing_of",
+        "expect",
+        "owners_of",
+        "planned_table",
+        "threads_of",
+    ),
+    "planner.memory": (
+        "HostMemory",
+        "host_memory",
+        "require_memory_of",
+    ),
+    "planner.probe": (
+        "Probe",
+        "measure",
+    ),
+    "planner.record": (
+        "find_probe",
+        "keep_probe",
+        "probe_key",
+    ),
+    "planner.rules": (
+        "Counted",
+        "Dealing",
+        "Layout",
+        "RemoteCost",
+        "rounds_of",
     ),
     "ray_workers": (
         "RayWorker",

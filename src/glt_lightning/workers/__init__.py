@@ -86,6 +86,7 @@ if TYPE_CHECKING:
         end_by_deadline as end_by_deadline,
     )
     from glt_lightning.workers.producer.samplers import (
+        OWN_SLOTS as OWN_SLOTS,
         InlineProducer as InlineProducer,
         OwnSamplers as OwnSamplers,
         Sampler as Sampler,
@@ -192,6 +193,7 @@ _MODULES = {
         "end_by_deadline",
     ),
     "producer.samplers": (
+        "OWN_SLOTS",
         "InlineProducer",
         "OwnSamplers",
         "Sampler",

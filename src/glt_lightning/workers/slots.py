@@ -212,6 +212,11 @@ class SlotPool:
         self._free: deque[Slot] = deque()
         self._made = 0
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all slots, lent or free."""
+        return sum(slot.capacity for slot in self._slots)
+
     def take(self) -> Slot | None:
         """Takes a free slot, the most recently used first because its memory is warm; None if all are in use."""
         try:

@@ -18,7 +18,7 @@ from glt_lightning.graph import (
     edge_path,
     node_path,
     open_array,
-    remote_hotness,
+    rank_stored,
     rows_of_share,
 )
 from glt_lightning.kernels import row_bytes
@@ -158,7 +158,7 @@ def collect_contents(partition: LocalPartition, done: Callable[[int], object] = 
         package_version=str(manifest.made_by.get("package_version", "unknown")),
         counts=(*_nodes(manifest), *_edges(manifest), *_seeds(partition)),
         cuts=tuple(_cut(partition, r, done) for r in range(len(manifest.schema.edge_types))),
-        memory=_memory(manifest),
+        memory=mapped_memory(manifest),
     )
 
 
@@ -212,7 +212,8 @@ def _cut(partition: LocalPartition, edge_type: int, done: Callable[[int], object
     return Cut(name=edge_type_str(manifest.schema.edge_types[edge_type]), parts=tuple(cut), edges=edges)
 
 
-def _memory(manifest: Manifest) -> tuple[Memory, ...]:
+def mapped_memory(manifest: Manifest) -> tuple[Memory, ...]:
+    """Bytes of the mapped files of each part."""
     sums = [dict.fromkeys(("topology", "node_attrs", "edge_attrs", "hot_lists"), 0) for _ in range(manifest.num_parts)]
     splits = 0
     for path, entry in manifest.arrays.items():
@@ -261,14 +262,17 @@ class RemoteRanking:
         ]
 
 
-def stored_lists(partition: LocalPartition, policy: str, part: int) -> RemoteRanking:
-    """Reads the rankings that the partitioner has written."""
-    types = range(len(partition.manifest.num_nodes))
-    return RemoteRanking(partition.manifest, [remote_hotness(partition, policy, part, t)[0] for t in types])
+def stored_lists(partition: LocalPartition, policy: str, parts: tuple[int, ...]) -> RemoteRanking:
+    """Reads the rankings that the partitioner has written, for a host with ``parts``."""
+    ranked = rank_stored(LocalPartition(partition.directory, partition.manifest, parts), policy)
+    assert ranked is not None, "the folder has lists of this policy"
+    return RemoteRanking(partition.manifest, [each.gids for each in ranked])
 
 
-def presampled_lists(manifest: Manifest, part: int, counts: Sequence[np.ndarray], ratio: float) -> RemoteRanking:
-    """Ranks the nodes of other parts by how many batches they were in, then as their parts rank them.
+def presampled_lists(
+    manifest: Manifest, parts: Sequence[int], counts: Sequence[np.ndarray], ratio: float
+) -> RemoteRanking:
+    """Ranks the nodes of other parts than ``parts`` by how many batches they were in, then as their parts rank them.
 
     counts: T arrays int32 [N_t], batches by number in the type.  ratio: the lists are long enough for such a cache.
     """
@@ -276,7 +280,7 @@ def presampled_lists(manifest: Manifest, part: int, counts: Sequence[np.ndarray]
     for seen, bounds, offset in zip(counts, manifest.bounds, manifest.offsets, strict=False):
         nodes = np.arange(len(seen), dtype=np.int64)
         row = nodes - np.repeat(bounds[:-1], np.diff(bounds))  # the hottest of a part come first
-        remote = np.delete(nodes, slice(bounds[part], bounds[part + 1]))
+        remote = np.delete(nodes, np.concatenate([nodes[bounds[p] : bounds[p + 1]] for p in parts]))
         hottest = np.lexsort((row[remote], -seen[remote]))[: rows_of_share(ratio, len(seen), len(remote))]
         lists.append(remote[hottest] + offset)
     return RemoteRanking(manifest, lists)

@@ -13,12 +13,16 @@ _COLUMNS = 11  # of a table beside each other; more parts go below
 
 def report_text(report: Report) -> str:
     """Writes a report as facts and aligned tables."""
-    rows = facts(report)
-    width = max(len(name) for name, _ in rows)
-    lines = [f"{name.ljust(width)}  {value}" for name, value in rows]
     tables = contents_tables(report.contents)
     for traffic in report.traffic:
         tables += [traffic_table(traffic), *cache_tables(traffic)]
+    return page_text(facts(report), tables)
+
+
+def page_text(rows: Sequence[tuple[str, str]], tables: Sequence[Table]) -> str:
+    """Writes facts (name, value), and aligned tables below them."""
+    width = max(len(name) for name, _ in rows)
+    lines = [f"{name.ljust(width)}  {value}" for name, value in rows]
     for table in tables:
         lines += ["", *_table(table)]
     return "\n".join(_printable(line) for line in lines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import Any, TypeVar, get_args
@@ -19,7 +19,16 @@ from glt_lightning.cli.partition_report.contents import (
 )
 from glt_lightning.cli.partition_report.estimate import Estimate
 from glt_lightning.cli.partition_report.options import TrafficOptions
-from glt_lightning.graph import IN_TRAINING, LocalPartition, Manifest, edge_split_key, stored_policies
+from glt_lightning.graph import (
+    IN_TRAINING,
+    LocalPartition,
+    Manifest,
+    edge_path,
+    edge_split_key,
+    node_path,
+    stored_policies,
+)
+from glt_lightning.kernels import row_bytes
 from glt_lightning.loader import LinkSpec, LoaderSpec, for_each_type, has_types, make_plan, plan_links, sampler_config
 from glt_lightning.sampling import (
     AskedRows,
@@ -34,8 +43,9 @@ from glt_lightning.sampling import (
     converse,
     k_hop,
     neighbor_source,
+    node_names,
 )
-from glt_lightning.workers import Ranks, lay_out
+from glt_lightning.workers import Ranks, lay_out, placed_parts
 
 PLACEMENTS: tuple[SeedPlacement, ...] = get_args(SeedPlacement)[::-1]  # owner first
 
@@ -51,30 +61,38 @@ class CachedTraffic:
     """The traffic of a part's batches with a remote cache. hit_rate: share of the remote node rows that are in the cache, None
     without such rows.
 
-    cache_bytes: memory that the cache takes on the part's host.
+    row_bytes: of the attributes that are requested, as stored.  cache_bytes: memory that the cache takes on the part's host.
     """
 
     policy: str
     ratio: float
     hit_rate: float | None
     remote_rows: Estimate
+    row_bytes: Estimate
+    requests: Estimate
     bytes: Estimate
     cache_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartTraffic:
-    """The traffic per batch of the rank that has ``part``.
+    """The traffic per batch of the rank that has ``part``, or of a rank with this number.
 
-    nodes: nodes of a batch.  remote_nodes: those of other parts.  remote_rows: rows of attributes that are requested, of nodes
-    and, if batches have edge ids, of edges.  requests: round trips.  bytes: bytes of bodies in both directions.
+    seeds, nodes, edges: of a batch.  rows, row_bytes: of all its attributes, and their bytes as stored.  remote_nodes: nodes
+    of other hosts.  remote_rows: rows of attributes that are requested, of nodes and, if batches have edge ids, of edges.
+    remote_row_bytes: of these.  requests: round trips.  bytes: bytes of bodies in both directions.
     """
 
     part: int
     batches: int
+    seeds: Estimate
     nodes: Estimate
+    edges: Estimate
+    rows: Estimate
+    row_bytes: Estimate
     remote_nodes: Estimate
     remote_rows: Estimate
+    remote_row_bytes: Estimate
     requests: Estimate
     bytes: Estimate
     bytes_out: Estimate
@@ -89,7 +107,7 @@ class PartTraffic:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedTraffic:
-    """The traffic with a seed placement, by part. steps: batches of a rank in an epoch."""
+    """The traffic with a seed placement, by part, or by rank. steps: batches of a rank in an epoch."""
 
     placement: SeedPlacement
     steps: int
@@ -113,40 +131,75 @@ def predict_traffic(
     return tuple(prediction.of_placement(placement) for placement in PLACEMENTS)
 
 
+def predict_ranks(
+    partition: LocalPartition, options: TrafficOptions, placement: SeedPlacement, hosts: int, ranks: int, most: int = 8
+) -> ExpectedTraffic:
+    """Samples as `predict_traffic`, for ``hosts`` hosts with ``ranks`` ranks each, which share the parts of their host; at most
+    ``most`` ranks, spread over the hosts."""
+    prediction = _Prediction(partition, options, lambda n: None, hosts, ranks)
+    return prediction.of_placement(placement, most)
+
+
 def _policies(partition: LocalPartition) -> tuple[str, ...]:
     return stored_policies(partition.manifest)
 
 
 class _Prediction:
-    def __init__(self, partition: LocalPartition, options: TrafficOptions, done: Callable[[int], object]) -> None:
+    """hosts, ranks: number of hosts, and of ranks on each; by default each part has a host with one rank."""
+
+    def __init__(
+        self,
+        partition: LocalPartition,
+        options: TrafficOptions,
+        done: Callable[[int], object],
+        hosts: int | None = None,
+        ranks: int = 1,
+    ) -> None:
         self._partition, self._options, self._done = partition, options, done
-        self._batches = TrainBatches(partition, options)
+        self._hosts, self._ranks = hosts or partition.manifest.num_parts, ranks
+        self._batches = TrainBatches(partition, options, self._hosts * ranks)
         self._policies = _policies(partition)
 
-    def of_placement(self, placement: SeedPlacement) -> ExpectedTraffic:
-        plans = [self._batches.plan(placement, part) for part in range(self._partition.manifest.num_parts)]
-        parts = tuple(self._of_part(part, plan) for part, plan in enumerate(plans))
-        return ExpectedTraffic(placement=placement, steps=max(map(len, plans)), parts=parts)
+    def of_placement(self, placement: SeedPlacement, most: int | None = None) -> ExpectedTraffic:
+        world = self._hosts * self._ranks
+        chosen = sorted({r * world // min(world, most or world) for r in range(min(world, most or world))})
+        plans = {rank: self._batches.plan(placement, rank) for rank in chosen}
+        parts = tuple(self._of_rank(rank, plan) for rank, plan in plans.items())
+        return ExpectedTraffic(placement=placement, steps=max(map(len, plans.values())), parts=parts)
 
-    def _of_part(self, part: int, plan: EpochPlan) -> PartTraffic:
+    def _of_rank(self, rank: int, plan: EpochPlan) -> PartTraffic:
+        host = rank // self._ranks
         caches = [
-            (policy, lists, ratio) for policy, lists in self._lists(part, plan) for ratio in sorted(self._options.cache)
+            (policy, lists, ratio) for policy, lists in self._lists(host, plan) for ratio in sorted(self._options.cache)
         ]
         owners = CountingOwners(
-            self._partition, self._batches.config, part, [(lists, ratio) for _, lists, ratio in caches]
+            self._partition, self._batches.config, host, [(lists, ratio) for _, lists, ratio in caches], self._hosts
         )
+        seeds: list[int] = []
         nodes: list[int] = []
+        edges: list[int] = []
+        rows: list[tuple[int, int]] = []
         asked: list[list[Asked]] = []
-        for gids in self._sampled(plan, _MEASURED, owners):
+        for count, gids, edges_of_type in self._sampled(plan, _MEASURED, owners):
+            seeds.append(count)
             nodes.append(sum(map(len, gids)))
+            edges.append(sum(edges_of_type))
+            rows.append(
+                _attributes(self._partition.manifest, self._batches.config, list(map(len, gids)), edges_of_type)
+            )
             asked.append(owners.asked)
         plain, *with_cache = [list(each) for each in zip(*asked, strict=True)]
         return PartTraffic(
-            part=part,
+            part=rank,
             batches=len(nodes),
+            seeds=Estimate.of(seeds),
             nodes=Estimate.of(nodes),
+            edges=Estimate.of(edges),
+            rows=Estimate.of([count for count, _ in rows]),
+            row_bytes=Estimate.of([nbytes for _, nbytes in rows]),
             remote_nodes=Estimate.of([a.node_rows for a in plain]),
             remote_rows=Estimate.of([a.node_rows + a.edge_rows for a in plain]),
+            remote_row_bytes=Estimate.of([a.row_bytes for a in plain]),
             requests=Estimate.of([a.requests for a in plain]),
             bytes=Estimate.of([a.bytes_out + a.bytes_in for a in plain]),
             bytes_out=Estimate.of([a.bytes_out for a in plain]),
@@ -154,8 +207,11 @@ class _Prediction:
             caches=tuple(self._with_cache(plain, each, *cache) for each, cache in zip(with_cache, caches, strict=True)),
         )
 
-    def _sampled(self, plan: EpochPlan, epoch: int, owners: CountingOwners) -> Iterator[list[np.ndarray]]:
-        """Samples the first batches of an epoch. Yields for each batch the distinct gids of each node type."""
+    def _sampled(
+        self, plan: EpochPlan, epoch: int, owners: CountingOwners
+    ) -> Iterator[tuple[int, list[np.ndarray], list[int]]]:
+        """Samples the first batches of an epoch. Yields for each batch the number of its seeds, the distinct gids of each node
+        type, and the number of edges of each type."""
         config = self._batches.config
         source = neighbor_source(self._partition, config, remote=owners)
         links = LinksSampler(source, self._partition) if config.links else None
@@ -166,7 +222,8 @@ class _Prediction:
                 ends = links.find(request)
                 seeds, excluded, trees = ends.seeds, ends.excluded, ends.trees
             found = k_hop(source, seeds, request.key, excluded, trees)
-            yield [np.unique(gids) if config.disjoint else gids for gids in found.gid]
+            gids = [np.unique(gids) if config.disjoint else gids for gids in found.gid]
+            yield len(request.seeds), gids, list(map(len, found.src))
             self._done(1)
 
     def _with_cache(
@@ -179,23 +236,46 @@ class _Prediction:
             ratio=ratio,
             hit_rate=1 - missed / rows if rows else None,
             remote_rows=Estimate.of([a.node_rows + a.edge_rows for a in cached]),
+            row_bytes=Estimate.of([a.row_bytes for a in cached]),
+            requests=Estimate.of([a.requests for a in cached]),
             bytes=Estimate.of([a.bytes_out + a.bytes_in for a in cached]),
             cache_bytes=sum(n * width for n, width in zip(lists.sizes(ratio), widths, strict=True)),
         )
 
-    def _lists(self, part: int, plan: EpochPlan) -> list[tuple[str, RemoteRanking]]:
-        """The stored rankings of a part's remote nodes; without any, one made from batches of another epoch than the measured
+    def _lists(self, host: int, plan: EpochPlan) -> list[tuple[str, RemoteRanking]]:
+        """The stored rankings of a host's remote nodes; without any, one made from batches of another epoch than the measured
         one, as its own batches would make a cache look better than it is."""
-        if not self._options.cache or self._partition.manifest.num_parts == 1:
-            return []
-        if self._policies:
-            return [(policy, stored_lists(self._partition, policy, part)) for policy in self._policies]
         manifest = self._partition.manifest
+        if not self._options.cache or self._hosts == 1 or manifest.num_parts == 1:
+            return []
+        parts = placed_parts(host, self._hosts, manifest.num_parts)
+        if self._policies:
+            return [(policy, stored_lists(self._partition, policy, parts)) for policy in self._policies]
         counts = [np.zeros(n, dtype=np.int32) for n in manifest.num_nodes]
-        for found in self._sampled(plan, _RANKED, CountingOwners(self._partition, self._batches.config, part, [])):
+        owners = CountingOwners(self._partition, self._batches.config, host, [], self._hosts)
+        for _, found, _ in self._sampled(plan, _RANKED, owners):
             for t, gids in enumerate(found):
                 counts[t][gids - manifest.offsets[t]] += 1
-        return [(PRESAMPLED, presampled_lists(manifest, part, counts, max(self._options.cache)))]
+        return [(PRESAMPLED, presampled_lists(manifest, parts, counts, max(self._options.cache)))]
+
+
+def _attributes(manifest: Manifest, config: SamplerConfig, nodes: list[int], edges: list[int]) -> tuple[int, int]:
+    """(rows, bytes as stored) of the attributes of a batch, as `Counters` has them. nodes, edges: its counts by type."""
+    rows = nbytes = 0
+    for t, names in enumerate(node_names(manifest)):
+        rows += nodes[t]
+        nbytes += nodes[t] * _width(manifest, "node", t, ("n_id", *names))
+    for r in range(len(edges) if config.has_edge_rows else 0):
+        rows += edges[r]
+        nbytes += edges[r] * _width(manifest, "edge", r, ("edge_ids", *manifest.edge_attrs(r)))
+    return rows, nbytes
+
+
+def _width(manifest: Manifest, kind: str, number: int, names: Iterable[str]) -> int:
+    """Bytes of a row of attributes, as stored."""
+    path = node_path if kind == "node" else edge_path
+    entries = [manifest.arrays[path(0, number, name)] for name in names]
+    return sum(row_bytes(entry.dtype, entry.shape[1:]) for entry in entries)
 
 
 # Owners of other parts that count what a batch asks of them: the rows, the requests and the bytes of messages.
@@ -206,10 +286,11 @@ A = TypeVar("A")
 
 @dataclass
 class Asked:
-    """Counts of one batch: rows of attributes by kind, requests, and bytes of bodies in both directions."""
+    """Counts of one batch: rows of attributes by kind and their bytes, requests, and bytes of bodies in both directions."""
 
     node_rows: int = 0
     edge_rows: int = 0
+    row_bytes: int = 0
     requests: int = 0
     bytes_out: int = 0
     bytes_in: int = 0
@@ -224,23 +305,31 @@ class Asked:
 
 
 class CountingOwners:
-    """A `sampling.source.RemoteRows` that counts, for the host of one part, where each part has a host of its own.
+    """A `sampling.source.RemoteRows` that counts, for one host of several, to which parts are dealt as `placed_parts` says.
 
     It answers from the mapped files, so that a batch is sampled as over the network, and counts the messages that
     `workers.cluster.remote_rows` would send. It has no limit of a reply's size, so most answers are one message. Attributes are
     counted, not read.
 
-    draw: options of the draws.  caches: pairs (ranking, share of the nodes); for each, rows are also counted without those that
+    draw: options of the draws.  host, hosts: its number, and their number; None: each part has a host.
+    caches: pairs (ranking, share of the nodes); for each, rows are also counted without those that
     such a cache holds.
     """
 
     def __init__(
-        self, partition: LocalPartition, draw: DrawOptions, part: int, caches: Sequence[tuple[RemoteRanking, float]]
+        self,
+        partition: LocalPartition,
+        draw: DrawOptions,
+        host: int,
+        caches: Sequence[tuple[RemoteRanking, float]],
+        hosts: int | None = None,
     ) -> None:
         self._parts, self._caches = OwnedParts(partition, picker=draw.picker), caches
-        self.num_owners = partition.manifest.num_parts
-        self.owner_of_part = np.arange(self.num_owners, dtype=np.int32) + 1
-        self.owner_of_part[part], self.owner_of_part[part + 1 :] = 0, self.owner_of_part[part + 1 :] - 1
+        self._manifest = partition.manifest
+        num_parts = self._manifest.num_parts
+        self.num_owners = min(hosts or num_parts, num_parts)
+        owner, mine = np.arange(num_parts, dtype=np.int32) % self.num_owners, host % self.num_owners
+        self.owner_of_part = np.where(owner == mine, 0, owner + (owner < mine)).astype(np.int32)
         self.begin()
 
     def begin(self) -> None:
@@ -273,6 +362,9 @@ class CountingOwners:
             tables = [self._left(rows, number) for rows in question.tables]
             asked.node_rows += sum(len(rows.ids) for rows in tables if rows.kind == "node")
             asked.edge_rows += sum(len(rows.ids) for rows in tables if rows.kind == "edge")
+            asked.row_bytes += sum(
+                len(rows.ids) * _width(self._manifest, rows.kind, rows.type, rows.names) for rows in tables
+            )
             if any(len(rows.ids) for rows in tables):
                 self._counted(Gather(tables), asked)
 
@@ -319,13 +411,13 @@ def why_no_batches(partition: LocalPartition, options: TrafficOptions) -> str | 
 
 
 class TrainBatches:
-    """The batches of ranks that each have one part.
+    """The batches of ``world_size`` ranks; None: one for each part.
 
     config: options of the sampling.  Raises `OptionError` for options that do not fit the graph.
     """
 
-    def __init__(self, partition: LocalPartition, options: TrafficOptions) -> None:
-        ranks = Ranks(world_size=partition.manifest.num_parts)
+    def __init__(self, partition: LocalPartition, options: TrafficOptions, world_size: int | None = None) -> None:
+        ranks = Ranks(world_size=world_size or partition.manifest.num_parts)
         if _trained_edges(partition.manifest):
             links = plan_links(_link_spec(partition, options), partition, options.sampling, options.seed, ranks)
             self.config: SamplerConfig = links.config
@@ -349,9 +441,8 @@ class TrainBatches:
         self.config = sampler_config(spec, seeds, manifest, sampling)
         self._plan = make_plan(spec, seeds, manifest, sampling, options.seed, ranks, read)
 
-    def plan(self, placement: SeedPlacement, part: int) -> EpochPlan:
-        """The plan of the rank with ``part``."""
-        return replace(self._plan, rank=part, owner=self._plan.owner if placement == "owner" else None)
+    def plan(self, placement: SeedPlacement, rank: int) -> EpochPlan:
+        return replace(self._plan, rank=rank, owner=self._plan.owner if placement == "owner" else None)
 
 
 def _trained_edges(manifest: Manifest) -> list[int]:

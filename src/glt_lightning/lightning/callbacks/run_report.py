@@ -20,6 +20,7 @@ from glt_lightning.base import numbers
 from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
 from glt_lightning.lightning.callbacks.precision import PrecisionProbe
 from glt_lightning.lightning.page.html import may_be_replaced, why_no_pages
+from glt_lightning.lightning.planner.expected import Expected, expected_of_run, misses
 from glt_lightning.lightning.report.html import EpochRecord, RunRecord, configuration, run_html
 from glt_lightning.partition import whole_file
 
@@ -85,6 +86,8 @@ class RunReport(Callback):
         probes = [each for each in trainer.callbacks if isinstance(each, PrecisionProbe)]  # type: ignore[attr-defined]
         if self.record is not None and probes and probes[0].line is not None:
             self.record.facts.append(("precision", probes[0].line))
+        if self.record is not None:
+            self.record.expected = _planned(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._close_epoch(trainer)
@@ -104,6 +107,17 @@ class RunReport(Callback):
         self._in_fit = False
         epochs = numbers.counted(trainer.current_epoch, "epoch")
         self._write(trainer, f"finished after {epochs} and {numbers.counted(steps, 'step')} of the optimizer")
+
+        self._compare()
+
+    def _compare(self) -> None:
+        """Logs how the epochs differ from what was planned, beyond its range."""
+        record = self.record
+        if record is None or record.expected is None or record.totals is None:
+            return
+        found = misses(record.expected, record.totals, record.counted_epochs)
+        if found:
+            rank_zero_info(f"plan: an epoch differed from what was planned: {'; '.join(found)}.")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         began, self._in_fit = self._in_fit, False
@@ -162,6 +176,15 @@ class RunReport(Callback):
         except Exception as error:
             why = (error.strerror if isinstance(error, OSError) else None) or f"{type(error).__name__}: {error}"
             rank_zero_info(f"the report of this run cannot be written to {self.path}: {why}. Training is not affected.")
+
+
+def _planned(trainer: Trainer, pl_module: LightningModule) -> Expected | None:
+    """What this run was planned to take. Never raises, as a run is more than its plan."""
+    try:
+        return expected_of_run(trainer, pl_module)
+    except Exception as error:
+        rank_zero_info(f"what this run was planned to take cannot be found: {type(error).__name__}: {error}.")
+        return None
 
 
 def _folder(trainer: Trainer) -> Path | None:

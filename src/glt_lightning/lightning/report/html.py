@@ -19,6 +19,7 @@ from glt_lightning.base import numbers
 from glt_lightning.lightning.callbacks.monitor import EpochTotals
 from glt_lightning.lightning.callbacks.verdict import ADVICE, stages
 from glt_lightning.lightning.page.html import Series, Table, lines, render
+from glt_lightning.lightning.planner.expected import Expected, comparison
 
 _MOST_PLOTS = 24
 
@@ -64,7 +65,15 @@ def _sampling(run: RunRecord, totals: EpochTotals) -> list[tuple[Table, dict[str
         "Seeds of all ranks per second of training time, by epoch": _over_epochs(run, rate, "1/s"),
         "Share of training time spent waiting for batches, by epoch": _over_epochs(run, waited, "%"),
     }
-    return [(time_table(run, totals), speed), (sampler_table(totals), {}), (sampling_table(totals), _rows(run, totals))]
+    found = [
+        (time_table(run, totals), speed),
+        (sampler_table(totals), {}),
+        (sampling_table(totals), _rows(run, totals)),
+    ]
+    planned: list[tuple[Table, dict[str, str]]] = (
+        [] if run.expected is None else [(comparison(run.expected, totals, run.counted_epochs), {})]
+    )
+    return [*found, *planned]
 
 
 def _rows(run: RunRecord, totals: EpochTotals) -> dict[str, str]:
@@ -318,6 +327,7 @@ class RunRecord:
         facts: Further rows of the summary, (name, value).
         epochs: Epochs by number; those of an earlier fit of the same Trainer are among them.
         configuration: The configuration as YAML.
+        expected: What an epoch was planned to take. None: nothing was planned.
 
     Example:
         >>> run = RunRecord("demo", world_size=2)
@@ -333,6 +343,12 @@ class RunRecord:
     facts: list[tuple[str, str]] = field(default_factory=list)
     epochs: dict[int, EpochRecord] = field(default_factory=dict)
     configuration: str = ""
+    expected: Expected | None = None
+
+    @property
+    def counted_epochs(self) -> int:
+        """The number of epochs in ``totals``."""
+        return sum(each.totals is not None for each in self.epochs.values())
 
     @property
     def totals(self) -> EpochTotals | None:

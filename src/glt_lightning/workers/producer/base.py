@@ -134,16 +134,18 @@ LEAST = 2
 _SHARE = 8  # 1/8 of the available memory: the page cache of the graph, the model and other loaders need the rest
 
 
-def memory_for_batches(processes: int = 1) -> int:
-    """Returns the bytes of batches in flight that ``channel_size: auto`` allows each of ``processes`` processes of a host."""
-    return max(1, available_memory() // _SHARE // processes)
+def memory_for_batches(processes: int = 1, available: int | None = None) -> int:
+    """Returns the bytes of batches in flight that ``channel_size: auto`` allows each of ``processes`` processes of a host.
+    available: bytes that a host has; None: this one."""
+    return max(1, (available_memory() if available is None else available) // _SHARE // processes)
 
 
-def with_channel_bytes(sampling: SamplingOptions, ranks_on_host: int) -> SamplingOptions:
-    """Replaces ``channel_size: auto`` by a number of bytes. It may differ between ranks: no batch depends on it."""
+def with_channel_bytes(sampling: SamplingOptions, ranks_on_host: int, available: int | None = None) -> SamplingOptions:
+    """Replaces ``channel_size: auto`` by a number of bytes. It may differ between ranks: no batch depends on it. available: as
+    for `memory_for_batches`."""
     if sampling.channel_size != "auto":
         return sampling
-    return replace(sampling, channel_size=memory_for_batches(ranks_on_host))
+    return replace(sampling, channel_size=memory_for_batches(ranks_on_host, available))
 
 
 class InFlight:

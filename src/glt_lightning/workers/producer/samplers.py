@@ -223,7 +223,7 @@ def _open_gpu(source: DeviceSource, index: int, partition: LocalPartition) -> Gp
 # Sampling inside the training process.
 
 
-_SLOTS = 3  # the batch in use, the one before, which the loop's variable may still reference, and one to write
+OWN_SLOTS = 3  # the batch in use, the one before, which the loop's variable may still reference, and one to write
 
 
 class OwnSamplers:
@@ -269,12 +269,17 @@ class InlineProducer(OwnSamplers):
     def __init__(self, samplers: Samplers, pin: PinMemory | None = None) -> None:
         super().__init__(samplers)
         self._make_sampler = samplers.make
-        self._slots = SlotPool(Slot, _SLOTS, pin)
+        self._slots = SlotPool(Slot, OWN_SLOTS, pin)
         self._made: dict[SamplerConfig, Sampler] = {}
 
     @property
     def fresh_slots(self) -> int:
         return self._slots.fresh_slots
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of the memory of its batches."""
+        return self._slots.nbytes
 
     def stream(self, config: SamplerConfig, requests: Iterator[BatchRequest]) -> Iterator[Sample]:
         for request in requests:

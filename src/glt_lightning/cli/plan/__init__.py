@@ -1,0 +1,1 @@
+"""``python -m lightning plan``: what a run will take, before it starts."""

@@ -1,0 +1,99 @@
+"""The rules by which the memory of a host follows from what one process and one batch take, and the refusal of what is more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from glt_lightning.base import OptionError, SamplingOptions
+from glt_lightning.lightning.planner.rules import Layout
+from glt_lightning.workers import OWN_SLOTS, InFlight, Slot, with_channel_bytes
+
+SAMPLER_BYTES = 60_000_000  # of a sampler process before its first batch: Python, numpy and the kernels
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessMemory:
+    """Bytes of the process of a rank that are its own, at the peak. base: Python, torch and Lightning.  model: parameters,
+    gradients and the state of the optimizer.  work: activations, and what else the step takes."""
+
+    base: float = 0.0
+    model: float = 0.0
+    work: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.base + self.model + self.work
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostMemory:
+    """Bytes of a host, by what takes them. pages: mapped files of the partition, which the system gives back when it needs
+    memory."""
+
+    trainers: float
+    samplers: float
+    batches: float
+    cache: float
+    pages: float
+
+    @property
+    def needed(self) -> float:
+        """Bytes that have to be there."""
+        return self.trainers + self.samplers + self.batches + self.cache
+
+
+def batches_in_flight(sampling: SamplingOptions, nbytes: float, available: int, ranks: int) -> float:
+    """Bytes of batches of a rank: those that wait, by the rule that limits them, or the slots of its own process."""
+    slot = slot_bytes(nbytes)
+    if sampling.num_workers == 0:
+        return OWN_SLOTS * slot
+    most = sampling.num_workers * sampling.concurrency
+    limited = InFlight.of(with_channel_bytes(sampling, ranks, available), most, "")
+    return (limited.allowed(slot) + 1) * slot  # and the one in training
+
+
+def slot_bytes(nbytes: float) -> int:
+    """The memory that a batch of ``nbytes`` takes."""
+    slot = Slot(0)
+    slot.reserve(max(1, round(nbytes)))
+    capacity = slot.capacity
+    slot.close()
+    return capacity
+
+
+def host_memory(
+    process: ProcessMemory,
+    sampling: SamplingOptions,
+    layout: Layout,
+    batch_bytes: float,
+    available: int,
+    *,
+    cache: float = 0.0,
+    pages: float = 0.0,
+) -> HostMemory:
+    """The memory of one host. available: bytes that the host has for the job, of which ``channel_size: auto`` is a share."""
+    return HostMemory(
+        trainers=layout.ranks * process.total,
+        samplers=layout.ranks * layout.workers * SAMPLER_BYTES,
+        batches=layout.ranks * batches_in_flight(sampling, batch_bytes, available, layout.ranks),
+        cache=cache,
+        pages=pages,
+    )
+
+
+def require_memory_of(needed: HostMemory, available: float, sampling: SamplingOptions, batch_size: int) -> None:
+    """Raises `OptionError` for a job that does not fit on its hosts, with the option that takes most."""
+    if needed.needed <= available:
+        return
+    advice = {
+        "trainers": f"fewer ranks per host, or a smaller data.batch_size than {batch_size}",
+        "samplers": f"a smaller data.sampling.num_workers than {sampling.num_workers}",
+        "batches": f"a smaller data.sampling.channel_size than {sampling.channel_size}",
+        "cache": "a smaller cache.ratio or cache.bytes",
+    }
+    largest = max(advice, key=lambda name: getattr(needed, name))
+    parts = ", ".join(f"{name} {getattr(needed, name) / 1e9:,.2f} GB" for name in advice if getattr(needed, name))
+    raise OptionError(
+        f"memory: a host of this job needs {needed.needed / 1e9:,.2f} GB ({parts}), and has {available / 1e9:,.2f} GB. "
+        f"What would fit: {advice[largest]}."
+    )

@@ -1,0 +1,329 @@
+"""The constants of the rules, measured on this machine: batches of the real loader, steps of the real model, a connection."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.utils._pytree import tree_leaves
+
+from glt_lightning.graph import usable_cores
+from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
+from glt_lightning.lightning.callbacks.precision import bfloat16_ratio, weight_shapes
+from glt_lightning.lightning.planner.memory import ProcessMemory
+from glt_lightning.lightning.planner.rules import BatchCost, Connection, Counted, RemoteCost
+from glt_lightning.loader import DistNeighborLoader
+from glt_lightning.workers import Caller, InlineProducer, Link, Message, Service
+
+if TYPE_CHECKING:
+    from glt_lightning.lightning.datamodule import GLTDataModule
+
+MOST_BATCHES, _MOST_VALIDATED = 22, 8
+_WARM = 2  # the first batches also load code and take memory for the first time
+_TRAIN_S = 15.0
+_CALLS, _PIECES, _PIECE_BYTES = 64, 8, 4 << 20
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """What a batch costs: ``mid``, and between ``low`` and ``high`` eight of ten batches. largest: bytes of the largest."""
+
+    low: BatchCost
+    mid: BatchCost
+    high: BatchCost
+    batches: int
+    largest: float
+
+    @classmethod
+    def of(cls, costs: list[BatchCost]) -> Spread:
+        """Of batches, at least one; leaves out those that warm up, if there are enough."""
+        kept = costs[_WARM:] if len(costs) > 2 * _WARM else costs
+        mid = BatchCost.mean(kept)
+        times = [f.name for f in fields(BatchCost) if f.name.endswith("_s")]
+        ends = [{name: float(np.quantile([getattr(c, name) for c in kept], q)) for name in times} for q in (0.1, 0.9)]
+        low = replace(mid, **{name: min(value, getattr(mid, name)) for name, value in ends[0].items()})
+        high = replace(mid, **{name: max(value, getattr(mid, name)) for name, value in ends[1].items()})
+        return cls(low=low, mid=mid, high=high, batches=len(kept), largest=max(each.nbytes for each in costs))
+
+    def map(self, change: Callable[[BatchCost], BatchCost]) -> Spread:
+        return Spread(
+            low=change(self.low),
+            mid=change(self.mid),
+            high=change(self.high),
+            batches=self.batches,
+            largest=self.largest,
+        )
+
+    @property
+    def ends(self) -> tuple[BatchCost, BatchCost, BatchCost]:
+        return self.low, self.mid, self.high
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """What was measured of a configuration on a machine.
+
+    train, validation: batches of each; None: no validation was measured.  seeds, validation_seeds: in an epoch.
+    memory: of this process, without batches.  parameter_bytes: of the model.  bfloat16: how much faster the
+    model's products are in bfloat16; None: not measured.
+    link: a connection within the machine.  cores: that the process may use.  load: of the machine, per core, meanwhile.
+    counted: counts of batches, by hosts and ranks of each, such as ``2x1``.
+    """
+
+    train: Spread
+    seeds: int
+    memory: ProcessMemory
+    parameter_bytes: int
+    link: Connection
+    cores: int
+    load: float
+    machine: str
+    made: str
+    validation: Spread | None = None
+    validation_seeds: int = 0
+    bfloat16: float | None = None
+    counted: Mapping[str, Counted] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def largest_batch(self) -> float:
+        """Bytes of the largest batch that was measured."""
+        return max(each.largest for each in (self.train, self.validation) if each is not None)
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Probe:
+        """Raises TypeError, KeyError or ValueError for anything that `to_json` does not give."""
+        given = dict(raw)
+        for name, kind in (("memory", ProcessMemory), ("link", Connection)):
+            given[name] = _numbers(kind, given[name])
+        for name in ("train", "validation"):
+            if given[name] is not None:
+                ends = {end: _numbers(BatchCost, given[name][end]) for end in ("low", "mid", "high")}
+                sizes = int(given[name]["batches"]), float(given[name]["largest"])
+                given[name] = Spread(**ends, batches=sizes[0], largest=sizes[1])
+        given["counted"] = {str(name): _counted(raw) for name, raw in given["counted"].items()}
+        return cls(**given)
+
+
+def _counted(raw: Mapping[str, Any]) -> Counted:
+    counts = {name: float(value) for name, value in raw.items() if name != "remote"}
+    return Counted(**counts, remote=_numbers(RemoteCost, raw["remote"]))
+
+
+def _numbers(kind: Any, raw: Mapping[str, Any]) -> Any:
+    return kind(**{name: float(value) for name, value in raw.items()})
+
+
+def measure(make_trainer: Callable[..., Trainer], module: LightningModule, data: GLTDataModule) -> Probe:
+    """Fits some batches in this process, without writing anything but what is partitioned, and takes their times.
+
+    make_trainer: makes a Trainer of the run's options that count for a step, with these keywords. The weights of ``module``
+    change.
+    """
+    data.sampling = replace(data.sampling, num_workers=0, worker_devices=[])
+    watch = _Watch()
+    base = _own_bytes()
+    parameters = _nbytes(module.parameters())
+    validates = data.evaluation.mode != "layerwise"  # which computes all nodes, whatever the limit
+    trainer = make_trainer(
+        max_epochs=1,
+        limit_train_batches=MOST_BATCHES,
+        limit_val_batches=_MOST_VALIDATED if validates else 0,
+        callbacks=[watch, SamplingMonitor(line=False)],
+    )
+    shapes = weight_shapes(module)
+    trainer.fit(module, datamodule=data)
+    state = _nbytes(
+        value for optimizer in trainer.optimizers for each in optimizer.state.values() for value in each.values()
+    )
+    model = 2 * parameters + state
+    work = max(0.0, watch.peak - base - (model - parameters) - watch.slots)
+    validation = watch.validation if validates else None
+    return Probe(
+        train=Spread.of(watch.train.costs),
+        validation=Spread.of(validation.costs) if validation is not None and validation.costs else None,
+        seeds=watch.train.seeds,
+        validation_seeds=0 if validation is None else validation.seeds,
+        memory=ProcessMemory(base=base - parameters, model=model, work=work),
+        parameter_bytes=parameters,
+        bfloat16=bfloat16_ratio(shapes) if shapes else None,
+        link=measure_connection(),
+        cores=usable_cores(),
+        load=os.getloadavg()[0] / (os.cpu_count() or 1),
+        machine=machine_name(),
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _nbytes(tensors: Any) -> int:
+    known = (t for t in tensors if isinstance(t, torch.Tensor) and not isinstance(t, torch.nn.UninitializedParameter))
+    return sum(t.nbytes for t in known)
+
+
+@dataclass
+class _Pass:
+    """The batches of one pass: their costs, and the state after the last one."""
+
+    costs: list[BatchCost] = field(default_factory=list)
+    seeds: int = 0
+    began_s: float = 0.0
+    mark: dict[str, float] = field(default_factory=dict)
+    cpu_s: float = 0.0  # when the step began
+
+    def begin(self, loader: DistNeighborLoader) -> None:
+        self.seeds, self.began_s, self.mark = len(loader.plan.seeds), time.perf_counter(), _mark(loader)
+
+    def add(self, loader: DistNeighborLoader, batch: Any) -> None:
+        now = _mark(loader)
+        spent = {name: now[name] - self.mark[name] for name in now}
+        nbytes = sum(leaf.nbytes for leaf in tree_leaves(batch.to_dict()) if isinstance(leaf, torch.Tensor))
+        self.costs.append(_cost(spent, now["cpu_s"] - self.cpu_s, nbytes))
+        self.mark = _mark(loader)
+
+
+def _cost(spent: Mapping[str, float], step_cpu_s: float, nbytes: int) -> BatchCost:
+    """The cost of a batch as on a quiet machine: what took less CPU time than wall time waited for a core."""
+    fetch_cpu_s = spent["cpu_s"] - step_cpu_s
+    ran = min(1.0, fetch_cpu_s / spent["wait_s"]) if spent["wait_s"] else 1.0
+    collate_s = max(0.0, spent["wait_s"] - spent["sample_s"] - spent["gather_s"])
+    counts = {name: spent[name] for name in ("seeds", "named_nodes", "nodes", "edges", "rows", "row_bytes")}
+    return BatchCost(
+        **counts,
+        nbytes=nbytes,
+        sample_s=ran * spent["sample_s"],
+        gather_s=ran * spent["gather_s"],
+        collate_s=ran * collate_s,
+        step_s=min(spent["time_s"] - spent["wait_s"], step_cpu_s),
+        step_cpu_s=step_cpu_s,
+    )
+
+
+def _mark(loader: DistNeighborLoader) -> dict[str, float]:
+    stats = loader.stats()
+    counters = stats.counters
+    places = ("local", "cached", "remote", "disk", "device")
+    return {
+        "time_s": time.perf_counter(),
+        "cpu_s": time.process_time(),
+        "wait_s": stats.wait_s,
+        "sample_s": counters.sample_s,
+        "gather_s": counters.gather_s + counters.disk_s,
+        "rows": counters.rows,
+        "row_bytes": sum(getattr(counters, f"{place}_bytes") for place in places),
+        **{name: getattr(stats, name) for name in ("seeds", "named_nodes", "nodes", "edges")},
+    }
+
+
+class _Watch(Callback):
+    """Takes the times of training and validation batches, and the most memory that the process took."""
+
+    def __init__(self) -> None:
+        self.train, self.validation = _Pass(), _Pass()
+        self.peak, self.slots = 0, 0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        with suppress(OSError):
+            _CLEAR.write_text("5")  # the peak begins again
+        self.train.begin(_loader(trainer.train_dataloader))
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self.train.cpu_s = time.process_time()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self.train.add(_loader(trainer.train_dataloader), batch)
+        if time.perf_counter() - self.train.began_s > _TRAIN_S and batch_idx >= _WARM:
+            trainer.should_stop = True
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.validation.begin(_loader(trainer.val_dataloaders))
+
+    def on_validation_batch_start(self, *_: Any) -> None:
+        self.validation.cpu_s = time.process_time()
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
+    ) -> None:
+        self.validation.add(_loader(trainer.val_dataloaders), batch)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.peak = _peak_bytes()
+        producer = trainer.datamodule._host().session.producer  # type: ignore[attr-defined]
+        self.slots = producer.slot_bytes if isinstance(producer, InlineProducer) else 0
+
+
+def _loader(given: Any) -> DistNeighborLoader:
+    return next(leaf for leaf in tree_leaves(given) if isinstance(leaf, DistNeighborLoader))
+
+
+# Memory of this process
+
+
+def _status(name: str) -> int:
+    found = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
+    return 0 if found is None else int(found[1]) * 1024
+
+
+def _own_bytes() -> int:
+    """Bytes of resident memory that are not pages of files."""
+    return _status("RssAnon") + _status("RssShmem")
+
+
+def _peak_bytes() -> int:
+    """The same at the peak; pages of files are taken as they are now."""
+    return max(_own_bytes(), _status("VmHWM") - _status("RssFile"))
+
+
+# The machine
+
+
+def machine_name() -> str:
+    """The processor, the cores that this process may use, and the memory, by which constants are kept."""
+    model = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    total = re.search(r"^MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    memory = 0 if total is None else round(int(total[1]) / 2**20)
+    return f"{'CPU' if model is None else model[1].strip()}, {usable_cores()} cores, {memory} GiB"
+
+
+def measure_connection() -> Connection:
+    """Times calls over loopback between two ends in this process. CPU seconds are of both ends."""
+    link = Link(job="plan", role="worker", name="plan", token="connection-of-a-probe")
+    body = np.zeros(_PIECE_BYTES, dtype=np.uint8)
+
+    def answer(message: Message, _caller: Caller) -> Message:
+        return Message({}, body) if message.header.get("large") else Message({})
+
+    server = link.open_transport().serve("127.0.0.1:0", Service(link.greet, {"ask": answer}, {}))
+    peer = link.peer("plan", [server.address], link.open_transport())
+    try:
+        for large in (False, True):
+            peer.ask("ask", {"large": large}, bulk=large).result()
+        calls = _timed(lambda: [peer.ask("ask", {}).result() for _ in range(_CALLS)])
+        pieces = _timed(lambda: [peer.ask("ask", {"large": True}, bulk=True).result() for _ in range(_PIECES)])
+    finally:
+        peer.close()
+        server.close()
+    call_cpu_s = calls[1] / _CALLS
+    byte_cpu_s = max(0.0, pieces[1] / _PIECES - call_cpu_s) / _PIECE_BYTES
+    return Connection(round_trip_s=calls[0] / _CALLS, call_cpu_s=call_cpu_s, byte_cpu_s=byte_cpu_s)
+
+
+def _timed(work: Callable[[], object]) -> tuple[float, float]:
+    """(wall, CPU) seconds."""
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    work()
+    return time.perf_counter() - wall_s, time.process_time() - cpu_s

@@ -1,0 +1,226 @@
+"""The arithmetic of a plan: by hand, and against what a run counts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from glt_lightning import SamplingOptions
+from glt_lightning.base import OptionError, parse_rate
+from glt_lightning.lightning.callbacks.monitor import EpochTotals
+from glt_lightning.lightning.planner.expected import comparison, expect, misses
+from glt_lightning.lightning.planner.memory import ProcessMemory, host_memory, require_memory_of
+from glt_lightning.lightning.planner.probe import Probe, Spread
+from glt_lightning.lightning.planner.record import find_probe, keep_probe, record_path
+from glt_lightning.lightning.planner.rules import (
+    BatchCost,
+    Connection,
+    Counted,
+    Dealing,
+    Layout,
+    Passes,
+    RemoteCost,
+    epoch_steps,
+    expect_epoch,
+    phase,
+)
+from glt_lightning.sampling import EpochPlan
+
+COST = BatchCost(
+    seeds=10,
+    nodes=100,
+    edges=200,
+    rows=100,
+    row_bytes=400,
+    nbytes=1000,
+    sample_s=1,
+    gather_s=2,
+    collate_s=1,
+    step_s=4,
+    step_cpu_s=4,
+)
+
+
+DEALING = Dealing(batch_size=10, validation_batch_size=10)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("owned", [False, True])
+def test_steps_are_those_of_the_epoch_plan(exact: bool, owned: bool) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        world, batch = int(rng.integers(1, 6)), int(rng.integers(1, 9))
+        seeds = int(rng.integers(world, 70))
+        owner = rng.integers(0, world, seeds) if owned else None
+        plan = EpochPlan(
+            seeds=np.arange(seeds), batch_size=batch, seed=0, loader="x", world_size=world, exact=exact, owner=owner
+        )
+        assert epoch_steps(seeds, batch, world, exact=exact, owned=owned) == len(plan)
+
+
+def test_one_process_does_one_after_the_other() -> None:
+    found = expect_epoch(COST, 5, Layout(), validation=replace(COST, step_s=1, step_cpu_s=1), validation_steps=2)
+    assert (found.elapsed_s, found.wait_s, found.validation_s) == (5 * 8, 5 * 4, 2 * 5)
+    assert (found.core_s, found.core_wait_s) == (5 * 8 + 2 * 5, 0)
+    assert (found.counters.sample_s, found.counters.gather_s, found.counters.local_bytes) == (5, 10, 2000)
+    assert found.verdict == "copy"  # half of the time goes into batches, and more of it into rows than into draws
+
+
+@pytest.mark.parametrize(
+    ("layout", "period_s", "stretch", "bound"),
+    [
+        (Layout(workers=1, cores=8), 5, 1, "compute"),  # the trainer decides: 1 + 4
+        (Layout(workers=1, cores=1), 8, 8 / 5, "cores"),  # 3 + 1 + 4 CPU seconds for one core
+        (Layout(ranks=2, workers=1, cores=2), 8, 8 / 5, "cores"),
+        (Layout(ranks=2, workers=1, cores=4), 5, 1, "compute"),
+    ],
+)
+def test_samplers_work_at_the_same_time(layout: Layout, period_s: float, stretch: float, bound: str) -> None:
+    cost = replace(COST, collate_s=0, step_s=5, step_cpu_s=5)
+    found = phase(cost, 7, layout)
+    assert (found.period_s, found.stretch) == (pytest.approx(period_s), pytest.approx(stretch))
+    assert found.seconds == pytest.approx(7 * period_s + 3)  # the first batch has to be there
+    assert expect_epoch(cost, 700, layout).verdict == bound
+
+
+def test_slow_samplers_are_waited_for() -> None:
+    slow = replace(COST, sample_s=30)
+    found = expect_epoch(slow, 100, Layout(workers=2, cores=8))
+    assert found.elapsed_s == pytest.approx(100 * 16 + 32)
+    assert found.verdict == "sampling"
+    assert expect_epoch(slow, 100, Layout(workers=4, cores=8)).elapsed_s == pytest.approx(100 * 8 + 32)
+
+
+def test_the_network_is_waited_for() -> None:
+    remote = RemoteCost(rows=50, row_bytes=200, requests=6, nbytes=1000, rounds=3)
+    link = Connection(round_trip_s=0.1, call_cpu_s=0.01, byte_cpu_s=0.001)
+    layout = Layout(hosts=2, owners=2, cores=99, bytes_per_s=100, latency_s=0.2)
+    alone = phase(COST, 1, layout, remote, link)
+    served_s, latency_s = 6 * 0.01 + 1000 * 0.001, 3 * (0.1 + 0.2) + 1000 / 100
+    assert alone.latency_s == pytest.approx(latency_s)
+    assert alone.period_s - alone.trainer_s == pytest.approx(1 + 2 + 1 + served_s + latency_s)
+    ahead = phase(COST, 1, replace(layout, workers=1, concurrency=4), remote, link)
+    assert ahead.period_s == pytest.approx(10)  # the link, whatever is in flight
+    totals = expect_epoch(COST, 10, layout, remote=remote, link=link)
+    assert totals.verdict == "network"
+    assert (totals.counters.remote_rows, totals.counters.remote_bytes, totals.counters.local_bytes) == (
+        1000,
+        4000,
+        4000,
+    )
+
+
+def test_gradients_go_over_the_network_of_hosts() -> None:
+    layout = Layout(hosts=2, ranks=2, bytes_per_s=100, parameter_bytes=1000)
+    assert layout.gradients_s == pytest.approx(2 * 3 / 4 * 1000 / 100)
+    assert Layout(parameter_bytes=1000).gradients_s == 0
+    assert phase(COST, 1, replace(layout, cores=99), trains=False).trainer_s == COST.step_s
+
+
+def test_memory_is_refused_with_what_would_fit() -> None:
+    process = ProcessMemory(base=100, model=20, work=30)
+    options = SamplingOptions(num_workers=2, concurrency=3, channel_size="50MB")
+    found = host_memory(process, options, Layout(ranks=2, workers=2), 9_000_000, 10**9, cache=7, pages=5)
+    slot = 10 << 20  # an eighth more, in steps of 2 MiB
+    assert (found.trainers, found.batches, found.cache) == (300, 2 * (50_000_000 // slot + 1) * slot, 7)
+    assert found.needed == found.trainers + found.samplers + found.batches + found.cache
+    require_memory_of(found, found.needed, options, 16)
+    with pytest.raises(
+        OptionError, match=r"memory: a host .* What would fit: a smaller data.sampling.num_workers than 2"
+    ):
+        require_memory_of(found, found.needed - 1, options, 16)
+    waiting = host_memory(process, replace(options, channel_size=None), Layout(workers=2), 10**9, 10**9)
+    with pytest.raises(OptionError, match=r"a smaller data.sampling.channel_size than 50MB"):
+        require_memory_of(waiting, 10**9, options, 16)
+    shared = host_memory(process, replace(options, channel_size="auto"), Layout(workers=2), 9_000_000, 8 * 4 * slot)
+    assert shared.batches == 5 * slot  # an eighth of the memory, and the batch in training
+
+
+def test_batches_of_an_epoch_are_limited_as_the_trainer_does() -> None:
+    assert DEALING.passes(52, 20, 1) == Passes(steps=6, seeds=52 / 6, validation_steps=2, validation_seeds=10)
+    assert DEALING.passes(52, 20, 2) == Passes(steps=3, seeds=52 / 6, validation_steps=1, validation_seeds=10)
+    few = replace(DEALING, limit=4, validation_limit=0.5, every=10)
+    assert few.passes(52, 20, 1) == Passes(steps=4, seeds=10, validation_steps=0.1, validation_seeds=10)
+    assert replace(few, limit=100).passes(52, 0, 1) == Passes(steps=6, seeds=52 / 6)
+
+
+def probe() -> Probe:
+    costs = [replace(COST, step_s=s, step_cpu_s=s) for s in (100, 100, 3, 4, 4, 4, 5)]
+    return Probe(
+        train=Spread.of(costs),
+        seeds=52,
+        memory=ProcessMemory(base=1, model=2, work=3),
+        parameter_bytes=100,
+        link=Connection(round_trip_s=1),
+        cores=2,
+        load=0.5,
+        machine="a machine",
+        made="2026-01-01T00:00:00+00:00",
+        validation=Spread.of([COST]),
+        validation_seeds=20,
+        counted={"1x1": Counted(seeds=10, nodes=1, edges=2, rows=3, row_bytes=4)},
+    )
+
+
+def test_the_first_batches_are_left_out_and_the_last_is_smaller() -> None:
+    found = probe()
+    assert (found.train.low.step_s, found.train.mid.step_s, found.train.high.step_s) == (3.4, 4, 4.6)
+    expected = expect(found, Layout(), DEALING, found.counted["1x1"])
+    assert (expected.mid.seeds, expected.mid.elapsed_s) == (52, pytest.approx(6 * 8 * 52 / 60))
+    assert expected.mid.counters.local_bytes == round(4 * 5.2)
+    assert expected.low.elapsed_s < expected.mid.elapsed_s < expected.high.elapsed_s
+
+
+def test_planned_beside_measured() -> None:
+    expected = expect(probe(), Layout(), DEALING)
+    twice = EpochTotals.from_list([2 * n for n in expected.mid.to_list()])
+    twice.ranks = 1
+    assert misses(expected, twice, 2) == []
+    rows = {row[0]: row[1:] for row in comparison(expected, twice, 2).rows}
+    assert rows["batches"] == ("6", "6", "+0%")
+    assert rows["epoch, without validation"][2] == "+0%"
+    twice.core_s *= 2
+    twice.elapsed_s *= 3
+    wrong = misses(expected, twice, 2)
+    for name, line in zip(("epoch, without", "steps: model", "CPU time of ranks"), wrong, strict=True):
+        assert line.startswith(name)
+    twice.core_wait_s = twice.core_s
+    busy = misses(expected, twice, 2)
+    assert len(busy) == 2
+    assert busy[1] == "other work took 50% of the threads' time, so that seconds are not compared"
+
+
+def test_probes_are_kept_beside_the_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, here = tmp_path / "parts", probe()
+    old, new = here, replace(here, made="2999-01-01T00:00:00+00:00", validation=None)
+    keep_probe(folder, "old", old)
+    keep_probe(folder, "new", new)
+    assert find_probe(folder, "new") == new
+    assert find_probe(folder, "old") is None  # measured too long ago
+    assert find_probe(folder, "other") is None
+    path = record_path(folder)
+    raw = json.loads(path.read_text())
+    raw["probes"]["new"]["train"]["mid"]["step_s"] = "fast"
+    path.write_text(json.dumps(raw))
+    assert find_probe(folder, "new") is None
+    for damaged in ("{", "[]", '{"version": 99}'):
+        path.write_text(damaged)
+        assert find_probe(folder, "new") is None
+    keep_probe(folder, "new", new)
+    assert find_probe(folder, "new") == new
+    keep_probe(tmp_path / "none" / "parts", "new", new)  # nothing can be written there
+
+
+@pytest.mark.parametrize(("text", "rate"), [("25Gbit", 3.125e9), ("100 mbit/s", 12.5e6), ("8kbit", 1000)])
+def test_speeds_of_networks(text: str, rate: float) -> None:
+    assert parse_rate("--network", text) == rate
+
+
+@pytest.mark.parametrize("text", ["fast", "25GB", "-1Gbit", "Gbit", "infGbit"])
+def test_wrong_speeds(text: str) -> None:
+    with pytest.raises(OptionError, match="--network: expected the speed of a network such as 25Gbit"):
+        parse_rate("--network", text)

@@ -1,0 +1,110 @@
+"""``python -m lightning plan``: from a configuration to numbers, and a run that is compared with them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from glt_lightning.cli import main
+from tests.lightning.report.test_run_html import rows
+
+MODEL = {"class_path": "glt_lightning.GraphSAGE", "init_args": {"hidden_channels": 16, "num_layers": 2}}
+
+
+@pytest.fixture
+def config(graph_npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    data = {"dataset": str(graph_npz), "root": "root", "num_neighbors": [5, 5], "batch_size": 20}
+    data |= {"partition": {"num_parts": 2}}
+    run = {
+        "seed_everything": 3,
+        "trainer": {"accelerator": "cpu", "devices": 1, "max_epochs": 1, "default_root_dir": "runs"},
+        "model": MODEL,
+        "data": {"class_path": "glt_lightning.GLTDataModule", "init_args": data},
+    }
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(run))
+    return path
+
+
+def said(capsys: pytest.CaptureFixture[str], *args: Any) -> tuple[str, str]:
+    capsys.readouterr()
+    main(list(map(str, args)))
+    found = capsys.readouterr()
+    return found.out, found.err
+
+
+def test_a_plan_and_the_run_after_it(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["partition", "--config", str(config), "--batches", "1"])
+    (folder,) = (path for path in (tmp_path / "root" / "partitions").iterdir() if path.is_dir())
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
+    text, errors = said(capsys, "plan", "--config", config)
+    assert "measuring some batches" in errors
+    for line in ("An epoch", "steps: model, gradients", "Memory", "needed by a host", "What would change", "labor"):
+        assert line in text
+    assert "1 host with 1 rank each" in text
+    plan, errors = said(capsys, "plan", "--config", config, "--batches", 0, "--json")
+    assert "measuring" not in errors  # it is kept
+    assert before == {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
+    found = json.loads(plan)
+    assert (found["epoch"]["mid"]["batches"], found["epoch"]["mid"]["seeds"]) == (5, 100)
+    assert found["memory"]["needed"] > 0
+    assert not list((tmp_path / "runs").glob("*"))
+    assert {each["name"] for each in found["changes"]} >= {"one more host", "data.num_neighbors: [3, 3]"}
+
+    main(["fit", "--config", str(config)])
+    (page,) = (tmp_path / "runs").rglob("report.html")
+    table = rows(page.read_text())
+    size = found["epoch"]["mid"]["counters"]["local_bytes"]
+    assert table["bytes of local rows"][:3] == [f"{size / 1000:.3g} kB", f"{size / 1000:.3g} kB", "+0%"]
+    assert table["batches"][:3] == ["5", "5", "+0%"]
+
+    hosts = ["--trainer.strategy", "glt_worker", "--hosts", 2, "--ranks", 2, "--network", "1Gbit"]
+    text, _ = said(capsys, "plan", "--config", config, *hosts)
+    for line in (
+        "bytes of remote rows",
+        "messages of a host",
+        "of its network",
+        "data.cache.ratio: 0.2",
+        "and 3 parts",
+    ):
+        assert line in text
+    assert "not measured   the sum of gradients over ranks" in text
+    text, _ = said(
+        capsys, "plan", "--config", config, *hosts, "--choose", "--data.sampling.concurrency", 2, "--cores", 8
+    )
+    (tmp_path / "chosen.yaml").write_text(text)
+    chosen = yaml.safe_load(text)["data"]["init_args"]
+    assert set(chosen["sampling"]) == {"num_workers", "channel_size"}
+    assert chosen["cache"]["ratio"] in (None, 0.01, 0.05, 0.1, 0.2, 0.5)
+    assert text.count(" an epoch; with ") == 2
+    both = ["--config", config, "--config", tmp_path / "chosen.yaml", "--choose", "--data.sampling.concurrency", 2]
+    assert said(capsys, "plan", *both)[0] == "# nothing is left open\n"
+
+
+def test_refused_in_one_line(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(config, capsys, [], "no partition is there yet, and a plan is made of its batches. Run python -m")
+    main(["partition", "--config", str(config), "--batches", "1"])
+    server = ["--trainer.strategy", "glt_server_client", "--cluster.servers", "[h:1]"]
+    for args, line in (
+        (["--hosts", "0"], "--hosts: expected at least 1, got 0."),
+        (["--batches", "-1"], "--batches: expected at least 0, got -1."),
+        (["--hosts", "2", "--network", "fast"], "--network: expected the speed of a network such as 25Gbit"),
+        (["--memory", "20MB"], "memory: a host of this job needs "),
+        (["--netwrok", "1Gbit"], "unrecognized arguments: --netwrok 1Gbit. Did you mean --network?"),
+        (server, "cluster.servers: plan reads the partition"),
+    ):
+        refused(config, capsys, args, line)
+
+
+def refused(config: Path, capsys: pytest.CaptureFixture[str], args: list[str], line: str) -> None:
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        main(["plan", "--config", str(config), *args])
+    assert stop.value.code == 2
+    (error,) = (each for each in capsys.readouterr().err.splitlines() if each.startswith("error:"))
+    assert line in error
