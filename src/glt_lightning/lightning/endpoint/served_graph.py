@@ -6,7 +6,7 @@ import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -241,11 +241,8 @@ class GraphVersion:
                     self._session.close()
                     self._session, self._configs = open_session(self.data, self.graph), set()
             return found
-        grown = self._grown(new)
-        with open_session(self.data, grown) as session:
-            found = session.ask(spec, key, limits.sample_bytes)
-        grown.close()
-        return found
+        with closing(self._grown(new)) as grown, open_session(self.data, grown) as session:
+            return session.ask(spec, key, limits.sample_bytes)
 
     def _grown(self, new: _Rows) -> GrownPartition:
         assert self.base is not None
