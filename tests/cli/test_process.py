@@ -100,6 +100,7 @@ with command_process():
 """
 
 
+@pytest.mark.diagonal(most=2)
 @pytest.mark.parametrize(
     "use",
     [

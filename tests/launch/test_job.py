@@ -258,6 +258,7 @@ _LISTENS = {"listeners": [{"address": None, "port": 1, "tls": False}]}
 _ODD = "gave no such answer as expected: "
 
 
+@pytest.mark.diagonal(most=4)
 @pytest.mark.parametrize(
     ("facts", "listens", "greets", "named"),
     [

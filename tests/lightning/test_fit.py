@@ -72,6 +72,7 @@ def test_every_seed_once_per_epoch_in_a_new_order(
     assert len({str(epoch) for epoch in model.seen}) == 3
 
 
+@pytest.mark.diagonal(most=6)
 @pytest.mark.parametrize(
     ("options", "batches"),
     [

@@ -86,6 +86,7 @@ def by_user(folder: str = "recommendations") -> dict[str, list[tuple[str, float]
     return found
 
 
+@pytest.mark.diagonal(most=1)
 @pytest.mark.parametrize("decoder", ["dot", "bilinear", "mlp"])
 def test_yaml_alone_is_brute_force(shop: dict[str, set[tuple[str, str]]], decoder: str) -> None:
     fitted(decoder)

@@ -61,6 +61,7 @@ def test_one_process(tmp_path: Path, name: str) -> None:
     assert partitioned(tmp_path / "a", PORTABLE[name]) == EXPECTED[name]
 
 
+@pytest.mark.diagonal(most=2)
 @pytest.mark.parametrize("name", ["typed, undirected", "times of nodes", "edges to predict", "file, CSC", EVERY_TASK])
 def test_two_processes(tmp_path: Path, name: str) -> None:
     found = [partitioned(tmp_path / f"{m}", PORTABLE[name], processes=2, memory_bytes=m) for m in (1 << 20, 1 << 30)]
@@ -73,6 +74,7 @@ def test_three_processes_with_little_memory(tmp_path: Path, name: str) -> None:
     assert partitioned(tmp_path / "a", PORTABLE[name], processes=3, memory_bytes=LITTLE) == EXPECTED[name]
 
 
+@pytest.mark.diagonal(most=2)
 @pytest.mark.parametrize("name", OF_THE_MACHINE)
 def test_what_depends_on_the_machine_is_equal_on_one(tmp_path: Path, name: str) -> None:
     one, two = (partitioned(tmp_path / f"{n}", OF_THE_MACHINE[name], processes=n) for n in (1, 2))
@@ -167,6 +169,7 @@ def symmetric(source):
 """
 
 
+@pytest.mark.diagonal(most=2)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_run_killed_between_tasks_is_continued(tmp_path: Path, step: str) -> None:
     made: dict[str, Any] = {}
@@ -182,6 +185,7 @@ def test_a_run_killed_between_tasks_is_continued(tmp_path: Path, step: str) -> N
     assert [p.name for p in (tmp_path / "made").iterdir()] == ["p"]
 
 
+@pytest.mark.diagonal(most=2)
 @pytest.mark.parametrize("name", ["count_piece", "deal_edges", "sort_edges", "place_edges", "take_rows", "hash_chunks"])
 def test_a_killed_run_is_continued(tmp_path: Path, expected: dict[str, bytes], name: str) -> None:
     flag = tmp_path / "flag"
@@ -247,6 +251,7 @@ def dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return lambda name, times: monkeypatch.setenv("DIES", f"{name}:{tmp_path / 'died'}:{times}")
 
 
+@pytest.mark.diagonal(most=2)
 @pytest.mark.parametrize("name", [name for name in TASKS if name not in ("deal_rows", "place_rows", "check_piece")])
 def test_a_process_that_is_killed_costs_its_task(
     tmp_path: Path, expected: dict[str, bytes], dies: Any, name: str
