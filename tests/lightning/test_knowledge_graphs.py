@@ -263,3 +263,41 @@ def test_mistakes(kg: Any, make_trainer: Any) -> None:
     new = kg(evaluation={"mode": "sampled", "predict_edges": wrong})
     with pytest.raises(DataError, match="predict_edges: relation 4 at position 0: the graph has relations 0 to 3"):
         make_trainer().predict(predictor(new), new)
+
+
+def test_given_splits_are_triples(kg: Any, tmp_path: Path) -> None:
+    """Held out are edges of one relation and direction: a pair may be in several splits, by another relation or turned."""
+    whole = triples()
+    test, val = whole[:, 0:5], whole[:, 95:99]  # some of "first", whose turned edges are of "back", and some of "back"
+    given = {name: {"edge": some[[0, 2]], "relation": some[1]} for name, some in (("test", test), ("val", val))}
+    np.save(tmp_path / "edge.npy", given["test"]["edge"])
+    np.save(tmp_path / "relation.npy", given["test"]["relation"])
+    given["test"] = {"edge": str(tmp_path / "edge.npy"), "relation": str(tmp_path / "relation.npy")}
+    data = kg(links=COLUMN | {"edge_splits": given}, num_neighbors=[-1], evaluation={"mode": "sampled"})
+    data.prepare_data()
+    data.setup()
+    known = {split: known_triples(data, split) for split in SPLITS}
+    rows = [tuple(each) for each in whole.T.tolist()]
+    assert known["test"] == rows[0:5]
+    assert known["val"] == rows[95:99]
+    assert known["train"] == rows[5:95] + rows[99:]
+    stored = set()
+    for batch in data.test_dataloader():
+        ends = batch.n_id[batch.edge_index]
+        stored |= set(zip(ends[0].tolist(), batch.edge_type.tolist(), ends[1].tolist(), strict=True))
+    assert stored <= set(known["train"])
+    assert any((t, h) == (s, d) for h, _, t in known["test"] for s, _, d in stored)
+    data.teardown()
+
+    def refused(**changed: Any) -> None:
+        _ = kg(links=COLUMN | {"edge_splits": given | changed}, evaluation={"mode": "sampled"}).prepare_data()
+
+    edge = val[[0, 2]]
+    with pytest.raises(DataError, match=r"edge_splits.val: expected {edge, relation}, with an integer for each edge"):
+        refused(val={"edge": edge})
+    with pytest.raises(DataError, match=r"edge_splits.val: edge 0 has relation 4; those of the graph are 0 to 3"):
+        refused(val={"edge": edge, "relation": np.full(4, 4)})
+    with pytest.raises(DataError, match=r"train and test of .* share 5 edges of relation 0 \(for example 0 and 1\)"):
+        refused(train={"edge": whole[[0, 2]], "relation": whole[1]})
+    with pytest.raises(DataError, match=r"edge_splits: the edges of type .* have relations. Name .*: links.relation"):
+        kg(links=COLUMN | {"relation": None, "edge_splits": given}, evaluation={"mode": "sampled"}).prepare_data()

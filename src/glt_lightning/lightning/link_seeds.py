@@ -199,7 +199,8 @@ class LinkSeeds(LinkOptions):
             return None if None in named else {name for some in named for name in some or ()}
         if self.edge_splits is None:
             return None
-        if self.of_edges and set(self.edge_splits) <= set(SPLITS):
+        by_id = not any(isinstance(each, Mapping) for each in self.edge_splits.values())
+        if self.of_edges and by_id and set(self.edge_splits) <= set(SPLITS):
             return {*self.edge_splits}
         if not set(self.edge_splits) <= set(SPLITS):  # a random split
             return {"train", *(name for name in ("val", "test") if self.edge_splits.get(f"num_{name}"))}
@@ -346,7 +347,7 @@ class LinkSeeds(LinkOptions):
             return {}
         if found.label is None:
             raise DataError(
-                "evaluation.predict_edges: their relations are missing. Give {edge: ..., label: ...}, with the kind of each."
+                "evaluation.predict_edges: their relations are missing. Give {edge: ..., relation: ...}, with the number of each."
             )
         count = graph.manifest.edge_labels[index].num_classes
         if len(bad := np.flatnonzero((found.label < 0) | (found.label >= count))):

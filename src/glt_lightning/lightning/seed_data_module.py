@@ -40,7 +40,7 @@ from glt_lightning.lightning.facts import (
 from glt_lightning.lightning.graph_data_module import GraphDataModule
 from glt_lightning.lightning.new_rows import NewRows
 from glt_lightning.loader import BatchTransform, LinkSpec, LoaderSpec, batch_schema
-from glt_lightning.partition import check_overlap, read_edge_split
+from glt_lightning.partition import check_overlap, read_edge_split, with_relation
 
 WEIGHT = "edge_weight"
 
@@ -196,6 +196,7 @@ class SeedDataModule(GraphDataModule):
             return new_edges(manifest, self.root, self.dataset, str(given), edge_type, with_label=with_label)
         counts = dict(zip(manifest.schema.node_types, manifest.num_nodes, strict=True))
         src, _, dst = edge_type
+        given = with_relation(given) if self.links.relation is not None else given
         return read_edge_split("evaluation.predict_edges", given, ((src, counts[src]), (dst, counts[dst])))
 
     def _times(self, split: str) -> Any:

@@ -73,6 +73,9 @@ if TYPE_CHECKING:
     from glt_lightning.partition.edge_splits.source import (
         hold_out_edges as hold_out_edges,
     )
+    from glt_lightning.partition.edge_splits.tasks import (
+        with_relation as with_relation,
+    )
     from glt_lightning.partition.folder import (
         whole_file as whole_file,
     )
@@ -224,6 +227,7 @@ _MODULES = {
     "edge_splits.labels": ("EdgeLabels",),
     "edge_splits.read": ("read_edge_split",),
     "edge_splits.source": ("hold_out_edges",),
+    "edge_splits.tasks": ("with_relation",),
     "folder": ("whole_file",),
     "grow": (
         "add_rows",

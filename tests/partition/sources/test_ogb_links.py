@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from glt_lightning.base import EDGE, NODE, DataError, PartitionOptions
-from glt_lightning.partition import open_source, partition_graph
+from glt_lightning.partition import hold_out_edges, open_source, partition_graph
 from glt_lightning.partition.sources.ogb.source import read_edge_splits
 from tests.helpers.ogb_layout import RawGraph
 from tests.helpers.ogb_links import LINK_SPLIT_FOLDER, lay_out_biokg, lay_out_links, write_link_splits
@@ -164,3 +164,24 @@ def test_sized_before_anything_is_downloaded(tmp_path: Path, name: str, width: i
     assert source.num_features == {NODE: width}
     assert source.num_classes is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_relations_of_a_knowledge_graph(tmp_path: Path, graph: RawGraph) -> None:
+    """Its triples are the splits of `links.relation`, with the tails that are given as negatives."""
+    folder = lay_out_links(tmp_path, "ogbl-wikikg2", graph)
+    parts = write_link_splits(folder, "ogbl-wikikg2")
+    parts["test"]["tail_neg"] = parts["test"]["head_neg"]
+    torch.save(parts["test"], folder / "split" / "time" / "test.pt")
+    name = "__".join(EDGE)
+    source = hold_out_edges(
+        open_source("ogbl-wikikg2", tmp_path), {name: None}, labels={name: "edge_reltype"}, relations=True
+    )
+    for split, part in (("train", "train"), ("val", "valid"), ("test", "test")):
+        found, given = source.edge_splits[EDGE][split], parts[part]
+        assert found.label is not None
+        assert found.edge.tolist() == [given["head"].tolist(), given["tail"].tolist()]
+        assert found.label.tolist() == given["relation"].tolist()
+        assert (found.negatives is None) == (split != "test")
+    assert source.labels[EDGE].num_classes == 5
+    assert "edge_reltype" not in source.edge_attrs(EDGE)
+    assert "edge_type" in source.edge_attrs(EDGE)

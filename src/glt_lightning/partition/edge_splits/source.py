@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -16,18 +16,21 @@ import numpy as np
 
 from glt_lightning.base import DataError, EdgeType, GraphSchema, counted, edge_type_str
 from glt_lightning.graph import IN_TRAINING, EdgeSplit
-from glt_lightning.partition.edge_splits.labels import DRAWN, EdgeLabels, edge_split, labels_of, split_columns
-from glt_lightning.partition.edge_splits.read import SPLITS, Ends, KeptEdges, KeptRows, identity, read_edge_split
-from glt_lightning.partition.links import Pairs, contains, random_link_split
-from glt_lightning.partition.sources.base import DelegatingSource, EdgeList, GraphSource, Rows, file_of
+from glt_lightning.partition.edge_splits.labels import DRAWN, EdgeLabels, labels_of
+from glt_lightning.partition.edge_splits.read import SPLITS, KeptEdges, KeptRows, identity
+from glt_lightning.partition.edge_splits.tasks import (
+    RANDOM,
+    Given,
+    LabelTask,
+    LinkTask,
+    RelationTask,
+)
+from glt_lightning.partition.sources.base import DelegatingSource, EdgeList, GraphSource, Rows
 
 _log = logging.getLogger(__name__)
 
-_CHUNK = 1 << 20
 EDGE_KIND = "edge_type"  # the attribute that encoders of relations read
 VAL_AT_TEST = "val_edges_at_test"
-_RANDOM = ("num_val", "num_test", "neg_sampling_ratio", "seed")
-Given = Mapping[str, Any] | None
 StoredSplits = dict[tuple[int, str], EdgeSplit]  # (index of the edge type in the schema, name of the split)
 
 
@@ -103,7 +106,7 @@ class LinkSource(DelegatingSource):
         self.inner, self.name = source, source.name
         self._given, self._reverse, self._overlap = given, reverse, overlap
         for edge_type, splits in given.items():
-            _check_keys(edge_type, splits, DRAWN if edge_type in labels else _RANDOM)
+            _check_keys(edge_type, splits, DRAWN if edge_type in labels else RANDOM)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "inner":
@@ -160,15 +163,22 @@ class LinkSource(DelegatingSource):
         kept = dict(attrs) if columns is None else {name: KeptRows(rows, columns) for name, rows in attrs.items()}
         return kept if trained is None else kept | {IN_TRAINING: trained}
 
+    def _task(self, edge_type: EdgeType) -> LinkTask:
+        end, given = (self.inner, edge_type, self._reverse.get(edge_type)), self._given[edge_type]
+        if edge_type not in self.label_attrs:
+            return LinkTask(*end)
+        own = given or getattr(self.inner, "edge_splits", {}).get(edge_type) or {}
+        if self._relations and any(isinstance(each, Mapping) for each in own.values()):
+            return RelationTask(*end, self.labels[edge_type])
+        return LabelTask(*end, self.labels[edge_type])
+
     @cached_property
     def _resolved(self) -> _Resolved:
         splits: dict[EdgeType, dict[str, EdgeSplit]] = {}
         masks: dict[EdgeType, np.ndarray] = {}
         at_test: dict[EdgeType, np.ndarray] = {}
         for edge_type in sorted(self._given):
-            task = _LinkTask(self.inner, edge_type, self._reverse.get(edge_type))
-            if edge_type in self.label_attrs:
-                task = _LabelTask(self.inner, edge_type, self._reverse.get(edge_type), self.labels[edge_type])
+            task = self._task(edge_type)
             found = task.read(self._given[edge_type])
             may_overlap = self._overlap or (
                 self._given[edge_type] is None and getattr(self.inner, "edge_splits_may_overlap", False)
@@ -228,149 +238,6 @@ def stored_splits(source: GraphSource, schema: GraphSchema) -> StoredSplits:
     """Returns the edges to predict, by the index of the edge type in ``schema`` and the name of the split."""
     given = source.edge_splits if isinstance(source, LinkSource) else {}
     return {(schema.edge_index(e), name): split for e, splits in given.items() for name, split in splits.items()}
-
-
-@dataclass(frozen=True)
-class _LinkTask:
-    """One edge type whose edges are predicted, and its reverse, if it has one."""
-
-    source: GraphSource
-    edge_type: EdgeType
-    reverse: EdgeType | None
-
-    @property
-    def name(self) -> str:
-        return edge_type_str(self.edge_type)
-
-    @property
-    def ends(self) -> Ends:
-        (src, _, dst), counts = self.edge_type, self.source.num_nodes
-        return (src, int(counts[src])), (dst, int(counts[dst]))
-
-    @property
-    def pairs(self) -> Pairs:
-        (src, sources), (dst, destinations) = self.ends
-        return Pairs((sources, destinations), src == dst, seed=0)
-
-    def read(self, given: Given) -> dict[str, EdgeSplit]:
-        if given is None:
-            own: Mapping[EdgeType, Mapping[str, Any]] = getattr(self.source, "edge_splits", {})
-            if not own.get(self.edge_type):
-                raise DataError(
-                    f"{file_of(self.source)}edge_splits: the data set has none for edge type {self.name}. Give files as "
-                    "edge_splits: {train, val, test}, or draw them: {num_val: 0.1, num_test: 0.2}."
-                )
-            given = own[self.edge_type]
-        elif set(given) & set(_RANDOM):
-            return self._random(given)
-        return {name: read_edge_split(f"edge_splits.{name}", each, self.ends) for name, each in given.items()}
-
-    def _random(self, given: Mapping[str, Any]) -> dict[str, EdgeSplit]:
-        (src, sources), (dst, destinations) = self.ends
-        drawn = random_link_split(
-            self.edge_index(self.edge_type),
-            sources if src == dst else (sources, destinations),
-            reverse_edge_index=None if self.reverse is None else self.edge_index(self.reverse),
-            **given,
-        )
-        arrays = {name: dict(split) for name, split in drawn.edge_splits.items()}
-        for name in ("val", "test"):
-            negatives = arrays[name].pop("negatives")
-            if negatives.size:  # none with neg_sampling_ratio 0: they are drawn as in training
-                arrays[name]["negative_edges"] = negatives
-        return {name: EdgeSplit(**split) for name, split in arrays.items() if name == "train" or split["edge"].size}
-
-    def edge_index(self, edge_type: EdgeType, keep: np.ndarray | None = None) -> np.ndarray:
-        """Reads the edges of a type, int64 [2, E]. keep: bool [E], returns only these."""
-        chunks = [np.stack(ends) for ends in self.source.edges(edge_type).chunks(_CHUNK)]
-        edges = np.concatenate(chunks, axis=1) if chunks else np.zeros((2, 0), np.int64)
-        return edges if keep is None else edges[:, keep]
-
-    def check_overlap(self, splits: Mapping[str, EdgeSplit], allowed: bool) -> None:
-        """Raises `DataError` for pairs of nodes that are in training and in evaluation, in either direction."""
-        hashes = {name: np.sort(self.pairs.hashes(*split.edge)) for name, split in splits.items()}
-        for first, second in (("train", "val"), ("train", "test"), ("val", "test")):
-            if first not in splits or second not in splits:
-                continue
-            both = np.flatnonzero(contains(hashes[first], self.pairs.hashes(*splits[second].edge)))
-            if not len(both):
-                continue
-            pair = " and ".join(map(str, splits[second].edge[:, both[0]]))
-            found = f"edge_splits: {first} and {second} of {self.name} share {counted(len(both), 'pair')} of nodes"
-            found = f"{found} (for example {pair}, in one direction or the other)"
-            if first == "train" and not allowed:
-                raise DataError(
-                    f"{found}. Messages would cross the edges that are to be predicted. Split by pairs "
-                    "(edge_splits: {num_val: 0.1, num_test: 0.2}), or set partition.allow: [overlapping_splits]."
-                )
-            _log.warning("%s.", found)
-
-    def kept(self, splits: Mapping[str, EdgeSplit]) -> dict[EdgeType, np.ndarray]:
-        """Returns bool [E] of this edge type and of its reverse: the edges that may carry messages."""
-        pairs, empty = self.pairs, np.zeros((2, 0), np.int64)
-        held_out = [splits[name].edge for name in ("val", "test") if name in splits]
-        evaluated = np.sort(pairs.hashes(*np.concatenate([empty, *held_out], axis=1)))
-        trained = np.sort(pairs.hashes(*splits["train"].edge)) if "train" in splits else None
-        masks, dropped = [], [evaluated if trained is None else evaluated[~contains(trained, evaluated)]]
-        for src, dst in self.source.edges(self.edge_type).chunks(_CHUNK):
-            hashes = pairs.hashes(src, dst)
-            keep = ~contains(evaluated, hashes)
-            if trained is not None:
-                keep = contains(trained, hashes) | (keep & ~pairs.is_pair(src, dst))
-            masks.append(keep)
-            dropped.append(hashes[~keep])
-        kept = {self.edge_type: _joined(masks)}
-        if self.reverse is not None:
-            left_out = np.sort(np.concatenate(dropped))
-            chunks = self.source.edges(self.reverse).chunks(_CHUNK)
-            kept[self.reverse] = _joined([~contains(left_out, pairs.hashes(dst, src)) for src, dst in chunks])
-        return kept
-
-
-@dataclass(frozen=True)
-class _LabelTask(_LinkTask):
-    """One edge type whose labels are predicted. Its splits are columns of its edges, so parallel edges may be in several."""
-
-    labels: EdgeLabels
-    columns: dict[str, np.ndarray] = field(default_factory=dict)  # of each split, once they are read
-
-    def read(self, given: Given) -> dict[str, EdgeSplit]:
-        self.columns.update(split_columns(self.source, self.edge_type, given, self.labels))
-        edges = self.edge_index(self.edge_type)
-        by_time = None if given is None else given.get("time")
-        time = by_time or ("edge_time" if "edge_time" in self.source.edge_attrs(self.edge_type) else None)
-        return {
-            name: edge_split(self.source, self.edge_type, edges, self.labels, ids, time)
-            for name, ids in self.columns.items()
-        }
-
-    def check_overlap(self, splits: Mapping[str, EdgeSplit], allowed: bool) -> None:
-        """Raises `DataError` for an edge that is in two splits."""
-        for first, second in (("train", "val"), ("train", "test"), ("val", "test")):
-            both = np.intersect1d(self.columns.get(first, ()), self.columns.get(second, ()))
-            if len(both) and not allowed:
-                raise DataError(
-                    f"edge_splits: {first} and {second} of {self.name} share {counted(len(both), 'edge')}, such as edge "
-                    f"{int(both[0])}. Remove them from one of the two."
-                )
-
-    def kept(self, splits: Mapping[str, EdgeSplit]) -> dict[EdgeType, np.ndarray]:
-        edges, pairs = self.edge_index(self.edge_type), self.pairs
-        keep = np.ones(edges.shape[1], bool)
-        for name in ("val", "test"):
-            if name in splits:
-                keep[self.columns[name]] = False
-        kept = {self.edge_type: keep}
-        if self.reverse is not None:
-            hashes = pairs.hashes(*edges)
-            left_out = np.setdiff1d(hashes[~keep], hashes[keep])
-            chunks = self.source.edges(self.reverse).chunks(_CHUNK)
-            kept[self.reverse] = _joined([~contains(left_out, pairs.hashes(dst, src)) for src, dst in chunks])
-        return kept
-
-
-def _joined(masks: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate(masks) if masks else np.zeros(0, bool)
 
 
 def _check_keys(edge_type: EdgeType, splits: Given, drawn: Sequence[str]) -> None:

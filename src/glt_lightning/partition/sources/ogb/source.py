@@ -46,7 +46,7 @@ class OgbSource(DelegatingSource):
     @property
     def edge_splits(self) -> dict[EdgeType, dict[str, dict[str, np.ndarray]]]:
         """The edges to predict, of a data set of one edge type: split -> ``edge`` and the negatives that OGB gives."""
-        if not self._layout.links or self._layout.hetero or self.name == "ogbl-wikikg2":
+        if not self._layout.links or self._layout.hetero:
             return {}
 
         return {EDGE: {name: _links(given) for name, given in read_edge_splits(self.name, self._root).items()}}
@@ -142,6 +142,9 @@ def fetched(layout: OgbLayout, root: Path) -> OgbLayout:
 
 def _links(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Renames the arrays of a split to our names."""
+    if "relation" in given:
+        links = {"edge": np.stack([given["head"], given["tail"]]), "relation": given["relation"]}
+        return links | ({"negatives": given["tail_neg"]} if "tail_neg" in given else {})
     if "source_node" in given:
         links = {"edge": np.stack([given["source_node"], given["target_node"]])}
         return links | ({"negatives": given["target_node_neg"]} if "target_node_neg" in given else {})
