@@ -118,6 +118,7 @@ def test_ratings_are_learned_to_their_noise(edge_data: Any, make_trainer: Any) -
     assert floor * 0.95 < found < floor * 1.1
 
 
+@pytest.mark.slow
 def test_a_factorisation_comes_within_a_tenth_of_the_noise(edge_data: Any, make_trainer: Any) -> None:
     """Without messages, the linear decoder is a product of embeddings with a bias of each user and movie."""
     data = edge_data(rated(), num_neighbors=[])

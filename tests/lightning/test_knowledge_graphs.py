@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from torch_geometric.data import Data, HeteroData
 from glt_lightning import GLTDataModule, LinkPredictor
 from glt_lightning.base import SPLITS, DataError, OptionError
 from glt_lightning.cli import main
+from tests.helpers import run_cli
 
 NODES, STEPS = 30, (1, 2, 3, -1)  # relation 2 is the first after the second, 3 the inverse of the first
 RELATIONS = ["first", "second", "third", "back"]
@@ -34,6 +37,17 @@ def in_a_column() -> Data:
     return Data(edge_index=torch.stack([source, destination]), kind=relation, num_nodes=NODES)
 
 
+def of_two_types() -> HeteroData:
+    """Things are in places, for one of two reasons."""
+    graph, nodes = HeteroData(), torch.arange(NODES)
+    graph["thing"].num_nodes, graph["place"].num_nodes = NODES, 12
+    graph["thing", "in", "place"].edge_index = torch.stack(
+        [nodes.repeat(4), torch.cat([nodes + k for k in range(4)]) % 12]
+    )
+    graph["thing", "in", "place"].kind = torch.arange(4 * NODES) // NODES % 2
+    return graph
+
+
 def by_type() -> HeteroData:
     source, relation, destination = torch.from_numpy(triples())
     graph = HeteroData()
@@ -51,9 +65,9 @@ TYPED = COLUMN | {"relation": None, "edge_splits": {t: DRAWN | {"neg_sampling_ra
 @pytest.fixture
 def kg(make_data: Any) -> Any:
     def make(layout: str = "column", **options: Any) -> GLTDataModule:
-        column = layout == "column"
-        given = {"dataset": in_a_column() if column else by_type(), "links": COLUMN if column else TYPED}
-        given |= {"seeds": {} if column else {"input_type": TYPES}, "num_neighbors": [], "batch_size": 32}
+        column, typed = layout != "types", {"column": in_a_column, "types": by_type, "two types": of_two_types}[layout]
+        given = {"dataset": typed(), "links": COLUMN if column else TYPED, "num_neighbors": [], "batch_size": 32}
+        given |= {"seeds": {} if column else {"input_type": TYPES}}
         return make_data(**{"task": "link", "evaluation": {"mode": "layerwise"}} | given | options)
 
     return make
@@ -79,40 +93,42 @@ def known_triples(data: GLTDataModule, split: str) -> list[tuple[int, int, int]]
     return found
 
 
-def brute_force(model: LinkPredictor, rows: torch.Tensor, data: GLTDataModule) -> list[float]:
-    """Ranks of both ends of each test edge among all nodes, without other known ones."""
+def brute_force(
+    model: LinkPredictor, source: torch.Tensor, destination: torch.Tensor, data: GLTDataModule
+) -> list[float]:
+    """Ranks of both ends of each test edge among all nodes of their types, without other known ones."""
     known = {each for split in SPLITS for each in known_triples(data, split)}
-    assert known == set(zip(*triples().tolist(), strict=True))
 
     def score(h: int, r: int, t: int) -> float:
         if model.num_relations is not None:
-            return float(model.decoder(rows[h], rows[t], r))
-        return float(model.decoders[TYPES[r]](rows[h], rows[t]))
+            return float(model.decoder(source[h], destination[t], r))
+        return float(model.decoders[TYPES[r]](source[h], destination[t]))
 
     ranks = []
     for h, r, t in known_triples(data, "test"):
         own = score(h, r, t)
-        for others in ([(h, r, n) for n in range(NODES)], [(n, r, t) for n in range(NODES)]):
+        for others in ([(h, r, n) for n in range(len(destination))], [(n, r, t) for n in range(len(source))]):
             negative = [score(*each) for each in others if each not in known]
             ranks.append(1 + (sum(s > own for s in negative) + sum(s >= own for s in negative)) / 2)
     return ranks
 
 
-@pytest.mark.parametrize(("layout", "decoder"), [("column", "complex"), ("types", "rotate"), ("column", "transe")])
+@pytest.mark.parametrize(("layout", "decoder"), [("column", "complex"), ("types", "rotate"), ("two types", "transe")])
 def test_filtered_ranks_are_brute_force(kg: Any, make_trainer: Any, layout: str, decoder: str) -> None:
     data = kg(layout)
-    assert data.num_relations == (4 if layout == "column" else None)
+    assert data.num_relations == {"column": 4, "types": None, "two types": 2}[layout]
     names = ["filtered_mrr", "filtered_hits@1", "filtered_hits@10"]
-    sparse = "sparse" if decoder == "rotate" else "dense"
-    model = predictor(data, decoder=decoder, ranking=names, corrupt="both", node_embedding=sparse)
+    sparse, corrupt = "sparse" if decoder == "rotate" else "dense", "destination" if layout == "two types" else "both"
+    model = predictor(data, decoder=decoder, ranking=names, corrupt=corrupt, node_embedding=sparse)
     trainer = make_trainer(max_epochs=4)
     trainer.fit(model, data)
     (logged,) = trainer.test(model, data, verbose=False)
     data.setup("test")
-    store: Any = model.encoder.encoders["thing"] if layout == "types" else model.encoder.encoder
+    assert sum(len(known_triples(data, split)) for split in SPLITS) == (120 if layout == "two types" else 150)
     with torch.no_grad():
-        rows = store("thing", Data(n_id=torch.arange(NODES), row=torch.from_numpy(own_rows(data))))
-        ranks = brute_force(model, rows, data)
+        source = rows_of(model, data, "thing", NODES)
+        destination = rows_of(model, data, "place", 12) if layout == "two types" else source
+        ranks = brute_force(model, source, destination, data)
     data.teardown()
     assert logged["test_rank_filtered_mrr"] == pytest.approx(np.mean([1 / rank for rank in ranks]), rel=1e-6)
     for k in (1, 10):
@@ -121,9 +137,12 @@ def test_filtered_ranks_are_brute_force(kg: Any, make_trainer: Any, layout: str,
         assert {f"test_rank_filtered_mrr/{t}" for t in TYPES} <= set(logged)
 
 
-def own_rows(data: GLTDataModule) -> np.ndarray:
-    graph = data.dist_graph
-    return graph.rows_of(torch.arange(NODES), graph.node_types[0]).numpy()
+def rows_of(model: LinkPredictor, data: GLTDataModule, node_type: str, count: int) -> torch.Tensor:
+    """The embeddings of all nodes of a type, by the user's ids."""
+    graph, ids = data.dist_graph, torch.arange(count)
+    encoder: Any = model.encoder.encoders[node_type] if data.metadata else model.encoder.encoder
+    rows = graph.rows_of(ids, node_type if data.metadata else graph.node_types[0])
+    return encoder(node_type, Data(n_id=ids, row=rows))
 
 
 def test_a_negative_is_no_edge_of_its_relation(kg: Any) -> None:
@@ -226,6 +245,14 @@ def test_new_facts_the_best_ends_and_messages_by_relation(facts: None, capfd: py
     with pytest.raises(SystemExit):
         main(["recommend", "--config", "c.yaml", "--ckpt_path", "best"])
     assert "recommend.relation: expected one of back, first, second, third; got None" in capfd.readouterr().err
+
+    said = []
+    for ranks in ("1", "2"):
+        devices = ["--trainer.strategy", "glt_worker", "--trainer.devices", ranks]
+        found = run_cli("test", "--config", "c.yaml", "--ckpt_path", "best", *devices, cwd=os.getcwd())
+        said.append(re.findall(r"test_rank_filtered_\S+ .* ([\d.]+)", found.stdout))
+    assert len(said[0]) == 2
+    assert said[0] == said[1]  # of all ranks
 
     reads = ["--model.init_args.encoder", "RGCN", "--model.init_args.encoder_kwargs", "{num_relations: 4}"]
     hops = ["--model.init_args.num_layers", "1", "--data.init_args.num_neighbors", "[5]"]
