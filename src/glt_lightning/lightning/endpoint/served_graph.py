@@ -121,6 +121,10 @@ class GraphVersion:
         folder = self.base.directory if self.base is not None else Path()
         return LaterTables(self.data.dataset, self.data.root, self.graph.manifest, folder, self.appended, many=True)
 
+    @cached_property
+    def _recipe(self) -> dict[str, Any]:
+        return self.data.recipe_to_predict() | {"edge_format": "tensor", "transform": None}
+
     def prepare(self) -> None:
         """Reads the ids of all nodes that can be asked for."""
         if self._tables is not None:
@@ -177,7 +181,7 @@ class GraphVersion:
         if not len(rows):
             raise errors[0] if errors else QuestionError("ids: there is nothing to predict.", "ids")
         times = None if question.times is None else np.array(question.times, np.int64)[rows]
-        recipe: dict[str, Any] = {"edge_format": "tensor", "transform": None}
+        recipe: dict[str, Any] = {}
         if question.num_neighbors is not None:
             recipe["num_neighbors"] = list(question.num_neighbors)
         try:
@@ -196,8 +200,7 @@ class GraphVersion:
         seeds = np.zeros((2, 1) if pairs else 1, np.int64)
         own = self.data.sampling.time_attr in self._times_of(of_type)
         times = None if self.data.sampling.time_attr is None or own else np.zeros(1, np.int64)
-        recipe = {"edge_format": "tensor", "transform": None}
-        asked = self._sample(of_type, seeds, times, key, recipe, limits, None)
+        asked = self._sample(of_type, seeds, times, key, {}, limits, None)
         return AskedRows({}, np.zeros(1, np.int64), [], asked, of_type, pairs, self.number, key)
 
     def _times_of(self, of_type: str) -> Sequence[str]:
@@ -211,11 +214,11 @@ class GraphVersion:
         seeds: np.ndarray,
         times: np.ndarray | None,
         key: int,
-        recipe: Mapping[str, Any],
+        recipe: dict[str, Any],
         limits: DeployOptions,
         new: NewRows | None,
     ) -> AskedSample:
-        spec = self.data.spec_of(self.graph.schema, of_type, seeds, times, **recipe)
+        spec = self.data.spec_of(self.graph.schema, of_type, seeds, times, **self._recipe | recipe)
         if new is None:
             with self._lock:
                 found = self._session.ask(spec, key, limits.sample_bytes)
