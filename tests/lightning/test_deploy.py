@@ -23,6 +23,7 @@ from glt_lightning.base import DataError, OptionError
 from glt_lightning.lightning import PredictionWriter, deploy, predict_new, read_predictions, replay
 from glt_lightning.partition import Additions, NewEdges, NewNodes, append_rows
 from tests.helpers.asgi import Reply, request
+from tests.lightning.serving import serving
 from tests.lightning.tiny import NODES, WIDTH, learnable_graph
 
 pytest.importorskip("starlette", reason="an endpoint needs the extra deploy: pip install glt-lightning[deploy]")
@@ -381,6 +382,26 @@ def test_pairs_and_rows_of_tables(make_trainer: Any, tmp_path: Path, monkeypatch
     found = replay(make_trainer(), model, glt.GLTDataModule(**given, evaluation=sampled), "record.jsonl", alone=True)
     assert found.equal, found
     assert found.answers == 7
+
+
+@pytest.mark.slow
+def test_graph_servers_have_the_same_answers(make_data: Any, make_trainer: Any) -> None:
+    data = make_data(**SAMPLED, partition={"num_parts": 2})
+    model = model_of(data)
+    said: list[Any] = []
+
+    def talk(endpoint: Any, ask: Ask) -> None:
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(lambda i: ask("/predict", {"ids": [i, 7]}).json(), range(6)))
+        said.append([(each["sample"], each["predictions"][0]["pred"], each["graph"]) for each in found])
+        assert (ask("/predict", {"nodes": [{"x": [0.0] * WIDTH}]}).status == 200) == (not data_of)
+
+    data_of: list[Any] = []
+    talking(make_trainer(), model, data, talk)
+    with serving(data.partition_dir, servers=2) as (where, _):
+        data_of.append(glt.GLTDataModule(num_neighbors=[5, 5], batch_size=20, cluster=where, **SAMPLED))
+        talking(make_trainer(strategy="glt_server_client"), model, data_of[0], talk)
+    assert said[0] == said[1]
 
 
 def test_what_cannot_be_deployed(make_data: Any, make_trainer: Any, make_model: Any) -> None:

@@ -105,7 +105,7 @@ def test_from_yaml_to_answers(papers: Path) -> None:
     with started(command("replay", "--record", "record.jsonl", "--alone", "true"), cwd=papers) as run:
         assert run.wait(LIMIT_S) == 0, run.output
         assert (
-            "replay: record.jsonl: 4 answers of 3 batches: samples and predictions are equal, bit for bit" in run.output
+            "replay: record.jsonl: 4 answers of 4 batches: samples and predictions are equal, bit for bit" in run.output
         )
 
 

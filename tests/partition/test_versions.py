@@ -15,9 +15,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glt_lightning.base import EDGE, DataError, EdgeType, OptionError, PartitionError, SamplingOptions
+from glt_lightning.base import EDGE, DataError, EdgeType, OptionError, PartitionError, Progress, SamplingOptions
+from glt_lightning.cli import main
+from glt_lightning.cli.partition_report.options import TrafficOptions
+from glt_lightning.cli.partition_report.report import make_report
+from glt_lightning.cli.partition_report.tables import facts as facts_of
 from glt_lightning.graph import LocalPartition
-from glt_lightning.partition import Additions, ChangedNodes, NewEdges, NewNodes, append_rows, open_version
+from glt_lightning.partition import (
+    Additions,
+    ChangedNodes,
+    NewEdges,
+    NewNodes,
+    append_rows,
+    list_versions,
+    open_version,
+    verify_partition,
+)
 from glt_lightning.partition.versions import _digest, read_versions, version_number, versions_dir
 from tests.helpers.grown import TYPED, TwoVersions, two_versions
 from tests.partition.test_grow import batches, specs
@@ -135,7 +148,37 @@ def test_damage_is_refused(graph: tuple[Path, Additions], damage: str) -> None:
         versions_dir(folder).rename(versions_dir(folder.with_name("other")))
     with pytest.raises(PartitionError, match=r"base.versions|other.versions"):
         open_version(partition, "latest")
+    with pytest.raises(PartitionError, match=r"base.versions|other.versions"):
+        verify_partition(partition.directory, Progress(False))
     partition.close()
+
+
+def test_versions_are_verified_and_listed(graph: tuple[Path, Additions], capsys: pytest.CaptureFixture[str]) -> None:
+    folder, rows = graph
+    assert verify_partition(folder, Progress(False)).versions == ()
+    append_rows(folder, rows)
+    append_rows(folder, rows)
+    nodes, edges = rows.nodes["node"].count, sum(e.edge_index.shape[1] for e in rows.edges.values())
+    facts = list_versions(folder)
+    assert [(f.number, f.nodes["node"], sum(f.edges.values())) for f in facts] == [(1, nodes, edges), (2, nodes, edges)]
+    main(["partition", "--verify", str(folder)])
+    said = f"2 versions after it, with {2 * nodes} nodes and {2 * edges:,} edges"
+    assert f"{folder}: {said}: good" in capsys.readouterr().out
+    partition = LocalPartition.open(folder)
+    assert ("versions", f"{said}, of which this report has nothing") in facts_of(
+        make_report(partition, TrafficOptions(num_neighbors=[2], batch_size=4), Progress(False))
+    )
+    partition.close()
+    # found where only all bytes tell
+    path = versions_dir(folder) / "2" / "nodes" / "node" / "x.npy"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(PartitionError, match=r"2/nodes/node/x.npy"):
+        verify_partition(folder, Progress(False))
+    path.write_bytes(whole)
+    (versions_dir(folder) / "1").rename(versions_dir(folder) / "spare")
+    with pytest.raises(PartitionError, match="2: version 1 is missing, which comes before it"):
+        verify_partition(folder, Progress(False))
 
 
 def test_two_appends_at_once_make_two_versions(graph: tuple[Path, Additions]) -> None:

@@ -13,6 +13,7 @@ from lightning.pytorch import LightningDataModule
 from glt_lightning.base import OptionError, Progress, counted, duration, size
 from glt_lightning.cli.command_line import TrainerParser
 from glt_lightning.cli.messages import OneLineParser, keep_groups
+from glt_lightning.cli.partition_report.contents import versions_text
 from glt_lightning.cli.partition_report.options import TrafficOptions
 from glt_lightning.cli.report_command import add_report_arguments, page_path, show_report
 from glt_lightning.cli.run_line import interruptible
@@ -137,6 +138,12 @@ def _verify(folder: Path, parts: str | None) -> None:
         f"{good.hot:,} entries of rankings of remote rows; the bounds of the parts.",
         flush=True,
     )
+    if good.versions:
+        files, total = (sum(getattr(each, name) for each in good.versions) for name in ("files", "bytes"))
+        print(
+            f"{folder}: {versions_text(good.versions)}: good, {counted(files, 'file')} ({size(total)}).",
+            flush=True,
+        )
 
 
 def _hash(folder: Path) -> None:

@@ -135,25 +135,23 @@ class SeedDataModule(GraphDataModule):
             "with_row": self.batches.with_row or exact or bool(embeddings_of(module)),
         }
 
+    def recipe_to_predict(self) -> dict[str, Any]:
+        """How ``predict`` makes batches: the fields of a loader beside its seeds. A walk through the module; for `spec_of`."""
+        return self._recipe("predict") | {"weight_attr": self.weight_attr_of("predict")}
+
     def spec_of(
         self, schema: GraphSchema, of_type: str, seeds: np.ndarray, times: np.ndarray | None, **recipe: Any
     ) -> LoaderSpec | LinkSpec:
-        """The loader of ``predict`` for nodes [S] or edges [2, S] that somebody names, as one batch.
+        """The loader of nodes [S] or edges [2, S] that somebody names, as one batch.
 
-        schema: of the graph.  of_type: their node type or edge type.  times: int64 [S], or None.  recipe: fields in place of
-        those of the loader."""
-        weight_attr = self._weights_to_predict
-        loader = self._recipe("predict") | {"batch_size": max(1, seeds.shape[-1]), "weight_attr": weight_attr} | recipe
+        schema: of the graph.  of_type: their node type or edge type.  times: int64 [S], or None.  recipe: `recipe_to_predict`."""
+        loader = recipe | {"batch_size": max(1, seeds.shape[-1])}
         if seeds.ndim == 1:
             return LoaderSpec(
                 seeds=seeds, node_type=None if schema.homogeneous else of_type, input_time=times, **loader
             )
         assert self.links is not None
         return self.links.spec_of(of_type, "test", times, edge_label_index=seeds, **loader)
-
-    @cached_property
-    def _weights_to_predict(self) -> WeightAttr:
-        return self.weight_attr_of("predict")
 
     def _loader_spec(self, name: str, split: str | None, *, shuffle: bool = False) -> LoaderSpec | LinkSpec:
         """split: None for all nodes."""

@@ -10,8 +10,7 @@ import numpy as np
 
 from glt_lightning.base import OptionError
 from glt_lightning.loader.collate import Batch, Collate
-from glt_lightning.loader.neighbor_loader import DistNeighborLoader
-from glt_lightning.sampling import Sample, SamplerConfig
+from glt_lightning.sampling import EpochPlan, Sample, SamplerConfig
 from glt_lightning.workers import Producer
 
 
@@ -39,14 +38,16 @@ class AskedSample:
         return found.hexdigest()
 
 
-def ask(loader: DistNeighborLoader, producer: Producer, key: int, most_bytes: int | None) -> AskedSample:
-    """Makes the only batch of a loader with another key."""
-    (request,) = loader.plan.requests(0)
-    config = replace(loader.config, most_bytes=most_bytes)
+def ask(
+    plan: EpochPlan, config: SamplerConfig, collate: Collate, producer: Producer, key: int, most_bytes: int | None
+) -> AskedSample:
+    """Makes the only batch of a plan with another key."""
+    (request,) = plan.requests(0)
+    config = replace(config, most_bytes=most_bytes)
     made = next(producer.stream(config, iter([replace(request, key=key, neighbor_key=None)])))
     # copies: the memory of a producer's batches is for batches that are consumed in turn
     arrays = {name: np.array(array) for name, array in made.arrays.items()}
-    return AskedSample(replace(made, arrays=arrays), config, loader.collate)
+    return AskedSample(replace(made, arrays=arrays), config, collate)
 
 
 def join_asked(asked: Sequence[AskedSample]) -> Batch:

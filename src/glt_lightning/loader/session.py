@@ -33,6 +33,8 @@ from glt_lightning.loader.plans import (
 from glt_lightning.loader.row_loader import RowSpec
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.subgraph_loader import DistSubGraphLoader, SubgraphCollate, check_subgraphs
+from glt_lightning.loader.typed_plan import TypedSeeds
+from glt_lightning.sampling import EpochPlan, SamplerConfig
 from glt_lightning.workers import Producer, ProducerSetup, Ranks, SampledGraph
 
 _log = logging.getLogger(__name__)
@@ -138,7 +140,12 @@ class Session:
         """Samples all seeds of ``spec``, as many as its ``batch_size`` at most, as one batch under a key of 64 bits.
 
         most_bytes: of the sample; None: no limit. Raises as `make_loader`, and `DataError` for a sample that is larger."""
-        return ask(self.make_loader(spec), self.producer, key, most_bytes)
+        if isinstance(spec, LinkSpec):
+            loader = self.make_loader(spec)
+            parts = loader.plan, loader.config, loader.collate
+        else:
+            parts = self._parts(spec, spec.typed_seeds(self.graph), Collate)
+        return ask(*parts, self.producer, key, most_bytes)
 
     def make_subgraph_loader(self, spec: LoaderSpec) -> DistSubGraphLoader:
         """A new loader of subgraphs, for graphs with one node type and one edge type. Raises as `make_loader`."""
@@ -147,13 +154,19 @@ class Session:
         return self._of_nodes(replace(spec, subgraph_type="induced"), SubgraphCollate, DistSubGraphLoader)
 
     def _of_nodes(self, spec: LoaderSpec, make_collate: type[Collate], make: type[_Loader]) -> _Loader:
-        manifest, sampling, ranks = self.graph.manifest, self.sampling, self.ranks
+        manifest, ranks = self.graph.manifest, self.ranks
         seeds = spec.typed_seeds(self.graph)
-        config = sampler_config(spec, seeds, manifest, sampling)
-        plan = make_plan(spec, seeds, manifest, sampling, self.seed, ranks, self.read_seeds)
-        collate = make_collate(batch_manifest(manifest, config), seeds.types)
+        plan, config, collate = self._parts(spec, seeds, make_collate)
         identity = plan_identity(spec.by_type, plan, seeds, manifest, ranks)
         return self._added(spec, make(plan, config, self._producer, collate, identity, spec.transform), collate)
+
+    def _parts(
+        self, spec: LoaderSpec, seeds: TypedSeeds, make_collate: type[Collate]
+    ) -> tuple[EpochPlan, SamplerConfig, Collate]:
+        manifest, sampling = self.graph.manifest, self.sampling
+        config = sampler_config(spec, seeds, manifest, sampling)
+        plan = make_plan(spec, seeds, manifest, sampling, self.seed, self.ranks, self.read_seeds)
+        return plan, config, make_collate(batch_manifest(manifest, config), seeds.types)
 
     def _added(self, spec: LoaderSpec | LinkSpec, loader: _Loader, collate: Collate) -> _Loader:
         self._require_possible(spec, collate)

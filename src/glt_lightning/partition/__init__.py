@@ -179,7 +179,9 @@ if TYPE_CHECKING:
     )
     from glt_lightning.partition.versions import (
         Appended as Appended,
+        VersionFacts as VersionFacts,
         append_rows as append_rows,
+        list_versions as list_versions,
         manifest_at as manifest_at,
         open_version as open_version,
         read_versions as read_versions,
@@ -309,7 +311,9 @@ _MODULES = {
     "tasks.array": ("array_number",),
     "versions": (
         "Appended",
+        "VersionFacts",
         "append_rows",
+        "list_versions",
         "manifest_at",
         "open_version",
         "read_versions",

@@ -26,6 +26,7 @@ from glt_lightning.graph import (
     verify_array,
 )
 from glt_lightning.partition.folder import LOCK_TIMEOUT_S, exclusive
+from glt_lightning.partition.versions import VersionFacts, list_versions, verify_versions
 
 _PART = "part"
 _LEAST_TIME = -(2**63)
@@ -34,7 +35,8 @@ _CHUNK = 1 << 22  # entries checked at once: 32 MiB of 64-bit ids
 
 @dataclass(frozen=True)
 class Verified:
-    """Counts of the verified folder: files and their bytes; nodes, edges and seeds in them; entries of rankings."""
+    """Counts of the verified folder: files and their bytes; nodes, edges and seeds in them; entries of rankings; and what its
+    versions added."""
 
     files: int
     bytes: int
@@ -42,10 +44,12 @@ class Verified:
     edges: int
     seeds: int
     hot: int
+    versions: tuple[VersionFacts, ...] = ()
 
 
 def verify_partition(folder: Path, progress: Progress, parts: Sequence[int] | None = None) -> Verified:
-    """Verifies all files, or the files of a host with some parts: these parts, and the files that all hosts need.
+    """Verifies all files, or the files of a host with some parts: these parts, and the files that all hosts need; and those of
+    all versions.
 
     Raises `PartitionError` with the first damaged file and its damage, `OptionError` for parts that do not exist.
     """
@@ -69,7 +73,10 @@ def verify_partition(folder: Path, progress: Progress, parts: Sequence[int] | No
     seeds = sum(split.count for split in manifest.splits.values())
     seeds += sum(split.count for split in manifest.edge_splits.values())
     nodes = sum(manifest.rows(p, t) for p in here for t in types)
-    return Verified(len(files), total, nodes, edges, seeds, hot)
+    listed = list_versions(folder)
+    with progress.phase("verifying versions", sum(each.bytes for each in listed), "B") as done:
+        versions = tuple(verify_versions(folder, done))
+    return Verified(len(files), total, nodes, edges, seeds, hot, versions)
 
 
 def wanted_files(manifest: Manifest, parts: Sequence[int] | None) -> dict[str, ArrayEntry]:

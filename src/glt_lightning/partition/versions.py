@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -29,6 +29,7 @@ from glt_lightning.graph import (
     open_regular,
     parse_json,
     partition_id,
+    verify_array,
 )
 from glt_lightning.partition.additions import Additions, ChangedNodes, NewEdges, NewNodes, StoredAttributes
 from glt_lightning.partition.folder import exclusive, whole_folder
@@ -171,6 +172,52 @@ def open_version(partition: LocalPartition, version: Version) -> LocalPartition:
     """
     appended = read_versions(partition.directory, partition.manifest, version)
     return partition if appended.version == 0 else add_rows(partition, appended.additions)
+
+
+@dataclass(frozen=True)
+class VersionFacts:
+    """What a version added: numbers of nodes and edges by type, files and their bytes."""
+
+    number: int
+    nodes: Mapping[str, int]
+    edges: Mapping[str, int]
+    files: int
+    bytes: int
+
+
+def list_versions(folder: str | Path) -> list[VersionFacts]:
+    """Returns what each version of a partition added, without the partition itself. Raises `PartitionError` for one that is
+    damaged, or whose number is not the next one."""
+    found = []
+    for n in range(1, version_number(folder, LATEST) + 1):
+        raw = _header(versions_dir(folder) / str(n))
+        entries = entries_from_json(raw["arrays"])
+        edges = {name: entries[f"edges/{name}/ends.npy"].shape[1] for name in raw["edges"]}
+        size = sum(entry.bytes for entry in entries.values())
+        found.append(VersionFacts(n, dict(raw["nodes"]), edges, len(entries), size))
+    names = {path.parent.name for path in versions_dir(folder).glob(f"*/{DELTA}")}
+    stray = sorted(int(name) for name in names if name.isdecimal() and int(name) > len(found))
+    if stray:
+        raise PartitionError(
+            f"{versions_dir(folder) / str(stray[0])}: version {len(found) + 1} is missing, which comes before it. Bring it back."
+        )
+    return found
+
+
+def verify_versions(folder: str | Path, done: Callable[[int], object] = lambda n: None) -> list[VersionFacts]:
+    """Compares all files of all versions with their checksums, and each version with the one before it.
+
+    done: called with numbers of bytes that were read. Returns what was verified. Raises `PartitionError` with the first damage.
+    """
+    found = list_versions(folder)
+    for each in found:
+        place = versions_dir(folder) / str(each.number)
+        for path, entry in entries_from_json(_header(place)["arrays"]).items():
+            verify_array(place, path, entry)
+            done(entry.bytes)
+    if found:
+        read_versions(folder, Manifest.load(folder), LATEST)
+    return found
 
 
 # One folder.

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.base import edge_type_str
+from glt_lightning.base import counted, edge_type_str
 from glt_lightning.graph import (
     TIMES,
     LocalPartition,
@@ -22,6 +22,7 @@ from glt_lightning.graph import (
     rows_of_share,
 )
 from glt_lightning.kernels import row_bytes
+from glt_lightning.partition import VersionFacts, list_versions
 from glt_lightning.sampling import node_names
 
 _CHUNK = 1 << 22  # sources looked at together
@@ -114,6 +115,7 @@ class Contents:
         counts: Nodes, edges and seeds of each part, in the order of the types.
         cuts: Edges between parts, in the order of the edge types.
         memory: Bytes of the mapped files, per part.
+        versions: What versions added to the partition; nothing of it is in the other numbers.
 
     Example:
         >>> contents = collect_contents(LocalPartition.open("parts"))
@@ -129,6 +131,7 @@ class Contents:
     counts: tuple[Counts, ...]
     cuts: tuple[Cut, ...]
     memory: tuple[Memory, ...]
+    versions: tuple[VersionFacts, ...] = ()
 
     @property
     def edge_cut(self) -> float | None:
@@ -159,7 +162,14 @@ def collect_contents(partition: LocalPartition, done: Callable[[int], object] = 
         counts=(*_nodes(manifest), *_edges(manifest), *_seeds(partition)),
         cuts=tuple(_cut(partition, r, done) for r in range(len(manifest.schema.edge_types))),
         memory=mapped_memory(manifest),
+        versions=tuple(list_versions(partition.directory)),
     )
+
+
+def versions_text(versions: Sequence[VersionFacts]) -> str:
+    """Returns how many versions there are, and what they added."""
+    nodes, edges = (sum(sum(getattr(each, name).values()) for each in versions) for name in ("nodes", "edges"))
+    return f"{counted(len(versions), 'version')} after it, with {counted(nodes, 'node')} and {counted(edges, 'edge')}"
 
 
 def _nodes(manifest: Manifest) -> list[Counts]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from glt_lightning.base import numbers
-from glt_lightning.cli.partition_report.contents import Contents
+from glt_lightning.cli.partition_report.contents import Contents, versions_text
 from glt_lightning.cli.partition_report.estimate import Estimate
 from glt_lightning.cli.partition_report.report import Report
 from glt_lightning.cli.partition_report.traffic import ExpectedTraffic, PartTraffic
@@ -42,6 +42,8 @@ def facts(report: Report) -> list[tuple[str, str]]:
         ("further", numbers.options(made | {"package_version": contents.package_version})),
         ("edge cut", f"{numbers.percent(contents.edge_cut)} of the stored edges have a source of another part"),
     ]
+    if contents.versions:
+        rows.insert(1, ("versions", f"{versions_text(contents.versions)}, of which this report has nothing"))
     if report.no_traffic:
         rows.append(("traffic", f"cannot be predicted: {report.no_traffic}"))
     else:

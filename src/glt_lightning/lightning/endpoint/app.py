@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
 
-from glt_lightning.base import DeployOptions, FullError, OptionError, __version__
+from glt_lightning.base import DeployOptions, OptionError, PeerLostError, __version__
 from glt_lightning.lightning.endpoint.deploy import Endpoint
 from glt_lightning.lightning.endpoint.page import openapi, page
 from glt_lightning.lightning.endpoint.question import ARROW, JSON, QuestionError
@@ -106,7 +106,7 @@ class _Service:
                 answer = await asyncio.wrap_future(self._endpoint.submit(body, content_type))
         except QuestionError as error:
             return _error(error.status, str(error), field=error.field, row=error.row)
-        except FullError as error:
+        except PeerLostError as error:  # too many requests, or a graph server that is away
             return _error(503, str(error), retry=True)
         except TimeoutError:
             return _error(

@@ -117,11 +117,16 @@ def check_deployable(trainer: Trainer, data: Any) -> None:
     if data.links is not None and data.links.labelled and data.links.with_target_attrs:
         raise OptionError("links.with_target_attrs: requests have no attributes of pairs. Leave it out.")
     if data.links is not None and data.links.relation is not None:
-        raise OptionError("links.relation: requests have no relations of pairs. Predict them with `recommend` or `predict`.")
+        raise OptionError(
+            "links.relation: requests have no relations of pairs. Predict them with `recommend` or `predict`."
+        )
 
 
 class ServingModule(LightningModule):
-    """Predicts with ``inner``, in a predict loop over requests that `GLTDataModule` asks it for."""
+    """Predicts with ``inner``, what others ask for, in the only step of a predict loop.
+
+    A batch for each batch of requests would cost Lightning's hooks each time, about as much as a small model.
+    """
 
     def __init__(self, inner: LightningModule, options: DeployOptions) -> None:
         super().__init__()
@@ -147,14 +152,27 @@ class ServingModule(LightningModule):
         return ()
 
     def loaders_of(self, data: GLTDataModule) -> list[Any]:
-        """The loaders of the predict loop."""
-        raise NotImplementedError
+        """The loader of the only step, which has nothing."""
+        self.open(data)
+        return [[0]]
+
+    def predict_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
+        self.run()
+        return {}
 
     def on_predict_end(self) -> None:
         self.close()  # before the graph is
 
+    def open(self, data: GLTDataModule) -> None:
+        """Opens what answers."""
+        raise NotImplementedError
+
+    def run(self) -> None:
+        """Answers until there is nothing more."""
+        raise NotImplementedError
+
     def close(self) -> None:
-        """Lets go of what `loaders_of` opened. Safe to call twice."""
+        """Lets go of what `open` opened. Safe to call twice."""
 
 
 class EndpointModule(ServingModule):
@@ -165,42 +183,21 @@ class EndpointModule(ServingModule):
         self._listen, self._until = listen, ExitStack()
         self._endpoint: Endpoint | None = None
 
-    def loaders_of(self, data: GLTDataModule) -> list[Any]:
-        endpoint = self._endpoint = Endpoint(self.inner, data, self.options)
-        self._until.callback(endpoint.abandon)
-        endpoint.warm_up()
-        self._until.enter_context(stopped_by_signals(endpoint.queue.close))
-        self._until.enter_context(self._listen(endpoint))
-        return [Batches(endpoint.queue.batches)]
+    def open(self, data: GLTDataModule) -> None:
+        self._endpoint = Endpoint(self.inner, data, self.options)
+        self._until.callback(self._endpoint.abandon)
 
-    def predict_step(self, batch: Sealed, batch_idx: int) -> dict[str, Any]:
-        assert self._endpoint is not None
-        self._endpoint.answer(batch.content)
-        return {}
+    def run(self) -> None:
+        endpoint = self._endpoint
+        assert endpoint is not None
+        endpoint.warm_up()
+        with stopped_by_signals(endpoint.queue.close), self._listen(endpoint):
+            for batch in endpoint.queue.batches():
+                endpoint.answer(batch)
 
     def close(self) -> None:
         self._until.close()
         self._endpoint = None
-
-
-class Sealed:
-    """A batch that Lightning does not look into: it would move what it finds there to the device, item by item."""
-
-    def __init__(self, content: Any) -> None:
-        self.content = content
-
-
-class Batches:
-    """A loader of `Sealed` batches, without an end that Lightning would read ahead for."""
-
-    def __init__(self, batches: Callable[[], Iterator[Any]], length: int = _ENDLESS) -> None:
-        self._batches, self._length = batches, length
-
-    def __iter__(self) -> Iterator[Sealed]:
-        return map(Sealed, self._batches())
-
-    def __len__(self) -> int:
-        return self._length
 
 
 class Endpoint:

@@ -17,7 +17,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from glt_lightning.base import DataError, DeployOptions, OptionError, as_options, counted
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.endpoint.compute import Columns, Model
-from glt_lightning.lightning.endpoint.deploy import Batches, Sealed, ServingModule, check_deployable, predict_with
+from glt_lightning.lightning.endpoint.deploy import ServingModule, check_deployable, predict_with
 from glt_lightning.lightning.endpoint.question import read_question
 from glt_lightning.lightning.endpoint.served_graph import AskedRows, ServedGraph
 
@@ -107,30 +107,33 @@ class ReplayModule(ServingModule):
     def __init__(self, inner: LightningModule, options: DeployOptions, record: str | Path, alone: bool) -> None:
         super().__init__(inner, options)
         self._record, self._alone, self.found = Path(record), alone, Replayed()
+        self._lines: list[dict[str, Any]] = []
         self._graph: ServedGraph | None = None
         self._model: Model | None = None
 
-    def loaders_of(self, data: GLTDataModule) -> list[Any]:
+    def open(self, data: GLTDataModule) -> None:
         self._graph = ServedGraph(data)
         self._model = Model(self.inner, data, self.options.embeddings)
-        lines = list(read_record(self._record))
-        for number, line in enumerate(lines):
+        self._lines = list(read_record(self._record))
+        for number, line in enumerate(self._lines):
             for name, own in (("model", self._model.hash), ("graph", self._graph.hash)):
                 if line[name] != own:
                     raise DataError(
                         f"{self._record}, line {number + 1}: answered by another {name} ({line[name]}; here is {own}). Give the "
                         "checkpoint and the data of the endpoint."
                     )
-        return [Batches(lambda: iter(lines), len(lines))]
 
     def close(self) -> None:
         if self._graph is not None:
             self._graph.close()
             self._graph = None
 
-    def predict_step(self, batch: Sealed, batch_idx: int) -> dict[str, Any]:
+    def run(self) -> None:
+        for line in self._lines:
+            self._compare(line)
+
+    def _compare(self, line: Mapping[str, Any]) -> None:
         assert self._model is not None
-        line = batch.content
         asked = [self._sample(part) for part in line["requests"]]
         before = torch.get_num_threads()
         torch.set_num_threads(line["threads"])
@@ -146,7 +149,6 @@ class ReplayModule(ServingModule):
             self.found.samples += rows.asked.digest != part["sample"]
             self.found.predictions += not _equal(columns, part["columns"], 0.0)
             self.found.alone += bool(apart) and not _equal(apart[number], part["columns"], _CLOSE)
-        return {}
 
     def _sample(self, part: Mapping[str, Any]) -> AskedRows:
         assert self._graph is not None

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,8 +24,8 @@ from glt_lightning.base import (
 from glt_lightning.graph import GrownPartition, LocalPartition, partition_id
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.endpoint.question import Question, QuestionError
+from glt_lightning.lightning.endpoint.row_reader import NewRows, RowReader
 from glt_lightning.lightning.facts import is_tables
-from glt_lightning.lightning.new_rows import additions_of
 from glt_lightning.loader import AskedSample, Session
 from glt_lightning.partition import (
     Additions,
@@ -35,16 +33,12 @@ from glt_lightning.partition import (
     LaterTables,
     add_rows,
     read_versions,
-    save_rows,
     version_number,
 )
 from glt_lightning.sampling import batch_key
 
 LATEST = "latest"
 _MOST_CONFIGS = 16  # of one session: each has a sampler
-_MOST_BAD = 8  # rows of a table that are looked for; with more, the request is at fault
-_COLUMN = re.compile(r"column '([^']+)'")
-_OWN_PATH = re.compile(r"\S*glt-ask-\S*?: row \d+, ")
 
 
 @dataclass(frozen=True)
@@ -72,17 +66,6 @@ class AskedRows:
     version: int
     key: int
     embedding: bool = False
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """New rows that were read. ids: node type -> number in the graph by own id, as text.  bad: ids of nodes that get no
-    prediction, by type."""
-
-    additions: Additions
-    names: Mapping[str, Sequence[Any]]
-    errors: list[QuestionError] = field(default_factory=list)
-    bad: Mapping[str, set[str]] = field(default_factory=dict)
 
 
 class GraphVersion:
@@ -137,6 +120,10 @@ class GraphVersion:
             return None
         folder = self.base.directory if self.base is not None else Path()
         return LaterTables(self.data.dataset, self.data.root, self.graph.manifest, folder, self.appended, many=True)
+
+    @cached_property
+    def _recipe(self) -> dict[str, Any]:
+        return self.data.recipe_to_predict() | {"edge_format": "tensor", "transform": None}
 
     def prepare(self) -> None:
         """Reads the ids of all nodes that can be asked for."""
@@ -194,7 +181,7 @@ class GraphVersion:
         if not len(rows):
             raise errors[0] if errors else QuestionError("ids: there is nothing to predict.", "ids")
         times = None if question.times is None else np.array(question.times, np.int64)[rows]
-        recipe: dict[str, Any] = {"edge_format": "tensor", "transform": None}
+        recipe: dict[str, Any] = {}
         if question.num_neighbors is not None:
             recipe["num_neighbors"] = list(question.num_neighbors)
         try:
@@ -213,8 +200,7 @@ class GraphVersion:
         seeds = np.zeros((2, 1) if pairs else 1, np.int64)
         own = self.data.sampling.time_attr in self._times_of(of_type)
         times = None if self.data.sampling.time_attr is None or own else np.zeros(1, np.int64)
-        recipe = {"edge_format": "tensor", "transform": None}
-        asked = self._sample(of_type, seeds, times, key, recipe, limits, None)
+        asked = self._sample(of_type, seeds, times, key, {}, limits, None)
         return AskedRows({}, np.zeros(1, np.int64), [], asked, of_type, pairs, self.number, key)
 
     def _times_of(self, of_type: str) -> Sequence[str]:
@@ -228,11 +214,11 @@ class GraphVersion:
         seeds: np.ndarray,
         times: np.ndarray | None,
         key: int,
-        recipe: Mapping[str, Any],
+        recipe: dict[str, Any],
         limits: DeployOptions,
-        new: _Rows | None,
+        new: NewRows | None,
     ) -> AskedSample:
-        spec = self.data.spec_of(self.graph.schema, of_type, seeds, times, **recipe)
+        spec = self.data.spec_of(self.graph.schema, of_type, seeds, times, **self._recipe | recipe)
         if new is None:
             with self._lock:
                 found = self._session.ask(spec, key, limits.sample_bytes)
@@ -241,18 +227,17 @@ class GraphVersion:
                     self._session.close()
                     self._session, self._configs = open_session(self.data, self.graph), set()
             return found
-        with closing(self._grown(new)) as grown, open_session(self.data, grown) as session:
+        with closing(self._grown(new.additions)) as grown, open_session(self.data, grown) as session:
             return session.ask(spec, key, limits.sample_bytes)
 
-    def _grown(self, new: _Rows) -> GrownPartition:
+    def _grown(self, rows: Additions) -> GrownPartition:
         assert self.base is not None
         manifest = self.base.manifest
-        rows = new.additions if self.appended is None else self.appended.followed_by(new.additions, manifest)
-        return add_rows(self.base, rows)
+        return add_rows(self.base, rows if self.appended is None else self.appended.followed_by(rows, manifest))
 
     # Own ids
 
-    def _finder(self, new: _Rows | None) -> Callable[[str, Sequence[Any]], np.ndarray]:
+    def _finder(self, new: NewRows | None) -> Callable[[str, Sequence[Any]], np.ndarray]:
         """Returns what finds the numbers of nodes of a type by their own ids: int64, -1 for none."""
 
         def find(t: str, ids: Sequence[Any]) -> np.ndarray:
@@ -307,7 +292,12 @@ class GraphVersion:
 
     # New rows
 
-    def _new_names(self, new: _Rows | None, t: str) -> Sequence[Any]:
+    def _read_new(self, question: Question) -> NewRows:
+        if self.base is None:
+            raise QuestionError("nodes: graph servers have the graph, to which this endpoint cannot add rows.", "nodes")
+        return RowReader(self.graph.schema, self._tables, lambda rows: self._grown(rows).close()).read(question)
+
+    def _new_names(self, new: NewRows | None, t: str) -> Sequence[Any]:
         """Own ids of the new nodes of a type, in their order; without ids of their own their numbers."""
         if new is None or t not in new.additions.nodes:
             return []
@@ -315,120 +305,6 @@ class GraphVersion:
             return new.names[t]
         count = self.graph.manifest.num_nodes[self.graph.schema.node_index(t)]
         return list(range(count, count + new.additions.nodes[t].count))
-
-    def _read_new(self, question: Question) -> _Rows:
-        if self.base is None:
-            raise QuestionError("nodes: graph servers have the graph, to which this endpoint cannot add rows.", "nodes")
-        schema, given = self.graph.schema, {}
-        for kind, tables in (("nodes", question.nodes), ("edges", question.edges)):
-            types = list(schema.node_types) if kind == "nodes" else [edge_type_str(e) for e in schema.edge_types]
-            given[kind] = {t or types[0]: rows for t, rows in tables.items() if t or len(types) == 1}
-            for t in tables:
-                if t not in types and (t or len(types) > 1):
-                    raise QuestionError(
-                        f"{kind}: expected rows of {', '.join(types)}; got {t!r:.80}.", f"{kind}.{t}".strip(".")
-                    )
-        try:
-            return self._read(given)
-        except QuestionError:
-            raise
-        except DataError as error:
-            return self._read_good(given, error)
-
-    def _read(self, given: Mapping[str, Mapping[str, pa.Table]]) -> _Rows:
-        if self._tables is None:
-            found = additions_of(
-                {t: _columns(table) for t, table in given["nodes"].items()},
-                {name: _ends(name, table) for name, table in given["edges"].items()},
-            )
-            self._check(found)
-            return _Rows(found, {})
-        with tempfile.TemporaryDirectory(prefix="glt-ask-") as temporary:
-            paths: dict[str, Any] = {"nodes": {}, "edges": {}}
-            for kind, tables in given.items():
-                for number, (name, table) in enumerate(tables.items()):
-                    path = Path(temporary) / f"{kind}{number}.parquet"
-                    save_rows(f"{kind}.{name}", table, path)
-                    paths[kind][name] = {"path": str(path)}
-            later = self._tables.read(paths)
-        self._check(later.additions)
-        return _Rows(later.additions, {t: names.tolist() for t, names in later.ids.items()})
-
-    def _check(self, additions: Additions) -> None:
-        self._grown(_Rows(additions, {})).close()
-
-    def _read_good(self, given: Mapping[str, Mapping[str, pa.Table]], error: DataError) -> _Rows:
-        """Leaves out the rows that cannot be read. Raises `QuestionError` where these are many."""
-        errors: list[QuestionError] = []
-        good: dict[str, dict[str, pa.Table]] = {"nodes": {}, "edges": {}}
-        bad: dict[str, set[str]] = {}
-        for kind, tables in given.items():
-            for name, table in tables.items():
-
-                def tried(rows: pa.Table, kind: str = kind, name: str = name) -> DataError | None:
-                    some = {"nodes": good["nodes"], "edges": {}} | {
-                        kind: {**(good["nodes"] if kind == "nodes" else {}), name: rows}
-                    }
-                    try:
-                        self._read(some)
-                    except DataError as wrong:
-                        return wrong
-                    return None
-
-                found = _bad_rows(table, tried)
-                if found and kind == "nodes" and (self._tables is None or not self._tables.has_ids(name)):
-                    raise _row_error(
-                        f"nodes.{name}", min(found), found[min(found)]
-                    )  # others are told apart by number alone
-                errors += [_row_error(f"{kind}.{name}", row, reason) for row, reason in found.items()]
-                left = [row for row in range(len(table)) if row not in found]
-                good[kind][name] = table.take(pa.array(left, pa.int64()))
-                if kind == "edges":
-                    for t, ids in self._ends_of(name, table.take(pa.array(list(found), pa.int64()))).items():
-                        bad.setdefault(t, set()).update(ids)
-        if not errors:  # of rows that fit one by one, but not together
-            raise _row_error("nodes", None, error) from error
-        try:
-            rows = self._read(good)
-        except DataError as reason:
-            raise errors[0] from reason
-        return replace(rows, errors=errors, bad=bad)
-
-    def _ends_of(self, name: str, table: pa.Table) -> dict[str, set[str]]:
-        """Ids of the nodes at the ends of edges, as text."""
-        src, _, dst = name.split("__")
-        ends = ("source", "destination")
-        if self._tables is not None:
-            edges = {edge_type_str(e): each for e, each in self._tables.tables.edges.items()}[name]
-            ends = (edges.source or "", edges.destination or "")
-        found: dict[str, set[str]] = {}
-        for t, column in zip((src, dst), ends, strict=True):
-            if column in table.column_names:
-                found.setdefault(t, set()).update(str(each) for each in table.column(column).to_pylist())
-        return found
-
-
-def _bad_rows(table: pa.Table, tried: Callable[[pa.Table], DataError | None], first: int = 0) -> dict[int, DataError]:
-    """Returns the rows that cannot be read, by halves. Raises `QuestionError` where they are many."""
-    reason = tried(table)
-    if reason is None:
-        return {}
-    if len(table) <= 1:
-        return {first: reason}
-    half = len(table) // 2
-    found = _bad_rows(table.slice(0, half), tried, first)
-    found |= _bad_rows(table.slice(half), tried, first + half)
-    if len(found) > _MOST_BAD:
-        raise _row_error("nodes", min(found), found[min(found)])
-    return found
-
-
-def _row_error(field: str, row: int | None, reason: DataError) -> QuestionError:
-    """An error about a new row, without the place of the file that it was put into."""
-    text = _OWN_PATH.sub("", str(reason))
-    column = _COLUMN.search(text)
-    field = f"{field}.{column[1]}" if column else field
-    return QuestionError(f"{field}: {text}", field, row)
 
 
 def _sample_error(error: Exception, limits: DeployOptions) -> QuestionError:
@@ -441,23 +317,6 @@ def _sample_error(error: Exception, limits: DeployOptions) -> QuestionError:
         "body",
         status=413,
     )
-
-
-def _columns(table: pa.Table) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name in table.column_names:
-        try:
-            found[name] = np.array(table.column(name).to_pylist())
-        except ValueError:  # rows of several widths
-            raise DataError(f"column {name!r}: expected rows of one shape.") from None
-    return found
-
-
-def _ends(name: str, table: pa.Table) -> tuple[np.ndarray, dict[str, Any]]:
-    columns = _columns(table)
-    if not {"source", "destination"} <= set(columns):
-        raise QuestionError(f"edges.{name}: expected the columns source and destination.", f"edges.{name}")
-    return np.stack([columns.pop("source"), columns.pop("destination")]), columns
 
 
 # Versions
