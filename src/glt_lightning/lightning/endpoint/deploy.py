@@ -117,7 +117,9 @@ def check_deployable(trainer: Trainer, data: Any) -> None:
     if data.links is not None and data.links.labelled and data.links.with_target_attrs:
         raise OptionError("links.with_target_attrs: requests have no attributes of pairs. Leave it out.")
     if data.links is not None and data.links.relation is not None:
-        raise OptionError("links.relation: requests have no relations of pairs. Predict them with `recommend` or `predict`.")
+        raise OptionError(
+            "links.relation: requests have no relations of pairs. Predict them with `recommend` or `predict`."
+        )
 
 
 class ServingModule(LightningModule):
