@@ -15,7 +15,7 @@ CUDA_ARCHITECTURES ?= 90
 # What the installed package is made of, besides Python files (an editable install finds those in src/).
 BUILD_INPUTS := pyproject.toml constraints-dev.txt CMakeLists.txt $(wildcard cuda/*.* cuda/boot/* cuda/include/glt/*)
 
-.PHONY: install demo test test-all soak faults multi-host ptx-check gpu-check docs lint format wheel wheels clean
+.PHONY: install demo test test-all soak faults multi-host ptx-check gpu-check docs docs-serve lint format wheel wheels wheel-cuda clean
 
 install: $(VENV)/.installed
 
@@ -92,6 +92,11 @@ wheel: install
 # What a registry takes: wheels for x86-64 and arm64 with the CPU kernels, and the sdist. Needs no compiler and no container.
 wheels: .venv-wheels/.installed
 	.venv-wheels/bin/python packaging/build_wheels.py
+
+# The CUDA kernels as a wheel of their own, for the devices of GLT_CUDA_ARCHITECTURES; needs nvcc.
+wheel-cuda: .venv-wheels/.installed
+	PATH="$(CURDIR)/.venv-wheels/bin:$$PATH" .venv-wheels/bin/python -m pip wheel packaging/cuda --no-deps --no-build-isolation \
+	  --wheel-dir dist --config-settings cmake.define.GLT_CUDA_ARCHITECTURES=$(if $(filter file,$(origin CUDA_ARCHITECTURES)),ALL,$(CUDA_ARCHITECTURES))
 
 .venv-wheels/.installed: packaging/requirements.txt
 	$(PYTHON) -m venv .venv-wheels

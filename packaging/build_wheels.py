@@ -2,7 +2,7 @@
 """Builds what a registry takes, into ``dist``: wheels for manylinux_2_28, and the sdist. `make wheels` runs it.
 
 Anyone's Linux with glibc 2.28 or newer runs the wheels, whatever this machine has: the compiler of PyPI's ziglang builds for an
-older glibc, for other processors, and with the library of C++ inside. The wheels have no CUDA kernels (docs/decisions/027).
+older glibc, for other processors, and with the library of C++ inside. The wheels have no CUDA kernels (docs/decisions/028).
 """
 
 from __future__ import annotations

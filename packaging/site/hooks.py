@@ -64,7 +64,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for page in _shown(files, made):
         files.append(File.generated(config, _page_of(page), content=_file_page(page)))
         _origins[_page_of(page)] = page
-    files.append(File.generated(config, "assets/extra.css", abs_src_path=str(HERE / "extra.css")))
+    for name in ("extra.css", "extra.js"):
+        files.append(File.generated(config, f"assets/{name}", abs_src_path=str(HERE / name)))
     for folder in ("api/", "decisions/"):
         pages = sorted(file.src_uri for file in files.documentation_pages() if file.src_uri.startswith(folder))
         config.nav = _with_pages(config.nav, f"{folder}index.md", pages)
@@ -94,6 +95,13 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         return posixpath.relpath(_page_of(target), posixpath.dirname(here) or ".") + (found[2] or "")
 
     return _LINK.sub(lead, markdown)
+
+
+def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
+    """Names the search for screen readers, which the theme does not."""
+    return output.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )
 
 
 def _target(origin: str, link: str) -> str | None:

@@ -94,7 +94,7 @@ def test_what_they_run_is_there() -> None:
         checked = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
         assert not checked.stderr, f"{where}: {checked.stderr}"
         for path in re.findall(r"(?<![\w/])((?:packaging|\.githooks)/[\w.-]+)", text):
-            assert (ROOT / path).is_file(), f"{where}: there is no {path}"
+            assert (ROOT / path).exists(), f"{where}: there is no {path}"
         for target in re.findall(r"\bmake ([a-z][\w-]*)", text):
             dry = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=False)
             assert dry.returncode == 0, f"{where}: {dry.stderr}"
@@ -137,6 +137,13 @@ def test_the_builds_of_wheels_agree() -> None:
     tag = f"manylinux_{'_'.join(map(str, build.GLIBC))}"
     assert {settings[f"manylinux-{each}-image"] for each in build.ARCHITECTURES} == {tag}
     assert settings["config-settings"]["cmake.define.GLT_CUDA"] == "OFF"
+    cuda = tomllib.loads((ROOT / "packaging/cuda/pyproject.toml").read_text())
+    assert cuda["tool"]["cibuildwheel"]["manylinux-x86_64-image"] == tag
+    assert cuda["tool"]["scikit-build"]["cmake"]["define"]["GLT_HOST"] == "OFF"
+    options = (ROOT / "CMakeLists.txt").read_text()
+    assert [name for name in cuda["tool"]["scikit-build"]["cmake"]["define"] if name not in options] == []
+    version = (ROOT / "packaging/cuda" / cuda["tool"]["scikit-build"]["metadata"]["version"]["input"]).resolve()
+    assert version == ROOT / "src/glt_lightning/base/version.py"
     runners = read(GITHUB / "workflows/wheels.yml")["jobs"]["wheel"]["strategy"]["matrix"]["runner"]
     assert len(runners) == len(build.ARCHITECTURES)
 

@@ -34,6 +34,13 @@ def test_the_front_page_is_short_and_its_table_is_that_of_the_sources() -> None:
     assert [row.split("|")[1].strip() for row in sources] == ["here", "PyG", "DGL", "GLT", "GraphStorm", "GiGL"]
 
 
+def test_every_page_is_in_the_navigation() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
+    made = ("README.md", "options.md", "decisions/")  # the guide, and those that are listed by packaging/site/hooks.py
+    assert [page for page in pages if f" {page}\n" not in nav and not page.startswith(made)] == []
+
+
 class Page(HTMLParser):
     """The links, anchors and pictures of a page."""
 
