@@ -70,6 +70,8 @@ WITHIN |= {
     "peer_glt",
     "cache_plot",
     "headline_pyg",
+    "simulate",  # tests/test_simulation.py
+    "scale",
 }
 
 

@@ -208,13 +208,18 @@ def check_strategy(strategy: Any) -> None:
 def cluster_of_data(cluster: Any, strategy: Any) -> Any:
     """The group ``cluster`` for a data module whose graph may be at graph servers; None with other strategies, for which the data
     module samples the local partition."""
+    return cluster if issubclass(strategy_class(strategy), GLTServerClientStrategy) else None
+
+
+def strategy_class(strategy: Any) -> type:
+    """The class of ``trainer.strategy`` in a configuration; `object` where it is left to Lightning."""
     name = strategy if isinstance(strategy, str) else "" if strategy is None else strategy.class_path
     if name in StrategyRegistry:
         kind: Any = StrategyRegistry[name]["strategy"]
     else:
         module, _, last = name.rpartition(".")
         kind = getattr(import_module(module), last) if module else None
-    return cluster if isinstance(kind, type) and issubclass(kind, GLTServerClientStrategy) else None
+    return kind if isinstance(kind, type) else object
 
 
 def with_cluster(strategy: Any, cluster: ClusterOptions) -> Any:

@@ -91,6 +91,7 @@ if TYPE_CHECKING:
         expect as expect,
         owners_of as owners_of,
         planned_table as planned_table,
+        samplers_of as samplers_of,
         threads_of as threads_of,
     )
     from glt_lightning.lightning.planner.memory import (
@@ -183,6 +184,7 @@ _MODULES = {
         "expect",
         "owners_of",
         "planned_table",
+        "samplers_of",
         "threads_of",
     ),
     "planner.memory": (

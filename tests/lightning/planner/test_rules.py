@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from glt_lightning import SamplingOptions
-from glt_lightning.base import OptionError, parse_rate
+from glt_lightning.base import ClusterOptions, OptionError, parse_rate
 from glt_lightning.lightning.callbacks.monitor import EpochTotals
-from glt_lightning.lightning.planner.expected import comparison, expect, misses
+from glt_lightning.lightning.planner.expected import comparison, expect, misses, owners_of, samplers_of
 from glt_lightning.lightning.planner.memory import ProcessMemory, host_memory, require_memory_of
-from glt_lightning.lightning.planner.probe import Probe, Spread
+from glt_lightning.lightning.planner.probe import Probe, Spread, _cost
 from glt_lightning.lightning.planner.record import find_probe, keep_probe, record_path
 from glt_lightning.lightning.planner.rules import (
     BatchCost,
@@ -28,6 +28,8 @@ from glt_lightning.lightning.planner.rules import (
     expect_epoch,
     phase,
 )
+from glt_lightning.lightning.strategies.server_client import GLTServerClientStrategy
+from glt_lightning.lightning.strategies.worker import GLTWorkerStrategy
 from glt_lightning.sampling import EpochPlan
 
 COST = BatchCost(
@@ -121,6 +123,27 @@ def test_gradients_go_over_the_network_of_hosts() -> None:
     assert phase(COST, 1, replace(layout, cores=99), trains=False).trainer_s == COST.step_s
 
 
+def test_places_and_samplers_by_strategy() -> None:
+    by_rank, sampling = ClusterOptions(placement="rank"), SamplingOptions(num_workers=6)
+    assert [owners_of(2, 3, kind, None) for kind in (object, GLTWorkerStrategy, GLTServerClientStrategy)] == [1, 2, 1]
+    assert owners_of(2, 3, GLTWorkerStrategy, by_rank) == 6
+    assert [samplers_of(3, kind, sampling) for kind in (GLTWorkerStrategy, GLTServerClientStrategy)] == [6, 2]
+    assert samplers_of(1, GLTServerClientStrategy, SamplingOptions()) == 2  # what a server has by itself
+    assert Layout(hosts=2, ranks=3, owners=6).name == "6x1"
+    assert Layout(hosts=2, ranks=3, owners=2).name == "2x3"
+    assert Layout(hosts=2, ranks=3).name == "1x6"
+
+
+def test_a_batch_on_a_busy_machine_costs_what_it_computed() -> None:
+    spent = {"time_s": 30.0, "wait_s": 10.0, "sample_s": 2.0, "gather_s": 6.0, "cpu_s": 9.0}
+    spent |= dict.fromkeys(("seeds", "named_nodes", "nodes", "edges", "rows", "row_bytes"), 1.0)
+    busy = _cost(spent, 4.0, 7)
+    assert (busy.sample_s, busy.gather_s, busy.collate_s) == (1, 3, 1)  # half of the wait was another program's
+    assert (busy.step_s, busy.step_cpu_s, busy.nbytes) == (4, 4, 7)
+    quiet = _cost(spent | {"cpu_s": 45.0}, 34.0, 7)  # two threads in 20 seconds, and Lightning's second around them
+    assert (quiet.sample_s, quiet.gather_s, quiet.step_s, quiet.step_cpu_s) == (2, 6, 20, 35)
+
+
 def test_memory_is_refused_with_what_would_fit() -> None:
     process = ProcessMemory(base=100, model=20, work=30)
     options = SamplingOptions(num_workers=2, concurrency=3, channel_size="50MB")
@@ -186,7 +209,7 @@ def test_planned_beside_measured() -> None:
     twice.core_s *= 2
     twice.elapsed_s *= 3
     wrong = misses(expected, twice, 2)
-    for name, line in zip(("epoch, without", "steps: model", "CPU time of ranks"), wrong, strict=True):
+    for name, line in zip(("epoch, without", "steps: model", "CPU time of the processes"), wrong, strict=True):
         assert line.startswith(name)
     twice.core_wait_s = twice.core_s
     busy = misses(expected, twice, 2)

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 from lightning.pytorch import Trainer
-from lightning.pytorch.strategies import StrategyRegistry
 
 from glt_lightning.base import CacheOptions, OptionError, parse_bytes, parse_rate
 from glt_lightning.cli.partition_report.contents import cached_widths
 from glt_lightning.cli.partition_report.options import TrafficOptions
 from glt_lightning.cli.partition_report.traffic import ExpectedTraffic, predict_ranks, why_no_batches
+from glt_lightning.cli.subcommands import strategy_class
 from glt_lightning.graph import LocalPartition, Manifest, available_memory, usable_cores
-from glt_lightning.lightning import Counted, GLTDataModule, GLTWorkerStrategy, Layout, RemoteCost, owners_of, rounds_of
+from glt_lightning.lightning import Counted, GLTDataModule, Layout, RemoteCost, owners_of, rounds_of, samplers_of
 
 ALL = 1 << 40  # batches
 
@@ -48,12 +48,12 @@ class Machines:
 def layout_of(machines: Machines, trainer: Any, data: GLTDataModule, cluster: Any) -> Layout:
     """trainer: its options in the configuration."""
     hosts = machines.hosts or trainer.num_nodes
-    ranks = machines.ranks or _devices(trainer.devices)
+    ranks, kind = machines.ranks or _devices(trainer.devices), strategy_class(trainer.strategy)
     layout = Layout(
         hosts=hosts,
         ranks=ranks,
-        owners=owners_of(hosts, ranks, _shares(trainer.strategy), cluster),
-        workers=data.sampling.num_workers,
+        owners=owners_of(hosts, ranks, kind, cluster),
+        workers=samplers_of(ranks, kind, data.sampling),
         concurrency=data.sampling.concurrency,
         cores=machines.cores or usable_cores(),
         latency_s=machines.latency_ms / 1000,
@@ -69,14 +69,6 @@ def _devices(given: Any) -> int:
         return len(given)
     text = str(given)
     return int(text) if text.isdigit() and int(text) else len(text.split(",")) if "," in text else 1
-
-
-def _shares(strategy: Any) -> bool:
-    """Whether hosts have different parts."""
-    if isinstance(strategy, str) and strategy in StrategyRegistry:
-        kind = StrategyRegistry[strategy]["strategy"]
-        return isinstance(kind, type) and issubclass(kind, GLTWorkerStrategy)
-    return str(getattr(strategy, "class_path", "")).endswith("GLTWorkerStrategy")
 
 
 # Counts of batches

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from glt_lightning.base import ClusterOptions, numbers
+from glt_lightning.base import ClusterOptions, SamplingOptions, numbers
 from glt_lightning.graph import usable_cores
 from glt_lightning.lightning.callbacks.monitor import EpochTotals
 from glt_lightning.lightning.page.html import Table
@@ -22,9 +22,9 @@ from glt_lightning.lightning.planner.rules import (
     Dealing,
     Layout,
     Limit,
-    cpu_seconds,
     expect_epoch,
 )
+from glt_lightning.lightning.strategies.server_client import GLTServerClientStrategy
 from glt_lightning.lightning.strategies.torch_threads import fair_threads
 from glt_lightning.lightning.strategies.worker import GLTWorkerStrategy
 
@@ -36,12 +36,11 @@ _MARGIN = 0.1  # of a time, below which nobody would call it wrong
 
 @dataclass(frozen=True)
 class Expected:
-    """An epoch at its ``low``, ``mid`` and ``high`` end. workers: sampler processes of a rank."""
+    """An epoch at its ``low``, ``mid`` and ``high`` end."""
 
     low: EpochTotals
     mid: EpochTotals
     high: EpochTotals
-    workers: int
 
 
 @dataclass(frozen=True)
@@ -50,32 +49,32 @@ class Quantity:
     longer."""
 
     name: str
-    value: Callable[[EpochTotals, int], float]
+    value: Callable[[EpochTotals], float]
     show: Callable[[float], str]
     exact: bool = False
     wall: bool = False
 
 
-def _of_rank(name: str) -> Callable[[EpochTotals, int], float]:
-    return lambda totals, workers: getattr(totals, name) / totals.ranks
+def _of_rank(name: str) -> Callable[[EpochTotals], float]:
+    return lambda totals: getattr(totals, name) / totals.ranks
 
 
-def _of_counters(name: str) -> Callable[[EpochTotals, int], float]:
-    return lambda totals, workers: getattr(totals.counters, name)
+def _of_counters(name: str) -> Callable[[EpochTotals], float]:
+    return lambda totals: getattr(totals.counters, name)
 
 
 # The parts of an epoch, as plan and the report of a run name them
 QUANTITIES = (
     Quantity("epoch, without validation", _of_rank("elapsed_s"), numbers.duration, wall=True),
-    Quantity("steps: model, gradients", lambda t, w: (t.elapsed_s - t.wait_s) / t.ranks, numbers.duration, wall=True),
+    Quantity("steps: model, gradients", lambda t: (t.elapsed_s - t.wait_s) / t.ranks, numbers.duration, wall=True),
     Quantity("waiting for batches", _of_rank("wait_s"), numbers.duration, wall=True),
     Quantity("validation", _of_rank("validation_s"), numbers.duration, wall=True),
-    Quantity("CPU time of ranks and samplers", cpu_seconds, numbers.duration),
+    Quantity("CPU time of the processes of ranks", lambda totals: totals.core_s, numbers.duration),
     Quantity("samplers: drawing neighbours", _of_counters("sample_s"), numbers.duration, wall=True),
     Quantity("samplers: copying rows", _of_counters("gather_s"), numbers.duration, wall=True),
     Quantity("samplers: waiting for owners", _of_counters("remote_s"), numbers.duration, wall=True),
-    Quantity("batches", lambda t, w: t.batches, numbers.count, exact=True),
-    Quantity("seeds", lambda t, w: t.seeds, numbers.count, exact=True),
+    Quantity("batches", lambda t: t.batches, numbers.count, exact=True),
+    Quantity("seeds", lambda t: t.seeds, numbers.count, exact=True),
     Quantity("bytes of local rows", _of_counters("local_bytes"), numbers.size),
     Quantity("bytes of cached rows", _of_counters("cached_bytes"), numbers.size),
     Quantity("bytes of remote rows", _of_counters("remote_bytes"), numbers.size),
@@ -107,7 +106,7 @@ def expect(probe: Probe, layout: Layout, dealing: Dealing, counted: Counted | No
             )
         )
     low, mid, high = found
-    return Expected(low, mid, high, layout.workers)
+    return Expected(low, mid, high)
 
 
 def layout_of(trainer: Trainer, data: GLTDataModule, parameter_bytes: int) -> Layout:
@@ -117,19 +116,26 @@ def layout_of(trainer: Trainer, data: GLTDataModule, parameter_bytes: int) -> La
     return Layout(
         hosts=hosts,
         ranks=ranks,
-        owners=owners_of(hosts, ranks, isinstance(trainer.strategy, GLTWorkerStrategy), options),
-        workers=data.sampling.num_workers,
+        owners=owners_of(hosts, ranks, type(trainer.strategy), options),
+        workers=samplers_of(ranks, type(trainer.strategy), data.sampling),
         concurrency=data.sampling.concurrency,
         cores=usable_cores(),
         parameter_bytes=parameter_bytes,
     )
 
 
-def owners_of(hosts: int, ranks: int, shares: bool, cluster: ClusterOptions | None) -> int:
-    """Number of places with parts of their own. shares: the strategy gives hosts different parts."""
-    if not shares:
+def owners_of(hosts: int, ranks: int, strategy: type, cluster: ClusterOptions | None) -> int:
+    """Number of places with parts of their own."""
+    if not issubclass(strategy, GLTWorkerStrategy):
         return 1
     return hosts * ranks if cluster is not None and cluster.placement == "rank" else hosts
+
+
+def samplers_of(ranks: int, strategy: type, sampling: SamplingOptions) -> int:
+    """Sampler processes for each rank of a host; those of a graph server are shared by its ranks."""
+    if not issubclass(strategy, GLTServerClientStrategy):
+        return sampling.num_workers
+    return max(1, ClusterOptions().serving(sampling).num_workers // ranks)
 
 
 def threads_of(layout: Layout) -> int:
@@ -169,7 +175,7 @@ def dealing_of(data: GLTDataModule, limit: Limit, validation_limit: Limit, every
 
 def planned_table(expected: Expected) -> Table:
     """What an epoch is expected to take."""
-    rows = [(each.name, _shown(each, expected)) for each in QUANTITIES if each.value(expected.mid, expected.workers)]
+    rows = [(each.name, _shown(each, expected)) for each in QUANTITIES if each.value(expected.mid)]
     ranks = f"; by rank, bytes and times of samplers of all {expected.mid.ranks}" if expected.mid.ranks > 1 else ""
     return Table("An epoch", ("", "planned"), tuple(rows), f"mean (most batches between){ranks}")
 
@@ -178,7 +184,7 @@ def comparison(expected: Expected, totals: EpochTotals, epochs: int) -> Table:
     """Planned and measured, by epoch. totals: sums over ``epochs`` epochs."""
     rows = []
     for each in QUANTITIES:
-        planned, took = each.value(expected.mid, expected.workers), _measured(each, expected, totals, epochs)
+        planned, took = each.value(expected.mid), _measured(each, totals, epochs)
         if planned or took:
             away = "" if not planned else f"{took / planned - 1:+.0%}"
             rows.append((each.name, _shown(each, expected), each.show(took), away))
@@ -196,7 +202,7 @@ def misses(expected: Expected, totals: EpochTotals, epochs: int) -> list[str]:
         if busy and each.wall:
             continue
         low, high = _ends(each, expected)
-        took = _measured(each, expected, totals, epochs)
+        took = _measured(each, totals, epochs)
         if not low * (1 - _MARGIN) <= took <= high * (1 + _MARGIN):
             found.append(f"{each.name} {each.show(took)}, planned {_shown(each, expected)}")
     if busy and found:
@@ -204,16 +210,16 @@ def misses(expected: Expected, totals: EpochTotals, epochs: int) -> list[str]:
     return found
 
 
-def _measured(each: Quantity, expected: Expected, totals: EpochTotals, epochs: int) -> float:
-    return each.value(totals, expected.workers) / epochs
+def _measured(each: Quantity, totals: EpochTotals, epochs: int) -> float:
+    return each.value(totals) / epochs
 
 
 def _ends(each: Quantity, expected: Expected) -> tuple[float, float]:
-    values = [each.value(end, expected.workers) for end in (expected.low, expected.mid, expected.high)]
+    values = [each.value(end) for end in (expected.low, expected.mid, expected.high)]
     return min(values), max(values)
 
 
 def _shown(each: Quantity, expected: Expected) -> str:
     low, high = _ends(each, expected)
-    mid = each.show(each.value(expected.mid, expected.workers))
+    mid = each.show(each.value(expected.mid))
     return mid if each.exact or low == high else f"{mid} ({each.show(low)} to {each.show(high)})"

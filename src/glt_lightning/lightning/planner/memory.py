@@ -8,7 +8,7 @@ from glt_lightning.base import OptionError, SamplingOptions
 from glt_lightning.lightning.planner.rules import Layout
 from glt_lightning.workers import OWN_SLOTS, InFlight, Slot, with_channel_bytes
 
-SAMPLER_BYTES = 60_000_000  # of a sampler process before its first batch: Python, numpy and the kernels
+SAMPLER_BYTES = 40_000_000  # of a sampler process: 25 MB of Python, numpy and its workspace; connections take more
 
 
 @dataclass(frozen=True, kw_only=True)

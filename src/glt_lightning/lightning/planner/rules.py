@@ -299,12 +299,6 @@ def expect_epoch(
     )
 
 
-def cpu_seconds(totals: EpochTotals, workers: int) -> float:
-    """CPU seconds of an epoch, of all processes that this package can count: those of the ranks, and of samplers beside them."""
-    beside = totals.counters.sample_s + totals.counters.gather_s if workers else 0.0
-    return totals.core_s + beside
-
-
 @dataclass(frozen=True, kw_only=True)
 class Passes:
     """The batches of a rank in an epoch. steps, validation_steps: their number; of validation that is not run in every epoch the
