@@ -63,7 +63,7 @@ def test_a_plan_and_the_run_after_it(config: Path, tmp_path: Path, capsys: pytes
     assert table["bytes of local rows"][:3] == [f"{size / 1000:.3g} kB", f"{size / 1000:.3g} kB", "+0%"]
     assert table["batches"][:3] == ["5", "5", "+0%"]
 
-    hosts = ["--trainer.strategy", "glt_worker", "--hosts", 2, "--ranks", 2, "--network", "1Gbit"]
+    hosts = ["--trainer.strategy", "glt_worker", "--hosts", 2, "--ranks", 2, "--machine", "r7i.8xlarge"]
     text, _ = said(capsys, "plan", "--config", config, *hosts)
     for line in (
         "bytes of remote rows",
@@ -74,6 +74,8 @@ def test_a_plan_and_the_run_after_it(config: Path, tmp_path: Path, capsys: pytes
     ):
         assert line in text
     assert "not measured   the sum of gradients over ranks" in text
+    assert "r7i.8xlarge: a core is taken to be one of this machine" in text
+    assert "a host has                                       275 GB" in text
     text, _ = said(
         capsys, "plan", "--config", config, *hosts, "--choose", "--data.sampling.concurrency", 2, "--cores", 8
     )
@@ -95,6 +97,7 @@ def test_refused_in_one_line(config: Path, capsys: pytest.CaptureFixture[str]) -
         (["--batches", "-1"], "--batches: expected at least 0, got -1."),
         (["--hosts", "2", "--network", "fast"], "--network: expected the speed of a network such as 25Gbit"),
         (["--memory", "20MB"], "memory: a host of this job needs "),
+        (["--machine", "r7i.8xlarg"], "got 'r7i.8xlarg'. Did you mean r7i.8xlarge?"),
         (["--netwrok", "1Gbit"], "unrecognized arguments: --netwrok 1Gbit. Did you mean --network?"),
         (server, "cluster.servers: plan reads the partition"),
     ):

@@ -64,6 +64,12 @@ class _PlanCLI(GLTCLI):
             "--network", type=str | None, default=None, help="Speed of each host's network, such as 25Gbit."
         )
         parser.add_argument("--latency_ms", type=float, default=0.1, help="Round trip between two hosts.")
+        parser.add_argument(
+            "--machine",
+            type=str | None,
+            default=None,
+            help="A machine that can be rented, for all hosts: r7i.8xlarge, ...",
+        )
         parser.add_argument("--cores", type=int | None, default=None, help="Cores of each host; default: of this one.")
         parser.add_argument(
             "--memory",
@@ -114,14 +120,7 @@ def run_plan(argv: Sequence[str], prog: str) -> None:
     if not isinstance(data, GLTDataModule):
         raise OptionError("data: expected a GLTDataModule. Give --config of a run, or --data.")
     partition = _partition(data)
-    machines = Machines(
-        hosts=config.hosts,
-        ranks=config.ranks,
-        network=config.network,
-        latency_ms=config.latency_ms,
-        cores=config.cores,
-        memory=config.memory,
-    )
+    machines = Machines.of(config)
     layout = layout_of(machines, config.trainer, data, config.cluster)
     batches = _batches(data, partition, config)
     probe, key = _probe(cli, data, partition, layout, again=config.probe)
@@ -243,7 +242,9 @@ def _unmeasured(plan: Planned, machines: Machines, config: Any) -> list[str]:
             found.append(
                 f"the network: {8 * layout.bytes_per_s / 1e9:g} Gbit/s is assumed; --network says another speed"
             )
-        found.append("hosts: all are taken to be machines like this one")
+        found.append("hosts: all are taken to be alike")
+    if config.machine is not None:
+        found.append(f"{config.machine}: a core is taken to be one of this machine")
     if layout.world_size > 1:
         found.append("the sum of gradients over ranks: computed from the size of the model")
     if str(config.trainer.accelerator) not in ("cpu", "auto") or (torch.cuda.is_available()):

@@ -15,6 +15,7 @@ from glt_lightning.base import CacheOptions, OptionError, parse_bytes, parse_rat
 from glt_lightning.cli.partition_report.contents import cached_widths
 from glt_lightning.cli.partition_report.options import TrafficOptions
 from glt_lightning.cli.partition_report.traffic import ExpectedTraffic, predict_ranks, why_no_batches
+from glt_lightning.cli.plan.machines import named_machine
 from glt_lightning.cli.subcommands import strategy_class
 from glt_lightning.graph import LocalPartition, Manifest, available_memory, usable_cores
 from glt_lightning.lightning import Counted, GLTDataModule, Layout, RemoteCost, owners_of, rounds_of, samplers_of
@@ -32,6 +33,15 @@ class Machines:
     latency_ms: float = 0.1
     cores: int | None = None
     memory: str | None = None
+
+    @classmethod
+    def of(cls, config: Any) -> Machines:
+        """As the command line says. A machine that is named gives what is not said otherwise."""
+        given = {name: config[name] for name in ("hosts", "ranks", "network", "latency_ms", "cores", "memory")}
+        if config.machine is not None:
+            for name, value in zip(("cores", "memory", "network"), named_machine(config.machine), strict=True):
+                given[name] = value if given[name] is None else given[name]
+        return cls(**given)
 
     def __post_init__(self) -> None:
         for name in ("hosts", "ranks", "cores"):
