@@ -250,7 +250,7 @@ def test_new_facts_the_best_ends_and_messages_by_relation(facts: None, capfd: py
     for ranks in ("1", "2"):
         devices = ["--trainer.strategy", "glt_worker", "--trainer.devices", ranks]
         found = run_cli("test", "--config", "c.yaml", "--ckpt_path", "best", *devices, cwd=os.getcwd())
-        said.append(re.findall(r"test_rank_filtered_\S+ .* ([\d.]+)", found.stdout))
+        said.append(re.findall(r"(?m)^\s*test_rank_filtered_\S+\s+([\d.]+)\s*$", found.stdout))
     assert len(said[0]) == 2
     assert said[0] == said[1]  # of all ranks
 
