@@ -17,7 +17,7 @@ class Reply:
 
     @property
     def text(self) -> str:
-        return self.body.decode()
+        return self.body.decode(errors="replace")
 
     def json(self) -> Any:
         return json.loads(self.body)

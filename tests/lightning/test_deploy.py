@@ -118,12 +118,12 @@ def test_the_whole_way(make_data: Any, make_trainer: Any, tmp_path: Path, capfd:
         assert new["probability"] == later["probability"].tolist()
         assert np.shape(new["embedding"]) == (2, 8)
         assert columns_of(ask("/predict", {"ids": ids})) == found  # the graph is as before
+        streams = [pa.table({"x": list(rows["x"])}), pa.table({"source": edges[0], "destination": edges[1]})]
+        names = ({"table": "nodes:node", "embedding": "true"}, {"table": "edges:node__to__node"})
+        body = b"".join(streamed(each.replace_schema_metadata(name)) for each, name in zip(streams, names, strict=True))
+        assert columns_of(ask("/predict", body, ARROW | {"accept": "application/json"})) == new
 
-        table = pa.table({"id": ids})
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-        arrow = ask("/predict", sink.getvalue().to_pybytes(), ARROW)
+        arrow = ask("/predict", streamed(pa.table({"id": ids})), ARROW)
         answer = pa.ipc.open_stream(arrow.body).read_all()
         assert answer.to_pylist() == reply.json()["predictions"]
         assert json.loads(answer.schema.metadata[b"sample"]) == facts["sample"]
@@ -202,6 +202,32 @@ BAD: list[tuple[Any, int, str]] = [
 ]
 
 
+LONG = 1 << 24  # rows that take no bytes
+ARROWS: list[tuple[pa.Table, str | None, int, str]] = [
+    (pa.table({"id": [1, 2, 3]}), None, 200, "probability"),
+    (pa.table({"id": [1, 2, 3]}), "zstd", 415, "not compressed"),
+    (pa.table({"id": [1, 2, 3]}), "lz4", 415, "not compressed"),
+    (pa.table({"id": pa.nulls(LONG)}), None, 413, "at most 20 are answered"),
+    (pa.table({"id": pa.array([None], pa.list_(pa.null(), 1 << 20))}), None, 422, "expected numbers, text, times"),
+    (pa.table({"id": pa.array(["a", "a"]).dictionary_encode()}), None, 422, "expected numbers, text, times"),
+    (pa.table({"name": [1]}), None, 400, "unknown column 'name'; expected id"),
+    (pa.table({"x": [[0.0] * WIDTH]}).replace_schema_metadata({"table": "nodes:node"}), None, 200, "probability"),
+    (
+        pa.table({"x": [[0.0] * WIDTH]}).replace_schema_metadata({"table": "rows:node"}),
+        None,
+        400,
+        "a table is named rows:node",
+    ),
+]
+
+
+def streamed(table: pa.Table, codec: str | None = None) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
 def test_requests_that_are_refused(make_data: Any, make_trainer: Any, tmp_path: Path) -> None:
     (tmp_path / "api.key").write_text("k" * 20 + "\n")
     key = {"authorization": "Bearer " + "k" * 20}
@@ -222,6 +248,9 @@ def test_requests_that_are_refused(make_data: Any, make_trainer: Any, tmp_path: 
         assert [(each["field"], each["row"]) for each in found["errors"]] == [("edges.node__to__node", 0), ("ids", 0)]
         assert ask("/predict", b"x", key | {"content-type": "text/csv"}).status == 415
         assert ask("/predict", b"x", key | ARROW).json()["error"]["message"].startswith("the body is no Arrow stream")
+        for table, codec, status, said in ARROWS:
+            reply = ask("/predict", streamed(table, codec), key | ARROW)
+            assert (reply.status, said in reply.text) == (status, True), reply.text
         for wrong in ({}, {"x-api-key": "k" * 19}, {"authorization": "Basic " + "k" * 20}):
             for path, given in (("/predict", {"ids": [1]}), ("/metrics", None), ("/docs", None)):
                 assert ask(path, given, wrong).status == 401

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,21 +68,25 @@ def read_question(body: bytes, content_type: str, limits: DeployOptions) -> Ques
     """Reads a request. Raises `QuestionError`, naming the field, for one that is damaged or beyond the limits."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind == ARROW:
-        given = _arrow(body)
+        given = _arrow(body, limits)
     elif kind in (JSON, ""):
         given = _json(body)
     else:
         raise QuestionError(f"content type: expected {JSON} or {ARROW}, got {kind!r:.80}.", "content-type", status=415)
     question = _question(given)
     if question.num_rows > limits.max_rows:
-        raise QuestionError(
-            f"the request has {question.num_rows} rows; at most {limits.max_rows} are answered at once (endpoint.max_rows). Send "
-            "several requests.",
-            "body",
-            status=413,
-        )
+        raise _too_many(question.num_rows, limits)
     _check_fanouts(question.num_neighbors, limits)
     return question
+
+
+def _too_many(rows: int, limits: DeployOptions) -> QuestionError:
+    return QuestionError(
+        f"the request has {rows} rows; at most {limits.max_rows} are answered at once (endpoint.max_rows). Send several "
+        "requests.",
+        "body",
+        status=413,
+    )
 
 
 def _json(body: bytes) -> dict[str, Any]:
@@ -94,15 +99,17 @@ def _json(body: bytes) -> dict[str, Any]:
     return given
 
 
-def _arrow(body: bytes) -> dict[str, Any]:
+def _arrow(body: bytes, limits: DeployOptions) -> dict[str, Any]:
     """Reads Arrow streams, one after the other: ``ids`` and ``pairs`` are tables with these columns, new rows tables whose schema
     has the metadata ``table``, such as ``nodes:paper``. Further fields are in the metadata of the first one."""
     given: dict[str, Any] = {}
     source = pa.BufferReader(body)
     try:
+        _require_plain(pa.BufferReader(body))
         while source.tell() < len(body):
             table = pa.ipc.open_stream(source).read_all()
             table.validate(full=True)
+            _require_bounded(table, limits)
             meta = dict(table.schema.metadata or {})
             kind, _, name = meta.pop(_TABLE, b"").decode().partition(":")
             given |= {key.decode(): json.loads(value) for key, value in meta.items() if key.decode() in _FIELDS}
@@ -112,9 +119,58 @@ def _arrow(body: bytes) -> dict[str, Any]:
                 raise ValueError(f"a table is named {kind}:{name}")
             else:
                 given |= _asked_columns(table)
-    except (pa.ArrowException, ValueError, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, ValueError, OSError, UnicodeDecodeError, struct.error) as error:
+        if isinstance(error, QuestionError):
+            raise
         raise QuestionError(f"the body is no Arrow stream ({error!s:.200}).", "body", status=400) from None
     return given
+
+
+def _require_bounded(table: pa.Table, limits: DeployOptions) -> None:
+    """Raises `QuestionError` for columns whose values may take far more memory than the body has bytes: nulls, and rows that
+    share their bytes, have no bound."""
+    if len(table) > limits.max_rows:
+        raise _too_many(len(table), limits)
+    for name in table.column_names:
+        kind = table.schema.field(name).type
+        lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+        inner = kind.value_type if lists else kind
+        plain = pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner)
+        texts = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        if not (plain or texts or pa.types.is_temporal(kind) or pa.types.is_decimal(kind)):
+            raise QuestionError(
+                f"column {name!r}: {kind}: expected numbers, text, times, or lists of numbers. Convert it.", name
+            )
+
+
+def _require_plain(source: Any) -> None:
+    """Raises `QuestionError` for compressed buffers, whose size nothing says before they are read. Field 3 of a record batch, or
+    of the one in a dictionary, has their codec (Arrow's Message.fbs)."""
+    reader = pa.ipc.MessageReader.open_stream(source)
+    while source.tell() < source.size():
+        try:
+            message = reader.read_next_message()
+        except StopIteration:  # the end of one of several streams
+            reader = pa.ipc.MessageReader.open_stream(source)
+            continue
+        raw = message.metadata.to_pybytes()
+        header = _field(raw, struct.unpack_from("<i", raw)[0], 2)
+        batch = header if message.type == "record batch" else None
+        if message.type == "dictionary" and header is not None:
+            batch = _field(raw, header, 1)
+        if batch is not None and _field(raw, batch, 3) is not None:
+            raise QuestionError(
+                "Arrow streams of requests are not compressed. Write them without a codec.", "body", status=415
+            )
+
+
+def _field(raw: bytes, table: int, number: int) -> int | None:
+    """Returns where the table is that a field of a table of FlatBuffers points to; None: it is not set."""
+    vtable = table - struct.unpack_from("<i", raw, table)[0]
+    (size,) = struct.unpack_from("<H", raw, vtable)
+    at = 4 + 2 * number
+    (offset,) = struct.unpack_from("<H", raw, vtable + at) if at < size else (0,)
+    return table + offset + struct.unpack_from("<I", raw, table + offset)[0] if offset else None
 
 
 def _asked_columns(table: pa.Table) -> dict[str, Any]:
