@@ -429,7 +429,10 @@ def test_workers_of_ray(capsys: pytest.CaptureFixture[str]) -> None:
             {"command": "a.py", "run_config": None},
             "command: engine ray runs .* for a.py use TorchTrainer in the script",
         ),
-        ({"security": {"dir": "certs"}}, "security.dir, files, and from of partition: with engine ray nothing is copied"),
+        (
+            {"security": {"dir": "certs"}},
+            "security.dir, files, and from of partition: with engine ray nothing is copied",
+        ),
     ):
         with pytest.raises(OptionError, match=message):
             launch_on_ray(LaunchConfig(**given | {"ray": group} | more), dry_run=True)

@@ -67,7 +67,7 @@ def test_plan(config: str, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     assert re.fullmatch(r"root/partitions/\S+: 2 parts, random", lines[0])
     assert lines[1].split() == ["tasks", "reads", "CPU"]
     assert [line.split("  ")[0] for line in lines[2:-3]] == [
-        *["checking values", "counting edges", "assigning and numbering nodes (first process)"],
+        *["checking values", "counting edges", "assigning nodes (first process)", "numbering nodes"],
         *["writing nodes", "writing edges", "hashing files"],
     ]
     assert [line.partition(":")[0] for line in lines[-3:]] == ["memory", "disk", "time"]

@@ -76,24 +76,59 @@ def run(folder: Path, code: str, **env: str) -> str:
         return child.output
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(2 * TIMEOUT_S)
-def test_a_killed_worker_changes_no_bit(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The checkpoint of the run without Ray."""
     for name in ("ray", "pydantic"):
         if find_spec(name) is None:
             pytest.skip("needs ray[train]")
-    run(tmp_path, ALONE)
-    steps = tmp_path / "steps"
-    output = run(tmp_path, KILLED, DIED=str(tmp_path / "died"), STEPS=str(steps))
-    assert (tmp_path / "died").exists()
-    folder = Path(output.rpartition("checkpoint: ")[2].partition(";")[0])
-    assert folder.is_relative_to(tmp_path / "ray-results" / "glt")
-    ours, theirs = (
-        torch.load(path, weights_only=False) for path in (folder / "checkpoint.ckpt", tmp_path / "alone.ckpt")
-    )
+    folder = tmp_path_factory.mktemp("alone")
+    run(folder, ALONE)
+    return torch.load(folder / "alone.ckpt", weights_only=False)
+
+
+def same_weights(output: str, storage: Path, theirs: dict[str, Any]) -> None:
+    """Compares the last checkpoint that a run on Ray reported."""
+    folder = Path(output.rpartition("checkpoint: ")[2].split(";")[0].split()[0])
+    assert folder.is_relative_to(storage)
+    ours = torch.load(folder / "checkpoint.ckpt", weights_only=False)
     assert ours["global_step"] == theirs["global_step"] == 15
     assert ours["state_dict"].keys() == theirs["state_dict"].keys()
     assert all(torch.equal(value, theirs["state_dict"][name]) for name, value in ours["state_dict"].items())
+
+
+LAUNCHED = """
+    from glt_lightning.cli import main
+    if __name__ == "__main__":
+        main(["launch", "--config", "cluster.yaml"])
+"""
+RUN = """
+seed_everything: 42
+trainer: {accelerator: cpu, max_epochs: 3, logger: false, enable_progress_bar: false}
+model: {class_path: glt_lightning.GraphSAGE, init_args: {hidden_channels: 64, num_layers: 2, lr: 0.01, dropout: 0.0}}
+data:
+  class_path: glt_lightning.GLTDataModule
+  init_args: {dataset: demo, undirected: true, num_neighbors: [15, 10], batch_size: 64}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * TIMEOUT_S)
+def test_launch_changes_no_bit(tmp_path: Path, alone: dict[str, Any]) -> None:
+    (tmp_path / "run.yaml").write_text(RUN)
+    ray = f"{{address: local, storage: {tmp_path / 'storage'}, every_n_steps: 2}}"
+    job = f"{{command: fit, config: run.yaml, name: launched, engine: ray, ray: {ray}, defaults: {{devices: 2}}}}"
+    (tmp_path / "cluster.yaml").write_text(job)
+    same_weights(run(tmp_path, LAUNCHED), tmp_path / "storage" / "launched", alone)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * TIMEOUT_S)
+def test_a_killed_worker_changes_no_bit(tmp_path: Path, alone: dict[str, Any]) -> None:
+    steps = tmp_path / "steps"
+    output = run(tmp_path, KILLED, DIED=str(tmp_path / "died"), STEPS=str(steps))
+    assert (tmp_path / "died").exists()
+    same_weights(output, tmp_path / "ray-results" / "glt", alone)
     # It died in the fifth step of the second epoch. In its middle 7 and 9 steps were reported, of which Ray may know the latter.
     done = [int(each.partition(":")[2]) for each in steps.read_text().split() if each.startswith("1:")]
     assert done[:10] == [*range(10)]

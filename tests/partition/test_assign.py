@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
+from glt_lightning.base import NODE, PartitionOptions, Progress
 from glt_lightning.partition.assign.assigners import random_parts
-from glt_lightning.partition.build.layout import number_nodes
+from glt_lightning.partition.build.layout import NodeLayout
+from glt_lightning.partition.build.steps import number_nodes
+from glt_lightning.partition.build.stored_graph import StoredGraph
+from glt_lightning.partition.tasks.exchange import save_array
+from glt_lightning.partition.tasks.job import Job
+from glt_lightning.partition.tasks.run import Tasks
+from tests.helpers.partition_truth import single
+
+FIRST_OF_SEED_3 = [6, 0, 1, 1, 4, 5, 3, 0, 4, 6, 4, 6]  # of 5000 nodes in 7 parts
 
 
 @pytest.mark.parametrize("num_nodes", [0, 1, 2, 3, 10, 1001])
@@ -16,6 +28,14 @@ def test_balanced_to_one(num_nodes: int, num_parts: int) -> None:
     assert len(sizes) == num_parts
     assert sizes.sum() == num_nodes
     assert sizes.max() - sizes.min() <= 1
+
+
+def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts are those of the ranks of all hashes."""
+    whole = random_parts(5000, 7, 3, "node")
+    assert whole[:12].tolist() == FIRST_OF_SEED_3
+    monkeypatch.setattr("glt_lightning.partition.assign.assigners._NODES", 999)
+    assert np.array_equal(random_parts(5000, 7, 3, "node"), whole)
 
 
 def test_a_function_of_seed_and_type() -> None:
@@ -35,17 +55,53 @@ def test_no_pattern_in_the_ids() -> None:
     assert abs(halves - 5000).max() < 300
 
 
-def test_numbering() -> None:
-    layout = number_nodes(
-        np.array([1, 0, 1, 0, 1]), np.array([2, 9, 5, 9, 5]), np.array([0, 1, 6, 1, 7]), 3, np.dtype(np.int32)
-    )
+def numbered(
+    folder: Path,
+    parts: Any,
+    hotness: Any,
+    degree: Any,
+    num_parts: int,
+    *,
+    memory_bytes: int = 1 << 30,
+    wide: bool = False,
+) -> NodeLayout:
+    source, options = single([], len(parts)), PartitionOptions(num_parts=num_parts)
+    graph = StoredGraph(source, options, {}, {"undirected": False, "normalize": "none"}, Progress(False))
+    job = Job(graph, folder, memory_bytes, wide)
+    tasks = Tasks(job, "", None, 1)
+    save_array(job.parts_file(NODE), np.array(parts, np.int32))
+    save_array(job.hotness_file(), np.array(hotness, np.float32)[None])
+    for end in ("out", "into"):
+        save_array(job.degree_file(0, end), np.array(degree))
+    number_nodes(tasks, NODE, lambda count: None)
+    assert sorted(p.name for p in job.numbers_folder(NODE).iterdir()) == ["bounds.npy", "new.npy", "user_ids.npy"]
+    return job.layout(NODE)
+
+
+def test_numbering(tmp_path: Path) -> None:
+    layout = numbered(tmp_path, [1, 0, 1, 0, 1], [2, 9, 5, 9, 5], [0, 1, 6, 1, 7], 3)
     assert layout.bounds == (0, 2, 5, 5)
     assert layout.user_ids.tolist() == [1, 3, 4, 2, 0]
     assert layout.new.tolist() == [4, 0, 3, 1, 2]
     assert layout.new.dtype == layout.user_ids.dtype == np.int32
 
 
-def test_numbering_of_very_many_parts() -> None:
+@pytest.mark.parametrize("wide", [False, True])
+def test_numbering_in_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wide: bool) -> None:
+    """Several ranges of user ids, of parts and of new numbers; some parts are empty, one is larger than the memory."""
+    monkeypatch.setattr("glt_lightning.partition.tasks.run._SMALLEST", 300)
+    rng = np.random.default_rng(0)
+    parts = rng.choice([0, 1, 3, 4, 8], 2000, p=[0.5, 0.1, 0.1, 0.2, 0.1])
+    hotness, degree = rng.integers(0, 4, 2000).astype(np.float32), rng.integers(0, 3, 2000)
+    layout = numbered(tmp_path, parts, hotness, degree, 10, memory_bytes=300 * 256, wide=wide)
+    order = np.lexsort((np.arange(2000), -degree, -hotness, parts))
+    assert layout.user_ids.tolist() == order.tolist()
+    assert layout.new.tolist() == np.argsort(order).tolist()
+    assert layout.bounds == (0, *np.cumsum(np.bincount(parts, minlength=10)).tolist())
+    assert layout.new.dtype == (np.int64 if wide else np.int32)
+
+
+def test_numbering_of_very_many_parts(tmp_path: Path) -> None:
     parts = np.arange(40_000)[::-1]
-    layout = number_nodes(parts, np.zeros(40_000), np.zeros(40_000, np.int64), 40_000, np.dtype(np.int64))
+    layout = numbered(tmp_path, parts, np.zeros(40_000), np.zeros(40_000, np.int64), 40_000)
     assert layout.user_ids.tolist() == parts.tolist()

@@ -20,6 +20,7 @@ from tests.helpers.partition_truth import HETERO, random_source, single
 STEPS = {
     "checking values": ["check_piece"],
     "counting edges": ["count_piece"],
+    "numbering nodes": ["deal_nodes", "number_parts", "place_numbers"],
     "writing nodes": ["rank_part", "take_rows", "deal_rows", "place_rows"],
     "hashing files": ["hash_chunks"],
 }

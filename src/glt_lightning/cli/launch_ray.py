@@ -90,8 +90,8 @@ def _words(config: LaunchConfig) -> list[str]:
     assert group is not None
     if config.security.dir is not None or config.partition.source is not None or config.files:
         raise OptionError(
-            "security.dir, files, and from of partition: with engine ray nothing is copied to the nodes. Keep these files on storage "
-            "that all nodes share, and name them in the run's configuration."
+            "security.dir, files, and from of partition: with engine ray nothing is copied to the nodes. Keep these files on "
+            "storage that all nodes share, and name them in the run's configuration."
         )
     job = config.on([_HOST, *(f"node{number}" for number in range(1, group.nodes))], [])
     words = command_of(job, job.trainers[0])[1:]

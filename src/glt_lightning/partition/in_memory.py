@@ -75,10 +75,10 @@ class _InMemory:
         self._id_dtype = _narrowest(graph.total_nodes)
         self._edge_id_dtype = _narrowest(graph.most_edge_ids)
         counts = {
-            e: [count_degrees(e, edges, graph.num_nodes, (0, edges.num_edges), graph.counted_by)]
+            e: count_degrees(e, edges, graph.num_nodes, (0, edges.num_edges), graph.counted_by)
             for e, edges in graph.edges.items()
         }
-        self._degrees = Degrees.joined(counts)
+        self._degrees = Degrees(*({e: found[end] for e, found in counts.items()} for end in (0, 1)))
         self._arrays = SharedArrays.create(shapes := self._shapes(), self._manifest(shapes, made_by).to_json())
 
     def partition(self) -> LocalPartition:

@@ -15,6 +15,7 @@ from glt_lightning.partition.assign import assigner_of
 from glt_lightning.partition.assign.assigners import METIS_BYTES, MetisAssigner, built_in, require_countable
 from glt_lightning.partition.assign.base import Assigner
 from glt_lightning.partition.build.edges import record_bytes
+from glt_lightning.partition.build.layout import node_record, number_record
 from glt_lightning.partition.build.space import (
     bytes_needed,
     edges_for_assignment,
@@ -22,7 +23,14 @@ from glt_lightning.partition.build.space import (
     reads_of,
     require_room,
 )
-from glt_lightning.partition.build.steps import counts, dealt_pieces, row_ranges, sorted_at_once, value_checks
+from glt_lightning.partition.build.steps import (
+    counts,
+    dealt_pieces,
+    node_ranges,
+    row_ranges,
+    sorted_at_once,
+    value_checks,
+)
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.build.values import checked_attrs
 from glt_lightning.partition.edge_splits.read import KeptEdges
@@ -36,18 +44,14 @@ from glt_lightning.partition.tasks.run import Division
 # CPU nanoseconds on one core of a server with x86-64 processors, measured with 12 M edges in files; METIS with 124 M.
 _COUNTED, _DEALT, _SORTED = 8, 24, 52  # an edge
 _CHECKED, _WRITTEN, _HASHED = 0.3, 0.7, 1.2  # a byte
-_NUMBERED, _RANKED, _PROPAGATED, _CUT = (
-    500,
-    4,
-    6,
-    670,
-)  # a node; an edge of a hop for a part; an edge of a pass; an edge
+_ASSIGNED, _NUMBERED = 100, 400  # a node
+_RANKED, _PROPAGATED, _CUT = 4, 6, 670  # an edge of a hop for a part; an edge of a pass; an edge
 _HASH_BYTES = 64 << 20
 
 _LIBRARIES = 130_000_000  # bytes of the interpreter and libraries
 # Bytes for each node in the first process (docs/reference/partitioning.md)
-_READING, _WRITING, _NUMBERING, _VIP = 32, 55, 65, 69
-_STREAMING, _STREAMING_COLUMN = 61, 12
+_READING, _VIP = 26, 45
+_STREAMING, _STREAMING_COLUMN = 29, 12
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ def plan_partition(
     Example:
         >>> plan, error = plan_partition(open_source("graph.npz", "data"), "parts", PartitionOptions(num_parts=2))
         >>> [step.name for step in plan.steps][:3], error
-        (['checking values', 'counting edges', 'assigning and numbering nodes'], None)
+        (['checking values', 'counting edges', 'assigning nodes'], None)
     """
     folder = Path(out_dir)
     options = follow_batches(options, folder, num_neighbors, batch_size)
@@ -166,6 +170,7 @@ def _steps(division: Division, assigner: Assigner) -> Iterator[PlannedStep]:
     if rows:
         yield _sorting(division, "sorting edges into rows", rows)
     yield _assigning(graph, assigner, 4 * sum(count for count, _, _ in rows))
+    yield _numbering(division)
     yield _nodes(division)
     record = record_bytes(division.job.id_dtype, division.job.edge_id_dtype)
     stored = [
@@ -190,7 +195,7 @@ def _sorting(
 
 
 def _assigning(graph: StoredGraph, assigner: Assigner, rows_bytes: int) -> PlannedStep:
-    options, reads, ns = graph.options, reads_of(graph, assigner), graph.total_nodes * _NUMBERED
+    options, reads, ns = graph.options, reads_of(graph, assigner), graph.total_nodes * _ASSIGNED
     fanouts = options.assumed_num_neighbors
     hops = max(map(len, fanouts.values()), default=0) if isinstance(fanouts, dict) else len(fanouts)
     turns = is_ranked_by_vip(graph, assigner) + (reads == "sampled")
@@ -203,8 +208,16 @@ def _assigning(graph: StoredGraph, assigner: Assigner, rows_bytes: int) -> Plann
         ns += both * (_PROPAGATED * most + (_CUT if isinstance(assigner, MetisAssigner) else 0))
         passes += most
     known = built_in(assigner) is not None and options.hotness != "presample"
-    name = "assigning and numbering nodes"
-    return PlannedStep(name, 1, passes * rows_bytes, ns / 1e9 if known else None, alone=True)
+    return PlannedStep("assigning nodes", 1, passes * rows_bytes, ns / 1e9 if known else None, alone=True)
+
+
+def _numbering(division: Division) -> PlannedStep:
+    graph, tasks, dtype = division.job.graph, 0, division.job.id_dtype
+    for count in graph.num_nodes.values():
+        pieces, at_once = node_ranges(division, count)
+        tasks += len(pieces) + 2 * max(1, -(-count // at_once))
+    read = graph.total_nodes * (8 + node_record(dtype).itemsize + number_record(dtype).itemsize)
+    return PlannedStep("numbering nodes", tasks, read, graph.total_nodes * _NUMBERED / 1e9)
 
 
 def _nodes(division: Division) -> PlannedStep:
@@ -238,7 +251,7 @@ def _first_process(graph: StoredGraph, assigner: Assigner) -> int:
     if matrix * nodes > options.memory_bytes // 4:
         matrix = 0  # a mapped file
     vip, reads = is_ranked_by_vip(graph, assigner), reads_of(graph, assigner)
-    widest = max(_READING, _WRITING, _NUMBERING + (matrix + 15 if vip else 0))
+    widest = _READING
     if vip or reads == "sampled":
         widest = max(widest, _VIP + matrix)
     if reads == "neighbors":

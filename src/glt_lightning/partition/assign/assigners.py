@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -132,17 +133,41 @@ class RandomAssigner(Assigner):
         return {t: random_parts(n, parts, seed, t) for t, n in graph.num_nodes.items()}
 
 
+_NODES = 1 << 20  # hashed at once
+
+
 def random_parts(num_nodes: int, num_parts: int, seed: int, node_type: NodeType) -> np.ndarray:
     """Returns int32 [N]: a random part for each node; the parts' sizes differ by at most one.
 
     Nodes are ranked by a keyed 64-bit hash of their id, so that the result does not depend on a library's random generator.
     """
-    key = hashlib.blake2b(f"{seed}\x1f{node_type}".encode(), digest_size=8).digest()
-    rank = np.argsort(_mix(np.arange(num_nodes, dtype=np.uint64) ^ np.frombuffer(key, "<u8")[0]))
-    parts = np.empty(num_nodes, np.int32)
-    sizes = [(num_nodes * (p + 1)) // num_parts - (num_nodes * p) // num_parts for p in range(num_parts)]
-    parts[rank] = np.repeat(np.arange(num_parts, dtype=np.int32), sizes)
-    return parts
+    key = np.frombuffer(hashlib.blake2b(f"{seed}\x1f{node_type}".encode(), digest_size=8).digest(), "<u8")[0]
+
+    def hashes() -> Iterator[np.ndarray]:
+        for begin in range(0, num_nodes, _NODES):
+            yield _mix(np.arange(begin, min(begin + _NODES, num_nodes), dtype=np.uint64) ^ key)
+
+    ranks = np.array([num_nodes * part // num_parts for part in range(1, num_parts)], np.int64)
+    first = _of_rank(hashes, ranks[ranks < num_nodes])  # the hash of each part's first node
+    found = [np.searchsorted(first, block, side="right").astype(np.int32) for block in hashes()]
+    return np.concatenate([np.empty(0, np.int32), *found])
+
+
+def _of_rank(hashes: Callable[[], Iterator[np.ndarray]], ranks: np.ndarray) -> np.ndarray:
+    """Returns the hashes of some ranks among all of them, uint64, without holding them all. ranks: int64, ascending."""
+    shift, bins = np.uint64(48), 1 << 16
+    counts = sum(
+        (np.bincount((h >> shift).astype(np.int64), minlength=bins) for h in hashes()), start=np.zeros(bins, np.int64)
+    )
+    ends = np.cumsum(counts)
+    wanted = np.zeros(bins, bool)
+    wanted[of := np.searchsorted(ends, ranks, side="right")] = True
+    held = np.sort(
+        np.concatenate([np.empty(0, np.uint64), *(h[wanted[(h >> shift).astype(np.int64)]] for h in hashes())])
+    )
+    before = np.cumsum(np.where(wanted, counts, 0)) - np.where(wanted, counts, 0)  # of those that are held
+    found: np.ndarray = held[before[of] + ranks - (ends - counts)[of]]
+    return found
 
 
 def _mix(z: np.ndarray) -> np.ndarray:

@@ -29,12 +29,13 @@ from glt_lightning.graph import (
 )
 from glt_lightning.partition.assign.assigners import assign, built_in, require_countable
 from glt_lightning.partition.assign.base import Assigner
-from glt_lightning.partition.build.layout import NodeLayout, number_nodes
+from glt_lightning.partition.build.layout import NodeLayout
 from glt_lightning.partition.build.space import require_room
 from glt_lightning.partition.build.steps import (
     Arrays,
     check_values,
     count_edges,
+    number_nodes,
     plan_buckets,
     seal,
     sort_edges,
@@ -43,12 +44,11 @@ from glt_lightning.partition.build.steps import (
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.build.topology import GraphTopology, remove_rows
 from glt_lightning.partition.edge_splits.source import LinkSource
-from glt_lightning.partition.hotness.rank import Hotness, rank_nodes
+from glt_lightning.partition.hotness.rank import rank_nodes
 from glt_lightning.partition.sources.base import GraphSource, categories_of, edge_categories_of
 from glt_lightning.partition.tasks.exchange import load_array, save_array
 from glt_lightning.partition.tasks.job import EdgeSort
 from glt_lightning.partition.tasks.run import Tasks
-from glt_lightning.partition.tasks.table import hotness_file
 
 _PIECE = 1 << 22  # ids in memory at once
 
@@ -92,13 +92,16 @@ class Builder:
         """Numbers all nodes, saves the numbering and the hotness, and plans the buckets of edges."""
         graph, job, degrees = self._graph, self._job, count_edges(self._tasks)
         topology = GraphTopology(self._tasks, degrees)
-        parts = self._assigned(topology)
+        self._assign(topology)
+        parts = {t: load_array(job.parts_file(t)) for t in graph.num_nodes}
         train = graph.splits.get("train")
         hotness = self._assigner.hotness(topology) or rank_nodes(
             topology, parts, train, graph.options, job.work, graph.progress
         )
-        hotness.save(hotness_file(job))
-        job.save_layouts(self._layouts(topology, parts, hotness))
+        hotness.save(job.hotness_file())
+        with graph.progress.phase("numbering nodes", 3 * graph.total_nodes, "nodes") as done:
+            for node_type in graph.num_nodes:
+                number_nodes(self._tasks, node_type, done)
         for sort in self._sorts():
             plan_buckets(self._tasks, sort, degrees.in_degree(sort.stored_type))
         return {"policy": hotness.policy, "made_by": hotness.made_by}
@@ -110,29 +113,17 @@ class Builder:
             found = self._tasks.run("rank_part", calls, done, [1] * len(calls))
         return {path: entry for each in found for path, entry in entries_from_json(each).items()}
 
-    def _assigned(self, topology: GraphTopology) -> dict[NodeType, np.ndarray]:
+    def _assign(self, topology: GraphTopology) -> None:
         """Assigns nodes to parts. A run that starts again keeps that, unless a user's class did it, which may hold more."""
-        graph, folder = self._graph, self._job.work / "parts"
-        if built_in(self._assigner) is None:
-            return assign(self._assigner, graph, topology)
 
         def save() -> None:
-            for index, parts in enumerate(assign(self._assigner, graph, topology).values()):
-                save_array(folder / f"{index}.npy", parts)
+            for node_type, parts in assign(self._assigner, self._graph, topology).items():
+                save_array(self._job.parts_file(node_type), parts)
 
-        self._tasks.once("assign", {}, save)
-        return {t: np.array(load_array(folder / f"{index}.npy")) for index, t in enumerate(graph.num_nodes)}
-
-    def _layouts(
-        self, topology: GraphTopology, parts: dict[NodeType, np.ndarray], hotness: Hotness
-    ) -> dict[NodeType, NodeLayout]:
-        graph, owners = self._graph, [*parts.values()]
-        own = topology.split(hotness.of_owner(owners[0] if len(owners) == 1 else np.concatenate(owners)))
-        degree = topology.degrees.occurrences(graph.stored_types, graph.num_nodes)
-        return {
-            t: number_nodes(parts[t], own[t], degree[t], graph.options.num_parts, self._job.id_dtype)
-            for t in graph.num_nodes
-        }
+        if built_in(self._assigner) is None:
+            save()
+        else:
+            self._tasks.once("assign", {}, save)
 
     def _sorts(self) -> list[EdgeSort]:
         return [EdgeSort(f"edges{index}", index, own) for index, own in enumerate(self._graph.stored_types)]

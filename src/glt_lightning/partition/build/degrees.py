@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,36 +27,30 @@ class Degrees:
     out: dict[EdgeType, np.ndarray]
     into: dict[EdgeType, np.ndarray]
 
-    @classmethod
-    def joined(cls, pieces: Mapping[EdgeType, Sequence[tuple[np.ndarray, np.ndarray]]]) -> Degrees:
-        """Adds up what `count_degrees` found in the pieces of each edge type."""
-        out, into = ({e: _narrowed(_sum(p[end] for p in each)) for e, each in pieces.items()} for end in (0, 1))
-        return cls(out, into)
-
     def in_degree(self, stored_type: StoredEdgeType) -> np.ndarray:
         """int32 or int64 [N]: number of stored edges per destination, by user id."""
-        if stored_type.both:
-            both: np.ndarray = self.out[stored_type.source] + self.into[stored_type.source]
-            return both
-        return (self.out if stored_type.flip else self.into)[stored_type.source]
-
-    def out_degree(self, stored_type: StoredEdgeType) -> np.ndarray:
-        """int32 or int64 [N]: number of stored edges per source, by user id."""
-        if stored_type.both:
-            return self.in_degree(stored_type)
-        return (self.into if stored_type.flip else self.out)[stored_type.source]
+        first, *more = self._ends(stored_type, into=True)
+        return first if not more else first + more[0]
 
     def num_edges(self, stored_type: StoredEdgeType) -> int:
         return int(self.into[stored_type.source].sum()) * (2 if stored_type.both else 1)
 
     def occurrences(
-        self, stored_types: Sequence[StoredEdgeType], num_nodes: Mapping[NodeType, int]
-    ) -> dict[NodeType, np.ndarray]:
-        """Node type -> int64 [N]: number of stored edges, of all edge types, that start at each node."""
-        total = {t: np.zeros(n, np.int64) for t, n in num_nodes.items()}
+        self, node_type: NodeType, stored_types: Sequence[StoredEdgeType], begin: int, end: int
+    ) -> np.ndarray:
+        """int64 [end - begin]: number of stored edges, of all edge types, that start at each node of a range of a type."""
+        total = np.zeros(end - begin, np.int64)
         for stored_type in stored_types:
-            total[stored_type.edge_type[0]] += self.out_degree(stored_type)
+            if stored_type.edge_type[0] == node_type:
+                for counts in self._ends(stored_type, into=False):
+                    total += counts[begin:end]
         return total
+
+    def _ends(self, stored_type: StoredEdgeType, into: bool) -> list[np.ndarray]:
+        """The counts whose sum is the number of stored edges into, or out of, each node."""
+        if stored_type.both:
+            return [self.out[stored_type.source], self.into[stored_type.source]]
+        return [(self.into if into != stored_type.flip else self.out)[stored_type.source]]
 
 
 def count_degrees(
@@ -91,14 +85,6 @@ def count_degrees(
 def known_nodes(node_type: NodeType, count: int) -> str:
     """``node type 'paper' has 3 nodes (0..2)``, for errors about ids that are out of range."""
     return f"node type {node_type!r} has " + (f"{counted(count, 'node')} (0..{count - 1})" if count else "no nodes")
-
-
-def _sum(counts: Iterable[np.ndarray]) -> np.ndarray:
-    first, *more = counts
-    total = first.astype(np.int64) if more else first
-    for each in more:
-        total += each
-    return total
 
 
 def _narrowed(counts: np.ndarray) -> np.ndarray:

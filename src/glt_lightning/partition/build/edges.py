@@ -34,6 +34,7 @@ from glt_lightning.partition.tasks.exchange import Runs, RunWriter, read_buckets
 _BUCKET_EDGES = 1 << 18
 # Distributing edges writes to this many places at a time; larger graphs get larger buckets rather than more.
 _MAX_BUCKETS = 4096
+_ROWS = 1 << 20  # whose edges are looked up at once
 # Edges read from the source at once: ids and records of 2^21 edges take 56 MiB, 80 MiB with 64-bit ids.
 _MAX_CHUNK = 1 << 21
 
@@ -106,7 +107,10 @@ class EdgeBuckets:
     @classmethod
     def of(cls, layout: NodeLayout, in_degree: np.ndarray, width: int, memory_bytes: int) -> EdgeBuckets:
         """in_degree: int [N], number of edges by user id of the destination.  width: bytes of a record."""
-        ends = np.cumsum(in_degree[layout.user_ids], dtype=np.int64)  # edges before the end of each row
+        ends = np.empty(len(layout.user_ids), np.int64)  # edges before the end of each row
+        for begin in range(0, len(ends), _ROWS):
+            ends[begin : begin + _ROWS] = in_degree[layout.user_ids[begin : begin + _ROWS]]
+        np.cumsum(ends, out=ends)
         total = int(ends[-1]) if len(ends) else 0
         starts = bucket_starts(layout.bounds, ends, bucket_capacity(total, width, memory_bytes))
         first = np.where(starts > 0, ends[starts - 1], 0) if len(ends) else np.zeros(len(starts), np.int64)
@@ -130,13 +134,18 @@ class EdgeBuckets:
 
     def groups(self, most_edges: int) -> list[tuple[int, int]]:
         """Splits the buckets into ranges of at most ``most_edges`` edges each; a bucket with more is a range alone."""
-        found, low = [], 0
-        while low < len(self):
-            high = int(np.searchsorted(self.first, self.first[low] + most_edges, side="right")) - 1
-            high = min(max(high, low + 1), len(self))
-            found.append((low, high))
-            low = high
-        return found
+        return ranges_within(self.first, most_edges)
+
+
+def ranges_within(first: np.ndarray, most: int) -> list[tuple[int, int]]:
+    """Splits buckets into ranges of at most ``most`` records each; a bucket with more is a range alone. first: int64 [B + 1], the
+    number of records of all earlier buckets."""
+    found, low, count = [], 0, len(first) - 1
+    while low < count:
+        high = min(max(int(np.searchsorted(first, first[low] + most, side="right")) - 1, low + 1), count)
+        found.append((low, high))
+        low = high
+    return found
 
 
 def bucket_capacity(num_edges: int, record_bytes: int, memory_bytes: int) -> int:

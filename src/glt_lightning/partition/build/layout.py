@@ -1,15 +1,16 @@
-"""The new numbers of nodes: one contiguous range per part, hottest first within a part."""
+"""The new numbers of nodes: one contiguous range per part, hottest first within a part.
+
+Nodes are sorted in tasks. `deal_nodes` distributes a range of user ids over the parts; `in_order` sorts a part; `deal_numbers`
+distributes its numbers over ranges of user ids, of which `placed_numbers` makes the array by user id.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
-from glt_lightning.kernels import spread
-
-_PIECE = 1 << 20  # nodes sorted at once: numpy's stable sort takes 16 bytes a node, so 16 MiB
+from glt_lightning.partition.tasks.exchange import RunWriter
 
 
 @dataclass(frozen=True)
@@ -27,28 +28,47 @@ class NodeLayout:
     new: np.ndarray
 
 
-def number_nodes(
-    parts: np.ndarray, hotness: np.ndarray, degree: np.ndarray, num_parts: int, id_dtype: np.dtype
-) -> NodeLayout:
-    """Numbers nodes by (part, hotness descending, degree descending, user id). parts, hotness, degree: [N]."""
-    user_ids, bounds = _by_part(parts, num_parts, id_dtype)
-    for begin, end in pairwise(bounds):
-        ids = user_ids[begin:end]
-        user_ids[begin:end] = ids[np.lexsort((-degree[ids], -hotness[ids]))]
-    new = np.empty(len(parts), id_dtype)
-    new[user_ids] = np.arange(len(parts), dtype=id_dtype)
-    return NodeLayout(bounds, user_ids, new)
+def node_record(id_dtype: np.dtype) -> np.dtype:
+    """The record of a node while it is sorted: 16 bytes, or 20 with 64-bit ids."""
+    return np.dtype([("degree", "<i8"), ("id", id_dtype), ("hotness", "<f4")])
 
 
-def _by_part(parts: np.ndarray, num_parts: int, id_dtype: np.dtype) -> tuple[np.ndarray, tuple[int, ...]]:
-    """User ids by (part, user id), and the bounds of the parts. Sorted in pieces, to bound the memory that it takes."""
-    pieces = range(0, len(parts), _PIECE)
-    counts = [np.bincount(parts[begin : begin + _PIECE], minlength=num_parts) for begin in pieces]
-    bounds = np.concatenate([[0], np.cumsum(sum(counts, start=np.zeros(num_parts, np.int64)))])
-    user_ids = np.empty(len(parts), id_dtype)
-    cursor = bounds[:-1].copy()
-    for begin, sizes in zip(pieces, counts, strict=True):
-        order = np.argsort(parts[begin : begin + _PIECE], kind="stable")
-        user_ids[spread(cursor, sizes)] = begin + order
-        cursor += sizes
-    return user_ids, tuple(bounds.tolist())
+def number_record(id_dtype: np.dtype) -> np.dtype:
+    """A user id and the new number."""
+    return np.dtype([("id", id_dtype), ("number", id_dtype)])
+
+
+def deal_nodes(
+    first: int,
+    parts: np.ndarray,
+    hotness: np.ndarray,
+    degree: np.ndarray,
+    id_dtype: np.dtype,
+    writer: RunWriter,
+) -> np.ndarray:
+    """Distributes the nodes from user id ``first`` on over the parts. parts, hotness, degree: [n]. Returns int64 [P], the number
+    of nodes of each."""
+    records = np.empty(len(parts), node_record(id_dtype))
+    records["degree"], records["hotness"] = degree, hotness
+    records["id"] = np.arange(first, first + len(parts), dtype=id_dtype)
+    return writer.deal(records, parts)
+
+
+def in_order(records: np.ndarray) -> np.ndarray:
+    """Returns the user ids of a part's nodes by (hotness descending, degree descending, user id). records: by user id."""
+    ids: np.ndarray = records["id"][np.lexsort((-records["degree"], -records["hotness"]))]
+    return ids
+
+
+def deal_numbers(ids: np.ndarray, first: int, capacity: int, writer: RunWriter) -> None:
+    """Distributes consecutive new numbers, from ``first`` on, over ranges of ``capacity`` user ids. ids: of the numbers."""
+    records = np.empty(len(ids), number_record(ids.dtype))
+    records["id"], records["number"] = ids, np.arange(first, first + len(ids), dtype=ids.dtype)
+    writer.deal(records, ids // capacity)
+
+
+def placed_numbers(records: np.ndarray, begin: int, count: int) -> np.ndarray:
+    """Returns the new numbers of the user ids from ``begin`` on. records: of all of them, in any order."""
+    new = np.empty(count, records["number"].dtype)
+    new[records["id"] - begin] = records["number"]
+    return new

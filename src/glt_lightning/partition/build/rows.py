@@ -76,10 +76,8 @@ def take_rows(job: RowJob, begin: int, end: int, array: np.ndarray) -> None:
 
 def deal_rows(job: RowJob, begin: int, end: int, capacity: int, writer: RunWriter, memory_bytes: int) -> None:
     """Distributes the user's rows [begin, end) over ranges of ``capacity`` new numbers; within each, rows stay in order."""
-    count = -(-len(job.rows) // capacity)
     for ids, chunk in numbered_chunks(job.rows, begin, end, memory_bytes // 8):
-        bucket = job.layout.new[ids[0] : ids[-1] + 1] // capacity
-        writer.add(chunk[np.argsort(bucket, kind="stable")], np.bincount(bucket, minlength=count))
+        writer.deal(chunk, job.layout.new[ids[0] : ids[-1] + 1] // capacity)
 
 
 def place_rows(job: RowJob, bucket: int, capacity: int, runs: Sequence[Runs]) -> None:

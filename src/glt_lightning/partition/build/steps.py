@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from glt_lightning.base import EdgeType, NodeType
-from glt_lightning.graph import ArrayEntry, chunk_ranges, hashed_entry, node_path, seal_array
+from glt_lightning.base import NodeType
+from glt_lightning.graph import ArrayEntry, ArrayWriter, chunk_ranges, hashed_entry, node_path, seal_array
 from glt_lightning.kernels import row_bytes
 from glt_lightning.partition.build.degrees import Degrees
-from glt_lightning.partition.build.edges import EdgeBuckets, Segment, placed
+from glt_lightning.partition.build.edges import EdgeBuckets, Segment, placed, ranges_within
 from glt_lightning.partition.build.normalize import normalization
 from glt_lightning.partition.build.rows import is_picked
 from glt_lightning.partition.build.values import checked_attrs
 from glt_lightning.partition.sources.base import EdgeList, RangedEdges, Rows
-from glt_lightning.partition.tasks.exchange import load_array
-from glt_lightning.partition.tasks.job import EdgeSort
+from glt_lightning.partition.tasks.exchange import load_array, save_array, unfinished
+from glt_lightning.partition.tasks.job import EdgeSort, Job
 from glt_lightning.partition.tasks.run import Division, Tasks
-from glt_lightning.partition.tasks.table import degree_file, rows_folder
+from glt_lightning.partition.tasks.table import rows_folder
 
 _MOST_EDGES = 1 << 25  # of a piece: a run that is interrupted loses no more
 _MOST_BYTES = 1 << 30  # of records that one task sorts
+_NODES = 1 << 20  # whose counts are added up at once
 _HASHED_BYTES = 64 << 20  # of the chunks that one task hashes
 
 Call = dict[str, Any]  # arguments of a task
@@ -65,11 +67,60 @@ def count_edges(tasks: Tasks) -> Degrees:
     units = [call["piece"][1] - call["piece"][0] for call in calls]
     with job.graph.progress.phase("reading edges", sum(units), "edges") as done:
         tasks.run("count_piece", calls, done, units)
-    found: dict[EdgeType, list[tuple[np.ndarray, np.ndarray]]] = {e: [] for e in types}
-    for call in calls:
-        out, into = (load_array(degree_file(job, call["index"], call["piece"], end)) for end in ("out", "into"))
-        found[types[call["index"]]].append((out, into))
-    return Degrees.joined(found)
+    for index, edge_type in enumerate(types):
+        pieces = [call["piece"] for call in calls if call["index"] == index]
+        for end in ("out", "into"):
+            _add_up(job, index, end, pieces, job.graph.edges[edge_type].num_edges)
+    return job.degrees()
+
+
+def _add_up(job: Job, index: int, end: str, pieces: Sequence[tuple[int, int]], num_edges: int) -> None:
+    """Adds up the counts of all pieces, a range of nodes at a time, unless an interrupted run has done it."""
+    target = job.degree_file(index, end)
+    if target.exists():
+        return
+    files = [job.degree_file(index, end, piece) for piece in pieces]
+    counts, half = [load_array(file) for file in files], unfinished(target)
+    dtype = np.dtype(np.int32 if num_edges < 1 << 30 else np.int64)
+    with ArrayWriter(target.parent, half.name, dtype, hashed=False) as writer:
+        for begin in range(0, len(counts[0]), _NODES):
+            writer.write(
+                sum((each[begin : begin + _NODES] for each in counts), start=np.zeros((), np.int64)).astype(dtype)
+            )
+    os.replace(half, target)
+    for file in files:
+        file.unlink()
+
+
+def node_ranges(division: Division, count: int) -> tuple[list[tuple[int, int]], int]:
+    """Returns the ranges of nodes that tasks distribute, and how many nodes a task sorts."""
+    at_once = max(1, min(division.job.memory_bytes // 4, _MOST_BYTES) // 64)  # records, keys and order
+    return division.pieces(count, at_most=at_once), at_once
+
+
+def number_nodes(tasks: Tasks, node_type: NodeType, done: Done) -> None:
+    """Numbers the nodes of a type by (part, hotness descending, degree descending, user id).
+
+    done: called with a number of nodes, three times for each.
+    """
+    job, count, how = tasks.job, tasks.job.graph.num_nodes[node_type], {"node_type": node_type}
+    pieces, at_once = node_ranges(tasks, count)
+    deals = [how | {"piece": piece} for piece in pieces]
+    sizes = np.sum(tasks.run("deal_nodes", deals, done, [end - begin for begin, end in pieces]), axis=0, dtype=np.int64)
+    bounds = np.concatenate([[0], np.cumsum(sizes)])
+    folder = job.numbers_folder(node_type)
+    save_array(folder / "bounds.npy", bounds)
+    groups = ranges_within(bounds, at_once)
+    spread = {"pieces": pieces, "capacity": at_once}
+    calls = [how | spread | {"low": low, "high": high} for low, high in groups]
+    tasks.run("number_parts", calls, done, [int(bounds[high] - bounds[low]) for low, high in groups])
+    ranges = cut_at(count, at_once) or [(0, 0)]
+    places = [how | {"groups": groups, "capacity": at_once, "bucket": bucket} for bucket in range(len(ranges))]
+    tasks.run("place_numbers", places, done, [end - begin for begin, end in ranges])
+    for name in ("user_ids", "new"):
+        seal_array(folder, f"{name}.npy", job.id_dtype, (count,))
+    for name in ("nodes", "numbers"):
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def _pieces(division: Division, edges: EdgeList, at_least: int, at_most: int) -> list[tuple[int, int]]:

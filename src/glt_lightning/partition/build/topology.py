@@ -76,8 +76,7 @@ class GraphTopology(Topology):
         yield from _merged([files], self._offsets[stored_type.edge_type[2]], self.total, self._chunk)
 
     def sampled_arrays(self, stored_type: StoredEdgeType) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the rows of `sampled` as arrays: indptr int64 [N + 1] in memory, neighbours int32 or int64 [E], a memory
-        map."""
+        """Returns the rows of `sampled` as arrays, memory maps: indptr int64 [N + 1], neighbours int32 or int64 [E]."""
         files = self._rows(stored_type)
         return files.indptr, files.mapped()
 
@@ -189,11 +188,10 @@ def _row_of_each(rows: NeighborRows) -> np.ndarray:
 
 
 class _RowFiles:
-    """Rows of neighbours: indptr in memory, neighbours in a file."""
+    """Rows of neighbours: indptr mapped, neighbours read."""
 
     def __init__(self, folder: Path) -> None:
-        indptr = NpyFile(folder / "indptr.npy")
-        self.indptr = indptr[: len(indptr)]
+        self.indptr = NpyFile(folder / "indptr.npy").mapped()
         self._file = NpyFile(folder / "indices.npy")
 
     @property
@@ -214,7 +212,7 @@ def _merged(
 ) -> Iterator[NeighborRows]:
     """Yields chunks of rows; each row concatenates its neighbours in all the files."""
     count = len(files[0].indptr) - 1 if num_rows is None else num_rows
-    ends = sum((f.indptr for f in files), start=np.zeros(count + 1, np.int64))
+    ends = files[0].indptr if len(files) == 1 else sum((f.indptr for f in files), start=np.zeros(count + 1, np.int64))
     begin = 0
     while begin < count:
         end = max(begin + 1, int(np.searchsorted(ends, ends[begin] + most_edges, side="right")) - 1)

@@ -46,14 +46,6 @@ class Hotness:
         """Returns float32 [nodes of all types]: expected accesses by a batch of one part."""
         return self._values[part % len(self._values)]
 
-    def of_owner(self, parts: np.ndarray) -> np.ndarray:
-        """Returns float32 [nodes of all types]: expected accesses by a batch of the part that owns the node. parts: int32 [N]."""
-        own = np.empty(len(parts), np.float32)
-        for part in range(int(parts.max(initial=-1)) + 1):
-            mine = parts == part
-            own[mine] = self.of_part(part)[mine]
-        return own
-
 
 def rank_nodes(
     topology: GraphTopology,
@@ -70,8 +62,10 @@ def rank_nodes(
     """
     policy = policy_of(options)
     if policy == "degree" or train is None or not len(train[1]):
-        degree = topology.degrees.occurrences(topology.stored_types, topology.num_nodes)
-        return Hotness("degree", {}, np.concatenate([*degree.values()])[None].astype(np.float32))
+        values = np.empty((1, topology.total), np.float32)
+        for node_type, own in topology.split(values[0]).items():
+            own[:] = topology.degrees.occurrences(node_type, topology.stored_types, 0, len(own))
+        return Hotness("degree", {}, values)
     node_type, ids = train
     seeds = [(node_type, ids[parts[node_type][ids] == p]) for p in range(options.num_parts)]
     if policy == "vip":

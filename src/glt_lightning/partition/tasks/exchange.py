@@ -46,6 +46,15 @@ class RunWriter:
         self._table.append(self._count + np.concatenate([[0], np.cumsum(sizes)]))
         self._count = int(self._table[-1][-1])
 
+    def deal(self, records: np.ndarray, bucket: np.ndarray) -> np.ndarray:
+        """Appends records as a run. bucket: integers [n], the bucket of each; within one they keep their order.
+
+        Returns int64 [B], the number of records of each bucket.
+        """
+        sizes = np.bincount(bucket, minlength=self._buckets)
+        self.add(records[np.argsort(bucket, kind="stable")], sizes)
+        return sizes
+
     @property
     def runs(self) -> Runs:
         return Runs(self._path, np.array(self._table, np.int64).reshape(-1, self._buckets + 1))

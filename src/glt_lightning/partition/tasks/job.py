@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +14,7 @@ import numpy as np
 
 from glt_lightning.base import NodeType, PartitionError, PartitionOptions, Progress
 from glt_lightning.graph import ArrayPieces, edge_path, node_path
+from glt_lightning.partition.build.degrees import Degrees
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.edges import EdgeBuckets, EdgeJob
 from glt_lightning.partition.build.layout import NodeLayout
@@ -92,22 +93,37 @@ class Job:
 
     # The new numbers of the nodes.
 
-    def save_layouts(self, layouts: Mapping[NodeType, NodeLayout]) -> None:
-        for index, layout in enumerate(layouts.values()):
-            for name, values in (("bounds", layout.bounds), ("user_ids", layout.user_ids), ("new", layout.new)):
-                save_array(self._layout_file(index, name), np.asarray(values))
-        self._layouts = dict(layouts)
+    def parts_file(self, node_type: NodeType) -> Path:
+        """File of the part of each node of a type, int32 [N] by user id."""
+        return self.work / "parts" / f"{self.graph.schema.node_index(node_type)}.npy"
+
+    def hotness_file(self) -> Path:
+        """File of expected accesses, float32 [parts, or 1 for all of them; nodes of all types]."""
+        return self.work / "hotness.npy"
+
+    def degree_file(self, index: int, end: str, piece: Sequence[int] | None = None) -> Path:
+        """File of degrees in the user's edge type of an index, by all edges or by those of a piece. end: ``out`` or ``into``."""
+        of = "" if piece is None else f".{piece[0]}-{piece[1]}"
+        return self.work / "degrees" / f"{index}{of}.{end}.npy"
+
+    def degrees(self) -> Degrees:
+        """The degrees, when edges have been counted; maps of files."""
+        types = self.graph.source.schema.edge_types
+        return Degrees(
+            *({e: load_array(self.degree_file(i, end)) for i, e in enumerate(types)} for end in ("out", "into"))
+        )
+
+    def numbers_folder(self, node_type: NodeType) -> Path:
+        return self.work / "numbers" / str(self.graph.schema.node_index(node_type))
+
+    def bounds(self, node_type: NodeType) -> tuple[int, ...]:
+        return tuple(load_array(self.numbers_folder(node_type) / "bounds.npy").tolist())
 
     def layout(self, node_type: NodeType) -> NodeLayout:
         if node_type not in self._layouts:
-            index = self.graph.schema.node_index(node_type)
-            bounds = np.array(load_array(self._layout_file(index, "bounds")))
-            new, user_ids = (load_array(self._layout_file(index, name)) for name in ("new", "user_ids"))
-            self._layouts[node_type] = NodeLayout(tuple(bounds.tolist()), user_ids, new)
+            new, user_ids = (load_array(self.numbers_folder(node_type) / f"{name}.npy") for name in ("new", "user_ids"))
+            self._layouts[node_type] = NodeLayout(self.bounds(node_type), user_ids, new)
         return self._layouts[node_type]
-
-    def _layout_file(self, index: int, name: str) -> Path:
-        return self.work / "numbers" / str(index) / f"{name}.npy"
 
     # What a task needs of one edge type, or of one node attribute.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from glt_lightning.base import NodeType
 from glt_lightning.graph import ArrayPieces, ArrayWriter, entries_to_json, hash_chunk, node_path, read_rows
-from glt_lightning.partition.build import edges as edge_steps, rows as row_steps
+from glt_lightning.partition.build import edges as edge_steps, layout as layout_steps, rows as row_steps
 from glt_lightning.partition.build.degrees import count_degrees
 from glt_lightning.partition.build.edges import Segment
 from glt_lightning.partition.build.normalize import Normalization
@@ -24,6 +24,7 @@ from glt_lightning.partition.tasks.exchange import (
     RunWriter,
     load_array,
     load_runs,
+    read_buckets,
     save_array,
     save_runs,
     unfinished,
@@ -45,16 +46,61 @@ def count_piece(job: Job, index: int, piece: Piece) -> None:
     edge_type = graph.source.schema.edge_types[index]
     found = count_degrees(edge_type, graph.edges[edge_type], graph.num_nodes, piece, graph.counted_by)
     for end, counts in zip(("out", "into"), found, strict=True):
-        save_array(degree_file(job, index, piece, end), counts)
+        save_array(job.degree_file(index, end, piece), counts)
 
 
-def degree_file(job: Job, index: int, piece: Piece, end: str) -> Path:
-    return job.work / "degrees" / f"{index}.{piece[0]}-{piece[1]}.{end}.npy"
+def deal_nodes(job: Job, node_type: NodeType, piece: Piece) -> list[int]:
+    """Distributes a range of user ids over the parts. Returns the number of nodes of each part."""
+    graph, (begin, end), dtype = job.graph, piece, job.id_dtype
+    degrees, parts, hotness = job.degrees(), load_array(job.parts_file(node_type)), load_array(job.hotness_file())
+    sizes, offset = np.zeros(graph.options.num_parts, np.int64), graph.offsets[node_type]
+    with _dealing(_nodes_folder(job, node_type), piece, layout_steps.node_record(dtype).itemsize, len(sizes)) as writer:
+        for first in range(begin, end, _PAIRS):
+            last = min(first + _PAIRS, end)
+            owners = parts[first:last]
+            own = hotness[owners % len(hotness), np.arange(first + offset, last + offset)]
+            degree = degrees.occurrences(node_type, graph.stored_types, first, last)
+            sizes += layout_steps.deal_nodes(first, owners, own, degree, dtype, writer)
+    return [*map(int, sizes)]
+
+
+def number_parts(job: Job, node_type: NodeType, pieces: list[Piece], low: int, high: int, capacity: int) -> None:
+    """Sorts the nodes of the parts [low, high), writes their user ids in the new order, and distributes their numbers over
+    ranges of user ids."""
+    bounds, dtype = job.bounds(node_type), layout_steps.node_record(job.id_dtype)
+    data, first = read_buckets(_dealt(_nodes_folder(job, node_type), pieces), low, high, dtype.itemsize)
+    records, width = data.view(dtype), layout_steps.number_record(job.id_dtype).itemsize
+    buckets = max(1, -(-bounds[-1] // capacity))
+    with (
+        ArrayPieces(job.numbers_folder(node_type), "user_ids.npy", job.id_dtype) as user_ids,
+        _dealing(_numbers_folder(job, node_type), (low, high), width, buckets) as writer,
+    ):
+        for part in range(low, high):
+            ids = layout_steps.in_order(records[first[part - low] : first[part - low + 1]])
+            user_ids.write(bounds[part], ids)
+            layout_steps.deal_numbers(ids, bounds[part], capacity, writer)
+
+
+def place_numbers(job: Job, node_type: NodeType, groups: list[Piece], capacity: int, bucket: int) -> None:
+    """Writes the new numbers of a range of user ids."""
+    begin, dtype = bucket * capacity, layout_steps.number_record(job.id_dtype)
+    count = min(capacity, job.graph.num_nodes[node_type] - begin)
+    data, _ = read_buckets(_dealt(_numbers_folder(job, node_type), groups), bucket, bucket + 1, dtype.itemsize)
+    with ArrayPieces(job.numbers_folder(node_type), "new.npy", job.id_dtype) as new:
+        new.write(begin, layout_steps.placed_numbers(data.view(dtype), begin, count))
+
+
+def _nodes_folder(job: Job, node_type: NodeType) -> Path:
+    return job.numbers_folder(node_type) / "nodes"
+
+
+def _numbers_folder(job: Job, node_type: NodeType) -> Path:
+    return job.numbers_folder(node_type) / "numbers"
 
 
 def rank_part(job: Job, part: int, policy: str) -> dict[str, Any]:
     """Writes the user ids and the hotness of a part's rows, and its list of remote rows. Returns the entries of these arrays."""
-    graph, hotness = job.graph, load_array(hotness_file(job))
+    graph, hotness = job.graph, load_array(job.hotness_file())
     layouts = {t: job.layout(t) for t in graph.num_nodes}
     arrays = [*hotness_arrays(part, hotness[part % len(hotness)], policy, layouts, graph.offsets, job.id_dtype)]
     for index, layout in enumerate(layouts.values()):
@@ -66,10 +112,6 @@ def rank_part(job: Job, part: int, policy: str) -> dict[str, Any]:
             writer.write(values)
         found[path] = writer.close()
     return entries_to_json(found)
-
-
-def hotness_file(job: Job) -> Path:
-    return job.work / "hotness.npy"
 
 
 def deal_edges(job: Job, sort: Any, piece: Piece) -> None:
@@ -172,6 +214,9 @@ TASKS: dict[str, Callable[..., Any]] = {
     for task in (
         check_piece,
         count_piece,
+        deal_nodes,
+        number_parts,
+        place_numbers,
         rank_part,
         deal_edges,
         sort_edges,
