@@ -282,16 +282,12 @@ GLT_WIDE __attribute__((flatten)) void add_squares_wide(const glt_row_gradients&
                                                         int64_t end, double* out) {
   add_squares(all, adjust, begin, end, out);
 }
-#endif
 
 bool is_wide() {
-#ifdef GLT_WIDE
   static const bool wide = (__builtin_cpu_init(), __builtin_cpu_supports("avx2"));
   return wide;
-#else
-  return false;
-#endif
 }
+#endif
 
 Adjust adjust_of(const glt_row_gradients& all) {
   const double* given = static_cast<const double*>(all.adjust);

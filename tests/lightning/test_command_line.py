@@ -28,7 +28,7 @@ from tests.helpers.disks import full_soon
 from tests.lightning.tiny import CLASSES, NODES, WIDTH
 
 SUBCOMMANDS = (
-    "fit, validate, test, predict, embed, recommend, deploy, replay, demo, partition, append, pull, report, serve, launch, "
+    "fit, validate, test, predict, embed, recommend, deploy, replay, demo, partition, append, pull, report, plan, serve, launch, "
     "neighbours, certs, completion"
 )
 
