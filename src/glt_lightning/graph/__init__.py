@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         first_within as first_within,
         rank_by_edges as rank_by_edges,
         rank_stored as rank_stored,
+        remote_hotness as remote_hotness,
         rows_of_share as rows_of_share,
         stored_policies as stored_policies,
     )
@@ -215,6 +216,7 @@ _MODULES = {
         "first_within",
         "rank_by_edges",
         "rank_stored",
+        "remote_hotness",
         "rows_of_share",
         "stored_policies",
     ),

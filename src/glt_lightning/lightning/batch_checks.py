@@ -12,7 +12,7 @@ from glt_lightning.loader import check_tree
 
 def check_batches(data: Any) -> None:
     """Raises `OptionError` for options of a `GLTDataModule` that no graph has a use for."""
-    if data.num_neighbors != []:  # of models without layers
+    if data.num_neighbors != [] or data.links is None:  # those of models of pairs without layers
         require_fanouts("num_neighbors", data.num_neighbors)
     at_least("batch_size", data.batch_size, 1)
     if data.sampling.importance_neighbors is not None:
