@@ -97,6 +97,7 @@ def of_one_rank(
     return read_embeddings(out), trainer.validate(model, data, verbose=False)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [pytest.param(c, marks=() if c == "worker" else pytest.mark.slow) for c in CASES])
 def test_rows_are_those_of_one_rank(
     case: str, options: dict[str, Any], make_model: Any, make_trainer: Callable[..., Any], tmp_path: Path

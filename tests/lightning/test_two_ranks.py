@@ -138,6 +138,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["glt_worker", pytest.param("glt_server_client", marks=pytest.mark.slow)])
 def test_evaluation_with_fewer_seeds_than_ranks(data_options: dict[str, Any], tmp_path: Path, strategy: str) -> None:
     data = data_options | {"seeds": {"splits": {"val": [7], "test": [9]}}}

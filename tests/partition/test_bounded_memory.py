@@ -87,6 +87,7 @@ def test_nothing_of_the_graph_is_kept(tmp_path: Path) -> None:
     assert source.num_nodes[NODE] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "nodes", "most"), [("random", 1 << 21, 50), ("streaming", 1 << 20, 80)])
 def test_bytes_per_node(tmp_path: Path, algorithm: str, nodes: int, most: int) -> None:
     """What the partitioner holds beyond its working memory; docs/reference/partitioning.md says how much."""
