@@ -142,7 +142,8 @@ class RequestQueue:
 
     def abandon(self, error: BaseException) -> None:
         """Ends the threads, and fails all requests that have no answer. Safe to call twice."""
-        self._closed = True
+        with self._condition:  # after this, `put` hands nothing to the threads
+            self._closed = True
         self._threads.shutdown(wait=True, cancel_futures=True)
         with self._condition:
             left = list(self._in_work)
