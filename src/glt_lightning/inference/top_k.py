@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -172,6 +171,3 @@ class ApproximateTopK:
             exact = self._exact.of(rows[again], np.stack([np.searchsorted(again, of[0]), of[1]]))
             ids[again], scores[again] = exact.ids.cpu(), exact.scores.cpu()
         return Best(ids, scores)
-
-
-Ranker = Any  # `TopK` or `ApproximateTopK`

@@ -7,7 +7,7 @@ import json
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,11 +24,9 @@ from glt_lightning.lightning.endpoint.compute import Columns, Model
 from glt_lightning.lightning.endpoint.question import JSON, Answer, Question, read_question
 from glt_lightning.lightning.endpoint.queue import Request, RequestQueue
 from glt_lightning.lightning.endpoint.served_graph import AskedRows, ServedGraph
+from glt_lightning.lightning.wrapper import ModuleWrapper
 
 _log = logging.getLogger(__name__)
-_ENDLESS = (
-    1 << 31
-)  # batches: a loader with a length is not read ahead, which would keep an answer until the next request
 
 
 class Watcher(Protocol):
@@ -122,30 +120,15 @@ def check_deployable(trainer: Trainer, data: Any) -> None:
         )
 
 
-class ServingModule(LightningModule):
+class ServingModule(ModuleWrapper):
     """Predicts with ``inner``, what others ask for, in the only step of a predict loop.
 
     A batch for each batch of requests would cost Lightning's hooks each time, about as much as a small model.
     """
 
     def __init__(self, inner: LightningModule, options: DeployOptions) -> None:
-        super().__init__()
-        self.inner, self.options = inner, options
-
-    def setup(self, stage: str) -> None:
-        self.inner.setup(stage)
-
-    def configure_model(self) -> None:
-        self.inner.configure_model()
-
-    def state_dict(self, *arguments: Any, **options: Any) -> Any:
-        return self.inner.state_dict(*arguments, **options)
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], *arguments: Any, **options: Any) -> Any:
-        return self.inner.load_state_dict(state_dict, *arguments, **options)
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.inner.on_load_checkpoint(checkpoint)
+        super().__init__(inner)
+        self.options = options
 
     @property
     def takes_aggregates(self) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from glt_lightning.lightning.callbacks.prediction_places import folder_of, requi
 from glt_lightning.lightning.callbacks.predictions import PredictionWriter
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.layerwise.start import start_run
+from glt_lightning.lightning.wrapper import ModuleWrapper
 
 
 def predict_layerwise(
@@ -78,7 +78,7 @@ def predict_layerwise(
 # `LayerwiseModule`: a module whose predictions are those of another one, computed layer by layer.
 
 
-class LayerwiseModule(LightningModule):
+class LayerwiseModule(ModuleWrapper):
     """Predicts with the layers of ``inner``, each over the whole graph, in batches that `GLTDataModule` asks it for.
 
     folder: for scratch files.
@@ -87,27 +87,10 @@ class LayerwiseModule(LightningModule):
     _keep_outputs = False
 
     def __init__(self, inner: LightningModule, options: LayerwiseOptions, folder: Path) -> None:
-        super().__init__()
-        self.inner, self._options, self._folder = inner, options, folder
+        super().__init__(inner)
+        self._options, self._folder = options, folder
         self.run: LayerwiseRun | None = None
         self._lengths: list[int] = []
-
-    # What is inner's
-
-    def setup(self, stage: str) -> None:
-        self.inner.setup(stage)
-
-    def configure_model(self) -> None:
-        self.inner.configure_model()
-
-    def state_dict(self, *arguments: Any, **options: Any) -> Any:
-        return self.inner.state_dict(*arguments, **options)
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], *arguments: Any, **options: Any) -> Any:
-        return self.inner.load_state_dict(state_dict, *arguments, **options)
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.inner.on_load_checkpoint(checkpoint)
 
     @property
     def class_names(self) -> Any:

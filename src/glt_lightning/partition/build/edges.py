@@ -128,10 +128,6 @@ class EdgeBuckets:
         low, high = np.searchsorted(self.starts, self.bounds[part : part + 2])
         return int(low), int(high)
 
-    def edges_of_part(self, part: int) -> int:
-        low, high = self.of_part(part)
-        return int(self.first[high] - self.first[low])
-
     def groups(self, most_edges: int) -> list[tuple[int, int]]:
         """Splits the buckets into ranges of at most ``most_edges`` edges each; a bucket with more is a range alone."""
         return ranges_within(self.first, most_edges)
