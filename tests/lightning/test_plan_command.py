@@ -88,8 +88,28 @@ def test_a_plan_and_the_run_after_it(config: Path, tmp_path: Path, capsys: pytes
     assert said(capsys, "plan", *both)[0] == "# nothing is left open\n"
 
 
+def test_without_a_partition_it_plans_that(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, errors = said(capsys, "plan", "--config", config)
+    for line in (
+        "2 parts, random",
+        "writing edges",
+        "memory: at most about",
+        "disk: at least",
+        "No partition is there yet.",
+    ):
+        assert line in text
+    assert "measuring" not in errors
+    found = json.loads(said(capsys, "plan", "--config", config, "--json")[0])["partition"]
+    assert found["steps"][-1]["name"] == "hashing files"
+    assert found["cpu_s"] > 0
+    assert found["wall_s"] > 0
+    assert not list((tmp_path / "root").rglob("manifest.json"))
+
+
 def test_refused_in_one_line(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    refused(config, capsys, [], "no partition is there yet, and a plan is made of its batches. Run python -m")
+    refused(
+        config, capsys, ["--choose"], "no partition is there yet, and options are chosen by its batches. Run python -m"
+    )
     main(["partition", "--config", str(config), "--batches", "1"])
     server = ["--trainer.strategy", "glt_server_client", "--cluster.servers", "[h:1]"]
     for args, line in (

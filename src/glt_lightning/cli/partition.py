@@ -10,7 +10,7 @@ from pathlib import Path
 from jsonargparse import Namespace
 from lightning.pytorch import LightningDataModule
 
-from glt_lightning.base import OptionError, Progress, counted, duration, size
+from glt_lightning.base import OptionError, PartitionError, Progress, counted, duration, size
 from glt_lightning.cli.command_line import TrainerParser
 from glt_lightning.cli.messages import OneLineParser, keep_groups
 from glt_lightning.cli.partition_report.contents import versions_text
@@ -226,7 +226,15 @@ def show_plan(data: GLTDataModule) -> None:
     if (data.partition_dir / MANIFEST).is_file():
         print(f"{data.partition_dir}: was partitioned already.", flush=True)
         return
-    plan, error = plan_partition(
+    plan, error = partition_plan(data)
+    print("\n".join(plan_lines(data, plan)), flush=True)
+    if error is not None:
+        raise error
+
+
+def partition_plan(data: GLTDataModule) -> tuple[PartitionPlan, PartitionError | None]:
+    """What making the partition of a data module takes, and why it cannot be made."""
+    return plan_partition(
         _source(data),
         data.partition_dir,
         data.partition,
@@ -235,14 +243,11 @@ def show_plan(data: GLTDataModule) -> None:
         num_neighbors=data.fanouts_of_edges,
         batch_size=data.batch_size,
     )
-    print(f"{data.partition_dir}: {counted(data.partition.num_parts, 'part')}, {data.partition.algorithm_name}")
-    print("\n".join(plan_lines(plan)), flush=True)
-    if error is not None:
-        raise error
 
 
-def plan_lines(plan: PartitionPlan) -> Iterator[str]:
+def plan_lines(data: GLTDataModule, plan: PartitionPlan) -> Iterator[str]:
     """Yields a plan as lines for people."""
+    yield f"{data.partition_dir}: {counted(data.partition.num_parts, 'part')}, {data.partition.algorithm_name}"
     yield f"{'':46}{'tasks':>8}{'reads':>12}{'CPU':>14}"
     for each in plan.steps:
         time = "not known" if each.cpu_s is None else duration(each.cpu_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,9 @@ class PartitionPlan:
     first_bytes: int
     task_bytes: int
     available_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "cpu_s": self.cpu_s, "wall_s": self.wall_s}
 
     @property
     def cpu_s(self) -> float | None:

@@ -19,7 +19,7 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 from glt_lightning.base import OptionError, numbers
 from glt_lightning.cli.command_line import GLTCLI, TrainerParser
 from glt_lightning.cli.messages import keep_groups
-from glt_lightning.cli.partition import batches_of
+from glt_lightning.cli.partition import batches_of, partition_plan, plan_lines
 from glt_lightning.cli.partition_report.text import page_text
 from glt_lightning.cli.plan.changes import changes
 from glt_lightning.cli.plan.choose import as_yaml, choose, given_options
@@ -119,8 +119,11 @@ def run_plan(argv: Sequence[str], prog: str) -> None:
     config, data = cli.config_init, cli.datamodule
     if not isinstance(data, GLTDataModule):
         raise OptionError("data: expected a GLTDataModule. Give --config of a run, or --data.")
-    partition = _partition(data)
     machines = Machines.of(config)
+    if not (data.partition_dir / MANIFEST).is_file():
+        _plan_partition(data, config)
+        return
+    partition = LocalPartition.open(data.partition_dir)
     layout = layout_of(machines, config.trainer, data, config.cluster)
     batches = _batches(data, partition, config)
     probe, key = _probe(cli, data, partition, layout, again=config.probe)
@@ -150,14 +153,26 @@ def _quiet() -> Iterator[None]:
         log.setLevel(before)
 
 
-def _partition(data: GLTDataModule) -> LocalPartition:
-    folder = data.partition_dir
-    if not (folder / MANIFEST).is_file():
+def _plan_partition(data: GLTDataModule, config: Any) -> None:
+    """Says what making the partition takes, which comes first: epochs are planned by its batches. Raises `PartitionError` if it
+    cannot be made."""
+    if config.choose:
         raise OptionError(
-            f"{folder}: no partition is there yet, and a plan is made of its batches. Run python -m lightning partition with the "
-            "same configuration first."
+            f"--choose: {data.partition_dir}: no partition is there yet, and options are chosen by its batches. "
+            "Run python -m lightning partition with the same configuration first."
         )
-    return LocalPartition.open(folder)
+    plan, error = partition_plan(data)
+    if config.json:
+        print(json.dumps({"partition": plan.to_json()}, indent=1, allow_nan=False), flush=True)
+    else:
+        print("\n".join(plan_lines(data, plan)))
+        print(
+            "No partition is there yet. Once python -m lightning partition with the same configuration has made it, plan says "
+            "what training takes, by its batches.",
+            flush=True,
+        )
+    if error is not None:
+        raise error
 
 
 def _batches(data: GLTDataModule, partition: LocalPartition, config: Any) -> Batches:
