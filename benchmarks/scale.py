@@ -5,7 +5,7 @@
 Each host has one rank; its samplers, a quarter of the cores, and its model share them. --price: of one host for an hour, in any
 currency. --cut: remote rows, as a share of those where nodes are dealt to hosts at random; 0.63 is what `streaming` comes to on
 the full graph of docs/benchmarks.md. --efficiency: how much a thread more brings to a step, as a share; not measured. Prints the
-tables of docs/scale.md, which are computed from the constants below.
+figures of docs/scale.md, which are computed from the constants below.
 """
 
 from __future__ import annotations
