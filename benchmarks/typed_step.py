@@ -30,14 +30,14 @@ from glt_lightning.models.encoders import EncoderShape, make_encoder
 
 
 class StockHGT(hgt.HGTLayer):
-    def forward(self, x: Any, edges: Any, destinations: Any) -> dict[str, Tensor]:
+    def forward(self, x: Any, edges: Any, destinations: Any, values: Any = None) -> dict[str, Tensor]:
         types = {t for e in self.edge_types for t in (e[0], e[2])}
         out = self.conv({t: x[t] for t in sorted(types)}, {e: plain(edges[e]) for e in self.edge_types})
         return {t: rows[: destinations[t]] for t, rows in out.items()}
 
 
 class StockRGCN(rgcn.RGCNLayer):
-    def forward(self, x: Any, edges: Any, destinations: Any) -> dict[str, Tensor]:
+    def forward(self, x: Any, edges: Any, destinations: Any, values: Any = None) -> dict[str, Tensor]:
         targets = sorted({dst for _, _, dst in self.edge_types})
         types = sorted({*targets, *(src for src, _, _ in self.edge_types)})
         found, kinds = [], []
