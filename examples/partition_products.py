@@ -1,4 +1,4 @@
-"""Partitioning in a script, with the classes of GraphLearn-for-PyTorch; `docs/reference/glt.md` explains them.
+"""Partitioning in a script, with the classes of GraphLearn-for-PyTorch; `docs/coming-from.md` explains them.
 
 python examples/partition_products.py --root data --num-parts 2
 python examples/partition_products.py --root data --num-parts 2 --partitioner frequency

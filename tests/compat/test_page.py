@@ -1,4 +1,4 @@
-"""docs/coming-from.md: the right column of every table runs, row after row."""
+"""docs/coming-from.md: the right column of every table runs, row after row, and so does every line of its Python blocks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def ring() -> dict[str, Any]:
 
 def names_of_glt(stack: ExitStack) -> dict[str, Any]:
     stack.callback(glt_lightning.compat.glt.distributed.shutdown_rpc)
-    return ring() | {"data": Data(y=torch.from_numpy(RING % 3)), "torch": torch}
+    return ring()
 
 
 def names_of_pyg(_: ExitStack) -> dict[str, Any]:
@@ -45,7 +45,6 @@ def names_of_pyg(_: ExitStack) -> dict[str, Any]:
         "LinkSpec",
         "Session",
         "LoaderSpec",
-        "LocalPartition",
         "PartitionOptions",
         "SamplingOptions",
         "layers",
@@ -55,18 +54,17 @@ def names_of_pyg(_: ExitStack) -> dict[str, Any]:
     names = ring()
     data = Data(**{name: torch.from_numpy(names[name]) for name in ("x", "y", "edge_index")})
     data.edge_weight = torch.ones(data.num_edges)
-    return public | ours | names | {"data": data, "train_mask": RING < 8, "change": lambda batch: batch}
+    return public | ours | names | {"data": data, "train_mask": RING < 8}
 
 
 def names_of_dgl(_: ExitStack) -> dict[str, Any]:
-    names = {name: getattr(glt_lightning, name) for name in ("Session", "LoaderSpec", "SamplingOptions", "as_blocks")}
     Path("ip_config.txt").write_text("127.0.0.1 30050\n")
     given = names_of_pyg(_)["data"]
     given.train_mask = torch.from_numpy(RING < 8)
-    return names | {"data": given, "torch": torch}
+    return {"data": given, "torch": torch}
 
 
-# Heading of the page -> what its rows need not make. What a stack is given ends after the table.
+# Heading of the page -> what its statements need not make. What a stack is given ends after the section.
 NAMES: Mapping[str, Callable[[ExitStack], dict[str, Any]]] = {
     "GLT": names_of_glt,
     "DGL": names_of_dgl,
@@ -74,20 +72,21 @@ NAMES: Mapping[str, Callable[[ExitStack], dict[str, Any]]] = {
 }
 
 
-def tables(text: str) -> dict[str, list[str]]:
-    """Heading -> the code of the right column, row by row."""
+def statements(text: str) -> dict[str, list[str]]:
+    """Heading -> the lines of its Python blocks, and the code of the right column of its tables, row by row."""
     found = {}
     for section in text.split("\n## ")[1:]:
+        blocks = "\n".join(re.findall(r"```python\n(.*?)```", section, re.S))
         rows = re.findall(r"^\| (.+) \| (.+) \|$", section, re.M)
         code = ["; ".join(re.findall(r"`([^`]+)`", right)) for _, right in rows]
-        found[section.partition("\n")[0]] = [each for each in code if each]
+        found[section.partition("\n")[0]] = [each for each in [*blocks.splitlines(), *code] if each]
     return found
 
 
 @pytest.mark.parametrize("heading", NAMES)
 def test_every_row_runs(heading: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    rows = tables(PAGE.read_text())[heading]
+    rows = statements(PAGE.read_text())[heading]
     assert len(rows) > 5
     with ExitStack() as stack:
         names = NAMES[heading](stack)
@@ -95,16 +94,17 @@ def test_every_row_runs(heading: str, tmp_path: Path, monkeypatch: pytest.Monkey
             try:
                 exec(row, names)
             except Exception as error:
-                error.add_note(f"in the row {row}")
+                error.add_note(f"in the statement {row}")
                 raise
 
 
-def test_every_table_is_run() -> None:
-    assert {heading for heading, rows in tables(PAGE.read_text()).items() if rows} == set(NAMES)
+def test_every_section_is_run() -> None:
+    assert {heading for heading, rows in statements(PAGE.read_text()).items() if rows} == set(NAMES)
 
 
-def test_rows_are_found() -> None:
+def test_statements_are_found() -> None:
     page = (
-        "# Page\n\n## One\n\n| a | b |\n| --- | --- |\n| `x = 0` | `x = 1` |\n| - | `y = 2` (why) |\n\n## Two\n\ntext\n"
+        "# Page\n\n## One\n\n| a | b |\n| --- | --- |\n| `x = 0` | `x = 1` |\n| - | `y = 2` (why) |\n\n## Two\n\n"
+        "```python\nz = 3  # why\n\nz += 1\n```\n\n## Three\n\ntext\n"
     )
-    assert tables(page) == {"One": ["x = 1", "y = 2"], "Two": []}
+    assert statements(page) == {"One": ["x = 1", "y = 2"], "Two": ["z = 3  # why", "z += 1"], "Three": []}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
+from runpy import run_path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +31,7 @@ from tests.helpers.pickers import Heaviest, Uniform
 from tests.helpers.ranks import run_ranks
 from tests.helpers.servers import open_farm
 
+EXAMPLE = Path(__file__).parents[2] / "examples/samplers/induced.py"
 SPEC = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=16, shuffle=True)
 PICKER = SamplingOptions(picker=Heaviest(), with_edge=True)
 
@@ -119,7 +119,7 @@ def test_induced_batches_of_a_batch_sampler_have_the_same_edge_ids_in_parts(tmp_
     def with_edges(request, source):
         return assemble(source, request, k_hop(source, request.typed_seeds(0), request.key))
 
-    sampler = _documented("induced") if make == "finds the edges" else with_edges
+    sampler = run_path(str(EXAMPLE))["induced"] if make == "finds the edges" else with_edges
     whole = partitioned(small_graph(), tmp_path, 2)
     spec, sampling = replace(SPEC, subgraph_type="induced"), SamplingOptions(batch_sampler=sampler, with_edge=with_edge)
 
@@ -158,15 +158,6 @@ def test_edges_of_a_batch_sampler_without_their_rows_are_refused(tmp_path: Path)
     sampling = SamplingOptions(batch_sampler=without, with_edge=True)
     with Session(whole, sampling, seed=3) as context, pytest.raises(DataError, match="Give them as edge_row"):
         batches(context)
-
-
-def _documented(name: str) -> Any:
-    """A sampler of docs/own-samplers.md."""
-    text = (Path(__file__).parents[2] / "docs" / "own-samplers.md").read_text()
-    (code,) = (b for b in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if f"def {name}(" in b)
-    names: dict[str, Any] = {}
-    exec(code, names)
-    return names[name]
 
 
 def test_mistakes_of_a_batch_sampler_are_named(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_nothing_of_the_graph_is_kept(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "nodes", "most"), [("random", 1 << 21, 50), ("streaming", 1 << 20, 80)])
 def test_bytes_per_node(tmp_path: Path, algorithm: str, nodes: int, most: int) -> None:
-    """What the partitioner holds beyond its working memory; docs/reference/partitioning.md says how much."""
+    """What the partitioner holds beyond its working memory; partition/plan.py says how much."""
     source = single(np.zeros((0, 2), np.int64), nodes)
     ring = np.stack([np.arange(nodes), (np.arange(nodes) + 1) % nodes])
     source = replace(source, edge_index={EDGE: ring}, splits={"train": (NODE, np.arange(0, nodes, 100))})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,47 @@ from glt_lightning.graph import Manifest
 from glt_lightning.partition import ArraySource, GraphToPartition, partition_graph
 from tests.helpers.partition_truth import edges_of, read_folder, same_arrays
 
-PAGE = Path(__file__).parents[2] / "docs/reference/glt.md"
+SCRIPT = """
+import os.path as osp
+import torch
+import glt_lightning.compat.glt as glt
+
+random_partitioner = glt.partition.RandomPartitioner(
+    output_dir=osp.join(root_dir, "graph-partitions"),
+    num_parts=2,
+    num_nodes=node_num,
+    edge_index=data.edge_index,
+    node_feat=data.x,
+    edge_feat=None,
+    edge_assign_strategy="by_src",  # assign graph edges by src node.
+    chunk_size=10000,
+    device=torch.device("cuda:0"),
+)
+random_partitioner.partition()
+
+csr_topo = glt.data.Topology(edge_index=data.edge_index, layout="CSR")
+graph = glt.data.Graph(csr_topo, mode="ZERO_COPY")
+
+probs = []
+glt_sampler = glt.sampler.NeighborSampler(graph, num_neighbors=[15, 10, 5])
+for pidx in range(2):
+    probs.append(glt_sampler.sample_prob(train_idx[pidx], node_num))
+
+freq_partitioner = glt.partition.FrequencyPartitioner(
+    output_dir=osp.join(root_dir, "graph-partitions-by-frequency"),
+    num_parts=2,
+    num_nodes=node_num,
+    edge_index=data.edge_index,
+    probs=probs,
+    node_feat=data.x,
+    edge_feat=None,
+    edge_assign_strategy="by_src",  # assign graph edges by src node.
+    chunk_size=10000,
+    cache_ratio=0.2,
+    device=torch.device("cuda:0"),
+)
+freq_partitioner.partition()
+"""
 NODES, EDGES = 300, 1500
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
 
@@ -92,14 +131,11 @@ def parts_of(folder: Path | str, node_type: int = 0) -> list[list[int]]:
     return [sorted(arrays[f"part{p}/nodes/{node_type}/n_id.npy"].tolist()) for p in range(manifest.num_parts)]
 
 
-def test_code_of_the_page_runs(data: Data, tmp_path: Path) -> None:
-    page = PAGE.read_text()
-    code = re.findall(r"```python\n(.*?)```", page.partition("\n## ")[0], re.S)
+def test_a_script_of_glt_runs(data: Data, tmp_path: Path) -> None:
+    """As GLT's examples have it."""
     train_idx = torch.arange(100).split(50)
     names = {"data": data, "node_num": NODES, "root_dir": str(tmp_path), "train_idx": train_idx}
-    assert len(code) == 2
-    for block in code:
-        exec(block, names)
+    exec(SCRIPT, names)
     turned = sorted((v, u, k) for k, (u, v) in enumerate(data.edge_index.T.tolist()))
     for folder in ("graph-partitions", "graph-partitions-by-frequency"):
         manifest = Manifest.load(tmp_path / folder)

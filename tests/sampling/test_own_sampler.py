@@ -1,7 +1,7 @@
-"""The sampler of docs/own-samplers.md gives the same batch whole and in parts, and it is the induced subgraph."""
+"""The sampler of examples/samplers/induced.py gives the same batch whole and in parts, and it is the induced subgraph."""
 
-import re
 from pathlib import Path
+from runpy import run_path
 
 import numpy as np
 import pytest
@@ -11,17 +11,12 @@ from glt_lightning.sampling import BatchRequest, KHopSampler, SamplerConfig, nei
 from tests.helpers.owners import split_up
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
-DOCS = Path(__file__).parents[2] / "docs" / "own-samplers.md"
+EXAMPLE = Path(__file__).parents[2] / "examples/samplers/induced.py"
 
 
 @pytest.fixture(scope="module")
 def induced():
-    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
-    (code,) = (block for block in blocks if "def induced" in block)
-    assert len(code.splitlines()) <= 40
-    names: dict = {}
-    exec(code, names)
-    return names["induced"]
+    return run_path(str(EXAMPLE))["induced"]
 
 
 def batches(induced, partition, config, seeds, **where):

@@ -1,4 +1,4 @@
-"""A sixteenth of ogbn-papers100M is partitioned within the memory that docs/reference/partitioning.md says."""
+"""A sixteenth of ogbn-papers100M is partitioned within the memory that partition/plan.py says."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ print([line.split()[1] for line in Path("/proc/self/status").read_text().splitli
 
 
 def most_bytes(nodes: int, parts: int, memory_bytes: int, columns: int) -> int:
-    """Peak of `streaming` for one node type, int32 ids: the formula of docs/reference/partitioning.md.
+    """Peak of `streaming` for one node type, int32 ids: what partition/plan.py says, with a margin.
 
     columns: what is balanced, the nodes and each split.
     """

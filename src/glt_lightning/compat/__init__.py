@@ -4,7 +4,7 @@
 * ``import glt_lightning.compat.dgl as dgl``: DGL's names of distributed training.
 * ``compat.others``: partitions of GLT, DGL and PyG as sources of ours.
 
-docs/coming-from.md lists what they have; the error for any other name says what to use. They use the faces of the rooms alone.
+docs/coming-from.md shows them in use; the error for any other name says what to use. They use the faces of the rooms alone.
 
 Example:
     >>> import glt_lightning.compat.glt as glt

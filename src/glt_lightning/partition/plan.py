@@ -49,7 +49,8 @@ _RANKED, _PROPAGATED, _CUT = 4, 6, 670  # an edge of a hop for a part; an edge o
 _HASH_BYTES = 64 << 20
 
 _LIBRARIES = 130_000_000  # bytes of the interpreter and libraries
-# Bytes for each node in the first process (docs/reference/partitioning.md)
+# Bytes for each node in the first process, measured (tests/partition/test_bounded_memory.py): while rows are read; for `vip`;
+# for `streaming`, and for each quantity that it balances. Joining its groups takes 61, and 400 for each group.
 _READING, _VIP = 26, 45
 _STREAMING, _STREAMING_COLUMN = 29, 12
 

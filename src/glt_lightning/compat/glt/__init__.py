@@ -2,7 +2,8 @@
 ``import glt_lightning.compat.glt as glt`` is all that changes.
 
 ``glt.data``, ``glt.loader``, ``glt.partition``, ``glt.sampler``, ``glt.distributed``, ``glt.typing`` and ``glt.utils`` have
-the classes and functions that its examples use; docs/coming-from.md lists them, and the error for any other says what to use.
+the classes and functions that its examples use; docs/coming-from.md shows them at work. The error for any other says what to
+use.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from glt_lightning.sampling import Counters
 
 MOST_WAIT = 0.1  # share of training time; below it, faster samplers would hardly shorten an epoch
 
-# What may help, by verdict; docs/lightning.md says more.
+# What may help, by verdict.
 ADVICE = {
     "cores": (
         "More threads want to run than there are cores: fewer ranks, sampling.num_workers or threads of torch "

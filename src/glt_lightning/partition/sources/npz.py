@@ -1,4 +1,4 @@
-"""Graphs in one ``.npz`` file of plain arrays; `docs/reference/data.md` lists the keys."""
+"""Graphs in one ``.npz`` file of plain arrays; `docs/data.md` lists the keys."""
 
 from __future__ import annotations
 

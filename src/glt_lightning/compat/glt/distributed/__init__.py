@@ -1,7 +1,7 @@
 """GraphLearn-for-PyTorch's `distributed`: contexts, servers, clients and loaders of plain scripts, over our own.
 
 A door and no second house: what a name does is done by `Session`, `HostedServer` and `ServedGraph`. docs/coming-from.md has
-an example of each.
+examples.
 """
 
 from __future__ import annotations
