@@ -2,7 +2,7 @@
 
 ``X.ckpt.rows-NONCE/index.json`` names the tables, and of each array its file, bytes and BLAKE2b; the checkpoint has the nonce
 and the hash of the index. The checkpoint is written after the folder and names it, so a crash leaves the old pair or the new
-one (docs/embeddings.md).
+one (docs/tensors.md).
 """
 
 from __future__ import annotations
