@@ -89,7 +89,9 @@ def test_the_site_is_built_without_a_warning_and_leads_somewhere(tmp_path: Path)
     api = "".join(path.read_text() for path in (tmp_path / "api").rglob("index.html"))
     index = json.loads((tmp_path / "search/search_index.json").read_text())["docs"]
     classes = [
-        line for line in (ROOT / "tests/house/public_names.txt").read_text().splitlines() if line.count(".") == 1
+        line
+        for line in (ROOT / "tests/house/public_names.txt").read_text().splitlines()
+        if line.count(".") == 1 and not line.endswith("__version__")  # a text, without a docstring
     ]
     assert [name for name in classes if f"{name}" not in api] == []
     assert any("resume" in each["title"].lower() for each in index)
