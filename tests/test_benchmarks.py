@@ -110,6 +110,7 @@ def figures(output: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 
+@pytest.mark.slow
 def test_sampling(places: dict[str, str]) -> None:
     lines = [line for line in figures(run("sampling.py", places["part1"], "--seconds", "0.01")) if "work" in line]
     cases = [(line["fanouts"], line["work"]) for line in lines]

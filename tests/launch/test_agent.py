@@ -64,6 +64,7 @@ def test_nothing_is_left(end):
         assert settle(lambda: alive(found), grace_s=5) == []
 
 
+@pytest.mark.slow
 def test_the_launcher_ends_at_any_message(tmp_path):
     """After each message, and in the middle of each: no process is left, nor a file that is not complete."""
     argv = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]

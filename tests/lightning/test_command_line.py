@@ -551,6 +551,7 @@ def test_checkpoint_of_another_model_is_refused(config: str, capsys: pytest.Capt
     assert not Path("lightning_logs/version_1").exists()
 
 
+@pytest.mark.slow
 def test_options_of_a_given_checkpoint_that_differ_are_said(config: str, caplog: pytest.LogCaptureFixture) -> None:
     main(["fit", "--config", config])
     path = "lightning_logs/version_0/checkpoints/best.ckpt"
@@ -709,6 +710,7 @@ def test_strategies_whose_servers_have_the_graph(strategy: Any, asks: bool) -> N
     assert cluster_of_data(cluster, strategy) is (cluster if asks else None)
 
 
+@pytest.mark.slow
 def test_own_module_resumes_and_predicts(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no parameters for most of what the data module knows; earlier releases kept that in its checkpoints."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))

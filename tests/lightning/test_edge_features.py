@@ -406,6 +406,7 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_tables_with_categories_of_edges_in_yaml_alone(tables: Path) -> None:
     main(["fit", "--config", "c.yaml"])
     (checkpoint,) = tables.glob("**/best.ckpt")
@@ -418,6 +419,7 @@ def test_tables_with_categories_of_edges_in_yaml_alone(tables: Path) -> None:
     main(["embed", "--config", "c.yaml", "--ckpt_path", str(checkpoint)])
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_before_reads_nothing_of_edges(tables: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Checkpoints of earlier releases have no edge_facts among their hyperparameters."""
     off = ["--model.init_args.edge_features=[]"]

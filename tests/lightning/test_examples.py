@@ -46,7 +46,7 @@ def _module_of_the_page() -> str:
     return code
 
 
-@pytest.mark.parametrize("home", ["my_module", "own_module"])
+@pytest.mark.parametrize("home", [pytest.param("my_module", marks=pytest.mark.slow), "own_module"])
 def test_own_module_from_fit_to_predictions(
     home: str, graph_npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -192,6 +192,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_two_ranks_get_the_number_of_one(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     pos, neg, lists = scores(rng, 200, levels=90), scores(rng, 400, levels=90), scores(rng, 200, 30, levels=90)

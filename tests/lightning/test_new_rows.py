@@ -201,6 +201,7 @@ def test_appended_rows_are_a_version_of_the_graph(growing: Path, capfd: pytest.C
     assert before["n_id"].tolist() == [*range(270)]
 
 
+@pytest.mark.slow
 def test_later_rows_lead_to_earlier_ones(growing: Path, capfd: pytest.CaptureFixture[str]) -> None:
     main(["append", "--config", "papers.yaml", "--nodes", "paper=later/papers.csv"])
     main(["append", "--config", "papers.yaml", "--edges", "author__writes__paper=later/writes.csv"])

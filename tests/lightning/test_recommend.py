@@ -109,6 +109,7 @@ def test_yaml_alone_is_brute_force(shop: dict[str, set[tuple[str, str]]], decode
     assert len(found["u-39"]) == 5
 
 
+@pytest.mark.slow
 def test_known_are_what_is_said(shop: dict[str, set[tuple[str, str]]], monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(module, "rank_zero_info", said.append)

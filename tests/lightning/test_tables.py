@@ -20,6 +20,7 @@ from tests.helpers import started
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tables"
 
 
+@pytest.mark.slow
 def test_example_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     with started([sys.executable, EXAMPLE / "write_tables.py"], cwd=tmp_path) as run:

@@ -98,6 +98,7 @@ def test_the_tables_of_the_readme(
     assert "classes of paper: 0 = biology, 1 = chemistry, 2 = physics" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_from_tables_to_a_tested_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

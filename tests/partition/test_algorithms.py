@@ -59,6 +59,7 @@ def check_round_trip(folder: Path, source: ArraySource, undirected: bool) -> Non
         assert user[node_type][arrays[f"splits/{name}.npy"] - offset].tolist() == np.asarray(ids).tolist()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**32),

@@ -64,7 +64,7 @@ def assert_same(got: Twin, want: Twin) -> None:
         assert np.array_equal(values, expected[name]), name
 
 
-@pytest.mark.parametrize("rule", ["adagrad", "adam"])
+@pytest.mark.parametrize("rule", [pytest.param("adagrad", marks=pytest.mark.slow), "adam"])
 def test_resumed_run_equals_the_uninterrupted_one(graph, tmp_path, rule):
     """In mid-epoch and at its end, also with other parts: weights, states and counts of steps, bit for bit."""
     whole = Twin(rule=rule, real=True)

@@ -80,6 +80,7 @@ def test_nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         open_source("demo", tmp_path)
 
 
+@pytest.mark.slow
 def test_the_real_one(tmp_path: Path) -> None:
     source = open_source("demo", tmp_path)
     (nodes,) = source.num_nodes.values()
