@@ -91,6 +91,7 @@ def test_evaluation_repeats_itself(partition, workers):
         assert seen.tolist() == list(range(partition.manifest.splits["val"].count))
 
 
+@pytest.mark.diagonal
 @WORKERS
 @pytest.mark.parametrize("workers_after", [0, 1, 3])
 @pytest.mark.parametrize("delivered", [0, 1, 7])

@@ -28,6 +28,7 @@ def contents_of(graph: LocalPartition, memory: int | None, workers: int = 0, **o
         return [contents(batch) for batch in context.make_loader(TRAIN)]
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize(
     ("make", "total"), [(wide_graph, 4_700_000), (wide_hetero, 1_150_000), (small_graph, 26_000), (small_hetero, 4_000)]
 )

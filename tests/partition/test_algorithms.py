@@ -108,6 +108,7 @@ SPECIAL: dict[str, Callable[[], ArraySource]] = {
 }
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("case", SPECIAL)
 def test_special_graphs(tmp_path: Path, algorithm: str, case: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -83,6 +83,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, run: object) -> tuple[str, int]:
     return said[1], int(said[2].replace(",", ""))
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("undirected", [False, True])
 @pytest.mark.parametrize(
     ("algorithm", "hotness"),

@@ -97,6 +97,7 @@ def test_random_graphs(kernels, open_case, seed):
         case.check(config, requests)
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("owners", [[[0], [1]], [[0, 2], [1], [3]]])
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
 @pytest.mark.parametrize(
@@ -128,6 +129,7 @@ def test_the_cpu_tells_which_edges_there_are(open_case):
         assert source.has_edges(r, dst, src).tolist() == truth
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "int8"])
 @pytest.mark.parametrize("memory", ["device", "uva", "hybrid", "cpu"])
 def test_encoded_attributes(open_case, kind, memory):

@@ -74,6 +74,7 @@ def assert_is_the_reference(
     assert found["num_sampled_edges"].tolist() == want.edges_per_hop
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("parts", [1, 2, 3, 4])
 @pytest.mark.parametrize("seed", range(6))
 def test_every_source_gives_the_reference(tmp_path, seed, parts):

@@ -326,6 +326,7 @@ def test_harmed_rows_are_one_line_that_names_the_file(saved, tmp_path, harm, sai
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.diagonal(most=2)
 @pytest.mark.parametrize("nonce", ["../elsewhere", "a/b", "a\0b", "", 7, None])
 def test_harmed_name_of_rows_is_one_line(graph, saved, tmp_path, nonce):
     path = copied(saved[0], tmp_path)

@@ -48,6 +48,7 @@ def gpu(kernels, monkeypatch):
 # --- ranks
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("cache", [{}, {"ratio": 0.2}, {"bytes": 4000}, {"device": 1000}])
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
 def test_ranks_that_map_different_parts(tmp_path, gpu, make, cache):

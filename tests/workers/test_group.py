@@ -44,6 +44,7 @@ def contents_of(context, specs, epochs=2):
     return found
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
 @pytest.mark.parametrize(("count", "workers"), [(2, 0), (2, 2), (4, 0), pytest.param(4, 2, marks=pytest.mark.slow)])
 def test_same_batches(tmp_path, make, count, workers):
