@@ -28,8 +28,8 @@ from tests.helpers.disks import full_soon
 from tests.lightning.tiny import CLASSES, NODES, WIDTH
 
 SUBCOMMANDS = (
-    "fit, validate, test, predict, embed, recommend, deploy, replay, demo, partition, append, pull, report, plan, serve, launch, "
-    "neighbours, certs, completion"
+    "fit, validate, test, predict, embed, recommend, deploy, replay, demo, partition, append, compact, pull, report, plan, "
+    "serve, launch, neighbours, certs, completion"
 )
 
 MODULE = '''

@@ -246,6 +246,61 @@ def test_training_on_a_version_resumes_on_that_version(growing: Path, capfd: pyt
     assert "graph" in capfd.readouterr().err
 
 
+def test_a_version_becomes_a_partition_of_its_own(growing: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    main(["append", "--config", "papers.yaml", "--new", "new.yaml"])
+    version = ["--data.partition.version", "1"]
+    run = ["--trainer.max_steps", "2", "--seed_everything", "2", "--trainer.default_root_dir", "v1"]
+    main(["fit", *GIVEN, *version, *run])
+    (checkpoint,) = Path("v1").rglob("last.ckpt")
+    main(["compact", "--config", "papers.yaml", "--out", "compacted"])
+    assert "version 1 is now compacted: " in capfd.readouterr().out
+    every = ["--data.evaluation.predict_split", "all"]
+    found = [
+        predict(name, *given, *every, checkpoint=str(best_of(growing)))
+        for name, given in (("of-version", version), ("of-new", ["--data.partition.dir", "compacted"]))
+    ]
+    assert found[1]["id"][270:].tolist() == LATER
+    for name in found[0]:
+        assert found[0][name].tolist() == found[1][name].tolist()
+    # a run on the version goes on with the partition that was made of it
+    more = ["fit", *GIVEN, "--trainer.max_epochs", "2", "--ckpt_path", str(checkpoint)]
+    main([*more, "--data.partition.dir", "compacted"])
+    # later rows lead to nodes that were appended before
+    Path("links.csv").write_text("email,paper\na1@uni.edu,P-299\n")
+    main(
+        [
+            "append",
+            "--config",
+            "papers.yaml",
+            "--data.partition.dir",
+            "compacted",
+            "--edges",
+            "author__writes__paper=links.csv",
+        ]
+    )
+    assert "compacted: version 1: 1 edge of type author__writes__paper" in capfd.readouterr().out
+    with pytest.raises(SystemExit):
+        main(
+            [
+                "append",
+                "--config",
+                "papers.yaml",
+                "--data.partition.dir",
+                "compacted",
+                "--nodes",
+                "paper=later/papers.csv",
+            ]
+        )
+    assert "id 'P-270' is in the graph already" in capfd.readouterr().err
+    for words, said in (
+        (["--version", "7"], "there is no version 7"),
+        (["--data.root", "other"], "there is no partition"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["compact", "--config", "papers.yaml", "--out", "none", *words])
+        assert said in capfd.readouterr().err
+
+
 def test_layer_by_layer_reads_the_version(growing: Path) -> None:
     """Embeddings of all nodes are those of the graph of whole tables."""
     main(["append", "--config", "papers.yaml", "--new", "new.yaml"])

@@ -58,6 +58,12 @@ def _append(argv: Sequence[str], prog: str) -> None:
     run_append(argv, prog)
 
 
+def _compact(argv: Sequence[str], prog: str) -> None:
+    from glt_lightning.cli.compact import run_compact
+
+    run_compact(argv, prog)
+
+
 def _pull(argv: Sequence[str], prog: str) -> None:
     from glt_lightning.cli.pull import run_pull
 
@@ -110,6 +116,7 @@ _RUN: Mapping[str, Callable[[Sequence[str], str], None]] = {
     "demo": _demo,
     "partition": _partition,
     "append": _append,
+    "compact": _compact,
     "pull": _pull,
     "report": _report,
     "plan": _plan,

@@ -110,6 +110,7 @@ if TYPE_CHECKING:
         partition_id as partition_id,
     )
     from glt_lightning.graph.manifest import (
+        LATER_IDS as LATER_IDS,
         MANIFEST as MANIFEST,
         TABLE_ENCODING as TABLE_ENCODING,
         VERSION as VERSION,
@@ -129,6 +130,7 @@ if TYPE_CHECKING:
         entries_to_json as entries_to_json,
         gid_path as gid_path,
         hot_path as hot_path,
+        later_ids_path as later_ids_path,
         node_path as node_path,
         node_times_path as node_times_path,
         options_hash as options_hash,
@@ -277,6 +279,7 @@ _MODULES = {
         "MANIFEST",
         "Manifest",
         "SplitEntry",
+        "LATER_IDS",
         "TABLE_ENCODING",
         "VERSION",
         "attr_key",
@@ -290,6 +293,7 @@ _MODULES = {
         "hot_path",
         "node_path",
         "node_times_path",
+        "later_ids_path",
         "options_hash",
         "split_path",
     ),

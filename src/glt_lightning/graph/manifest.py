@@ -10,6 +10,7 @@ parser read all of it.
     nodes/<t>/gid.npy                     ids [num_nodes]  gids of all nodes of the type by the user's id
     nodes/<t>/times.npy                   int64 [num_nodes]  their times, where row_order has some
     tables/encoding.npy                   uint8 [bytes]   optional: JSON (UTF-8), the encoding of columns of tables as features
+    tables/ids<t>_<kind>.npy              int64, uint8    optional: the tables' ids of the last nodes of a type (below)
     part<p>/nodes/<t>/n_id.npy            ids [rows]      the user's node id by row
     part<p>/nodes/<t>/hotness.npy         float32 [rows]  expected accesses of the row by one batch of the part's own seeds
     part<p>/nodes/<t>/<attr>.npy          [rows, ...]     node attributes by row: x, y and all others of the data
@@ -75,6 +76,11 @@ its numbers or ``categories``; ``features``, the names of the columns of ``x`` o
 the user's mapping by which they were fitted; and ``classes``, the names of labels 0, 1, ..., if labels are text. The
 data page explains them; ``encode_rows`` applies them.
 
+**Ids of tables.** What the user's tables call nodes is not in the folder, except in one that was made of a version
+(``compact``): there ``tables/ids<t>_numbers.npy``, int64, or ``tables/ids<t>_ends.npy`` and ``_bytes.npy``, from each end
+to the next one the UTF-8 of an id, have the ids of the nodes that came after the tables were converted, the last ones of
+the type.
+
 **Types of numbers.** All arrays are little-endian, in C order. Node ids (``n_id``, ``indices``) are int32 when all gids
 fit, else int64 (``id_dtype``); edge ids likewise (``edge_id_dtype``).
 
@@ -121,7 +127,8 @@ and sent in their stored form, and decoded when they are gathered into a batch.
 * ``made_by``: data set (``source``, ``fingerprint``), ``undirected``, ``normalize``, ``splits`` (hash of the splits
   that the user gave), ``algorithm`` (for a file of part numbers, its hash), ``num_parts``, ``seed``, ``hotness``,
   ``num_neighbors``, ``batch_size``, ``wide_ids``, ``storage`` (if set), ``package_version``; and all other values that
-  the algorithm depends on
+  the algorithm depends on. In a folder that was made of a version: ``compacted``, the ``folder`` and identity of the
+  ``partition`` and the ``version``, and ``overlay``, a hash of its rows
 * ``hotness``: policy → the batches that it was computed for (``num_neighbors``, ``batch_size``); the first policy
   orders the rows
 * ``options_hash``: BLAKE2b (16 bytes) of ``made_by`` without ``package_version``, as JSON with sorted keys and no
@@ -193,6 +200,7 @@ READABLE = (2, VERSION)  # folders of version 2 have no `gid_path`
 MANIFEST = "manifest.json"
 _CUM = ".cum"
 TABLE_ENCODING = "tables/encoding.npy"  # uint8 [bytes]: JSON, how columns of tables became features
+LATER_IDS = ("numbers", "ends", "bytes")  # of what tables call nodes that came after they were converted
 
 
 @dataclass(frozen=True)
@@ -312,6 +320,11 @@ def gid_path(node_type: int) -> str:
 def node_times_path(node_type: int) -> str:
     """Relative path of the times of all nodes of a type, int64, by the user's id; ``node_type`` is the index in the schema."""
     return f"nodes/{node_type}/{TIMES}.npy"
+
+
+def later_ids_path(node_type: int, name: str) -> str:
+    """Relative path of an array of `LATER_IDS`; ``node_type`` is the index in the schema."""
+    return f"tables/ids{node_type}_{name}.npy"
 
 
 def split_path(name: str) -> str:

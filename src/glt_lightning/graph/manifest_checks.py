@@ -62,7 +62,7 @@ def checked(raw: Mapping[str, Any]) -> None:
     _check_encodings(raw, folders)
     _check_categories(raw, folders)
     _check_class_names(raw)
-    _check_tables(folders.get("tables", {}))
+    _check_tables(folders.get("tables", {}), raw["num_nodes"])
 
 
 def _count(value: object) -> bool:
@@ -338,10 +338,19 @@ def _check_categories(raw: Mapping[str, Any], arrays: _Folders) -> None:
             require(good, f"{key}: of {each!r}: {name} is not an array of integers [rows, {len(counts)}]")
 
 
-def _check_tables(arrays: dict[str, Any]) -> None:
-    require(set(arrays) <= {"encoding"}, f"arrays: tables/ has {sorted(arrays)}, expected encoding")
-    for entry in arrays.values():
-        _check_vector("tables/encoding.npy", entry, "|u1", _product(entry["shape"]))
+def _check_tables(arrays: dict[str, Any], num_nodes: list[int]) -> None:
+    kinds = [{"numbers"}, {"ends", "bytes"}]
+    known = {"encoding", *(f"ids{t}_{name}" for t in range(len(num_nodes)) for kind in kinds for name in kind)}
+    require(set(arrays) <= known, f"arrays: tables/ has {sorted(set(arrays) - known)}")
+    for t, count in enumerate(num_nodes):
+        found = {name.partition("_")[2] for name in arrays if name.startswith(f"ids{t}_")}
+        require(not found or found in kinds, f"arrays: tables/ has of the ids of node type {t} only {sorted(found)}")
+        for name in found:
+            entry, path = arrays[f"ids{t}_{name}"], f"tables/ids{t}_{name}.npy"
+            _check_vector(path, entry, "|u1" if name == "bytes" else "<i8", _product(entry["shape"]))
+            require(name == "bytes" or _product(entry["shape"]) <= count + 1, f"arrays: {path} has more ids than nodes")
+    if "encoding" in arrays:
+        _check_vector("tables/encoding.npy", arrays["encoding"], "|u1", _product(arrays["encoding"]["shape"]))
 
 
 def _by_folder(arrays: dict[str, Any]) -> _Folders:

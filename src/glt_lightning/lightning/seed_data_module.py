@@ -22,7 +22,7 @@ from glt_lightning.base import (
     WeightAttr,
     edge_type_str,
 )
-from glt_lightning.graph import EdgeSplit, GrownPartition, checked_ids
+from glt_lightning.graph import EdgeSplit, LocalPartition, checked_ids
 from glt_lightning.lightning.embeddings import embeddings_of
 from glt_lightning.lightning.facts import (
     check_fanouts,
@@ -40,7 +40,7 @@ from glt_lightning.lightning.facts import (
 from glt_lightning.lightning.graph_data_module import GraphDataModule
 from glt_lightning.lightning.new_rows import NewRows
 from glt_lightning.loader import BatchTransform, LinkSpec, LoaderSpec, batch_schema
-from glt_lightning.partition import check_overlap, read_edge_split, with_relation
+from glt_lightning.partition import check_overlap, read_edge_split, read_later_ids, with_relation
 
 WEIGHT = "edge_weight"
 
@@ -273,16 +273,19 @@ class SeedDataModule(GraphDataModule):
 
     def _ids_with_appended(self, n_id: np.ndarray, node_type: str) -> np.ndarray | None:
         graph = self._opened()
-        if not isinstance(graph, GrownPartition) or self._appended is None:
+        later = None
+        if self._appended is not None:
+            later = self._appended.ids.get(node_type)
+        elif isinstance(graph, LocalPartition):
+            later = read_later_ids(graph.directory, graph.manifest).get(node_type)
+        if later is None:
             return own_ids(graph.manifest, self.root, n_id, node_type)
-        count = graph.base.manifest.num_nodes[graph.schema.node_index(node_type)]
+        count = graph.manifest.num_nodes[graph.schema.node_index(node_type)] - len(later)  # in the converted tables
         old = own_ids(graph.manifest, self.root, n_id[n_id < count], node_type)
         if old is None:
             return None
         found = np.empty(len(n_id), old.dtype)
-        found[n_id < count] = old
-        if (n_id >= count).any():
-            found[n_id >= count] = self._appended.ids[node_type][n_id[n_id >= count] - count]
+        found[n_id < count], found[n_id >= count] = old, later[n_id[n_id >= count] - count]
         return found
 
     def edges_of(self, split: str, edge_type: EdgeType) -> np.ndarray | None:

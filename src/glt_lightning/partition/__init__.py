@@ -59,6 +59,9 @@ if TYPE_CHECKING:
         GraphTopology as GraphTopology,
         Topology as Topology,
     )
+    from glt_lightning.partition.compact import (
+        compact_partition as compact_partition,
+    )
     from glt_lightning.partition.copies import (
         CopySource as CopySource,
         check_url as check_url,
@@ -92,6 +95,9 @@ if TYPE_CHECKING:
     )
     from glt_lightning.partition.in_memory import (
         partition_in_memory as partition_in_memory,
+    )
+    from glt_lightning.partition.later_ids import (
+        read_later_ids as read_later_ids,
     )
     from glt_lightning.partition.links import (
         LinkSplit as LinkSplit,
@@ -221,6 +227,7 @@ _MODULES = {
         "GraphTopology",
         "Topology",
     ),
+    "compact": ("compact_partition",),
     "copies": (
         "CopySource",
         "check_url",
@@ -241,6 +248,7 @@ _MODULES = {
         "seed_probabilities",
     ),
     "in_memory": ("partition_in_memory",),
+    "later_ids": ("read_later_ids",),
     "links": (
         "LinkSplit",
         "Pairs",
@@ -343,6 +351,7 @@ __all__ = [
     "add_rows",
     "append_rows",
     "assign_graph",
+    "compact_partition",
     "hold_out_edges",
     "open_source",
     "open_version",

@@ -117,6 +117,9 @@ def run_folder(target: Path, made: Mapping[str, Any]) -> Path:
     return lasting_path(target, options_hash(made)[:16])
 
 
+COMPACTED = "compacted"  # in a manifest's made_by: the version of another folder that the partition was made of
+
+
 def made_before(made: Mapping[str, Any]) -> dict[str, Any]:
     """What earlier releases recorded of the same data and options: there the reverse of column k has the id E + k."""
     return {key: value for key, value in made.items() if key != "reverse_ids"}
@@ -126,8 +129,10 @@ def reuse(target: Path, made: Mapping[str, Any]) -> Manifest:
     """The manifest of a finished folder. Raises `PartitionError` with the differences if its options or data are not those
     of ``made``."""
     manifest = Manifest.load(target)
-    if manifest.options_hash not in (options_hash(made), options_hash(made_before(made))):
-        old = manifest.made_by
+    old = manifest.made_by
+    if COMPACTED in old:  # the same data and options, and rows that were appended to it
+        old = {key: value for key, value in old.items() if key not in (COMPACTED, "overlay")}
+    if options_hash(old) not in (options_hash(made), options_hash(made_before(made))):
         keys = [k for k in {**made_before(made), **old} if k != "package_version" and old.get(k) != made.get(k)]
         what = "; ".join(f"{k}: {old.get(k)!r} on disk, {made.get(k)!r} given" for k in keys)
         raise PartitionError(

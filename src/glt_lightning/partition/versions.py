@@ -11,7 +11,6 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,6 @@ import numpy as np
 
 from glt_lightning.base import EdgeType, NodeType, OptionError, PartitionError, edge_type_str
 from glt_lightning.graph import (
-    ArrayEntry,
-    ArrayWriter,
     LocalPartition,
     Manifest,
     entries_from_json,
@@ -34,6 +31,7 @@ from glt_lightning.graph import (
 from glt_lightning.partition.additions import Additions, ChangedNodes, NewEdges, NewNodes, StoredAttributes
 from glt_lightning.partition.folder import exclusive, whole_folder
 from glt_lightning.partition.grow import add_rows
+from glt_lightning.partition.later_ids import names_of, read_later_ids, save_named, stored_names
 
 DELTA = "delta.json"
 LATEST = "latest"
@@ -44,11 +42,19 @@ Version = int | str | None
 
 @dataclass(frozen=True)
 class Appended:
-    """The rows of some versions, joined. ids: node type -> what the user's tables call the nodes; types with ids alone."""
+    """The rows of some versions, joined.
+
+    Attributes:
+        version: Number of the last one.
+        additions: The rows.
+        ids: Node type -> what the user's tables call the last nodes, which the converted tables lack; types with ids alone.
+        num_nodes: Node type -> number of all nodes.
+    """
 
     version: int
     additions: Additions
     ids: Mapping[NodeType, np.ndarray]
+    num_nodes: Mapping[NodeType, int]
 
     def followed_by(self, later: Additions, manifest: Manifest) -> Additions:
         """Returns these rows and later ones, which may leave out what `add_rows` lets them. manifest: that of the partition."""
@@ -81,7 +87,8 @@ def version_number(folder: str | Path, version: Version) -> int:
 def read_versions(folder: str | Path, manifest: Manifest, version: Version) -> Appended:
     """Reads the rows of all versions up to one. Raises `PartitionError`, naming the file, for a folder that is damaged or of
     another graph."""
-    number, found, ids = version_number(folder, version), [], list[Mapping[NodeType, np.ndarray]]()
+    number, found = version_number(folder, version), list[Additions]()
+    ids: list[Mapping[NodeType, np.ndarray]] = [read_later_ids(Path(folder), manifest)]
     previous = partition_id(manifest)
     for n in range(1, number + 1):
         place = versions_dir(folder) / str(n)
@@ -96,7 +103,10 @@ def read_versions(folder: str | Path, manifest: Manifest, version: Version) -> A
         ids.append(delta.ids)
     names = sorted({t for each in ids for t in each})
     joined = {t: np.concatenate([each[t] for each in ids if t in each]) for t in names}
-    return Appended(number, _joined(found, manifest), joined)
+    rows = _joined(found, manifest)
+    new = rows.num_new(manifest)
+    counts = (n + k for n, k in zip(manifest.num_nodes, new, strict=True))
+    return Appended(number, rows, joined, dict(zip(manifest.schema.node_types, counts, strict=True)))
 
 
 def manifest_at(folder: str | Path, manifest: Manifest, version: Version) -> Manifest:
@@ -258,7 +268,7 @@ class _Delta:
             attrs = arrays[("changed", t)]
             ids = attrs.pop("ids")
             changed[t] = [ChangedNodes(ids, attrs)]
-        own = {t: _names(arrays[("ids", t)]) for t in raw["ids"]}
+        own = {t: names_of(arrays[("ids", t)]) for t in raw["ids"]}
         return cls(raw["previous"], raw["digest"], Additions(nodes, edges, changed), own)
 
 
@@ -294,7 +304,7 @@ def _write(folder: Path, number: int, previous: str, additions: Additions, ids: 
         arrays |= {f"changed/{t}/{name}.npy": values for name, values in each.attrs.items()}
         arrays[f"changed/{t}/ids.npy"] = np.asarray(each.ids, np.int64)
     for t, names in ids.items():
-        arrays |= {f"ids/{t}/{name}.npy": values for name, values in _stored_names(names).items()}
+        arrays |= {f"ids/{t}/{name}.npy": values for name, values in stored_names(names).items()}
     raw: dict[str, Any] = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -304,34 +314,10 @@ def _write(folder: Path, number: int, previous: str, additions: Additions, ids: 
         "edges": [edge_type_str(e) for e in additions.edges],
         "changed": list(additions.changed),
         "ids": list(ids),
-        "arrays": entries_to_json(dict(_save(folder, path, values) for path, values in arrays.items())),
+        "arrays": entries_to_json(dict(save_named(folder, path, values) for path, values in arrays.items())),
     }
     raw["digest"] = _digest(json.loads(json.dumps(raw)))
     (folder / DELTA).write_text(json.dumps(raw, indent=1) + "\n", "utf-8")
-
-
-def _save(folder: Path, path: str, values: np.ndarray) -> tuple[str, ArrayEntry]:
-    values = np.ascontiguousarray(values)
-    with ArrayWriter(folder, path, values.dtype, values.shape[1:]) as writer:
-        writer.write(values)
-    return path, writer.close()
-
-
-def _stored_names(names: np.ndarray) -> dict[str, np.ndarray]:
-    if names.dtype.kind in "iu":
-        return {"numbers": names.astype(np.int64)}
-    texts = [str(name).encode() for name in names]
-    ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-    return {"ends": ends, "bytes": np.frombuffer(b"".join(texts), np.uint8)}
-
-
-def _names(stored: Mapping[str, np.ndarray]) -> np.ndarray:
-    if "numbers" in stored:
-        return stored["numbers"]
-    data, ends = stored["bytes"].tobytes(), stored["ends"].tolist()
-    found = np.empty(len(ends) - 1, dtype=object)
-    found[:] = [data[b:e].decode() for b, e in pairwise(ends)]
-    return found
 
 
 def _filled(additions: Additions, manifest: Manifest) -> Additions:

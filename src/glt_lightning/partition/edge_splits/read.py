@@ -164,19 +164,27 @@ def _form(array: np.ndarray) -> str:
 # Some of a user's edges, and their attributes.
 
 
-class KeptEdges(RangedEdges):
+class NumberedEdges(RangedEdges):
+    """Some of a user's edges, whose edge ids are not their positions.
+
+    columns: ints [edges], the edge ids. Of parallel edges the first has the lowest.  num_columns: number of the user's edges.
+    """
+
+    columns: Rows
+    num_columns: int
+
+
+class KeptEdges(NumberedEdges):
     """An `EdgeList` without some columns. Edge ids stay the columns of the user's edges.
 
     columns: int64 [kept], ascending.
     """
 
+    columns: np.ndarray
+
     def __init__(self, edges: EdgeList, columns: np.ndarray) -> None:
         self.edges, self.columns, self.num_edges = edges, columns, len(columns)
-
-    @property
-    def num_columns(self) -> int:
-        """Number of the user's edges."""
-        return self.edges.num_edges
+        self.num_columns = edges.num_edges
 
     def part(self, size: int, begin: int, end: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         columns = self.columns[begin:end]
@@ -213,12 +221,12 @@ class KeptRows:
 
 def num_columns(edges: EdgeList) -> int:
     """Number of the user's edges, with those that are left out."""
-    return edges.num_columns if isinstance(edges, KeptEdges) else edges.num_edges
+    return edges.num_columns if isinstance(edges, NumberedEdges) else edges.num_edges
 
 
 def user_columns(edges: EdgeList, ids: np.ndarray) -> np.ndarray:
-    """Converts ids that count the kept edges alone to edge ids of the user's edges."""
-    if not isinstance(edges, KeptEdges) or not len(ids):
+    """Converts positions in an edge list to edge ids of the user's edges."""
+    if not isinstance(edges, NumberedEdges) or not len(ids):
         return ids
     found: np.ndarray = edges.columns[ids]
     return found.astype(ids.dtype)

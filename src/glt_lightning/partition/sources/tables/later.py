@@ -40,10 +40,10 @@ _IDS = ("ids.npy", "ids_offsets.npy", "ids_bytes.npy")
 
 
 class EarlierRows(Protocol):
-    """Rows that were appended before: `versions.Appended`. ids: as in `LaterRows`."""
+    """Rows that were appended before: `versions.Appended`. ids: as in `LaterRows`.  num_nodes: of all nodes by type."""
 
     @property
-    def additions(self) -> Additions: ...
+    def num_nodes(self) -> Mapping[NodeType, int]: ...
 
     @property
     def ids(self) -> Mapping[NodeType, np.ndarray]: ...
@@ -136,8 +136,7 @@ class LaterTables:
 
     def _indexed(self, t: NodeType) -> SortedIds | NodeIds:
         if not has_ids(self._converted, t):
-            earlier = {} if self._appended is None else self._appended.additions.nodes
-            return RowIds(self._in_tables[t] + (earlier[t].count if t in earlier else 0))
+            return RowIds(self._in_tables[t] if self._appended is None else self._appended.num_nodes[t])
         names = user_ids(self._converted, np.arange(self._in_tables[t]), t)
         if self._appended is not None and t in self._appended.ids:
             names = np.concatenate([names, self._appended.ids[t]])

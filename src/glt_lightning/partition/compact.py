@@ -1,0 +1,190 @@
+"""Makes a partition of its own from a version of another one: the graph partitioned anew, by the same tasks, without its data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from glt_lightning.base import (
+    ALLOWED,
+    PartitionError,
+    PartitionOptions,
+    Progress,
+    __version__,
+    edge_type_str,
+)
+from glt_lightning.graph import MANIFEST, GrownPartition, LocalPartition, Manifest, options_hash, partition_id
+from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition
+from glt_lightning.partition.build.builder import Builder
+from glt_lightning.partition.build.stored_graph import StoredGraph
+from glt_lightning.partition.edge_splits.source import StoredSplits
+from glt_lightning.partition.folder import LOCK_TIMEOUT_S, exclusive, lasting_folder
+from glt_lightning.partition.grow import add_rows
+from glt_lightning.partition.later_ids import write_later_ids
+from glt_lightning.partition.run import COMPACTED, run_folder
+from glt_lightning.partition.sources.version import VersionSource, parts_of
+from glt_lightning.partition.tasks.engine import run_tasks
+from glt_lightning.partition.versions import LATEST, Appended, Version, read_versions
+
+
+def compact_partition(
+    folder: str | Path,
+    out_dir: str | Path,
+    version: Version = LATEST,
+    *,
+    hotness: str | None = None,
+    memory_bytes: int = PartitionOptions.memory_bytes,
+    progress: bool | None = None,
+    timeout_s: float = LOCK_TIMEOUT_S,
+) -> Manifest:
+    """Writes a version of a partition as a partition of its own, and returns the manifest. The version stays as it is.
+
+    Its arrays equal, byte for byte, those of the graph partitioned anew with the same parts of nodes. Only where
+    ``undirected`` merged parallel edges may the order of rows differ, since merged edges count once in it.
+
+    A finished folder of the same version is reused, and a run that was killed is continued.
+
+    Args:
+        folder: The partition.
+        out_dir: Folder of the new partition.
+        version: The number of the version, or ``latest``.
+        hotness: How rows are ranked: ``vip``, ``degree`` or ``presample``. None: as in ``folder``.
+        memory_bytes: Working memory, as ``partition.memory_bytes``.
+        progress: Whether to show a progress bar. None: on a terminal.
+        timeout_s: How long to wait for another process that writes the same folder, in seconds.
+
+    Raises:
+        PartitionError: For a version that does not exist, a partition to which no rows can be added, rows that are ranked by a
+            user's class, weights that are stored in fewer bytes, or a folder that has another partition or cannot be written.
+
+    Example:
+        >>> import shutil
+        >>> _ = shutil.copytree("parts", "grown")
+        >>> new = Additions(nodes={"node": NewNodes(1, {"x": np.ones((1, 3), np.float32)})})
+        >>> append_rows("grown", new)
+        1
+        >>> compact_partition("grown", "compacted", progress=False).num_nodes
+        (11,)
+    """
+    base, target = LocalPartition.open(folder), Path(out_dir)
+    graph: GrownPartition | None = None
+    try:
+        appended = read_versions(folder, base.manifest, version)
+        _require_exact_weights(base.manifest, Path(folder))
+        graph = add_rows(base, appended.additions)
+        made = _made_by(graph, appended)
+        options = _options(base.manifest, hotness, memory_bytes, Path(folder))
+        with exclusive(target, timeout_s):
+            if target.exists() and (not target.is_dir() or any(target.iterdir())):
+                return _reuse(target, made)
+            return _Compaction(graph, appended, made, options, Progress(progress)).write(target)
+    finally:
+        if graph is not None:
+            graph.close()
+        base.close()
+
+
+@dataclass(frozen=True)
+class _Compaction:
+    graph: GrownPartition
+    appended: Appended
+    made: Mapping[str, Any]
+    options: PartitionOptions
+    progress: Progress
+
+    def write(self, target: Path) -> Manifest:
+        base, wide = self.graph.base.manifest, bool(self.made.get("wide_ids", False))
+        with lasting_folder(run_folder(target, self.made)) as run:
+            source = VersionSource(self.graph, self.appended.additions, run / "kept")
+            stored = _VersionGraph(self.graph, source, self.options, self.progress)
+            with run_tasks(stored, run, options_hash(self.made), wide) as tasks:
+                manifest = Builder(tasks, _SameParts(self.graph), self.made).build()
+                types = base.schema.node_types
+                ids = {types.index(t): names for t, names in self.appended.ids.items()}
+                manifest = replace(
+                    manifest,
+                    arrays={**manifest.arrays, **write_later_ids(tasks.job.out, ids)},
+                    encodings=base.encodings,
+                    edge_labels=base.edge_labels,
+                )
+                manifest.save(tasks.job.out)
+                os.rename(tasks.job.out, target)
+        return manifest
+
+
+class _VersionGraph(StoredGraph):
+    """A version as the tasks read it. Its values were checked when they were partitioned or appended."""
+
+    def __init__(
+        self, graph: GrownPartition, source: VersionSource, options: PartitionOptions, progress: Progress
+    ) -> None:
+        undirected = bool(graph.base.manifest.made_by.get("undirected", False))
+        super().__init__(source, options, source.splits, {"undirected": undirected, "normalize": "none"}, progress)
+        self._base = graph.base
+
+    def check(self) -> None:
+        _ = self.storage
+
+    @property
+    def edge_splits(self) -> StoredSplits:
+        keys = ((int(r), name) for r, name in (key.split("/") for key in self._base.manifest.edge_splits))
+        return {(r, name): self._base.edge_split(r, name) for r, name in keys}
+
+
+class _SameParts(Assigner):
+    """Leaves nodes in the parts that they are in."""
+
+    def __init__(self, graph: GrownPartition) -> None:
+        self._parts = parts_of(graph)
+
+    def assign(self, graph: GraphToPartition) -> Assignment:
+        return self._parts
+
+
+def _made_by(graph: GrownPartition, appended: Appended) -> dict[str, Any]:
+    """The options of the partition, and the version. A run that began on the version goes on with the new folder: ``overlay``."""
+    base = graph.base.manifest
+    rows = {"overlay": graph.manifest.made_by["overlay"]} if appended.version else {}
+    of = {"folder": graph.directory.name, "partition": partition_id(base), "version": appended.version}
+    return {**base.made_by, **rows, COMPACTED: of, "package_version": __version__}
+
+
+def _options(base: Manifest, hotness: str | None, memory_bytes: int, folder: Path) -> PartitionOptions:
+    made: Mapping[str, Any] = base.made_by
+    ranked: Any = hotness or next(iter(base.hotness), "degree")
+    if ranked == "given":
+        raise PartitionError(
+            f"{folder}: an own class ranked the rows of this partition, and has no rank of later ones. Say how to rank all of "
+            "them: --hotness degree."
+        )
+    known = {
+        name: made[name] for name in ("seed", "num_neighbors", "batch_size", "weights", "time_attr") if name in made
+    }
+    return PartitionOptions(
+        num_parts=base.num_parts,
+        hotness=ranked,
+        memory_bytes=memory_bytes,
+        processes=1,  # others would need the rows in files of their own
+        allow=list(ALLOWED),
+        **known,
+    )
+
+
+def _require_exact_weights(manifest: Manifest, folder: Path) -> None:
+    for r, edge_type in enumerate(manifest.schema.edge_types):
+        for name in manifest.weights(r):
+            if manifest.decoded_by("edges", r, name) is not None:
+                raise PartitionError(
+                    f"{folder}: {name} of edge type {edge_type_str(edge_type)} is stored in fewer bytes (partition.storage), so "
+                    "that its sums cannot be made again. Partition the data anew."
+                )
+
+
+def _reuse(target: Path, made: Mapping[str, Any]) -> Manifest:
+    found = Manifest.load(target) if (target / MANIFEST).is_file() else None
+    if found is None or found.options_hash != options_hash(made):
+        raise PartitionError(f"{target}: this folder is not empty, and not of this version. Choose another one.")
+    return found
