@@ -87,6 +87,18 @@ def test_questions() -> None:
     assert (manifest.num_features("a"), manifest.num_features("b")) == (None, 3)
 
 
+def test_deleted_nodes(tmp_path: Path) -> None:
+    gids = {f"nodes/{t}/gid.npy": entry("<i4", rows) for t, rows in enumerate((3, 4))}
+    for deleted, good in ((entry("<i8", 2), True), (entry("<i4", 2), False), (entry("<i8", 5), False)):
+        arrays = example().arrays | gids | {"nodes/1/deleted.npy": deleted}
+        replace(example(), arrays=arrays).save(tmp_path)
+        if good:
+            assert Manifest.load(tmp_path).arrays == arrays
+        else:
+            with pytest.raises(PartitionError, match=r"nodes/1/deleted.npy is <i. \[.\], expected <i8 \[.\]"):
+                Manifest.load(tmp_path)
+
+
 def test_encodings(tmp_path: Path) -> None:
     """Stored as int8, x has four bytes more than features."""
     arrays = {
@@ -250,6 +262,10 @@ DAMAGE: list[tuple[Callable[[dict], object], str]] = [
     (put({"val": {"node_type": "b", "count": 2}}, "splits"), "splits: the names do not match the arrays"),
     (put({"node_type": "c", "count": 2}, "splits", "train"), "splits: the entry of 'train' is damaged"),
     (put(3, "splits", "train", "count"), "splits/train.npy is <i8 .2., expected <i8 .3."),
+    (put(entry("<i8", 3).to_json(), "arrays", "tables/ids1_ends.npy"), "of the ids of node type 1 only .'ends'."),
+    (put(entry("<i8", 6).to_json(), "arrays", "tables/ids1_numbers.npy"), "ids1_numbers.npy has more ids than nodes"),
+    (put(entry("<i4", 3).to_json(), "arrays", "tables/ids1_numbers.npy"), "ids1_numbers.npy is <i4 .3., expected <i8"),
+    (put(entry("<i8", 3).to_json(), "arrays", "tables/ids2_numbers.npy"), r"tables/ has \['ids2_numbers'\]"),
     (put("0", "options_hash"), "options_hash does not match"),
     (put(3, "made_by", "num_parts"), "options_hash does not match"),
 ]

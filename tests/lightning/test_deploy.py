@@ -21,7 +21,7 @@ from lightning.pytorch import Trainer
 import glt_lightning as glt
 from glt_lightning.base import DataError, OptionError
 from glt_lightning.lightning import PredictionWriter, deploy, predict_new, read_predictions, replay
-from glt_lightning.partition import Additions, NewEdges, NewNodes, append_rows
+from glt_lightning.partition import Additions, NewEdges, NewNodes, append_rows, delete_rows
 from tests.helpers.asgi import Reply, request
 from tests.lightning.serving import serving
 from tests.lightning.tiny import NODES, WIDTH, learnable_graph
@@ -315,11 +315,19 @@ def test_new_versions_are_answered_from(make_data: Any, make_trainer: Any, tmp_p
         assert "glt_graph_version 1.0" in ask("/metrics").text
         on_top = {"nodes": [{"x": [1.0] * WIDTH}], "edges": [{"source": NODES, "destination": NODES + 1}]}
         assert ask("/predict", on_top).json()["predictions"][0]["id"] == NODES + 1
+        delete_rows(data.partition_dir, nodes={"node": np.array([NODES, 0])})
+        while ask("/health").json()["version"] == 1 and time.monotonic() < until:
+            time.sleep(0.05)
+        last = ask("/predict", {"ids": [7, NODES, 0]}).json()
+        assert last["version"] == 2
+        assert last["predictions"][0]["probability"] == before["predictions"][0]["probability"]
+        assert [each.get("id") for each in last["predictions"] if "error" not in each] == [7]
+        assert [each["error"]["row"] for each in last["predictions"] if "error" in each] == [1, 2]
 
     talking(make_trainer(), model, data, talk, record=str(record), poll_s=0.05)
     found = replay(make_trainer(), model, make_data(**SAMPLED), record, alone=True)
     assert found.equal, found
-    assert found.answers == 3
+    assert found.answers == 4
 
 
 SHOP = {

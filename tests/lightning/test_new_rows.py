@@ -301,6 +301,40 @@ def test_a_version_becomes_a_partition_of_its_own(growing: Path, capfd: pytest.C
         assert said in capfd.readouterr().err
 
 
+def test_deleted_rows_are_in_no_prediction(growing: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    main(["append", "--config", "papers.yaml", "--new", "new.yaml"])
+    Path("gone.csv").write_text("paper\nP-003\nP-280\n")
+    pd.read_csv("writes.csv", dtype=str)[["email", "paper"]][:1].to_csv("pairs.csv", index=False)
+    Path("gone.yaml").write_text("{nodes: {paper: gone.csv}, edges: {author__writes__paper: pairs.csv}}")
+    main(["append", "--config", "papers.yaml", "--delete", "gone.yaml"])
+    assert re.search(
+        r"version 2: without 2 nodes of type paper, \d+ edges of type author__writes__paper", capfd.readouterr().out
+    )
+    every = ["--data.evaluation.predict_split", "all", "--data.partition.version"]
+    before, after = (predict(f"v{v}", *every, str(v), checkpoint=str(best_of(growing))) for v in (1, 2))
+    assert sorted(set(before["id"].tolist()) - set(after["id"].tolist())) == ["P-003", "P-280"]
+    assert len(after["id"]) == 298
+    main(["compact", "--config", "papers.yaml", "--out", "less", "--forget", "true"])
+    said = capfd.readouterr().out
+    assert "version 2 is now less: " in said
+    assert [line for line in said.splitlines() if line.endswith(".versions")]
+    assert "  data/tables/papers-" in said
+    found = predict("less-found", *every[:2], "--data.partition.dir", "less", checkpoint=str(best_of(growing)))
+    for name in after:
+        assert found[name].tolist() == after[name].tolist()
+    with pytest.raises(OptionError, match="layer-wise inference: nodes of this version are deleted"):
+        trainer = Trainer(accelerator="cpu", logger=False, enable_progress_bar=False)
+        glt.predict_layerwise(trainer, model_of(growing), data_of(growing, partition={"version": 2}), "none")
+    for words, error in (
+        (["--delete", "gone.yaml"], "node 3 of type 'paper' is deleted already"),
+        (["--delete", "gone.yaml", "--new", "new.yaml"], "--delete: a version adds rows or deletes some"),
+        (["--delete", "{nodes: {paper: new.csv}}"], "--delete: cannot read"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["append", "--config", "papers.yaml", *words])
+        assert error in capfd.readouterr().err
+
+
 def test_layer_by_layer_reads_the_version(growing: Path) -> None:
     """Embeddings of all nodes are those of the graph of whole tables."""
     main(["append", "--config", "papers.yaml", "--new", "new.yaml"])

@@ -31,7 +31,8 @@ from glt_lightning.partition import (
     open_version,
     verify_partition,
 )
-from glt_lightning.partition.versions import _digest, read_versions, version_number, versions_dir
+from glt_lightning.partition.delta import digest_of
+from glt_lightning.partition.versions import read_versions, version_number, versions_dir
 from tests.helpers.grown import TYPED, TwoVersions, two_versions
 from tests.partition.test_grow import batches, specs
 
@@ -137,7 +138,7 @@ def test_damage_is_refused(graph: tuple[Path, Additions], damage: str) -> None:
     elif damage == "content":  # with the digest of what it says
         path = first / "delta.json"
         raw = json.loads(path.read_text()) | {"changed": ["node"]}
-        path.write_text(json.dumps(raw | {"digest": _digest(raw)}))
+        path.write_text(json.dumps(raw | {"digest": digest_of(raw)}))
     elif damage == "chain":
         (versions_dir(folder) / "2").rename(versions_dir(folder) / "spare")
         first.rename(versions_dir(folder) / "2")

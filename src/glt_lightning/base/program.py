@@ -24,7 +24,7 @@ TRAINER_COMMANDS = {
 TOOLS = {
     "demo": "Trains and tests a model on a graph that needs no download; a first run.",
     "partition": "Makes the partition of a configuration and reports on it, or verifies one.",
-    "append": "Adds new rows of tables to a partition, as its next version.",
+    "append": "Adds rows of tables to a partition, or deletes some, as its next version.",
     "compact": "Makes a partition of its own from a version of one.",
     "pull": "Copies a partition, or the parts that a host needs, and checks each piece.",
     "report": "Shows the contents of a partition and the expected traffic of training on it.",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from lightning.pytorch import LightningDataModule
 
@@ -10,9 +11,9 @@ from glt_lightning.base import OptionError, counted
 from glt_lightning.cli.command_line import TrainerParser
 from glt_lightning.cli.messages import keep_groups
 from glt_lightning.cli.run_line import interruptible
-from glt_lightning.graph import MANIFEST
+from glt_lightning.graph import MANIFEST, Manifest
 from glt_lightning.lightning import GLTDataModule
-from glt_lightning.partition import compact_partition
+from glt_lightning.partition import compact_partition, tables_folder, versions_dir
 
 _DESCRIPTION = (
     "Writes a version of the partition of a configuration as a partition of its own, as if the whole graph had been partitioned "
@@ -29,6 +30,12 @@ def run_compact(argv: Sequence[str], prog: str) -> None:
         "--version", type=int | str, default="latest", metavar="NUMBER", help="The version: a number, or latest."
     )
     parser.add_argument(
+        "--forget",
+        type=bool,
+        default=False,
+        help="Write zeros in place of the attributes of deleted nodes, and say where other copies are.",
+    )
+    parser.add_argument(
         "--hotness", type=str | None, default=None, help="How rows are ranked: vip, degree or presample; as before."
     )
     parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True, required=False)
@@ -41,8 +48,29 @@ def run_compact(argv: Sequence[str], prog: str) -> None:
         raise OptionError(f"{folder}: there is no partition. Run partition first.")
     with interruptible(f"the next run goes on with {config.out}"):
         manifest = compact_partition(
-            folder, config.out, config.version, hotness=config.hotness, memory_bytes=data.partition.memory_bytes
+            folder,
+            config.out,
+            config.version,
+            forget=config.forget,
+            hotness=config.hotness,
+            memory_bytes=data.partition.memory_bytes,
         )
     number = manifest.made_by["compacted"]["version"]
     numbers = f"{counted(sum(manifest.num_nodes), 'node')}, {counted(sum(manifest.num_edges), 'edge')}"
     print(f"{folder}: version {number} is now {config.out}: {numbers}. Name it in partition.dir.", flush=True)
+    if config.forget:
+        print("\n".join(_copies(data, folder, manifest)), flush=True)
+
+
+def _copies(data: GLTDataModule, folder: Path, manifest: Manifest) -> Iterator[str]:
+    """Yields lines about what may still have deleted rows."""
+    yield "Deleted rows may still be in these copies, which are yours to delete:"
+    made = manifest.made_by
+    places = [
+        folder,
+        versions_dir(folder),
+        tables_folder(data.root, str(made.get("source")), str(made.get("fingerprint"))),
+    ]
+    yield from (f"  {place}" for place in places if place.exists())
+    yield "  the tables themselves, copies of these folders on other hosts, and records of endpoints and predictions"
+    yield "  checkpoints of models with an embedding for each node of a deleted node's type"

@@ -9,6 +9,7 @@ parser read all of it.
     edge_splits/<r>/<split>/<array>.npy   int64           optional: edges to predict, by the user's ids (below)
     nodes/<t>/gid.npy                     ids [num_nodes]  gids of all nodes of the type by the user's id
     nodes/<t>/times.npy                   int64 [num_nodes]  their times, where row_order has some
+    nodes/<t>/deleted.npy                 int64 [K]       optional: user's ids of deleted nodes, ascending
     tables/encoding.npy                   uint8 [bytes]   optional: JSON (UTF-8), the encoding of columns of tables as features
     tables/ids<t>_<kind>.npy              int64, uint8    optional: the tables' ids of the last nodes of a type (below)
     part<p>/nodes/<t>/n_id.npy            ids [rows]      the user's node id by row
@@ -33,6 +34,8 @@ its new number minus ``bounds[t][p]``. The part of a gid is thus found by a sear
 ``n_id`` has a row's user id. ``gid`` has the gid of a user id: one array for the whole graph, which every host maps,
 since negatives are drawn among the user's ids. Folders of version 2 lack it: they can be read, but no negatives can be
 drawn. Seeds are stored as gids.
+
+Nodes in ``deleted`` have no edges, are in no split, and are never seeds or negatives. Their numbers are not used again.
 
 Within a part, nodes are ordered by **hotness** for the batches of the part's seeds, hottest first, ties by the number
 of edges that have the node as source, then by the user's id. A prefix of a part's rows is thus the best set of its rows
@@ -320,6 +323,11 @@ def gid_path(node_type: int) -> str:
 def node_times_path(node_type: int) -> str:
     """Relative path of the times of all nodes of a type, int64, by the user's id; ``node_type`` is the index in the schema."""
     return f"nodes/{node_type}/{TIMES}.npy"
+
+
+def deleted_path(node_type: int) -> str:
+    """Relative path of the user ids of deleted nodes of a type, int64, ascending; ``node_type`` is the index in the schema."""
+    return f"nodes/{node_type}/deleted.npy"
 
 
 def later_ids_path(node_type: int, name: str) -> str:

@@ -268,11 +268,15 @@ def _check_gids(raw: Mapping[str, Any], arrays: _Folders) -> None:
         timed = _has_times(raw, arrays, t)
         expected = {"gid", TIMES} if timed else {"gid"}
         require(
-            set(files) == expected, f"arrays: nodes/{t} has {sorted(files)}, expected {', '.join(sorted(expected))}"
+            set(files) - {"deleted"} == expected,
+            f"arrays: nodes/{t} has {sorted(files)}, expected {', '.join(sorted(expected))}",
         )
         _check_vector(f"nodes/{t}/gid.npy", files["gid"], _ID_DTYPES[raw["id_dtype"]], count)
         if timed:
             _check_vector(f"nodes/{t}/{TIMES}.npy", files[TIMES], "<i8", count)
+        if "deleted" in files:
+            deleted = files["deleted"]
+            _check_vector(f"nodes/{t}/deleted.npy", deleted, "<i8", min(count, _product(deleted["shape"])))
 
 
 def _has_times(raw: Mapping[str, Any], arrays: _Folders, node_type: int) -> bool:

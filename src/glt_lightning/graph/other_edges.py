@@ -61,6 +61,9 @@ class OtherEdges(LocalPartition):
     def node_shards(self, node_type: int, name: str) -> Shards:
         return self._stored.node_shards(node_type, name)
 
+    def deleted(self, node_type: int) -> np.ndarray:
+        return self._stored.deleted(node_type)
+
     def drawn_by(self, weights: tuple[str | None, ...], timed: bool, labor: bool = False) -> GraphView:
         """Returns a view without edges: these edge types have none to draw."""
         return self._nodes_alone

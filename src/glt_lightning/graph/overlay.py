@@ -21,11 +21,20 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import SamplerError
-from glt_lightning.graph.graph import Seeds, checked_ids
+from glt_lightning.graph.graph import EdgeSplit, Seeds, checked_ids, seeds_hash
 from glt_lightning.graph.local_partition import LocalPartition, _MapsAndRows
-from glt_lightning.graph.manifest import ArrayEntry, EdgeColumns, Manifest, gid_path, node_times_path
+from glt_lightning.graph.manifest import (
+    ArrayEntry,
+    EdgeColumns,
+    EdgeSplitEntry,
+    Manifest,
+    gid_path,
+    node_times_path,
+)
 from glt_lightning.graph.shared_arrays import SharedArrays
 from glt_lightning.kernels import ChangedShards, Overlaid, ReplacedRows, Shards
+
+_NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,8 @@ class Overlay:
         edge_columns: As in the manifest, with the new edges.
         times: Times of the new nodes of a type by user id, for types that have times.
         changed: (node type, attribute) -> gids of old nodes, ascending, and their rows as stored.
+        deleted: Node type -> int64 [n], user ids of deleted nodes, ascending, whose edges no row has.
+        deleted_edges: Edge type of the user's -> int64 [2, n], ends of deleted edges, user ids.
     """
 
     placed: tuple[np.ndarray, ...]
@@ -50,6 +61,8 @@ class Overlay:
     edge_columns: tuple[EdgeColumns, ...]
     times: Mapping[int, np.ndarray] = field(default_factory=dict)
     changed: Mapping[tuple[int, str], tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    deleted: Mapping[int, np.ndarray] = field(default_factory=dict)
+    deleted_edges: Mapping[int, np.ndarray] = field(default_factory=dict)
 
     @property
     def num_new(self) -> tuple[int, ...]:
@@ -61,6 +74,8 @@ class Overlay:
         given = {f"array/{path}": array for path, array in self.arrays.items()}
         given |= {f"replaced/{r}": gids for r, gids in enumerate(self.replaced)}
         given |= {f"times/{t}": times for t, times in self.times.items()}
+        given |= {f"deleted/{t}": ids for t, ids in self.deleted.items()}
+        given |= {f"deleted_edges/{r}": ends for r, ends in self.deleted_edges.items()}
         for (t, name), (gids, rows) in self.changed.items():
             given |= {f"gids/{t}/{name}": gids, f"rows/{t}/{name}": rows}
         given |= {f"placed/{t}": parts for t, parts in enumerate(self.placed)}
@@ -93,6 +108,8 @@ class Overlay:
             edge_columns=tuple(EdgeColumns(**each) for each in meta["edge_columns"]),
             times={int(t): times for t, times in kinds.get("times", {}).items()},
             changed={(int(t), name): (gids, rows) for (t, _, name), gids, rows in pairs},
+            deleted={int(t): ids for t, ids in kinds.get("deleted", {}).items()},
+            deleted_edges={int(r): ends for r, ends in kinds.get("deleted_edges", {}).items()},
         )
 
     @property
@@ -101,6 +118,8 @@ class Overlay:
         digest = hashlib.blake2b(digest_size=16)
         arrays = {**self.arrays, **{f"replaced/{r}": gids for r, gids in enumerate(self.replaced)}}
         arrays |= {f"placed/{t}": parts for t, parts in enumerate(self.placed)}
+        arrays |= {f"deleted/{t}": ids for t, ids in self.deleted.items()}
+        arrays |= {f"deleted_edges/{r}": ends for r, ends in self.deleted_edges.items()}
         for (t, name), (gids, rows) in self.changed.items():
             arrays |= {f"changed/{t}/{name}/gids": gids, f"changed/{t}/{name}/rows": rows}
         for path, array in sorted(arrays.items()):
@@ -143,6 +162,7 @@ class GrownPartition(LocalPartition):
             raise SamplerError(f"{base.directory}: a host tier (cache.memory) has no room for new rows. Leave it out.")
         self.base, self.overlay = base, overlay
         manifest, num_parts = _with_arrays(base.manifest, overlay), base.manifest.num_parts
+        manifest = _with_splits(manifest, base, overlay)
         parts = (*base.parts, *(p + num_parts for p in base.parts))
         super().__init__(base.directory, manifest.as_stored if as_stored else manifest, parts)
         self._maps = _OverlaidMaps(base, manifest, overlay)
@@ -186,14 +206,22 @@ class GrownPartition(LocalPartition):
         return found
 
     def split(self, name: str) -> Seeds:
-        seeds = self.base.split(name)
+        seeds = _seeds_left(self.base, self.overlay, name)
         return Seeds(seeds.node_type, seeds.gids + node_shift(self.overlay.num_new, seeds.node_type))
 
+    def edge_split(self, edge_type: int, name: str) -> EdgeSplit:
+        return _edges_left(self.base, self.overlay, edge_type, name)
+
+    def deleted(self, node_type: int) -> np.ndarray:
+        here, before = self.overlay.deleted.get(node_type, _NONE), self.base.deleted(node_type)
+        return np.union1d(here, before) if len(before) else here
+
     def seeds(self, node_type: int, user_ids: np.ndarray | None = None) -> Seeds:
-        if user_ids is None or gid_path(node_type) not in self.base.manifest.arrays:
-            return super().seeds(node_type, user_ids)
+        if user_ids is None and not len(self.deleted(node_type)):
+            return super().seeds(node_type)
         count, name = self.manifest.num_nodes[node_type], self.schema.node_types[node_type]
-        return Seeds(node_type, self.gids_of(node_type, checked_ids("seeds", user_ids, count, name)))
+        ids = self._alive(node_type) if user_ids is None else checked_ids("seeds", user_ids, count, name)
+        return Seeds(node_type, self.gids_of(node_type, self._require_alive(node_type, ids)))
 
     def gids_of(self, node_type: int, user_ids: np.ndarray) -> np.ndarray:
         """Returns int64 [n]: the gids of nodes by the user's ids, which are not checked, without a look at all nodes."""
@@ -203,6 +231,57 @@ class GrownPartition(LocalPartition):
         found = super().node_shards(node_type, name)
         changed = self.overlay.changed.get((node_type, name))
         return found if changed is None else ChangedShards.over(found, *changed)
+
+
+def _seeds_left(base: LocalPartition, overlay: Overlay, name: str) -> Seeds:
+    """Returns the seeds of a split that are not deleted, gids of the partition below."""
+    seeds = base.split(name)
+    gone = overlay.deleted.get(seeds.node_type, _NONE)
+    gone = gone[gone < base.manifest.num_nodes[seeds.node_type]]
+    return Seeds(
+        seeds.node_type, seeds.gids[~np.isin(seeds.gids, base.gids(seeds.node_type)[gone])] if len(gone) else seeds.gids
+    )
+
+
+def _edges_left(base: LocalPartition, overlay: Overlay, edge_type: int, name: str) -> EdgeSplit:
+    """Returns the edges to predict of a split that are not deleted, and whose ends are not."""
+    found, schema, columns = base.edge_split(edge_type, name), base.schema, base.manifest.edge_columns
+    types = schema.source_types()[edge_type], schema.destination_types()[edge_type]
+    gone = [overlay.deleted.get(t, _NONE) for t in types]
+
+    def alive(pairs: np.ndarray) -> np.ndarray:
+        good = ~(np.isin(pairs[0], gone[0]) | np.isin(pairs[1], gone[1]))
+        width = base.manifest.num_nodes[types[1]] + overlay.num_new[types[1]]
+        ends = overlay.deleted_edges.get(edge_type, np.empty((2, 0), np.int64))
+        keys = ends[0] * width + ends[1]
+        if columns is not None and columns[edge_type].reverse_of == edge_type:
+            keys = np.concatenate([keys, ends[1] * width + ends[0]])
+        return good & ~np.isin(pairs[0] * width + pairs[1], keys)
+
+    kept = alive(found.edge)
+    arrays = {n: a[:, kept] if n == "edge" else a[kept] for n, a in found.arrays.items() if n != "negative_edges"}
+    if "negatives" in arrays:
+        arrays["negatives"] = np.where(np.isin(arrays["negatives"], gone[1]), -1, arrays["negatives"])
+    if found.negative_edges is not None:
+        bad = np.isin(found.negative_edges[0], gone[0]) | np.isin(found.negative_edges[1], gone[1])
+        arrays["negative_edges"] = found.negative_edges[:, ~bad]
+    return EdgeSplit(**arrays)
+
+
+def _with_splits(manifest: Manifest, base: LocalPartition, overlay: Overlay) -> Manifest:
+    """Returns the manifest with the splits without deleted rows."""
+    if not any(map(len, overlay.deleted.values())) and not overlay.deleted_edges:
+        return manifest
+    splits, edge_splits = dict(manifest.splits), dict(manifest.edge_splits)
+    for name, entry in manifest.splits.items():
+        seeds = _seeds_left(base, overlay, name)
+        ids = base.user_ids(seeds.node_type)[seeds.gids - base.manifest.offsets[seeds.node_type]]
+        splits[name] = replace(entry, count=len(ids), ids_hash=None if entry.ids_hash is None else seeds_hash(ids))
+    for key in edge_splits:
+        r, _, name = key.partition("/")
+        found = _edges_left(base, overlay, int(r), name)
+        edge_splits[key] = EdgeSplitEntry(len(found), found.digest)
+    return replace(manifest, splits=splits, edge_splits=edge_splits)
 
 
 def grown_gids(

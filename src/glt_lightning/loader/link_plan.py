@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.base import EdgeType, GraphSchema, OptionError, SamplingOptions
-from glt_lightning.graph import AnyGraph, Manifest, Seeds
+from glt_lightning.base import DataError, EdgeType, GraphSchema, OptionError, SamplingOptions
+from glt_lightning.graph import AnyGraph, LocalPartition, Manifest, Seeds
 from glt_lightning.loader.link_spec import LinkSpec, check_tree, require_ids
 from glt_lightning.loader.plans import OwnEdges, sampler_config, share_out
 from glt_lightning.loader.spec import LoaderSpec
@@ -65,12 +65,20 @@ class LinkEdges:
             gids.append(graph.seeds(node_type, distinct).gids[inverse])
         if spec.negatives is not None:
             require_ids(f"{where}: negatives", spec.negatives, counts[1], schema.node_types[types[1]], least=-1)
+        gone = [graph.deleted(t) if isinstance(graph, LocalPartition) else np.empty(0, np.int64) for t in types]
+        if spec.negatives is not None and np.isin(spec.negatives, gone[1]).any():
+            raise DataError(
+                f"{where}: negatives: some are nodes of type {schema.node_types[types[1]]!r} that are deleted."
+            )
         options = spec.neg_sampling
         num_nodes: list[int | NodeWeights] = list(counts)
         for i, (name, ids) in enumerate((("src_weight", src), ("dst_weight", dst))):
             given = None if options is None else getattr(options, name)
-            if given is not None:
-                num_nodes[i] = NodeWeights(_weights(f"{where}: neg_sampling.{name}", given, ids, counts[i]))
+            if given is not None or (options is not None and len(gone[i])):
+                weights = np.ones(counts[i], np.int64)
+                if given is not None:
+                    weights = _weights(f"{where}: neg_sampling.{name}", given, ids, counts[i])
+                num_nodes[i] = NodeWeights(_without(weights, gone[i]))
         strict = task.mode is not None and task.strict
         kinds = Kinds.of(spec)
         own = _own_edges(spec, kinds, counts, where) if strict and len(src) else None
@@ -156,6 +164,15 @@ def _own_edges(spec: LinkSpec, kinds: Kinds | None, counts: tuple[int, int], whe
         others, ends, kind = spec.known_edges
         src, dst = np.concatenate([src, others * kinds.count + kind]), np.concatenate([dst, ends])
     return OwnEdges(src, dst, (counts[0] * kinds.count, counts[1]), where)
+
+
+def _without(weights: np.ndarray, deleted: np.ndarray) -> np.ndarray:
+    """Returns the weights with 0 for deleted nodes, which so are never drawn."""
+    if not len(deleted):
+        return weights
+    weights = np.array(weights)
+    weights[deleted] = 0
+    return weights
 
 
 def _weights(where: str, given: str | np.ndarray, ids: np.ndarray, count: int) -> np.ndarray:

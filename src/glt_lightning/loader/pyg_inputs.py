@@ -55,11 +55,8 @@ def read_nodes(graph: LocalPartition, given: Any) -> tuple[str | None, np.ndarra
                 f"input_nodes: expected one of {', '.join(schema.node_types)}, or (node type, nodes); got {node_type!r}."
             )
     if given is None:
-        return (
-            node_type,
-            np.arange(graph.manifest.num_nodes[schema.node_types.index(node_type or schema.node_types[0])]),
-            None,
-        )
+        t = schema.node_types.index(node_type or schema.node_types[0])
+        return node_type, np.setdiff1d(np.arange(graph.manifest.num_nodes[t]), graph.deleted(t)), None
     nodes = host_array("input_nodes", given)
     if nodes.dtype == np.bool_:
         nodes = np.flatnonzero(nodes)

@@ -1,4 +1,4 @@
-"""Rows that are added to a partitioned graph, and their checks: new nodes, new edges, changed attributes of nodes."""
+"""Rows that are added to a partitioned graph, changed or deleted, and their checks."""
 
 from __future__ import annotations
 
@@ -67,6 +67,51 @@ class ChangedNodes:
 
 
 @dataclass(frozen=True)
+class DeletedEdges:
+    """Edges of one type of the user's edges that are deleted.
+
+    Attributes:
+        ids: int64 [n], edge ids, ascending.
+        ends: int64 [2, n], user ids; where both directions are stored, in either.
+    """
+
+    ids: np.ndarray
+    ends: np.ndarray
+
+    @classmethod
+    def of(cls, ids: np.ndarray, ends: np.ndarray) -> DeletedEdges:
+        """Sorts edges by their ids, and keeps each once."""
+        ids, first = np.unique(ids.astype(np.int64), return_index=True)
+        return cls(ids, np.ascontiguousarray(ends[:, first], np.int64))
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """Rows that are deleted, as `deletions.find_deleted` finds them: with a node all its edges.
+
+    Attributes:
+        nodes: Node type -> int64 [n], user ids, ascending.
+        edges: The edges.
+    """
+
+    nodes: Mapping[NodeType, np.ndarray] = field(default_factory=dict)
+    edges: Mapping[EdgeType, DeletedEdges] = field(default_factory=dict)
+
+    def joined(self, later: Deleted) -> Deleted:
+        """Returns these rows and later ones."""
+        nodes, edges = dict(self.nodes), dict(self.edges)
+        for t, ids in later.nodes.items():
+            nodes[t] = np.union1d(nodes[t], ids) if t in nodes else ids
+        for e, some in later.edges.items():
+            if e in edges:
+                some = DeletedEdges.of(
+                    np.concatenate([edges[e].ids, some.ids]), np.concatenate([edges[e].ends, some.ends], axis=1)
+                )
+            edges[e] = some
+        return Deleted(nodes, edges)
+
+
+@dataclass(frozen=True)
 class Additions:
     """Rows that are added to a graph, by type.
 
@@ -74,6 +119,7 @@ class Additions:
         nodes: New nodes.
         edges: New edges, of types that the user's data has: reverse edges of ``undirected`` are added by themselves.
         changed: Old nodes whose attributes changed; several of one type for attributes of different nodes.
+        deleted: Rows of the graph, or of these, that are deleted.
 
     Example:
         >>> new = NewNodes(1, {"x": np.ones((1, 3), np.float32)})
@@ -84,6 +130,7 @@ class Additions:
     nodes: Mapping[NodeType, NewNodes] = field(default_factory=dict)
     edges: Mapping[EdgeType, NewEdges] = field(default_factory=dict)
     changed: Mapping[NodeType, ChangedNodes | Sequence[ChangedNodes]] = field(default_factory=dict)
+    deleted: Deleted = field(default_factory=Deleted)
 
     def num_new(self, manifest: Manifest) -> tuple[int, ...]:
         """Returns the number of new nodes of each type. Raises `DataError` for a type that the graph does not have."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from glt_lightning.base import (
     ALLOWED,
     PartitionError,
@@ -16,14 +18,22 @@ from glt_lightning.base import (
     __version__,
     edge_type_str,
 )
-from glt_lightning.graph import MANIFEST, GrownPartition, LocalPartition, Manifest, options_hash, partition_id
+from glt_lightning.graph import (
+    MANIFEST,
+    GrownPartition,
+    LocalPartition,
+    Manifest,
+    deleted_path,
+    options_hash,
+    partition_id,
+)
 from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition
 from glt_lightning.partition.build.builder import Builder
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.edge_splits.source import StoredSplits
 from glt_lightning.partition.folder import LOCK_TIMEOUT_S, exclusive, lasting_folder
 from glt_lightning.partition.grow import add_rows
-from glt_lightning.partition.later_ids import write_later_ids
+from glt_lightning.partition.later_ids import save_named, write_later_ids
 from glt_lightning.partition.run import COMPACTED, run_folder
 from glt_lightning.partition.sources.version import VersionSource, parts_of
 from glt_lightning.partition.tasks.engine import run_tasks
@@ -35,6 +45,7 @@ def compact_partition(
     out_dir: str | Path,
     version: Version = LATEST,
     *,
+    forget: bool = False,
     hotness: str | None = None,
     memory_bytes: int = PartitionOptions.memory_bytes,
     progress: bool | None = None,
@@ -45,12 +56,14 @@ def compact_partition(
     Its arrays equal, byte for byte, those of the graph partitioned anew with the same parts of nodes. Only where
     ``undirected`` merged parallel edges may the order of rows differ, since merged edges count once in it.
 
-    A finished folder of the same version is reused, and a run that was killed is continued.
+    Deleted nodes keep their numbers, and stay deleted. A finished folder of the same version is reused, and a run that was
+    killed is continued.
 
     Args:
         folder: The partition.
         out_dir: Folder of the new partition.
         version: The number of the version, or ``latest``.
+        forget: Write zeros in place of the attributes of deleted nodes, and nothing in place of what tables call them.
         hotness: How rows are ranked: ``vip``, ``degree`` or ``presample``. None: as in ``folder``.
         memory_bytes: Working memory, as ``partition.memory_bytes``.
         progress: Whether to show a progress bar. None: on a terminal.
@@ -75,12 +88,12 @@ def compact_partition(
         appended = read_versions(folder, base.manifest, version)
         _require_exact_weights(base.manifest, Path(folder))
         graph = add_rows(base, appended.additions)
-        made = _made_by(graph, appended)
+        made = _made_by(graph, appended, forget)
         options = _options(base.manifest, hotness, memory_bytes, Path(folder))
         with exclusive(target, timeout_s):
             if target.exists() and (not target.is_dir() or any(target.iterdir())):
                 return _reuse(target, made)
-            return _Compaction(graph, appended, made, options, Progress(progress)).write(target)
+            return _Compaction(graph, appended, forget, made, options, Progress(progress)).write(target)
     finally:
         if graph is not None:
             graph.close()
@@ -91,6 +104,7 @@ def compact_partition(
 class _Compaction:
     graph: GrownPartition
     appended: Appended
+    forget: bool
     made: Mapping[str, Any]
     options: PartitionOptions
     progress: Progress
@@ -98,21 +112,38 @@ class _Compaction:
     def write(self, target: Path) -> Manifest:
         base, wide = self.graph.base.manifest, bool(self.made.get("wide_ids", False))
         with lasting_folder(run_folder(target, self.made)) as run:
-            source = VersionSource(self.graph, self.appended.additions, run / "kept")
+            source = VersionSource(self.graph, self.appended.additions, run / "kept", self.forget)
             stored = _VersionGraph(self.graph, source, self.options, self.progress)
             with run_tasks(stored, run, options_hash(self.made), wide) as tasks:
                 manifest = Builder(tasks, _SameParts(self.graph), self.made).build()
-                types = base.schema.node_types
-                ids = {types.index(t): names for t, names in self.appended.ids.items()}
+                marks = {deleted_path(t): gone for t, gone in self._deleted.items()}
+                more = dict(save_named(tasks.job.out, path, ids) for path, ids in marks.items())
                 manifest = replace(
                     manifest,
-                    arrays={**manifest.arrays, **write_later_ids(tasks.job.out, ids)},
+                    arrays={**manifest.arrays, **more, **write_later_ids(tasks.job.out, self._ids())},
                     encodings=base.encodings,
                     edge_labels=base.edge_labels,
                 )
                 manifest.save(tasks.job.out)
                 os.rename(tasks.job.out, target)
         return manifest
+
+    @property
+    def _deleted(self) -> dict[int, np.ndarray]:
+        gone = {t: self.graph.deleted(t) for t in range(len(self.graph.schema.node_types))}
+        return {t: ids for t, ids in gone.items() if len(ids)}
+
+    def _ids(self) -> dict[int, np.ndarray]:
+        """Returns what tables call nodes that came after they were converted, by type."""
+        found = {}
+        for name, names in self.appended.ids.items():
+            t = self.graph.schema.node_index(name)
+            if self.forget and t in self._deleted:
+                rows = self._deleted[t] - (self.graph.manifest.num_nodes[t] - len(names))
+                names = np.array(names)
+                names[rows[rows >= 0]] = "" if names.dtype == object else np.iinfo(np.int64).min
+            found[t] = names
+        return found
 
 
 class _VersionGraph(StoredGraph):
@@ -123,15 +154,15 @@ class _VersionGraph(StoredGraph):
     ) -> None:
         undirected = bool(graph.base.manifest.made_by.get("undirected", False))
         super().__init__(source, options, source.splits, {"undirected": undirected, "normalize": "none"}, progress)
-        self._base = graph.base
+        self._version = graph
 
     def check(self) -> None:
         _ = self.storage
 
     @property
     def edge_splits(self) -> StoredSplits:
-        keys = ((int(r), name) for r, name in (key.split("/") for key in self._base.manifest.edge_splits))
-        return {(r, name): self._base.edge_split(r, name) for r, name in keys}
+        keys = ((int(r), name) for r, name in (key.split("/") for key in self._version.manifest.edge_splits))
+        return {(r, name): self._version.edge_split(r, name) for r, name in keys}
 
 
 class _SameParts(Assigner):
@@ -144,11 +175,12 @@ class _SameParts(Assigner):
         return self._parts
 
 
-def _made_by(graph: GrownPartition, appended: Appended) -> dict[str, Any]:
+def _made_by(graph: GrownPartition, appended: Appended, forget: bool) -> dict[str, Any]:
     """The options of the partition, and the version. A run that began on the version goes on with the new folder: ``overlay``."""
     base = graph.base.manifest
     rows = {"overlay": graph.manifest.made_by["overlay"]} if appended.version else {}
-    of = {"folder": graph.directory.name, "partition": partition_id(base), "version": appended.version}
+    of: dict[str, Any] = {"folder": graph.directory.name, "partition": partition_id(base), "version": appended.version}
+    of |= {"forget": True} if forget else {}
     return {**base.made_by, **rows, COMPACTED: of, "package_version": __version__}
 
 

@@ -1,4 +1,5 @@
-"""Adds rows to a partition: makes the overlay (`graph.overlay`) by which it reads as the graph partitioned anew.
+"""Adds rows to a partition, and leaves out deleted ones: makes the overlay (`graph.overlay`) by which it reads as the graph
+partitioned anew.
 
 A row with new entries is stored whole, with the old entries copied and the new ones merged in by the order of rows. So an
 overlay takes memory for the degrees of the nodes that new edges lead to, and no reader merges anything.
@@ -29,10 +30,18 @@ from glt_lightning.graph import (
     node_shift,
 )
 from glt_lightning.kernels import from_bfloat16, spread
-from glt_lightning.partition.additions import Additions, ChangedNodes, NewEdges, StoredAttributes, checked_edges
+from glt_lightning.partition.additions import (
+    Additions,
+    ChangedNodes,
+    DeletedEdges,
+    NewEdges,
+    StoredAttributes,
+    checked_edges,
+)
 from glt_lightning.partition.build.times import WeightSums
 
 _MOST_IDS = 2**31 - 1
+_NONE = np.empty(0, np.int64)
 
 
 def add_rows(base: LocalPartition, additions: Additions) -> GrownPartition:
@@ -117,6 +126,8 @@ class _Layers:
             ),
             times=self.times,
             changed=changed,
+            deleted={self.manifest.schema.node_index(t): ids for t, ids in self.additions.deleted.nodes.items()},
+            deleted_edges={self.manifest.schema.edge_index(e): d.ends for e, d in self.additions.deleted.edges.items()},
         )
 
     def _place(self, t: int) -> np.ndarray:
@@ -145,9 +156,27 @@ class _Layers:
                 names = ", ".join(map(edge_type_str, known))
                 raise DataError(f"edges: the graph has no edge type {edge_type_str(edge_type)}; it has: {names}.")
             index = checked_edges(self.old, edge_type, edges, self.num_nodes)
+            self._require_not_deleted(edge_type, index, self.columns[known[edge_type]].count)
             self._require_narrow(self.columns[known[edge_type]].count + index.shape[1], self.old.edge_id_dtype, "edges")
             found[known[edge_type]] = index, edges
         return found
+
+    def _require_not_deleted(self, edge_type: EdgeType, index: np.ndarray, first: int) -> None:
+        """Raises `DataError` for an edge of a deleted node that was not deleted with it. first: the id of the first edge."""
+        deleted = self.additions.deleted
+        gone = deleted.edges[edge_type].ids - first if edge_type in deleted.edges else _NONE
+        for row, t in zip(index, (edge_type[0], edge_type[2]), strict=True):
+            nodes = np.append(deleted.nodes.get(t, _NONE), self.base.deleted(self.old.schema.node_index(t)))
+            bad = np.setdiff1d(np.flatnonzero(np.isin(row, nodes)), gone)
+            if len(bad):
+                raise DataError(
+                    f"edges of {edge_type_str(edge_type)}: edge {bad[0]} leads to node {row[bad[0]]} of type {t!r}, which is "
+                    "deleted."
+                )
+
+    def deleted_of(self, edge_type: int) -> DeletedEdges | None:
+        """Returns the deleted edges of the user's edge type that a stored one was made from; None: there are none."""
+        return self.additions.deleted.edges.get(self.old.schema.edge_types[self.origin(edge_type)])
 
     def origin(self, edge_type: int) -> int:
         """Returns the user's edge type that a stored one was made from."""
@@ -254,7 +283,7 @@ class _EdgeLayer:
         added, dst = self._added()
         first_new = self.manifest.offsets[self.dst] + self.old.num_nodes[self.dst]
         is_new = dst >= first_new
-        replaced = np.unique(dst[~is_new])
+        replaced = np.unique(np.concatenate([dst[~is_new], self._rows_of_deleted(first_new)]))
         # Rows of all parts of the overlay, one part after the other: those of its new nodes, then the replaced ones.
         new = np.bincount(self.layers.placed[self.dst], minlength=self.layers.num_parts)
         part = self._parts(replaced)
@@ -264,13 +293,27 @@ class _EdgeLayer:
         numbers = dst[is_new] - first_new
         added.row[is_new] = numbers + replaced_before[np.searchsorted(before, numbers, side="right")]
         added.row[~is_new] = rows_of_replaced[np.searchsorted(replaced, dst[~is_new])]
-        stored = self._stored(replaced, part, rows_of_replaced)
+        whole = self._stored(replaced, part, rows_of_replaced)
+        stored = whole[~self._is_deleted(whole.edge_id)]
         entries = self._ordered(_Entries.joined([stored, added]), len(stored.row))
         begins = np.append(replaced_before + before - new, len(replaced) + new.sum())
         for p in range(len(new)):
             rows = self._ids_of_rows(p, replaced[part == p])
             self._write(p, entries.of_rows(begins[p], begins[p + 1]), rows)
-        return replaced, self.old.num_edges[self.r] + len(entries.row) - len(stored.row)
+        return replaced, self.old.num_edges[self.r] + len(entries.row) - len(whole.row)
+
+    def _rows_of_deleted(self, first_new: int) -> np.ndarray:
+        """Returns the gids of the old nodes that deleted edges lead to."""
+        deleted = self.layers.deleted_of(self.r)
+        if deleted is None:
+            return _NONE
+        ends = deleted.ends.ravel() if self.both else deleted.ends[0 if self.layers.origin(self.r) != self.r else 1]
+        gids = self.layers.gids(self.dst, ends)
+        return gids[gids < first_new]
+
+    def _is_deleted(self, edge_ids: np.ndarray) -> np.ndarray:
+        deleted = self.layers.deleted_of(self.r)
+        return np.zeros(len(edge_ids), bool) if deleted is None else np.isin(edge_ids, deleted.ids)
 
     def _ids_of_rows(self, part: int, replaced: np.ndarray) -> np.ndarray:
         """Returns the user ids of the rows of a part of the overlay, for errors."""
@@ -285,6 +328,9 @@ class _EdgeLayer:
         first, count = layers.columns[origin].count, index.shape[1]
         ids = np.arange(first, first + count)
         attrs = self.attrs.encoded(edges.attrs, count, ids) if count else self.attrs.empty()
+        alive = ~self._is_deleted(ids)
+        index, ids, attrs = index[:, alive], ids[alive], {name: rows[alive] for name, rows in attrs.items()}
+        count = len(ids)
         ends = [index[::-1] if origin != self.r else index, *([index[::-1]] if self.both else [])]
         pieces, destinations = [], []
         for src, dst in ends:

@@ -7,35 +7,35 @@ checksums of its arrays and the hash of the version before: versions form a chai
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from glt_lightning.base import EdgeType, NodeType, OptionError, PartitionError, edge_type_str
+from glt_lightning.base import EdgeType, NodeType, OptionError, PartitionError
 from glt_lightning.graph import (
     LocalPartition,
     Manifest,
     entries_from_json,
-    entries_to_json,
-    open_array,
-    open_regular,
-    parse_json,
     partition_id,
     verify_array,
 )
-from glt_lightning.partition.additions import Additions, ChangedNodes, NewEdges, NewNodes, StoredAttributes
+from glt_lightning.partition.additions import (
+    Additions,
+    ChangedNodes,
+    Deleted,
+    NewEdges,
+    NewNodes,
+    StoredAttributes,
+)
+from glt_lightning.partition.deletions import find_deleted
+from glt_lightning.partition.delta import DELTA, Delta, read_header, write_delta
 from glt_lightning.partition.folder import exclusive, whole_folder
-from glt_lightning.partition.grow import add_rows
-from glt_lightning.partition.later_ids import names_of, read_later_ids, save_named, stored_names
+from glt_lightning.partition.grow import add_rows, require_growable
+from glt_lightning.partition.later_ids import read_later_ids
 
-DELTA = "delta.json"
 LATEST = "latest"
-_FORMAT, _VERSION = "glt_lightning.delta", 1
 _LOCK_S = 3600.0
 Version = int | str | None
 
@@ -92,7 +92,7 @@ def read_versions(folder: str | Path, manifest: Manifest, version: Version) -> A
     previous = partition_id(manifest)
     for n in range(1, number + 1):
         place = versions_dir(folder) / str(n)
-        delta = _Delta.load(place)
+        delta = Delta.load(place)
         if delta.previous != previous:
             raise PartitionError(
                 f"{place / DELTA}: this version was appended to another graph, or to another version before it. Delete "
@@ -113,7 +113,7 @@ def manifest_at(folder: str | Path, manifest: Manifest, version: Version) -> Man
     """Returns the manifest with the numbers of nodes of a version; its arrays are those of the partition."""
     counts = dict(zip(manifest.schema.node_types, manifest.num_nodes, strict=True))
     for n in range(1, version_number(folder, version) + 1):
-        for t, count in _header(versions_dir(folder) / str(n))["nodes"].items():
+        for t, count in read_header(versions_dir(folder) / str(n))["nodes"].items():
             counts[t] += count
     return replace(manifest, num_nodes=tuple(counts.values()))
 
@@ -149,6 +149,54 @@ def append_rows(
         (12,)
         >>> partition.close()
     """
+    return _append(folder, lambda base, before: (additions, ids or {}), timeout_s, after)
+
+
+def delete_rows(
+    folder: str | Path,
+    nodes: Mapping[NodeType, np.ndarray] | None = None,
+    edges: Mapping[EdgeType, np.ndarray] | None = None,
+    timeout_s: float = _LOCK_S,
+    after: int | None = None,
+) -> int:
+    """Deletes rows from the latest version of a partition, by mark. Returns the number of the new version.
+
+    From that version on they are in no batch. Ids of deleted nodes are not used again.
+
+    Args:
+        folder: The partition, which stays as it is.
+        nodes: User ids of nodes by type. Their edges are deleted with them.
+        edges: Integers [2, E], user ids of the ends of edges, by type of the user's edges. All parallel edges are deleted, and
+            where ``undirected`` added the other direction, that too.
+        timeout_s, after: As of `append_rows`.
+
+    Raises:
+        DataError: For rows that the version does not have.
+        PartitionError: As `append_rows`.
+
+    Example:
+        >>> import shutil
+        >>> _ = shutil.copytree("parts", "shrinking")
+        >>> delete_rows("shrinking", nodes={"node": [3]})
+        1
+        >>> partition = LocalPartition.open("shrinking")
+        >>> open_version(partition, "latest").deleted(0)
+        array([3])
+        >>> partition.close()
+    """
+
+    def find(base: LocalPartition, before: Appended) -> tuple[Additions, Mapping[NodeType, np.ndarray]]:
+        found = find_deleted(base, before.additions, nodes or {}, edges or {})
+        return Additions(deleted=found), {}
+
+    return _append(folder, find, timeout_s, after)
+
+
+_Rows = Callable[[LocalPartition, Appended], tuple[Additions, Mapping[NodeType, np.ndarray]]]
+
+
+def _append(folder: str | Path, make: _Rows, timeout_s: float, after: int | None) -> int:
+    """make: returns the rows of the new version, and the ids of tables."""
     root = versions_dir(folder)
     with exclusive(root, timeout_s):
         base = LocalPartition.open(folder)
@@ -158,13 +206,15 @@ def append_rows(
                 raise PartitionError(
                     f"{root}: another append made version {before.version} meanwhile, which these rows do not know. Append again."
                 )
+            require_growable(base.manifest, Additions(), base)
+            additions, ids = make(base, before)
             filled = _filled(additions, base.manifest)
             add_rows(base, before.followed_by(filled, base.manifest)).close()  # raises for rows that do not fit
             number = before.version + 1
-            previous = partition_id(base.manifest) if number == 1 else _Delta.load(root / str(number - 1)).digest
+            previous = partition_id(base.manifest) if number == 1 else Delta.load(root / str(number - 1)).digest
             root.mkdir(exist_ok=True)
             with whole_folder(root / str(number)) as temporary:
-                _write(temporary, number, previous, filled, ids or {})
+                write_delta(temporary, number, previous, filled, ids)
         finally:
             base.close()
     return number
@@ -186,13 +236,15 @@ def open_version(partition: LocalPartition, version: Version) -> LocalPartition:
 
 @dataclass(frozen=True)
 class VersionFacts:
-    """What a version added: numbers of nodes and edges by type, files and their bytes."""
+    """What a version added: numbers of nodes and edges by type, files and their bytes; and what it deleted."""
 
     number: int
     nodes: Mapping[str, int]
     edges: Mapping[str, int]
     files: int
     bytes: int
+    deleted_nodes: Mapping[str, int] = field(default_factory=dict)
+    deleted_edges: Mapping[str, int] = field(default_factory=dict)
 
 
 def list_versions(folder: str | Path) -> list[VersionFacts]:
@@ -200,11 +252,15 @@ def list_versions(folder: str | Path) -> list[VersionFacts]:
     damaged, or whose number is not the next one."""
     found = []
     for n in range(1, version_number(folder, LATEST) + 1):
-        raw = _header(versions_dir(folder) / str(n))
+        raw = read_header(versions_dir(folder) / str(n))
         entries = entries_from_json(raw["arrays"])
         edges = {name: entries[f"edges/{name}/ends.npy"].shape[1] for name in raw["edges"]}
         size = sum(entry.bytes for entry in entries.values())
-        found.append(VersionFacts(n, dict(raw["nodes"]), edges, len(entries), size))
+        gone = [
+            {name: entries[f"{place}/{name}/ids.npy"].shape[0] for name in raw["deleted"][kind]}
+            for place, kind in (("deleted", "nodes"), ("deleted_edges", "edges"))
+        ]
+        found.append(VersionFacts(n, dict(raw["nodes"]), edges, len(entries), size, *gone))
     names = {path.parent.name for path in versions_dir(folder).glob(f"*/{DELTA}")}
     stray = sorted(int(name) for name in names if name.isdecimal() and int(name) > len(found))
     if stray:
@@ -222,7 +278,7 @@ def verify_versions(folder: str | Path, done: Callable[[int], object] = lambda n
     found = list_versions(folder)
     for each in found:
         place = versions_dir(folder) / str(each.number)
-        for path, entry in entries_from_json(_header(place)["arrays"]).items():
+        for path, entry in entries_from_json(read_header(place)["arrays"]).items():
             verify_array(place, path, entry)
             done(entry.bytes)
     if found:
@@ -230,94 +286,7 @@ def verify_versions(folder: str | Path, done: Callable[[int], object] = lambda n
     return found
 
 
-# One folder.
-
-
-@dataclass(frozen=True)
-class _Delta:
-    previous: str
-    digest: str
-    additions: Additions
-    ids: Mapping[NodeType, np.ndarray]
-
-    @classmethod
-    def load(cls, place: Path) -> _Delta:
-        raw = _header(place)
-        try:
-            return cls._read(place, raw)
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise PartitionError(
-                f"{place / DELTA}: no description of rows that were appended ({error!r:.200})."
-            ) from None
-
-    @classmethod
-    def _read(cls, place: Path, raw: Mapping[str, Any]) -> _Delta:
-        entries = entries_from_json(raw["arrays"])
-        arrays: dict[tuple[str, str], dict[str, np.ndarray]] = {}
-        for path, entry in entries.items():
-            kind, of, name = path.split("/")
-            arrays.setdefault((kind, of), {})[name.removesuffix(".npy")] = open_array(place, path, entry)
-        nodes = {t: NewNodes(count, arrays.get(("nodes", t), {})) for t, count in raw["nodes"].items()}
-        edges = {}
-        for name in raw["edges"]:
-            attrs = arrays[("edges", name)]
-            src, rel, dst = name.split("__")
-            edges[src, rel, dst] = NewEdges(attrs.pop("ends"), attrs)
-        changed: dict[NodeType, list[ChangedNodes]] = {}
-        for t in raw["changed"]:
-            attrs = arrays[("changed", t)]
-            ids = attrs.pop("ids")
-            changed[t] = [ChangedNodes(ids, attrs)]
-        own = {t: names_of(arrays[("ids", t)]) for t in raw["ids"]}
-        return cls(raw["previous"], raw["digest"], Additions(nodes, edges, changed), own)
-
-
-def _header(place: Path) -> dict[str, Any]:
-    path = place / DELTA
-    try:
-        with open_regular(path) as stream:
-            raw: Any = parse_json(stream.read())
-        if raw["format"] != _FORMAT or raw["version"] != _VERSION:
-            raise ValueError(f"format {raw['format']!r}, version {raw['version']!r}")
-        if raw["digest"] != _digest(raw):
-            raise ValueError("its digest does not match its content")
-        return dict(raw)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise PartitionError(f"{path}: damaged, or not a version of a graph ({error}).") from None
-
-
-def _digest(raw: Mapping[str, Any]) -> str:
-    text = json.dumps({key: value for key, value in raw.items() if key != "digest"}, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _write(folder: Path, number: int, previous: str, additions: Additions, ids: Mapping[NodeType, np.ndarray]) -> None:
-    arrays: dict[str, np.ndarray] = {}
-    for t, nodes in additions.nodes.items():
-        arrays |= {f"nodes/{t}/{name}.npy": values for name, values in nodes.attrs.items()}
-    for e, edges in additions.edges.items():
-        place = f"edges/{edge_type_str(e)}"
-        arrays |= {f"{place}/{name}.npy": values for name, values in edges.attrs.items()}
-        arrays[f"{place}/ends.npy"] = np.asarray(edges.edge_index, np.int64)
-    for t, each in additions.changed.items():
-        assert isinstance(each, ChangedNodes)
-        arrays |= {f"changed/{t}/{name}.npy": values for name, values in each.attrs.items()}
-        arrays[f"changed/{t}/ids.npy"] = np.asarray(each.ids, np.int64)
-    for t, names in ids.items():
-        arrays |= {f"ids/{t}/{name}.npy": values for name, values in stored_names(names).items()}
-    raw: dict[str, Any] = {
-        "format": _FORMAT,
-        "version": _VERSION,
-        "number": number,
-        "previous": previous,
-        "nodes": {t: nodes.count for t, nodes in additions.nodes.items()},
-        "edges": [edge_type_str(e) for e in additions.edges],
-        "changed": list(additions.changed),
-        "ids": list(ids),
-        "arrays": entries_to_json(dict(save_named(folder, path, values) for path, values in arrays.items())),
-    }
-    raw["digest"] = _digest(json.loads(json.dumps(raw)))
-    (folder / DELTA).write_text(json.dumps(raw, indent=1) + "\n", "utf-8")
+# Rows of several versions.
 
 
 def _filled(additions: Additions, manifest: Manifest) -> Additions:
@@ -342,7 +311,7 @@ def _filled(additions: Additions, manifest: Manifest) -> Additions:
         else each
         for e, each in additions.edges.items()
     }
-    return Additions(nodes, edges, additions.changed)
+    return Additions(nodes, edges, additions.changed, additions.deleted)
 
 
 def _joined(each: Sequence[Additions], manifest: Manifest) -> Additions:
@@ -351,7 +320,9 @@ def _joined(each: Sequence[Additions], manifest: Manifest) -> Additions:
     edges: dict[EdgeType, NewEdges] = {}
     changed: dict[NodeType, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
     counts = dict(zip(manifest.schema.node_types, manifest.num_nodes, strict=True))
+    deleted = Deleted()
     for rows in each:
+        deleted = deleted.joined(rows.deleted)
         for t, some in rows.nodes.items():
             nodes[t] = _with_nodes(nodes[t], some) if t in nodes else some
         for e, some_edges in rows.edges.items():
@@ -374,7 +345,7 @@ def _joined(each: Sequence[Additions], manifest: Manifest) -> Additions:
                 ids, values = ids[~later], values[~later]
             if len(ids):
                 old.setdefault(t, []).append(ChangedNodes(ids, {name: values}))
-    return Additions(nodes, edges, old)
+    return Additions(nodes, edges, old, deleted)
 
 
 def _with_nodes(first: NewNodes, second: NewNodes) -> NewNodes:

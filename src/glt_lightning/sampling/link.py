@@ -59,7 +59,7 @@ class LinkSampler:
         self._gids = (_EMPTY, _EMPTY)
         if task.mode is not None and task.sharing != "in_batch":
             self._gids = partition.gids(self.types[0]), partition.gids(self.types[1])
-        self._times = (partition.node_times(self.types[0]), partition.node_times(self.types[1])) if task.timed else None
+        self._times = (_times(partition, self.types[0]), _times(partition, self.types[1])) if task.timed else None
         self._test = NegativeTest(
             _none_of if task.related else self._has_edges,
             one_type=self.types[0] == self.types[1],
@@ -187,6 +187,16 @@ class LinkSampler:
         if task.sharing == "none" and task.amount > 1:
             dst_neg = np.ascontiguousarray(dst_neg.reshape(int(task.amount), len(dst)).T)
         return {"src_index": src, "dst_pos_index": dst, "dst_neg_index": dst_neg}
+
+
+def _times(partition: LocalPartition, node_type: int) -> np.ndarray | None:
+    """Returns the times of the nodes of a type by user id, of deleted ones the last that there is; None: nodes have no times."""
+    times, deleted = partition.node_times(node_type), partition.deleted(node_type)
+    if times is None or not len(deleted):
+        return times
+    times = np.array(times)
+    times[deleted] = np.iinfo(np.int64).max
+    return times
 
 
 def _none_of(dst: np.ndarray, src: np.ndarray) -> np.ndarray:

@@ -167,9 +167,11 @@ def collect_contents(partition: LocalPartition, done: Callable[[int], object] = 
 
 
 def versions_text(versions: Sequence[VersionFacts]) -> str:
-    """Returns how many versions there are, and what they added."""
-    nodes, edges = (sum(sum(getattr(each, name).values()) for each in versions) for name in ("nodes", "edges"))
-    return f"{counted(len(versions), 'version')} after it, with {counted(nodes, 'node')} and {counted(edges, 'edge')}"
+    """Returns how many versions there are, and what they added and deleted."""
+    names = ("nodes", "edges", "deleted_nodes", "deleted_edges")
+    nodes, edges, *gone = (sum(sum(getattr(each, name).values()) for each in versions) for name in names)
+    without = f", less {counted(gone[0], 'node')} and {counted(gone[1], 'edge')}" if any(gone) else ""
+    return f"{counted(len(versions), 'version')} after it, with {counted(nodes, 'node')} and {counted(edges, 'edge')}{without}"
 
 
 def _nodes(manifest: Manifest) -> list[Counts]:

@@ -197,11 +197,20 @@ class GraphVersion:
         """Samples the first node, or the first pair of nodes, that the model predicts."""
         pairs = bool(self.edge_types)
         of_type = self.edge_types[0] if pairs else self.node_types[0]
-        seeds = np.zeros((2, 1) if pairs else 1, np.int64)
+        ends = of_type.split("__")[::2] if pairs else [of_type]
+        seeds = np.array([[self._first_alive(t)] for t in ends], np.int64)
+        seeds = seeds if pairs else seeds[0]
         own = self.data.sampling.time_attr in self._times_of(of_type)
         times = None if self.data.sampling.time_attr is None or own else np.zeros(1, np.int64)
         asked = self._sample(of_type, seeds, times, key, {}, limits, None)
         return AskedRows({}, np.zeros(1, np.int64), [], asked, of_type, pairs, self.number, key)
+
+    def _first_alive(self, t: str) -> int:
+        deleted = self._deleted(t)
+        missing = np.flatnonzero(
+            deleted != np.arange(len(deleted))
+        )  # ascending: the first number that is not among them
+        return int(missing[0]) if len(missing) else len(deleted)
 
     def _times_of(self, of_type: str) -> Sequence[str]:
         """Attributes of the nodes of a type, of which one may be their time."""
@@ -251,6 +260,7 @@ class GraphVersion:
                 found = np.array(
                     [int(each) if each.isdecimal() and int(each) < count else -1 for each in texts], np.int64
                 )
+            found = np.where(np.isin(found, self._deleted(t)), -1, found)
             if new is not None:
                 own = {str(name): count + at for at, name in enumerate(self._new_names(new, t))}
                 bad = new.bad.get(t, set())
@@ -259,6 +269,10 @@ class GraphVersion:
             return found
 
         return find
+
+    def _deleted(self, t: str) -> np.ndarray:
+        graph = self.graph
+        return graph.deleted(graph.schema.node_index(t)) if isinstance(graph, LocalPartition) else np.empty(0, np.int64)
 
     def _find(
         self, field: str, ids: Sequence[Any], t: str, find: Callable[[str, Sequence[Any]], np.ndarray]

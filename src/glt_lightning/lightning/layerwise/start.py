@@ -12,6 +12,7 @@ import torch.distributed
 from lightning.pytorch import LightningModule, Trainer
 
 from glt_lightning.base import LayerwiseOptions, OptionError
+from glt_lightning.graph import LocalPartition
 from glt_lightning.inference import LayerwiseLayers, LayerwiseRun, Marks, check_module, find_layers
 from glt_lightning.lightning.strategies.collectives import gather_text_of
 from glt_lightning.loader import LoaderSpec
@@ -122,7 +123,12 @@ def _board(trainer: Any) -> Any:
 
 
 def _refuse(data: GLTDataModule) -> None:
-    """Raises `OptionError` for options of batches under which a node has no one output."""
+    """Raises `OptionError` for options of batches under which a node has no one output, and for deleted nodes."""
+    opened = data.opened_graph
+    if isinstance(opened, LocalPartition) and any(len(opened.deleted(t)) for t in range(len(opened.schema.node_types))):
+        raise OptionError(
+            "layer-wise inference: nodes of this version are deleted, and layers are computed for all nodes. Use trainer.predict."
+        )
     if data.sampling.time_attr is not None:
         raise OptionError(
             "layer-wise inference: sampling.time_attr: each seed has the neighbours of its own time, so that a node has no one "

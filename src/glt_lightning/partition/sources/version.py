@@ -25,13 +25,14 @@ Gather = Callable[[np.ndarray], np.ndarray]  # int64 ids [n] -> rows [n, ...]
 class VersionSource:
     """The graph of a version, as a `GraphSource`. Rows are as they are stored: attributes in fewer bytes are not decoded.
 
-    graph: the partition with the rows of the version.  additions: these rows.  folder: for working files.
+    graph: the partition with the rows of the version.  additions: these rows.  folder: for working files.  forget: give zeros
+    in place of the attributes of deleted nodes.
     """
 
     num_features: Mapping[NodeType, int | None] = {}
 
-    def __init__(self, graph: GrownPartition, additions: Additions, folder: Path) -> None:
-        self._graph, self._additions, self._folder = graph, additions, folder
+    def __init__(self, graph: GrownPartition, additions: Additions, folder: Path, forget: bool) -> None:
+        self._graph, self._additions, self._folder, self._forget = graph, additions, folder, forget
         base = graph.base.manifest
         self._before, self._columns = base.edge_columns or (), graph.manifest.edge_columns or ()
         self.path, self.name, self.fingerprint = graph.directory, str(base.made_by.get("source")), ""
@@ -48,12 +49,13 @@ class VersionSource:
 
     @property
     def splits(self) -> Splits:
-        found, base = {}, self._graph.base
-        for name in sorted(base.manifest.splits):
-            seeds = base.split(name)
+        found, graph = {}, self._graph
+        for name in sorted(graph.manifest.splits):
+            seeds = graph.split(name)
             t = seeds.node_type
-            found[name] = self.schema.node_types[t], base.user_ids(t)[seeds.gids - base.manifest.offsets[t]]
-        return {name: (t, ids.astype(np.int64)) for name, (t, ids) in found.items()}
+            ids = graph.user_ids(t)[seeds.gids - graph.manifest.offsets[t]]
+            found[name] = self.schema.node_types[t], ids.astype(np.int64)
+        return found
 
     @cached_property
     def table_encoding(self) -> bytes | None:
@@ -64,12 +66,16 @@ class VersionSource:
 
     def node_attrs(self, node_type: NodeType) -> Mapping[str, Rows]:
         t, graph = self.schema.node_index(node_type), self._graph
+        gone = graph.deleted(t) if self._forget else np.empty(0, np.int64)
         found = {}
         for name in graph.base.manifest.node_attrs(t):
             shards = graph.node_shards(t, name).raw
 
             def gather(ids: np.ndarray, take: Gather = shards.gather) -> np.ndarray:
-                return take(graph.gids_of(t, ids))
+                rows = take(graph.gids_of(t, ids))
+                if len(gone):
+                    rows[np.isin(ids, gone)] = 0
+                return rows
 
             bfloat16 = graph.base.manifest.is_bfloat16("nodes", t, name)
             empty = np.empty((0, *shards.stored_row_shape), shards.stored_dtype)
@@ -91,12 +97,12 @@ class VersionSource:
         return {name: self._rows_of_edges(r, name, values) for name, values in rows.items()}
 
     def _new_edges(self, edge_type: EdgeType) -> tuple[NewEdges, np.ndarray]:
-        """Returns the edges that the version added, without those that were merged into others, and their edge ids."""
+        """Returns the edges that the version added, without those that were merged into others or deleted, and their ids."""
         r, new = self._of_user[edge_type], self._additions.edges.get(edge_type)
         first = self._before[r].count
         if new is None:
             return NewEdges(np.empty((2, 0), np.int64)), np.empty(0, np.int64)
-        if self._columns[r].reverse_of is None:
+        if self._columns[r].reverse_of is None and edge_type not in self._additions.deleted.edges:
             return new, np.arange(first, self._columns[r].count)
         parts = range(self._graph.base.manifest.num_parts, self._graph.manifest.num_parts)
         found = np.unique(np.concatenate([self._graph.overlay.arrays[edge_path(p, r, "edge_ids")] for p in parts]))
@@ -120,12 +126,28 @@ class VersionSource:
         return _StoredRows(count + len(new), new[:0], gather, base.manifest.is_bfloat16("edges", r, name))
 
     def _kept_of(self, r: int) -> np.ndarray | None:
-        """Returns the positions of the stored edges to read: where both directions are stored, of one of them; None: all."""
-        if self._columns[r].reverse_of is None:
+        """Returns the positions of the stored edges to read, a mapped file: those that are not deleted, and where both directions
+        are stored, in one of them; None: all."""
+        both, deleted = self._columns[r].reverse_of is not None, self._additions.deleted.edges.get(self._edge_type(r))
+        if not both and deleted is None:
             return None
         if r not in self._kept:
-            self._kept[r] = _one_direction(self._graph.base, r, self._folder)
+            base, path = self._graph.base, self._folder / f"{r}.npy"
+            edge_ids = base.edge_shards(r, "edge_ids")
+            with ArrayWriter(self._folder, path.name, np.int64, hashed=False) as writer:
+                for begin in range(0, base.manifest.num_edges[r], _CHUNK):
+                    positions = np.arange(begin, min(begin + _CHUNK, base.manifest.num_edges[r]))
+                    if deleted is not None:
+                        positions = positions[~np.isin(edge_ids.gather(positions), deleted.ids)]
+                    if both:
+                        source, destination = _ends(base, r, positions)
+                        positions = positions[source <= destination]
+                    writer.write(positions)
+            self._kept[r] = load_array(path)
         return self._kept[r]
+
+    def _edge_type(self, r: int) -> EdgeType:
+        return self._graph.schema.edge_types[r]
 
 
 class _StoredRows:
@@ -188,17 +210,6 @@ def _ends(base: LocalPartition, r: int, positions: np.ndarray) -> tuple[np.ndarr
         sources[low:high] = base.sources(r, p)[at]
         destinations[low:high] = nodes[np.searchsorted(base.pointers(r, p), at, side="right") - 1]
     return base.user_ids(src)[sources - manifest.offsets[src]], destinations
-
-
-def _one_direction(base: LocalPartition, r: int, folder: Path) -> np.ndarray:
-    """Returns the positions of the stored edges whose source has no greater user id than the destination, a mapped file."""
-    path = folder / f"{r}.npy"
-    with ArrayWriter(folder, path.name, np.int64, hashed=False) as writer:
-        for begin in range(0, base.manifest.num_edges[r], _CHUNK):
-            positions = np.arange(begin, min(begin + _CHUNK, base.manifest.num_edges[r]))
-            source, destination = _ends(base, r, positions)
-            writer.write(positions[source <= destination])
-    return load_array(path)
 
 
 def parts_of(graph: GrownPartition) -> dict[NodeType, np.ndarray]:

@@ -31,6 +31,8 @@ from glt_lightning.partition.sources.tables.nodes import (
     RowIds,
     as_numbers,
     convert_nodes,
+    id_types,
+    ids_of,
 )
 from glt_lightning.partition.sources.tables.source import tables_folder
 
@@ -123,6 +125,41 @@ class LaterTables:
         with tempfile.TemporaryDirectory(prefix="glt-new-") as temporary:
             return _Reader(tables, fitted, self.ids, self.has_ids, Path(temporary)).read()
 
+    def read_deleted(self, given: Mapping[str, Any]) -> tuple[dict[NodeType, np.ndarray], dict[EdgeType, np.ndarray]]:
+        """Reads rows to delete: nodes by their ids, from the column of ids or else the first one; edges by their ends.
+
+        given: as of `read_later`. Returns the numbers of nodes [n], and of the ends of edges [2, E], by type.
+
+        Raises `DataError` for an id that no node has, naming the row."""
+        tables = _with_paths(self.tables, given, "delete")
+        nodes: dict[NodeType, np.ndarray] = {}
+        for t, table in tables.nodes.items():
+            files = TableFiles(f"delete: {tables.key_of(t)}", table.path)
+            nodes[t] = self._numbers(files, {table.id or files.columns[0]: t})[0]
+        edges: dict[EdgeType, np.ndarray] = {}
+        for e, of_edges in tables.edges.items():
+            files = TableFiles(f"delete: {tables.key_of(e)}", of_edges.path)
+            ends = {str(of_edges.source): e[0], str(of_edges.destination): e[2]}
+            edges[e] = self._numbers(files, ends)
+        return nodes, edges
+
+    def _numbers(self, files: TableFiles, columns: Mapping[str, NodeType]) -> np.ndarray:
+        """Returns int64 [columns, rows]: the numbers of the nodes that columns name."""
+        found = []
+        for piece in files.pieces(id_types(files, columns)):
+            rows = []
+            for column, t in columns.items():
+                ids = ids_of(piece, column)
+                numbers = np.asarray(self.ids(t).find(ids))
+                if (bad := numbers < 0).any():
+                    row = int(bad.argmax())
+                    raise piece.error(
+                        column, row, f"{ids[row].as_py()!r} is no id of a node of type {t!r}. Remove the row."
+                    )
+                rows.append(numbers)
+            found.append(np.stack(rows))
+        return np.concatenate(found, axis=1).astype(np.int64)
+
     def has_ids(self, t: NodeType) -> bool:
         """Tells whether nodes of a type have ids of their own; else these are their rows."""
         return has_ids(self._converted, t)
@@ -176,10 +213,10 @@ class SortedIds:
         return int(self._order[at]) if found else -1
 
 
-def _with_paths(tables: Tables, given: Mapping[str, Any]) -> Tables:
-    """Returns the tables that have new rows, with the paths of these."""
+def _with_paths(tables: Tables, given: Mapping[str, Any], what: str = "new") -> Tables:
+    """Returns the tables that have new rows, with the paths of these. what: the beginning of errors."""
     if unknown := [key for key in given if key not in ("nodes", "edges")]:
-        raise DataError(f"new: unknown key {unknown[0]!r}; allowed: nodes, edges.")
+        raise DataError(f"{what}: unknown key {unknown[0]!r}; allowed: nodes, edges.")
     found: dict[str, dict[Any, Any]] = {"nodes": {}, "edges": {}}
     known: dict[str, dict[str, Any]] = {
         "nodes": {t: t for t in tables.nodes},
@@ -191,12 +228,12 @@ def _with_paths(tables: Tables, given: Mapping[str, Any]) -> Tables:
         alone = tables.homogeneous and (isinstance(each, (str, list)) or (isinstance(each, Mapping) and "path" in each))
         by_type = {next(iter(known[kind])): each} if alone else each
         if not isinstance(by_type, Mapping):
-            raise DataError(f"new: {kind}: expected the path of a table for each type, got {each!r:.100}.")
+            raise DataError(f"{what}: {kind}: expected the path of a table for each type, got {each!r:.100}.")
         for name, table in by_type.items():
             if name not in known[kind]:
-                raise DataError(f"new: {kind}: the graph has no type {name!r}; it has: {', '.join(known[kind])}.")
+                raise DataError(f"{what}: {kind}: the graph has no type {name!r}; it has: {', '.join(known[kind])}.")
             key = known[kind][name]
-            found[kind][key] = _with_path(f"new: {kind}: {name}", getattr(tables, kind)[key], table)
+            found[kind][key] = _with_path(f"{what}: {kind}: {name}", getattr(tables, kind)[key], table)
     return replace(tables, nodes=found["nodes"], edges=found["edges"])
 
 

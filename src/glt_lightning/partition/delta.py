@@ -1,0 +1,129 @@
+"""One version on disk: the rows that an append added, a folder of arrays and ``delta.json``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.base import EdgeType, NodeType, PartitionError, edge_type_str
+from glt_lightning.graph import entries_from_json, entries_to_json, open_array, open_regular, parse_json
+from glt_lightning.partition.additions import Additions, ChangedNodes, Deleted, DeletedEdges, NewEdges, NewNodes
+from glt_lightning.partition.later_ids import names_of, save_named, stored_names
+
+DELTA = "delta.json"
+_FORMAT, _VERSION = "glt_lightning.delta", 1
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A version. previous: the digest of the one before it, or the identity of the partition.  ids: of tables, as
+    `versions.Appended` has them."""
+
+    previous: str
+    digest: str
+    additions: Additions
+    ids: Mapping[NodeType, np.ndarray]
+
+    @classmethod
+    def load(cls, place: Path) -> Delta:
+        raw = read_header(place)
+        try:
+            return cls._read(place, raw)
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise PartitionError(
+                f"{place / DELTA}: no description of rows that were appended ({error!r:.200})."
+            ) from None
+
+    @classmethod
+    def _read(cls, place: Path, raw: Mapping[str, Any]) -> Delta:
+        entries = entries_from_json(raw["arrays"])
+        arrays: dict[tuple[str, str], dict[str, np.ndarray]] = {}
+        for path, entry in entries.items():
+            kind, of, name = path.split("/")
+            arrays.setdefault((kind, of), {})[name.removesuffix(".npy")] = open_array(place, path, entry)
+        nodes = {t: NewNodes(count, arrays.get(("nodes", t), {})) for t, count in raw["nodes"].items()}
+        edges = {}
+        for name in raw["edges"]:
+            attrs = arrays[("edges", name)]
+            src, rel, dst = name.split("__")
+            edges[src, rel, dst] = NewEdges(attrs.pop("ends"), attrs)
+        changed: dict[NodeType, list[ChangedNodes]] = {}
+        for t in raw["changed"]:
+            attrs = arrays[("changed", t)]
+            ids = attrs.pop("ids")
+            changed[t] = [ChangedNodes(ids, attrs)]
+        own = {t: names_of(arrays[("ids", t)]) for t in raw["ids"]}
+        gone: dict[EdgeType, DeletedEdges] = {}
+        for name in raw["deleted"]["edges"]:
+            src, rel, dst = name.split("__")
+            gone[src, rel, dst] = DeletedEdges(**arrays[("deleted_edges", name)])
+        deleted = Deleted({t: arrays[("deleted", t)]["ids"] for t in raw["deleted"]["nodes"]}, gone)
+        return cls(raw["previous"], raw["digest"], Additions(nodes, edges, changed, deleted), own)
+
+
+def read_header(place: Path) -> dict[str, Any]:
+    """Reads and checks ``delta.json``. Raises `PartitionError`, naming it, for a damaged one."""
+    path = place / DELTA
+    try:
+        with open_regular(path) as stream:
+            raw: Any = parse_json(stream.read())
+        if raw["format"] != _FORMAT or raw["version"] != _VERSION:
+            raise ValueError(f"format {raw['format']!r}, version {raw['version']!r}")
+        if raw["digest"] != digest_of(raw):
+            raise ValueError("its digest does not match its content")
+        return dict(raw)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PartitionError(f"{path}: damaged, or not a version of a graph ({error}).") from None
+
+
+def digest_of(raw: Mapping[str, Any]) -> str:
+    """Returns the hash of the content of ``delta.json``."""
+    text = json.dumps({key: value for key, value in raw.items() if key != "digest"}, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def write_delta(
+    folder: Path, number: int, previous: str, additions: Additions, ids: Mapping[NodeType, np.ndarray]
+) -> None:
+    """Writes a version into a folder."""
+    arrays: dict[str, np.ndarray] = {}
+    for t, nodes in additions.nodes.items():
+        arrays |= {f"nodes/{t}/{name}.npy": values for name, values in nodes.attrs.items()}
+    for e, edges in additions.edges.items():
+        place = f"edges/{edge_type_str(e)}"
+        arrays |= {f"{place}/{name}.npy": values for name, values in edges.attrs.items()}
+        arrays[f"{place}/ends.npy"] = np.asarray(edges.edge_index, np.int64)
+    for t, each in additions.changed.items():
+        assert isinstance(each, ChangedNodes)
+        arrays |= {f"changed/{t}/{name}.npy": values for name, values in each.attrs.items()}
+        arrays[f"changed/{t}/ids.npy"] = np.asarray(each.ids, np.int64)
+    for t, gone in additions.deleted.nodes.items():
+        arrays[f"deleted/{t}/ids.npy"] = gone
+    for e, some in additions.deleted.edges.items():
+        place = f"deleted_edges/{edge_type_str(e)}"
+        arrays |= {f"{place}/ids.npy": some.ids, f"{place}/ends.npy": some.ends}
+    for t, names in ids.items():
+        arrays |= {f"ids/{t}/{name}.npy": values for name, values in stored_names(names).items()}
+    raw: dict[str, Any] = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "number": number,
+        "previous": previous,
+        "nodes": {t: nodes.count for t, nodes in additions.nodes.items()},
+        "edges": [edge_type_str(e) for e in additions.edges],
+        "changed": list(additions.changed),
+        "deleted": {
+            "nodes": list(additions.deleted.nodes),
+            "edges": [edge_type_str(e) for e in additions.deleted.edges],
+        },
+        "ids": list(ids),
+        "arrays": entries_to_json(dict(save_named(folder, path, values) for path, values in arrays.items())),
+    }
+    raw["digest"] = digest_of(json.loads(json.dumps(raw)))
+    (folder / DELTA).write_text(json.dumps(raw, indent=1) + "\n", "utf-8")
