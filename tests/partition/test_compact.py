@@ -189,8 +189,11 @@ def test_a_folder_is_reused_for_its_version_alone(growing: Path) -> None:
     assert compact_partition(growing, out, 1, progress=False) == made
     assert (out / "manifest.json").stat().st_mtime_ns == at
     for version, folder in ((0, out), ("latest", growing)):
-        with pytest.raises(PartitionError, match="not empty, and not of this version"):
+        with pytest.raises(PartitionError, match="not empty, and not of this version, or made with other options"):
             compact_partition(growing, folder, version, progress=False)
+    for other in ({"hotness": "vip"}, {"forget": True}):  # not what is there
+        with pytest.raises(PartitionError, match="not empty, and not of this version, or made with other options"):
+            compact_partition(growing, out, progress=False, **other)
     with pytest.raises(PartitionError, match="there is no version 2"):
         compact_partition(growing, out, 2, progress=False)
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from glt_lightning.partition import (
     NewEdges,
     NewNodes,
     append_rows,
+    delete_rows,
     list_versions,
     open_version,
     verify_partition,
@@ -121,6 +123,22 @@ def test_own_ids_are_kept(graph: tuple[Path, Additions]) -> None:
     partition = LocalPartition.open(folder)
     assert read_versions(folder, partition.manifest, "latest").ids["node"].tolist() == ["ä-1", "b"]
     partition.close()
+
+
+def test_rows_that_are_added_are_described_as_before_there_were_deletions(graph: tuple[Path, Additions]) -> None:
+    """So releases without deletions read them, and what these wrote is read; they refuse a version with deletions."""
+    folder, rows = graph
+    append_rows(folder, rows)
+    delete_rows(folder, nodes={"node": np.array([1])})
+    first, second = (json.loads((versions_dir(folder) / n / "delta.json").read_text()) for n in ("1", "2"))
+    keys = {"format", "version", "number", "previous", "nodes", "edges", "changed", "ids", "arrays", "digest"}
+    assert (first["version"], set(first)) == (1, keys)
+    assert (second["version"], set(second)) == (2, keys | {"deleted"})
+    partition = LocalPartition.open(folder)
+    with closing(partition), closing(open_version(partition, "latest")) as latest:
+        assert latest.deleted(0).tolist() == [1]
+        assert latest.manifest.num_nodes[0] == partition.manifest.num_nodes[0] + rows.nodes["node"].count
+    assert [each.deleted_nodes for each in list_versions(folder)] == [{}, {"node": 1}]
 
 
 @pytest.mark.parametrize("damage", ["array", "header", "content", "chain", "base"])

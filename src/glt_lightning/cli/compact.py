@@ -31,8 +31,7 @@ def run_compact(argv: Sequence[str], prog: str) -> None:
     )
     parser.add_argument(
         "--forget",
-        type=bool,
-        default=False,
+        action="store_true",
         help="Write zeros in place of the attributes of deleted nodes, and say where other copies are.",
     )
     parser.add_argument(

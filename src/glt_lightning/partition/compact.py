@@ -88,7 +88,7 @@ def compact_partition(
         appended = read_versions(folder, base.manifest, version)
         _require_exact_weights(base.manifest, Path(folder))
         graph = add_rows(base, appended.additions)
-        made = _made_by(graph, appended, forget)
+        made = _made_by(graph, appended, forget, hotness)
         options = _options(base.manifest, hotness, memory_bytes, Path(folder))
         with exclusive(target, timeout_s):
             if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -175,12 +175,13 @@ class _SameParts(Assigner):
         return self._parts
 
 
-def _made_by(graph: GrownPartition, appended: Appended, forget: bool) -> dict[str, Any]:
+def _made_by(graph: GrownPartition, appended: Appended, forget: bool, hotness: str | None) -> dict[str, Any]:
     """The options of the partition, and the version. A run that began on the version goes on with the new folder: ``overlay``."""
     base = graph.base.manifest
     rows = {"overlay": graph.manifest.made_by["overlay"]} if appended.version else {}
     of: dict[str, Any] = {"folder": graph.directory.name, "partition": partition_id(base), "version": appended.version}
     of |= {"forget": True} if forget else {}
+    of |= {"hotness": hotness} if hotness is not None else {}
     return {**base.made_by, **rows, COMPACTED: of, "package_version": __version__}
 
 
@@ -218,5 +219,7 @@ def _require_exact_weights(manifest: Manifest, folder: Path) -> None:
 def _reuse(target: Path, made: Mapping[str, Any]) -> Manifest:
     found = Manifest.load(target) if (target / MANIFEST).is_file() else None
     if found is None or found.options_hash != options_hash(made):
-        raise PartitionError(f"{target}: this folder is not empty, and not of this version. Choose another one.")
+        raise PartitionError(
+            f"{target}: this folder is not empty, and not of this version, or made with other options. Choose another one."
+        )
     return found

@@ -17,7 +17,9 @@ from glt_lightning.partition.additions import Additions, ChangedNodes, Deleted, 
 from glt_lightning.partition.later_ids import names_of, save_named, stored_names
 
 DELTA = "delta.json"
-_FORMAT, _VERSION = "glt_lightning.delta", 1
+_FORMAT = "glt_lightning.delta"
+_ADDS, _DELETES = 1, 2  # versions of the format: releases that know no deletions refuse what has some
+_NOTHING: Mapping[str, Any] = {"nodes": [], "edges": []}
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,10 @@ class Delta:
             changed[t] = [ChangedNodes(ids, attrs)]
         own = {t: names_of(arrays[("ids", t)]) for t in raw["ids"]}
         gone: dict[EdgeType, DeletedEdges] = {}
-        for name in raw["deleted"]["edges"]:
+        for name in deleted_types(raw)["edges"]:
             src, rel, dst = name.split("__")
             gone[src, rel, dst] = DeletedEdges(**arrays[("deleted_edges", name)])
-        deleted = Deleted({t: arrays[("deleted", t)]["ids"] for t in raw["deleted"]["nodes"]}, gone)
+        deleted = Deleted({t: arrays[("deleted", t)]["ids"] for t in deleted_types(raw)["nodes"]}, gone)
         return cls(raw["previous"], raw["digest"], Additions(nodes, edges, changed, deleted), own)
 
 
@@ -73,13 +75,19 @@ def read_header(place: Path) -> dict[str, Any]:
     try:
         with open_regular(path) as stream:
             raw: Any = parse_json(stream.read())
-        if raw["format"] != _FORMAT or raw["version"] != _VERSION:
+        if raw["format"] != _FORMAT or raw["version"] not in (_ADDS, _DELETES):
             raise ValueError(f"format {raw['format']!r}, version {raw['version']!r}")
         if raw["digest"] != digest_of(raw):
             raise ValueError("its digest does not match its content")
         return dict(raw)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise PartitionError(f"{path}: damaged, or not a version of a graph ({error}).") from None
+
+
+def deleted_types(header: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns of a header the types of deleted ``nodes`` and ``edges``."""
+    found: Mapping[str, Any] = header["deleted"] if header["version"] == _DELETES else _NOTHING
+    return found
 
 
 def digest_of(raw: Mapping[str, Any]) -> str:
@@ -112,18 +120,18 @@ def write_delta(
         arrays |= {f"ids/{t}/{name}.npy": values for name, values in stored_names(names).items()}
     raw: dict[str, Any] = {
         "format": _FORMAT,
-        "version": _VERSION,
+        "version": _ADDS,
         "number": number,
         "previous": previous,
         "nodes": {t: nodes.count for t, nodes in additions.nodes.items()},
         "edges": [edge_type_str(e) for e in additions.edges],
         "changed": list(additions.changed),
-        "deleted": {
-            "nodes": list(additions.deleted.nodes),
-            "edges": [edge_type_str(e) for e in additions.deleted.edges],
-        },
         "ids": list(ids),
         "arrays": entries_to_json(dict(save_named(folder, path, values) for path, values in arrays.items())),
     }
+    deleted = additions.deleted
+    if deleted.nodes or deleted.edges:
+        types = {"nodes": list(deleted.nodes), "edges": [edge_type_str(e) for e in deleted.edges]}
+        raw |= {"version": _DELETES, "deleted": types}
     raw["digest"] = digest_of(json.loads(json.dumps(raw)))
     (folder / DELTA).write_text(json.dumps(raw, indent=1) + "\n", "utf-8")

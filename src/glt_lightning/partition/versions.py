@@ -30,7 +30,7 @@ from glt_lightning.partition.additions import (
     StoredAttributes,
 )
 from glt_lightning.partition.deletions import find_deleted
-from glt_lightning.partition.delta import DELTA, Delta, read_header, write_delta
+from glt_lightning.partition.delta import DELTA, Delta, deleted_types, read_header, write_delta
 from glt_lightning.partition.folder import exclusive, whole_folder
 from glt_lightning.partition.grow import add_rows, require_growable
 from glt_lightning.partition.later_ids import read_later_ids
@@ -257,7 +257,7 @@ def list_versions(folder: str | Path) -> list[VersionFacts]:
         edges = {name: entries[f"edges/{name}/ends.npy"].shape[1] for name in raw["edges"]}
         size = sum(entry.bytes for entry in entries.values())
         gone = [
-            {name: entries[f"{place}/{name}/ids.npy"].shape[0] for name in raw["deleted"][kind]}
+            {name: entries[f"{place}/{name}/ids.npy"].shape[0] for name in deleted_types(raw)[kind]}
             for place, kind in (("deleted", "nodes"), ("deleted_edges", "edges"))
         ]
         found.append(VersionFacts(n, dict(raw["nodes"]), edges, len(entries), size, *gone))
