@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from glt_lightning.base import __version__, lazy_names
+from glt_lightning.base import __version__, lazy_names, listed_names
 
 if TYPE_CHECKING:
     from glt_lightning.base import (
@@ -69,55 +69,6 @@ if TYPE_CHECKING:
     )
 
 
-_HOMES = {
-    "CacheOptions": "glt_lightning.base",
-    "ClusterOptions": "glt_lightning.base",
-    "DistEmbedding": "glt_lightning.tensors",
-    "DistGraph": "glt_lightning.tensors",
-    "DistLinkNeighborLoader": "glt_lightning.loader",
-    "DistNeighborLoader": "glt_lightning.loader",
-    "DistSubGraphLoader": "glt_lightning.loader",
-    "DistTensor": "glt_lightning.tensors",
-    "EdgePredictor": "glt_lightning.models",
-    "GLTDataModule": "glt_lightning.lightning",
-    "GLTServerClientStrategy": "glt_lightning.lightning",
-    "GLTWorkerStrategy": "glt_lightning.lightning",
-    "GraphSAGE": "glt_lightning.models",
-    "HitsAtK": "glt_lightning.models",
-    "Layer": "glt_lightning.loader",
-    "LayerwiseOptions": "glt_lightning.base",
-    "LinkPredictor": "glt_lightning.models",
-    "LinkSpec": "glt_lightning.loader",
-    "LoaderSpec": "glt_lightning.loader",
-    "LocalPartition": "glt_lightning.graph",
-    "ImportanceNeighbors": "glt_lightning.base",
-    "NegativeSampling": "glt_lightning.base",
-    "NodePredictor": "glt_lightning.models",
-    "OGBMRR": "glt_lightning.models",
-    "Optimizers": "glt_lightning.tensors",
-    "PartitionOptions": "glt_lightning.base",
-    "PredictionWriter": "glt_lightning.lightning",
-    "RecommendOptions": "glt_lightning.base",
-    "SamplingMonitor": "glt_lightning.lightning",
-    "SamplingOptions": "glt_lightning.base",
-    "TensorOptions": "glt_lightning.base",
-    "as_blocks": "glt_lightning.loader",
-    "Session": "glt_lightning.loader",
-    "SparseAdagrad": "glt_lightning.tensors",
-    "SparseAdam": "glt_lightning.tensors",
-    "SparseSGD": "glt_lightning.tensors",
-    "deploy": "glt_lightning.lightning",
-    "edge_split": "glt_lightning.tensors",
-    "layers": "glt_lightning.loader",
-    "node_split": "glt_lightning.tensors",
-    "predict_layerwise": "glt_lightning.lightning",
-    "predict_new": "glt_lightning.lightning",
-    "rank_links": "glt_lightning.inference",
-    "read_embeddings": "glt_lightning.lightning",
-    "recommend": "glt_lightning.lightning",
-    "replay": "glt_lightning.lightning",
-}
+__all__ = [*listed_names(__name__), "__version__"]
 
-__all__ = [*_HOMES, "__version__"]
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -35,23 +35,21 @@ def public_objects(root: Path) -> list[PublicObject]:
 
 
 def _exported(tree: ast.Module) -> list[str]:
-    """Names in ``__all__``; ``*_HOMES`` in it stands for the keys of that dictionary."""
-    values = {
-        target.id: node.value
+    """Names in ``__all__``; ``*listed_names(...)`` in it stands for what is imported for type checkers."""
+    values = [
+        node.value
         for node in tree.body
         if isinstance(node, ast.Assign)
         for target in node.targets
-        if isinstance(target, ast.Name)
-    }
+        if isinstance(target, ast.Name) and target.id == "__all__"
+    ]
     names: list[str] = []
-    listed = values.get("__all__")
-    for entry in listed.elts if isinstance(listed, ast.List) else []:
-        if isinstance(entry, ast.Starred) and isinstance(entry.value, ast.Name):
-            starred = values[entry.value.id]
-            keys = starred.keys if isinstance(starred, ast.Dict) else []
-            names += [key.value for key in keys if isinstance(key, ast.Constant)]
-        elif isinstance(entry, ast.Constant):
+    for entry in values[0].elts if values and isinstance(values[0], ast.List) else []:
+        if isinstance(entry, ast.Constant):
             names.append(entry.value)
+        elif isinstance(entry, ast.Starred) and isinstance(entry.value, ast.Call):
+            imported = (each for node in tree.body if isinstance(node, ast.If) for each in node.body)
+            names += [alias.name for each in imported if isinstance(each, ast.ImportFrom) for alias in each.names]
     return names
 
 

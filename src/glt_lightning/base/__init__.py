@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from glt_lightning.base.lazy import lazy_names as lazy_names
+from glt_lightning.base.lazy import lazy_names as lazy_names, listed_names as listed_names
 from glt_lightning.base.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -177,150 +177,6 @@ if TYPE_CHECKING:
         WorkerOptions as WorkerOptions,
     )
 
-# What users and other rooms ask for, by the module that defines it
-_MODULES = {
-    "data": (
-        "SPLITS",
-        "TREES",
-        "BatchOptions",
-        "EvaluationOptions",
-        "LinkOptions",
-        "PredictSplit",
-        "SeedOptions",
-        "Task",
-        "Tree",
-        "require_fanouts",
-    ),
-    "cache": (
-        "CACHE_POLICIES",
-        "CacheOptions",
-        "CachePolicy",
-        "GpuBudgets",
-    ),
-    "checks": (
-        "ClassSpec",
-        "Fanouts",
-        "above_zero",
-        "as_options",
-        "at_least",
-        "line_of",
-        "one_of",
-        "parse_address",
-        "parse_bytes",
-        "parse_fanouts",
-        "parse_rate",
-        "read_yaml",
-    ),
-    "cluster": (
-        "ClusterOptions",
-        "DeadlineOptions",
-        "LimitOptions",
-        "Placement",
-        "RetryOptions",
-        "SecurityOptions",
-        "ServingOptions",
-    ),
-    "deploy": ("NEW_EMBEDDINGS", "DeployOptions"),
-    "errors": (
-        "DataError",
-        "FullError",
-        "GLTError",
-        "NativeError",
-        "NativeMemoryError",
-        "OptionError",
-        "PartitionError",
-        "PeerError",
-        "PeerLostError",
-        "RefusedError",
-        "RemoteError",
-        "SamplerError",
-        "UnprovenError",
-        "WriteError",
-    ),
-    "layerwise": ("LayerwiseOptions", "RecommendOptions"),
-    "neighbors": (
-        "DEGREE_WEIGHTS",
-        "ImportanceNeighbors",
-        "NEGATIVE_MODES",
-        "NegativeMode",
-        "NegativeSampling",
-        "PickerSpec",
-        "SHARINGS",
-        "Sharing",
-        "UNRESOLVED",
-    ),
-    "numbers": (
-        "counted",
-        "duration",
-        "numbers",
-        "percent",
-        "size",
-    ),
-    "partition": (
-        "ALGORITHMS",
-        "ALLOWED",
-        "BALANCE",
-        "HOTNESS",
-        "Hotness",
-        "Normalize",
-        "PartitionOptions",
-        "STORAGE",
-    ),
-    "program": (
-        "DESCRIPTION",
-        "EPILOG",
-        "PROG",
-        "TOOLS",
-        "TRAINER_COMMANDS",
-        "how_threads_wait",
-        "quick_answer",
-        "threads_that_sleep",
-        "versions",
-    ),
-    "progress": (
-        "Progress",
-        "long_work",
-    ),
-    "removed": (
-        "removed_in",
-        "without_removed",
-    ),
-    "sampling": (
-        "AGGREGATES",
-        "Aggregate",
-        "DEFAULT_DRAW",
-        "DrawOptions",
-        "EDGE_FORMATS",
-        "EdgeFormat",
-        "FeatureDtype",
-        "MEMORIES",
-        "Memory",
-        "SUBGRAPH_TYPES",
-        "SamplingOptions",
-        "SeedPlacement",
-        "SubgraphType",
-        "TimeBoundary",
-        "WeightAttr",
-        "read_integer",
-    ),
-    "tensors": (
-        "ROW_STORAGES",
-        "TensorOptions",
-    ),
-    "types": (
-        "EDGE",
-        "EdgeType",
-        "GraphSchema",
-        "MAX_FANOUT",
-        "NODE",
-        "NodeType",
-        "edge_type_key",
-        "edge_type_str",
-        "node_type_key",
-    ),
-    "workers": ("WorkerOptions",),
-}
-_HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "AGGREGATES",
@@ -378,4 +234,4 @@ __all__ = [
     "parse_fanouts",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)

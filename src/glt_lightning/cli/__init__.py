@@ -30,23 +30,7 @@ if TYPE_CHECKING:
         run_question as run_question,
     )
 
-# Public names, and those that other packages use, by the module that defines them
-_MODULES = {
-    "command_line": (
-        "GLTCLI",
-        "main",
-    ),
-    "process": (
-        "command_process",
-        "without_collections",
-    ),
-    "server_status": (
-        "asks_a_server",
-        "run_question",
-    ),
-}
-_HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 
 __all__ = ["GLTCLI", "main"]
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -25,16 +25,7 @@ if TYPE_CHECKING:
         read_labels as read_labels,
     )
 
-# What users and other rooms ask for, by the module that defines it
-_MODULES = {
-    "others.convert": (
-        "KINDS",
-        "convert_partition",
-        "read_labels",
-    ),
-}
-_HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 
 __all__ = []
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)

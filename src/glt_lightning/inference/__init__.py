@@ -73,41 +73,7 @@ if TYPE_CHECKING:
         TopK as TopK,
     )
 
-# Public names, and those that other packages use, by the module that defines them
-_MODULES = {
-    "check": ("check_module",),
-    "convs": (
-        "ConvLayers",
-        "HubTypes",
-        "after_conv",
-        "after_layers",
-        "find_layers",
-        "gathering",
-        "gathers",
-        "refuse_norms",
-    ),
-    "neighbours": ("approximate_index", "nearest"),
-    "protocol": (
-        "HubPieces",
-        "LayerwiseLayers",
-        "RunningSoftmax",
-        "RunningSum",
-        "Sources",
-    ),
-    "ranking": (
-        "Embedded",
-        "RankMetric",
-        "Ranking",
-        "rank_links",
-        "ranking_metric",
-        "twice_the_rank",
-    ),
-    "run": ("LayerwiseRun",),
-    "states": ("Marks",),
-    "top_k": ("ApproximateTopK", "HeldRows", "KnownPairs", "TopK"),
-}
-_HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 
 __all__ = ["rank_links"]
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)

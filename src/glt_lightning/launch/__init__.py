@@ -81,61 +81,6 @@ if TYPE_CHECKING:
         job_script as job_script,
     )
 
-# Public names, and those that other packages use, by the module that defines them
-_MODULES = {
-    "agent": ("main",),
-    "batch": (
-        "LaunchKubernetes",
-        "LaunchRay",
-        "LaunchSlurm",
-    ),
-    "files": (
-        "files_for",
-        "files_for_all",
-        "make_certificates",
-    ),
-    "hosts": (
-        "LaunchDefaults",
-        "LaunchHost",
-        "LaunchServer",
-    ),
-    "job": (
-        "LaunchedJob",
-        "here",
-    ),
-    "kubernetes": (
-        "job_text",
-        "keeps_results",
-        "needs_secret",
-        "on_pods",
-        "secret_command",
-    ),
-    "messages": ("MergedLog",),
-    "options": (
-        "FILE_ENGINES",
-        "PARTITION",
-        "LaunchConfig",
-        "LaunchLimits",
-        "LaunchPartition",
-        "LaunchRestarts",
-        "LaunchSecurity",
-        "named_hosts",
-        "read_launch_file",
-    ),
-    "plan": (
-        "command_of",
-        "launched_script",
-        "server_process",
-        "trainer_process",
-    ),
-    "preflight": ("Preflight",),
-    "remote": (
-        "LaunchError",
-        "agent_command",
-    ),
-    "slurm": ("job_script",),
-}
-_HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "LaunchConfig",
@@ -151,4 +96,4 @@ __all__ = [
     "LaunchSlurm",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)

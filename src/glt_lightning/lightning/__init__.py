@@ -142,92 +142,6 @@ if TYPE_CHECKING:
         GLTWorkerStrategy as GLTWorkerStrategy,
     )
 
-# What users and other rooms ask for, by the module that defines it
-_MODULES = {
-    "callbacks.checkpoints": (
-        "BestCheckpoint",
-        "WholeCheckpointIO",
-    ),
-    "callbacks.monitor": ("SamplingMonitor",),
-    "callbacks.prediction_files": ("read_predictions",),
-    "callbacks.precision": ("PrecisionProbe",),
-    "callbacks.predictions": ("PredictionWriter",),
-    "callbacks.resume": ("set_position",),
-    "callbacks.run_report": ("RunReport",),
-    "datamodule": ("GLTDataModule",),
-    "endpoint.deploy": ("deploy",),
-    "endpoint.replay": ("replay",),
-    "facts": (
-        "is_tables",
-        "read_array",
-    ),
-    "layerwise.predict": (
-        "EMBEDDING",
-        "predict_layerwise",
-        "read_embeddings",
-    ),
-    "layerwise.recommend": ("recommend",),
-    "new_rows": ("predict_new",),
-    "page.html": (
-        "Series",
-        "Table",
-        "bars",
-        "lines",
-        "may_be_replaced",
-        "render",
-        "why_no_pages",
-    ),
-    "planner.expected": (
-        "Expected",
-        "QUANTITIES",
-        "dealing_of",
-        "expect",
-        "owners_of",
-        "planned_table",
-        "samplers_of",
-        "threads_of",
-    ),
-    "planner.memory": (
-        "HostMemory",
-        "host_memory",
-        "require_memory_of",
-    ),
-    "planner.probe": (
-        "Probe",
-        "measure",
-    ),
-    "planner.record": (
-        "find_probe",
-        "keep_probe",
-        "probe_key",
-    ),
-    "planner.rules": (
-        "Counted",
-        "Dealing",
-        "Layout",
-        "RemoteCost",
-        "rounds_of",
-    ),
-    "ray_workers": (
-        "RayWorker",
-        "ReportToRay",
-        "ray_worker",
-    ),
-    "strategies.base": ("GLTStrategy",),
-    "strategies.hosts": ("meet_hosts",),
-    "strategies.peers": (
-        "NAMED_RANK",
-        "OtherHostError",
-        "RankError",
-    ),
-    "strategies.server_client": ("GLTServerClientStrategy",),
-    "strategies.sigterm": (
-        "end_other_ranks",
-        "unwound_by_sigterm",
-    ),
-    "strategies.worker": ("GLTWorkerStrategy",),
-}
-_HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "BestCheckpoint",
@@ -249,7 +163,7 @@ __all__ = [
     "replay",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)
 
 
 def _register() -> None:

@@ -120,77 +120,6 @@ if TYPE_CHECKING:
         has_types as has_types,
     )
 
-# What users and other rooms ask for, by the module that defines it
-_MODULES = {
-    "aggregation": (
-        "aggregate",
-        "has_kernels",
-    ),
-    "asked": ("AskedSample", "join_asked"),
-    "blocks": (
-        "ID",
-        "Layer",
-        "as_blocks",
-        "layers",
-    ),
-    "collate": ("Batch",),
-    "edge_index": (
-        "first_edges",
-        "plain",
-    ),
-    "fuse": (
-        "fuse_layers",
-        "relu_dropout",
-    ),
-    "hosts": ("HostsGraph",),
-    "importance": ("batch_schema",),
-    "link_loader": ("DistLinkNeighborLoader",),
-    "link_plan": ("plan_links",),
-    "link_spec": (
-        "LinkSpec",
-        "check_tree",
-    ),
-    "neighbor_loader": (
-        "DistNeighborLoader",
-        "LoaderStats",
-    ),
-    "plans": (
-        "make_plan",
-        "sampler_config",
-    ),
-    "pyg_loaders": (
-        "LinkNeighborLoader",
-        "NeighborLoader",
-    ),
-    "row_loader": ("RowSpec",),
-    "session": ("Session",),
-    "spec": ("LoaderSpec",),
-    "subgraph_loader": ("DistSubGraphLoader",),
-    "times": ("require_own_negatives",),
-    "transforms": ("BatchTransform",),
-    "trim": (
-        "Form",
-        "LayerSize",
-        "add_loop_sink",
-        "aggregates_of",
-        "find_form",
-        "gcn_weights",
-        "layer_size",
-        "layout_of",
-        "run_aggregated",
-        "run_layer",
-        "run_with_loops",
-        "take_aggregate",
-        "take_normalization",
-        "take_self_loops",
-        "with_self_loops",
-    ),
-    "typed_plan": (
-        "for_each_type",
-        "has_types",
-    ),
-}
-_HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "DistLinkNeighborLoader",
@@ -210,4 +139,4 @@ __all__ = [
     "relu_dropout",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)

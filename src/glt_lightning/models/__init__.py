@@ -34,19 +34,7 @@ if TYPE_CHECKING:
         GraphSAGE as GraphSAGE,
     )
 
-# Public names, and those that other packages use, by the module that defines them
-_MODULES = {
-    "edge_predictor": ("EdgePredictor",),
-    "link_predictor": ("LinkPredictor",),
-    "link_scores": (
-        "HitsAtK",
-        "OGBMRR",
-    ),
-    "node_predictor": ("NodePredictor",),
-    "sage": ("GraphSAGE",),
-}
-_HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 
 __all__ = ["OGBMRR", "EdgePredictor", "GraphSAGE", "HitsAtK", "LinkPredictor", "NodePredictor"]
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -100,75 +100,6 @@ if TYPE_CHECKING:
         TableSpec as TableSpec,
     )
 
-# Public names, and those that other packages use, by the module that defines them
-_MODULES = {
-    "combined": (
-        "Optimizers",
-        "sparse_optimizers",
-    ),
-    "dist_embedding": (
-        "DistEmbedding",
-        "MARKER",
-    ),
-    "dist_graph": (
-        "DistGraph",
-        "Neighbors",
-    ),
-    "dist_ranks": (
-        "end_group_at_exit",
-        "gather_counts",
-        "gather_text",
-        "ranks_of_this_process",
-    ),
-    "dist_snapshot": (
-        "load_persistent",
-        "persistent_rows",
-    ),
-    "dist_split": (
-        "edge_split",
-        "node_split",
-    ),
-    "dist_tensor": (
-        "DistTensor",
-        "OPEN_GRAPHS",
-        "init_of",
-        "rows_of_index",
-    ),
-    "exchange": ("EmbeddingRows",),
-    "home": ("Reach",),
-    "reader": ("GraphReader",),
-    "saved": (
-        "RowsToSave",
-        "SavedRows",
-        "WEIGHT",
-        "is_nonce",
-        "open_saved",
-        "write_rows",
-    ),
-    "scratch": (
-        "lies_in_memory",
-        "on_scratch",
-    ),
-    "space": (
-        "RowSpace",
-        "row_spaces",
-    ),
-    "sparse": (
-        "SparseAdagrad",
-        "SparseAdam",
-        "SparseOptimizer",
-        "SparseSGD",
-    ),
-    "table": (
-        "SharedTable",
-        "own_parts",
-    ),
-    "tables": (
-        "SharedTables",
-        "TableSpec",
-    ),
-}
-_HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "DistEmbedding",
@@ -182,4 +113,4 @@ __all__ = [
     "node_split",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__)

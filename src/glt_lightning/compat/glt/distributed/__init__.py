@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from glt_lightning.base import lazy_names
+from glt_lightning.base import lazy_names, listed_names
 
 if TYPE_CHECKING:
     from glt_lightning.compat.glt.distributed.client import (
@@ -68,30 +68,7 @@ _REFUSED = (
     | dict.fromkeys(("DistGraph", "RpcDataPartitionRouter", "rpc_sync_data_partitions"), _BOOKS)
     | {"DistRandomPartitioner": _PIECES}
 )
-_HOMES = {
-    "CollocatedDistSamplingWorkerOptions": "glt_lightning.compat.glt.distributed.options",
-    "ConcurrentEventLoop": "glt_lightning.compat.glt.distributed.event_loop",
-    "DistContext": "glt_lightning.compat.glt.distributed.session",
-    "DistDataset": "glt_lightning.compat.glt.distributed.dataset",
-    "DistLinkNeighborLoader": "glt_lightning.compat.glt.distributed.loaders",
-    "DistNeighborLoader": "glt_lightning.compat.glt.distributed.loaders",
-    "DistNeighborSampler": "glt_lightning.compat.glt.distributed.sampler",
-    "DistRole": "glt_lightning.compat.glt.distributed.session",
-    "DistSubGraphLoader": "glt_lightning.compat.glt.distributed.loaders",
-    "MpDistSamplingWorkerOptions": "glt_lightning.compat.glt.distributed.options",
-    "RemoteDistSamplingWorkerOptions": "glt_lightning.compat.glt.distributed.options",
-    "barrier": "glt_lightning.compat.glt.distributed.session",
-    "get_context": "glt_lightning.compat.glt.distributed.session",
-    "init_client": "glt_lightning.compat.glt.distributed.client",
-    "init_rpc": "glt_lightning.compat.glt.distributed.session",
-    "init_server": "glt_lightning.compat.glt.distributed.server",
-    "init_worker_group": "glt_lightning.compat.glt.distributed.session",
-    "request_server": "glt_lightning.compat.glt.distributed.client",
-    "shutdown_client": "glt_lightning.compat.glt.distributed.client",
-    "shutdown_rpc": "glt_lightning.compat.glt.distributed.session",
-    "wait_and_shutdown_server": "glt_lightning.compat.glt.distributed.server",
-}
 
-__all__ = [*_HOMES]
+__all__ = [*listed_names(__name__)]
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES, _REFUSED)
+__getattr__, __dir__ = lazy_names(__name__, refused=_REFUSED)
