@@ -16,16 +16,8 @@ from torch import Tensor
 
 from benchmarks.make_graph import CLASSES, EDGES, NODES, TRAIN, WIDTH
 from glt_lightning.base import GraphSchema
-from glt_lightning.graph import (
-    ArrayEntry,
-    ArrayWriter,
-    LocalPartition,
-    Manifest,
-    SplitEntry,
-    edge_path,
-    node_path,
-    split_path,
-)
+from glt_lightning.graph import ArrayEntry, LocalPartition, Manifest, SplitEntry, edge_path, node_path, split_path
+from glt_lightning.partition.arrays import ArrayWriter
 
 _CHUNK = 1 << 24  # edges that are drawn at a time
 _INSIDE = 0.8  # of the edges, the share within a community

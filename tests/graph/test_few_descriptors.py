@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from glt_lightning.base import PartitionError
-from glt_lightning.graph import ArrayWriter, LocalPartition, open_array
+from glt_lightning.graph import LocalPartition, open_array
 from glt_lightning.kernels import file_map
 from glt_lightning.loader import LoaderSpec, Session
+from glt_lightning.partition.arrays import ArrayWriter
 from tests.helpers.partitions import partitioned, small_graph
 
 

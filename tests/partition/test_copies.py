@@ -36,7 +36,7 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _small_chunks_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("graph.chunk_hashes", "partition.copies"):
+    for module in ("graph.manifest_checks", "partition.arrays"):
         monkeypatch.setattr(f"glt_lightning.{module}.CHUNK_BYTES", CHUNK)
 
 
@@ -475,10 +475,10 @@ def test_the_command(parts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 
 KILLED = """
 import os, sys
-from glt_lightning.graph import chunk_hashes
-from glt_lightning.partition import copies
+from glt_lightning.graph import manifest_checks
+from glt_lightning.partition import arrays, copies
 
-chunk_hashes.CHUNK_BYTES = copies.CHUNK_BYTES = int(sys.argv[1])
+manifest_checks.CHUNK_BYTES = arrays.CHUNK_BYTES = int(sys.argv[1])
 left, kept = int(sys.argv[4]), [0]
 
 def step(name):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from glt_lightning.base import PartitionError, Progress
-from glt_lightning.graph import ArrayWriter
 from glt_lightning.partition import verify_partition
+from glt_lightning.partition.arrays import ArrayWriter
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 Change = Callable[[np.ndarray], None]

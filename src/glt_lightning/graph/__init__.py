@@ -30,20 +30,10 @@ from glt_lightning.base import lazy_names
 
 if TYPE_CHECKING:
     from glt_lightning.graph.arrays import (
-        ArrayPieces as ArrayPieces,
-        ArrayWriter as ArrayWriter,
         check_header as check_header,
-        disk_full_speaks as disk_full_speaks,
-        hash_array as hash_array,
-        hash_chunk as hash_chunk,
-        hashed_entry as hashed_entry,
-        one_npy_header_at_a_time as one_npy_header_at_a_time,
         open_array as open_array,
         read_npy_header as read_npy_header,
-        read_rows as read_rows,
-        seal_array as seal_array,
         verify_array as verify_array,
-        write_at as write_at,
     )
     from glt_lightning.graph.cache_choice import (
         Candidates as Candidates,
@@ -54,11 +44,6 @@ if TYPE_CHECKING:
         remote_hotness as remote_hotness,
         rows_of_share as rows_of_share,
         stored_policies as stored_policies,
-    )
-    from glt_lightning.graph.chunk_hashes import (
-        CHUNK_BYTES as CHUNK_BYTES,
-        chunk_digest as chunk_digest,
-        chunk_ranges as chunk_ranges,
     )
     from glt_lightning.graph.control_groups import (
         usable_cores as usable_cores,
@@ -138,6 +123,7 @@ if TYPE_CHECKING:
         split_path as split_path,
     )
     from glt_lightning.graph.manifest_checks import (
+        CHUNK_BYTES as CHUNK_BYTES,
         MOST_CLASSES as MOST_CLASSES,
     )
     from glt_lightning.graph.other_edges import (
@@ -158,9 +144,6 @@ if TYPE_CHECKING:
         require_readable as require_readable,
     )
     from glt_lightning.graph.regular_file import (
-        NOT_OURS as NOT_OURS,
-        open_below as open_below,
-        open_folder_below as open_folder_below,
         open_regular as open_regular,
         parse_json as parse_json,
     )

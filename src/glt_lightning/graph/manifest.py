@@ -210,7 +210,7 @@ LATER_IDS = ("numbers", "ends", "bytes")  # of what tables call nodes that came 
 class ArrayEntry:
     """One ``.npy`` file: numpy type string, shape, size of the file in bytes, CRC-32 of the data after the header.
 
-    chunks: `graph.chunk_hashes` of the data; None in a folder of an earlier release.
+    chunks: a hash of each chunk of the data (``partition/arrays.py``); None in a folder of an earlier release.
     """
 
     dtype: str

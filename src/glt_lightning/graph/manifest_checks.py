@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import PartitionError
-from glt_lightning.graph.chunk_hashes import num_chunks
 from glt_lightning.graph.regular_file import open_regular, parse_json
 from glt_lightning.graph.row_order import TIMES
 from glt_lightning.kernels import ENCODINGS
@@ -22,6 +21,7 @@ _ARRAY_PATH = re.compile(
 )
 _Folders = dict[str, dict[str, Any]]
 _STRUCTURE = {"n_id", "hotness", "indptr", "indices", "edge_ids"}
+CHUNK_BYTES = 64 << 20  # of the data of an array, after its header; what a broken copy fetches again
 MOST_CLASSES = 2**31 - 1  # larger labels are ids or times rather than classes
 # Array of a split of edges -> whether it has the right shape for a number of edges.
 _EDGE_SPLIT: dict[str, Callable[[list[int], int], bool]] = {
@@ -137,7 +137,7 @@ def _check_array_entries(raw: Mapping[str, Any]) -> None:
         )
         chunks = entry.get("chunks")
         good = chunks is None or (
-            isinstance(chunks, list) and len(chunks) == num_chunks(size) and all(map(_digest, chunks))
+            isinstance(chunks, list) and len(chunks) == -(-size // CHUNK_BYTES) and all(map(_digest, chunks))
         )
         require(good, f"arrays: the chunks of {path} are damaged: {_short(chunks)}")
 

@@ -7,6 +7,7 @@ or damaged since, is always found.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
@@ -19,20 +20,16 @@ from pathlib import Path, PurePath
 from typing import TypeVar
 
 from glt_lightning.base import OptionError, PartitionError, Progress
-from glt_lightning.graph import (
-    CHUNK_BYTES,
-    MANIFEST,
+from glt_lightning.graph import MANIFEST, ArrayEntry, Manifest, check_header, parse_json
+from glt_lightning.partition.arrays import chunk_digest, chunk_ranges
+from glt_lightning.partition.folder import (
+    LOCK_TIMEOUT_S,
     NOT_OURS,
-    ArrayEntry,
-    Manifest,
-    check_header,
-    chunk_digest,
     disk_full_speaks,
+    exclusive,
     open_below,
     open_folder_below,
-    parse_json,
 )
-from glt_lightning.partition.folder import LOCK_TIMEOUT_S, exclusive
 from glt_lightning.partition.verify import wanted_files
 
 _STREAMS = 4  # pieces that are fetched at once
@@ -205,10 +202,10 @@ class _Piece:
 
 def _pieces(files: dict[str, ArrayEntry]) -> Iterator[_Piece]:
     for path, entry in files.items():
-        for i, digest in enumerate(entry.chunks or (None,)):
-            begin = 0 if i == 0 else entry.offset + i * CHUNK_BYTES
-            end = min(entry.bytes, entry.offset + (i + 1) * CHUNK_BYTES)
-            yield _Piece(path, entry, begin, end, 0 if i else entry.offset, digest)
+        ranges = chunk_ranges(entry.bytes - entry.offset) or [(0, 0)]
+        for (begin, end), digest in zip(ranges, entry.chunks or (None,), strict=True):
+            skip = 0 if begin else entry.offset
+            yield _Piece(path, entry, begin + entry.offset - skip, end + entry.offset, skip, digest)
 
 
 @contextmanager
@@ -267,7 +264,7 @@ class _Copy:
 
             _in_threads(fetch, left)
         for path, entry in files.items():
-            check_header(self._folder, path, entry, links=False)  # which no digest covers
+            self._check_header(path, entry)  # which no digest covers
 
     def _left(self, files: dict[str, ArrayEntry], progress: Progress) -> list[_Piece]:
         """Returns the pieces that are missing on disk, or differ from their digests."""
@@ -283,10 +280,13 @@ class _Copy:
             right = {piece for piece, is_right in zip(there, _in_threads(check, there), strict=True) if is_right}
         return [piece for piece in pieces if piece not in right]
 
+    def _check_header(self, path: str, entry: ArrayEntry) -> None:
+        check_header(self._folder, path, entry, lambda _: io.BufferedReader(open_below(self._folder, path)))
+
     def _is_here(self, piece: _Piece) -> bool:
         try:
             if piece.skip:
-                check_header(self._folder, piece.path, piece.entry, links=False)
+                self._check_header(piece.path, piece.entry)
             with open_below(self._folder, piece.path) as stream:
                 return piece.is_right(os.pread(stream.fileno(), piece.size, piece.begin))
         except (OSError, PartitionError):

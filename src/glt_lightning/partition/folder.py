@@ -3,19 +3,28 @@ a rename."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import glob
+import io
 import os
 import shutil
+import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePath
 
 from glt_lightning.base import PartitionError
 
 LOCK_TIMEOUT_S = 3600.0
+NOT_OURS = errno.EINVAL  # errno of `open_below` for links and anything but regular files
 _LASTING = "run_"  # begins the key in the name of a `lasting_folder`
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # disk, quota, or file size limit
+# Without O_NONBLOCK, opening a FIFO waits for its other end. Regular files ignore it.
+_AT_ONCE = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLLOWED = {errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EISDIR}  # links, files as folders, FIFOs, folders as files
 _POLL_S = 0.05  # a lock that is released is taken within this time; a partition takes seconds to hours
 
 
@@ -149,3 +158,76 @@ def _abandoned(path: Path) -> bool:
     except PermissionError:
         pass
     return False
+
+
+@contextmanager
+def disk_full_speaks(
+    folder: Path, needed: int, advice: str = "choose another folder (partition.dir)"
+) -> Iterator[None]:
+    """Turns "no space left" into a `PartitionError` that names the folder, the bytes needed and the bytes free."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        place = folder if folder.exists() else folder.parent
+        free = shutil.disk_usage(place).free
+        raise PartitionError(
+            f"{folder}: cannot write ({error.strerror}): {needed:,} bytes needed, {free:,} free. "
+            f"Free some space or {advice}."
+        ) from error
+
+
+# Files in a folder that others may write, too.
+
+
+def open_below(folder: str | Path, path: str, flags: int = os.O_RDONLY) -> io.FileIO:
+    """Opens the regular file ``path`` of a folder that others may write; the caller closes it.
+
+    Neither ``folder`` nor any name below it may be a link.  flags: of `os.open`; with ``O_CREAT`` missing folders are made.
+    Raises OSError, with `NOT_OURS` as errno for links and anything but regular files; for writing also for a file that has a
+    second name elsewhere (a hard link).
+    """
+    writes = flags & os.O_ACCMODE != os.O_RDONLY
+    *above, name = PurePath(path).parts
+    here = -1
+    try:
+        here = open_folder_below(folder, above, make=bool(flags & os.O_CREAT))
+        fd = os.open(name, flags | _AT_ONCE | os.O_NOFOLLOW, 0o666, dir_fd=here)
+    except OSError as error:
+        raise _refused(error) from None
+    finally:
+        if here >= 0:
+            os.close(here)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or (writes and found.st_nlink != 1):
+            raise OSError(NOT_OURS, "it is not a regular file of its own")
+        return io.FileIO(fd, "r+b" if writes else "rb")
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def open_folder_below(folder: str | Path, names: Sequence[str], *, make: bool) -> int:
+    """Opens a folder below ``folder`` without following links, and returns its descriptor. Raises OSError, as `open_below`."""
+    try:
+        here = os.open(folder, _FOLDER)
+        for name in names:
+            try:
+                if make:
+                    with suppress(FileExistsError):
+                        os.mkdir(name, dir_fd=here)
+                below = os.open(name, _FOLDER, dir_fd=here)
+            finally:
+                os.close(here)
+            here = below
+    except OSError as error:
+        raise _refused(error) from None
+    return here
+
+
+def _refused(error: OSError) -> OSError:
+    if error.errno not in _FOLLOWED:
+        return error
+    return OSError(NOT_OURS, "there is a link, or something else that is no regular file")

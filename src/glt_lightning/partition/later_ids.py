@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from glt_lightning.base import NodeType
-from glt_lightning.graph import LATER_IDS, ArrayEntry, ArrayWriter, Manifest, later_ids_path, open_array
+from glt_lightning.graph import LATER_IDS, ArrayEntry, Manifest, later_ids_path, open_array
+from glt_lightning.partition.arrays import ArrayWriter
 
 
 def stored_names(names: np.ndarray) -> dict[str, np.ndarray]:

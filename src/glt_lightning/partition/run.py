@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import Fanouts, NodeType, PartitionError, PartitionOptions, Progress
-from glt_lightning.graph import MANIFEST, Manifest, disk_full_speaks, options_hash
+from glt_lightning.graph import MANIFEST, Manifest, options_hash
 from glt_lightning.partition.assign import assigner_of
 from glt_lightning.partition.assign.assigners import assign, require_countable, require_memory
 from glt_lightning.partition.assign.base import Assigner
@@ -21,7 +21,14 @@ from glt_lightning.partition.build.space import bytes_to_assign, require_space
 from glt_lightning.partition.build.steps import check_values, count_edges
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.build.topology import GraphTopology
-from glt_lightning.partition.folder import LOCK_TIMEOUT_S, exclusive, folder_beside, lasting_folder, lasting_path
+from glt_lightning.partition.folder import (
+    LOCK_TIMEOUT_S,
+    disk_full_speaks,
+    exclusive,
+    folder_beside,
+    lasting_folder,
+    lasting_path,
+)
 from glt_lightning.partition.sources.base import GraphSource
 from glt_lightning.partition.splits import resolve_splits
 from glt_lightning.partition.tasks.engine import run_tasks

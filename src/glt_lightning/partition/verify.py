@@ -18,13 +18,13 @@ from glt_lightning.graph import (
     edge_path,
     edge_split_path,
     gid_path,
-    hash_array,
     node_path,
     node_times_path,
     open_array,
     split_path,
     verify_array,
 )
+from glt_lightning.partition.arrays import hash_array
 from glt_lightning.partition.folder import LOCK_TIMEOUT_S, exclusive
 from glt_lightning.partition.versions import VersionFacts, list_versions, verify_versions
 

@@ -12,7 +12,6 @@ from glt_lightning.base import NodeType
 from glt_lightning.graph import (
     TABLE_ENCODING,
     ArrayEntry,
-    ArrayWriter,
     EdgeLabelEntry,
     EdgeSplitEntry,
     EncodingEntry,
@@ -27,6 +26,7 @@ from glt_lightning.graph import (
     seeds_hash,
     split_path,
 )
+from glt_lightning.partition.arrays import ArrayWriter
 from glt_lightning.partition.assign.assigners import assign, built_in, require_countable
 from glt_lightning.partition.assign.base import Assigner
 from glt_lightning.partition.build.layout import NodeLayout

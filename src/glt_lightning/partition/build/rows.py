@@ -13,12 +13,14 @@ from pathlib import Path
 import numpy as np
 
 from glt_lightning.base import DataError, EdgeType, NodeType, OptionError, PartitionOptions, edge_type_str
-from glt_lightning.graph import ArrayPieces, EncodingEntry, disk_full_speaks
+from glt_lightning.graph import EncodingEntry
 from glt_lightning.kernels import BFLOAT16, CHANGED, ENCODINGS, from_bfloat16, row_bytes
+from glt_lightning.partition.arrays import ArrayPieces
 from glt_lightning.partition.build.finite import first_nonfinite
 from glt_lightning.partition.build.layout import NodeLayout
 from glt_lightning.partition.build.normalize import Normalization, numbered_chunks
 from glt_lightning.partition.build.times import TimeAttr, Times, weights_by_type
+from glt_lightning.partition.folder import disk_full_speaks
 from glt_lightning.partition.sources.base import GraphSource, LazyArray, Rows, in_memory
 from glt_lightning.partition.tasks.exchange import Runs, RunWriter, read_buckets
 

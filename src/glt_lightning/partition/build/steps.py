@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import NodeType
-from glt_lightning.graph import ArrayEntry, ArrayWriter, chunk_ranges, hashed_entry, node_path, seal_array
+from glt_lightning.graph import ArrayEntry, node_path
 from glt_lightning.kernels import row_bytes
+from glt_lightning.partition.arrays import ArrayWriter, chunk_ranges, hashed_entry, seal_array
 from glt_lightning.partition.build.degrees import Degrees
 from glt_lightning.partition.build.edges import EdgeBuckets, Segment, placed, ranges_within
 from glt_lightning.partition.build.normalize import normalization

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from glt_lightning.base import EdgeType, NodeType
-from glt_lightning.graph import seal_array
 from glt_lightning.kernels import NeighborRows, spread
+from glt_lightning.partition.arrays import seal_array
 from glt_lightning.partition.build.degrees import Degrees
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.steps import plan_buckets, sort_edges

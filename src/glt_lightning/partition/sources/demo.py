@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from glt_lightning.base import DataError
-from glt_lightning.graph import disk_full_speaks
-from glt_lightning.partition.folder import exclusive, whole_file
+from glt_lightning.partition.folder import disk_full_speaks, exclusive, whole_file
 from glt_lightning.partition.sources.npz import NpzSource
 
 _log = logging.getLogger(__name__)

@@ -18,10 +18,10 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from glt_lightning.base import DataError, Progress
-from glt_lightning.graph import disk_full_speaks, open_regular, read_npy_header
+from glt_lightning.graph import open_regular, read_npy_header
 from glt_lightning.kernels import row_bytes
 from glt_lightning.partition.build.pread import read_exactly
-from glt_lightning.partition.folder import exclusive, whole_folder
+from glt_lightning.partition.folder import disk_full_speaks, exclusive, whole_folder
 from glt_lightning.partition.sources.base import RangedEdges
 
 

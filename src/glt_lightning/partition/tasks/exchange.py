@@ -17,8 +17,10 @@ from typing import NamedTuple
 import numpy as np
 
 from glt_lightning.base import DataError
-from glt_lightning.graph import ArrayWriter, disk_full_speaks, one_npy_header_at_a_time, write_at
+from glt_lightning.graph import read_npy_header
 from glt_lightning.kernels import CHANGED
+from glt_lightning.partition.arrays import ArrayWriter, write_at
+from glt_lightning.partition.folder import disk_full_speaks
 
 _MOST_VECTORS = 1024  # of one preadv: IOV_MAX of Linux
 
@@ -137,9 +139,9 @@ def save_array(path: Path, values: np.ndarray) -> None:
 
 def load_array(path: Path) -> np.ndarray:
     """Maps an ``.npy`` file. Several threads may do so at once: the workers of some engines have more than one."""
-    with one_npy_header_at_a_time:
-        array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-    return array
+    with open(path, "rb") as stream:
+        shape, _, dtype = read_npy_header(stream)
+        return np.memmap(stream, dtype, "r", stream.tell(), shape)
 
 
 def save_text(path: Path, text: str) -> None:

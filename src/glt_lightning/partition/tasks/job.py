@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import NodeType, PartitionError, PartitionOptions, Progress
-from glt_lightning.graph import ArrayPieces, edge_path, node_path
+from glt_lightning.graph import edge_path, node_path
+from glt_lightning.partition.arrays import ArrayPieces
 from glt_lightning.partition.build.degrees import Degrees
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.edges import EdgeBuckets, EdgeJob

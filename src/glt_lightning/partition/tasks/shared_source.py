@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import EdgeType, GraphSchema, NodeType
-from glt_lightning.graph import ArrayPieces, ArrayWriter, seal_array
 from glt_lightning.kernels import BFLOAT16
+from glt_lightning.partition.arrays import ArrayPieces, ArrayWriter, seal_array
 from glt_lightning.partition.build.normalize import numbered_chunks
 from glt_lightning.partition.edge_splits.read import KeptEdges, KeptRows
 from glt_lightning.partition.sources.base import EdgeList, GraphSource, Rows

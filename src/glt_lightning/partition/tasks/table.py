@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import NodeType
-from glt_lightning.graph import ArrayPieces, ArrayWriter, entries_to_json, hash_chunk, node_path, read_rows
+from glt_lightning.graph import entries_to_json, node_path
+from glt_lightning.partition.arrays import ArrayPieces, ArrayWriter, hash_chunk, read_rows
 from glt_lightning.partition.build import edges as edge_steps, layout as layout_steps, rows as row_steps
 from glt_lightning.partition.build.degrees import count_degrees
 from glt_lightning.partition.build.edges import Segment

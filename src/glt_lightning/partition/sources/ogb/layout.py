@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from glt_lightning.base import NODE, DataError, EdgeType, GraphSchema, NodeType
-from glt_lightning.graph import disk_full_speaks, open_regular
-from glt_lightning.partition.folder import exclusive, whole_file
+from glt_lightning.graph import open_regular
+from glt_lightning.partition.folder import disk_full_speaks, exclusive, whole_file
 from glt_lightning.partition.sources.base import EdgeList, Rows, Splits, width
 from glt_lightning.partition.sources.files import FileEdges, NpyFile
 from glt_lightning.partition.sources.npz import read_headers, stored_members

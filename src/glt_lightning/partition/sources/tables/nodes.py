@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from glt_lightning.base import DataError, EdgeType, NodeType, Progress
-from glt_lightning.graph import ArrayWriter
+from glt_lightning.partition.arrays import ArrayWriter
 from glt_lightning.partition.sources.scipy_sparse import read_sparse
 from glt_lightning.partition.sources.tables.columns import SPLITS, LabelColumn, NodeFacts, split_codes
 from glt_lightning.partition.sources.tables.encoding import TableEncoding

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from glt_lightning.base import DataError, Progress
-from glt_lightning.graph import ArrayWriter
+from glt_lightning.partition.arrays import ArrayWriter
 from glt_lightning.partition.sources.tables.columns import feature_columns, feature_types, times, values, weights
 from glt_lightning.partition.sources.tables.encoders import Choices, ColumnEncoding, PlainEncoder
 from glt_lightning.partition.sources.tables.encoding import TableEncoding

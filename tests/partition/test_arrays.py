@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from glt_lightning.base import PartitionError
-from glt_lightning.graph import ArrayEntry, ArrayWriter, arrays, disk_full_speaks, open_array, verify_array
-from glt_lightning.graph.arrays import DATA_OFFSET
+from glt_lightning.graph import ArrayEntry, arrays as graph_arrays, open_array, verify_array
+from glt_lightning.partition import arrays
+from glt_lightning.partition.arrays import DATA_OFFSET, ArrayWriter
+from glt_lightning.partition.folder import disk_full_speaks
 
 PATH = "part0/nodes/0/x.npy"
 
@@ -58,7 +60,8 @@ def test_writer_refuses_rows_of_another_shape(tmp_path: Path) -> None:
 
 
 def test_large_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrays, "_CHUNK", 64)
+    monkeypatch.setattr(graph_arrays, "_CHUNK", 64)
+    monkeypatch.setattr(arrays, "_WRITTEN_AT_ONCE", 64)
     array = np.arange(1000)
     entry = write(tmp_path, array, step=1000)
     assert entry.crc32 == zlib.crc32(array.tobytes())
@@ -108,7 +111,7 @@ def test_one_bit_flipped(tmp_path: Path) -> None:
 
 
 def test_large_arrays_are_verified_on_demand_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrays, "VERIFY_BYTES", 100)
+    monkeypatch.setattr(graph_arrays, "VERIFY_BYTES", 100)
     entry = replace(write(tmp_path, np.arange(10.0)), crc32=1)
     open_array(tmp_path, PATH, entry)
     with pytest.raises(PartitionError, match="checksum"):

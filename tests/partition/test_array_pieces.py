@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from glt_lightning.base import PartitionError
-from glt_lightning.graph import ArrayPieces, ArrayWriter, chunk_ranges, hash_chunk, hashed_entry, read_rows, seal_array
-from glt_lightning.graph.chunk_hashes import join_crcs
 from glt_lightning.kernels import row_bytes
+from glt_lightning.partition.arrays import (
+    ArrayPieces,
+    ArrayWriter,
+    chunk_ranges,
+    hash_chunk,
+    hashed_entry,
+    join_crcs,
+    read_rows,
+    seal_array,
+)
 
 
 @settings(max_examples=50, deadline=None)
@@ -26,7 +34,7 @@ def test_sums_of_pieces_make_the_sum_of_all(pieces: list[bytes]) -> None:
 def test_pieces_are_the_stream(
     tmp_path: Path, shape: tuple[int, ...], chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("glt_lightning.graph.chunk_hashes.CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr("glt_lightning.partition.arrays.CHUNK_BYTES", chunk_bytes)
     rows = np.random.default_rng(0).random(shape).astype(np.float32)
     with ArrayWriter(tmp_path, "a.npy", np.float32, shape[1:]) as writer:
         writer.write(rows)

@@ -1,0 +1,285 @@
+"""Arrays of a partition folder while it is written: ``.npy`` files that are written as a stream or in pieces, and the hashes of
+their chunks, by which a copy is checked piece by piece while it is made."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.base import PartitionError
+from glt_lightning.graph import CHUNK_BYTES, ArrayEntry, verify_array
+from glt_lightning.partition.folder import disk_full_speaks
+
+# The data of every file begins at a page: a map of it is aligned for any dtype, for direct I/O and for page-locking.
+DATA_OFFSET = 4096
+_WRITTEN_AT_ONCE = 8 << 20  # bytes
+_HASHED_AT_ONCE = 1 << 18  # bytes that stay in a core's cache between their two hashes
+
+
+class ArrayWriter:
+    """Streams rows into a ``.npy`` file: header first, data from `DATA_OFFSET`, CRC-32 and hashes of chunks on the way.
+
+    hashed: the entry gets hashes of chunks. Files that are not copied elsewhere need none.
+    The number of rows is known when the writer is closed; then the header is written again.
+
+    >>> with ArrayWriter(folder, "part0/nodes/0/x.npy", np.float32, (100,)) as writer:   # doctest: +SKIP
+    ...     writer.write(rows)
+    >>> writer.entry                                                                     # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        path: str,
+        dtype: np.dtype | type,
+        row_shape: tuple[int, ...] = (),
+        *,
+        hashed: bool = True,
+    ) -> None:
+        self.path = path
+        self.entry: ArrayEntry | None = None
+        self._file = Path(folder) / path
+        self._dtype = np.dtype(dtype).newbyteorder("<")
+        self._row_shape = row_shape
+        self._rows = 0
+        self._crc = 0
+        self._hasher = ChunkHasher() if hashed else None
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with disk_full_speaks(self._file.parent, DATA_OFFSET):
+            self._stream = open(self._file, "wb", buffering=0)  # noqa: SIM115 - closed by close()
+            self._write_bytes(memoryview(self._header()))
+
+    def write(self, rows: np.ndarray) -> None:
+        """Appends rows [n, *row_shape], converted to the writer's dtype."""
+        if rows.shape[1:] != self._row_shape:
+            raise ValueError(f"{self.path}: rows of shape {rows.shape[1:]}, expected {self._row_shape}")
+        data = memoryview(np.ascontiguousarray(rows, self._dtype).reshape(-1).view(np.uint8))
+        for begin in range(0, len(data), _WRITTEN_AT_ONCE):  # a piece is still in cache when it is written
+            piece = data[begin : begin + _WRITTEN_AT_ONCE]
+            self._crc = zlib.crc32(piece, self._crc)
+            if self._hasher is not None:
+                self._hasher.update(piece)
+            with disk_full_speaks(self._file.parent, len(data) - begin):
+                self._write_bytes(piece)
+        self._rows += len(rows)
+
+    def close(self) -> ArrayEntry:
+        """Completes the header and returns the manifest entry. Safe to call twice."""
+        if self.entry is None:
+            shape = (self._rows, *self._row_shape)
+            size = DATA_OFFSET + self._dtype.itemsize * math.prod(shape)
+            with self._stream, disk_full_speaks(self._file.parent, DATA_OFFSET):
+                self._stream.seek(0)
+                self._write_bytes(memoryview(self._header()))
+            chunks = None if self._hasher is None else self._hasher.digests()
+            self.entry = ArrayEntry(self._dtype.str, shape, size, self._crc, chunks)
+        return self.entry
+
+    def __enter__(self) -> ArrayWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._stream.close()
+
+    def _write_bytes(self, data: memoryview) -> None:
+        while data:
+            data = data[self._stream.write(data) :]
+
+    def _header(self) -> bytes:
+        return _header(self._dtype, (self._rows, *self._row_shape))
+
+
+def _header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+    fields = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+    start = np.lib.format.magic(1, 0) + (DATA_OFFSET - 10).to_bytes(2, "little")
+    return (start + repr(fields).encode()).ljust(DATA_OFFSET - 1) + b"\n"
+
+
+# Arrays that several processes write, each some ranges of rows.
+
+
+class ArrayPieces:
+    """Writes ranges of rows of a ``.npy`` file, in any order. Other processes may write other ranges at the same time, and a
+    range may be written again; `seal_array` completes the file. Use it in a ``with`` block."""
+
+    def __init__(self, folder: str | Path, path: str, dtype: np.dtype | type, row_shape: tuple[int, ...] = ()) -> None:
+        self.path, self._file = path, Path(folder) / path
+        self._dtype, self._row_shape = np.dtype(dtype).newbyteorder("<"), row_shape
+        self._width = self._dtype.itemsize * math.prod(row_shape)
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with disk_full_speaks(self._file.parent, DATA_OFFSET):
+            self.fd = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def write(self, first: int, rows: np.ndarray) -> None:
+        """Writes rows [n, *row_shape], converted to the dtype of the array, as rows ``first`` and following."""
+        if rows.shape[1:] != self._row_shape:
+            raise ValueError(f"{self.path}: rows of shape {rows.shape[1:]}, expected {self._row_shape}")
+        data = memoryview(np.ascontiguousarray(rows, self._dtype).reshape(-1).view(np.uint8))
+        write_at(self.fd, data, DATA_OFFSET + first * self._width, self._file.parent)
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+    def __enter__(self) -> ArrayPieces:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def write_at(fd: int, data: memoryview, offset: int, folder: Path) -> None:
+    """Writes all of ``data`` at an offset of a file in ``folder``. Raises `PartitionError` if the disk is full."""
+    with disk_full_speaks(folder, len(data)):
+        while data:
+            written = os.pwrite(fd, data, offset)
+            data, offset = data[written:], offset + written
+
+
+def read_rows(folder: str | Path, path: str, dtype: np.dtype, shape: tuple[int, ...], first: int) -> np.ndarray:
+    """Reads rows that `ArrayPieces` wrote, before the array is complete. shape: of what is read.  first: the first row."""
+    size = math.prod(shape)
+    at = DATA_OFFSET + first * (dtype.itemsize * math.prod(shape[1:]))
+    return np.fromfile(Path(folder) / path, dtype.newbyteorder("<"), size, offset=at).reshape(shape)
+
+
+def hash_chunk(folder: str | Path, path: str, begin: int, nbytes: int) -> tuple[int, str]:
+    """Returns the CRC-32 and the digest of the bytes [begin, begin + nbytes) of an array's data, at most a chunk.
+
+    Raises `PartitionError` if the file ends before.
+    """
+    crc, hasher, file = 0, ChunkHasher(), Path(folder) / path
+    buffer = memoryview(bytearray(min(nbytes, _HASHED_AT_ONCE)))
+    with open(file, "rb", buffering=0) as stream:
+        stream.seek(DATA_OFFSET + begin)
+        while nbytes:
+            got = stream.readinto(buffer[: min(nbytes, len(buffer))])
+            if not got:
+                raise PartitionError(f"{file}: it became shorter while it was written. Partition again.")
+            crc = zlib.crc32(buffer[:got], crc)
+            hasher.update(buffer[:got])
+            nbytes -= got
+    return crc, hasher.digests()[0]
+
+
+def seal_array(folder: str | Path, path: str, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+    """Gives the file of an array whose rows `ArrayPieces` wrote its header and its length. Rows not written are zero."""
+    file, dtype = Path(folder) / path, np.dtype(dtype).newbyteorder("<")
+    with ArrayPieces(folder, path, dtype, shape[1:]) as pieces:
+        os.ftruncate(pieces.fd, DATA_OFFSET + dtype.itemsize * math.prod(shape))
+        write_at(pieces.fd, memoryview(_header(dtype, shape)), 0, file.parent)
+
+
+def hashed_entry(dtype: np.dtype, shape: tuple[int, ...], hashes: Sequence[tuple[int, str]]) -> ArrayEntry:
+    """Makes the entry of a sealed array. hashes: `hash_chunk` of each of its chunks, in order."""
+    dtype = np.dtype(dtype).newbyteorder("<")
+    size = dtype.itemsize * math.prod(shape)
+    sizes = [end - begin for begin, end in chunk_ranges(size)]
+    crc = join_crcs((crc, nbytes) for (crc, _), nbytes in zip(hashes, sizes, strict=True))
+    return ArrayEntry(dtype.str, shape, DATA_OFFSET + size, crc, tuple(digest for _, digest in hashes))
+
+
+# Hashes of the chunks of an array, `CHUNK_BYTES` each.
+
+
+def hash_array(folder: str | Path, path: str, entry: ArrayEntry) -> tuple[str, ...]:
+    """Computes the digests of the chunks of ``folder/path``. Raises `PartitionError` unless it matches its manifest entry."""
+    hasher = ChunkHasher()
+    verify_array(folder, path, entry, hasher.update)
+    return hasher.digests()
+
+
+class ChunkHasher:
+    """Hashes the chunks of an array's data as a stream, by SHA-256 cut to 16 bytes: 1.3 GB/s on one core with SHA instructions
+    (OpenSSL), while BLAKE2b takes 0.7 and the CRC-32 3.5."""
+
+    def __init__(self) -> None:
+        self._done: list[str] = []
+        self._hash, self._left = hashlib.sha256(), CHUNK_BYTES
+
+    def update(self, data: memoryview) -> None:
+        """Takes the next bytes of the data. data: bytes, of one dimension."""
+        while data:
+            piece = data[: self._left]
+            self._hash.update(piece)
+            self._left -= len(piece)
+            data = data[len(piece) :]
+            if not self._left:
+                self._finish()
+
+    def digests(self) -> tuple[str, ...]:
+        """Returns the digest of each chunk, 32 hexadecimal digits. To be called once, at the end of the data."""
+        if self._left < CHUNK_BYTES:
+            self._finish()
+        return tuple(self._done)
+
+    def _finish(self) -> None:
+        self._done.append(_text(self._hash))
+        self._hash, self._left = hashlib.sha256(), CHUNK_BYTES
+
+
+def chunk_digest(data: Any) -> str:
+    """Computes the digest of one whole chunk."""
+    return _text(hashlib.sha256(data))
+
+
+def chunk_ranges(nbytes: int) -> list[tuple[int, int]]:
+    """Returns the range of the bytes of each chunk."""
+    return [(begin, min(begin + CHUNK_BYTES, nbytes)) for begin in range(0, nbytes, CHUNK_BYTES)]
+
+
+def _text(hashed: Any) -> str:
+    return str(hashed.hexdigest()[:32])
+
+
+# The CRC-32 of bytes whose pieces were summed apart: a product of polynomials over GF(2) modulo that of the CRC, with the
+# coefficient of x^0 in the highest bit.
+_CRC_POLYNOMIAL, _ONE, _X = 0xEDB88320, 1 << 31, 1 << 30
+
+
+def join_crcs(pieces: Iterable[tuple[int, int]]) -> int:
+    """Returns the CRC-32 of consecutive pieces. pieces: the CRC-32 of each and its number of bytes.
+
+    Example:
+        >>> import zlib
+        >>> join_crcs([(zlib.crc32(b"par"), 3), (zlib.crc32(b"tition"), 6)]) == zlib.crc32(b"partition")
+        True
+    """
+    joined, power, size = 0, _ONE, -1
+    for crc, nbytes in pieces:
+        if nbytes != size:  # all but the last are of one size
+            power, size = _power(8 * nbytes), nbytes
+        joined = _product(power, joined) ^ crc
+    return joined
+
+
+def _power(exponent: int) -> int:
+    """Returns x^exponent."""
+    result, square = _ONE, _X
+    while exponent:
+        if exponent & 1:
+            result = _product(result, square)
+        square = _product(square, square)
+        exponent >>= 1
+    return result
+
+
+def _product(a: int, b: int) -> int:
+    product = 0
+    for bit in range(31, -1, -1):
+        if a >> bit & 1:
+            product ^= b
+        b = b >> 1 ^ (_CRC_POLYNOMIAL if b & 1 else 0)
+    return product
