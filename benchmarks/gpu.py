@@ -31,7 +31,8 @@ from benchmarks import gpu_graph, gpu_loader, gpu_ops
 from benchmarks.gpu_measure import Clock, DeviceClock, Limits, Rounds, Spread
 from benchmarks.gpu_rows import Row, markdown
 from glt_lightning import LocalPartition, Session
-from glt_lightning.base import GpuBudgets, Memory
+from glt_lightning.base import GpuBudgets
+from glt_lightning.base.sampling import Memory
 from glt_lightning.graph import BatchArrays, node_path, open_store
 from glt_lightning.kernels import Kernels
 

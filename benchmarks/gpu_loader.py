@@ -22,7 +22,7 @@ from glt_lightning import (
     SamplingOptions,
     Session,
 )
-from glt_lightning.base import Memory
+from glt_lightning.base.sampling import Memory
 
 SEED = 1
 

@@ -18,7 +18,7 @@ from measure import cpu_s, minor_faults, process_tree, report
 from torch_geometric.data import Data
 
 from glt_lightning import DistNeighborLoader, LoaderSpec, SamplingOptions, Session
-from glt_lightning.base import EDGE_FORMATS
+from glt_lightning.base.sampling import EDGE_FORMATS
 
 SPEC = LoaderSpec(name="train", split="train", num_neighbors=[15, 10, 5], batch_size=1024, shuffle=True)
 

@@ -12,11 +12,12 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from glt_lightning.base import DeadlineOptions, PeerLostError, RetryOptions, SamplingOptions
+from glt_lightning.base import DeadlineOptions, PeerLostError, SamplingOptions
 from glt_lightning.graph import LocalPartition
 from glt_lightning.loader import HostsGraph, LoaderSpec, Session
 from glt_lightning.sampling import BatchRequest, SamplerConfig
 from glt_lightning.workers import Link, Ranks
+from glt_lightning.workers.transport.peer import Retry
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.proxy import Proxy
@@ -221,7 +222,7 @@ def test_server_that_stays_away_is_named(farm: Farm, whole: LocalPartition, faul
 def rank_producer(
     whole: LocalPartition, rank: int, exchange: Callable[[str], list[str]], deadlines: DeadlineOptions
 ) -> Session:
-    retry = RetryOptions(first_s=0.01, most_s=0.1)
+    retry = Retry(first_s=0.01, most_s=0.1)
     link = Link(job="test", role="worker", name=f"rank {rank}", deadlines=deadlines, retry=retry)
     graph = HostsGraph(LocalPartition.open(whole.directory, parts=[rank]), link, "127.0.0.1")
     return Session(graph, SamplingOptions(), seed=3, ranks=Ranks(rank, 2, exchange))

@@ -2,7 +2,7 @@
 
 import sys
 
-from glt_lightning.base import quick_answer
+from glt_lightning.cli import quick_answer
 
 
 def main() -> None:

@@ -6,7 +6,8 @@ from dataclasses import fields
 
 import pytest
 
-from glt_lightning.base import ClusterOptions, OptionError, SamplingOptions, ServingOptions, WorkerOptions
+from glt_lightning.base import ClusterOptions, OptionError, SamplingOptions, ServingOptions
+from glt_lightning.base.workers import WorkerOptions
 
 
 def test_both_groups_have_the_same_fields():

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.base import STORAGE, PartitionOptions, SamplingOptions
+from glt_lightning.base import PartitionOptions, SamplingOptions
+from glt_lightning.base.partition import STORAGE
 from glt_lightning.cli.partition_report.options import TrafficOptions
 from glt_lightning.cli.partition_report.traffic import PartTraffic, predict_ranks, predict_traffic, why_no_batches
 from glt_lightning.graph import LocalPartition

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.base import STORAGE, DataError, GpuBudgets, NativeError, OptionError, PartitionError, SamplerError
+from glt_lightning.base import DataError, GpuBudgets, NativeError, OptionError, PartitionError, SamplerError
+from glt_lightning.base.partition import STORAGE
 from glt_lightning.graph import BatchArrays, HostTier, LocalPartition, host_memory as free_memory, open_store
 from glt_lightning.graph.device_choice import bus_stride
 from glt_lightning.graph.device_store import DeviceMemory

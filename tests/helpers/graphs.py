@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch_geometric.data import HeteroData
 
-from glt_lightning.base import EdgeType, GraphSchema, edge_type_key, node_type_key
+from glt_lightning.base import EdgeType, GraphSchema
 from glt_lightning.kernels import EdgeTypeArrays, ExcludedEdges, GraphView, LaborIds
 from tests.reference.ops import ReferenceEdgeType
 
@@ -77,13 +77,13 @@ class TypedGraph:
                 ReferenceEdgeType(
                     source=sources[r],
                     destination=destinations[r],
-                    key=edge_type_key(self.schema.edge_types[r]),
+                    key=self.schema.edge_type_keys()[r],
                     indptr=torch.from_numpy(np.concatenate([[0], np.cumsum(degrees)])),
                     neighbors=torch.from_numpy(edge_index[0][order]),
                     edge_ids=torch.from_numpy(order),
                     sums=None if sums is None else torch.from_numpy(sums),
                     times=None if times is None else torch.from_numpy(times[order]),
-                    source_key=node_type_key(self.schema.node_types[sources[r]]) if self.labor else None,
+                    source_key=self.schema.node_type_keys()[sources[r]] if self.labor else None,
                 )
             )
         return edge_types
@@ -186,12 +186,10 @@ def cut(graph: TypedGraph, parts: int, rng: np.random.Generator, dtype: type = n
         np.array(bounds, dtype=np.int64),
         edge_types,
         user_ids,
-        [edge_type_key(e) for e in schema.edge_types],
+        schema.edge_type_keys(),
         sources,
         destinations,
         np.array(counts, dtype=np.int64).reshape(len(graph.edges), parts),
-        LaborIds([node_type_key(t) for t in schema.node_types], [np.argsort(gid).astype(dtype) for gid in gid_of])
-        if graph.labor
-        else None,
+        LaborIds(schema.node_type_keys(), [np.argsort(gid).astype(dtype) for gid in gid_of]) if graph.labor else None,
     )
     return CutGraph(view, gid_of, edge_ids)

@@ -6,15 +6,16 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from glt_lightning.base import DeadlineOptions, RetryOptions, TensorOptions
+from glt_lightning.base import DeadlineOptions, TensorOptions
 from glt_lightning.graph import LocalPartition
 from glt_lightning.tensors import GraphReader, Reach, SharedTables
 from glt_lightning.tensors.home import LazyHomes
 from glt_lightning.tensors.space import Homes
 from glt_lightning.workers import Link, Ranks
+from glt_lightning.workers.transport.peer import Retry
 from tests.helpers.in_process import InProcessNetwork
 
-QUICK = {"deadlines": DeadlineOptions(call_s=10, reconnect_s=10), "retry": RetryOptions(first_s=0.001, most_s=0.01)}
+QUICK = {"deadlines": DeadlineOptions(call_s=10, reconnect_s=10), "retry": Retry(first_s=0.001, most_s=0.01)}
 
 
 def link_of(rank: int, **options: Any) -> Link:

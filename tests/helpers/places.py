@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.base import DeadlineOptions, RetryOptions
+from glt_lightning.base import DeadlineOptions
 from glt_lightning.workers import Caller, Message, Peer, Service, Transport
 from glt_lightning.workers.transport.base import Connection, Server
+from glt_lightning.workers.transport.peer import Retry
 
 # Short, so that a failing test fails soon; nothing waits for them when all is well.
 DEADLINES = DeadlineOptions(connect_s=5, call_s=10, reconnect_s=20)
-RETRY = RetryOptions(first_s=0.01, most_s=0.1)
+RETRY = Retry(first_s=0.01, most_s=0.1)
 
 
 class Place:
@@ -36,7 +37,7 @@ class Place:
         return connection
 
     def peer(
-        self, *addresses: str, deadlines: DeadlineOptions | None = None, retry: RetryOptions = RETRY, **hello: Any
+        self, *addresses: str, deadlines: DeadlineOptions | None = None, retry: Retry = RETRY, **hello: Any
     ) -> Peer:
         hello = {"name": "a test", **hello}
         peer = Peer("server 0", addresses, self.transport, hello, deadlines or self.deadlines, retry)

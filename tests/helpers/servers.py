@@ -8,14 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
 from typing import Any, Protocol, TypeVar
 
-from glt_lightning.base import (
-    ClusterOptions,
-    DeadlineOptions,
-    PickerSpec,
-    RetryOptions,
-    SamplingOptions,
-    ServingOptions,
-)
+from glt_lightning.base import ClusterOptions, DeadlineOptions, PickerSpec, SamplingOptions, ServingOptions
 from glt_lightning.graph import AnyGraph, LocalPartition
 from glt_lightning.loader import LoaderSpec, Session
 from glt_lightning.workers import (
@@ -35,12 +28,13 @@ from glt_lightning.workers.server.served import RemoteProducer
 from glt_lightning.workers.server.server import GraphServer
 from glt_lightning.workers.transport.credentials import Credentials
 from glt_lightning.workers.transport.flight_transport import FlightTransport
+from glt_lightning.workers.transport.peer import Retry
 from tests.helpers.contents import Contents, contents
 from tests.helpers.in_process import InProcessNetwork
 
 # Short, so that a failing test fails soon; nothing waits for them when all is well.
 DEADLINES = DeadlineOptions(connect_s=5, call_s=10, reconnect_s=20, lease_s=10, start_s=30)
-RETRY = RetryOptions(first_s=0.01, most_s=0.1)
+RETRY = Retry(first_s=0.01, most_s=0.1)
 
 
 class _Closeable(Protocol):

@@ -53,7 +53,8 @@ def test_every_entry_point_is_guarded() -> None:
 CHILD = """
 import json, resource, sys
 import numpy as np
-from glt_lightning.base import (NativeError, NativeMemoryError)
+from glt_lightning.base import NativeError
+from glt_lightning.kernels.native import NativeMemoryError
 from glt_lightning.kernels import DiskRows
 from glt_lightning.kernels import Router
 from glt_lightning.kernels import RowDraw

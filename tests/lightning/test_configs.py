@@ -60,9 +60,7 @@ def test_the_page_of_options_names_every_option() -> None:
         assert not missing, f"{group}: {missing} are not on the page"
     kinds = {each for each in vars(options).values() if isinstance(each, type) and dataclasses.is_dataclass(each)}
     inner = {
-        options.WorkerOptions,
         options.ServingOptions,
-        options.RetryOptions,
         options.DrawOptions,
         options.GpuBudgets,
         options.PickerSpec,

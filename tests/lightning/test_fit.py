@@ -11,7 +11,8 @@ from lightning.pytorch.callbacks import Callback
 from torch_geometric.data import Data
 
 from glt_lightning import GLTDataModule, PartitionOptions, SamplingOptions
-from glt_lightning.base import STORAGE, DataError
+from glt_lightning.base import DataError
+from glt_lightning.base.partition import STORAGE
 from glt_lightning.lightning import BestCheckpoint
 from tests.lightning.tiny import NODES, Noting, learnable_graph, save_graph
 

@@ -15,7 +15,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.nn import GraphConv
 
 from glt_lightning import GLTDataModule, LinkSpec, LoaderSpec, LocalPartition, SamplingOptions, Session
-from glt_lightning.base import EDGE, DataError, GpuBudgets, OptionError, Progress, edge_type_key
+from glt_lightning.base import EDGE, DataError, GpuBudgets, GraphSchema, OptionError, Progress
 from glt_lightning.cli.partition_report.options import TrafficOptions
 from glt_lightning.cli.partition_report.report import make_report
 from glt_lightning.graph import BatchArrays, open_store
@@ -58,7 +58,7 @@ def rows_of(edge_index: torch.Tensor, nodes: int) -> dict[int, list[tuple[int, i
 
 def expected(metapath, roots, key, hop, fanout, edge_type, walks, length, restart):
     """root -> [(node, visits)], by user id."""
-    key, found = hop_key(role_key(key, "walk"), hop, edge_type_key(edge_type)), {}
+    key, found = hop_key(role_key(key, "walk"), hop, GraphSchema((), (edge_type,)).edge_type_keys()[0]), {}
     for root in roots:
         traces = [
             random_walk(metapath, root, walk_stream(key, root, w), length * len(metapath), WalkRule.threshold(restart))

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from glt_lightning.base import STORAGE, CacheOptions, OptionError, SamplingOptions
+from glt_lightning.base import CacheOptions, OptionError, SamplingOptions
+from glt_lightning.base.partition import STORAGE
 from glt_lightning.graph import LocalPartition
 from glt_lightning.kernels import ENCODINGS, Shards
 from glt_lightning.lightning.facts import GraphFacts

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from glt_lightning.base import EDGE, NODE, STORAGE, DataError, OptionError, PartitionOptions, Progress
+from glt_lightning.base import EDGE, NODE, DataError, OptionError, PartitionOptions, Progress
+from glt_lightning.base.partition import STORAGE
 from glt_lightning.cli import main
 from glt_lightning.graph import EncodingEntry, Manifest
 from glt_lightning.kernels import BFLOAT16, ENCODINGS, from_bfloat16, to_bfloat16

@@ -271,7 +271,7 @@ def gather_sum(rows: Tensor, src: Tensor, dst: Tensor, n: int, *, mean: bool = F
 class ReferenceEdgeType:
     """An edge type of the user's graph: node types by index, rows by the user's destination id, sources by user id. sums: as in
     `sample_rows`.  times: int64 [E], of entries; rows are then in the order of (time, user id of the source, edge id).
-    source_key: `types.node_type_key` of the source, where draws are by LABOR."""
+    source_key: of the schema's `node_type_keys`, that of the source, where draws are by LABOR."""
 
     source: int
     destination: int

@@ -15,7 +15,7 @@ import torch
 from scipy.stats import chisquare
 from torch_geometric.data import Data
 
-from glt_lightning.base import NODE, DataError, DrawOptions, GpuBudgets, OptionError, SamplingOptions, node_type_key
+from glt_lightning.base import DataError, DrawOptions, GpuBudgets, GraphSchema, OptionError, SamplingOptions
 from glt_lightning.graph import BatchArrays, LocalPartition, open_store
 from glt_lightning.kernels import Kernels
 from glt_lightning.loader import LinkSpec, LoaderSpec, Session, on_gpu
@@ -71,7 +71,7 @@ def test_a_long_row(tmp_path: Path) -> None:
     for copy, each in enumerate(found):
         for row, picked in zip(rows, each, strict=True):
             ids = torch.tensor(row) + 3000 * copy
-            numbers = reference.source_numbers(7, 0, node_type_key(NODE), ids, None)
+            numbers = reference.source_numbers(7, 0, GraphSchema.single().node_type_keys()[0], ids, None)
             assert list(picked) == [row[i] for i in reference.pick_smallest(numbers, [1] * len(row), 40).tolist()]
 
 

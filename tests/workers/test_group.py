@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from glt_lightning.base import DataError, DeadlineOptions, PartitionError, RefusedError, RetryOptions, SamplingOptions
+from glt_lightning.base import DataError, DeadlineOptions, PartitionError, RefusedError, SamplingOptions
 from glt_lightning.graph import LocalPartition, Manifest
 from glt_lightning.loader import HostsGraph, LoaderSpec, Session
 from glt_lightning.workers import Link, Ranks
+from glt_lightning.workers.transport.peer import Retry
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
@@ -184,7 +185,7 @@ def test_a_stranger_is_refused(tmp_path, change, reason):
 
 def test_a_peer_that_is_gone_is_named(tmp_path):
     whole = partitioned(small_graph(), tmp_path, 2)
-    short = {"deadlines": DeadlineOptions(call_s=2, connect_s=2, reconnect_s=1), "retry": RetryOptions(most_s=0.2)}
+    short = {"deadlines": DeadlineOptions(call_s=2, connect_s=2, reconnect_s=1), "retry": Retry(most_s=0.2)}
 
     def remote(rank, exchange):
         with open_rank(whole, rank, 2, exchange, SamplingOptions(), **short) as context:

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from glt_lightning.base import DeadlineOptions, PeerLostError, RetryOptions, SamplingOptions
+from glt_lightning.base import DeadlineOptions, PeerLostError, SamplingOptions
 from glt_lightning.graph import LocalPartition
 from glt_lightning.loader import HostsGraph, LoaderSpec, Session
 from glt_lightning.workers import Link, Ranks, Transport
+from glt_lightning.workers.transport.peer import Retry
 from tests.helpers.contents import contents
 from tests.helpers.in_process import InProcessNetwork
 from tests.helpers.network_faults import Faults
@@ -35,7 +36,7 @@ def open_rank(network, partition, rank, exchange, on_loss=None, **deadlines):
         role="worker",
         name=f"rank {rank}",
         deadlines=DeadlineOptions(**{"call_s": 0.3, "reconnect_s": 30} | deadlines),
-        retry=RetryOptions(first_s=0.01, most_s=0.05),
+        retry=Retry(first_s=0.01, most_s=0.05),
         network=network,
     )
 

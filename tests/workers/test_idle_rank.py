@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from glt_lightning.base import DeadlineOptions, RetryOptions, SamplingOptions
+from glt_lightning.base import DeadlineOptions, SamplingOptions
 from glt_lightning.graph import LocalPartition
 from glt_lightning.loader import HostsGraph, LoaderSpec, Session
 from glt_lightning.workers import Link, Ranks
+from glt_lightning.workers.transport.peer import Retry
 from tests.helpers.contents import contents
 from tests.helpers.family import children
 from tests.helpers.partitions import partitioned, small_graph
@@ -32,7 +33,7 @@ def test_sampler_of_a_rank_that_takes_no_batches(tmp_path: Path) -> None:
     opening = threading.Lock()  # one after the other, so that it is clear whose sampler is whose
 
     def work(rank: int, exchange: Callable[[str], list[str]]) -> list[str]:
-        retry = RetryOptions(first_s=0.01, most_s=0.1)
+        retry = Retry(first_s=0.01, most_s=0.1)
         link = Link(job="test", role="worker", name=f"rank {rank}", deadlines=DEADLINES, retry=retry)
         mine: list[int] = []
 

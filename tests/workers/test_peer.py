@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from glt_lightning.base import DeadlineOptions, PeerLostError, RefusedError, RemoteError, RetryOptions
+from glt_lightning.base import DeadlineOptions, PeerLostError, RefusedError, RemoteError
 from glt_lightning.workers import Message, Service
 from glt_lightning.workers.transport.message import WireError
+from glt_lightning.workers.transport.peer import Retry
 from tests.helpers.places import Desk, Place, pattern
 
 pytestmark = pytest.mark.timeout(60)
@@ -197,9 +198,7 @@ def test_streams_break_and_can_be_opened_again(place: Place, desk: Desk) -> None
 
 def test_closing_it_ends_every_wait(place: Place, desk: Desk) -> None:
     peer = place.peer(place.serve(desk.service()).address)
-    away = place.peer(
-        "127.0.0.1:1", deadlines=DeadlineOptions(reconnect_s=60), retry=RetryOptions(first_s=30, most_s=30)
-    )
+    away = place.peer("127.0.0.1:1", deadlines=DeadlineOptions(reconnect_s=60), retry=Retry(first_s=30, most_s=30))
     failures = []
 
     def wait_for(answer: object) -> None:
@@ -250,7 +249,7 @@ def test_a_service_that_breaks_each_time_is_not_asked_in_a_tight_loop(place: Pla
     peer = place.peer(
         servers[0].address,
         deadlines=DeadlineOptions(connect_s=2, call_s=5, reconnect_s=2),
-        retry=RetryOptions(first_s=0.2, most_s=1.0),
+        retry=Retry(first_s=0.2, most_s=1.0),
     )
     with pytest.raises(PeerLostError, match="reconnect_s"):
         peer.ask("vanish").result()

@@ -12,9 +12,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from glt_lightning.base import DeadlineOptions, OptionError, PeerLostError, RefusedError, SecurityOptions, UnprovenError
+from glt_lightning.base import DeadlineOptions, OptionError, PeerLostError, RefusedError, SecurityOptions
 from glt_lightning.workers.transport import flight_server
-from glt_lightning.workers.transport.credentials import Certificates, Credentials
+from glt_lightning.workers.transport.credentials import Certificates, Credentials, UnprovenError
 from glt_lightning.workers.transport.flight_common import flight
 from glt_lightning.workers.transport.flight_transport import FlightTransport
 from tests.helpers.certificates import Authority

@@ -30,9 +30,7 @@ from glt_lightning.base.version import __version__ as __version__
 if TYPE_CHECKING:
     from glt_lightning.base import numbers as numbers
     from glt_lightning.base.cache import (
-        CACHE_POLICIES as CACHE_POLICIES,
         CacheOptions as CacheOptions,
-        CachePolicy as CachePolicy,
         GpuBudgets as GpuBudgets,
     )
     from glt_lightning.base.checks import (
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
         above_zero as above_zero,
         as_options as as_options,
         at_least as at_least,
-        line_of as line_of,
         one_of as one_of,
         parse_address as parse_address,
         parse_bytes as parse_bytes,
@@ -53,25 +50,20 @@ if TYPE_CHECKING:
         ClusterOptions as ClusterOptions,
         DeadlineOptions as DeadlineOptions,
         LimitOptions as LimitOptions,
-        Placement as Placement,
-        RetryOptions as RetryOptions,
         SecurityOptions as SecurityOptions,
         ServingOptions as ServingOptions,
     )
     from glt_lightning.base.data import (
         SPLITS as SPLITS,
-        TREES as TREES,
         BatchOptions as BatchOptions,
         EvaluationOptions as EvaluationOptions,
         LinkOptions as LinkOptions,
-        PredictSplit as PredictSplit,
         SeedOptions as SeedOptions,
         Task as Task,
         Tree as Tree,
         require_fanouts as require_fanouts,
     )
     from glt_lightning.base.deploy import (
-        NEW_EMBEDDINGS as NEW_EMBEDDINGS,
         DeployOptions as DeployOptions,
     )
     from glt_lightning.base.errors import (
@@ -79,7 +71,6 @@ if TYPE_CHECKING:
         FullError as FullError,
         GLTError as GLTError,
         NativeError as NativeError,
-        NativeMemoryError as NativeMemoryError,
         OptionError as OptionError,
         PartitionError as PartitionError,
         PeerError as PeerError,
@@ -87,7 +78,6 @@ if TYPE_CHECKING:
         RefusedError as RefusedError,
         RemoteError as RemoteError,
         SamplerError as SamplerError,
-        UnprovenError as UnprovenError,
         WriteError as WriteError,
     )
     from glt_lightning.base.layerwise import (
@@ -95,42 +85,17 @@ if TYPE_CHECKING:
         RecommendOptions as RecommendOptions,
     )
     from glt_lightning.base.neighbors import (
-        DEGREE_WEIGHTS as DEGREE_WEIGHTS,
-        NEGATIVE_MODES as NEGATIVE_MODES,
-        SHARINGS as SHARINGS,
-        UNRESOLVED as UNRESOLVED,
         ImportanceNeighbors as ImportanceNeighbors,
-        NegativeMode as NegativeMode,
         NegativeSampling as NegativeSampling,
         PickerSpec as PickerSpec,
-        Sharing as Sharing,
     )
     from glt_lightning.base.numbers import (
         counted as counted,
-        duration as duration,
-        percent as percent,
         size as size,
     )
     from glt_lightning.base.partition import (
-        ALGORITHMS as ALGORITHMS,
-        ALLOWED as ALLOWED,
-        BALANCE as BALANCE,
-        HOTNESS as HOTNESS,
-        STORAGE as STORAGE,
-        Hotness as Hotness,
         Normalize as Normalize,
         PartitionOptions as PartitionOptions,
-    )
-    from glt_lightning.base.program import (
-        DESCRIPTION as DESCRIPTION,
-        EPILOG as EPILOG,
-        PROG as PROG,
-        TOOLS as TOOLS,
-        TRAINER_COMMANDS as TRAINER_COMMANDS,
-        how_threads_wait as how_threads_wait,
-        quick_answer as quick_answer,
-        threads_that_sleep as threads_that_sleep,
-        versions as versions,
     )
     from glt_lightning.base.progress import (
         Progress as Progress,
@@ -143,24 +108,19 @@ if TYPE_CHECKING:
     from glt_lightning.base.sampling import (
         AGGREGATES as AGGREGATES,
         DEFAULT_DRAW as DEFAULT_DRAW,
-        EDGE_FORMATS as EDGE_FORMATS,
-        MEMORIES as MEMORIES,
-        SUBGRAPH_TYPES as SUBGRAPH_TYPES,
-        Aggregate as Aggregate,
         DrawOptions as DrawOptions,
-        EdgeFormat as EdgeFormat,
-        FeatureDtype as FeatureDtype,
-        Memory as Memory,
         SamplingOptions as SamplingOptions,
         SeedPlacement as SeedPlacement,
-        SubgraphType as SubgraphType,
         TimeBoundary as TimeBoundary,
         WeightAttr as WeightAttr,
         read_integer as read_integer,
     )
     from glt_lightning.base.tensors import (
-        ROW_STORAGES as ROW_STORAGES,
         TensorOptions as TensorOptions,
+    )
+    from glt_lightning.base.threads import (
+        how_threads_wait as how_threads_wait,
+        threads_that_sleep as threads_that_sleep,
     )
     from glt_lightning.base.types import (
         EDGE as EDGE,
@@ -169,69 +129,33 @@ if TYPE_CHECKING:
         EdgeType as EdgeType,
         GraphSchema as GraphSchema,
         NodeType as NodeType,
-        edge_type_key as edge_type_key,
         edge_type_str as edge_type_str,
-        node_type_key as node_type_key,
-    )
-    from glt_lightning.base.workers import (
-        WorkerOptions as WorkerOptions,
     )
 
 
 __all__ = [
-    "AGGREGATES",
-    "ALGORITHMS",
-    "ALLOWED",
-    "BALANCE",
-    "CACHE_POLICIES",
-    "DEFAULT_DRAW",
-    "DEGREE_WEIGHTS",
-    "EDGE_FORMATS",
-    "HOTNESS",
-    "MEMORIES",
-    "NEGATIVE_MODES",
-    "ROW_STORAGES",
-    "SHARINGS",
-    "STORAGE",
-    "SUBGRAPH_TYPES",
-    "UNRESOLVED",
-    "Aggregate",
+    "BatchOptions",
     "CacheOptions",
-    "CachePolicy",
     "ClusterOptions",
+    "DataError",
     "DeadlineOptions",
     "DeployOptions",
-    "DrawOptions",
-    "EdgeFormat",
-    "Fanouts",
-    "FeatureDtype",
-    "GpuBudgets",
-    "Hotness",
+    "EvaluationOptions",
+    "GLTError",
     "ImportanceNeighbors",
     "LayerwiseOptions",
     "LimitOptions",
-    "Memory",
-    "NegativeMode",
+    "LinkOptions",
     "NegativeSampling",
-    "Normalize",
+    "OptionError",
+    "PartitionError",
     "PartitionOptions",
-    "PickerSpec",
-    "Placement",
+    "PeerError",
     "RecommendOptions",
-    "RetryOptions",
     "SamplingOptions",
     "SecurityOptions",
-    "SeedPlacement",
-    "Sharing",
-    "SubgraphType",
+    "SeedOptions",
     "TensorOptions",
-    "WeightAttr",
-    "WorkerOptions",
-    "as_options",
-    "one_of",
-    "parse_address",
-    "parse_bytes",
-    "parse_fanouts",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__)

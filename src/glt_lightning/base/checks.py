@@ -376,25 +376,3 @@ def _refuse_double_keys(path: str, node: Any, option: str) -> None:
             )
     for child in [value for _, value in pairs] or (node.value if node is not None and node.id == "sequence" else []):
         _refuse_double_keys(path, child, option)
-
-
-def line_of(text: str, keys: Sequence[str]) -> int | None:
-    """The line of a YAML text where a value is, or the deepest of the keys to it that is there; None where none is.
-
-    ``init_args`` and the subcommand may stand between keys.
-    """
-    import yaml
-
-    node, line = yaml.compose(text, Loader=yaml.SafeLoader), None
-    for wanted in keys:
-        while node is not None and node.id == "mapping":
-            found = {key.value: (key.start_mark.line + 1, value) for key, value in node.value if key.id == "scalar"}
-            if wanted in found or "init_args" not in found:
-                break
-            node = found["init_args"][1]
-        else:
-            break
-        if wanted not in found:
-            break
-        line, node = found[wanted]
-    return line

@@ -51,23 +51,6 @@ class DeadlineOptions:
             above_zero(f"cluster.deadlines.{name}", getattr(self, name))
 
 
-@dataclass(frozen=True, kw_only=True)
-class RetryOptions:
-    """Pauses between attempts to reach a peer, in seconds; no options of a user.
-
-    Attributes:
-        first_s: The first pause. Each further one is twice as long.
-        most_s: The longest pause.
-
-    Example:
-        >>> RetryOptions(first_s=0.1, most_s=5.0).most_s
-        5.0
-    """
-
-    first_s: float = 0.05
-    most_s: float = 2.0
-
-
 # Limits of what clients may use of a process that serves them.
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from glt_lightning.base.checks import above_zero, at_least, one_of, parse_bytes
 from glt_lightning.base.errors import OptionError
 
-NEW_EMBEDDINGS = ("mean", "zero", "error")
 _LEAST_KEY = 16
 
 
@@ -53,6 +53,8 @@ class DeployOptions:
         glt_lightning.base.errors.OptionError: endpoint.api_key_file: ...
     """
 
+    EMBEDDINGS: ClassVar = ("mean", "zero", "error")
+
     host: str = "127.0.0.1"
     port: int = 8000
     api_key_file: str | None = None
@@ -84,7 +86,7 @@ class DeployOptions:
             raise OptionError(f"endpoint.batch_wait_s: expected seconds >= 0, got {self.batch_wait_s!r}.")
         for name in ("max_body", "max_sample"):
             parse_bytes(f"endpoint.{name}", getattr(self, name))
-        one_of("endpoint.embeddings", self.embeddings, NEW_EMBEDDINGS)
+        one_of("endpoint.embeddings", self.embeddings, self.EMBEDDINGS)
         self._check_security()
 
     def _check_security(self) -> None:

@@ -47,10 +47,6 @@ class RefusedError(PeerError):
     """A peer turned this process away: another version, graph, job or secret. Trying again does not help."""
 
 
-class UnprovenError(RefusedError):
-    """This process turns a peer away that has not proved to know the job's secret."""
-
-
 class RemoteError(PeerError):
     """What a peer was asked for raised an error there. ``kind``: the name of that error; ``traceback``: where it arose."""
 
@@ -61,7 +57,3 @@ class RemoteError(PeerError):
 
 class NativeError(GLTError, RuntimeError):
     """The native library is missing, does not load, or has another ABI version."""
-
-
-class NativeMemoryError(NativeError, MemoryError):
-    """The native library could not get the memory that a call needs. Nothing is lost but the call."""

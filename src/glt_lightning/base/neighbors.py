@@ -11,7 +11,7 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
@@ -245,19 +245,10 @@ class ImportanceNeighbors:
 NegativeMode = Literal["binary", "triplet"]
 
 
-NEGATIVE_MODES = ("binary", "triplet")
-
-
 Sharing = Literal["none", "shared", "in_batch"]
 
 
-SHARINGS = ("none", "shared", "in_batch")
-
-
 Unresolved = Literal["error", "oldest"]
-
-
-UNRESOLVED = ("error", "oldest")
 
 
 DEGREE_WEIGHTS = ("degree", "degree^0.75")
@@ -295,6 +286,10 @@ class NegativeSampling:
         glt_lightning.base.errors.OptionError: neg_sampling.sharing: ...
     """
 
+    MODES: ClassVar = get_args(NegativeMode)
+    SHARINGS: ClassVar = get_args(Sharing)
+    UNRESOLVED: ClassVar = get_args(Unresolved)
+
     mode: NegativeMode = "binary"
     amount: int | float = 1
     src_weight: Any = None
@@ -305,9 +300,9 @@ class NegativeSampling:
     unresolved: Unresolved = "error"
 
     def __post_init__(self) -> None:
-        one_of("neg_sampling.mode", self.mode, NEGATIVE_MODES)
-        one_of("neg_sampling.sharing", self.sharing, SHARINGS)
-        one_of("neg_sampling.unresolved", self.unresolved, UNRESOLVED)
+        one_of("neg_sampling.mode", self.mode, self.MODES)
+        one_of("neg_sampling.sharing", self.sharing, self.SHARINGS)
+        one_of("neg_sampling.unresolved", self.unresolved, self.UNRESOLVED)
         for name in ("strict", "self_loops"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"neg_sampling.{name}: expected true or false, got {getattr(self, name)!r:.80}.")

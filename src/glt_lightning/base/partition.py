@@ -18,7 +18,6 @@ ALGORITHMS = ("random", "frequency", "metis", "streaming")
 HOTNESS = ("auto", "vip", "degree", "presample")
 BALANCE = ("nodes", "seeds", "edges")
 STORAGE = ("float16", "bfloat16", "int8")
-ALLOWED = ("nonfinite_features", "nonfinite_labels", "overlapping_splits", "sparse_labels", "unlabelled_seeds")
 # What earlier releases assumed whatever the data module had; their folders are named by it.
 _NUM_NEIGHBORS, _BATCH_SIZE = [15, 10, 5], 1024
 _BALANCE = ["nodes", "seeds"]
@@ -82,6 +81,14 @@ class PartitionOptions:
         glt_lightning.base.errors.OptionError: partition.num_parts: ...
     """
 
+    ALLOWED: ClassVar = (
+        "nonfinite_features",
+        "nonfinite_labels",
+        "overlapping_splits",
+        "sparse_labels",
+        "unlabelled_seeds",
+    )
+
     imbalance: ClassVar[float] = 0.05  # how far a part may exceed its even share
     passes: ClassVar[int] = 3  # over the edges: to group nodes (streaming), and to refine parts (streaming, metis)
 
@@ -130,7 +137,7 @@ class PartitionOptions:
             )
         allow: Any = self.allow
         for name in [allow] if isinstance(allow, str) else allow:
-            one_of("partition.allow", name, ALLOWED)
+            one_of("partition.allow", name, self.ALLOWED)
         if re.fullmatch(r"cpu|cuda(:\d+)?", str(self.device)) is None:
             raise OptionError(f"partition.device: expected cpu, cuda or cuda:0 and so on, got {self.device!r}.")
         at_least("partition.batch_size", self.assumed_batch_size, 1)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import ClassVar
 
 from glt_lightning.base.checks import one_of, parse_bytes
-
-ROW_STORAGES = ("memory", "disk")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +30,8 @@ class TensorOptions:
         2000000000
     """
 
+    STORAGES: ClassVar = ("memory", "disk")
+
     limit: int | str = "auto"
     check_conflicts: bool = False
     storage: str = "memory"
@@ -39,7 +40,7 @@ class TensorOptions:
     def __post_init__(self) -> None:
         if self.limit != "auto":
             parse_bytes("cluster.tensors.limit", self.limit)
-        one_of("cluster.tensors.storage", self.storage, ROW_STORAGES)
+        one_of("cluster.tensors.storage", self.storage, self.STORAGES)
 
     @property
     def limit_bytes(self) -> int:

@@ -55,16 +55,17 @@ class GraphSchema:
         """Index of the destination node type of each edge type."""
         return [self.node_index(dst) for _, _, dst in self.edge_types]
 
+    def edge_type_keys(self) -> list[int]:
+        """64-bit key of each edge type, made of its names: its random draws are keyed by it, whatever other types exist."""
+        return [_key("\x1f".join(each)) for each in self.edge_types]
 
-def edge_type_key(edge_type: EdgeType) -> int:
-    """64-bit key of an edge type's names: what its random draws are keyed by, whatever other types exist."""
-    digest = hashlib.blake2b("\x1f".join(edge_type).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little")
+    def node_type_keys(self) -> list[int]:
+        """64-bit key of each node type, made of its name: the numbers of its nodes that LABOR draws are keyed by it."""
+        return [_key(each) for each in self.node_types]
 
 
-def node_type_key(node_type: NodeType) -> int:
-    """64-bit key of a node type's name: what the numbers of its nodes are keyed by that LABOR draws."""
-    return int.from_bytes(hashlib.blake2b(node_type.encode(), digest_size=8).digest(), "little")
+def _key(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
 def edge_type_str(edge_type: EdgeType) -> str:

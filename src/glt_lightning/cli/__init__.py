@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         command_process as command_process,
         without_collections as without_collections,
     )
+    from glt_lightning.cli.program import quick_answer as quick_answer
     from glt_lightning.cli.server_status import (
         asks_a_server as asks_a_server,
         run_question as run_question,

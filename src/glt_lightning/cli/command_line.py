@@ -19,16 +19,11 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_only
 
 from glt_lightning.base import (
-    DESCRIPTION,
-    EPILOG,
-    PROG,
     ClusterOptions,
     GLTError,
     OptionError,
     WriteError,
     how_threads_wait,
-    quick_answer,
-    versions,
 )
 from glt_lightning.cli.embed import EmbeddingTrainer
 from glt_lightning.cli.links import give_taken_links, link_graph
@@ -41,6 +36,7 @@ from glt_lightning.cli.past_runs import (
     past_run_at,
     recorded_checkpoints,
 )
+from glt_lightning.cli.program import DESCRIPTION, EPILOG, PROG, quick_answer, versions
 from glt_lightning.cli.run_line import INTERRUPTED, end_said, reserved_folders, run_line, without_noise
 from glt_lightning.cli.subcommands import (
     TOOLS,

@@ -18,7 +18,7 @@ import yaml  # type: ignore[import-untyped]
 from jsonargparse import ArgumentParser
 from jsonargparse._typehints import ActionTypeHint
 
-from glt_lightning.base import OptionError, line_of, read_yaml, removed_in, without_removed
+from glt_lightning.base import OptionError, read_yaml, removed_in, without_removed
 
 _KEY = re.compile(r'Parser key "([^"]+)":?')
 _CLASS = re.compile(r"Problem with given class_path '([\w.]+)'")
@@ -118,6 +118,26 @@ class OneLineParser(ArgumentParser):
         reason = f"{self._place(reason)}{reason}"
         sys.stderr.write(f"error: {reason} Options: {prog} {_help(message)}\n")
         self.exit(2)
+
+
+def line_of(text: str, keys: Sequence[str]) -> int | None:
+    """The line of a YAML text where a value is, or the deepest of the keys to it that is there; None where none is.
+
+    ``init_args`` and the subcommand may stand between keys.
+    """
+    node, line = yaml.compose(text, Loader=yaml.SafeLoader), None
+    for wanted in keys:
+        while node is not None and node.id == "mapping":
+            found = {key.value: (key.start_mark.line + 1, value) for key, value in node.value if key.id == "scalar"}
+            if wanted in found or "init_args" not in found:
+                break
+            node = found["init_args"][1]
+        else:
+            break
+        if wanted not in found:
+            break
+        line, node = found[wanted]
+    return line
 
 
 def without_removed_options(config: Mapping[str, Any]) -> dict[str, Any]:

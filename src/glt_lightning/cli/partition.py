@@ -10,7 +10,7 @@ from pathlib import Path
 from jsonargparse import Namespace
 from lightning.pytorch import LightningDataModule
 
-from glt_lightning.base import OptionError, PartitionError, Progress, counted, duration, size
+from glt_lightning.base import OptionError, PartitionError, Progress, counted, numbers, size
 from glt_lightning.cli.command_line import TrainerParser
 from glt_lightning.cli.messages import OneLineParser, keep_groups
 from glt_lightning.cli.partition_report.contents import versions_text
@@ -250,7 +250,7 @@ def plan_lines(data: GLTDataModule, plan: PartitionPlan) -> Iterator[str]:
     yield f"{data.partition_dir}: {counted(data.partition.num_parts, 'part')}, {data.partition.algorithm_name}"
     yield f"{'':46}{'tasks':>8}{'reads':>12}{'CPU':>14}"
     for each in plan.steps:
-        time = "not known" if each.cpu_s is None else duration(each.cpu_s)
+        time = "not known" if each.cpu_s is None else numbers.duration(each.cpu_s)
         where = " (first process)" if each.alone else ""
         yield f"{each.name + where:46}{each.tasks:>8,}{size(each.reads):>12}{time:>14}"
     others = "" if plan.width == 1 else f", {size(plan.task_bytes)} in each of {plan.width - 1} others"
@@ -260,8 +260,8 @@ def plan_lines(data: GLTDataModule, plan: PartitionPlan) -> Iterator[str]:
         yield "time: not known for this assignment"
     else:
         yield (
-            f"time: about {duration(plan.cpu_s)} of CPU; {duration(plan.wall_s)} with {counted(plan.width, 'task')} at a time, "
-            "if disks keep up"
+            f"time: about {numbers.duration(plan.cpu_s)} of CPU; {numbers.duration(plan.wall_s)} with "
+            f"{counted(plan.width, 'task')} at a time, if disks keep up"
         )
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from jsonargparse import Namespace
 
-from glt_lightning.base import PROG, ClusterOptions, GLTError, OptionError
+from glt_lightning.base import ClusterOptions, GLTError, OptionError
 from glt_lightning.cli.messages import OneLineParser, keep_groups
+from glt_lightning.cli.program import PROG
 from glt_lightning.workers import ask_status
 
 _CLUSTER = ClusterOptions()

@@ -14,9 +14,10 @@ from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
 
-from glt_lightning import base
-from glt_lightning.base import TRAINER_COMMANDS, ClusterOptions, OptionError
+from glt_lightning.base import ClusterOptions, OptionError
+from glt_lightning.cli import program
 from glt_lightning.cli.messages import OneLineParser
+from glt_lightning.cli.program import TRAINER_COMMANDS
 from glt_lightning.lightning import (
     BestCheckpoint,
     GLTDataModule,
@@ -128,7 +129,7 @@ _RUN: Mapping[str, Callable[[Sequence[str], str], None]] = {
 }
 
 
-TOOLS = {name: Tool(help, _RUN[name]) for name, help in base.TOOLS.items()}
+TOOLS = {name: Tool(help, _RUN[name]) for name, help in program.TOOLS.items()}
 
 
 def list_tools(parser: LightningArgumentParser) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from glt_lightning.base import DataError, GraphSchema, PartitionError, SamplerError, edge_type_key, node_type_key
+from glt_lightning.base import DataError, GraphSchema, PartitionError, SamplerError
 from glt_lightning.graph.arrays import VERIFY_BYTES, open_array, verify_array
 from glt_lightning.graph.graph import (
     EDGE_SPLIT_ARRAYS,
@@ -285,7 +285,7 @@ class LocalPartition:
             np.array([*starts, manifest.total_nodes], dtype=np.int64),
             edge_types,
             user_ids,
-            [edge_type_key(e) for e in schema.edge_types],
+            schema.edge_type_keys(),
             schema.source_types(),
             schema.destination_types(),
             np.array(counts, dtype=np.int64).reshape(len(schema.edge_types), manifest.num_parts),
@@ -296,7 +296,7 @@ class LocalPartition:
     def _labor_ids(self) -> LaborIds:
         sources = set(self.schema.source_types())
         ids = [self.user_ids(t) if t in sources else None for t in range(len(self.schema.node_types))]
-        return LaborIds([node_type_key(name) for name in self.schema.node_types], ids)
+        return LaborIds(self.schema.node_type_keys(), ids)
 
     def pointers(self, edge_type: int, part: int) -> np.ndarray:
         """Maps the row pointers of a mapped part, integers [rows + 1]: the position of each row's first edge."""

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from glt_lightning.base import EdgeType, edge_type_key
+from glt_lightning.base import EdgeType
 from glt_lightning.graph.local_partition import LocalPartition
 from glt_lightning.graph.manifest import ArrayEntry, Manifest, edge_path
 from glt_lightning.kernels import GraphView, Shards
@@ -33,7 +33,7 @@ def bare_view(manifest: Manifest, user_ids: Sequence[np.ndarray | None] | None =
         np.array([*starts, manifest.total_nodes], dtype=np.int64),
         [None] * (len(schema.edge_types) * len(parts)),
         list(user_ids or [None] * (len(schema.node_types) * len(parts))),
-        [edge_type_key(e) for e in schema.edge_types],
+        schema.edge_type_keys(),
         schema.source_types(),
         schema.destination_types(),
         np.array(counts, dtype=np.int64).reshape(len(schema.edge_types), manifest.num_parts),

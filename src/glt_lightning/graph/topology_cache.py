@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.base import DataError, DrawOptions, PickerSpec, edge_type_key
+from glt_lightning.base import DataError, DrawOptions, PickerSpec
 from glt_lightning.graph.drawn_rows import RowDraws, pickable
 from glt_lightning.graph.manifest import Manifest, cum_name, edge_path
 from glt_lightning.graph.row_order import TIMES
@@ -98,7 +98,7 @@ class TopologyCache:
         ]
         bounds = np.array([*offsets[:-1], *self._first], dtype=np.int64)
         ends = schema.source_types(), [len(types) + t for t in dst]
-        keys = [edge_type_key(e) for e in schema.edge_types]
+        keys = schema.edge_type_keys()
         edge_counts = np.array([[len(each.indices)] for each in lists], dtype=np.int64).reshape(len(lists), 1)
         ids = [*(None for _ in types), *user_ids]
 

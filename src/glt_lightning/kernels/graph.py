@@ -36,8 +36,8 @@ class EdgeTypeArrays:
 class LaborIds:
     """The ids by which LABOR draws: every node has one random number in a hop, keyed by its user id.
 
-    keys: `node_type_key` of each node type that is a source.  ids: for each, ids [N], the user ids of all its nodes by gid,
-    also of parts that are not mapped; None for types at which no edge begins.
+    keys: `GraphSchema.node_type_keys`.  ids: for each node type, ids [N], the user ids of all its nodes by gid, also of parts
+    that are not mapped; None for types at which no edge begins.
     """
 
     keys: Sequence[int]
@@ -101,7 +101,7 @@ class GraphView:
     bounds: int64 [T * P + 1], first gid of each segment (type-major), ends with the number of nodes.
     arrays: R * P entries, ``[edge_type * P + part]``; None if the part is not mapped.
     user_ids: T * P arrays of user ids by row; None if not mapped.
-    keys: R `edge_type_key`s; src_types, dst_types: R indices.
+    keys: R, of `GraphSchema.edge_type_keys`; src_types, dst_types: R indices.
     labor: the ids for draws by LABOR; None: each row draws on its own.
     overlaid: what the second half of the parts lays over the first; None: nothing.
     """

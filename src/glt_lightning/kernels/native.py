@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.base import DataError, NativeError, NativeMemoryError, PartitionError
+from glt_lightning.base import DataError, NativeError, PartitionError
 
 ABI_VERSION = 23
 
@@ -49,6 +49,10 @@ _SIGNATURES: Signatures = {
     "glt_merge": [P, P, P, P],
     "glt_widen": [P, I64, P],
 }
+
+
+class NativeMemoryError(NativeError, MemoryError):
+    """The native library could not get the memory that a call needs. Nothing is lost but the call."""
 
 
 class GraphStruct(ctypes.Structure):

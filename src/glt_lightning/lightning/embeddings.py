@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import nn
 
-from glt_lightning.base import OptionError, percent, size
+from glt_lightning.base import OptionError, numbers, size
 from glt_lightning.lightning.callbacks.row_checkpoints import save_rows_of
 from glt_lightning.tensors import DistEmbedding, DistGraph, sparse_optimizers
 
@@ -92,7 +92,7 @@ class TrainRows(Callback):
         if pages:
             rank_zero_info(
                 f"rows on the disk: {pages:,} pages of 4 KiB were asked for in this epoch; the process waited for the disk in "
-                f"{faults:,} major page faults ({percent(faults / pages)})"
+                f"{faults:,} major page faults ({numbers.percent(faults / pages)})"
             )
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 
-from glt_lightning.base import NEW_EMBEDDINGS, NODE, DataError, EdgeType, NodeType, OptionError, one_of, read_yaml
+from glt_lightning.base import NODE, DataError, DeployOptions, EdgeType, NodeType, OptionError, one_of, read_yaml
 from glt_lightning.graph import GrownPartition, LocalPartition
 from glt_lightning.lightning.callbacks.prediction_files import read_predictions
 from glt_lightning.lightning.facts import is_tables
@@ -43,8 +43,8 @@ class NewRows:
                 f"data.new: expected the path of a YAML file with nodes and edges, or these; got {given!r:.100}."
             )
         self._given = {key: value for key, value in content.items() if key != "embeddings"}
-        self.embeddings = str(content.get("embeddings", NEW_EMBEDDINGS[0]))
-        one_of("data.new: embeddings", self.embeddings, NEW_EMBEDDINGS)
+        self.embeddings = str(content.get("embeddings", DeployOptions.EMBEDDINGS[0]))
+        one_of("data.new: embeddings", self.embeddings, DeployOptions.EMBEDDINGS)
         self._ids: Mapping[NodeType, np.ndarray] = {}
         self._counts: dict[NodeType, tuple[int, int]] = {}
 
@@ -87,8 +87,10 @@ class NewRows:
 
 
 def extend_embeddings(what: str, module: nn.Module, rule: str) -> None:
-    """Tells the encoders of a model how nodes without a trained embedding are computed. rule: of `NEW_EMBEDDINGS`.  what: the
-    beginning of the `OptionError` for a module whose embeddings cannot be extended."""
+    """Tells the encoders of a model how nodes without a trained embedding are computed.
+
+    rule: of `DeployOptions.EMBEDDINGS`.  what: the beginning of the `OptionError` for a module whose embeddings cannot be
+    extended."""
     each: Any
     for each in module.modules():
         if hasattr(each, "new_nodes"):
@@ -156,7 +158,7 @@ def predict_new(
         given = _given(datamodule.dataset, nodes or {}, edges or {}, folder)
         new = NewRows(given | {"embeddings": embeddings} if isinstance(given, dict) else given)
         new.embeddings = embeddings
-        one_of("predict_new: embeddings", embeddings, NEW_EMBEDDINGS)
+        one_of("predict_new: embeddings", embeddings, DeployOptions.EMBEDDINGS)
         data = _with_new(datamodule, new)
         writer = PredictionWriter(str(folder / "predictions"))
         made: Any = trainer or Trainer(accelerator="cpu", devices=1, logger=False, enable_progress_bar=False)

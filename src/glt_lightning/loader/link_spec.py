@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from glt_lightning.base import (
-    TREES,
     DataError,
     EdgeType,
     GraphSchema,
@@ -257,7 +256,7 @@ def check_tree(
     where: str, tree: str, disjoint: bool, options: NegativeSampling | None, time_attr: str | None = None
 ) -> None:
     """Raises `OptionError` for trees that edges with these negatives cannot have. where: begins the errors."""
-    one_of(f"{where}tree", tree, TREES)
+    one_of(f"{where}tree", tree, get_args(Tree))
     if tree == "example" and time_attr is not None:
         raise OptionError(
             f"{where}tree: example and sampling.time_attr: {time_attr} exclude each other: a tree with both ends of an edge has "

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import (
-    ALLOWED,
     PartitionError,
     PartitionOptions,
     Progress,
@@ -201,7 +200,7 @@ def _options(base: Manifest, hotness: str | None, memory_bytes: int, folder: Pat
         hotness=ranked,
         memory_bytes=memory_bytes,
         processes=1,  # others would need the rows in files of their own
-        allow=list(ALLOWED),
+        allow=list(PartitionOptions.ALLOWED),
         **known,
     )
 

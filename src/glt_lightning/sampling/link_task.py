@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from glt_lightning.base import NEGATIVE_MODES, SHARINGS, UNRESOLVED, DataError, GraphSchema, NegativeSampling
+from glt_lightning.base import DataError, GraphSchema, NegativeSampling
 from glt_lightning.sampling.negatives import TRIALS
 
 EXCLUDE = ("none", "self", "reverse")
@@ -53,7 +53,12 @@ class LinkTask:
     related: bool = False
 
     def __post_init__(self) -> None:
-        kinds = {"mode": (None, *NEGATIVE_MODES), "sharing": SHARINGS, "exclude": EXCLUDE, "unresolved": UNRESOLVED}
+        kinds = {
+            "mode": (None, *NegativeSampling.MODES),
+            "sharing": NegativeSampling.SHARINGS,
+            "exclude": EXCLUDE,
+            "unresolved": NegativeSampling.UNRESOLVED,
+        }
         bad = [name for name, known in kinds.items() if getattr(self, name) not in known]
         flags = ("strict", "self_loops", "timed", "joint", "attrs", "turned", "related")
         bad += [name for name in flags if not isinstance(getattr(self, name), bool)]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from glt_lightning.base import ROW_STORAGES, DataError, OptionError, one_of
+from glt_lightning.base import DataError, OptionError, TensorOptions, one_of
 from glt_lightning.kernels import RowSums, merge_rows
 from glt_lightning.tensors.dist_graph import DistGraph
 from glt_lightning.tensors.exchange import EmbeddingRows, Held
@@ -84,7 +84,7 @@ class DistEmbedding(nn.Module):
         if type(embedding_dim) is not int or embedding_dim < 1:
             raise OptionError(f"DistEmbedding: embedding_dim: expected an integer >= 1, got {embedding_dim!r}.")
         if storage is not None:
-            one_of("DistEmbedding: storage", storage, ROW_STORAGES)
+            one_of("DistEmbedding: storage", storage, TensorOptions.STORAGES)
         self.embedding_dim, self.of, self.init, self.storage = embedding_dim, of, init, storage
         self.register_buffer("like", torch.empty(0), persistent=False)  # moves with the module, and so tells its device
         self._rows: EmbeddingRows | None = None

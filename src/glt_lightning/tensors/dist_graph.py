@@ -20,7 +20,6 @@ from glt_lightning.base import (
     NodeType,
     TensorOptions,
     as_options,
-    node_type_key,
     parse_fanouts,
 )
 from glt_lightning.kernels import MOST_STEPS, ExcludedEdges, WalkRule, hop_key
@@ -386,7 +385,7 @@ def random_walks(
     root.parts_of(at)  # raises for a row that does not exist
     types = np.array([root.index, *(schema.source_types()[spaces[j % len(spaces)].index] for j in range(length))])
     first = np.array(manifest.offsets)[types]
-    role = hop_key(role_key(key, "walk"), 0, node_type_key(str(root.of)))
+    role = hop_key(role_key(key, "walk"), 0, manifest.schema.node_type_keys()[root.index])
     found = np.empty((len(at), walks, length + 1), dtype=np.int64)
     found[:, :, 0] = at[:, None]
     step = max(1, _AT_ONCE // walks)

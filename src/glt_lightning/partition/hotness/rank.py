@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from glt_lightning.base import GraphSchema, NodeType, PartitionOptions, Progress, edge_type_key
+from glt_lightning.base import GraphSchema, NodeType, PartitionOptions, Progress
 from glt_lightning.kernels import EdgeTypeArrays, GraphView, KHopOp
 from glt_lightning.partition.build.rows import float_matrix
 from glt_lightning.partition.hotness.vip import inclusion_of_each
@@ -115,7 +115,7 @@ def _view(topology: GraphTopology, schema: GraphSchema) -> GraphView:
         offsets,
         arrays,
         [np.arange(n, dtype=dtype) for n in topology.num_nodes.values()],
-        [edge_type_key(e) for e in schema.edge_types],
+        schema.edge_type_keys(),
         schema.source_types(),
         schema.destination_types(),
         np.array([[len(a.indices)] for a in arrays], np.int64).reshape(len(arrays), 1),

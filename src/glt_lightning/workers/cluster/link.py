@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from glt_lightning.base import DeadlineOptions, LimitOptions, RefusedError, RetryOptions, SecurityOptions
+from glt_lightning.base import DeadlineOptions, LimitOptions, RefusedError, SecurityOptions
 from glt_lightning.graph import difference
 from glt_lightning.workers.transport.base import PROTOCOL, Transport
-from glt_lightning.workers.transport.peer import Peer
+from glt_lightning.workers.transport.peer import Peer, Retry
 
-_SECURITY, _DEADLINES, _RETRY, _LIMITS = SecurityOptions(), DeadlineOptions(), RetryOptions(), LimitOptions()
+_SECURITY, _DEADLINES, _RETRY, _LIMITS = SecurityOptions(), DeadlineOptions(), Retry(), LimitOptions()
 
 
 def package_version() -> str:
@@ -39,7 +39,7 @@ class Link:
     token: str | None = None
     security: SecurityOptions = _SECURITY
     deadlines: DeadlineOptions = _DEADLINES
-    retry: RetryOptions = _RETRY
+    retry: Retry = _RETRY
     limits: LimitOptions = _LIMITS
 
     def to_json(self) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class Link:
         kinds = {
             "security": SecurityOptions,
             "deadlines": DeadlineOptions,
-            "retry": RetryOptions,
+            "retry": Retry,
             "limits": LimitOptions,
         }
         return cls(**{name: kinds[name](**value) if name in kinds else value for name, value in raw.items()})

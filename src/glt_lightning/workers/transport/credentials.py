@@ -9,12 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from glt_lightning.base import OptionError, SecurityOptions, UnprovenError
+from glt_lightning.base import OptionError, RefusedError, SecurityOptions
 
 _LEAST_TOKEN = 16  # characters: too long to be guessed over the network
 
 
 _MOST_TOKEN = 1024  # travels in an HTTP/2 header of every call
+
+
+class UnprovenError(RefusedError):
+    """This process turns a peer away that has not proved to know the job's secret."""
 
 
 @dataclass(frozen=True)

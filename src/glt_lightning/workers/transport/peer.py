@@ -15,12 +15,28 @@ from glt_lightning.base import (
     PeerLostError,
     RefusedError,
     RemoteError,
-    RetryOptions,
 )
 from glt_lightning.workers.transport.base import Connection, MessageStream, Pending, Transport
 from glt_lightning.workers.transport.message import EMPTY, Message
 
 _CLOSED = "this process has closed the connection"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retry:
+    """Pauses between attempts to reach a peer, in seconds.
+
+    Attributes:
+        first_s: The first pause. Each further one is twice as long.
+        most_s: The longest pause.
+
+    Example:
+        >>> Retry(first_s=0.1, most_s=5.0).most_s
+        5.0
+    """
+
+    first_s: float = 0.05
+    most_s: float = 2.0
 
 
 @dataclass
@@ -50,7 +66,7 @@ class Peer:
         transport: Transport,
         hello: Mapping[str, Any],
         deadlines: DeadlineOptions,
-        retry: RetryOptions,
+        retry: Retry,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         assert addresses, "a peer has an address"
@@ -134,7 +150,7 @@ class Peer:
             self._state.wait_for(lambda: self._closed, seconds)
 
     @property
-    def retry(self) -> RetryOptions:
+    def retry(self) -> Retry:
         return self._retry
 
     @property

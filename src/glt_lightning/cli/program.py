@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+
+from glt_lightning.base import __version__
 
 PROG = "python -m lightning"
 DESCRIPTION = "Trains graph neural networks on partitioned graphs."
@@ -36,29 +36,6 @@ TOOLS = {
     "completion": "Prints a script for completion in bash or zsh.",
 }
 _WIDTH, _INDENT = 100, 16
-_WAIT_POLICY = "OMP_WAIT_POLICY"
-_WAITS = "passive"
-
-
-@contextmanager
-def threads_that_sleep() -> Iterator[None]:
-    """Has the threads of OpenMP sleep while they wait for work, in processes that are started in the ``with`` block and in this
-    one if torch is loaded in it, unless the user chose another policy: by default they spin, and take the cores that samplers
-    and other ranks need."""
-    chosen = _WAIT_POLICY in os.environ
-    os.environ.setdefault(_WAIT_POLICY, _WAITS)
-    try:
-        yield
-    finally:
-        if not chosen:
-            os.environ.pop(_WAIT_POLICY, None)
-
-
-def how_threads_wait() -> str | None:
-    """A line for the log; None where the policy is not that of `threads_that_sleep`."""
-    if os.environ.get(_WAIT_POLICY) != _WAITS:
-        return None
-    return f"threads of torch sleep while they wait ({_WAIT_POLICY}={_WAITS}; set active where nothing else needs the cores)"
 
 
 def quick_answer(words: Sequence[str]) -> str | None:
@@ -71,8 +48,6 @@ def quick_answer(words: Sequence[str]) -> str | None:
 def versions() -> str:
     """The version of the package, and in parentheses those of the libraries below it."""
     from importlib.metadata import version
-
-    from glt_lightning.base import __version__
 
     libraries = ", ".join(f"{name} {version(name)}" for name in ("lightning", "torch", "torch_geometric"))
     return f"glt_lightning {__version__} ({libraries}, Python {sys.version.split()[0]})"
