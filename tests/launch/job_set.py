@@ -13,7 +13,8 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from glt_lightning.launch import LaunchConfig, job_text
+from glt_lightning.launch import LaunchConfig
+from glt_lightning.launch.kubernetes import job_text
 
 _MOST = (1 << 31) - 1
 _LABEL = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")  # a name of a service: RFC 1035

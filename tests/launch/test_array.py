@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glt_lightning.launch import LaunchConfig, job_script
+from glt_lightning.launch import LaunchConfig
+from glt_lightning.launch.slurm import job_script
 from tests.helpers import started
 from tests.launch.job_set import job_objects
 

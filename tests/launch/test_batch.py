@@ -20,8 +20,9 @@ import yaml
 
 from glt_lightning.base import OptionError
 from glt_lightning.cli.launch import run_launch
-from glt_lightning.cli.launch_ray import launch_on_ray
-from glt_lightning.launch import LaunchConfig, LaunchPartition, job_script, job_text, on_pods, secret_command
+from glt_lightning.launch import LaunchConfig, LaunchFlags, LaunchPartition, start_job
+from glt_lightning.launch.kubernetes import job_text, on_pods, secret_command
+from glt_lightning.launch.slurm import job_script
 from tests.launch.job_set import JOB_SET, job_objects, why_refused
 
 EXPECTED = Path(__file__).parent / "expected"
@@ -410,7 +411,7 @@ def test_files_of_one_key_in_a_config_map_stay_apart() -> None:
 def test_workers_of_ray(capsys: pytest.CaptureFixture[str]) -> None:
     given = COMMON | {"engine": "ray", "defaults": {"devices": 2}, "args": ["--trainer.max_epochs", "3"]}
     group = {"storage": "/shared/runs", "nodes": 2, "every_n_steps": 5}
-    assert launch_on_ray(LaunchConfig(**given, ray=group), dry_run=True) == 0
+    assert start_job(LaunchConfig(**given, ray=group), LaunchFlags(dry_run=True), print) == 0
     shown = shlex.split(capsys.readouterr().out)
     assert shown[:6] == ["2", "x", "2", "workers", "of", "Ray:"]
     words = shown[shown.index("fit") :]
@@ -435,7 +436,7 @@ def test_workers_of_ray(capsys: pytest.CaptureFixture[str]) -> None:
         ),
     ):
         with pytest.raises(OptionError, match=message):
-            launch_on_ray(LaunchConfig(**given | {"ray": group} | more), dry_run=True)
+            start_job(LaunchConfig(**given | {"ray": group} | more), LaunchFlags(dry_run=True), print)
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -18,8 +18,11 @@ from typing import Any
 
 import pytest
 
-from glt_lightning.launch import LaunchConfig, LaunchedJob, LaunchError, MergedLog, Preflight, here
-from glt_lightning.launch.remote import Remote
+from glt_lightning.launch import LaunchConfig
+from glt_lightning.launch.job import LaunchedJob, here
+from glt_lightning.launch.messages import MergedLog
+from glt_lightning.launch.preflight import Preflight
+from glt_lightning.launch.remote import LaunchError, Remote
 
 _PYTHON = """#!/bin/sh
 case "$*" in

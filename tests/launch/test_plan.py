@@ -13,19 +13,11 @@ import pytest
 
 from glt_lightning.base import OptionError
 from glt_lightning.cli.launch import run_launch
-from glt_lightning.launch import (
-    LaunchConfig,
-    LaunchDefaults,
-    LaunchHost,
-    MergedLog,
-    agent_command,
-    files_for,
-    files_for_all,
-    make_certificates,
-    read_launch_file,
-    server_process,
-    trainer_process,
-)
+from glt_lightning.launch import LaunchConfig, LaunchDefaults, LaunchHost, read_launch_file
+from glt_lightning.launch.files import files_for, files_for_all, make_certificates
+from glt_lightning.launch.messages import MergedLog
+from glt_lightning.launch.plan import server_process, trainer_process
+from glt_lightning.launch.remote import agent_command
 
 TWO: dict[str, Any] = {
     "command": "fit",
@@ -42,6 +34,13 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def job(**more: Any) -> LaunchConfig:
     return LaunchConfig(**TWO | more)
+
+
+def show(*words: str) -> None:
+    """Shows the processes of each host."""
+    with pytest.raises(SystemExit) as ended:
+        run_launch([*words, "--dry_run"], "launch")
+    assert ended.value.code == 0
 
 
 @pytest.mark.parametrize(
@@ -256,10 +255,10 @@ def test_a_host_is_not_called_like_the_authority(host: Any) -> None:
 
 def test_hosts_of_a_file_may_be_names(capsys: pytest.CaptureFixture[str]) -> None:
     Path("job.yaml").write_text("command: fit\nconfig: run.yaml\nhosts: [n0, {host: n1}]\nservers: [g0]\n")
-    run_launch(["--config", "job.yaml", "--dry_run"], "launch")
+    show("--config", "job.yaml")
     shown = capsys.readouterr().out
     assert all(f"{name}:\n" in shown for name in ("n0", "n1", "g0:server0"))
-    run_launch(["--config", "job.yaml", "--hosts", "[n2, n3]", "--servers=[g1]", "--dry_run"], "launch")
+    show("--config", "job.yaml", "--hosts", "[n2, n3]", "--servers=[g1]")
     shown = capsys.readouterr().out
     assert [name for name in ("n0", "n1", "n2", "n3", "g0:server0", "g1:server0") if f"{name}:\n" in shown] == [
         "n2",
@@ -394,7 +393,7 @@ def test_a_dry_run_shows_the_job_and_starts_nothing(kind: str, capsys: pytest.Ca
     Path("ssh").chmod(0o755)
     args = ["--num_nodes={num_nodes}", "--node_rank={node_rank}", "--master_addr={master_addr}"]
     words = ["--config", name, "--command", "train.py", "--ranks", "script", "--files", '["train.py"]']
-    run_launch([*words, "--args", json.dumps(args), "--ssh_command", '["./ssh"]', "--dry_run"], "launch")
+    show(*words, "--args", json.dumps(args), "--ssh_command", '["./ssh"]')
     shown = capsys.readouterr()
     python, folder = ("/path/to/python", "/path/to/GLT") if kind == "glt" else ("python3", LaunchDefaults().dir)
     for rank, host in enumerate(("0.0.0.0", "1.1.1.1")):

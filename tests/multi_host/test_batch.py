@@ -15,7 +15,10 @@ import pytest
 import torch
 import yaml
 
-from glt_lightning.launch import LaunchConfig, job_script, make_certificates, on_pods
+from glt_lightning.launch import LaunchConfig
+from glt_lightning.launch.files import make_certificates
+from glt_lightning.launch.kubernetes import on_pods
+from glt_lightning.launch.slurm import job_script
 from tests.helpers import started
 from tests.helpers.hosts import Hosts, hosts, why_not
 from tests.helpers.slurm import install_slurm, sbatch

@@ -12,8 +12,8 @@ import pytest
 import glt_lightning.compat.dgl as dgl
 from glt_lightning.base import ClusterOptions, OptionError
 from glt_lightning.compat.dgl.hosts import JoinedHosts, ScriptHosts, hosts_of_script
-from glt_lightning.launch import LaunchConfig, launched_script, trainer_process
-from glt_lightning.launch.plan import VARIABLE
+from glt_lightning.launch import LaunchConfig, launched_script
+from glt_lightning.launch.plan import VARIABLE, trainer_process
 from glt_lightning.workers import Ranks
 from tests.helpers import started
 from tests.helpers.partitions import partitioned, small_graph

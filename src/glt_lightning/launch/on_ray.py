@@ -1,4 +1,4 @@
-"""``launch`` with ``engine: ray``: the ranks are workers of Ray Train, each of which runs the command line of a rank."""
+"""A launched job with ``engine: ray``: the ranks are workers of Ray Train, each of which runs the command line of a rank."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from glt_lightning.base import OptionError
-from glt_lightning.cli.command_line import run_trainer
-from glt_lightning.launch import LaunchConfig, command_of
+from glt_lightning.launch.options import LaunchConfig
+from glt_lightning.launch.plan import command_of
 from glt_lightning.lightning import ray_worker
 
 _LOCAL = "local"  # ray.address: a cluster on this host for the time being
@@ -22,8 +22,11 @@ _HOST = "\1host\1"
 _ENVIRONMENT = '[{"class_path": "ray.train.lightning.RayLightningEnvironment"}]'
 
 
-def launch_on_ray(config: LaunchConfig, *, dry_run: bool) -> int:
-    """Runs a job to its end, or shows the command of its ranks. Returns an exit status. Raises `OptionError`."""
+def launch_on_ray(config: LaunchConfig, run_rank: Callable[[list[str]], object], *, dry_run: bool) -> int:
+    """Runs a job to its end, or shows the command of its ranks. Returns an exit status. Raises `OptionError`.
+
+    run_rank: runs these words of a command line, in a worker.
+    """
     group = config.ray
     assert group is not None
     words = _words(config)
@@ -35,6 +38,7 @@ def launch_on_ray(config: LaunchConfig, *, dry_run: bool) -> int:
     resources = {"CPU": group.cpus_per_task} | ({"GPU": 1} if group.gpus else {})
     _connect(group.address, devices * group.nodes * group.cpus_per_task)
     given = {
+        "run_rank": run_rank,
         "words": words,
         "config": Path(str(config.run_config)).read_text(),
         "dir": None if config.defaults.dir == type(config.defaults)().dir else config.defaults.dir,
@@ -42,7 +46,7 @@ def launch_on_ray(config: LaunchConfig, *, dry_run: bool) -> int:
         "env": dict(config.defaults.env),
     }
     trainer = torch.TorchTrainer(
-        run_rank,
+        run_worker,
         train_loop_config=given,
         scaling_config=train.ScalingConfig(
             num_workers=devices * group.nodes,
@@ -66,7 +70,7 @@ def launch_on_ray(config: LaunchConfig, *, dry_run: bool) -> int:
     return 0
 
 
-def run_rank(given: Mapping[str, Any]) -> None:
+def run_worker(given: Mapping[str, Any]) -> None:
     """Runs the command in a worker, from the last checkpoint that was reported."""
     if (folder := given["dir"] or given["here"]) is not None:
         os.makedirs(folder, exist_ok=True)
@@ -81,7 +85,7 @@ def run_rank(given: Mapping[str, Any]) -> None:
         words[words.index("--config") + 1] = str(path)
         if words[0] == "fit" and worker.checkpoint is not None:
             words += ["--ckpt_path", worker.checkpoint]
-        run_trainer(words)
+        given["run_rank"](words)
 
 
 def _words(config: LaunchConfig) -> list[str]:
