@@ -48,16 +48,11 @@ if TYPE_CHECKING:
         Assignment as Assignment,
         GraphToPartition as GraphToPartition,
     )
-    from glt_lightning.partition.build.degrees import (
-        Degrees as Degrees,
-    )
     from glt_lightning.partition.build.edge_types import (
-        StoredEdgeType as StoredEdgeType,
         stored_edge_types as stored_edge_types,
     )
     from glt_lightning.partition.build.topology import (
         GraphTopology as GraphTopology,
-        Topology as Topology,
     )
     from glt_lightning.partition.compact import (
         compact_partition as compact_partition,
@@ -66,9 +61,6 @@ if TYPE_CHECKING:
         CopySource as CopySource,
         check_url as check_url,
         pull_partition as pull_partition,
-    )
-    from glt_lightning.partition.edge_splits.labels import (
-        EdgeLabels as EdgeLabels,
     )
     from glt_lightning.partition.edge_splits.read import (
         read_edge_split as read_edge_split,
@@ -84,14 +76,12 @@ if TYPE_CHECKING:
     )
     from glt_lightning.partition.grow import (
         add_rows as add_rows,
-        edges_of_user as edges_of_user,
     )
     from glt_lightning.partition.hotness.rank import (
         Hotness as Hotness,
     )
     from glt_lightning.partition.hotness.vip import (
-        inclusion as inclusion,
-        seed_probabilities as seed_probabilities,
+        inclusion_in_memory as inclusion_in_memory,
     )
     from glt_lightning.partition.in_memory import (
         partition_in_memory as partition_in_memory,
@@ -107,7 +97,6 @@ if TYPE_CHECKING:
     )
     from glt_lightning.partition.plan import (
         PartitionPlan as PartitionPlan,
-        PlannedStep as PlannedStep,
         plan_partition as plan_partition,
     )
     from glt_lightning.partition.run import (
@@ -119,26 +108,20 @@ if TYPE_CHECKING:
         GraphSource as GraphSource,
         array_fingerprint as array_fingerprint,
         categories_of as categories_of,
-        classes_of as classes_of,
         edge_categories_of as edge_categories_of,
-        pick_target as pick_target,
     )
     from glt_lightning.partition.sources.files import (
-        UNREADABLE as UNREADABLE,
         load_saved as load_saved,
     )
     from glt_lightning.partition.sources.npz import (
-        edge_ends as edge_ends,
         host_array as host_array,
-        split_ids as split_ids,
-        split_keys as split_keys,
+        take_splits as take_splits,
     )
     from glt_lightning.partition.sources.open import (
         open_source as open_source,
     )
     from glt_lightning.partition.sources.pyg import (
         array_of as array_of,
-        tensor_of as tensor_of,
     )
     from glt_lightning.partition.sources.scipy_sparse import (
         is_matrix as is_matrix,
@@ -162,14 +145,6 @@ if TYPE_CHECKING:
     )
     from glt_lightning.partition.sources.tables.source import (
         tables_folder as tables_folder,
-    )
-    from glt_lightning.partition.sources.tensors import (
-        FLOATS as FLOATS,
-        TensorGraph as TensorGraph,
-        cast_rows as cast_rows,
-        dtype_of as dtype_of,
-        fingerprint as fingerprint,
-        reverse_edge_type as reverse_edge_type,
     )
     from glt_lightning.partition.splits import (
         check_labels as check_labels,

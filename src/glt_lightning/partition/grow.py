@@ -442,13 +442,3 @@ class _EdgeLayer:
                 "edges are known rounded alone. Partition without a storage of it."
             )
         return stored
-
-
-def edges_of_user(manifest: Manifest) -> list[EdgeType]:
-    """Returns the edge types to which edges can be added: those of the user's data."""
-    columns = manifest.edge_columns or ()
-    return [
-        e
-        for r, (e, c) in enumerate(zip(manifest.schema.edge_types, columns, strict=False))
-        if c.reverse_of in (None, r)
-    ]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from glt_lightning.base import lazy_names
 
 if TYPE_CHECKING:
+    from glt_lightning.compat.glt.tensor_graph import reverse_edge_type as reverse_edge_type
     from glt_lightning.compat.glt.typing import InputEdges as InputEdges, InputNodes as InputNodes
-    from glt_lightning.partition import reverse_edge_type as reverse_edge_type
 
 _TYPES = ("InputEdges", "InputNodes", "reverse_edge_type")  # which GLT gives out at its root, too
 _MODULES = ("data", "loader", "partition", "sampler", "typing", "utils")

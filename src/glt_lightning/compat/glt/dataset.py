@@ -13,8 +13,9 @@ from glt_lightning.compat.glt.feature import Feature
 from glt_lightning.compat.glt.fields import GLTFields
 from glt_lightning.compat.glt.given import read_labels
 from glt_lightning.compat.glt.graph import EDGE_ASSIGN, Graph, Topology
+from glt_lightning.compat.glt.tensor_graph import FLOATS, TensorGraph
 from glt_lightning.graph import LocalPartition
-from glt_lightning.partition import FLOATS, TensorGraph, partition_in_memory
+from glt_lightning.partition import partition_in_memory
 
 _LAYOUT = {"out": "CSR", "in": "CSC"}
 

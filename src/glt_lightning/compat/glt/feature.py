@@ -6,12 +6,15 @@ import logging
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from glt_lightning.base import DataError, NativeError, OptionError
 from glt_lightning.compat.glt.graph import Topology
-from glt_lightning.partition import FLOATS, array_of, cast_rows, dtype_of, tensor_of
+from glt_lightning.compat.glt.tensor_graph import FLOATS, cast_rows, dtype_of
+from glt_lightning.kernels import BFLOAT16
+from glt_lightning.partition import array_of
 
 
 class DeviceGroup:
@@ -58,7 +61,7 @@ class Feature:
             raise OptionError(f"Feature: split_ratio: expected 0 to 1, got {split_ratio!r}.")
         rows, wanted = torch.as_tensor(feature_tensor), dtype_of("Feature: dtype", dtype)
         made = cast_rows("Feature: feature_tensor", array_of(rows), wanted)
-        self.feature_tensor = rows if made.dtype == array_of(rows[:0]).dtype else tensor_of(made)
+        self.feature_tensor = rows if made.dtype == array_of(rows[:0]).dtype else _tensor_of(made)
         self.id2index = id2index
         if not isinstance(id2index, OffsetIndex | None):
             self.id2index = torch.as_tensor(id2index).long()
@@ -134,3 +137,12 @@ def usable_device(given: Any) -> str:
 @cache
 def _say_once(reason: str) -> None:
     _log.warning("device: %s The CPU is used; the result is the same.", reason)
+
+
+def _tensor_of(array: np.ndarray) -> torch.Tensor:
+    """Converts an array to a tensor in the same memory: the inverse of `array_of`."""
+    return (
+        torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        if array.dtype == BFLOAT16
+        else torch.from_numpy(array)
+    )

@@ -11,8 +11,8 @@ from torch import Tensor
 from glt_lightning.base import EDGE, EdgeType, Fanouts, OptionError, edge_type_str
 from glt_lightning.compat.glt.feature import OffsetIndex
 from glt_lightning.compat.glt.graph import EDGE_ASSIGN
+from glt_lightning.compat.glt.tensor_graph import reverse_edge_type
 from glt_lightning.graph import Manifest
-from glt_lightning.partition import reverse_edge_type
 
 
 class PartitionBook:

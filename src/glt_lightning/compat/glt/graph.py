@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from glt_lightning.base import DataError, OptionError
-from glt_lightning.partition import edge_ends, host_array
+from glt_lightning.compat.glt.tensor_graph import edge_ends
+from glt_lightning.partition import host_array
 
 EdgeDir = Literal["in", "out"]
 EDGE_ASSIGN = "edge_assign_strategy"  # in a manifest's made_by; absent means by_dst, which is edge_dir 'in'

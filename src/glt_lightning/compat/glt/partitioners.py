@@ -13,9 +13,9 @@ import numpy as np
 from glt_lightning.base import NODE, DataError, NodeType, OptionError, PartitionError, PartitionOptions, parse_bytes
 from glt_lightning.compat.glt.feature import usable_device
 from glt_lightning.compat.glt.graph import EDGE_ASSIGN
+from glt_lightning.compat.glt.tensor_graph import FLOATS, TensorGraph, fingerprint
 from glt_lightning.graph import MANIFEST, Manifest
 from glt_lightning.partition import (
-    FLOATS,
     Assigner,
     Assignment,
     FrequencyAssigner,
@@ -25,9 +25,7 @@ from glt_lightning.partition import (
     MetisAssigner,
     RandomAssigner,
     StreamingAssigner,
-    TensorGraph,
     array_fingerprint,
-    fingerprint,
     frequency_parts,
     host_array,
     partition_graph,

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from glt_lightning.base import EDGE, NODE, DataError, EdgeType, Fanouts, NodeType, OptionError, Progress, edge_type_str
+from glt_lightning.base import EDGE, NODE, DataError, EdgeType, Fanouts, NodeType, OptionError, edge_type_str
 from glt_lightning.compat.glt.feature import usable_device
 from glt_lightning.compat.glt.graph import EdgeDir, Graph
 from glt_lightning.compat.glt.one_batch import OneBatch
 from glt_lightning.compat.glt.sampled import HeteroSamplerOutput, NodeSamplerInput, SamplerOutput
-from glt_lightning.kernels import NeighborRows
-from glt_lightning.partition import (
-    Degrees,
-    StoredEdgeType,
-    Topology,
-    host_array,
-    inclusion,
-    reverse_edge_type,
-    seed_probabilities,
-)
+from glt_lightning.compat.glt.tensor_graph import reverse_edge_type
+from glt_lightning.partition import host_array, inclusion_in_memory
 
 _LAYOUT = {"out": "CSR", "in": "CSC"}
 _REFUSED = {
@@ -133,13 +125,12 @@ class NeighborSampler:
             raise OptionError("sample_prob: node_cnt: expected a number for one graph, one per node type for several.")
         if not isinstance(node_cnt, Mapping):
             num_nodes = {NODE: node_cnt}
-        topology = _MemoryTopology(self._graphs, num_nodes)
+        rows = {e: (_padded(e, graph, num_nodes), graph.topo.neighbors) for e, graph in self._graphs.items()}
         node_type, seeds = self._seeds(inputs, num_nodes)
         size = max(1, len(seeds)) if batch_size is None else batch_size
         if size < 1:
             raise OptionError(f"sample_prob: batch_size: expected an integer >= 1 or None, got {batch_size!r}.")
-        first = seed_probabilities(topology, [(node_type, seeds)], size)
-        found = topology.split(inclusion(topology, first, self._fanouts, Progress(None), self._device)[:, 0])
+        found = inclusion_in_memory(num_nodes, rows, (node_type, seeds), size, self._fanouts, self._device)
         tensors = {t: torch.from_numpy(values.copy()) for t, values in found.items()}
         return tensors if self._hetero else tensors[NODE]
 
@@ -163,24 +154,6 @@ class NeighborSampler:
                 f"sample_prob: seed {ids[bad.argmax()]} is not one of the {num_nodes[node_type]} nodes of node_cnt."
             )
         return node_type, ids.astype(np.int64)
-
-
-class _MemoryTopology(Topology):
-    """Rows in memory: what `inclusion` reads of a topology."""
-
-    def __init__(self, graphs: Mapping[EdgeType, Graph], num_nodes: Mapping[NodeType, int]) -> None:
-        indptr = {e: _padded(e, graph, num_nodes) for e, graph in graphs.items()}
-        degrees = Degrees({}, {e: np.diff(p) for e, p in indptr.items()})
-        super().__init__(num_nodes, [StoredEdgeType(e, e) for e in sorted(graphs)], degrees)
-        self._held = {e: (indptr[e], self._shifted(graph.topo.neighbors, e[0])) for e, graph in graphs.items()}
-
-    def sampled(self, stored_type: StoredEdgeType) -> Iterator[NeighborRows]:
-        indptr, neighbors = self._held[stored_type.source]
-        yield NeighborRows(self.offset(stored_type.edge_type[2]), indptr, neighbors, self.total)
-
-    def _shifted(self, ids: np.ndarray, node_type: NodeType) -> np.ndarray:
-        offset = self.offset(node_type)
-        return ids if not offset else ids.astype(np.int32 if self.total < 2**31 else np.int64) + ids.dtype.type(offset)
 
 
 def _padded(edge_type: EdgeType, graph: Graph, num_nodes: Mapping[NodeType, int]) -> np.ndarray:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from glt_lightning.base import EdgeType, NodeType, lazy_names
 from glt_lightning.compat.glt.given import Split
-from glt_lightning.partition import reverse_edge_type
+from glt_lightning.compat.glt.tensor_graph import reverse_edge_type
 
 _ALIAS = "{name}: an alias for annotations; write what it stands for, such as torch.Tensor."
 _ALIASES = (

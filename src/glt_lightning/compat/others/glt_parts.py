@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,7 @@ import numpy as np
 
 from glt_lightning.base import EDGE, NODE, DataError, EdgeType
 from glt_lightning.compat.others.pieces import ENDS, ForeignPartition, PartRows
-from glt_lightning.graph import open_regular
-from glt_lightning.partition import UNREADABLE, host_array, load_saved
+from glt_lightning.partition import host_array, load_saved
 
 
 def read_glt(folder: Path) -> ForeignPartition:
@@ -55,14 +55,14 @@ def _features(folder: Path, name: str) -> list[PartRows]:
 def read_appended(path: Path) -> np.ndarray:
     """Tensors that were pickled to a file one after the other, as one array. Raises `DataError` for anything but tensors: no
     class or function that a file may name is looked up."""
-    tensors: list[Any] = []
-    try:
-        with open_regular(path) as file:
-            while file.peek(1):
-                tensors.append(_TensorsAlone(file).load())
-    except UNREADABLE as error:
-        raise DataError(f"{path}: expected tensors ({error}).") from None
-    arrays = [as_array(f"{path}", each) for each in tensors]
+
+    def load(file: Any) -> list[Any]:
+        tensors = []
+        while file.peek(1):
+            tensors.append(_TensorsAlone(file).load())
+        return tensors
+
+    arrays = [as_array(f"{path}", each) for each in load_saved(path, "tensors", load)]
     if len({each.shape[1:] for each in arrays}) > 1 or any(each.ndim == 0 for each in arrays):
         raise DataError(f"{path}: expected tensors of one width, found {[list(each.shape) for each in arrays]!s:.80}.")
     return np.concatenate(arrays) if arrays else np.empty(0)
@@ -92,11 +92,7 @@ class _TensorsAlone(pickle.Unpickler):
 def read_tensor(path: Path) -> np.ndarray:
     """A tensor or array of a ``.pt`` or ``.npy`` file. Raises `DataError` for anything else."""
     if path.suffix == ".npy":
-        try:
-            with open_regular(path) as stream:
-                found: np.ndarray = np.load(stream, allow_pickle=False)
-        except UNREADABLE as error:
-            raise DataError(f"{path}: expected an .npy file ({error}).") from None
+        found: np.ndarray = load_saved(path, "an .npy file", partial(np.load, allow_pickle=False))
         return found
     return as_array(f"{path}", load_saved(path, "a tensor"))
 

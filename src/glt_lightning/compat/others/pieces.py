@@ -14,10 +14,7 @@ from glt_lightning.partition import (
     Assignment,
     GraphToPartition,
     array_fingerprint,
-    classes_of,
-    pick_target,
-    split_ids,
-    split_keys,
+    take_splits,
 )
 
 ENDS = "edge_index"
@@ -154,16 +151,14 @@ class NamedArrays:
         node: dict[NodeType, Attributes] = {}
         for t, count in self.num_nodes.items():
             given = self.node.get(t, {})
-            keys = split_keys(given)
-            masks = {name: np.asarray(a, bool) if name.endswith("_mask") else a for name, a in given.items()}
-            for split, names in keys.items():
-                if split in splits:
-                    raise DataError(
-                        f"{self.name}: node types {splits[split][0]!r} and {t!r} both have a split {split!r}."
-                    )
-                splits[split] = t, split_ids(f"{self.name}: {t}/", names, masks.__getitem__, count)
-            taken = {each for names in keys.values() for each in names}
-            node[t] = _named({name: array for name, array in given.items() if name not in taken}, count, f"{t}/")
+            arrays = {name: np.asarray(a, bool) if name.endswith("_mask") else a for name, a in given.items()}
+            found, others = take_splits(f"{self.name}: {t}/", arrays, count)
+            if again := sorted(set(found) & set(splits)):
+                raise DataError(
+                    f"{self.name}: node types {splits[again[0]][0]!r} and {t!r} both have a split {again[0]!r}."
+                )
+            splits |= {split: (t, ids) for split, ids in found.items()}
+            node[t] = _named(others, count, f"{t}/")
         edge = {
             e: _named(self.edge.get(e, {}), ends.shape[1], f"{edge_type_str(e)}/") for e, ends in self.edges.items()
         }
@@ -175,9 +170,6 @@ class NamedArrays:
         edge: Mapping[EdgeType, Attributes],
         splits: Mapping[str, tuple[NodeType, np.ndarray]],
     ) -> ArraySource:
-        labelled = [t for t in node if "y" in node[t]]
-        target = pick_target(labelled, {t for t, ids in splits.values() if len(ids)}, self.name)
-        y = None if target is None else node[target].get("y")
         source = ArraySource(
             name=self.name,
             fingerprint="",
@@ -187,9 +179,7 @@ class NamedArrays:
             node=node,
             edge=edge,
             splits={name: each for name, each in splits.items() if len(each[1])},
-            target_type=target,
-            num_classes=None if y is None else classes_of(y),
-        )
+        ).with_target()
         return replace(source, fingerprint=_fingerprint(source))
 
 

@@ -7,19 +7,19 @@ different rows are assumed to be independent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from glt_lightning.base import Fanouts, GraphSchema, NodeType, PartitionOptions, Progress
+from glt_lightning.base import EdgeType, Fanouts, GraphSchema, NodeType, PartitionOptions, Progress
 from glt_lightning.kernels import NeighborRows, NeighborSums
+from glt_lightning.partition.build.degrees import Degrees
+from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.rows import float_matrix
+from glt_lightning.partition.build.topology import GraphTopology, Topology
 from glt_lightning.sampling import fanout_table
-
-if TYPE_CHECKING:
-    from glt_lightning.partition.build.topology import GraphTopology, Topology
 
 _ALMOST_ONE = np.float32(1 - 2**-24)  # probabilities are clipped to this, since log(0) cannot be summed
 # Logarithms are summed as integers of this unit, so that the order of edges does not change a bit. A row adds at most
@@ -133,3 +133,40 @@ def _drawn(frontier: np.ndarray, begin: int, degree: np.ndarray, fanout: int) ->
         chance = chance * np.minimum(1, fanout / np.maximum(degree, 1)).astype(np.float32)[:, None]
     units: np.ndarray = np.rint(np.log1p(-np.minimum(chance, _ALMOST_ONE)) / -_UNIT).astype(np.int64)
     return units
+
+
+class _MemoryTopology(Topology):
+    """Rows in memory. rows: edge type -> (row pointers, neighbours by user id)."""
+
+    def __init__(
+        self, num_nodes: Mapping[NodeType, int], rows: Mapping[EdgeType, tuple[np.ndarray, np.ndarray]]
+    ) -> None:
+        degrees = Degrees({}, {e: np.diff(indptr) for e, (indptr, _) in rows.items()})
+        super().__init__(num_nodes, [StoredEdgeType(e, e) for e in sorted(rows)], degrees)
+        self._rows = {e: (indptr, self._shifted(neighbors, e[0])) for e, (indptr, neighbors) in rows.items()}
+
+    def sampled(self, stored_type: StoredEdgeType) -> Iterator[NeighborRows]:
+        indptr, neighbors = self._rows[stored_type.source]
+        yield NeighborRows(self.offset(stored_type.edge_type[2]), indptr, neighbors, self.total)
+
+    def _shifted(self, ids: np.ndarray, node_type: NodeType) -> np.ndarray:
+        offset = self.offset(node_type)
+        return ids if not offset else ids.astype(np.int32 if self.total < 2**31 else np.int64) + ids.dtype.type(offset)
+
+
+def inclusion_in_memory(
+    num_nodes: Mapping[NodeType, int],
+    rows: Mapping[EdgeType, tuple[np.ndarray, np.ndarray]],
+    seeds: tuple[NodeType, np.ndarray],
+    batch_size: int,
+    num_neighbors: Fanouts,
+    device: str = "cpu",
+) -> dict[NodeType, np.ndarray]:
+    """Returns float32 [N] by node type: probability that a node of a graph in memory is in a batch.
+
+    num_nodes: of each node type, in the order of the types.  rows: edge type -> (int64 [N + 1] of the destinations, user ids of
+    the sources).  seeds: node type and user ids.  device: as of `inclusion`.
+    """
+    topology = _MemoryTopology(num_nodes, rows)
+    first = seed_probabilities(topology, [seeds], batch_size)
+    return topology.split(inclusion(topology, first, num_neighbors, Progress(None), device)[:, 0])

@@ -8,7 +8,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -231,6 +231,14 @@ class ArraySource:
     def num_features(self) -> dict[NodeType, int | None]:
         attrs = {t: self.node_attrs(t).get("x") for t in self.schema.node_types}
         return {t: None if x is None else width(x.shape) for t, x in attrs.items()}
+
+    def with_target(self) -> ArraySource:
+        """Returns the graph with its target type, the one with splits or labels, and the number of its classes. Raises
+        `DataError` if several types have splits."""
+        labelled = [t for t in self.schema.node_types if "y" in self.node_attrs(t)]
+        target = pick_target(labelled, {t for t, _ in self.splits.values()}, self.name)
+        y = None if target is None else self.node_attrs(target).get("y")
+        return replace(self, target_type=target, num_classes=None if y is None else classes_of(y[:]))
 
     def edges(self, edge_type: EdgeType) -> EdgeList:
         return ArrayEdges(self.edge_index[edge_type], f"edge_index of {edge_type_str(edge_type)}")

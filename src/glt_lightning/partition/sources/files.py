@@ -10,7 +10,7 @@ import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -211,15 +211,23 @@ UNREADABLE = (
 _DTYPES = (np.bool_, np.int8, np.int16, np.int32, np.int64, np.float32, np.float64)
 
 
-def load_saved(path: Path, expected: str) -> Any:
-    """Loads tensors, arrays and containers of them from a file of torch. Raises `DataError` for a file of another kind."""
-    import torch
+def load_saved(path: Path, expected: str, load: Callable[[BinaryIO], Any] | None = None) -> Any:
+    """Loads tensors, arrays and containers of them from a file of torch. Raises `DataError` for a file of another kind.
 
+    load: reads a file of another form, and may raise what it likes.
+    """
     try:
-        with known_classes(), open_regular(path) as stream:
-            return torch.load(stream, map_location="cpu", weights_only=True)
+        with open_regular(path) as stream:
+            return (load or _load_known)(stream)
     except UNREADABLE as error:
         raise DataError(f"{path}: expected {expected} ({_reason(error)}).") from None
+
+
+def _load_known(stream: BinaryIO) -> Any:
+    import torch
+
+    with known_classes():
+        return torch.load(stream, map_location="cpu", weights_only=True)
 
 
 def _reason(error: BaseException) -> str:

@@ -291,6 +291,17 @@ def split_ids(file: str, keys: Sequence[str], read: Callable[[str], np.ndarray],
     return each[0]
 
 
+def take_splits(
+    where: str, arrays: Mapping[str, np.ndarray], count: int
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Returns (split -> ids of its nodes, arrays that define no split). where: the beginning of errors, those of `split_ids`.
+    count: number of nodes."""
+    keys = split_keys(arrays)
+    splits = {split: split_ids(where, each, arrays.__getitem__, count) for split, each in keys.items()}
+    taken = {name for each in keys.values() for name in each}
+    return splits, {name: array for name, array in arrays.items() if name not in taken}
+
+
 def _mask_ids(what: str, mask: np.ndarray, count: int) -> np.ndarray:
     """Returns the ids of a mask [N], or of the first of S masks [N, S]."""
     first = mask[:, 0] if mask.ndim == 2 and mask.shape[1] else mask
@@ -334,21 +345,3 @@ def host_array(name: str, value: Any) -> np.ndarray:
         return np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"{name}: expected a dense tensor or an array ({str(error).splitlines()[0]}).") from None
-
-
-def edge_ends(name: str, value: Any) -> np.ndarray:
-    """Converts a tensor, an array, or a pair of them to integers [2, E]."""
-    if isinstance(value, (tuple, list)) and len(value) == 2:
-        sources, destinations = (host_array(name, ids) for ids in value)
-        if sources.shape != destinations.shape:
-            raise DataError(
-                f"{name}: sources and destinations differ in shape: {list(sources.shape)} and {list(destinations.shape)}. Give "
-                "two arrays [E]."
-            )
-        value = np.stack([sources, destinations])
-    ends = host_array(name, value)
-    if ends.ndim != 2 or ends.shape[0] != 2 or (ends.dtype.kind not in "iu" and ends.size):
-        raise DataError(
-            f"{name}: expected integers [2, E] (sources, destinations), got {ends.dtype} {list(ends.shape)}."
-        )
-    return ends if ends.size else np.zeros((2, 0), np.int64)

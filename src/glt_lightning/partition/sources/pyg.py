@@ -348,12 +348,3 @@ def array_of(tensor: torch.Tensor) -> np.ndarray:
     if tensor.dtype != torch.bfloat16:
         return tensor.numpy()
     return tensor.contiguous().view(torch.int16).numpy().view(BFLOAT16)
-
-
-def tensor_of(array: np.ndarray) -> torch.Tensor:
-    """Converts an array to a tensor in the same memory: the inverse of `array_of`."""
-    return (
-        torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-        if array.dtype == BFLOAT16
-        else torch.from_numpy(array)
-    )

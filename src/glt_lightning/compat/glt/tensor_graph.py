@@ -10,8 +10,7 @@ import numpy as np
 
 from glt_lightning.base import EDGE, NODE, DataError, EdgeType, GraphSchema, NodeType, OptionError, edge_type_str
 from glt_lightning.kernels import BFLOAT16, from_bfloat16, to_bfloat16
-from glt_lightning.partition.sources.base import ArraySource, array_fingerprint, classes_of, pick_target
-from glt_lightning.partition.sources.npz import edge_ends, host_array
+from glt_lightning.partition import ArraySource, array_fingerprint, array_of, host_array
 
 FLOATS = "floats"  # GLT's default is float32 for all, in which ids above 2^24 become others
 
@@ -55,8 +54,6 @@ class TensorGraph:
             node[t]["x"] = cast_rows("node_feat", array, dtype)
         for t, array in self._arrays("node_label", self.node_label, counts, NODE).items():
             node[t]["y"] = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
-        labelled = [t for t in counts if "y" in node[t]]
-        target = pick_target(labelled, set(), "node_label")
         return ArraySource(
             name="script",
             fingerprint="",
@@ -65,9 +62,7 @@ class TensorGraph:
             edge_index={self.stored(e): index[::-1] if self.by_src else index for e, index in ends.items()},
             node=node,
             edge={self.stored(e): attrs for e, attrs in self._edge_attrs(ends).items()},
-            target_type=target,
-            num_classes=None if target is None else classes_of(node[target]["y"]),
-        )
+        ).with_target()
 
     def stored(self, edge_type: EdgeType) -> EdgeType:
         """Returns the edge type under which the edges of a user's type are stored."""
@@ -146,10 +141,26 @@ def _count(given: Any) -> int:
 
 def _as_given(label: str, given: Any) -> np.ndarray:
     if str(getattr(given, "dtype", "")) == "torch.bfloat16" and str(given.layout) == "torch.strided":
-        from glt_lightning.partition.sources.pyg import array_of
-
         return array_of(given)
     return host_array(label, given)
+
+
+def edge_ends(name: str, value: Any) -> np.ndarray:
+    """Converts a tensor, an array, or a pair of them to integers [2, E]."""
+    if isinstance(value, (tuple, list)) and len(value) == 2:
+        sources, destinations = (host_array(name, ids) for ids in value)
+        if sources.shape != destinations.shape:
+            raise DataError(
+                f"{name}: sources and destinations differ in shape: {list(sources.shape)} and {list(destinations.shape)}. Give "
+                "two arrays [E]."
+            )
+        value = np.stack([sources, destinations])
+    ends = host_array(name, value)
+    if ends.ndim != 2 or ends.shape[0] != 2 or (ends.dtype.kind not in "iu" and ends.size):
+        raise DataError(
+            f"{name}: expected integers [2, E] (sources, destinations), got {ends.dtype} {list(ends.shape)}."
+        )
+    return ends if ends.size else np.zeros((2, 0), np.int64)
 
 
 def cast_rows(name: str, array: np.ndarray, dtype: np.dtype | str | None) -> np.ndarray:
