@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from glt_lightning.base import DataError
-from glt_lightning.kernels import Adjust, RowSums, embedding, merge_rows
+from glt_lightning.kernels import Adjust, RowSums
 from tests.reference import embedding as reference
 
 WIDTHS = [1, 3, 64, 130]
@@ -30,28 +30,28 @@ def test_merge(width, n, rows):
     for each in (None, counts):
         want = reference.merge_rows(given, values, each)
         for threads in (1, 2, 5):
-            got = merge_rows(given, values, each, threads=threads)
+            got = RowSums.merge(given, values, each, threads=threads)
             for name in ("rows", "sums", "counts"):
                 equal(getattr(got, name), getattr(want, name))
 
 
 def test_merge_of_many_rows_by_threads():
     given, values = draw(3, 200_000, 3, 70_000)
-    want = merge_rows(given, values)
+    want = RowSums.merge(given, values)
     assert want.rows.tolist() == np.unique(given).tolist()
     sums = np.zeros((70_000, 3), np.float64)
     np.add.at(sums, given, values)
     np.testing.assert_allclose(want.values, sums[want.rows], rtol=1e-4, atol=1e-5)
     for threads in (2, 3, 7):
-        equal(merge_rows(given, values, threads=threads).values, want.values)
+        equal(RowSums.merge(given, values, threads=threads).values, want.values)
 
 
 RULES = {
-    "sgd": (embedding.sgd_rows, reference.sgd_rows, {"lr": 0.1}),
-    "adagrad": (embedding.adagrad_rows, reference.adagrad_rows, {"lr": 0.1, "eps": 1e-10}),
-    "rowwise": (embedding.adagrad_rows, reference.adagrad_rows, {"lr": 0.1, "eps": 1e-10}),
-    "adam": (embedding.adam_rows, reference.adam_rows, {"lr": 0.01, "betas": (0.9, 0.999), "eps": 1e-8}),
-    "adam_global": (embedding.adam_rows, reference.adam_rows, {"lr": 0.01, "betas": (0.9, 0.999), "eps": 1e-8}),
+    "sgd": (RowSums.sgd, reference.sgd_rows, {"lr": 0.1}),
+    "adagrad": (RowSums.adagrad, reference.adagrad_rows, {"lr": 0.1, "eps": 1e-10}),
+    "rowwise": (RowSums.adagrad, reference.adagrad_rows, {"lr": 0.1, "eps": 1e-10}),
+    "adam": (RowSums.adam, reference.adam_rows, {"lr": 0.01, "betas": (0.9, 0.999), "eps": 1e-8}),
+    "adam_global": (RowSums.adam, reference.adam_rows, {"lr": 0.01, "betas": (0.9, 0.999), "eps": 1e-8}),
 }
 ADJUSTS = [
     Adjust(),
@@ -84,14 +84,14 @@ def test_steps(name, width, adjust):
             for each in states:
                 each[-1] = number
         given, values = draw(number, 40 * (number != 3), width, rows)  # the third step touches no row
-        gradients = merge_rows(np.random.default_rng(4).permutation(rows)[:40] if number == 4 else given, values)
+        gradients = RowSums.merge(np.random.default_rng(4).permutation(rows)[:40] if number == 4 else given, values)
         assert (gradients.at is not None) == (number >= 3)  # rows that all differ are not added, so not copied
         for threads in (1, 3):
-            squares = embedding.row_squares(gradients, adjust, threads=threads)
+            squares = gradients.squares(adjust, threads=threads)
             equal(squares, reference.row_squares(gradients, adjust))
-        step(weight, *states[0], gradients, **rule, adjust=adjust)
+        step(gradients, weight, *states[0], **rule, adjust=adjust)
         plain(want, *states[1], gradients, **rule, adjust=adjust)
-        step(threaded, *states[2], gradients, **rule, adjust=adjust, threads=3)
+        step(gradients, threaded, *states[2], **rule, adjust=adjust, threads=3)
     equal(weight, want)
     equal(threaded, want)
     flat = [[*each[0], *each[1:]] if name.startswith("adam") else each for each in states]
@@ -116,7 +116,7 @@ def test_as_torch(name):
         optimizer.step()
         if name == "adam_global":
             states[-1] = number
-        step(weight, *states, merge_rows(rows, values), **rule)
+        step(RowSums.merge(rows, values), weight, *states, **rule)
     np.testing.assert_allclose(weight, dense.weight.detach().numpy(), rtol=3e-7, atol=2e-7)
 
 
@@ -127,5 +127,5 @@ def test_bad_rows_write_nothing(rows):
     with pytest.raises(
         DataError, match=r"sgd_rows: row -?[0-9] at position [01]: (the table has the rows 0 to 4|rows have to)"
     ):
-        embedding.sgd_rows(weight, given, lr=1.0)
+        given.sgd(weight, lr=1.0)
     assert (weight == 1).all()

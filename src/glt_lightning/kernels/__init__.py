@@ -123,11 +123,6 @@ if TYPE_CHECKING:
     from glt_lightning.kernels.embedding import (
         Adjust as Adjust,
         RowSums as RowSums,
-        adagrad_rows as adagrad_rows,
-        adam_rows as adam_rows,
-        merge_rows as merge_rows,
-        row_squares as row_squares,
-        sgd_rows as sgd_rows,
     )
     from glt_lightning.kernels.excluded import (
         ExcludedEdges as ExcludedEdges,

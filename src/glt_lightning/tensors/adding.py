@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from glt_lightning.kernels import RowSums, sgd_rows
+from glt_lightning.kernels import RowSums
 
 _LEAST_WIDTH = 16  # `numpy.add.at` adds 1.2 M rows of 64 per CPU second, the kernel 4.1; of one number it adds 27
 _MOST_OFTEN = 64  # that a row may come: each time takes a call
@@ -30,4 +30,4 @@ def add_rows(own: np.ndarray, at: np.ndarray, values: np.ndarray) -> None:
     for time in range(int(times.max())):
         now = starts[times > time] + time  # different rows, ascending, as the kernel wants them
         gradients = RowSums(rows[now], values.reshape(len(at), -1)[order[now]], np.ones(len(now), np.int64))
-        sgd_rows(flat, gradients, lr=-1.0)  # w - (-1 * v) is w + v to the last bit
+        gradients.sgd(flat, lr=-1.0)  # w - (-1 * v) is w + v to the last bit

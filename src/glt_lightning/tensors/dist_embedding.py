@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from glt_lightning.base import DataError, OptionError, TensorOptions, one_of
-from glt_lightning.kernels import RowSums, merge_rows
+from glt_lightning.kernels import RowSums
 from glt_lightning.tensors.dist_graph import DistGraph
 from glt_lightning.tensors.exchange import EmbeddingRows, Held
 from glt_lightning.tensors.saved import WEIGHT, open_saved
@@ -244,7 +244,7 @@ class DistEmbedding(nn.Module):
             rows, values = [self._sums.rows, *rows], [self._sums.sums, *values]
             counts = np.concatenate([self._sums.counts, *(np.ones(len(each), np.int64) for each in rows[1:])])
         joined, summands = (each[0] if len(each) == 1 else np.concatenate(each) for each in (rows, values))
-        self._sums = merge_rows(joined, summands, counts, threads=torch.get_num_threads())
+        self._sums = RowSums.merge(joined, summands, counts, threads=torch.get_num_threads())
 
     def take(self) -> RowSums:
         """Returns the gradients of all backward passes since the last call, and forgets them."""

@@ -259,7 +259,7 @@ _LEAST = 2.0**-1074  # the smallest float64 above 0
 def norms(squares: Sequence[np.ndarray], exchange: Exchange) -> list[float]:
     """Returns the norm of the gradient of each table; inf or nan where one of its values is. A collective call.
 
-    squares: for each table, float64 [n] of `kernels.row_squares`, of the rows that this rank applies.
+    squares: for each table, float64 [n] of `RowSums.squares`, of the rows that this rank applies.
     """
     mine = np.array([[each.max(initial=0.0), len(each)] for each in squares], np.float64)
     everyone = exchange.gather(mine.reshape(-1)).reshape(exchange.size, -1, 2)

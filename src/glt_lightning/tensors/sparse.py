@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from glt_lightning.base import DataError, OptionError, one_of
-from glt_lightning.kernels import Adjust, RowSums, adagrad_rows, adam_rows, merge_rows, row_squares, sgd_rows
+from glt_lightning.kernels import Adjust, RowSums
 from glt_lightning.tensors.dist_embedding import MARKER, DistEmbedding
 from glt_lightning.tensors.exchange import Exchange, norms, open_exchange
 from glt_lightning.tensors.saved import open_saved
@@ -44,12 +44,12 @@ class _Trained:
             self.sums = parts[0] if steps_next else parts[0].copied()
             return
         columns = (np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "sums", "counts"))
-        self.sums = merge_rows(*columns, threads=torch.get_num_threads())
+        self.sums = RowSums.merge(*columns, threads=torch.get_num_threads())
 
     def squares(self, mean: Adjust) -> np.ndarray:
         """Returns float64 [n]: the squared norm of the gradient of each row."""
         assert self.sums is not None
-        return row_squares(self.sums, mean, threads=torch.get_num_threads())
+        return self.sums.squares(mean, threads=torch.get_num_threads())
 
     def carry(self, norm: float) -> None:
         self.carrier.grad = torch.full_like(self.carrier, norm)
@@ -284,7 +284,7 @@ class SparseSGD(SparseOptimizer):
         super().__init__(embeddings, {"lr": lr}, reduction, clip_value, clip_row_norm)
 
     def _apply(self, weight: Any, states: Any, gradients: RowSums, group: dict[str, Any], adjust: Adjust) -> None:
-        sgd_rows(weight, gradients, lr=group["lr"], adjust=adjust, threads=torch.get_num_threads())
+        gradients.sgd(weight, lr=group["lr"], adjust=adjust, threads=torch.get_num_threads())
 
 
 class SparseAdagrad(SparseOptimizer):
@@ -328,7 +328,7 @@ class SparseAdagrad(SparseOptimizer):
 
     def _apply(self, weight: Any, states: Any, gradients: RowSums, group: dict[str, Any], adjust: Adjust) -> None:
         rule = {"lr": group["lr"], "eps": group["eps"]}
-        adagrad_rows(weight, states["sum"], gradients, **rule, adjust=adjust, threads=torch.get_num_threads())
+        gradients.adagrad(weight, states["sum"], **rule, adjust=adjust, threads=torch.get_num_threads())
 
 
 class SparseAdam(SparseOptimizer):
@@ -387,4 +387,4 @@ class SparseAdam(SparseOptimizer):
     def _apply(self, weight: Any, states: Any, gradients: RowSums, group: dict[str, Any], adjust: Adjust) -> None:
         rule = {"lr": group["lr"], "betas": group["betas"], "eps": group["eps"]}
         steps, moments = states.get("steps", group.get("steps")), (states["first"], states["second"])
-        adam_rows(weight, moments, steps, gradients, **rule, adjust=adjust, threads=torch.get_num_threads())
+        gradients.adam(weight, moments, steps, **rule, adjust=adjust, threads=torch.get_num_threads())
