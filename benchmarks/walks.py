@@ -21,7 +21,7 @@ import numpy as np
 from measure import report
 
 from glt_lightning import LocalPartition
-from glt_lightning.kernels import WalkRule, count_visits
+from glt_lightning.kernels import WalkRule
 from glt_lightning.sampling import WalkStart
 from glt_lightning.sampling.walks import local_walks
 
@@ -61,7 +61,7 @@ def main() -> None:
             def call(rule: WalkRule = rule, way: str = way, seeds: np.ndarray = seeds, key: int = number) -> int:
                 walks = local_walks(partition.view, WalkStart(rule=rule, roots=seeds, walks=args.walks, key=key))
                 if way != "walk":
-                    count_visits(walks.trace, args.walks, 1, NEIGHBORS, seeds)
+                    walks.visits(args.walks, 1, NEIGHBORS, seeds)
                 return int(np.count_nonzero(walks.trace >= 0))
 
             took, steps = cpu_s(call)

@@ -40,14 +40,9 @@ from glt_lightning.kernels import (
     Trees,
     WalkRule,
     Walks,
-    count_visits,
-    device_streams,
-    induce_all,
-    most_visited,
     read,
     relabel,
     stored_between,
-    walk_streams,
 )
 from glt_lightning.kernels.cuda import relabel as cuda_relabel
 from glt_lightning.kernels.cuda.sample import MODEST_ROOM, DeviceRowDraw, rooms_of
@@ -454,7 +449,7 @@ def check_induce(kernels: Kernels, seed: int) -> None:
             rng.integers(0, graph.num_nodes[destination], int(rng.choice([0, 1, 33, 300])))
         ]
         kept = np.sort(pieces.gid_of[source][rng.random(graph.num_nodes[source]) < rng.choice([0, 0.3, 1])])
-        among = induce_all(pieces.view, Among.of(pieces.view, r, rows, kept, None))
+        among = Among.of(pieces.view, r, rows, kept, None).find(pieces.view)
         row_of, tree = np.repeat(np.arange(len(rows)), among.counts), rng.integers(0, max(1, num_trees), len(rows))
         tree_of = rng.integers(0, max(1, num_trees), len(kept))  # a node is in one tree
         mine = tree_of[among.neighbors] == tree[row_of]
@@ -508,10 +503,10 @@ def check_walks(kernels: Kernels, seed: int) -> None:
     node_type, walks, key = int(view.dst_types[path[0]]), int(rng.integers(1, 7)), int(rng.integers(2**63))
     uids = rng.integers(0, graph.num_nodes[node_type], int(rng.choice([0, 1, 33, 90])))
     gids, trees = pieces.gid_of[node_type][uids], (rng.integers(0, 9, len(uids)).astype(np.int32), None)[seed // 2 % 2]
-    want = Walks.begin(rule, np.repeat(gids, walks), walk_streams(uids, walks, key, trees))
+    want = Walks.begin(rule, gids, uids, walks, key, trees)
     tree_of = None if trees is None else to(kernels, trees)
-    streams = device_streams(to(kernels, uids), walks, key, tree_of, kernels)
-    got, error = DeviceWalks.begin(rule, to(kernels, want.roots), streams, kernels), kernels.new_error()
+    got = DeviceWalks.begin(rule, to(kernels, gids), to(kernels, uids), walks, key, tree_of, kernels)
+    error = kernels.new_error()
     gone = excluded_edges(graph, random_excluded(graph, rng), pieces.gid_of).find(pieces.view) if seed % 3 else {}
     away = DeviceExcluded(gone, view.num_edge_types, kernels) if gone else None
     for stage in (view, pieces.view):  # the second time they end
@@ -526,9 +521,9 @@ def check_walks(kernels: Kernels, seed: int) -> None:
     for every, most, roots in ((1, -1, None), (len(path), 2, gids), (1, 1, gids), (1, 4, None)):
         if rule.length < every:
             continue
-        picks = count_visits(want.trace, walks, every, most, roots)
+        picks = want.visits(walks, every, most, roots)
         own = None if roots is None else to(kernels, roots)
-        found = most_visited(got.trace, walks, every, most, own).piece(None)
+        found = got.visits(walks, every, most, own).piece(None)
         total = int(found.begins[-1])
         assert_same(found.counts, picks.counts, "counts")
         assert_same(found.neighbors[:total], picks.neighbors, "nodes")
@@ -552,8 +547,7 @@ def check_walks_refuse(kernels: Kernels) -> None:
 
     def ask(roots: list[int], edge_types: tuple[int, ...] = (0,)) -> list[list[int]]:
         rule, at = WalkRule(edge_types=edge_types, length=2), to(kernels, np.array(roots))
-        streams = device_streams(at, 1, 5, None, kernels)
-        walks, error = DeviceWalks.begin(rule, at, streams, kernels), kernels.new_error()
+        walks, error = DeviceWalks.begin(rule, at, at, 1, 5, None, kernels), kernels.new_error()
         walks.advance(DeviceGraph.from_view(view, kernels), error)
         said.append(error.tolist())
         raise_if(said[-1], "walk")

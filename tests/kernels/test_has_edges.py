@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from glt_lightning.base import DataError, PartitionError
-from glt_lightning.kernels import EdgeTypeArrays, ExcludedEntries, GraphView, has_edges
+from glt_lightning.kernels import EdgeTypeArrays, ExcludedEntries, GraphView
 from tests.helpers.graphs import HETERO, TypedGraph, cut
 from tests.reference import ops as reference
 
@@ -27,9 +27,9 @@ def test_as_the_reference(seed, parts, threads, dtype):
         expected = reference.has_edges(each.indptr, each.neighbors, torch.from_numpy(dst), torch.from_numpy(src))
         again = rng.integers(0, 40, 4000)  # so many that threads share them
         ends = pieces.gid_of[each.destination][dst[again]], pieces.gid_of[each.source][src[again]]
-        found = has_edges(pieces.view, r, *ends, threads=threads)
+        found = pieces.view.has_edges(r, *ends, threads=threads)
         assert found.tolist() == expected[again].tolist()
-        assert found.tolist() == has_edges(pieces.view, r, *(gids.astype(np.int32) for gids in ends)).tolist()
+        assert found.tolist() == pieces.view.has_edges(r, *(gids.astype(np.int32) for gids in ends)).tolist()
 
 
 def one_type(indptr, neighbors, dtype=np.int32, edges=None):
@@ -47,11 +47,11 @@ def test_at_every_place_of_a_row(dtype):
         row = np.arange(1, degree + 1)
         graph = one_type([0, degree, degree + 1, *[degree + 1] * 200], [*row, 201], dtype)
         src = np.arange(202)
-        assert np.flatnonzero(has_edges(graph, 0, np.zeros_like(src), src)).tolist() == row.tolist()
+        assert np.flatnonzero(graph.has_edges(0, np.zeros_like(src), src)).tolist() == row.tolist()
 
 
 def test_no_pairs():
-    assert has_edges(one_type([0, 1], [0]), 0, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)).tolist() == []
+    assert one_type([0, 1], [0]).has_edges(0, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)).tolist() == []
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_no_pairs():
 )
 def test_what_is_wrong_is_said(edge_type, dst, src, message):
     with pytest.raises(DataError, match=message):
-        has_edges(one_type([0, 1, 2], [0, 1]), edge_type, np.array(dst), np.array(src))
+        one_type([0, 1, 2], [0, 1]).has_edges(edge_type, np.array(dst), np.array(src))
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -85,9 +85,9 @@ def test_rows_that_are_not_here_or_damaged(threads):
     with pytest.raises(
         DataError, match=f"id {some[1]} at position 4321 is not in the graph, or its part is not mapped"
     ):
-        has_edges(gone, 0, dst, np.zeros_like(dst), threads=threads)
+        gone.has_edges(0, dst, np.zeros_like(dst), threads=threads)
     with pytest.raises(PartitionError, match="edge type 0 node 1 points to 1:9, outside its array"):
-        has_edges(one_type([0, 1, 9], [0, 1]), 0, np.array([0, 1]), np.array([0, 0]), threads=threads)
+        one_type([0, 1, 9], [0, 1]).has_edges(0, np.array([0, 1]), np.array([0, 0]), threads=threads)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])

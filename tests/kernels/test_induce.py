@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from glt_lightning.base import DataError, PartitionError
-from glt_lightning.kernels import Among, induce, induce_all
+from glt_lightning.kernels import Among
 from tests.helpers.graphs import HETERO, TypedGraph, cut
 from tests.kernels.test_has_edges import one_type
 from tests.reference import ops as reference
@@ -48,11 +48,11 @@ def test_as_the_reference(seed, parts, threads, dtype, most):
         among = Among.of(pieces.view, r, *gids, None)
         found, done = [], 0
         while done < len(rows):
-            piece = induce(pieces.view, replace(among, rows=among.rows[done:]), threads=threads, most=most)
+            piece = replace(among, rows=among.rows[done:]).find_first(pieces.view, threads=threads, most=most)
             assert piece.counts.sum() <= max(most, piece.counts[0])
             found.append(piece)
             done += len(piece.counts)
-        whole = induce_all(pieces.view, among, threads=threads)
+        whole = among.find(pieces.view, threads=threads)
         for name in ("counts", "neighbors", "edge_rows"):
             got = getattr(whole, name)
             assert got.tolist() == np.concatenate([getattr(piece, name) for piece in found]).tolist()
@@ -65,7 +65,7 @@ def test_as_the_reference(seed, parts, threads, dtype, most):
 
 def test_edge_rows_are_those_of_the_entries():
     graph = one_type([0, 3, 3, 5, 5], [1, 2, 1, 3, 0])
-    found = induce_all(graph, Among.of(graph, 0, np.array([2, 0, 1, 0]), np.array([0, 1]), None))
+    found = Among.of(graph, 0, np.array([2, 0, 1, 0]), np.array([0, 1]), None).find(graph)
     assert (found.counts.tolist(), found.neighbors.tolist(), found.edge_rows.tolist()) == (
         [1, 2, 0, 2],
         [0, 1, 1, 1, 1],
@@ -78,17 +78,17 @@ def test_what_is_wrong_is_said(threads):
     graph = one_type([0, 1, 9], [0, 1])
     every = Among.of(graph, 0, np.zeros(5000, np.int64), np.array([0, 1]), None)
     with pytest.raises(PartitionError, match="edge type 0 node 1 points to 1:9, outside its array"):
-        induce(graph, replace(every, rows=np.array([0, 1])), threads=threads)
+        replace(every, rows=np.array([0, 1])).find_first(graph, threads=threads)
     rows = np.zeros(5000, np.int64)
     rows[4321] = 2
     with pytest.raises(DataError, match="id 2 at position 4321 is not in the graph, or its part is not mapped"):
-        induce(graph, replace(every, rows=rows), threads=threads)
+        replace(every, rows=rows).find_first(graph, threads=threads)
     with pytest.raises(DataError, match="members: expected ascending ids from 0 to 1, each once; got 0 at position 1"):
-        induce(graph, replace(every, members=np.array([1, 0])), threads=threads)
+        replace(every, members=np.array([1, 0])).find_first(graph, threads=threads)
     hub = one_type([0, 4, 5], [0, 1, 1, 0, 1])
-    assert len(induce(hub, Among.of(hub, 0, np.arange(2), np.arange(2), 4), threads=threads).neighbors) == 5
+    assert len(Among.of(hub, 0, np.arange(2), np.arange(2), 4).find_first(hub, threads=threads).neighbors) == 5
     with pytest.raises(DataError, match=r"induced_limit: node 0 .* has 4 edges of edge type 0, more than 3. Raise"):
-        induce(hub, Among.of(hub, 0, np.arange(2), np.arange(2), 3), threads=threads)
+        Among.of(hub, 0, np.arange(2), np.arange(2), 3).find_first(hub, threads=threads)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self")
@@ -100,7 +100,7 @@ def test_many_long_rows_take_the_memory_of_the_answer(threads) -> None:
     among = Among.of(graph, 0, np.zeros(2000, np.int64), np.arange(hub), None)
     Path("/proc/self/clear_refs").write_text("5")
     before = status_bytes("VmRSS")
-    found = induce(graph, among, threads=threads)
+    found = among.find_first(graph, threads=threads)
     assert found.counts.tolist() == [hub] * 10
     assert status_bytes("VmHWM") - before < 64 << 20
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from scipy.stats import chisquare
 
 from glt_lightning.base import DataError, PartitionError
-from glt_lightning.kernels import ExcludedEdges, WalkRule, Walks, count_visits, hop_key, user_ids, walk_streams
+from glt_lightning.kernels import ExcludedEdges, WalkRule, Walks, hop_key
 from tests.helpers.graphs import HETERO, TypedGraph, cut
 from tests.kernels.test_has_edges import one_type
 from tests.reference.ops import row_weights
@@ -54,9 +54,10 @@ def test_as_the_reference(seed, parts, threads, dtype, restart, ends):
     roots = rng.integers(0, graph.num_nodes[node_type], 12)
     trees = rng.integers(0, 5, 12).astype(np.int32) if seed % 3 else None
     key, gids = hop_key(seed, 2, 99), pieces.gid_of[node_type][roots]
-    streams = walk_streams(user_ids(pieces.view, node_type, gids), each, key, trees)
+    walks = Walks.begin(once, gids, pieces.view.user_ids_of(node_type, gids), each, key, trees)
+    streams = walks.streams.tolist()
     of_tree = [None] * 12 if trees is None else trees.tolist()
-    assert streams.tolist() == [
+    assert streams == [
         walk_stream(key, u, w, t) for u, t in zip(roots.tolist(), of_tree, strict=True) for w in range(each)
     ]
     rows, without = {r: rows_of(reference[r]) for r in set(metapath)}, {}
@@ -65,7 +66,6 @@ def test_as_the_reference(seed, parts, threads, dtype, restart, ends):
         rows[r] = {v: [(s, w) for s, w in row if (v, s) not in gone] for v, row in rows[r].items()}
         dst, src = np.array(sorted(gone), dtype=np.int64).reshape(-1, 2).T
         without[r] = pieces.gid_of[reference[r].destination][dst], pieces.gid_of[reference[r].source][src]
-    walks = Walks.begin(once, np.repeat(gids, each), streams)
     walks.advance(pieces.view, threads=threads, excluded=ExcludedEdges.of(without).find(pieces.view))
     assert (walks.step == length).all()
     rule = [rows[r] for r in metapath]
@@ -73,13 +73,13 @@ def test_as_the_reference(seed, parts, threads, dtype, restart, ends):
     to_user = [np.append(np.argsort(gid - gid.min()), -1) for gid in pieces.gid_of]  # of -1 it is -1
     offsets = [gid.min() for gid in pieces.gid_of]
     traces = []
-    for trace, u, stream in zip(walks.trace, np.repeat(roots, each).tolist(), streams.tolist(), strict=True):
+    for trace, u, stream in zip(walks.trace, np.repeat(roots, each).tolist(), streams, strict=True):
         expected = random_walk(rule, u, stream, length, once.restart, ends)
         found = [int(to_user[t][g - offsets[t] if g >= 0 else -1]) for t, g in zip(types, trace.tolist(), strict=True)]
         assert found == expected
         traces.append(trace.tolist())
     for every, most, own in ((1, -1, False), (1, 2, True), (2, 1, False)):
-        picks = count_visits(walks.trace, each, every, most, None if own else gids, threads)
+        picks = walks.visits(each, every, most, None if own else gids, threads)
         found = np.split(np.stack([picks.neighbors, picks.edge_rows], axis=1), np.cumsum(picks.counts)[:-1])
         for i, visits in enumerate(found):
             mine = traces[i * each : (i + 1) * each]
@@ -87,8 +87,7 @@ def test_as_the_reference(seed, parts, threads, dtype, restart, ends):
 
 
 def walked(graph, rule: WalkRule, count: int, root: int = 0) -> np.ndarray:
-    streams = walk_streams(np.array([root]), count, hop_key(3, 0, 1))
-    walks = Walks.begin(rule, np.full(count, root), streams)
+    walks = Walks.begin(rule, np.array([root]), np.array([root]), count, hop_key(3, 0, 1))
     walks.advance(graph)
     return walks.trace
 
@@ -129,11 +128,10 @@ def test_a_walk_goes_on_where_its_row_is():
     graph = TypedGraph.random(rng)
     pieces = cut(graph, 3, rng)
     rule = WalkRule(edge_types=(0,), length=20, restart=WalkRule.threshold(0.2))
-    roots = np.repeat(pieces.gid_of[0], 4)
-    streams = walk_streams(np.arange(len(pieces.gid_of[0])), 4, 5)
-    whole, split = (Walks.begin(rule, roots, streams) for _ in range(2))
+    roots = pieces.gid_of[0]
+    whole, split = (Walks.begin(rule, roots, np.arange(len(roots)), 4, 5) for _ in range(2))
     whole.advance(pieces.view)
-    view, owners = pieces.view, np.arange(len(roots))
+    view, owners = pieces.view, np.arange(len(whole))
     kept = [view.arrays(0, p) for p in range(3)]
     for _ in range(20):
         for p in range(3):

@@ -24,7 +24,7 @@ from glt_lightning.base import (
     PeerLostError,
 )
 from glt_lightning.graph import LocalPartition
-from glt_lightning.kernels import Among, ExcludedEdges, WalkRule, has_edges, induce_all
+from glt_lightning.kernels import Among, ExcludedEdges, WalkRule
 from glt_lightning.partition import open_source, partition_graph
 from glt_lightning.sampling import AskedRows, BatchRequest, Expand, Gather, HasEdges, KHopSampler, SamplerConfig, source
 from glt_lightning.sampling.questions import walk
@@ -132,13 +132,13 @@ def test_an_owner_answers_as_much_as_a_little_work_finds(partition, little_work)
         members = np.arange(view.type_offsets[s], view.type_offsets[s + 1])
         near, owner = asked(partition, 1 << 20)
         among = Among.of(view, r, rows, members, None)
-        found, want = owner.ask(1, Induce(among))(), induce_all(view, among)
+        found, want = owner.ask(1, Induce(among))(), among.find(view)
         assert len(near.replies) > 1
         for name in ("counts", "neighbors", "edge_rows"):
             assert np.array_equal(getattr(found, name), getattr(want, name))
         dst, src = rows.repeat(3), np.resize(members, 3 * len(rows))
         near.replies.clear()
-        assert np.array_equal(owner.ask(1, HasEdges(r, dst, src))(), has_edges(view, r, dst, src))
+        assert np.array_equal(owner.ask(1, HasEdges(r, dst, src))(), view.has_edges(r, dst, src))
         assert len(near.replies) > 1
         if s == t:
             rule = WalkRule(edge_types=(r,), length=7)

@@ -25,8 +25,6 @@ from glt_lightning.kernels import (
     RankedSet,
     Shards,
     Trees,
-    has_edges,
-    induce_all,
 )
 
 _MOST_EDGES = 2**31  # edges of one type: `CachedEdges.find` gives their places as int32
@@ -252,8 +250,7 @@ class TopologyCache:
     ) -> np.ndarray:
         """Returns bool [n]: True if the list of a cached node, by rank, has the neighbour in ``src`` (gids), with a weight other
         than 0."""
-        return has_edges(
-            self._view_by(DrawOptions(weights=weights)),
+        return self._view_by(DrawOptions(weights=weights)).has_edges(
             edge_type,
             ranks.astype(np.int64) + self._first[self._dst[edge_type]],
             src,
@@ -263,7 +260,7 @@ class TopologyCache:
         """Finds the edges in the lists of cached nodes whose sources are members. among: its ``rows`` are ranks in the cache."""
         edge_type, ranks = among.edge_type, among.rows.astype(np.int64)
         rows = replace(among, rows=ranks + self._first[self._dst[edge_type]])
-        picks = induce_all(self._view_by(DrawOptions(weights=weights)), rows)
+        picks = rows.find(self._view_by(DrawOptions(weights=weights)))
         first = self._first_edge[edge_type]
         assert first is not None
         assert picks.edge_rows is not None

@@ -106,8 +106,6 @@ if TYPE_CHECKING:
     from glt_lightning.kernels.cuda.walks import (
         DeviceWalks as DeviceWalks,
         Visited as Visited,
-        device_streams as device_streams,
-        most_visited as most_visited,
     )
     from glt_lightning.kernels.disk import (
         PAGE as PAGE,
@@ -115,10 +113,6 @@ if TYPE_CHECKING:
         DiskRead as DiskRead,
         DiskRows as DiskRows,
         ReadSlots as ReadSlots,
-    )
-    from glt_lightning.kernels.edge_lookup import (
-        has_edges as has_edges,
-        require_pairs as require_pairs,
     )
     from glt_lightning.kernels.embedding import (
         Adjust as Adjust,
@@ -128,7 +122,6 @@ if TYPE_CHECKING:
         ExcludedEdges as ExcludedEdges,
         ExcludedEntries as ExcludedEntries,
         Pairs as Pairs,
-        is_excluded as is_excluded,
     )
     from glt_lightning.kernels.file_map import (
         forget_losses as forget_losses,
@@ -150,9 +143,6 @@ if TYPE_CHECKING:
     )
     from glt_lightning.kernels.induced import (
         Among as Among,
-        induce as induce,
-        induce_all as induce_all,
-        joined as joined,
     )
     from glt_lightning.kernels.khop import (
         KHopOp as KHopOp,
@@ -209,15 +199,10 @@ if TYPE_CHECKING:
     )
     from glt_lightning.kernels.trees import (
         Trees as Trees,
-        is_tree as is_tree,
     )
     from glt_lightning.kernels.walks import (
-        MOST_STEPS as MOST_STEPS,
         WalkRule as WalkRule,
         Walks as Walks,
-        count_visits as count_visits,
-        user_ids as user_ids,
-        walk_streams as walk_streams,
     )
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from glt_lightning.base import DataError
-from glt_lightning.kernels.edge_lookup import require_pairs
 from glt_lightning.kernels.graph import GraphView
 from glt_lightning.kernels.native import GROW, I32, I64, P, Signatures, bind, call, check
 
@@ -71,10 +70,10 @@ class ExcludedEdges:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> ExcludedEdges | None:
-        """Decodes the arrays of a message that are `is_excluded`; None if there are none. Raises `DataError`."""
+        """Decodes the arrays of a message that are excluded edges (`is_array`); None if there are none. Raises `DataError`."""
         pairs = {}
         for name, array in arrays.items():
-            if is_excluded(name):
+            if cls.is_array(name):
                 number = name.removeprefix(_EXCLUDED)
                 known = re.fullmatch(r"0|[1-9][0-9]{0,8}", number) and array.ndim == 2 and len(array) == 2
                 if not known or array.dtype not in (np.int32, np.int64):
@@ -85,11 +84,16 @@ class ExcludedEdges:
                 pairs[int(number)] = array[0], array[1]
         return cls(pairs) if pairs else None
 
+    @staticmethod
+    def is_array(name: str) -> bool:
+        """Tells whether an array of a message has excluded edges, by its name."""
+        return name.startswith(_EXCLUDED)
+
     def without_seeds(self, seeds: Mapping[int, np.ndarray], graph: GraphView) -> ExcludedEdges | None:
-        """Returns the edges that do not lead to seeds; None if there are none. Raises as `require_pairs`."""
+        """Returns the edges that do not lead to seeds; None if there are none. Raises as `GraphView.require_pairs`."""
         left = {}
         for r, (dst, src) in self.pairs.items():
-            require_pairs(graph, r, dst, src, "excluded")
+            graph.require_pairs(r, dst, src, "excluded")
             rest = np.isin(dst, seeds.get(int(graph.dst_types[r]), ()), invert=True)
             if rest.any():
                 left[r] = dst[rest], src[rest]
@@ -118,11 +122,6 @@ class ExcludedEdges:
         return found
 
 
-def is_excluded(name: str) -> bool:
-    """Tells whether an array of a message has excluded edges."""
-    return name.startswith(_EXCLUDED)
-
-
 class ExcludedStruct(ctypes.Structure):
     """``glt_excluded`` of ``glt/api.h``."""
 
@@ -144,9 +143,10 @@ class ExcludedEntries:
 
         Reads the row of each dst.
 
-        Raises `DataError` for ids that `require_pairs` refuses, or whose part is not mapped; `PartitionError` for a damaged row.
+        Raises `DataError` for ids that `GraphView.require_pairs` refuses, or whose part is not mapped; `PartitionError` for a
+        damaged row.
         """
-        require_pairs(graph, edge_type, dst, src, "excluded")
+        graph.require_pairs(edge_type, dst, src, "excluded")
         dst, src = (np.ascontiguousarray(ids, dtype=np.int64) for ids in (dst, src))
         n = len(dst)
         gids, begin, num_rows = np.empty(n, np.int64), np.empty(n + 1, np.int64), np.zeros(1, np.int64)

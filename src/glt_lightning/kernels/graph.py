@@ -10,7 +10,24 @@ from typing import TypeVar
 import numpy as np
 
 from glt_lightning.base import DataError
-from glt_lightning.kernels.native import GraphStruct, ReplacedStruct, pointers
+from glt_lightning.kernels.native import (
+    I32,
+    I64,
+    GraphStruct,
+    P,
+    ReplacedStruct,
+    Signatures,
+    bind,
+    call,
+    check,
+    pointers,
+)
+from glt_lightning.kernels.rows import Shards
+
+_SIGNATURES: Signatures = {
+    "glt_has_edges": [P, I32, P, P, I64, I32, P, P],
+}
+_library = bind(_SIGNATURES)
 
 _Ids = TypeVar("_Ids")
 
@@ -200,6 +217,51 @@ class GraphView:
 
     def user_ids(self, node_type: int, part: int) -> np.ndarray | None:
         return self._keep[1][node_type * self.num_parts + part]
+
+    def user_ids_of(self, node_type: int, gids: np.ndarray) -> np.ndarray:
+        """Returns int64 [n]: the user's ids of nodes of mapped parts."""
+        parts = self.num_parts
+        bounds = self.bounds[node_type * parts : (node_type + 1) * parts + 1]
+        ids = Shards([self.user_ids(node_type, p) for p in range(parts)], bounds=bounds)
+        return ids.gather(gids).astype(np.int64)
+
+    def has_edges(self, edge_type: int, dst: np.ndarray, src: np.ndarray, *, threads: int = 1) -> np.ndarray:
+        """Returns bool [n]: True if the edge type has an edge from ``src[i]`` to ``dst[i]``; in a view with weights, an edge
+        whose weight is not 0.
+
+        dst: int64 [n], gids of destination nodes, all local.  src: int64 [n], gids of source nodes, local or not. The row of
+        each dst is read until its source is found.  threads: the most threads that share the pairs.
+
+        Raises `DataError` for ids that `require_pairs` refuses, or whose part is not mapped; `PartitionError` for a damaged row.
+        """
+        self.require_pairs(edge_type, dst, src)
+        dst, src = (np.ascontiguousarray(ids, dtype=np.int64) for ids in (dst, src))
+        found = np.empty(len(dst), dtype=np.bool_)
+        status, detail = call(_library().glt_has_edges, self.address, edge_type, dst, src, len(dst), threads, found)
+        check(status, detail, "has_edges")
+        return found
+
+    def require_pairs(self, edge_type: int, dst: np.ndarray, src: np.ndarray, what: str = "has_edges") -> None:
+        """Raises `DataError` unless these can be the ends of edges: two integer arrays [n] of gids of the edge type's node types.
+        what: the beginning of the errors."""
+        if not isinstance(edge_type, (int, np.integer)) or not 0 <= edge_type < self.num_edge_types:
+            raise DataError(
+                f"{what}: expected the index of an edge type, 0 to {self.num_edge_types - 1}, got {edge_type!r:.100}."
+            )
+        for name, ids in (("dst", dst), ("src", src)):
+            if ids.ndim != 1 or ids.dtype.kind not in "iu":
+                raise DataError(f"{what}: {name}: expected gids, integers [n], got {ids.dtype} {list(ids.shape)}.")
+        if len(dst) != len(src):
+            raise DataError(f"{what}: expected as many dst as src, got {len(dst)} and {len(src)}.")
+        types = (("dst", dst, self.dst_types[edge_type]), ("src", src, self.src_types[edge_type]))
+        for name, ids, node_type in types:
+            begin, end = self.type_offsets[node_type], self.bounds[(node_type + 1) * self.num_parts]
+            outside = np.flatnonzero((ids < begin) | (ids >= end))
+            if len(outside):
+                raise DataError(
+                    f"{what}: {name}: gid {ids[outside[0]]} at position {outside[0]} is no node of type {node_type}, whose gids "
+                    f"are {begin} to {end - 1}. dst are nodes of the edge type's destination type, src of its source type."
+                )
 
 
 def per_type(seeds: Mapping[int, _Ids], num_types: int, none: _Ids) -> list[_Ids]:

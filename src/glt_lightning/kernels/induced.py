@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NoReturn
@@ -58,7 +58,7 @@ class Among:
 
     @classmethod
     def bytes_of(cls, graph: GraphView, edge_type: int, arrays: Mapping[str, np.ndarray]) -> int:
-        """Returns the bytes of memory that `from_arrays` takes, and `induce` for the members."""
+        """Returns the bytes of memory that `from_arrays` takes, and `find` for the members."""
         none = np.empty(0, dtype=np.int64)
         count = cls.of(graph, edge_type, none, none, None).count
         bitmap = arrays.get("bitmap", none)
@@ -89,6 +89,57 @@ class Among:
                 raise DataError(f"induce: {name}: expected int32 or int64 [n], got {ids.dtype} {list(ids.shape)}.")
         return replace(among, rows=among.rows.astype(np.int64), members=members.astype(np.int64))
 
+    def find_first(
+        self,
+        graph: GraphView,
+        *,
+        threads: int = 1,
+        most: int = _ROOM,
+        require_room: Callable[[int], None] = lambda nbytes: None,
+    ) -> Picks:
+        """Finds the edges of the first rows: as many rows as have at most ``most`` edges, and at least one.
+
+        require_room: called with the bytes of the edges before the memory for a first row with more than ``most`` is taken; it
+        may raise. Working memory is up to twice that of the edges.
+
+        Returns for these rows the numbers of their edges, and for each edge, in the order of rows and positions, the position of
+        its source in ``members`` as ``neighbors`` (int32), and its edge row (int64). Leaves out edges of weight 0.
+
+        Raises `DataError` for ids that the graph does not have or whose part is not mapped, and for a row beyond ``limit``;
+        `PartitionError` for a damaged row.
+        """
+        rows = np.ascontiguousarray(self.rows, dtype=np.int64)
+        words = np.empty(RankedSet.words_for(self.count), dtype=np.uint64)
+        members = RankedSet.build(self.members, self.first, self.count, words)
+        limit = NO_LIMIT if self.limit is None else self.limit
+        counts, done, status = np.empty(len(rows), np.int64), np.zeros(2, np.int64), GROW
+        while status == GROW:
+            ranks, edge_rows = np.empty(most, np.int32), np.empty(most, np.int64)
+            asked, room = (graph.address, self.edge_type, rows, len(rows), *members.arguments, limit), (threads, most)
+            status, detail = call(_library().glt_induce, *asked, *room, counts, ranks, edge_rows, done)
+            most = int(detail[2])
+            if status == GROW:
+                require_room(most * _ENTRY_BYTES)
+        if status == BAD_ARG:
+            refuse_row(int(detail[1]), int(detail[2]), self.edge_type, limit)
+        check(status, detail, "induce")
+        num_rows, num_edges = done.tolist()
+        return Picks(counts[:num_rows], ranks[:num_edges], edge_rows[:num_edges])
+
+    def find(
+        self, graph: GraphView, *, threads: int = 1, require_room: Callable[[int], None] = lambda nbytes: None
+    ) -> Picks:
+        """Finds the edges of all rows, as `find_first`."""
+        pieces: list[Picks] = []
+        done = found = 0
+        while not pieces or done < len(self.rows):
+            rest, most = replace(self, rows=self.rows[done:]), max(_ROOM, found)
+            require_more = partial(_require_more, require_room, found * _ENTRY_BYTES)
+            require_more(most * _ENTRY_BYTES)
+            pieces.append(rest.find_first(graph, threads=threads, most=most, require_room=require_more))
+            done, found = done + len(pieces[-1].counts), found + len(pieces[-1].neighbors)
+        return Picks.joined(pieces)
+
 
 def _members_of(bitmap: np.ndarray, first: int, count: int) -> np.ndarray:
     """Decodes the gids of a bitmap, int64 [M], without working memory beyond them."""
@@ -109,44 +160,6 @@ def _some_bits(bitmap: np.ndarray, start: int, count: int) -> np.ndarray:
     return np.unpackbits(bitmap[start : start + _BITS_AT_ONCE // 8], count=min(_BITS_AT_ONCE, count - 8 * start))
 
 
-def induce(
-    graph: GraphView,
-    among: Among,
-    *,
-    threads: int = 1,
-    most: int = _ROOM,
-    require_room: Callable[[int], None] = lambda nbytes: None,
-) -> Picks:
-    """Finds the edges of the first rows: as many rows as have at most ``most`` edges, and at least one.
-
-    require_room: called with the bytes of the edges before the memory for a first row with more than ``most`` is taken; it may
-    raise. Working memory is up to twice that of the edges.
-
-    Returns for these rows the numbers of their edges, and for each edge, in the order of rows and positions, the position of
-    its source in ``among.members`` as ``neighbors`` (int32), and its edge row (int64). Leaves out edges of weight 0.
-
-    Raises `DataError` for ids that the graph does not have or whose part is not mapped, and for a row beyond ``among.limit``;
-    `PartitionError` for a damaged row.
-    """
-    rows = np.ascontiguousarray(among.rows, dtype=np.int64)
-    words = np.empty(RankedSet.words_for(among.count), dtype=np.uint64)
-    members = RankedSet.build(among.members, among.first, among.count, words)
-    limit = NO_LIMIT if among.limit is None else among.limit
-    counts, done, status = np.empty(len(rows), np.int64), np.zeros(2, np.int64), GROW
-    while status == GROW:
-        ranks, edge_rows = np.empty(most, np.int32), np.empty(most, np.int64)
-        asked, room = (graph.address, among.edge_type, rows, len(rows), *members.arguments, limit), (threads, most)
-        status, detail = call(_library().glt_induce, *asked, *room, counts, ranks, edge_rows, done)
-        most = int(detail[2])
-        if status == GROW:
-            require_room(most * _ENTRY_BYTES)
-    if status == BAD_ARG:
-        refuse_row(int(detail[1]), int(detail[2]), among.edge_type, limit)
-    check(status, detail, "induce")
-    num_rows, num_edges = done.tolist()
-    return Picks(counts[:num_rows], ranks[:num_edges], edge_rows[:num_edges])
-
-
 def refuse_row(gid: int, entries: int, edge_type: int, limit: int | None) -> NoReturn:
     """Raises `DataError` for a row beyond ``Among.limit``."""
     raise DataError(
@@ -155,28 +168,5 @@ def refuse_row(gid: int, entries: int, edge_type: int, limit: int | None) -> NoR
     )
 
 
-def induce_all(
-    graph: GraphView, among: Among, *, threads: int = 1, require_room: Callable[[int], None] = lambda nbytes: None
-) -> Picks:
-    """Finds the edges of all rows, as `induce`."""
-    pieces: list[Picks] = []
-    done = found = 0
-    while not pieces or done < len(among.rows):
-        rest, most = replace(among, rows=among.rows[done:]), max(_ROOM, found)
-        require_more = partial(_require_more, require_room, found * _ENTRY_BYTES)
-        require_more(most * _ENTRY_BYTES)
-        pieces.append(induce(graph, rest, threads=threads, most=most, require_room=require_more))
-        done, found = done + len(pieces[-1].counts), found + len(pieces[-1].neighbors)
-    return joined(pieces)
-
-
 def _require_more(require_room: Callable[[int], None], before: int, nbytes: int) -> None:
     require_room(before + nbytes)
-
-
-def joined(pieces: Sequence[Picks]) -> Picks:
-    """Joins the answers for consecutive pieces of the rows."""
-    if len(pieces) == 1:
-        return pieces[0]
-    columns = zip(*((p.counts, p.neighbors, p.edge_rows) for p in pieces), strict=True)
-    return Picks(*map(np.concatenate, columns))

@@ -107,6 +107,21 @@ class Picks:
     edge_rows: np.ndarray | None = None
 
     @classmethod
+    def joined(cls, pieces: Sequence[Picks]) -> Picks:
+        """Joins the picks of consecutive pieces of the rows."""
+        if len(pieces) == 1:
+            return pieces[0]
+        counts, neighbors = (np.concatenate([getattr(p, name) for p in pieces]) for name in ("counts", "neighbors"))
+        edge_rows = [p.edge_rows for p in pieces if p.edge_rows is not None]
+        return cls(counts, neighbors, np.concatenate(edge_rows) if edge_rows else None)
+
+    def of_rows(self, which: np.ndarray) -> Picks:
+        """Returns the picks of some rows, in the order of ``which``, int64 [n]."""
+        counts = self.counts.astype(np.int64)
+        at = entries_of(which, counts)
+        return Picks(counts[which], self.neighbors[at], None if self.edge_rows is None else self.edge_rows[at])
+
+    @classmethod
     def none(cls, dtype: np.dtype, draw: DrawOptions) -> Picks:
         """Returns the picks of no rows."""
         empty = np.empty(0, dtype=dtype)
@@ -130,12 +145,7 @@ class Drawn:
             whole: Picks = self.picks[0]
             return whole
         order = np.argsort(self.owner, kind="stable")  # the picks come owner after owner, in the order of the frontier
-        counts = np.concatenate([p.counts for p in self.picks]).astype(np.int64)
-        back = np.argsort(order)  # the inverse permutation
-        at = entries_of(back, counts)
-        edges = [p.edge_rows for p in self.picks]
-        neighbors = np.concatenate([p.neighbors for p in self.picks])[at]
-        return Picks(counts[back], neighbors, None if edges[0] is None else np.concatenate(edges)[at])
+        return Picks.joined(self.picks).of_rows(np.argsort(order))  # the inverse permutation
 
 
 class BatchBuilder:

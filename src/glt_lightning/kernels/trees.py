@@ -112,8 +112,8 @@ class Trees:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Trees | None:
-        """Decodes the arrays of a message that are `is_tree`; None if there are none. Raises `DataError`."""
-        found = {name: np.ascontiguousarray(array) for name, array in arrays.items() if is_tree(name)}
+        """Decodes the arrays of a message that belong to trees (`is_array`); None if there are none. Raises `DataError`."""
+        found = {name: np.ascontiguousarray(array) for name, array in arrays.items() if cls.is_array(name)}
         of = {}
         for name in found.keys() - set(_TIMES):
             if not re.fullmatch(r"0|[1-9][0-9]{0,8}", number := name.removeprefix(_TREE)):
@@ -121,10 +121,10 @@ class Trees:
             of[int(number)] = found[name]
         return cls({t: of[t] for t in sorted(of)}, found.get("until"), found.get("since")) if found else None
 
-
-def is_tree(name: str) -> bool:
-    """Tells whether an array of a message belongs to trees, by its name."""
-    return name.startswith(_TREE) or name in _TIMES
+    @staticmethod
+    def is_array(name: str) -> bool:
+        """Tells whether an array of a message belongs to trees, by its name."""
+        return name.startswith(_TREE) or name in _TIMES
 
 
 def _shape(array: np.ndarray) -> str:

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from ctypes import c_int32, c_uint64, c_void_p
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from glt_lightning.kernels.graph import GraphView
 from glt_lightning.kernels.mix import GOLDEN, mix64
 from glt_lightning.kernels.native import BAD_ARG, I32, I64, U64, P, Signatures, bind, call, check, pointer
 from glt_lightning.kernels.routing import Picks
-from glt_lightning.kernels.rows import Shards
 
 _SIGNATURES: Signatures = {
     "glt_walk_streams": [P, P, I64, I32, U64, P, P],
@@ -24,8 +24,6 @@ _SIGNATURES: Signatures = {
 }
 _library = bind(_SIGNATURES)
 
-# steps of all walks of one root: their results take as much memory as a row with the largest fan-out
-MOST_STEPS = MAX_FANOUT
 _RESTARTS = 1 << 31  # the first draw of those that decide on restarts; `kRestart` of cuda/walk.cpp
 _CERTAIN = 1 << 32
 
@@ -59,6 +57,9 @@ class WalkRule:
         WalkRule(edge_types=(0,), length=4, restart=2147483648, ends=False)
     """
 
+    # steps of all walks of one root: their results take as much memory as a row with the largest fan-out
+    MOST_STEPS: ClassVar[int] = MAX_FANOUT
+
     edge_types: tuple[int, ...]
     length: int
     restart: int = 0
@@ -67,8 +68,8 @@ class WalkRule:
     def __post_init__(self) -> None:
         types = all(type(r) is int and r >= 0 for r in self.edge_types)
         numbers = type(self.length) is int and type(self.restart) is int and type(self.ends) is bool
-        if not self.edge_types or not types or not numbers or not 1 <= self.length <= MOST_STEPS:
-            raise DataError(f"walk: expected edge types, and a length of 1 to {MOST_STEPS} steps; got {self}.")
+        if not self.edge_types or not types or not numbers or not 1 <= self.length <= self.MOST_STEPS:
+            raise DataError(f"walk: expected edge types, and a length of 1 to {self.MOST_STEPS} steps; got {self}.")
         if not 0 <= self.restart <= _CERTAIN:
             raise DataError(f"walk: restart: expected 0 to {_CERTAIN}, got {self.restart}.")
 
@@ -117,9 +118,17 @@ class Walks:
         self.trace = np.full((len(roots), rule.length), -1, dtype=np.int64)
 
     @classmethod
-    def begin(cls, rule: WalkRule, roots: np.ndarray, streams: np.ndarray) -> Walks:
-        """Begins walks at their roots. roots: int64 [n].  streams: uint64 [n]."""
-        return cls(rule, roots, streams, roots.copy(), np.zeros(len(roots), dtype=np.int32))
+    def begin(
+        cls, rule: WalkRule, roots: np.ndarray, uids: np.ndarray, walks: int, key: int, trees: np.ndarray | None = None
+    ) -> Walks:
+        """Begins ``walks`` walks at each root. roots: int64 [n].  uids: int64 [n], the user's ids of the roots, by which draws
+        are keyed.  key: 64 bits, as `kernels.mix.hop_key`.  trees: int32 [n], the trees of the roots in a disjoint batch."""
+        streams = np.empty(len(uids) * walks, dtype=np.uint64)
+        arguments = (np.ascontiguousarray(uids), trees, len(uids), walks, key, streams)
+        status, detail = call(_library().glt_walk_streams, *arguments)
+        check(status, detail, "walk")
+        at = np.repeat(roots, walks)
+        return cls(rule, at.copy(), streams, at, np.zeros(len(at), dtype=np.int32))
 
     def __len__(self) -> int:
         return len(self.roots)
@@ -163,38 +172,19 @@ class Walks:
             raise DataError(f"walk: expected edge types 0 to {view.num_edge_types - 1}, got {rule.edge_types}.")
         check(status, detail, "walk")
 
+    def visits(self, walks: int, every: int, most: int, roots: np.ndarray | None = None, threads: int = 1) -> Picks:
+        """Finds the nodes that the walks of each root visit most often, counted after every ``every`` steps: most visits first,
+        at a tie the node visited first.
 
-def user_ids(view: GraphView, node_type: int, gids: np.ndarray) -> np.ndarray:
-    """Returns int64 [n]: the user's ids of nodes of mapped parts."""
-    parts = view.num_parts
-    bounds = view.bounds[node_type * parts : (node_type + 1) * parts + 1]
-    return Shards([view.user_ids(node_type, p) for p in range(parts)], bounds=bounds).gather(gids).astype(np.int64)
-
-
-def walk_streams(uids: np.ndarray, walks: int, key: int, trees: np.ndarray | None = None) -> np.ndarray:
-    """Returns uint64 [n * walks]: the streams of the walks of each root. uids: int64 [n], the user's ids of the roots.  key: 64
-    bits, as `kernels.mix.hop_key`.  trees: int32 [n], the trees of the roots in a disjoint batch."""
-    streams = np.empty(len(uids) * walks, dtype=np.uint64)
-    status, detail = call(_library().glt_walk_streams, uids, trees, len(uids), walks, key, streams)
-    check(status, detail, "walk")
-    return streams
-
-
-def count_visits(
-    trace: np.ndarray, walks: int, every: int, most: int, roots: np.ndarray | None = None, threads: int = 1
-) -> Picks:
-    """Finds the nodes that the walks of each root visit most often, counted after every ``every`` steps: most visits first, at a
-    tie the node visited first.
-
-    trace: int64 [n * walks, length], as in `Walks`.  most: nodes of a root; -1: all.  roots: int64 [n], which do not count as
-    visits of their own walks; None: they do. Returns the numbers of visits as ``edge_rows``.
-    """
-    n, length = len(trace) // walks, trace.shape[1]
-    found = max(1, walks * (length // every))
-    most = found if most < 0 else min(most, found)
-    counts, (ids, visits) = np.empty(n, dtype=np.int64), np.empty((2, n, most), dtype=np.int64)
-    arguments = (trace, n, walks, length, every, pointer(roots), most, threads, counts, ids, visits)
-    status, detail = call(_library().glt_count_visits, *arguments)
-    check(status, detail, "walk")
-    kept = np.arange(most) < counts[:, None]
-    return Picks(counts, ids[kept], visits[kept])
+        walks: number of walks of each root.  most: nodes of a root; -1: all.  roots: int64 [n], which do not count as
+        visits of their own walks; None: they do. Returns the numbers of visits as ``edge_rows``.
+        """
+        n, length = len(self) // walks, self.rule.length
+        found = max(1, walks * (length // every))
+        most = found if most < 0 else min(most, found)
+        counts, (ids, visits) = np.empty(n, dtype=np.int64), np.empty((2, n, most), dtype=np.int64)
+        arguments = (self.trace, n, walks, length, every, pointer(roots), most, threads, counts, ids, visits)
+        status, detail = call(_library().glt_count_visits, *arguments)
+        check(status, detail, "walk")
+        kept = np.arange(most) < counts[:, None]
+        return Picks(counts, ids[kept], visits[kept])

@@ -18,8 +18,6 @@ from glt_lightning.kernels import (
     Kernels,
     Piece,
     Visited,
-    device_streams,
-    most_visited,
 )
 from glt_lightning.sampling.sample import EDGE_WEIGHT, VISITS, edge_key
 from glt_lightning.sampling.table import MappedTables
@@ -78,8 +76,8 @@ class DeviceVisits(MappedTables):
         theirs = slice(max(0, begin - len(frontier.gids)), max(0, end - len(frontier.gids)))
         roots, away = frontier.gids[mine], np.ascontiguousarray(frontier.remote_gids[theirs])
         of = None if frontier.tree is None else frontier.local_trees[mine]
-        streams = device_streams(frontier.uids[mine], asked.walks, asked.key, of, self._kernels)
-        walks = DeviceWalks.begin(asked.rule, roots.repeat_interleave(asked.walks), streams, self._kernels)
+        keyed = (frontier.uids[mine], asked.walks, asked.key, of)
+        walks = DeviceWalks.begin(asked.rule, roots, *keyed, self._kernels)
         if len(away):
             assert ways.remote is not None
             assert ways.shares is not None
@@ -90,7 +88,7 @@ class DeviceVisits(MappedTables):
             roots = torch.cat([roots, self._kernels.put(away)])
         self._finish(walks, frontier, ways)
         own = None if asked.self_loops else roots
-        return most_visited(walks.trace, asked.walks, asked.every, asked.most, own)
+        return walks.visits(asked.walks, asked.every, asked.most, own)
 
     def _finish(self, walks: DeviceWalks, frontier: Frontier, ways: _Ways) -> None:
         """Takes the walks to their ends: on the device and, in rounds, with the owners of remote rows."""

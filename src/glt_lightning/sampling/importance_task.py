@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from glt_lightning.base import DataError, EdgeType, GraphSchema
-from glt_lightning.kernels import MOST_STEPS, WalkRule
+from glt_lightning.kernels import WalkRule
 from glt_lightning.sampling.metapath import fault_of
 
 _MOST_TYPES = 256
@@ -41,8 +41,8 @@ class ImportanceTask:
         numbers = type(self.walks) is int and self.walks >= 1 and type(self.length) is int and self.length >= 1
         if not fits or not numbers or type(self.self_loops) is not bool:
             raise DataError(f"importance: {asdict(self)!r:.300} is not allowed.")
-        if any(self.walks * self.rule(r).length > MOST_STEPS for r in range(len(self.metapaths))):
-            raise DataError(f"importance: expected at most {MOST_STEPS} steps from one node.")
+        if any(self.walks * self.rule(r).length > WalkRule.MOST_STEPS for r in range(len(self.metapaths))):
+            raise DataError(f"importance: expected at most {WalkRule.MOST_STEPS} steps from one node.")
 
     def rule(self, edge_type: int) -> WalkRule:
         """Returns the rule of the walks for an edge type of the batches. edge_type: its index."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from glt_lightning.graph import LocalPartition, RemoteCache
-from glt_lightning.kernels import Drawn, ExcludedEdges, Pairs, Picks, Route, Router, Trees, Walks, require_pairs
+from glt_lightning.kernels import Drawn, ExcludedEdges, Pairs, Picks, Route, Router, Trees, Walks
 from glt_lightning.sampling.neighbors import Found, LocalSource
 from glt_lightning.sampling.questions.expand import Expand, trees_of
 from glt_lightning.sampling.questions.has_edges import KnowsEdges
@@ -141,7 +141,7 @@ class RoutedSource(KnowsEdges):
         """Splits the excluded edges by the owners of their rows: this process first, cached lists, with ranks for dst, last."""
         shares: list[dict[int, Pairs]] = [{} for _ in range(self._remote.num_owners + 1)]
         for r, (dst, src) in ({} if excluded is None else excluded.pairs).items():
-            require_pairs(self.view, r, dst, src, "excluded")
+            self.view.require_pairs(r, dst, src, "excluded")
             route = self._route_lists(int(self.view.dst_types[r]), np.ascontiguousarray(dst, dtype=np.int64))
             for owner in np.unique(route.owner).tolist():
                 shares[owner][r] = route.of(owner), src[route.owner == owner].astype(self._wire)

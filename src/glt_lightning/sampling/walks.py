@@ -20,11 +20,7 @@ from glt_lightning.kernels import (
     Picks,
     WalkRule,
     Walks,
-    count_visits,
     guarded,
-    require_pairs,
-    user_ids,
-    walk_streams,
 )
 from glt_lightning.sampling.counters import Counters
 from glt_lightning.sampling.questions.walk import Stepped, Walk
@@ -57,14 +53,13 @@ class WalkStart:
 
     def walks_from(self, uids: np.ndarray) -> Walks:
         """Begins the walks. uids: int64 [n], the user's ids of the roots, by which their draws are keyed."""
-        streams = walk_streams(np.ascontiguousarray(uids), self.walks, self.key, self.trees)
-        return Walks.begin(self.rule, np.repeat(self.roots, self.walks), streams)
+        return Walks.begin(self.rule, self.roots, uids, self.walks, self.key, self.trees)
 
 
 def local_walks(view: GraphView, start: WalkStart, threads: int = 1) -> Walks:
     """Takes walks through mapped parts alone. Raises `DataError` for walks that leave them, and as `Walks.advance`."""
     start.rule.require(view.src_types.tolist(), view.dst_types.tolist())
-    walks = start.walks_from(user_ids(view, int(view.dst_types[start.rule.edge_types[0]]), start.roots))
+    walks = start.walks_from(view.user_ids_of(int(view.dst_types[start.rule.edge_types[0]]), start.roots))
     walks.advance(view, threads=threads, excluded=None if start.excluded is None else start.excluded.find(view))
     left = walks.under_way(np.arange(len(walks)))
     if len(left):
@@ -112,9 +107,8 @@ class LocalWalks(AllLocal):
             self.config.require_room(start.nbytes)
             walks = local_walks(self.stored_view, start, threads) if remote is None else remote(start, self.counters)
             roots = None if asked.self_loops else some
-            pieces.append(count_visits(walks.trace, asked.walks, asked.every, asked.most, roots, threads))
-        columns = zip(*((p.counts, p.neighbors, p.edge_rows) for p in pieces), strict=True)
-        return Picks(*map(np.concatenate, columns)) if len(pieces) > 1 else pieces[0]
+            pieces.append(walks.visits(asked.walks, asked.every, asked.most, roots, threads))
+        return Picks.joined(pieces)
 
 
 @dataclass(frozen=True)
@@ -159,7 +153,7 @@ class RoutedWalks:
         """Splits excluded edges by the owners of their rows."""
         shares: list[dict[int, Pairs]] = [{} for _ in range(self._remote.num_owners)]
         for r, (dst, src) in ({} if excluded is None else excluded.pairs).items():
-            require_pairs(self._view, r, dst, src, "excluded")
+            self._view.require_pairs(r, dst, src, "excluded")
             for owner, which in self._by_owner(dst, np.arange(len(dst))).items():
                 shares[owner][r] = dst[which].astype(self._wire), src[which].astype(self._wire)
         own = ExcludedEdges(shares[0]).find(self._view) if shares[0] else {}
@@ -190,7 +184,7 @@ class RoutedWalks:
         uids = np.zeros(len(start.roots), dtype=np.int64)
         own, each = shares.get(0, np.empty(0, np.int64)), np.arange(start.walks)
         if len(own):
-            uids[own] = user_ids(self._view, int(self._view.dst_types[start.rule.edge_types[0]]), start.roots[own])
+            uids[own] = self._view.user_ids_of(int(self._view.dst_types[start.rule.edge_types[0]]), start.roots[own])
         began = time.perf_counter()
         answers = {owner: answer() for owner, answer in asked.items()}
         counters.remote_s += time.perf_counter() - began

@@ -22,7 +22,7 @@ from glt_lightning.base import (
     as_options,
     parse_fanouts,
 )
-from glt_lightning.kernels import MOST_STEPS, ExcludedEdges, WalkRule, hop_key
+from glt_lightning.kernels import ExcludedEdges, WalkRule, hop_key
 from glt_lightning.sampling import WalkStart, fault_of, role_key, walk_through
 from glt_lightning.tensors.dist_ranks import ranks_of_this_process
 from glt_lightning.tensors.dist_servers import GraphSource, open_reader
@@ -401,10 +401,10 @@ def _require_counts(length: Any, walks: Any) -> None:
     for name, value in (("length", length), ("walks", walks)):
         if type(value) is not int or value < 1:
             raise DataError(f"random_walk: {name}: expected an integer >= 1, got {value!r:.50}.")
-    if length * walks > MOST_STEPS:
+    if length * walks > WalkRule.MOST_STEPS:
         raise DataError(
-            f"random_walk: {walks} walks of {length} steps: expected at most {MOST_STEPS} steps from one row. Call it several "
-            "times with other keys."
+            f"random_walk: {walks} walks of {length} steps: expected at most {WalkRule.MOST_STEPS} steps from one row. Call it "
+            "several times with other keys."
         )
 
 

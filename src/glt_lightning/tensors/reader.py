@@ -10,7 +10,7 @@ import numpy as np
 
 from glt_lightning.base import DataError, DrawOptions, OptionError, PartitionError
 from glt_lightning.graph import ENDS, AnyGraph, EdgeEnds, LocalPartition, edge_path, gid_path, node_path
-from glt_lightning.kernels import ExcludedEdges, RowDraw, Shards, guarded, has_edges
+from glt_lightning.kernels import ExcludedEdges, RowDraw, Shards, guarded
 from glt_lightning.sampling import AskedRows, Expand, Gather, HasEdges, RemoteRows, wire_dtype
 from glt_lightning.tensors.space import RowSpace, row_spaces
 from glt_lightning.tensors.values import ValueType
@@ -248,7 +248,7 @@ class GraphReader:
     @guarded()
     def _has_local(self, edge_type: int, pairs: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
         assert self._partition is not None
-        return has_edges(self._partition.view, edge_type, *pairs)
+        return self._partition.view.has_edges(edge_type, *pairs)
 
     def _has_remote(self, owner: int, edge_type: int, pairs: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
         dst, src = (ids.astype(self._wire) for ids in pairs)

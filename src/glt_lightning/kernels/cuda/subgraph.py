@@ -56,7 +56,7 @@ def stored_between(
     """Finds the edges of each query, on the current stream; leaves out edges of weight 0 if the graph has weights.
 
     The host waits twice, for the number of pieces in which rows are read and for the number of edges. Raises as
-    `kernels.induced.induce`; of several faults any one.
+    `Among.find`; of several faults any one.
     """
     if not asked:
         return []

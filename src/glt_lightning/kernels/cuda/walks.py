@@ -18,6 +18,38 @@ from glt_lightning.kernels.cuda.subgraph import DeviceExcluded
 from glt_lightning.kernels.walks import RuleStruct, WalkRule, Walks
 
 
+@dataclass(frozen=True)
+class Visited:
+    """The nodes that walks from some roots visit most: ids, visits, int64 [n, K], of which the first ``counts``, int64 [n], of
+    each row are valid."""
+
+    ids: Tensor
+    visits: Tensor
+    counts: Tensor
+
+    @classmethod
+    def joined(cls, pieces: Sequence[Visited]) -> Visited:
+        """Joins the visits of all roots, piece after piece."""
+        columns = zip(*((p.ids, p.visits, p.counts) for p in pieces), strict=True)
+        return cls(*map(torch.cat, columns)) if len(pieces) > 1 else pieces[0]
+
+    def piece(self, rows: Tensor | None) -> Piece:
+        """Converts the visits to picks of a frontier, with the numbers of visits in place of edge rows. rows: positions of the
+        roots in the frontier; None: all its nodes are roots. Does not wait."""
+        n, most = self.ids.shape
+        offsets = self.counts.new_zeros(n + 1)
+        torch.cumsum(self.counts, 0, out=offsets[1:])
+        place = torch.arange(most, device=offsets.device)
+        to = torch.where(place < self.counts[:, None], offsets[:-1, None] + place, n * most).reshape(-1)
+        row = torch.arange(n, device=offsets.device)[:, None].expand(n, most)
+        # one entry more, to which the places without an id are written
+        columns = [offsets.new_zeros(n * most + 1) for _ in range(3)]
+        for column, values in zip(columns, (self.ids, row, self.visits), strict=True):
+            column.index_copy_(0, to, values.reshape(-1))
+        neighbors, numbers, visits = (column[:-1] for column in columns)
+        return Piece(rows, self.counts, neighbors, numbers, visits, offsets)
+
+
 class DeviceWalks:
     """The twin of `kernels.walks.Walks` in a device's memory.
 
@@ -33,8 +65,13 @@ class DeviceWalks:
         self._edge_types = kernels.put(np.array(rule.edge_types, dtype=np.int32))
 
     @classmethod
-    def begin(cls, rule: WalkRule, roots: Tensor, streams: Tensor, kernels: Kernels) -> DeviceWalks:
-        """Begins walks at their roots. roots, streams: int64 [n]."""
+    def begin(
+        cls, rule: WalkRule, roots: Tensor, uids: Tensor, walks: int, key: int, trees: Tensor | None, kernels: Kernels
+    ) -> DeviceWalks:
+        """Begins ``walks`` walks at each root, as `kernels.walks.Walks.begin`. roots, uids: int64 [n].  trees: int32 [n]."""
+        streams = kernels.empty(len(uids) * walks)
+        kernels.run("glt_cuda_walk_streams", uids, trees, len(uids), walks, key, streams)
+        roots = roots.repeat_interleave(walks)
         trace = kernels.empty(len(roots), rule.length).fill_(-1)
         step = kernels.empty(len(roots), dtype=torch.int32).fill_(0)
         return cls(rule, roots, streams, roots.clone(), step, trace, kernels)
@@ -88,63 +125,22 @@ class DeviceWalks:
         new = self._kernels.put(further.trace)
         self.trace.index_copy_(0, which, torch.where(new < 0, self.trace.index_select(0, which), new))
 
+    def visits(self, walks: int, every: int, most: int, roots: Tensor | None = None) -> Visited:
+        """Counts the visits of each root, as `kernels.walks.Walks.visits`. Does not wait.
 
-def device_streams(uids: Tensor, walks: int, key: int, trees: Tensor | None, kernels: Kernels) -> Tensor:
-    """Returns the streams of walks, as `kernels.walks.walk_streams`, by their bits, int64 [n * walks]. uids: int64 [n].  trees:
-    int32 [n]."""
-    streams = kernels.empty(len(uids) * walks)
-    kernels.run("glt_cuda_walk_streams", uids, trees, len(uids), walks, key, streams)
-    return streams
-
-
-@dataclass(frozen=True)
-class Visited:
-    """The nodes that walks from some roots visit most: ids, visits, int64 [n, K], of which the first ``counts``, int64 [n], of
-    each row are valid."""
-
-    ids: Tensor
-    visits: Tensor
-    counts: Tensor
-
-    @classmethod
-    def joined(cls, pieces: Sequence[Visited]) -> Visited:
-        """Joins the visits of all roots, piece after piece."""
-        columns = zip(*((p.ids, p.visits, p.counts) for p in pieces), strict=True)
-        return cls(*map(torch.cat, columns)) if len(pieces) > 1 else pieces[0]
-
-    def piece(self, rows: Tensor | None) -> Piece:
-        """Converts the visits to picks of a frontier, with the numbers of visits in place of edge rows. rows: positions of the
-        roots in the frontier; None: all its nodes are roots. Does not wait."""
-        n, most = self.ids.shape
-        offsets = self.counts.new_zeros(n + 1)
-        torch.cumsum(self.counts, 0, out=offsets[1:])
-        place = torch.arange(most, device=offsets.device)
-        to = torch.where(place < self.counts[:, None], offsets[:-1, None] + place, n * most).reshape(-1)
-        row = torch.arange(n, device=offsets.device)[:, None].expand(n, most)
-        # one entry more, to which the places without an id are written
-        columns = [offsets.new_zeros(n * most + 1) for _ in range(3)]
-        for column, values in zip(columns, (self.ids, row, self.visits), strict=True):
-            column.index_copy_(0, to, values.reshape(-1))
-        neighbors, numbers, visits = (column[:-1] for column in columns)
-        return Piece(rows, self.counts, neighbors, numbers, visits, offsets)
-
-
-def most_visited(trace: Tensor, walks: int, every: int, most: int, roots: Tensor | None = None) -> Visited:
-    """Counts visits of a trace on a device, as `kernels.walks.count_visits`. Does not wait.
-
-    Each root's visits are sorted by node with a stable sort: equal nodes stand together, the first visit first.
-    """
-    n, length = len(trace) // walks, trace.shape[1]
-    size = walks * (length // every)
-    ids = trace.view(n, walks, length)[:, :, every - 1 :: every].reshape(n, size)
-    if roots is not None:
-        ids = torch.where(ids == roots[:, None], -1, ids)
-    most = size if most < 0 else min(most, size)
-    nodes, visit = torch.sort(ids, dim=1, stable=True)
-    place = torch.arange(size, device=ids.device)
-    begins = nodes >= 0
-    begins[:, 1:] &= nodes[:, 1:] != nodes[:, :-1]
-    visits = torch.searchsorted(nodes, nodes, right=True) - place
-    order = torch.where(begins, visits * size + (size - 1 - visit), -1)  # more visits first, then the first visited
-    best, at = torch.topk(order, most, dim=1)
-    return Visited(nodes.gather(1, at), best // size, (best >= 0).sum(1))
+        Each root's visits are sorted by node with a stable sort: equal nodes stand together, the first visit first.
+        """
+        n, length = len(self) // walks, self.rule.length
+        size = walks * (length // every)
+        ids = self.trace.view(n, walks, length)[:, :, every - 1 :: every].reshape(n, size)
+        if roots is not None:
+            ids = torch.where(ids == roots[:, None], -1, ids)
+        most = size if most < 0 else min(most, size)
+        nodes, visit = torch.sort(ids, dim=1, stable=True)
+        place = torch.arange(size, device=ids.device)
+        begins = nodes >= 0
+        begins[:, 1:] &= nodes[:, 1:] != nodes[:, :-1]
+        visits = torch.searchsorted(nodes, nodes, right=True) - place
+        order = torch.where(begins, visits * size + (size - 1 - visit), -1)  # more visits first, then the first visited
+        best, at = torch.topk(order, most, dim=1)
+        return Visited(nodes.gather(1, at), best // size, (best >= 0).sum(1))

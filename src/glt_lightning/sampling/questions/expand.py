@@ -49,17 +49,7 @@ import numpy as np
 
 from glt_lightning.base import MAX_FANOUT, DataError, DrawOptions, GLTError, read_integer
 from glt_lightning.graph import RowDraws
-from glt_lightning.kernels import (
-    ExcludedEdges,
-    GraphView,
-    PickerDraw,
-    Picks,
-    Route,
-    RowDraw,
-    Trees,
-    is_excluded,
-    is_tree,
-)
+from glt_lightning.kernels import ExcludedEdges, GraphView, PickerDraw, Picks, Route, RowDraw, Trees
 from glt_lightning.sampling.source import (
     Arrays,
     InconsistentReplyError,
@@ -172,7 +162,9 @@ class Expand(OwnerQuestion[Mapping[int, Picks]]):
         key, hop = read_integer(header, "key", 0, 2**64 - 1), read_integer(header, "hop", 0, 15)
         excluded, trees = ExcludedEdges.from_arrays(arrays), Trees.from_arrays(arrays)
         require_few("expand", excluded)
-        named = {name: ids for name, ids in arrays.items() if not is_excluded(name) and not is_tree(name)}
+        named = {
+            name: ids for name, ids in arrays.items() if not ExcludedEdges.is_array(name) and not Trees.is_array(name)
+        }
         rows = {_index(name, view.num_types): require_ids(ids) for name, ids in named.items()}
         first = read_integer({"first": 0} | dict(header), "first", 0, 2**62)
         asked = cls(key, hop, fanouts, draw, rows, excluded=excluded, trees=trees, first=first)

@@ -18,7 +18,7 @@ import numpy as np
 
 from glt_lightning.base import DataError, DrawOptions, read_integer
 from glt_lightning.graph import TopologyCache
-from glt_lightning.kernels import GraphView, has_edges, require_pairs
+from glt_lightning.kernels import GraphView
 from glt_lightning.sampling.request import SamplerConfig
 from glt_lightning.sampling.source import (
     MOST_PAIRS,
@@ -87,14 +87,14 @@ class HasEdges(RowsQuestion[np.ndarray]):
 
         def reply(look: Callable[[], None]) -> Reply:
             look()
-            require_pairs(view, edge_type, dst, src)
+            view.require_pairs(edge_type, dst, src)
             fit = len(within_work(view, edge_type, dst))
-            return Reply.of({"found": has_edges(view, edge_type, dst[:fit], src[:fit])}, np.dtype(np.uint8))
+            return Reply.of({"found": view.has_edges(edge_type, dst[:fit], src[:fit])}, np.dtype(np.uint8))
 
         return Work(_PAIR_BYTES * len(dst), reply)
 
     def rows(self, view: GraphView) -> tuple[int, np.ndarray]:
-        require_pairs(view, self.edge_type, self.dst, self.src)
+        view.require_pairs(self.edge_type, self.dst, self.src)
         return int(view.dst_types[self.edge_type]), np.ascontiguousarray(self.dst, dtype=np.int64)
 
     def of_rows(self, ids: np.ndarray, which: np.ndarray) -> Self:
@@ -103,7 +103,7 @@ class HasEdges(RowsQuestion[np.ndarray]):
     def answer(
         self, view: GraphView, threads: int = 1, require_room: Callable[[int], None] = lambda nbytes: None
     ) -> np.ndarray:
-        return has_edges(view, self.edge_type, self.dst, self.src, threads=threads)
+        return view.has_edges(self.edge_type, self.dst, self.src, threads=threads)
 
     def answer_cached(self, lists: TopologyCache) -> np.ndarray:
         return lists.has_edges(self.edge_type, self.dst, self.src, self.weights)

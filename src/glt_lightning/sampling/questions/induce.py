@@ -21,7 +21,7 @@ import numpy as np
 
 from glt_lightning.base import DataError, DrawOptions, read_integer
 from glt_lightning.graph import TopologyCache
-from glt_lightning.kernels import Among, Drawn, GraphView, Picks, induce, induce_all, joined
+from glt_lightning.kernels import Among, Drawn, GraphView, Picks
 from glt_lightning.sampling.source import (
     MOST_PAIRS,
     Arrays,
@@ -65,7 +65,7 @@ class Induce(RowsQuestion[Picks]):
             pieces.append(self._edges_of(reply.arrays, len(rows) - done))
             done += len(pieces[-1].counts)
             if done == len(rows):
-                return joined(pieces)
+                return Picks.joined(pieces)
 
     def _edges_of(self, reply: Arrays, rows: int) -> Picks:
         """Returns the edges in a reply. rows: the most rows that it may have. Raises `InconsistentReplyError`."""
@@ -101,7 +101,8 @@ class Induce(RowsQuestion[Picks]):
 
         def reply(look: Callable[[], None]) -> Reply:
             among = Among.from_arrays(view, edge_type, given, limit)
-            found = induce(view, replace(among, rows=among.rows[: len(scanned)]), most=most, require_room=refuse)
+            first = replace(among, rows=among.rows[: len(scanned)])
+            found = first.find_first(view, most=most, require_room=refuse)
             columns = {"counts": found.counts, "members": found.neighbors, "edge_rows": found.edge_rows}
             return Reply.of(columns, parts.wire)
 
@@ -116,7 +117,7 @@ class Induce(RowsQuestion[Picks]):
     def answer(
         self, view: GraphView, threads: int = 1, require_room: Callable[[int], None] = lambda nbytes: None
     ) -> Picks:
-        return induce_all(view, self.among, threads=threads, require_room=require_room)
+        return self.among.find(view, threads=threads, require_room=require_room)
 
     def answer_cached(self, lists: TopologyCache) -> Picks:
         return lists.induce(self.among, self.weights)

@@ -31,17 +31,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from glt_lightning.base import DataError, DrawOptions
-from glt_lightning.kernels import (
-    MOST_STEPS,
-    ExcludedEdges,
-    ExcludedEntries,
-    GraphView,
-    WalkRule,
-    Walks,
-    is_excluded,
-    user_ids,
-    walk_streams,
-)
+from glt_lightning.kernels import ExcludedEdges, ExcludedEntries, GraphView, WalkRule, Walks
 from glt_lightning.sampling.source import (
     Arrays,
     InconsistentReplyError,
@@ -95,7 +85,7 @@ class Walk(OwnerQuestion[Stepped]):
     """Asks an owner to take walks further that stand at its nodes.
 
     weights: as in `DrawOptions`.  roots: integer [n] gids.
-    key, walks: begin so many walks from each root, with streams by this key (`walk_streams`); trees: int32 [n], the trees of
+    key, walks: begin so many walks from each root, with streams by this key (`Walks.begin`); trees: int32 [n], the trees of
     the roots in a disjoint batch.  Without a key, walks are continued: at [n], streams uint64 [n], step int32 [n], as in
     `Walks`.  excluded: edges of the owner's rows that walks do not go along.
     """
@@ -201,9 +191,8 @@ class Walk(OwnerQuestion[Stepped]):
             assert self.step is not None
             walks = Walks(self.rule, roots, self.streams, self.at.astype(np.int64), self.step.copy())
         else:
-            uids = user_ids(view, int(view.dst_types[self.rule.edge_types[0]]), roots)
-            streams = walk_streams(uids, self.walks, self.key, self.trees)
-            walks = Walks.begin(self.rule, np.repeat(roots, self.walks), streams)
+            uids = view.user_ids_of(int(view.dst_types[self.rule.edge_types[0]]), roots)
+            walks = Walks.begin(self.rule, roots, uids, self.walks, self.key, self.trees)
         if excluded is None and self.excluded is not None:
             excluded = self.excluded.find(view)
         walks.advance(view, threads=threads, excluded=excluded)
@@ -213,25 +202,27 @@ class Walk(OwnerQuestion[Stepped]):
     def _from_wire(cls, header: Mapping[str, Any], arrays: Arrays, weights: tuple[str | None, ...]) -> Self:
         """Decodes a question: the inverse of `to_wire`. weights: those of the header, checked. Raises `DataError`."""
         edge_types = header.get("edge_types")
-        if not isinstance(edge_types, list) or not 0 < len(edge_types) <= MOST_STEPS:
+        if not isinstance(edge_types, list) or not 0 < len(edge_types) <= WalkRule.MOST_STEPS:
             raise DataError(f"walk: expected a list of edge types, got {edge_types!r:.100}.")
         numbers = {name: header.get(name) for name in ("length", "restart", "ends")}
         rule = WalkRule(edge_types=tuple(edge_types), **numbers)  # type: ignore[arg-type]  # checked there
         key, walks = header.get("key"), header.get("walks", 1)
         begins = key is not None
         whole = (
-            type(walks) is int and 1 <= walks <= MOST_STEPS and (not begins or (type(key) is int and 0 <= key < 2**64))
+            type(walks) is int
+            and 1 <= walks <= WalkRule.MOST_STEPS
+            and (not begins or (type(key) is int and 0 <= key < 2**64))
         )
-        if not whole or walks * rule.length > MOST_STEPS:
+        if not whole or walks * rule.length > WalkRule.MOST_STEPS:
             raise DataError(
-                f"walk: expected a key of 64 bits and at most {MOST_STEPS} steps of a root, got {key!r:.50} and {walks!r:.50} "
-                f"walks of {rule.length} steps."
+                f"walk: expected a key of 64 bits and at most {WalkRule.MOST_STEPS} steps of a root, got {key!r:.50} and "
+                f"{walks!r:.50} walks of {rule.length} steps."
             )
         ids: tuple[Any, ...] = np.int32, np.int64
         dtypes = {"streams": (np.uint64,), "step": ids[:1], "trees": ids[:1]}
         expected = ({"roots"}, {"roots", "trees"}) if begins else ({"roots", "at", "streams", "step"},)
         excluded = ExcludedEdges.from_arrays(arrays)
-        arrays = {name: array for name, array in arrays.items() if not is_excluded(name)}
+        arrays = {name: array for name, array in arrays.items() if not ExcludedEdges.is_array(name)}
         flat = all(a.ndim == 1 and a.dtype in dtypes.get(name, ids) for name, a in arrays.items())
         if set(arrays) not in expected or not flat or len({len(a) for a in arrays.values()}) > 1:
             got = {name: f"{a.dtype} {list(a.shape)}" for name, a in arrays.items()}

@@ -9,7 +9,7 @@ import numpy as np
 
 from glt_lightning.base import DrawOptions, OptionError, PeerError, Progress
 from glt_lightning.graph import LocalPartition, Manifest, NeighborLists, TopologyCache, first_within, stored_edge_rows
-from glt_lightning.kernels import Picks, RankedSet, Router, entries_of, row_bytes
+from glt_lightning.kernels import Picks, RankedSet, Router, row_bytes
 from glt_lightning.sampling import AskedRows, Expand, Gather, RemoteRows, wire_dtype
 from glt_lightning.workers.cluster.cache_fill import Wanted, fetch_rows
 
@@ -133,17 +133,12 @@ def _answers(
                     )
                 parts[r].append(found)
         back = np.argsort(np.concatenate(places))
-        yield ids, names, {r: _reordered(_joined(parts[r]), back) for r in edge_types}
+        yield ids, names, {r: Picks.joined(parts[r]).of_rows(back) for r in edge_types}
 
 
 def _whole(picks: Picks, rows: int) -> bool:
     complete = len(picks.counts) == rows and picks.edge_rows is not None
     return complete and int(picks.counts.sum()) == len(picks.neighbors)
-
-
-def _joined(picks: Sequence[Picks]) -> Picks:
-    arrays = [(p.counts, p.neighbors, p.edge_rows) for p in picks]
-    return Picks(*(np.concatenate([a[i] for a in arrays]) for i in range(3)))
 
 
 def _first_rows(picks: Picks, rows: int) -> Picks:
@@ -152,17 +147,10 @@ def _first_rows(picks: Picks, rows: int) -> Picks:
     return Picks(picks.counts[:rows], picks.neighbors[:entries], picks.edge_rows[:entries])
 
 
-def _reordered(picks: Picks, order: np.ndarray) -> Picks:
-    """Puts lists in another order."""
-    at = entries_of(order, picks.counts.astype(np.int64))
-    assert picks.edge_rows is not None
-    return Picks(picks.counts[order], picks.neighbors[at], picks.edge_rows[at])
-
-
 def _sorted_lists(picks: Sequence[Picks], order: np.ndarray) -> NeighborLists:
-    found = _reordered(_joined(picks), order)
+    found = Picks.joined(picks).of_rows(order)
     assert found.edge_rows is not None
-    counts = found.counts.astype(np.int64)
+    counts = found.counts
     first = np.zeros(len(counts), dtype=np.int64)
     begin = np.cumsum(counts) - counts
     first[counts > 0] = found.edge_rows[begin[counts > 0]]

@@ -57,7 +57,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import DEFAULT_DRAW, MAX_FANOUT, DataError, read_integer
-from glt_lightning.kernels import ExcludedEdges, Trees, is_excluded, is_tree
+from glt_lightning.kernels import ExcludedEdges, Trees
 from glt_lightning.sampling import BatchRequest, ImportanceTask, SamplerConfig
 from glt_lightning.workers.transport.message import Message, pack, unpack
 
@@ -135,7 +135,11 @@ def read_request(message: Message) -> BatchRequest:
     arrays = unpack(message)
     extras, more, link = ({n.removeprefix(p): arrays[n] for n in arrays if n.startswith(p)} for p in _PREFIXES)
     named = all(_is_name(name) for name in (*extras, *link)) and all(_is_number(name) for name in more)
-    plain = {name for name in arrays if not name.startswith(_PREFIXES) and not is_excluded(name) and not is_tree(name)}
+    plain = {
+        name
+        for name in arrays
+        if not name.startswith(_PREFIXES) and not ExcludedEdges.is_array(name) and not Trees.is_array(name)
+    }
     if plain != {"seeds", "input_id"} or not named:
         further = {f"{_SEEDS}<node type>", f"{_EXTRA}<name>", f"{_LINK}<name>", "excluded/<edge type>"}
         further |= {"tree/<node type>", "until", "since"}
