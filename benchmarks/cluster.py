@@ -214,10 +214,10 @@ def server(args: argparse.Namespace) -> dict[str, Any]:
 
 def certificates(folder: Path) -> dict[str, str]:
     """Mutual TLS between processes of this host."""
-    from glt_lightning.workers import make_authority, make_certificate
+    from glt_lightning.workers import CertificateFolder
 
-    make_authority(folder, days=1)
-    make_certificate(folder, "node", ["127.0.0.1"], days=1)
+    CertificateFolder(folder).make_authority(days=1)
+    CertificateFolder(folder).make_certificate("node", ["127.0.0.1"], days=1)
     return {"ca": str(folder / "ca.pem"), "cert": str(folder / "node.pem"), "key": str(folder / "node.key")}
 
 

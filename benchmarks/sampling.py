@@ -20,7 +20,8 @@ from measure import report
 from glt_lightning import LocalPartition
 from glt_lightning.kernels import EdgeTypeArrays, GraphView, KHopOp
 from glt_lightning.sampling import BatchRequest, KHopSampler, SamplerConfig
-from glt_lightning.workers import Slot, SlotPool
+from glt_lightning.workers import Slot
+from glt_lightning.workers.slots import SlotPool
 
 CASES = {"15,10,5": 1024, "10,25": 1000}
 STRUCTURE = {"indptr", "indices", "edge_ids", "n_id", "train"}

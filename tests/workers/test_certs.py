@@ -8,7 +8,7 @@ import pytest
 from cryptography import x509
 
 from glt_lightning.base import OptionError, PeerError, RefusedError, SecurityOptions
-from glt_lightning.workers import Message, Service, make_authority, make_certificate, run_certs
+from glt_lightning.workers import CertificateFolder, Message, Service, run_certs
 from glt_lightning.workers.transport.credentials import Credentials
 from glt_lightning.workers.transport.flight_transport import FlightTransport
 
@@ -88,9 +88,9 @@ def test_a_certificate_of_another_host_is_refused(tmp_path):
 
 
 def test_an_expired_certificate_is_refused(tmp_path):
-    make_authority(tmp_path)
-    make_certificate(tmp_path, "old", ["127.0.0.1"], days=-1 + 1)  # ends now
-    make_certificate(tmp_path, "good", ["127.0.0.1"])
+    CertificateFolder(tmp_path).make_authority()
+    CertificateFolder(tmp_path).make_certificate("old", ["127.0.0.1"], days=-1 + 1)  # ends now
+    CertificateFolder(tmp_path).make_certificate("good", ["127.0.0.1"])
     with pytest.raises(PeerError):
         call(transport(tmp_path, "old"), transport(tmp_path, "good"))
 

@@ -27,7 +27,7 @@ from glt_lightning.graph import LocalPartition, device_store
 from glt_lightning.kernels import Kernels
 from glt_lightning.loader import HostsGraph, LoaderSpec, Session, on_gpu
 from glt_lightning.sampling import BatchRequest, DeviceSource, KHopSampler, SamplerConfig
-from glt_lightning.workers import Ranks, Samplers, SamplerSource, server_gpus
+from glt_lightning.workers import Ranks, Samplers, SamplerSource, ServerPlan
 from glt_lightning.workers.producer.group import SamplerGpus
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
@@ -166,7 +166,9 @@ OF_SERVER = {"num_workers": 1, "worker_devices": ["cuda:0"]}
 def drafts_by_gpus(partition, sampling, configs):
     """Of each config the draft of a graph server's GPU whose options are ``sampling``, and that of the CPU."""
     here = SamplerGpus(
-        partition, server_gpus(str(partition.directory), replace(sampling, **OF_SERVER), CacheOptions()), Ranks()
+        partition,
+        ServerPlan.sampling_gpus(str(partition.directory), replace(sampling, **OF_SERVER), CacheOptions()),
+        Ranks(),
     )
     samplers = Samplers(SamplerSource.of(partition, gpus=here.source), 0)
     request = BatchRequest(0, 77, np.arange(9), np.arange(9))
@@ -192,8 +194,10 @@ def test_gpus_of_a_server_draw_by_its_weights(tmp_path, gpu):
     ):
         list(drafts_by_gpus(partition, SamplingOptions(weight_attr="w"), [by["v"]]))
     with pytest.raises(OptionError, match="no edge type has it"):
-        server_gpus(str(partition.directory), SamplingOptions(weight_attr="u", **OF_SERVER), CacheOptions())
-    assert server_gpus(str(tmp_path / "nowhere"), SamplingOptions(), CacheOptions()) is None
+        ServerPlan.sampling_gpus(
+            str(partition.directory), SamplingOptions(weight_attr="u", **OF_SERVER), CacheOptions()
+        )
+    assert ServerPlan.sampling_gpus(str(tmp_path / "nowhere"), SamplingOptions(), CacheOptions()) is None
 
 
 def test_gpus_of_a_server_draw_by_time_where_it_does(tmp_path, gpu):

@@ -14,10 +14,9 @@ import pytest
 
 from glt_lightning.base import PeerError, SamplingOptions
 from glt_lightning.sampling import BatchRequest, SamplerConfig
-from glt_lightning.workers import SharedSlot
 from glt_lightning.workers.server.handover import _check_user, _HandoverConnection, place_identity
 from glt_lightning.workers.server.sessions import Finished
-from glt_lightning.workers.slots import receive, send
+from glt_lightning.workers.slots import SharedSlot, receive, send
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.run import started
 from tests.helpers.servers import Farm, open_farm, until

@@ -13,10 +13,18 @@ from hypothesis import given, settings, strategies as st
 
 from glt_lightning.sampling import Draft
 from glt_lightning.sampling.sample import Field
-from glt_lightning.workers import DTYPES, Message, decode_header, encode_header, pack, unpack
+from glt_lightning.workers import DTYPES, Message, pack, unpack
 from glt_lightning.workers.transport import frame
 from glt_lightning.workers.transport.frame import Kind
-from glt_lightning.workers.transport.message import EMPTY, MOST_ARRAYS, MOST_HEADER, WireError, layout_entries
+from glt_lightning.workers.transport.message import (
+    EMPTY,
+    MOST_ARRAYS,
+    MOST_HEADER,
+    WireError,
+    decode_header,
+    encode_header,
+    layout_entries,
+)
 
 _json = st.recursive(
     st.none()

@@ -11,7 +11,7 @@ import pytest
 from glt_lightning.base import GpuBudgets, OptionError, PeerError
 from glt_lightning.graph import BatchArrays, LocalPartition, host_memory as free_memory, open_store
 from glt_lightning.workers import Ranks, share_uva
-from glt_lightning.workers.producer import group as shared_uva, once_per_host
+from glt_lightning.workers.producer import group as shared_uva
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 from tests.helpers.stores import check_attributes, check_batches
@@ -112,8 +112,7 @@ def test_ranks_of_other_hosts_have_their_own(tmp_path, kernels, copies, monkeypa
             names.host = next(hosts)
         return names.host
 
-    monkeypatch.setattr(once_per_host, "host_name", name)
-    monkeypatch.setattr(shared_uva, "host_name", name)
+    monkeypatch.setattr(Ranks, "host_identity", staticmethod(name))
     stores_of(partitioned(small_graph(), tmp_path, 2).directory, kernels, [("uva", "cpu")] * 4)
     assert copies == [((0, 1), ["topology"])] * 2
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from glt_lightning.workers import SharedSlot, Slot, SlotPool, SlotWriter
+from glt_lightning.workers import Slot
+from glt_lightning.workers.slots import SharedSlot, SlotPool, SlotWriter
 
 
 def lend(pool: SlotPool, nbytes: int = 4096) -> tuple[Slot, np.ndarray]:

@@ -24,7 +24,7 @@ from glt_lightning.cli.run_line import EndSignals
 from glt_lightning.cli.server_status import add_questions, answer
 from glt_lightning.graph import MANIFEST, LocalPartition
 from glt_lightning.lightning import GLTDataModule
-from glt_lightning.workers import HostedServer, ServerPlan, server_gpus
+from glt_lightning.workers import HostedServer, ServerPlan
 
 _CLUSTER = ClusterOptions()
 
@@ -111,7 +111,7 @@ def _serve(data: GLTDataModule, plan: ServerPlan) -> None:
     with EndSignals() as signals:
         _prepare(data, plan)
         folder = str(data.partition_dir.resolve())
-        gpus = server_gpus(folder, data.sampling, data.cache)
+        gpus = ServerPlan.sampling_gpus(folder, data.sampling, data.cache)
         server = HostedServer(
             replace(plan, directory=folder, cache=data.cache, gpus=gpus, picker=data.sampling.draw.picker)
         )

@@ -18,7 +18,6 @@ from glt_lightning.inference.protocol import DegreeSpec
 from glt_lightning.inference.states import chunks_of, halo_of, share_of
 from glt_lightning.loader import RowSpec
 from glt_lightning.tensors import DistGraph, RowSpace, SharedTable, SharedTables, TableSpec
-from glt_lightning.workers import once_per_host
 
 _UNKNOWN = 256  # rows of a batch while the numbers of their edges are not known
 _KNOWN = 1 << 16  # rows of a batch where these are known, and chunks are cut by them
@@ -151,7 +150,7 @@ class Reading:
             return made[0].path
 
         homes = self.tables.homes
-        path = once_per_host(self.tables.ranks, homes.parts_at(homes.host), make)
+        path = self.tables.ranks.once_per_host(homes.parts_at(homes.host), make)
         return made[0] if made else SharedArrays.open(path, writable=True)
 
 

@@ -16,7 +16,7 @@ from glt_lightning.base import DataError, OptionError, size
 from glt_lightning.inference.protocol import EMBED, LayerwiseLayers
 from glt_lightning.kernels import row_bytes
 from glt_lightning.tensors import lies_in_memory
-from glt_lightning.workers import Ranks, on_all_or_none
+from glt_lightning.workers import Ranks
 
 Shapes = Mapping[tuple[int, str], tuple[int, ...]]  # of an output row, by layer and node type
 _NO_ROWS = (1,)
@@ -49,7 +49,7 @@ def shapes_of(module: LayerwiseLayers, batch_of: Callable[[str, int], Any], rank
         return found
 
     for k in range(EMBED, module.num_layers):
-        mine = on_all_or_none(ranks, lambda k=k: probed(k), lambda _: None)  # type: ignore[misc]
+        mine = ranks.all_or_none(lambda k=k: probed(k), lambda _: None)  # type: ignore[misc]
         everyone = [json.loads(text) for text in ranks.exchange(json.dumps(mine))]
         for node_type in module.rows_of(k):
             known = (tuple(each[node_type]) for each in everyone if node_type in each)

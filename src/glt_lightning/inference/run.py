@@ -21,7 +21,7 @@ from glt_lightning.inference.states import HaloTraffic, LayerRows, Marks, chunks
 from glt_lightning.kernels import row_bytes
 from glt_lightning.loader import RowSpec
 from glt_lightning.tensors import DistGraph, RowSpace, SharedTable, TableSpec, own_parts
-from glt_lightning.workers import Ranks, on_all_or_none
+from glt_lightning.workers import Ranks
 
 _ROWS_BYTES = 1 << 30  # of the rows of the edges that are computed together, where a layer makes these
 _PIECE_BYTES = 16 << 20  # of those of a piece of a node's edges, of which a layer makes several copies
@@ -122,7 +122,7 @@ class LayerwiseRun:
                 require_pieces(module, node, self._most_edges, widest(shapes), limit, options.dtype)
             require_disk(folder, disk, limit)
 
-        on_all_or_none(ranks, require, lambda _: None)
+        ranks.all_or_none(require, lambda _: None)
         self.steps = self._plan()
 
     def _last_layer(self, node_type: str) -> int:

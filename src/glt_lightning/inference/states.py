@@ -13,7 +13,6 @@ from glt_lightning.base import PeerError
 from glt_lightning.graph import Shapes, SharedArrays
 from glt_lightning.kernels import Shards
 from glt_lightning.tensors import SharedTable, SharedTables, on_scratch
-from glt_lightning.workers import once_per_host
 
 _PIECE_BYTES = 64 << 20  # of remote rows that are asked for at once
 
@@ -107,7 +106,7 @@ def fetch_halo(
         return memory.path
 
     try:
-        path = once_per_host(tables.ranks, [each.part for each in table.own_parts], make)
+        path = tables.ranks.once_per_host([each.part for each in table.own_parts], make)
         fetched = made[0] if made else SharedArrays.open(path)
         return LayerRows(table, halo, fetched), len(halo) if made else 0
     except BaseException:

@@ -12,7 +12,7 @@ from glt_lightning.graph import open_regular
 from glt_lightning.launch.hosts import Machine
 from glt_lightning.launch.options import LaunchConfig
 from glt_lightning.launch.plan import CERTIFICATES, security_files, target_of
-from glt_lightning.workers import CA, CA_KEY, TOKEN, make_authority, make_certificate, make_token
+from glt_lightning.workers import CertificateFolder
 
 _MOST_BYTES = 100_000_000  # of all files: they pass through the launcher, to each host
 _SECRET, _OPEN = 0o600, 0o644
@@ -34,7 +34,7 @@ def files_for_all(config: LaunchConfig) -> list[FileCopy]:
 
     Raises `OptionError` for a file that cannot be copied, and for a private key or the secret under any name.
     """
-    folder = None if config.security.dir is None else Path(config.security.dir)
+    own = None if config.security.dir is None else CertificateFolder(config.security.dir)
     found = [] if config.run_config is None else [FileCopy(Path(config.run_config), target_of(config.run_config))]
     given = list(config.files)
     if config.is_script and not PurePosixPath(config.command).is_absolute():
@@ -45,20 +45,19 @@ def files_for_all(config: LaunchConfig) -> list[FileCopy]:
             raise OptionError(
                 f"files: {text} is not below the current folder. Start the launch from a folder above it."
             )
-        if folder is not None and (
-            Path(text).resolve() == folder.resolve() != Path.cwd() or _is_of(folder, Path(text))
-        ):
+        path_here = Path(text)
+        if own is not None and (path_here.resolve() == own.folder.resolve() != Path.cwd() or own.has(path_here)):
             raise OptionError(
                 f"files: {text} is security.dir or of it. Drop it: each host gets its own certificate and key."
             )
-        found += [each for each in _below(Path(text)) if folder is None or not _is_of(folder, each.source)]
+        found += [each for each in _below(path_here) if own is None or not own.has(each.source)]
     total = sum(_size(each.source) for each in found)
     if total > _MOST_BYTES:
         raise OptionError(
             f"files: {total:,} bytes in all; at most {_MOST_BYTES:,} are sent to each host. Copy large data by `partition` of "
             "the launch file, or by rsync."
         )
-    secret = _contents(folder / TOKEN) if folder is not None and (folder / TOKEN).exists() else None
+    secret = _contents(own.token) if own is not None and own.token.exists() else None
     sources: dict[str, Path] = {}
     for each in found:
         if (other := sources.setdefault(each.target, each.source)) != each.source:
@@ -73,11 +72,6 @@ def _below(path: Path) -> Iterator[FileCopy]:
         if (path == each or each.is_file()) and "__pycache__" not in each.parts:
             # Not readable by others there if it is not here.
             yield FileCopy(each, each.as_posix(), _SECRET | (each.stat().st_mode & 0o755 if each.exists() else 0))
-
-
-def _is_of(folder: Path, path: Path) -> bool:
-    """Tells whether a file is one of those that `make_certificates` or ``glt-lightning certs`` makes in ``folder``."""
-    return path.parent.resolve() == folder.resolve() and (path.suffix in (".pem", ".key") or path.name == TOKEN)
 
 
 def _refuse_secrets(path: Path, secret: bytes | None) -> None:
@@ -109,20 +103,8 @@ def make_certificates(config: LaunchConfig) -> list[str]:
     """Makes the certificates and the secret that ``security.dir`` lacks. Returns the names of the files that were made."""
     if config.security.dir is None:
         return []
-    certs = {security_files(machine)["cert"]: machine for machine in config.machines}
-    folder, made = Path(config.security.dir), []
-    if not (folder / CA).exists():
-        make_authority(folder)
-        made += [CA, CA_KEY]
-    if not (folder / TOKEN).exists():
-        make_token(folder)
-        made.append(TOKEN)
-    for cert, machine in certs.items():
-        if not (folder / cert).exists():
-            names = list(dict.fromkeys([machine.address, machine.host]))
-            make_certificate(folder, cert.removesuffix(".pem"), names)
-            made.append(cert)
-    return made
+    hosts = {security_files(each)["cert"]: list(dict.fromkeys([each.address, each.host])) for each in config.machines}
+    return CertificateFolder(config.security.dir).complete(hosts)
 
 
 def files_for(config: LaunchConfig, machine: Machine) -> list[FileCopy]:

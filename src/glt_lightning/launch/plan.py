@@ -14,7 +14,7 @@ from glt_lightning import base
 from glt_lightning.base import ClusterOptions, OptionError, as_options
 from glt_lightning.launch.hosts import Machine
 from glt_lightning.launch.options import LaunchConfig
-from glt_lightning.workers import CA, TOKEN, certificate_name
+from glt_lightning.workers import CertificateFolder
 
 VARIABLE = "GLT_LAUNCH"
 DGL_PARTITION = "DGL_CONF_PATH"  # of DGL's launcher: the partition
@@ -187,8 +187,7 @@ def security_files(machine: Machine) -> dict[str, str]:
 
     Raises `OptionError` for a host whose files would be those of the authority.
     """
-    name = certificate_name("servers" if machine.is_server else "hosts", machine.address)
-    return {"ca": CA, "cert": f"{name}.pem", "key": f"{name}.key", "token_file": TOKEN}
+    return CertificateFolder.files_of("servers" if machine.is_server else "hosts", machine.address)
 
 
 def security_of(config: LaunchConfig, machine: Machine) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from glt_lightning.kernels import Kernels, wait_for
 from glt_lightning.loader.collate import Batch
 from glt_lightning.loader.device_producer import DeviceProducer
 from glt_lightning.sampling import KHopSampler, SamplerConfig, drawn_from, placed_weights
-from glt_lightning.workers import PinMemory, ProducerSetup, Ranks, Samplers, SamplerSource, on_all_or_none, share_uva
+from glt_lightning.workers import PinMemory, ProducerSetup, Ranks, Samplers, SamplerSource, share_uva
 
 _log = logging.getLogger(__name__)
 
@@ -105,13 +105,13 @@ def make_device_producer(
             features=sampling.features,
             budgets=budgets,
             share=share_uva(arrays, ranks),
-            agree=lambda place: on_all_or_none(ranks, place, undo=lambda _: None),
+            agree=lambda place: ranks.all_or_none(place, undo=lambda _: None),
         )
 
     with ExitStack() as opened:
         samplers = Samplers(source, partition=partition)
         opened.callback(samplers.close)
-        store = on_all_or_none(ranks, open_it, undo=DeviceStore.close)
+        store = ranks.all_or_none(open_it, undo=DeviceStore.close)
         opened.callback(store.close)
         _log.info("%s", store.summary())
         wait_for(kernels.device)  # batches are made on other streams than the one that filled it

@@ -18,7 +18,6 @@ from glt_lightning.tensors.dist_graph import DistGraph
 from glt_lightning.tensors.exchange import EmbeddingRows, Held
 from glt_lightning.tensors.saved import WEIGHT, open_saved
 from glt_lightning.tensors.tables import TableSpec
-from glt_lightning.workers import on_all_or_none
 
 MARKER = "glt_rows"  # in a state dict: the name of a table whose rows are beside the checkpoint
 _FLOAT32 = np.dtype(np.float32)
@@ -179,7 +178,7 @@ class DistEmbedding(nn.Module):
                     at = np.arange(begin, min(begin + _AT_ONCE, each.count))
                     rows.table.write(each.first + at, own.own[each.begin + at])
 
-        on_all_or_none(rows.tables.ranks, write, lambda _: None)
+        rows.tables.ranks.all_or_none(write, lambda _: None)
 
     def close(self) -> None:
         """Closes the table, as garbage collection of this object does. Safe to call twice."""
@@ -277,7 +276,7 @@ class DistEmbedding(nn.Module):
 
     def _load_saved(self, found: Mapping[str, Any]) -> None:
         rows, self._saved = self.rows, None
-        saved = on_all_or_none(rows.tables.ranks, lambda: open_saved(found), lambda _: None)
+        saved = rows.tables.ranks.all_or_none(lambda: open_saved(found), lambda _: None)
         rows.load(saved, {WEIGHT: rows.table}, strict=not found.get("lenient"))
 
     # Copies

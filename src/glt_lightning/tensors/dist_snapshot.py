@@ -12,7 +12,6 @@ from glt_lightning.tensors.dist_tensor import DistTensor, torch_dtype
 from glt_lightning.tensors.reader import GraphReader
 from glt_lightning.tensors.saved import RowsToSave, SavedRows, kind_and_shape, load_table, rows_to_save, save_tables
 from glt_lightning.tensors.values import ValueType
-from glt_lightning.workers import on_all_or_none
 
 if TYPE_CHECKING:
     from glt_lightning.tensors.dist_graph import DistGraph
@@ -43,13 +42,13 @@ def load_persistent(graph: DistGraph, saved: SavedRows, names: Sequence[str], *,
         )
     for name in sorted(set(there).intersection(names)):
         read = partial(load_table, saved, graph.tables, there[name], graph.reader)
-        on_all_or_none(graph.ranks, read, lambda _: None)
+        graph.ranks.all_or_none(read, lambda _: None)
 
 
 def load_tensors(graph: DistGraph, reader: GraphReader, folder: Path) -> list[DistTensor]:
     """Reads all tensors of a folder into those of the same name, or into new ones. A collective call. Raises `DataError`, on
     other ranks `PeerError`."""
-    saved = on_all_or_none(graph.ranks, lambda: SavedRows(folder, None), lambda _: None)
+    saved = graph.ranks.all_or_none(lambda: SavedRows(folder, None), lambda _: None)
     found = []
     for name, each in saved.tables.items():
         kind, row_shape = kind_and_shape(saved, name)
@@ -59,6 +58,6 @@ def load_tensors(graph: DistGraph, reader: GraphReader, folder: Path) -> list[Di
         else:
             shape, dtype = (space.num_rows, *row_shape), torch_dtype(ValueType.of(kind))
             tensor = DistTensor(shape, dtype, name, of=space.label, graph=graph)
-        on_all_or_none(graph.ranks, partial(load_table, saved, graph.tables, tensor.table, reader), lambda _: None)
+        graph.ranks.all_or_none(partial(load_table, saved, graph.tables, tensor.table, reader), lambda _: None)
         found.append(tensor)
     return found

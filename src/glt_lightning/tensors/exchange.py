@@ -21,7 +21,6 @@ from glt_lightning.tensors.scratch import pieces
 from glt_lightning.tensors.space import Homes, RowSpace
 from glt_lightning.tensors.table import SharedTable
 from glt_lightning.tensors.tables import SharedTables, TableSpec
-from glt_lightning.workers import on_all_or_none
 
 
 class Exchange(Protocol):
@@ -232,7 +231,7 @@ class EmbeddingRows:
                 for name, table in arrays.items():
                     self._load(saved, name, table, strict)
 
-        on_all_or_none(self.tables.ranks, read, lambda _: None)
+        self.tables.ranks.all_or_none(read, lambda _: None)
 
     def _load(self, saved: SavedRows, name: str, table: SharedTable, strict: bool) -> None:
         """Reads one array for the rows of this host. These lie in ``own`` of all tables in the same order."""

@@ -47,7 +47,6 @@ from glt_lightning.workers import (
     Ranks,
     Service,
     Transport,
-    on_all_or_none,
     pack,
     unpack,
 )
@@ -286,7 +285,7 @@ class RemoteHomes:
                 opened.callback(self.served.close)
                 return transport, self.served.address
 
-            transport, mine = on_all_or_none(ranks, serve, lambda _: None)
+            transport, mine = ranks.all_or_none(serve, lambda _: None)
             everyone = [json.loads(text) for text in ranks.exchange(json.dumps([link.name, mine]))]
             for host in range(homes.num_hosts):
                 if host != homes.host:

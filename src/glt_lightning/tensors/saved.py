@@ -25,7 +25,6 @@ from glt_lightning.tensors.reader import GraphReader
 from glt_lightning.tensors.space import RowSpace, row_spaces
 from glt_lightning.tensors.table import SharedTable
 from glt_lightning.tensors.tables import SharedTables
-from glt_lightning.workers import on_all_or_none
 
 _log = logging.getLogger(__name__)
 
@@ -302,7 +301,7 @@ def save_tables(folder: Path, tables: SharedTables, named: Mapping[str, SharedTa
         if tables.ranks.rank == 0:
             write_rows(folder, rows_to_save(named, reader), reader.manifest.options_hash)
 
-    on_all_or_none(tables.ranks, write, lambda _: None)
+    tables.ranks.all_or_none(write, lambda _: None)
 
 
 def rows_to_save(named: Mapping[str, SharedTable], reader: GraphReader) -> list[RowsToSave]:

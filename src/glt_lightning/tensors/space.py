@@ -12,7 +12,7 @@ import numpy as np
 from glt_lightning.base import DataError, EdgeType, NodeType, OptionError, edge_type_str
 from glt_lightning.graph import Manifest
 from glt_lightning.sampling import permutation
-from glt_lightning.workers import Ranks, host_name
+from glt_lightning.workers import Ranks
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,9 +90,9 @@ class Homes:
 
         A part's rows lie on a host that maps the part; where several do, or none, parts are assigned to these, or to all hosts,
         in turn.  mapped: parts of the graph that this rank maps; None: the graph is at servers.
-        place: name of this host; None: `host_name`.
+        place: name of this host; None: `host_identity`.
         """
-        mine = json.dumps([host_name() if place is None else place, None if mapped is None else list(mapped)])
+        mine = json.dumps([Ranks.host_identity() if place is None else place, None if mapped is None else list(mapped)])
         everyone = [json.loads(text) for text in ranks.exchange(mine)]
         names = list(dict.fromkeys(host for host, _ in everyone))
         homes = []

@@ -21,7 +21,7 @@ from glt_lightning.tensors.scratch import ON_DISK, on_scratch
 from glt_lightning.tensors.space import Homes, RowSpace
 from glt_lightning.tensors.table import ROWS, WRITERS, OwnPart, SharedTable, WriteEpoch, own_parts
 from glt_lightning.tensors.values import ValueType
-from glt_lightning.workers import Ranks, on_all_or_none, once_per_host
+from glt_lightning.workers import Ranks
 
 _log = logging.getLogger(__name__)
 _MOST_NAME = 200
@@ -209,7 +209,7 @@ class SharedTables:
     def adopt(self, table: SharedTable) -> None:
         """Serves a table that has outlived the set it was made by to the ranks of other hosts. A collective call."""
         id_ = self._agree("adopt a tensor", secrets.token_hex(8))[0]
-        on_all_or_none(self.ranks, lambda: table.serve(id_, self._remote_homes(), self._epoch), lambda _: None)
+        self.ranks.all_or_none(lambda: table.serve(id_, self._remote_homes(), self._epoch), lambda _: None)
         self._adopted.add(table)
 
     def _remote_homes(self) -> RemoteHomes | None:
@@ -263,8 +263,8 @@ class SharedTables:
             return self._table(plan, id_, made[0] if made else SharedArrays.open(path, writable=True))
 
         try:
-            path = once_per_host(self.ranks, [each.part for each in plan.parts], make)
-            return on_all_or_none(self.ranks, open_, SharedTable.close)
+            path = self.ranks.once_per_host([each.part for each in plan.parts], make)
+            return self.ranks.all_or_none(open_, SharedTable.close)
         except BaseException:  # also KeyboardInterrupt: the traceback would keep the memory
             for memory in made:
                 memory.close()

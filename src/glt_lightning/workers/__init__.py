@@ -54,15 +54,12 @@ if TYPE_CHECKING:
         ask_status as ask_status,
     )
     from glt_lightning.workers.producer.base import (
-        Exchange as Exchange,
-        GatherCounts as GatherCounts,
         InFlight as InFlight,
         JoiningProducer as JoiningProducer,
         Producer as Producer,
         ProducerSetup as ProducerSetup,
         Ranks as Ranks,
         SampledGraph as SampledGraph,
-        alone as alone,
         with_channel_bytes as with_channel_bytes,
     )
     from glt_lightning.workers.producer.group import (
@@ -76,22 +73,17 @@ if TYPE_CHECKING:
         LoaderRun as LoaderRun,
         LookAhead as LookAhead,
     )
-    from glt_lightning.workers.producer.once_per_host import (
-        host_name as host_name,
-        on_all_or_none as on_all_or_none,
-        once_per_host as once_per_host,
-    )
     from glt_lightning.workers.producer.process import (
         OnLoss as OnLoss,
         end_by_deadline as end_by_deadline,
     )
     from glt_lightning.workers.producer.samplers import (
-        OWN_SLOTS as OWN_SLOTS,
         InlineProducer as InlineProducer,
         OwnSamplers as OwnSamplers,
         Sampler as Sampler,
         Samplers as Samplers,
         SamplerSource as SamplerSource,
+        batches_in_flight as batches_in_flight,
     )
     from glt_lightning.workers.producer.subprocess import (
         SubprocessProducer as SubprocessProducer,
@@ -99,7 +91,6 @@ if TYPE_CHECKING:
     from glt_lightning.workers.server.hosted import (
         HostedServer as HostedServer,
         ServerPlan as ServerPlan,
-        server_gpus as server_gpus,
     )
     from glt_lightning.workers.server.process import (
         ServerProcess as ServerProcess,
@@ -109,10 +100,7 @@ if TYPE_CHECKING:
     )
     from glt_lightning.workers.slots import (
         PinMemory as PinMemory,
-        SharedSlot as SharedSlot,
         Slot as Slot,
-        SlotPool as SlotPool,
-        SlotWriter as SlotWriter,
     )
     from glt_lightning.workers.transport.base import (
         PROTOCOL as PROTOCOL,
@@ -122,21 +110,12 @@ if TYPE_CHECKING:
         Transport as Transport,
     )
     from glt_lightning.workers.transport.certs import (
-        CA as CA,
-        CA_KEY as CA_KEY,
-        TOKEN as TOKEN,
-        certificate_name as certificate_name,
-        make_authority as make_authority,
-        make_certificate as make_certificate,
-        make_token as make_token,
+        CertificateFolder as CertificateFolder,
         run_certs as run_certs,
     )
     from glt_lightning.workers.transport.message import (
         DTYPES as DTYPES,
-        MOST_BODY as MOST_BODY,
         Message as Message,
-        decode_header as decode_header,
-        encode_header as encode_header,
         lay_out as lay_out,
         pack as pack,
         unpack as unpack,
@@ -147,6 +126,9 @@ if TYPE_CHECKING:
     )
 
 
-__all__ = ["PinMemory", "SharedSlot", "Slot", "SlotPool", "SlotWriter"]
+__all__ = [
+    "PinMemory",
+    "Slot",
+]
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -16,7 +16,7 @@ from glt_lightning.graph import LocalPartition, Manifest
 from glt_lightning.launch import launched_script
 from glt_lightning.loader import HostsGraph
 from glt_lightning.tensors import Reach
-from glt_lightning.workers import Link, Producer, ProducerSetup, Ranks, end_by_deadline, on_all_or_none, placed_parts
+from glt_lightning.workers import Link, Producer, ProducerSetup, Ranks, end_by_deadline, placed_parts
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class JoinedHosts:
         )
         self.cluster, self.sampling = options, SamplingOptions(num_workers=num_workers)
         with ExitStack() as opened:
-            self.partition = on_all_or_none(ranks, lambda: _open(folder, hosts), lambda opened: opened.close())
+            self.partition = ranks.all_or_none(lambda: _open(folder, hosts), lambda opened: opened.close())
             opened.callback(self.partition.close)
             end = end_by_deadline(name, options.peer_timeout_s, "cluster.peer_timeout_s")
             self.graph = HostsGraph(self.partition, link, own, end, options.peer_silence_s)

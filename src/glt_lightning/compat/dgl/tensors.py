@@ -13,7 +13,6 @@ from glt_lightning import tensors
 from glt_lightning.base import DataError, EdgeType, NodeType
 from glt_lightning.compat.dgl.graph import current_graph
 from glt_lightning.tensors import WEIGHT, EmbeddingRows, SavedRows, SparseOptimizer, init_of, write_rows
-from glt_lightning.workers import on_all_or_none
 
 
 class DistTensor(tensors.DistTensor):
@@ -107,7 +106,7 @@ class SavesRows(SparseOptimizer):
             if rows[0].tables.ranks.rank == 0:
                 write_rows(Path(f), [each.to_save(self.kind) for each in rows], rows[0].held.graph)
 
-        on_all_or_none(rows[0].tables.ranks, write, lambda _: None)
+        rows[0].tables.ranks.all_or_none(write, lambda _: None)
 
     def load(self, f: str | Path) -> None:
         """Reads what `save` has written, with any number of parts and ranks, into embeddings of the same names. A collective

@@ -17,7 +17,7 @@ from glt_lightning.inference import LayerwiseLayers, LayerwiseRun, Marks, check_
 from glt_lightning.lightning.strategies.collectives import gather_text_of
 from glt_lightning.loader import LoaderSpec
 from glt_lightning.tensors import DistGraph
-from glt_lightning.workers import Ranks, on_all_or_none
+from glt_lightning.workers import Ranks
 
 if TYPE_CHECKING:
     from glt_lightning.lightning.datamodule import GLTDataModule
@@ -108,7 +108,7 @@ def _check(
                 if layers.store(batch, node_type).batch_size:
                     check_module(layers, prepare(batch), _edge_names(graph), graph.node_types)
 
-    on_all_or_none(Ranks(marks.rank, marks.world_size, marks.exchange), check, lambda _: None)
+    Ranks(marks.rank, marks.world_size, marks.exchange).all_or_none(check, lambda _: None)
     for _, loader in loaders:
         loader.close()
 

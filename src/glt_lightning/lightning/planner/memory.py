@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from glt_lightning.base import OptionError, SamplingOptions
 from glt_lightning.lightning.planner.rules import Layout
-from glt_lightning.workers import OWN_SLOTS, InFlight, Slot, with_channel_bytes
+from glt_lightning.workers import batches_in_flight
 
 SAMPLER_BYTES = 40_000_000  # of a sampler process: 25 MB of Python, numpy and its workspace; connections take more
 
@@ -40,25 +40,6 @@ class HostMemory:
     def needed(self) -> float:
         """Bytes that have to be there."""
         return self.trainers + self.samplers + self.batches + self.cache
-
-
-def batches_in_flight(sampling: SamplingOptions, nbytes: float, available: int, ranks: int) -> float:
-    """Bytes of batches of a rank: those that wait, by the rule that limits them, or the slots of its own process."""
-    slot = slot_bytes(nbytes)
-    if sampling.num_workers == 0:
-        return OWN_SLOTS * slot
-    most = sampling.num_workers * sampling.concurrency
-    limited = InFlight.of(with_channel_bytes(sampling, ranks, available), most, "")
-    return (limited.allowed(slot) + 1) * slot  # and the one in training
-
-
-def slot_bytes(nbytes: float) -> int:
-    """The memory that a batch of ``nbytes`` takes."""
-    slot = Slot(0)
-    slot.reserve(max(1, round(nbytes)))
-    capacity = slot.capacity
-    slot.close()
-    return capacity
 
 
 def host_memory(

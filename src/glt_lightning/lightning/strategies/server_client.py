@@ -19,7 +19,6 @@ from glt_lightning.workers import (
     ServedGraph,
     ServerPlan,
     ServerProcess,
-    server_gpus,
 )
 
 _SAMPLING, _CACHE = SamplingOptions(), CacheOptions()
@@ -131,7 +130,7 @@ class GLTServerClientStrategy(GLTStrategy):
             address="127.0.0.1:0",
             token=self._secret(),
             cache=cache,
-            gpus=server_gpus(directory, sampling, cache),
+            gpus=ServerPlan.sampling_gpus(directory, sampling, cache),
             picker=sampling.draw.picker,
         )
         self._server = ServerProcess(plan, sampling.max_restarts, self._give_up)

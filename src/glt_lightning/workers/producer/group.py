@@ -32,7 +32,6 @@ from glt_lightning.workers.cluster.link import Link
 from glt_lightning.workers.cluster.owner import OwnerAddresses, connect_owners
 from glt_lightning.workers.cluster.remote_rows import PeerRows
 from glt_lightning.workers.producer.base import JoiningProducer, ProducerSetup, Ranks
-from glt_lightning.workers.producer.once_per_host import host_name, once_per_host
 from glt_lightning.workers.producer.process import OnLoss, OwnerWatch
 
 _LOOK_S = 0.2  # between checks for dead samplers, which other ranks wait for
@@ -161,7 +160,7 @@ class SharedCache:
             return self._own.make(rows)
 
         try:
-            self.handle: Mapping[str, Any] = once_per_host(ranks, partition.parts, make)
+            self.handle: Mapping[str, Any] = ranks.once_per_host(partition.parts, make)
         except BaseException:
             self.close()
             raise
@@ -188,7 +187,7 @@ def shared_host_tier(partition: LocalPartition, options: CacheOptions, ranks: Ra
         return made[0].path
 
     try:
-        path = once_per_host(ranks, partition.parts, make)
+        path = ranks.once_per_host(partition.parts, make)
         return made[0] if made else HostTier.open(path)
     except BaseException:
         for tier in made:
@@ -208,7 +207,7 @@ def share_uva(batch: BatchArrays, ranks: Ranks) -> Callable[[Sequence[str]], Sha
     """
 
     def share(mine: Sequence[str]) -> SharedArrays | None:
-        place = [host_name(), list(batch.partition.parts)]
+        place = [Ranks.host_identity(), list(batch.partition.parts)]
         requests = [json.loads(text) for text in ranks.exchange(json.dumps([place, list(mine)]))]
         needed = sorted({array for other, needs in requests if other == place for array in needs})
         made: list[SharedArrays] = []
@@ -220,7 +219,7 @@ def share_uva(batch: BatchArrays, ranks: Ranks) -> Callable[[Sequence[str]], Sha
             return made[0].path
 
         try:
-            path = once_per_host(ranks, batch.partition.parts, make)
+            path = ranks.once_per_host(batch.partition.parts, make)
             try:
                 if made:
                     return made[0]  # other ranks open it here, also if this rank needs none of it

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from glt_lightning.base import PartitionError, PickerSpec, SamplerError
+from glt_lightning.base import PartitionError, PickerSpec, SamplerError, SamplingOptions
 from glt_lightning.graph import DeviceIndex, HostTier, LocalPartition, RemoteCache
 from glt_lightning.kernels import guarded
 from glt_lightning.sampling import (
@@ -23,6 +23,7 @@ from glt_lightning.sampling import (
 from glt_lightning.workers.cluster.link import Link
 from glt_lightning.workers.cluster.owner import OwnerAddresses, OwnerServer, connect_owners
 from glt_lightning.workers.cluster.remote_rows import PeerRows, Traffic
+from glt_lightning.workers.producer.base import InFlight, with_channel_bytes
 from glt_lightning.workers.slots import PinMemory, Slot, SlotPool
 
 if TYPE_CHECKING:
@@ -298,3 +299,22 @@ class InlineProducer(OwnSamplers):
         self.close_samplers()
         self._slots.close()
         self._made.clear()  # they hold the graph, and a loader that is closed holds this object
+
+
+def batches_in_flight(sampling: SamplingOptions, nbytes: float, available: int, ranks: int) -> float:
+    """Bytes of batches of a rank: those that wait, by the rule that limits them, or the slots of its own process."""
+    slot = _slot_bytes(nbytes)
+    if sampling.num_workers == 0:
+        return OWN_SLOTS * slot
+    most = sampling.num_workers * sampling.concurrency
+    limited = InFlight.of(with_channel_bytes(sampling, ranks, available), most, "")
+    return (limited.allowed(slot) + 1) * slot  # and the one in training
+
+
+def _slot_bytes(nbytes: float) -> int:
+    """The memory that a batch of ``nbytes`` takes."""
+    slot = Slot(0)
+    slot.reserve(max(1, round(nbytes)))
+    capacity = slot.capacity
+    slot.close()
+    return capacity

@@ -174,6 +174,19 @@ class ServerPlan:
     gpus: DeviceSource | None = None
     picker: PickerSpec | None = None
 
+    @staticmethod
+    def sampling_gpus(directory: str, sampling: SamplingOptions, cache: CacheOptions) -> DeviceSource | None:
+        """Returns the GPUs of ``sampling.worker_devices``, prepared to sample by the weights and times of ``sampling`` and with
+        edge ids, which clients may request; None without such GPUs.
+
+        Raises `OptionError` for weights and times that the graph in ``directory`` does not have.
+        """
+        if not sampling.worker_devices:
+            return None
+        return DeviceSource.of_devices(
+            sampling.worker_devices, sampling, cache, Manifest.load(Path(directory)), edges=True
+        )
+
     @property
     def num_servers(self) -> int:
         return max(1, len(self.cluster.servers))
@@ -202,17 +215,6 @@ class ServerPlan:
             )
             for parts, ranks in found.items()
         ]
-
-
-def server_gpus(directory: str, sampling: SamplingOptions, cache: CacheOptions) -> DeviceSource | None:
-    """Returns the GPUs of ``sampling.worker_devices``, prepared to sample by the weights and times of ``sampling`` and with
-    edge ids, which clients may request; None without such GPUs.
-
-    Raises `OptionError` for weights and times that the graph in ``directory`` does not have.
-    """
-    if not sampling.worker_devices:
-        return None
-    return DeviceSource.of_devices(sampling.worker_devices, sampling, cache, Manifest.load(Path(directory)), edges=True)
 
 
 def open_parts(plan: ServerPlan) -> LocalPartition:

@@ -7,7 +7,7 @@ import datetime
 import ipaddress
 import os
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cryptography import x509
@@ -17,89 +17,142 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from glt_lightning.base import OptionError
 
-CA, CA_KEY, TOKEN = "ca.pem", "ca.key", "token"
 _LONGEST_NAME = 64  # characters; X.509 limits a common name to this
 _SKEW = datetime.timedelta(hours=1)  # clocks of other hosts may be behind
 _KEY_MODE, _OPEN_MODE = 0o600, 0o644
 
 
-def make_authority(folder: str | Path, days: int = 365, *, force: bool = False) -> Path:
-    """Makes ``ca.pem`` and ``ca.key`` in ``folder`` and returns the path of the former.
+class CertificateFolder:
+    """The files of a job's mutual TLS: its authority, a certificate and key for each host, and the job's secret.
 
-    Raises `OptionError` if there is an authority already, unless ``force``: replacing it invalidates the certificates that it
-    signed.
+    Example:
+        >>> CertificateFolder.files_of("hosts", "10.0.0.5")["cert"]
+        '10.0.0.5.pem'
     """
-    folder = Path(folder)
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = _name(f"glt-lightning job {secrets.token_hex(4)}")
-    usage = x509.KeyUsage(
-        digital_signature=False,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )
-    certificate = (
-        _builder(name, name, key.public_key(), days)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    _refuse_existing([folder / CA, folder / CA_KEY], force)
-    _write(folder / CA_KEY, _key_pem(key), _KEY_MODE)
-    _write(folder / CA, certificate.public_bytes(serialization.Encoding.PEM), _OPEN_MODE)
-    return folder / CA
 
+    CA, CA_KEY, TOKEN = "ca.pem", "ca.key", "token"
 
-def make_certificate(
-    folder: str | Path, name: str, hosts: Sequence[str], days: int = 365, *, force: bool = False
-) -> tuple[Path, Path]:
-    """Makes a certificate and key for a host, as server and as client, signed by the authority in ``folder``.
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.ca, self.token = self.folder / self.CA, self.folder / self.TOKEN
 
-    hosts: its names and addresses, as peers write them.  Returns the paths (``name.pem``, ``name.key``).
-    Raises `OptionError` for a folder without an authority, or if the files exist already, unless ``force``.
-    """
-    folder = Path(folder)
-    authority, signer = _open_authority(folder)
-    key = ec.generate_private_key(ec.SECP256R1())
-    both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
-    certificate = (
-        _builder(_name(name), authority.subject, key.public_key(), days)
-        .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(both), critical=False)
-        .add_extension(issuer, critical=False)
-        .sign(signer, hashes.SHA256())
-    )
-    paths = folder / f"{name}.pem", folder / f"{name}.key"
-    _refuse_existing(paths, force)
-    _write(paths[1], _key_pem(key), _KEY_MODE)
-    _write(paths[0], certificate.public_bytes(serialization.Encoding.PEM), _OPEN_MODE)
-    return paths
+    @classmethod
+    def files_of(cls, option: str, host: str) -> dict[str, str]:
+        """Maps options of ``cluster.security`` to the files of a host. They are named after it, as hosts may share the folder.
 
+        Raises `OptionError`, which names ``option``, for a host whose files would be those of the authority or the secret.
+        """
+        name = host.replace(":", "-")
+        if name in (Path(cls.CA).stem, cls.TOKEN):
+            raise OptionError(
+                f"{option}: the files of {host!r} would replace those of the authority or the secret; use the host's address."
+            )
+        return {"ca": cls.CA, "cert": f"{name}.pem", "key": f"{name}.key", "token_file": cls.TOKEN}
 
-def make_token(folder: str | Path, *, force: bool = False) -> Path:
-    """Makes the file of a job's secret. Raises `OptionError` if there is one already, unless ``force``."""
-    path = Path(folder) / TOKEN
-    _refuse_existing([path], force)
-    _write(path, secrets.token_urlsafe(32).encode() + b"\n", _KEY_MODE)
-    return path
-
-
-def certificate_name(option: str, host: str) -> str:
-    """Returns the name of the files of a host's certificate and key. Raises `OptionError`, which names ``option``."""
-    name = host.replace(":", "-")
-    if name in (Path(CA).stem, TOKEN):
-        raise OptionError(
-            f"{option}: the files of {host!r} would replace those of the authority or the secret; use the host's address."
+    def has(self, path: Path) -> bool:
+        """Tells whether a file is, by its name, one of this folder."""
+        return path.parent.resolve() == self.folder.resolve() and (
+            path.suffix in (".pem", ".key") or path.name == self.TOKEN
         )
-    return name
+
+    def complete(self, hosts: Mapping[str, Sequence[str]]) -> list[str]:
+        """Makes what the folder lacks. hosts: name of a host's certificate file -> the host's names and addresses.
+
+        Returns the names of the files that were made.
+        """
+        made = []
+        if not self.ca.exists():
+            self.make_authority()
+            made += [self.CA, self.CA_KEY]
+        if not self.token.exists():
+            made.append(self.make_token().name)
+        for cert, names in hosts.items():
+            if not (self.folder / cert).exists():
+                made.append(self.make_certificate(cert.removesuffix(".pem"), names)[0].name)
+        return made
+
+    def make_authority(self, days: int = 365, *, force: bool = False) -> Path:
+        """Makes ``ca.pem`` and ``ca.key`` and returns the path of the former.
+
+        Raises `OptionError` if there is an authority already, unless ``force``: replacing it invalidates the certificates that it
+        signed.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = _name(f"glt-lightning job {secrets.token_hex(4)}")
+        usage = x509.KeyUsage(
+            digital_signature=False,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            key_cert_sign=True,
+            crl_sign=True,
+            encipher_only=False,
+            decipher_only=False,
+        )
+        certificate = (
+            _builder(name, name, key.public_key(), days)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(usage, critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        _refuse_existing([self.ca, self.folder / self.CA_KEY], force)
+        _write(self.folder / self.CA_KEY, _key_pem(key), _KEY_MODE)
+        _write(self.ca, certificate.public_bytes(serialization.Encoding.PEM), _OPEN_MODE)
+        return self.ca
+
+    def make_certificate(
+        self, name: str, hosts: Sequence[str], days: int = 365, *, force: bool = False
+    ) -> tuple[Path, Path]:
+        """Makes a certificate and key for a host, as server and as client, signed by the authority.
+
+        hosts: its names and addresses, as peers write them.  Returns the paths (``name.pem``, ``name.key``).
+        Raises `OptionError` without an authority, or if the files exist already, unless ``force``.
+        """
+        authority, signer = self._open_authority()
+        key = ec.generate_private_key(ec.SECP256R1())
+        both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+        certificate = (
+            _builder(_name(name), authority.subject, key.public_key(), days)
+            .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(both), critical=False)
+            .add_extension(issuer, critical=False)
+            .sign(signer, hashes.SHA256())
+        )
+        paths = self.folder / f"{name}.pem", self.folder / f"{name}.key"
+        _refuse_existing(paths, force)
+        _write(paths[1], _key_pem(key), _KEY_MODE)
+        _write(paths[0], certificate.public_bytes(serialization.Encoding.PEM), _OPEN_MODE)
+        return paths
+
+    def make_token(self, *, force: bool = False) -> Path:
+        """Makes the file of a job's secret. Raises `OptionError` if there is one already, unless ``force``."""
+        _refuse_existing([self.token], force)
+        _write(self.token, secrets.token_urlsafe(32).encode() + b"\n", _KEY_MODE)
+        return self.token
+
+    def _open_authority(self) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+        try:
+            certificate = x509.load_pem_x509_certificate(self.ca.read_bytes())
+            key = serialization.load_pem_private_key((self.folder / self.CA_KEY).read_bytes(), None)
+        except OSError as error:
+            raise OptionError(
+                f"--dir: {self.folder} has no authority: {error.filename}: {error.strerror}. Run glt-lightning certs in a new "
+                "folder."
+            ) from None
+        except (ValueError, TypeError) as error:
+            raise OptionError(
+                f"--dir: the authority in {self.folder} cannot be read: {error}. Restore its files, or make a new one in another "
+                "folder."
+            ) from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+            raise OptionError(
+                f"--dir: {self.ca} does not belong to {self.CA_KEY} beside it. Restore the pair, or choose a new folder."
+            )
+        return certificate, key
 
 
 def run_certs(argv: Sequence[str]) -> None:
@@ -127,23 +180,24 @@ def run_certs(argv: Sequence[str]) -> None:
     groups = [[host.strip() for host in group.split("+")] for group in args.hosts.split(",")]
     for host in (host for group in groups for host in group):
         _host(host)
-    names = [certificate_name("--hosts", group[0]) for group in groups]
+    folder = CertificateFolder(args.dir)
+    own = [folder.files_of("--hosts", group[0]) for group in groups]
+    names = [each["cert"].removesuffix(".pem") for each in own]
     if len(set(names)) != len(names):
         raise OptionError(f"--hosts: {args.hosts} names a host twice. List each host once; join its names by +.")
-    files = [args.dir / f"{name}.{end}" for name in names for end in ("pem", "key")]
-    _refuse_existing([*files, *([args.dir / TOKEN] if args.token else [])], args.force)  # all or nothing
-    if not (args.dir / CA).exists():
-        make_authority(args.dir, args.days)
+    files = [args.dir / each[kind] for each in own for kind in ("cert", "key")]
+    _refuse_existing([*files, *([folder.token] if args.token else [])], args.force)  # all or nothing
+    if not folder.ca.exists():
+        folder.make_authority(args.days)
     for name, group in zip(names, groups, strict=True):
-        make_certificate(args.dir, name, group, args.days, force=args.force)
-    token = [f"    token_file: {make_token(args.dir, force=args.force)}"] if args.token else []
+        folder.make_certificate(name, group, args.days, force=args.force)
+    token = [f"    token_file: {folder.make_token(force=args.force)}"] if args.token else []
     print(
-        f"made certificates in {args.dir} for: {', '.join(names)}. Copy {CA}, the host's own .pem and .key"
+        f"made certificates in {args.dir} for: {', '.join(names)}. Copy {folder.CA}, the host's own .pem and .key"
         f"{' and the token' if token else ''} to each host"
     )
-    print(f"(never {CA_KEY}), and put into its configuration:\n")
-    files_of_first = {"ca": CA, "cert": f"{names[0]}.pem", "key": f"{names[0]}.key"}
-    shown = [f"    {option}: {args.dir / name}" for option, name in files_of_first.items()]
+    print(f"(never {folder.CA_KEY}), and put into its configuration:\n")
+    shown = [f"    {option}: {args.dir / own[0][option]}" for option in ("ca", "cert", "key")]
     print("\n".join(["cluster:", "  security:", *shown, *token]))
 
 
@@ -174,25 +228,6 @@ def _builder(
         .not_valid_before(now - _SKEW)
         .not_valid_after(now + datetime.timedelta(days=days))
     )
-
-
-def _open_authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    try:
-        certificate = x509.load_pem_x509_certificate((folder / CA).read_bytes())
-        key = serialization.load_pem_private_key((folder / CA_KEY).read_bytes(), None)
-    except OSError as error:
-        raise OptionError(
-            f"--dir: {folder} has no authority: {error.filename}: {error.strerror}. Run glt-lightning certs in a new folder."
-        ) from None
-    except (ValueError, TypeError) as error:
-        raise OptionError(
-            f"--dir: the authority in {folder} cannot be read: {error}. Restore its files, or make a new one in another folder."
-        ) from None
-    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
-        raise OptionError(
-            f"--dir: {folder / CA} does not belong to {CA_KEY} beside it. Restore the pair, or choose a new folder."
-        )
-    return certificate, key
 
 
 def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
