@@ -5,6 +5,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
+# Tests start hundreds of processes; without bytecode each of them would compile the package for two seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Processes that share the tests out; each test knows its own children, so they do not meet.
 TEST_PROCESSES ?= 2
 SHARED_OUT := --numprocesses $(TEST_PROCESSES) --dist worksteal
