@@ -28,7 +28,7 @@ from torch_geometric.data import Data
 from glt_lightning import LoaderSpec, Session
 from glt_lightning.base.sampling import EDGE_FORMATS
 from glt_lightning.kernels import keep_freed_memory
-from glt_lightning.loader import layer_size
+from glt_lightning.loader.trim import layer_size
 from glt_lightning.models.gnn import HomogeneousGNN, gnn_class
 
 CLASSES, LAYERS = 47, 3

@@ -69,7 +69,7 @@ def test_trimming_leaves_the_seeds_as_they_are(two_hops, name: str, options: dic
     model = GraphSAGE(**SHAPE | {"num_layers": layers}, model=name, model_kwargs=options).eval()
     stock = gnn_class(name)(WIDTH, SHAPE["hidden_channels"], layers, CLASSES, dropout=0.0, **options).eval()
     stock.load_state_dict(model.gnn.gnn.state_dict())
-    assert model.gnn.forms is not None
+    assert model.gnn.trimmed.forms is not None
     out, expected = model(two_hops), stock(two_hops.x, plain(two_hops.edge_index))[:20]
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-6)
     grads = [
@@ -120,7 +120,7 @@ def test_no_trimming_where_it_would_change_the_answer(
         model = GraphSAGE(**SHAPE, dropout=0.0, model=name, model_kwargs=options)
     assert f"{name}: every layer is computed for all nodes" in caplog.text
     assert reason in caplog.text
-    assert model.gnn.forms is None
+    assert model.gnn.trimmed.forms is None
     stock = gnn_class(name)(WIDTH, SHAPE["hidden_channels"], 2, CLASSES, dropout=0.0, **options)
     stock.load_state_dict(model.gnn.gnn.state_dict())
     expected = stock(two_hops.x, plain(two_hops.edge_index))[:20]
@@ -213,7 +213,7 @@ def test_convolutions_by_name_are_trimmed_where_that_is_right(
     two_hops.edge_type = torch.arange(two_hops.num_edges) % 2
     shape = EncoderShape(in_channels=WIDTH, hidden_channels=16, num_layers=2, dropout=0.0)
     stack = make_encoder(name, options, shape).eval()
-    assert (stack.forms is not None) == trims
+    assert (stack.trimmed.forms is not None) == trims
     out = stack(two_hops)
     two_hops.num_sampled_nodes, two_hops.num_sampled_edges = [two_hops.num_nodes, 0, 0], [two_hops.num_edges, 0]
     torch.testing.assert_close(out, stack(two_hops), rtol=1e-5, atol=1e-6)

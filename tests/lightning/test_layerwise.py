@@ -20,8 +20,7 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from glt_lightning import GLTDataModule, GraphSAGE, LinkPredictor, NodePredictor, predict_layerwise, read_embeddings
 from glt_lightning.base import DataError, LayerwiseOptions, OptionError
-from glt_lightning.inference import HubTypes
-from glt_lightning.inference.convs import HubConv
+from glt_lightning.inference.pieces import HubTypes
 from glt_lightning.lightning import PredictionWriter
 from glt_lightning.lightning.callbacks.prediction_places import StorePlace
 from tests.lightning.tiny import CLASSES, NODES, WIDTH, learnable_graph, learnable_hetero
@@ -54,14 +53,13 @@ def embed(make_trainer: Callable[..., Trainer], tmp_path: Path) -> Callable[...,
 def pieces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Numbers of edges that were added to a node with more of them than are computed together."""
     found: list[int] = []
-    for kind in (HubConv, HubTypes):
-        add = kind.add
+    add = HubTypes.add
 
-        def noting(self: Any, number: int, rows: Tensor, piece: slice, add: Any = add) -> None:
-            found.append(len(rows))
-            add(self, number, rows, piece)
+    def noting(self: HubTypes, number: int, rows: Tensor, piece: slice) -> None:
+        found.append(len(rows))
+        add(self, number, rows, piece)
 
-        monkeypatch.setattr(kind, "add", noting)
+    monkeypatch.setattr(HubTypes, "add", noting)
     return found
 
 

@@ -16,8 +16,8 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 from torch_geometric.transforms import AddSelfLoops, ToUndirected
 from torch_geometric.utils import trim_to_layer
 
-from glt_lightning.loader import LoaderSpec, Session, first_edges, plain
-from glt_lightning.loader.edge_index import BatchEdges
+from glt_lightning.loader import LoaderSpec, Session, plain
+from glt_lightning.loader.edge_index import BatchEdges, first_edges
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.reference import ops as reference

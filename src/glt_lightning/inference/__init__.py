@@ -5,7 +5,7 @@ k for the seeds of a batch of one hop with all neighbours; or it has ``layerwise
 a model of PyG's `BasicGNN` family. `LayerwiseRun` goes through the layers: each rank computes the nodes of its parts in
 chunks, writes their rows into shared memory, or a scratch file, and the ranks wait for each other between layers. Rows
 of other hosts are fetched once per layer. A node with more edges than fit into memory at once is computed from some of its
-edges at a time (``convs.py``).
+edges at a time (``pieces.py``).
 
 The half that belongs to a Trainer (`predict_layerwise`, ``evaluation.mode: layerwise``), with the progress on disk from which
 a killed run goes on, is in `glt_lightning.lightning`.
@@ -28,37 +28,26 @@ from typing import TYPE_CHECKING
 from glt_lightning.base import lazy_names
 
 if TYPE_CHECKING:
-    from glt_lightning.inference.check import (
-        check_module as check_module,
-    )
     from glt_lightning.inference.convs import (
         ConvLayers as ConvLayers,
-        HubTypes as HubTypes,
-        after_conv as after_conv,
-        after_layers as after_layers,
+        GNNLayers as GNNLayers,
+        TypedLayers as TypedLayers,
         find_layers as find_layers,
-        gathering as gathering,
-        gathers as gathers,
-        refuse_norms as refuse_norms,
     )
     from glt_lightning.inference.neighbours import (
-        approximate_index as approximate_index,
         nearest as nearest,
     )
-    from glt_lightning.inference.protocol import (
-        HubPieces as HubPieces,
-        LayerwiseLayers as LayerwiseLayers,
+    from glt_lightning.inference.pieces import (
         RunningSoftmax as RunningSoftmax,
         RunningSum as RunningSum,
-        Sources as Sources,
+    )
+    from glt_lightning.inference.protocol import (
+        LayerwiseLayers as LayerwiseLayers,
     )
     from glt_lightning.inference.ranking import (
-        Embedded as Embedded,
         Ranking as Ranking,
         RankMetric as RankMetric,
         rank_links as rank_links,
-        ranking_metric as ranking_metric,
-        twice_the_rank as twice_the_rank,
     )
     from glt_lightning.inference.run import (
         LayerwiseRun as LayerwiseRun,
@@ -67,8 +56,6 @@ if TYPE_CHECKING:
         Marks as Marks,
     )
     from glt_lightning.inference.top_k import (
-        ApproximateTopK as ApproximateTopK,
-        HeldRows as HeldRows,
         KnownPairs as KnownPairs,
         TopK as TopK,
     )

@@ -9,10 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from glt_lightning.base import DataError
 from glt_lightning.graph import SharedArrays
 from glt_lightning.inference.protocol import DegreeSpec
 from glt_lightning.inference.states import chunks_of, halo_of, share_of
@@ -125,7 +122,7 @@ class Reading:
                 counts += np.bincount(edges[1].cpu().numpy(), minlength=seeds)[:seeds]
         count.own[at] = counts
         if table is not None and self.degrees is not None:
-            table.own[at] = degrees_in(batch, len(store.row), self.degrees)[:seeds].numpy()
+            table.own[at] = self.degrees.of(batch, len(store.row))[:seeds].numpy()
         for node_type in self.graph.node_types if needed is not None else ():
             rows = (batch[node_type] if typed else batch).row.cpu().numpy()
             needed.arrays[node_type][rows] = 1  # type: ignore[union-attr]  # no lock: all ranks store the same value
@@ -152,28 +149,6 @@ class Reading:
         homes = self.tables.homes
         path = self.tables.ranks.once_per_host(homes.parts_at(homes.host), make)
         return made[0] if made else SharedArrays.open(path, writable=True)
-
-
-def degrees_in(batch: Any, num_nodes: int, wanted: DegreeSpec) -> Tensor:
-    """Returns float32 [num_nodes]: the degrees of the nodes of a batch, from its own edges."""
-    edge_index = batch.edge_index
-    row, col = edge_index[0].long(), edge_index[1].long()
-    weights = torch.ones(len(row), dtype=torch.float64)
-    if wanted.weight is not None:
-        if wanted.weight not in batch:
-            raise DataError(
-                f"layer-wise inference: edges have no attribute {wanted.weight!r}, by which degrees are summed."
-            )
-        weights = batch[wanted.weight].detach().cpu().double().flatten()
-    row, col = row.cpu(), col.cpu()
-    found = torch.zeros(num_nodes, dtype=torch.float64)
-    if not wanted.loops:
-        return found.index_add_(0, col, weights).float()
-    loop = row == col
-    found.index_add_(0, col[~loop], weights[~loop])
-    of_loops = torch.full((num_nodes,), wanted.fill if wanted.weight is not None else 1.0, dtype=torch.float64)
-    of_loops[col[loop]] = weights[loop]
-    return (found + of_loops).float()
 
 
 def _parts(count: SharedTable) -> list[tuple[int, np.ndarray]]:

@@ -1,14 +1,21 @@
-"""The protocol of modules whose layers can be computed one after the other over the whole graph."""
+"""The protocol of modules whose layers can be computed one after the other over the whole graph, and the self-check that compares
+them with the module's own forward pass."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
+from glt_lightning.base import DataError
+from glt_lightning.inference.pieces import HubPieces
+
+_TOLERANCE = 1e-4
+_COARSE = {torch.bfloat16: 3e-2, torch.float16: 5e-3}
 EMBED = -1  # stands for the number of a layer where the inputs of the first are meant
 
 
@@ -63,14 +70,41 @@ class DegreeSpec:
     loops: bool = False
     fill: float = 1.0
 
+    def of(self, batch: Any, num_nodes: int) -> Tensor:
+        """Returns float32 [num_nodes]: the degrees of the nodes of a batch, from its own edges."""
+        edge_index = batch.edge_index
+        row, col = edge_index[0].long(), edge_index[1].long()
+        weights = torch.ones(len(row), dtype=torch.float64)
+        if self.weight is not None:
+            if self.weight not in batch:
+                raise DataError(
+                    f"layer-wise inference: edges have no attribute {self.weight!r}, by which degrees are summed."
+                )
+            weights = batch[self.weight].detach().cpu().double().flatten()
+        row, col = row.cpu(), col.cpu()
+        found = torch.zeros(num_nodes, dtype=torch.float64)
+        if not self.loops:
+            return found.index_add_(0, col, weights).float()
+        loop = row == col
+        found.index_add_(0, col[~loop], weights[~loop])
+        of_loops = torch.full((num_nodes,), self.fill if self.weight is not None else 1.0, dtype=torch.float64)
+        of_loops[col[loop]] = weights[loop]
+        return (found + of_loops).float()
+
 
 class LayerwiseLayers:
     """A `Layerwise` module with all members: the optional ones that it lacks have their defaults.
 
-    types: node types of the graph.  typed: the graph has several node or edge types."""
+    types: node types of the graph.  typed: batches are by type.  edge_names: attributes of edges, by edge type."""
 
-    def __init__(self, given: Any, types: Sequence[str], typed: bool) -> None:
-        self.given, self.typed, self._types = given, typed, list(types)
+    def __init__(
+        self,
+        given: Any,
+        types: Sequence[str],
+        typed: bool,
+        edge_names: Mapping[Any, Sequence[str]] = MappingProxyType({}),
+    ) -> None:
+        self.given, self.typed, self.types, self.edge_names = given, typed, list(types), edge_names
         self.num_layers: int = given.num_layers
         self.keep_all: bool = getattr(given, "keep", "last") == "all"
         self.degrees: DegreeSpec | None = getattr(given, "degrees", None)
@@ -83,9 +117,9 @@ class LayerwiseLayers:
         """The node types whose rows layer k makes, in the order of the graph's."""
         choose = getattr(self.given, "targets", None)
         if not self.typed or choose is None:
-            return self._types
+            return self.types
         chosen = set(choose(k))
-        return [t for t in self._types if t in chosen]
+        return [t for t in self.types if t in chosen]
 
     def rows_of(self, k: int) -> list[str]:
         """The node types whose rows layer k makes; for `EMBED` those of the inputs."""
@@ -95,10 +129,10 @@ class LayerwiseLayers:
         embed = getattr(self.given, "embed", None)
         if embed is not None:
             return self._by_type(embed(batch))
-        return {t: self.store(batch, t).x for t in self._types if "x" in self.store(batch, t)}
+        return {t: self.store(batch, t).x for t in self.types if "x" in self.store(batch, t)}
 
     def layer(self, k: int, h: Mapping[str, Tensor], batch: Any) -> dict[str, Tensor]:
-        found = self.given.layer(k, dict(h) if self.typed else h[self._types[0]], batch)
+        found = self.given.layer(k, dict(h) if self.typed else h[self.types[0]], batch)
         return self._by_type(found)
 
     def combine(self, k: int, h: Tensor, aggregated: Tensor) -> Tensor:
@@ -136,7 +170,7 @@ class LayerwiseLayers:
         answer = getattr(self.given, "answer", None)
         if answer is not None:
             each = {t: list(rows) if self.keep_all else rows[-1] for t, rows in hs.items()}
-            return answer(each if self.typed else each[self._types[0]])
+            return answer(each if self.typed else each[self.types[0]])
         some = [t for t, rows in hs.items() if len(rows[-1])] or list(hs)[:1]
         heads = {t: self.head(hs[t], t) for t in some}
         found = {t: columns.get("embedding", columns) for t, columns in heads.items()}
@@ -156,83 +190,100 @@ class LayerwiseLayers:
         found = compute(batch)
         return dict(found) if isinstance(found, Mapping) else {"embedding": found}
 
+    def check(self, batch: Any) -> bool:
+        """Compares the layers with the module's own forward pass, for the seeds of a sampled batch with as many hops as layers.
+        Returns False if the module has no forward pass. Raises `DataError`, with both values, if they differ by more than
+        rounding."""
+        expected = self.reference(batch)
+        if expected is None:
+            return False
+        found = _by_layers(self, batch)
+        for name in sorted(expected.keys() & found.keys()):
+            _compare(name, found[name], expected[name][: len(found[name])], batch)
+        return True
+
     def store(self, batch: Any, node_type: str) -> Any:
         return batch[node_type] if self.typed else batch
 
     def _by_type(self, rows: Rows) -> dict[str, Tensor]:
-        return {self._types[0]: rows} if isinstance(rows, Tensor) else dict(rows)
+        return {self.types[0]: rows} if isinstance(rows, Tensor) else dict(rows)
 
 
-# Layers of a node with many edges, computed from some of its edges at a time.
+# The self-check of a module.
 
 
-@dataclass(frozen=True)
-class Sources:
-    """The sources of edges into a node. node_type: the empty text in a homogeneous graph.  at: int64 [E], positions among the
-    nodes of the batch."""
-
-    node_type: str
-    at: Tensor
-
-
-class HubPieces(Protocol):
-    """The computation of a layer for one node. `add` is called with all its edges, a piece at a time, then `end`."""
-
-    @property
-    def sources(self) -> Sequence[Sources]:
-        """The sources of the node's edges, one entry for each edge type."""
-
-    def add(self, number: int, rows: Tensor, piece: slice) -> None:
-        """Adds edges. rows: [n, D], the rows of the sources ``piece`` of entry ``number`` of `sources`."""
-
-    def end(self) -> Tensor:
-        """Returns [1, D], the output of the node."""
-
-
-class RunningSum:
-    """The sum of rows, or their mean: 0 without rows."""
-
-    def __init__(self, like: Tensor, *, mean: bool) -> None:
-        self._mean, self._count, self._sum = mean, 0, torch.zeros_like(like)
-
-    def add(self, rows: Tensor) -> None:
-        """Adds rows [n, ...]."""
-        self._sum, self._count = self._sum + rows.sum(0), self._count + len(rows)
-
-    def value(self) -> Tensor:
-        """Returns the sum or mean [...] of all rows."""
-        return self._sum / max(1, self._count) if self._mean else self._sum
+def _compare(name: str, found: Tensor, expected: Tensor, batch: Any) -> None:
+    if not expected.is_floating_point():
+        return  # such as classes, which rounding may change where two scores are nearly equal
+    if found.shape != expected.shape:
+        raise DataError(
+            f"layer-wise inference: self-check: {name!r}: the layers give {list(found.shape)}, the module's own forward pass "
+            f"{list(expected.shape)}. Layers and head have to compute what forward(batch) returns for the seeds."
+        )
+    if not found.numel():
+        return
+    scale = float(expected.abs().max())
+    apart = (found.double() - expected.double()).abs()
+    worst = int(apart.flatten(1).max(1).values.argmax()) if apart.dim() > 1 else int(apart.argmax())
+    if not float(apart.max()) <= _COARSE.get(expected.dtype, _TOLERANCE) * max(scale, 1e-6):  # also if it is NaN
+        show = [values[worst].flatten()[:4].tolist() for values in (found, expected)]
+        raise DataError(
+            f"layer-wise inference: self-check: {name!r}: seed {worst} of a batch is {show[0]} layer by layer, but {show[1]} "
+            "by the module's own forward pass. A layer of the module reads more than the outputs of a node's neighbours, such as "
+            "the whole batch; it cannot be computed this way. Use trainer.predict, or give the module its own layer()."
+        )
 
 
-class RunningSoftmax:
-    """The sum of rows, weighted by the softmax of the scores of all rows: 0 without rows.
+def _by_layers(module: LayerwiseLayers, batch: Any) -> dict[str, Tensor]:
+    """Computes the columns of the seeds, each layer over the prefix of the batch that the later layers need."""
+    h, hs = module.embed(batch), []
+    (output,) = [t for t in module.output_types if int(getattr(module.store(batch, t), "batch_size", 0) or 0)][:1]
+    seeds = int(module.store(batch, output).batch_size)
+    last = module.num_layers - 1
+    if module.degrees is not None:
+        batch.in_degree = module.degrees.of(batch, len(batch.row)).to(batch.row.device)
+    for k in range(module.num_layers):
+        hops = last - k + 1  # that are left
+        counts = {t: module.store(batch, t).num_sampled_nodes for t in module.types}
+        sources = {t: rows[: sum(counts[t][: hops + 1])] for t, rows in h.items()}
+        part = _prefix(module, batch, hops, counts)
+        kind = module.aggregates[k]
+        out = (
+            module.layer(k, sources, part)
+            if kind is None
+            else {output: _combined(module, k, kind, sources[output], part)}
+        )
+        h = {t: out.get(t, rows)[: sum(counts[t][:hops])] for t, rows in sources.items()}
+        if output in out:
+            hs.append(h[output][:seeds])
+    return module.head(hs or [h[output][:seeds]], output)
 
-    The running sum is scaled down when a larger score arrives (Milakov and Gimelshein, Online normalizer calculation for
-    softmax, 2018).
 
-    >>> found = RunningSoftmax(heads=1, like=torch.zeros(2))
-    >>> for score, row in ((1000.0, [1.0, 0.0]), (1000.0, [0.0, 1.0])):
-    ...     found.add(torch.tensor([[score]]), torch.tensor([[row]]))
-    >>> found.value()
-    tensor([[0.5000, 0.5000]])
-    """
+def _combined(module: LayerwiseLayers, k: int, kind: str, h: Tensor, batch: Any) -> Tensor:
+    """Computes a layer from the sum or the mean of the neighbours' rows, as a run does."""
+    (src, dst), seeds = batch.edge_index, int(batch.batch_size)
+    sums = h.new_zeros(seeds, h.size(1)).index_add_(0, dst, h[src])
+    if kind == "mean":
+        sums = sums / torch.bincount(dst, minlength=seeds).clamp(min=1)[:, None].to(h.dtype)
+    return module.combine(k, h[:seeds], sums)
 
-    def __init__(self, heads: int, like: Tensor) -> None:
-        """like: [C], a row of a head."""
-        self._most = like.new_full((heads,), float("-inf"))
-        self._total = like.new_zeros(heads)
-        self._sum = like.new_zeros(heads, len(like))
 
-    def add(self, scores: Tensor, rows: Tensor) -> None:
-        """Adds rows [n, H, C] with scores [n, H]."""
-        if not len(scores):
-            return
-        most = torch.maximum(self._most, scores.amax(0))
-        before, weights = (self._most - most).exp(), (scores - most).exp()
-        self._total = self._total * before + weights.sum(0)
-        self._sum = self._sum * before[:, None] + torch.einsum("nh,nhc->hc", weights, rows)
-        self._most = most
-
-    def value(self) -> Tensor:
-        """Returns the weighted sum [H, C]."""
-        return self._sum / (self._total[:, None] + 1e-16)  # as PyG's softmax
+def _prefix(module: LayerwiseLayers, batch: Any, hops: int, counts: Mapping[str, Sequence[int]]) -> Any:
+    """Makes a batch of one hop from the first ``hops`` hops of a batch; its seeds are all nodes but those of the last hop."""
+    part = batch.clone()
+    for edge_type, names in module.edge_names.items():
+        store = part[edge_type] if module.typed else part
+        edges = sum(store.num_sampled_edges[:hops])
+        store.edge_index = store.edge_index[:, :edges]
+        for name in (*names, "e_id"):
+            if name in store:
+                store[name] = store[name][:edges]
+        store.num_sampled_edges = [edges]
+    for t, per_hop in counts.items():
+        store = module.store(part, t)
+        store.batch_size = sum(per_hop[:hops])
+        store.num_sampled_nodes = [store.batch_size, sum(per_hop[: hops + 1]) - store.batch_size]
+        for name in ("row", "n_id", "in_degree", "x"):
+            if name in store:
+                store[name] = store[name][: sum(per_hop[: hops + 1])]
+    return part

@@ -67,33 +67,18 @@ def rank_links(
         >>> rank_links(rows, rows, np.array([[0], [2]]), known=np.array([[0], [0]]), metrics=["hits@1", "mrr@2"])
         {'hits@1': 1.0, 'mrr@2': 1.0}
     """
-    made: dict[str, Any] = {name: ranking_metric(name).to(device) for name in metrics}
+    made: dict[str, Any] = {name: Ranking.metric(name).to(device) for name in metrics}
     edges = _checked("edges", edges, len(source), len(destination))
     known = _checked("known", np.empty((2, 0)) if known is None else known, len(source), len(destination))
 
     def tensor(rows: np.ndarray) -> Tensor:
         return torch.from_numpy(np.asarray(rows, dtype=np.float32)).to(device)
 
-    ends = (
-        Embedded(lambda ids: tensor(source[ids]), len(source)),
-        Embedded(lambda ids: tensor(destination[ids]), len(destination)),
-    )
+    counts = len(source), len(destination)
+    ranking = Ranking(lambda ids: tensor(source[ids]), lambda ids: tensor(destination[ids]), counts, score or _products)
     with torch.no_grad():
-        Ranking(*ends, score or _products).update(made.values(), edges, known)
+        ranking.update(made.values(), edges, known)
     return {name: float(metric.compute()) for name, metric in made.items()}
-
-
-def ranking_metric(name: str) -> Any:
-    """Makes PyG's metric of a NAME@K, or a `RankMetric` of a filtered one. Raises `OptionError` for an unknown one."""
-    kind, _, k = str(name).partition("@")
-    if kind == f"{_FILTERED}mrr" and kind == name:
-        return RankMetric()
-    if kind not in (*_METRICS, f"{_FILTERED}hits") or not k.isdigit() or not int(k):
-        raise OptionError(
-            f"metrics: expected NAME@K with a name of {', '.join(_METRICS)}, such as hits@10, or filtered_mrr or "
-            f"filtered_hits@K; got {name!r}."
-        )
-    return RankMetric(int(k)) if kind.startswith(_FILTERED) else getattr(pyg_metrics, _METRICS[kind])(int(k))
 
 
 # A reciprocal rank is counted in units of 2^-30. Integers sum up to the same number in any order, so the result does not
@@ -123,8 +108,15 @@ class RankMetric(Metric):
         self.add_state("total", torch.tensor(0), dist_reduce_fx="sum")
         self.add_state("num_positives", torch.tensor(0), dist_reduce_fx="sum")
 
+    @staticmethod
+    def twice(positive: Tensor, negative: Tensor) -> Tensor:
+        """Returns int64 [P]: two times the rank of each score [P] among its negatives [P, K], from 1 on; a tie counts half, as in
+        OGB's ``Evaluator``."""
+        above, not_below = (negative > positive[:, None]).sum(dim=1), (negative >= positive[:, None]).sum(dim=1)
+        return 2 + above + not_below
+
     def update(self, twice: Tensor) -> None:
-        """Adds ranks, int64 [n], of `twice_the_rank`."""
+        """Adds ranks, int64 [n], as `twice` returns them."""
         found = 2 * _UNIT / twice.double() if self.k is None else _UNIT * (twice <= 2 * self.k)
         self.total = self.total + found.round().long().sum()
         self.num_positives = self.num_positives + len(twice)
@@ -132,13 +124,6 @@ class RankMetric(Metric):
     def compute(self) -> Tensor:
         """Returns float32: the mean over all ranks of the job."""
         return (self.total.double() / _UNIT / self.num_positives).float()
-
-
-def twice_the_rank(positive: Tensor, negative: Tensor) -> Tensor:
-    """Returns int64 [P]: two times the rank of each score [P] among its negatives [P, K], from 1 on; a tie counts half, as in
-    OGB's ``Evaluator``."""
-    above, not_below = (negative > positive[:, None]).sum(dim=1), (negative >= positive[:, None]).sum(dim=1)
-    return 2 + above + not_below
 
 
 @dataclass(frozen=True)
@@ -149,23 +134,48 @@ class Embedded:
     count: int
 
 
-@dataclass(frozen=True)
 class Ranking:
-    """Ranks the ends of edges in pieces. score: returns the scores of all pairs of some sources and destinations."""
+    """Ranks the ends of edges in pieces.
 
-    source: Embedded
-    destination: Embedded
-    score: Callable[[Tensor, Tensor], Tensor]
+    source, destination: return the embeddings of ids int64 [n].  counts: numbers of sources and of destinations.
+    score: returns the scores of all pairs of some sources and destinations."""
 
-    def update(self, metrics: Iterable[Any], edges: np.ndarray, known: np.ndarray) -> None:
+    def __init__(
+        self,
+        source: Callable[[np.ndarray], Tensor],
+        destination: Callable[[np.ndarray], Tensor],
+        counts: tuple[int, int],
+        score: Callable[[Tensor, Tensor], Tensor],
+    ) -> None:
+        self.source, self.destination = Embedded(source, counts[0]), Embedded(destination, counts[1])
+        self.score = score
+
+    @staticmethod
+    def metric(name: str) -> Any:
+        """Makes PyG's metric of a NAME@K, or a `RankMetric` of a filtered one. Raises `OptionError` for an unknown one."""
+        kind, _, k = str(name).partition("@")
+        if kind == f"{_FILTERED}mrr" and kind == name:
+            return RankMetric()
+        if kind not in (*_METRICS, f"{_FILTERED}hits") or not k.isdigit() or not int(k):
+            raise OptionError(
+                f"metrics: expected NAME@K with a name of {', '.join(_METRICS)}, such as hits@10, or filtered_mrr or "
+                f"filtered_hits@K; got {name!r}."
+            )
+        return RankMetric(int(k)) if kind.startswith(_FILTERED) else getattr(pyg_metrics, _METRICS[kind])(int(k))
+
+    def update(
+        self, metrics: Iterable[Any], edges: np.ndarray, known: np.ndarray, filtered: np.ndarray | None = None
+    ) -> None:
         """Updates metrics with the ranking of each source of edges int64 [2, E], those that are filtered with the ranks of both
-        ends of each edge. known: int64 [2, K], edges that are left out."""
+        ends of each edge. known: int64 [2, K], edges that are left out.  filtered: those that are left out for filtered metrics;
+        None: the same."""
         metrics = list(metrics)
-        filtered = [metric for metric in metrics if isinstance(metric, RankMetric)]
-        if filtered:
-            self._update_filtered(filtered, edges, known)
-        if len(metrics) > len(filtered):
-            self._update_first([metric for metric in metrics if not isinstance(metric, RankMetric)], edges, known)
+        of_ranks = [metric for metric in metrics if isinstance(metric, RankMetric)]
+        if of_ranks:
+            self._update_filtered(of_ranks, edges, known if filtered is None else filtered)
+        if len(metrics) > len(of_ranks):
+            others = [metric for metric in metrics if not isinstance(metric, RankMetric)]
+            self._update_first(others, np.unique(edges, axis=1), known)
 
     def _update_filtered(self, metrics: Sequence[RankMetric], edges: np.ndarray, known: np.ndarray) -> None:
         def turned(some: Tensor, others: Tensor) -> Tensor:
@@ -212,7 +222,7 @@ class Ranking:
 def _ranks(
     given: Embedded, ranked: Embedded, score: Callable[[Tensor, Tensor], Tensor], edges: np.ndarray, known: KnownPairs
 ) -> Iterator[Tensor]:
-    """Yields `twice_the_rank` of the second end of some edges at a time among all nodes of its type.
+    """Yields `RankMetric.twice` of the second end of some edges at a time among all nodes of its type.
 
     edges: int64 [2, E], by their first end.  known: pairs that are left out, the edges themselves among them."""
     rows, at_once = HeldRows(ranked.rows), max(1, _AT_ONCE // ranked.count)
@@ -230,7 +240,7 @@ def _ranks(
         positive = scores.gather(1, torch.from_numpy(wanted).to(own.device)[:, None])[:, 0]
         drop = torch.from_numpy(known.of(ends)).to(own.device)
         scores[drop[0], drop[1]] = float("-inf")
-        yield twice_the_rank(positive, scores)
+        yield RankMetric.twice(positive, scores)
 
 
 def _products(rows: Tensor, others: Tensor) -> Tensor:

@@ -69,8 +69,8 @@ class Best:
 class TopK:
     """Finds the k best destinations of sources. Equal scores are in the order of the destinations' ids.
 
-    destination: returns the embeddings of ids int64 [n].  count: number of destinations.  score: returns the scores of all pairs
-    of some sources and destinations.
+    destination: returns the embeddings of ids int64 [n]; they are kept as long as there is room.  count: number of destinations.
+    score: returns the scores of all pairs of some sources and destinations.
     """
 
     destination: Callable[[np.ndarray], Tensor]
@@ -83,6 +83,12 @@ class TopK:
             raise OptionError(f"k: expected 1 to {self.count}, the number of destinations; got {self.k!r}.")
         if self.count > _IDS:
             raise OptionError(f"k: at most {_IDS} destinations are ranked, and there are {self.count}.")
+        object.__setattr__(self, "destination", HeldRows(self.destination))
+
+    def approximate(self, transformed: Callable[[Tensor], Tensor]) -> ApproximateTopK:
+        """Builds the same by faiss. transformed: returns the rows whose inner products with those of destinations are the
+        scores."""
+        return ApproximateTopK(self, transformed)
 
     def of(self, rows: Tensor, known: np.ndarray) -> Best:
         """Finds them for sources with embeddings [S, D]. known: int64 [2, n], positions of sources and ids that are left out."""

@@ -41,11 +41,12 @@ if TYPE_CHECKING:
         as_blocks as as_blocks,
         layers as layers,
     )
-    from glt_lightning.loader.collate import (
-        Batch as Batch,
+    from glt_lightning.loader.convs import (
+        TrimmedConvs as TrimmedConvs,
+        aggregates_of as aggregates_of,
+        run_aggregated as run_aggregated,
     )
     from glt_lightning.loader.edge_index import (
-        first_edges as first_edges,
         plain as plain,
     )
     from glt_lightning.loader.fuse import (
@@ -99,21 +100,7 @@ if TYPE_CHECKING:
         BatchTransform as BatchTransform,
     )
     from glt_lightning.loader.trim import (
-        Form as Form,
-        LayerSize as LayerSize,
-        add_loop_sink as add_loop_sink,
-        aggregates_of as aggregates_of,
-        find_form as find_form,
-        gcn_weights as gcn_weights,
-        layer_size as layer_size,
-        layout_of as layout_of,
-        run_aggregated as run_aggregated,
-        run_layer as run_layer,
-        run_with_loops as run_with_loops,
-        take_aggregate as take_aggregate,
-        take_normalization as take_normalization,
-        take_self_loops as take_self_loops,
-        with_self_loops as with_self_loops,
+        BatchLayout as BatchLayout,
     )
     from glt_lightning.loader.typed_plan import (
         for_each_type as for_each_type,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -141,9 +141,9 @@ class EdgePredictor(LabelPredictor):
         rows = {"n_id": ends[0].n_id[src], "destination": ends[1].n_id[dst]}
         return {**rows, "input_id": self._edge_store(batch).input_id.clone(), **self.task.predict(self(batch))}
 
-    def layerwise_layers(self, edge_names: Sequence[str]) -> ReadyLayers:
+    def layerwise_layers(self) -> ReadyLayers:
         """The layers for layer-wise inference. edge_names: attributes of edges."""
-        return self.heads.layers(self.encoder, edge_names)
+        return self.heads.layers(self.encoder)
 
     def _edge_store(self, batch: Data | HeteroData) -> Any:
         return batch if self.edge_type is None else batch[self.edge_type]

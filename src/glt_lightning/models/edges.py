@@ -216,7 +216,7 @@ class WeightedSAGE(SAGEConv):  # type: ignore[misc]  # PyG has no types
         return x_j if edge_weight is None else x_j * edge_weight.view(-1, 1)
 
     def gathering(self, own: Tensor) -> Any:
-        """Makes the accumulator for one node (`glt_lightning.inference.gathering`). own: [1, D], its row."""
+        """Makes the accumulator for one node (`glt_lightning.inference.ConvLayers`). own: [1, D], its row."""
         return _WeightedSum(self, own)
 
     @property
@@ -231,7 +231,7 @@ class _WeightedSum:
         self._sum = RunningSum(own[0], mean=str(conv.aggr) == "mean")
 
     def add(self, rows: Tensor, values: Tensor | None) -> None:
-        self._sum.add(rows if values is None else rows * values[:, None].to(rows.dtype))
+        self._sum.add(rows, values)
 
     def end(self) -> Tensor:
         return run_aggregated(self._conv, self._own, self._sum.value()[None])

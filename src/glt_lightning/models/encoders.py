@@ -11,21 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from glt_lightning.base import EDGE, NODE, DataError, EdgeType, OptionError
-from glt_lightning.loader import (
-    Form,
-    add_loop_sink,
-    fuse_layers,
-    layer_size,
-    layout_of,
-    relu_dropout,
-    run_layer,
-    run_with_loops,
-    take_aggregate,
-    take_normalization,
-    take_self_loops,
-    with_self_loops,
-)
+from glt_lightning.base import EDGE, DataError, EdgeType, OptionError
+from glt_lightning.loader import TrimmedConvs, fuse_layers, relu_dropout
 from glt_lightning.models.code_embedding import NumCategories, categories_of
 from glt_lightning.models.edges import EdgeInput, edge_inputs
 from glt_lightning.models.gnn import (
@@ -37,9 +24,8 @@ from glt_lightning.models.gnn import (
     NodeEncoder,
     edge_type_conv,
     errors_of_pyg,
-    find_forms,
     num_seeds,
-    weighted_as_gcn,
+    trimmed,
 )
 from glt_lightning.models.layers import EdgeKindConv, HGTLayer, RGCNLayer, conv_names, made, make_conv
 
@@ -221,44 +207,31 @@ class ConvStack(nn.Module):
         given["deviation"] = 1.0 if convs else _DEVIATION
         self.encoder = NodeEncoder(shape.in_channels, shape.num_nodes, shape.hidden_channels, **given)
         self.convs = fuse_layers(nn.ModuleList(convs))
-        self.gcn_loops = take_normalization(convs) if convs else None
-        self.loops = bool(convs) and take_self_loops(convs)
         self.dropout = nn.Dropout(shape.dropout)
         self.with_type, self.edges = with_type, None if edges is None else edges.make_encoder()
         widths = [shape.hidden_channels] * len(convs)
         # RGCN wants a type for each edge; it takes a pair, and a node's output depends on the edges into it alone
         name = type(convs[0]).__name__ if convs else NO_ENCODER
-        self.forms: list[Form] | None = (
-            ["pair"] * len(convs) if with_type else find_forms(name, convs, widths, {}, edges)
+        self.trimmed = (
+            TrimmedConvs(self.convs, ["pair"] * len(convs))
+            if with_type
+            else trimmed(name, self.convs, widths, {}, edges)
         )
-        if self.loops and self.forms is None:
-            add_loop_sink(convs)
 
     def forward(self, batch: Data) -> Tensor:
-        take_aggregate(batch, (), len(self.convs))
         x = self.encoder("node", batch)
-        layout = layout_of({NODE: batch}, {EDGE: batch}, {NODE: len(x)})
-        edge_index, values = layout.edges[EDGE], []
-        if self.edges is not None:
-            values = [layout.take(self.edges(batch), EDGE)]
+        x = self.trimmed.run(x, batch, self.values(batch), self._activate)
+        return (self._activate(x) if len(self.convs) else x)[: num_seeds(batch)]
+
+    def _activate(self, x: Tensor) -> Tensor:
+        return relu_dropout(x, self.dropout.p, self.training)
+
+    def values(self, batch: Data) -> list[Tensor]:
+        """Returns what convolutions read of edges, in the order of the batch: one tensor, or none."""
         if self.with_type:
             if "edge_type" not in batch:
                 raise DataError(
                     "encoder: RGCN: the edges have no attribute edge_type, from which RGCN reads their kinds."
                 )
-            values = [layout.take(batch.edge_type.long(), EDGE)]
-        elif self.gcn_loops is not None:
-            edge_index, values = weighted_as_gcn(self.convs[0], edge_index, len(x), x.dtype, self.gcn_loops, values)
-        elif self.loops and self.forms is None:
-            edge_index, *values = with_self_loops(edge_index, len(x), *values)
-        hops = layout.nodes_per_hop[NODE], layout.edges_per_hop[EDGE]
-        for i, conv in enumerate(self.convs):
-            if self.forms is None:
-                x = conv(x, edge_index, *values)
-            else:
-                size = layer_size(len(self.convs) - 1 - i, *hops)
-                needed = size.edges + (size.destinations if self.gcn_loops else 0)
-                run = run_with_loops if self.loops else run_layer
-                x = run(conv, self.forms[i], x, size, edge_index[:, :needed], *(each[:needed] for each in values))
-            x = relu_dropout(x, self.dropout.p, self.training)
-        return x[: num_seeds(batch)]
+            return [batch.edge_type.long()]
+        return [] if self.edges is None else [self.edges(batch)]

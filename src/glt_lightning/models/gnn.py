@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
@@ -14,27 +14,8 @@ from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
-from glt_lightning.base import EDGE, NODE, DataError, EdgeType, GLTError, NodeType, OptionError, edge_type_str
-from glt_lightning.loader import (
-    Form,
-    LayerSize,
-    add_loop_sink,
-    aggregates_of,
-    find_form,
-    first_edges,
-    fuse_layers,
-    gcn_weights,
-    layer_size,
-    layout_of,
-    relu_dropout,
-    run_aggregated,
-    run_layer,
-    run_with_loops,
-    take_aggregate,
-    take_normalization,
-    take_self_loops,
-    with_self_loops,
-)
+from glt_lightning.base import DataError, EdgeType, GLTError, NodeType, OptionError, edge_type_str
+from glt_lightning.loader import BatchLayout, TrimmedConvs, aggregates_of, fuse_layers, relu_dropout
 from glt_lightning.models.code_embedding import CodeEmbedding, NumCategories, categories_of
 from glt_lightning.models.edges import EdgeInput, WeightedGraphSAGE, options_for_edges
 from glt_lightning.models.layers import NO_VALUES, refuse_cached
@@ -134,52 +115,32 @@ class HomogeneousGNN(nn.Module):
         self.gnn = fuse_layers(
             gnn_class(name, edges)(width, hidden_channels, num_layers, out_channels, dropout=dropout, **options)
         )
-        self.gcn_loops = take_normalization(self.gnn.convs)
-        self.loops = take_self_loops(self.gnn.convs)
         widths = [width] + [hidden_channels] * (num_layers - 1)
-        self.forms = find_forms(name, self.gnn.convs, widths, options, edges)
-        if self.loops and self.forms is None:
-            add_loop_sink(self.gnn.convs)
-        as_given = isinstance(self.encoder.layer, nn.Identity) and self.forms is not None
+        self.trimmed = trimmed(name, self.gnn.convs, widths, options, edges)
+        as_given = isinstance(self.encoder.layer, nn.Identity) and self.trimmed.forms is not None
         self.takes_aggregates = aggregates_of(self.gnn.convs[0]) if as_given else ()
 
     def forward(self, batch: Data) -> Tensor:
         """Returns logits [S, C] of the S seeds."""
         x = self.encoder("node", batch)
-        layout = layout_of({NODE: batch}, {EDGE: batch}, {NODE: len(x)})
-        edge_index = layout.edges[EDGE]
-        aggregated = take_aggregate(batch, self.takes_aggregates, len(self.gnn.convs), has_hops=layout.has_hops)
-        values = [] if self.edges is None else [layout.take(self.edges(batch), EDGE)]
-        if self.gcn_loops is not None:
-            edge_index, values = weighted_as_gcn(self.gnn.convs[0], edge_index, len(x), x.dtype, self.gcn_loops, values)
-        elif self.loops and self.forms is None:
-            edge_index, *values = with_self_loops(edge_index, len(x), *values)
-        if self.forms is None:
-            name = "edge_attr" if self.gnn.supports_edge_attr else "edge_weight"
-            return self.gnn(x, edge_index, **{name: values[0]} if values else {})[: num_seeds(batch)]
-        last = len(self.gnn.convs) - 1
-        hops = layout.nodes_per_hop[NODE], layout.edges_per_hop[EDGE]
-        for i, (conv, form) in enumerate(zip(self.gnn.convs, self.forms, strict=True)):
-            size = layer_size(last - i, *hops)
-            if i == 0 and aggregated is not None:
-                x = run_aggregated(conv, x[: size.destinations], aggregated[: size.destinations].to(x.dtype))
-            else:
-                run = run_with_loops if self.loops else run_layer
-                x = run(conv, form, x, size, *self._edges(edge_index, values, size))
-            if i < last:
-                x = self._activate(x)
-        return x[: num_seeds(batch)]
+        takes = self.takes_aggregates
+        out = self.trimmed.run(x, batch, self.values(batch), self._activate, aggregates=takes, whole=self._whole)
+        return out[: num_seeds(batch)]
+
+    def values(self, batch: Data) -> list[Tensor]:
+        """Returns what convolutions read of edges, in the order of the batch: one tensor, or none."""
+        return [] if self.edges is None else [self.edges(batch)]
+
+    def _whole(self, x: Tensor, edge_index: Tensor, *values: Tensor) -> Tensor:
+        name = "edge_attr" if self.gnn.supports_edge_attr else "edge_weight"
+        out: Tensor = self.gnn(x, edge_index, **{name: values[0]} if values else {})
+        return out
 
     def _activate(self, x: Tensor) -> Tensor:
         act, dropout = self.gnn.act, self.gnn.dropout
         if type(act) is nn.ReLU:
             return relu_dropout(x, dropout.p, dropout.training)
         return dropout(x if act is None else act(x))
-
-    def _edges(self, edge_index: Tensor, values: Sequence[Tensor], size: LayerSize) -> tuple[Tensor, ...]:
-        """Returns the edges that lead to the destinations, which come first, and their values."""
-        needed = size.edges + (size.destinations if self.gcn_loops else 0)
-        return edge_index[:, :needed], *(each[:needed] for each in values)
 
 
 class HeterogeneousEncoder(nn.Module):
@@ -250,21 +211,14 @@ class HeterogeneousEncoder(nn.Module):
     def embed(self, batch: HeteroData) -> dict[NodeType, Tensor]:
         """Returns embeddings [S, hidden_channels] of the seeds of each target type."""
         x = {t: encoder(t, batch[t]) for t, encoder in self.encoders.items()}
-        layout = layout_of(
+        layout = BatchLayout.of(
             {t: batch[t] for t in x}, {e: batch[e] for e in self.edge_types}, {t: len(rows) for t, rows in x.items()}
         )
-        edges, nodes_per_hop, edges_per_hop = layout.edges, layout.nodes_per_hop, layout.edges_per_hop
         values = {e: layout.take(each, e) for e, each in self.edge_values(batch).items()}
         for i, module in enumerate(self.layers):
             layer: Any = module
-            after = len(self.layers) - 1 - i
-            x = {t: rows[: sum(nodes_per_hop[t][: after + 2])] for t, rows in x.items()}
-            into = {t: sum(nodes_per_hop[t][: after + 1]) for t in x}
-            needed = {
-                e: first_edges(edges[e], sum(edges_per_hop[e][: after + 1]), len(x[e[0]]), into[e[2]])
-                for e in layer.edge_types
-            }
-            out = layer(x, needed, into, {e: values[e][: each.size(1)] for e, each in needed.items() if e in values})
+            x, edges, into, read = layout.of_layer(len(self.layers) - 1 - i, layer.edge_types, x, values)
+            out = layer(x, edges, into, read)
             drop = partial(relu_dropout, p=self.dropout.p, training=self.training) if layer.activate else self.dropout
             x |= {t: drop(rows) for t, rows in out.items()}
         return {t: x[t][: num_seeds(batch[t])] for t in self.target_types}
@@ -428,38 +382,25 @@ def edge_type_conv(
     return kind(width_in, width, num_layers=1, dropout=dropout, **options).convs[0]
 
 
-def weighted_as_gcn(
-    conv: Any, edge_index: Tensor, num_nodes: int, dtype: torch.dtype, loops: bool, weights: Sequence[Tensor]
-) -> tuple[Tensor, list[Tensor]]:
-    """Returns `gcn_weights` for layers like ``conv``. weights: one tensor [E], or none."""
-    given = weights[0] if weights else None
-    fill = 2.0 if conv.improved else 1.0
-    edges, factors = gcn_weights(edge_index, num_nodes, dtype, loops=loops, edge_weight=given, fill=fill)
-    return edges, [factors]
-
-
-def find_forms(
+def trimmed(
     name: str,
-    convs: Iterable[nn.Module],
+    convs: nn.ModuleList,
     widths: Sequence[int],
     options: Mapping[str, Any],
     edges: EdgeInput | None = None,
-) -> list[Form] | None:
-    """Finds the form in which each layer runs on the prefix of a batch that it needs. Returns None, with a line in the log, if a
-    layer needs the whole batch.
+) -> TrimmedConvs:
+    """Makes `TrimmedConvs` of the layers of an encoder. Writes a line to the log if a layer needs the whole batch.
 
     Norms average over all nodes of the batch, and jumping knowledge needs all layers for the same nodes. edges: what they read of
     edges.
     """
     reason = next((f"{key}: {options[key]}" for key in ("norm", "jk") if options.get(key) is not None), None)
-    if reason is None:
-        values = None if edges is None else edges.example(8)
-        found = [find_form(conv, width, values) for conv, width in zip(convs, widths, strict=True)]
-        if None not in found:
-            return [form for form in found if form is not None]
-        reason = "a node's output depends on more than the edges into it"
-    rank_zero_info(
-        f"{name}: every layer is computed for all nodes of a batch, not only for the nodes on which its seeds "
-        f"depend ({reason})."
-    )
-    return None
+    values = None if edges is None else edges.example(8)
+    made = TrimmedConvs.taking(convs, widths, values, trims=reason is None)
+    if made.forms is None:
+        reason = reason or "a node's output depends on more than the edges into it"
+        rank_zero_info(
+            f"{name}: every layer is computed for all nodes of a batch, not only for the nodes on which its seeds "
+            f"depend ({reason})."
+        )
+    return made

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +15,7 @@ from torch.nn import functional
 from torch_geometric.nn import HGTConv, MessagePassing, RGCNConv, conv as pyg_convs
 
 from glt_lightning.base import EdgeType, NodeType, OptionError
-from glt_lightning.inference import RunningSum
+from glt_lightning.inference import RunningSoftmax, RunningSum
 from glt_lightning.loader import fuse_layers, plain
 from glt_lightning.models.edges import EdgeInput, WeightedSAGE, options_for_edges
 
@@ -170,6 +171,39 @@ class HGTLayer(nn.Module):
         key, value = ((e @ n.view(heads, width, -1)).flatten(0, 1) for e, n in pairs)
         return functional.linear(x, key[:, :-1], key[:, -1]), functional.linear(x, value[:, :-1], value[:, -1])
 
+    def gathering(self, node_type: NodeType, own: Tensor) -> tuple[list[Any], Callable[[], Tensor]]:
+        """Makes the accumulators for one node (`glt_lightning.inference.TypedLayers`)."""
+        node = _HGTNode(self, node_type, own)
+        return [_HGTEdges(node, e) for e in self.edge_types if e[2] == node_type], node.end
+
+
+class _HGTNode:
+    """The attention of a node over the edges of all types into it."""
+
+    def __init__(self, layer: HGTLayer, node_type: NodeType, own: Tensor) -> None:
+        self.layer, self._type, self._own = layer, node_type, own
+        self._width = layer.conv.out_channels // layer.conv.heads
+        self._query = self.heads(layer.queries(node_type, own))
+        self._sum = RunningSoftmax(layer.conv.heads, own.new_empty(self._width))
+
+    def heads(self, rows: Tensor) -> Tensor:
+        return rows.view(-1, self.layer.conv.heads, self._width)
+
+    def add(self, keys: Tensor, values: Tensor) -> None:
+        scores = (self._query * self.heads(keys)).sum(-1) / math.sqrt(self._width)
+        self._sum.add(scores, self.heads(values))
+
+    def end(self) -> Tensor:
+        return self.layer.mixed(self._type, self._sum.value().flatten()[None], self._own)
+
+
+class _HGTEdges:
+    def __init__(self, node: _HGTNode, edge_type: EdgeType) -> None:
+        self._node, self._edge_type = node, edge_type
+
+    def add(self, rows: Tensor, values: Tensor | None) -> None:
+        self._node.add(*self._node.layer.keys_and_values(self._edge_type, rows))
+
 
 def _one(rows: Sequence[Tensor]) -> Tensor:
     return rows[0] if len(rows) == 1 else torch.cat(list(rows))
@@ -238,7 +272,7 @@ class EdgeKindConv(RGCNConv):  # type: ignore[misc]  # PyG has no types
         return out if self.bias is None else out + self.bias
 
     def gathering(self, own: Tensor) -> Any:
-        """Makes the accumulator for one node (`glt_lightning.inference.gathering`). own: [1, D], its row."""
+        """Makes the accumulator for one node (`glt_lightning.inference.ConvLayers`). own: [1, D], its row."""
         return _Kinds(self, own)
 
 
@@ -266,6 +300,20 @@ class RGCNLayer(nn.Module):
             out = self.conv.transformed(found[:, None], slice(r, r + 1))
             sums[dst] = sums[dst] + out if dst in sums else out
         return {t: self.conv.with_root(out, x[t][: destinations[t]]) for t, out in sums.items()}
+
+    def gathering(self, node_type: NodeType, own: Tensor) -> tuple[list[Any], Callable[[], Tensor]]:
+        """Makes the accumulators for one node (`glt_lightning.inference.TypedLayers`)."""
+        numbers = [r for r, e in enumerate(self.edge_types) if e[2] == node_type]
+        sums = [RunningSum(own[0], mean=self.conv.aggr == "mean") for _ in numbers]
+
+        def end() -> Tensor:
+            found = [
+                self.conv.transformed(each.value()[None, None], slice(r, r + 1))
+                for r, each in zip(numbers, sums, strict=True)
+            ]
+            return self.conv.with_root(torch.stack(found).sum(0), own).relu()
+
+        return sums, end
 
 
 class _Kinds:

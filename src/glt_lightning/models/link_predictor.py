@@ -13,7 +13,7 @@ from torch_geometric.data import Data, HeteroData
 from torchmetrics.classification import BinaryAUROC, BinaryAveragePrecision
 
 from glt_lightning.base import EdgeType, OptionError, edge_type_str, one_of
-from glt_lightning.inference import ranking_metric
+from glt_lightning.inference import Ranking
 from glt_lightning.models.encoders import NO_ENCODER
 from glt_lightning.models.gnn import Metadata
 from glt_lightning.models.layerwise import ReadyLayers, rank_test_edges
@@ -148,7 +148,7 @@ class LinkPredictor(Predictor):
         several = [f"/{t}" for t in self.type_names] if len(self.edge_types) > 1 else []
         made = [(name, t) for name in ranking or [] for t in ["", *several]]
         made = [(name, t) for name, t in made if t or not several or name.startswith("filtered_")]
-        self.test_ranking = nn.ModuleDict({f"{name}{t}": ranking_metric(name) for name, t in made})
+        self.test_ranking = nn.ModuleDict({f"{name}{t}": Ranking.metric(name) for name, t in made})
 
     def _corrupts_both(self, corrupt: str) -> bool:
         one_of("corrupt", corrupt, ("destination", "both"))
@@ -239,9 +239,9 @@ class LinkPredictor(Predictor):
         for name, metric in self.test_ranking.items():
             self.log(f"test_rank_{name}", metric)  # type: ignore[arg-type]
 
-    def layerwise_layers(self, edge_names: Sequence[str]) -> ReadyLayers:
+    def layerwise_layers(self) -> ReadyLayers:
         """The layers for layer-wise inference. edge_names: attributes of edges."""
-        return self.heads.layers(self.encoder, edge_names)
+        return self.heads.layers(self.encoder)
 
     def predict_step(self, batch: Data | HeteroData, batch_idx: int) -> dict[str, Tensor]:
         """Returns ``n_id`` and ``destination`` [S], the user's ids of both ends of each edge, and its ``score`` [S]; with several

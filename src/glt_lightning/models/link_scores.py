@@ -15,7 +15,7 @@ from torchmetrics import Metric
 from torchmetrics.utilities import rank_zero_warn
 
 from glt_lightning.base import DataError, EdgeType, OptionError, at_least, one_of
-from glt_lightning.inference import RankMetric, twice_the_rank
+from glt_lightning.inference import RankMetric
 from glt_lightning.models.relations import DECODERS
 
 _NONE = (
@@ -378,7 +378,7 @@ class OGBMRR(RankMetric):
         neg = _scores("y_pred_neg", "[P, K]", y_pred_neg).to(self.device)
         if len(pos) != len(neg):
             raise DataError(f"y_pred_neg: expected a row for each of {len(pos)} positives; got {list(neg.shape)}.")
-        super().update(twice_the_rank(pos, neg))
+        super().update(self.twice(pos, neg))
 
 
 def _best(k: int, scores: Tensor) -> Tensor:

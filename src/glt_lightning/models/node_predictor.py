@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from torch import Tensor, nn
@@ -132,11 +131,9 @@ class NodePredictor(LabelPredictor):
         rows = {"n_id": n_id, **self.task.predict(self.head(embedding))}
         return rows | {"embedding": embedding} if self.embeddings else rows
 
-    def layerwise_layers(self, edge_names: Sequence[str]) -> ReadyLayers:
+    def layerwise_layers(self) -> ReadyLayers:
         """The layers for layer-wise inference. edge_names: attributes of edges."""
-        return ReadyLayers(
-            self.encoder, edge_names, lambda out, node_type: {"embedding": out} | self.task.predict(self.head(out))
-        )
+        return ReadyLayers(self.encoder, lambda out, node_type: {"embedding": out} | self.task.predict(self.head(out)))
 
     def _seed_store(self, batch: Batch) -> Any:
         return batch if self.target_type is None else batch[self.target_type]

@@ -144,9 +144,9 @@ class Ends(nn.ModuleDict):
         found = encoder.embed(batch) if self.typed else {"node": encoder(batch)}
         return {t: head(found[t]) for t, head in self.items()}
 
-    def layers(self, encoder: Any, edge_names: Sequence[str]) -> ReadyLayers:
+    def layers(self, encoder: Any) -> ReadyLayers:
         """Returns the layers for layer-wise inference. edge_names: attributes of edges."""
-        return ReadyLayers(encoder, edge_names, lambda out, node_type: {"embedding": self[node_type](out)})
+        return ReadyLayers(encoder, lambda out, node_type: {"embedding": self[node_type](out)})
 
 
 def ends_of(edge_type: EdgeType | None) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -164,9 +163,9 @@ class GraphSAGE(LightningModule):
         n_id = self._seed_store(batch).n_id[: len(logits)].clone()  # a view would keep the memory of the whole batch
         return {"n_id": n_id, "pred": logits.argmax(dim=-1), "logits": logits}
 
-    def layerwise_layers(self, edge_names: Sequence[str]) -> ReadyLayers:
+    def layerwise_layers(self) -> ReadyLayers:
         """The layers for layer-wise inference. edge_names: attributes of edges."""
-        return ReadyLayers(self.gnn, edge_names, self._columns)
+        return ReadyLayers(self.gnn, self._columns)
 
     def _columns(self, out: Tensor, node_type: str) -> dict[str, Tensor]:
         if isinstance(self.gnn, HeterogeneousGNN):

@@ -23,7 +23,7 @@ from glt_lightning.base import (
     as_options,
     edge_type_str,
 )
-from glt_lightning.inference import ApproximateTopK, HeldRows, KnownPairs, TopK
+from glt_lightning.inference import KnownPairs, TopK
 from glt_lightning.lightning.callbacks.prediction_places import folder_of, require_ours
 from glt_lightning.lightning.callbacks.predictions import PredictionWriter
 from glt_lightning.lightning.datamodule import GLTDataModule
@@ -191,13 +191,13 @@ class RecommendingModule(LayerwiseModule):
             count = self._graph.num_nodes(self._ends[1])
             by = {} if self._relation is None else {"relation": self._relation}
             scores, transformed = self.inner.pair_scores(self._wanted.edge_type, **by)  # type: ignore[operator]
-            exact = TopK(HeldRows(partial(self._rows, node_type=self._ends[1])), count, scores, self._wanted.k)
+            exact = TopK(partial(self._rows, node_type=self._ends[1]), count, scores, self._wanted.k)
             if self._wanted.index != "exact" and transformed is None:
                 raise OptionError(
                     "recommend.index: hnsw finds inner products; use model.decoder dot, bilinear, distmult or complex, or index "
                     "exact."
                 )
-            self._ranker = exact if self._wanted.index == "exact" else ApproximateTopK(exact, transformed)
+            self._ranker = exact if self._wanted.index == "exact" else exact.approximate(transformed)
         return self._ranker
 
     def _rows(self, ids: np.ndarray, node_type: str) -> Tensor:

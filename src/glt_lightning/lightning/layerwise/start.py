@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from glt_lightning.base import LayerwiseOptions, OptionError
 from glt_lightning.graph import LocalPartition
-from glt_lightning.inference import LayerwiseLayers, LayerwiseRun, Marks, check_module, find_layers
+from glt_lightning.inference import LayerwiseLayers, LayerwiseRun, Marks, find_layers
 from glt_lightning.lightning.strategies.collectives import gather_text_of
 from glt_lightning.loader import LoaderSpec
 from glt_lightning.tensors import DistGraph
@@ -70,11 +70,8 @@ def start_run(
 
 def layers_of(module: LightningModule, graph: DistGraph) -> LayerwiseLayers:
     """The layers of a module, with its weights as they are now. Raises as `find_layers`."""
-    return find_layers(module, graph.node_types, _edge_names(graph), not graph.schema.homogeneous)
-
-
-def _edge_names(graph: DistGraph) -> Mapping[Any, Sequence[str]]:
-    return {e: list(graph.edges[e].data) for e in graph.edge_types}
+    edge_names = {e: list(graph.edges[e].data) for e in graph.edge_types}
+    return find_layers(module, graph.node_types, edge_names, not graph.schema.homogeneous)
 
 
 def _check(
@@ -106,7 +103,7 @@ def _check(
         for node_type, loader in loaders:
             for batch in loader:
                 if layers.store(batch, node_type).batch_size:
-                    check_module(layers, prepare(batch), _edge_names(graph), graph.node_types)
+                    layers.check(prepare(batch))
 
     Ranks(marks.rank, marks.world_size, marks.exchange).all_or_none(check, lambda _: None)
     for _, loader in loaders:
