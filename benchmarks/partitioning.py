@@ -35,8 +35,8 @@ from measure import report
 
 from glt_lightning import LocalPartition
 from glt_lightning.base import Progress
-from glt_lightning.cli.partition_report.options import TrafficOptions
-from glt_lightning.cli.partition_report.report import make_report
+from glt_lightning.lightning import PartitionReport
+from glt_lightning.loader import TrafficOptions
 
 ALGORITHMS = ["random", "frequency", "streaming", "metis", "pymetis"]
 CACHE = 0.1
@@ -134,7 +134,7 @@ def run(script: str, words: list[object]) -> tuple[dict[str, float], str]:
 
 def quality(folder: Path) -> dict[str, Any]:
     """Cut, balance and remote rows of a partition."""
-    found = make_report(LocalPartition.open(folder), TrafficOptions(cache=[CACHE]), Progress(False))
+    found = PartitionReport.of(LocalPartition.open(folder), TrafficOptions(cache=[CACHE]), Progress(False))
     balance = {f"{c.kind}:{c.name}": c.balance for c in found.contents.counts if c.kind != "edges"}
     traffic = next(t for t in found.traffic if t.placement == "owner").parts
     nodes = sum(p.nodes.mean for p in traffic)

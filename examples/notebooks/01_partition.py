@@ -14,8 +14,8 @@ import numpy as np
 
 from glt_lightning import LocalPartition, PartitionOptions
 from glt_lightning.base import Progress
-from glt_lightning.cli.partition_report.options import TrafficOptions
-from glt_lightning.cli.partition_report.report import make_report
+from glt_lightning.lightning import PartitionReport
+from glt_lightning.loader import TrafficOptions
 from glt_lightning.partition import open_source, partition_graph
 
 source = open_source("demo", "data")
@@ -35,7 +35,7 @@ for algorithm in ("random", "streaming", "metis"):
     options = PartitionOptions(num_parts=2, algorithm=algorithm)
     partition_graph(source, folder, options, undirected=True, progress=False)
     partition = LocalPartition.open(folder)
-    reports[algorithm] = make_report(partition, batches, Progress(False))
+    reports[algorithm] = PartitionReport.of(partition, batches, Progress(False))
     partition.close()
 
 for algorithm, report in reports.items():

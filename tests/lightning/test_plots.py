@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from glt_lightning.lightning import Series, bars, lines
+from glt_lightning.lightning.report.page import Series, bars, lines
 
 
 def texts(svg: str) -> list[str]:

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonargparse import Namespace
 
 from glt_lightning.base import PartitionOptions
 from glt_lightning.cli import main
-from glt_lightning.cli.partition import batches_of
+from glt_lightning.lightning import traffic_options
 
 
 @pytest.fixture
@@ -89,7 +88,7 @@ def test_wrong_options_get_one_line(
 
 def test_a_page_needs_packages(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Which is said before anything is read."""
-    monkeypatch.setattr("glt_lightning.lightning.page.html._NEEDED", ("no_such_pages",))
+    monkeypatch.setattr("glt_lightning.lightning.report.page._NEEDED", ("no_such_pages",))
     with pytest.raises(SystemExit):
         main(["report", "none", "--html", "page.html"])
     assert (
@@ -117,6 +116,6 @@ def test_edges_to_predict(make_data: Any, capsys: pytest.CaptureFixture[str]) ->
     text = said(capsys, str(data.partition_dir), *batches, *negatives_by_flag)
     assert "cannot be predicted" not in text
     assert "batch_size 20, disjoint, one rank" in text
-    options = batches_of(data, Namespace(batches=2, cache=[]))
+    options = traffic_options(data, 2, [])
     assert (options.neg_sampling.mode, options.neg_sampling.amount) == ("triplet", 3)
     assert options.exclude_target_edges == "reverse"

@@ -137,7 +137,7 @@ def test_without_the_packages_of_pages_there_is_a_line(
     make_data, make_model, make_trainer, tmp_path, monkeypatch, caplog
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr("glt_lightning.lightning.page.html._NEEDED", ("jinja2", "no_such_plots"))
+    monkeypatch.setattr("glt_lightning.lightning.report.page._NEEDED", ("jinja2", "no_such_plots"))
     make_trainer(max_epochs=1, **KEPT).fit(make_model(), make_data())
     needed = "pages of reports need no_such_plots: pip install 'glt-lightning[reports]'."
     assert [line for line in caplog.messages if "report" in line] == [f"this run has no report: {needed}"]

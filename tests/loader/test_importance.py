@@ -16,10 +16,10 @@ from torch_geometric.nn import GraphConv
 
 from glt_lightning import GLTDataModule, LinkSpec, LoaderSpec, LocalPartition, SamplingOptions, Session
 from glt_lightning.base import EDGE, DataError, GpuBudgets, GraphSchema, OptionError, Progress
-from glt_lightning.cli.partition_report.options import TrafficOptions
-from glt_lightning.cli.partition_report.report import make_report
 from glt_lightning.graph import BatchArrays, open_store
 from glt_lightning.kernels import WalkRule, hop_key
+from glt_lightning.lightning import PartitionReport
+from glt_lightning.loader import TrafficOptions
 from glt_lightning.sampling import BatchRequest, KHopSampler, batch_key, device_walks, role_key
 from glt_lightning.workers import SubprocessProducer
 from tests.helpers.contents import contents
@@ -433,7 +433,7 @@ def test_what_is_ranked_ahead_says_that_it_counts_no_walks(tmp_path: Path) -> No
     data.prepare_data()
     whole = LocalPartition.open(data.partition_dir)
     assert whole.manifest.made_by["num_neighbors"] == [15, 10, 5]
-    assert make_report(
+    assert PartitionReport.of(
         whole, TrafficOptions(num_neighbors=data.num_neighbors, walks=True), Progress(False)
     ).no_traffic == (
         "random walks find the neighbours (sampling.importance_neighbors), and their questions are not counted"

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from glt_lightning.base import EDGE, DataError, OptionError, PartitionError, PartitionOptions, Progress
-from glt_lightning.cli.partition_report.contents import collect_contents
 from glt_lightning.graph import LocalPartition, Manifest, RowOrder
 from glt_lightning.partition import ArraySource, open_source, partition_graph, verify_partition
 from glt_lightning.partition.arrays import ArrayWriter
+from glt_lightning.partition.contents import collect_contents
 from tests.helpers.partition_truth import HETERO, random_source, read_folder, single
 
 NO_TIME = np.iinfo(np.int64).min

@@ -18,10 +18,10 @@ import pytest
 
 from glt_lightning.base import EDGE, DataError, EdgeType, OptionError, PartitionError, Progress, SamplingOptions
 from glt_lightning.cli import main
-from glt_lightning.cli.partition_report.options import TrafficOptions
-from glt_lightning.cli.partition_report.report import make_report
-from glt_lightning.cli.partition_report.tables import facts as facts_of
 from glt_lightning.graph import LocalPartition
+from glt_lightning.lightning import PartitionReport
+from glt_lightning.lightning.report.partition import facts as facts_of
+from glt_lightning.loader import TrafficOptions
 from glt_lightning.partition import (
     Additions,
     ChangedNodes,
@@ -185,7 +185,7 @@ def test_versions_are_verified_and_listed(graph: tuple[Path, Additions], capsys:
     assert f"{folder}: {said}: good" in capsys.readouterr().out
     partition = LocalPartition.open(folder)
     assert ("versions", f"{said}, of which this report has nothing") in facts_of(
-        make_report(partition, TrafficOptions(num_neighbors=[2], batch_size=4), Progress(False))
+        PartitionReport.of(partition, TrafficOptions(num_neighbors=[2], batch_size=4), Progress(False))
     )
     partition.close()
     # found where only all bytes tell

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from glt_lightning.base import EDGE, DataError, OptionError, PartitionError, PartitionOptions, Progress
-from glt_lightning.cli.partition_report.contents import collect_contents
 from glt_lightning.graph import LocalPartition, Manifest, options_hash
 from glt_lightning.partition import ArraySource, open_source, partition_graph, verify_partition
 from glt_lightning.partition.arrays import ArrayWriter
 from glt_lightning.partition.build.times import WeightSums
+from glt_lightning.partition.contents import collect_contents
 from tests.helpers.partition_truth import HETERO, random_source, read_folder, single
 
 _MOST = 2**31 - 1

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from glt_lightning.cli.partition_report.traffic import CountingOwners
 from glt_lightning.graph import TopologyCache
 from glt_lightning.kernels import GraphView
+from glt_lightning.loader.traffic.owners import CountingOwners
 from glt_lightning.sampling import QUESTIONS, Arrays, OwnedParts, Received, Reply, SamplerConfig, neighbor_source
 from glt_lightning.sampling.source import RowsQuestion, Work, require_ids
 from glt_lightning.workers.cluster import owner

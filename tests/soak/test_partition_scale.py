@@ -14,8 +14,8 @@ import pytest
 
 from glt_lightning import LocalPartition
 from glt_lightning.base import Progress
-from glt_lightning.cli.partition_report.contents import collect_contents
 from glt_lightning.partition import verify_partition
+from glt_lightning.partition.contents import collect_contents
 from tests.helpers import started
 
 NODES, EDGES = 111_059_956 // 16, 1_615_685_872 // 16

@@ -13,13 +13,11 @@ from lightning.pytorch import LightningDataModule
 from glt_lightning.base import OptionError, PartitionError, Progress, counted, numbers, size
 from glt_lightning.cli.command_line import TrainerParser
 from glt_lightning.cli.messages import OneLineParser, keep_groups
-from glt_lightning.cli.partition_report.contents import versions_text
-from glt_lightning.cli.partition_report.options import TrafficOptions
-from glt_lightning.cli.report_command import add_report_arguments, page_path, show_report
+from glt_lightning.cli.report_command import add_report_arguments, show_report
 from glt_lightning.cli.run_line import interruptible
 from glt_lightning.compat import KINDS, convert_partition, read_labels
 from glt_lightning.graph import MANIFEST
-from glt_lightning.lightning import GLTDataModule, read_array
+from glt_lightning.lightning import GLTDataModule, page_path, traffic_options
 from glt_lightning.partition import (
     GraphSource,
     PartitionPlan,
@@ -28,6 +26,7 @@ from glt_lightning.partition import (
     hash_partition,
     plan_partition,
     verify_partition,
+    versions_text,
 )
 
 _READ = ("data",)  # groups of a configuration that `partition` reads
@@ -153,7 +152,7 @@ def _hash(folder: Path) -> None:
 
 
 def _partition(data: GLTDataModule, config: Namespace) -> None:
-    options = batches_of(data, config)
+    options = traffic_options(data, config.batches, config.cache)
     folder = data.partition_dir
     page_path(config.html, folder)  # wrong options are found before the work
     there = (folder / MANIFEST).is_file()
@@ -168,37 +167,6 @@ def _partition(data: GLTDataModule, config: Namespace) -> None:
         print(f"{'was partitioned already' if there else 'partitioned'}: {folder}\n", flush=True)
     with interruptible(f"{folder} is complete, but its report is not"):
         show_report(folder, options, config)
-
-
-def batches_of(data: GLTDataModule, config: Namespace) -> TrafficOptions:
-    """The options of the batches that training with this data module makes, for the report."""
-    sampling, links = data.sampling, {}
-    if data.links is not None:
-        exclude = data.links.by_type[0].exclude_target_edges["train"]
-        links = {
-            "neg_sampling": data.links.neg_sampling,
-            "exclude_target_edges": exclude,
-            "reverse_edge_types": data.links.reverse_edge_types,
-        }
-    times = (
-        (data.seeds.input_time or {}).get("train") if "train" not in (data.seeds.splits or {}) else None
-    )  # the stored split is assumed
-    return TrafficOptions(
-        num_neighbors=data.num_neighbors,
-        batch_size=data.batch_size,
-        batches=config.batches,
-        cache=config.cache,
-        seed=sampling.seed or 0,
-        weight_attr=sampling.weight_attr,
-        time_attr=sampling.time_attr,
-        time_window=sampling.time_window,
-        time_boundary=sampling.time_boundary,
-        input_time=None if times is None else read_array("seeds.input_time.train", times, "times"),
-        disjoint=data.batches.disjoint,
-        walks=sampling.importance_neighbors is not None,
-        **links,
-        **sampling.draw.values,
-    )
 
 
 # ``python -m lightning partition --assign_only``

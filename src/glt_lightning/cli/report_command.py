@@ -9,15 +9,11 @@ from typing import Any
 
 from jsonargparse import Namespace
 
-from glt_lightning.base import Fanouts, OptionError, Progress, WeightAttr
+from glt_lightning.base import Fanouts, Progress, WeightAttr
 from glt_lightning.cli.messages import OneLineParser
-from glt_lightning.cli.partition_report.html import report_html
-from glt_lightning.cli.partition_report.options import TrafficOptions
-from glt_lightning.cli.partition_report.report import make_report
-from glt_lightning.cli.partition_report.text import report_text
 from glt_lightning.graph import LocalPartition
-from glt_lightning.lightning import may_be_replaced, read_array, why_no_pages
-from glt_lightning.partition import whole_file
+from glt_lightning.lightning import PartitionReport, page_path, read_array
+from glt_lightning.loader import TrafficOptions
 
 _OPTIONS = TrafficOptions()
 _DESCRIPTION = (
@@ -93,41 +89,7 @@ def add_report_arguments(parser: OneLineParser) -> None:
 def show_report(folder: Path, options: TrafficOptions, shown: Namespace) -> None:
     """Makes the report of a folder and prints it. shown: the values of `add_report_arguments`."""
     page = page_path(shown.html, folder)
-    report = make_report(LocalPartition.open(folder), options, Progress(None))
+    report = PartitionReport.of(LocalPartition.open(folder), options, Progress(None))
     if page is not None:
-        _write(page, report_html(report))
-    print(json.dumps(report.to_json(), indent=1, allow_nan=False) if shown.json else report_text(report), flush=True)
-
-
-def page_path(given: str | None, folder: Path) -> Path | None:
-    """The path that ``--html`` writes to; None without it. Raises `OptionError` for a path that cannot be written."""
-    if given is None:
-        return None
-    page = Path(given)
-    if (why := why_no_pages()) is not None:
-        raise OptionError(f"--html: {why}")
-    if page.resolve().is_relative_to(folder.resolve()):
-        raise OptionError(
-            f"--html: {given} is inside the partition folder, which must not change. Choose another path."
-        )
-    if not page.absolute().parent.is_dir():
-        raise OptionError(f"--html: there is no folder {page.absolute().parent}.")
-    if page.is_dir():
-        raise OptionError(f"--html: {given} is a folder; expected a file such as report.html.")
-    try:
-        replaced = may_be_replaced(page)
-    except OSError as error:
-        raise OptionError(
-            f"--html: {given} cannot be replaced ({error.strerror or error}). Choose another name."
-        ) from None
-    if not replaced:
-        raise OptionError(f"--html: {given} exists and is no page of ours. Choose another name.")
-    return page
-
-
-def _write(page: Path, text: str) -> None:
-    try:
-        with whole_file(page) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise OptionError(f"--html: cannot write {page}: {error.strerror or error}.") from None
+        report.write(page)
+    print(json.dumps(report.to_json(), indent=1, allow_nan=False) if shown.json else report.text(), flush=True)

@@ -75,15 +75,6 @@ if TYPE_CHECKING:
     from glt_lightning.lightning.new_rows import (
         predict_new as predict_new,
     )
-    from glt_lightning.lightning.page.html import (
-        Series as Series,
-        Table as Table,
-        bars as bars,
-        lines as lines,
-        may_be_replaced as may_be_replaced,
-        render as render,
-        why_no_pages as why_no_pages,
-    )
     from glt_lightning.lightning.planner.expected import (
         QUANTITIES as QUANTITIES,
         Expected as Expected,
@@ -119,6 +110,15 @@ if TYPE_CHECKING:
         RayWorker as RayWorker,
         ReportToRay as ReportToRay,
         ray_worker as ray_worker,
+    )
+    from glt_lightning.lightning.report.page import (
+        Table as Table,
+        page_text as page_text,
+    )
+    from glt_lightning.lightning.report.partition import (
+        PartitionReport as PartitionReport,
+        page_path as page_path,
+        traffic_options as traffic_options,
     )
     from glt_lightning.lightning.strategies.base import (
         GLTStrategy as GLTStrategy,

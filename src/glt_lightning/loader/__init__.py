@@ -62,9 +62,6 @@ if TYPE_CHECKING:
     from glt_lightning.loader.link_loader import (
         DistLinkNeighborLoader as DistLinkNeighborLoader,
     )
-    from glt_lightning.loader.link_plan import (
-        plan_links as plan_links,
-    )
     from glt_lightning.loader.link_spec import (
         LinkSpec as LinkSpec,
         check_tree as check_tree,
@@ -72,10 +69,6 @@ if TYPE_CHECKING:
     from glt_lightning.loader.neighbor_loader import (
         DistNeighborLoader as DistNeighborLoader,
         LoaderStats as LoaderStats,
-    )
-    from glt_lightning.loader.plans import (
-        make_plan as make_plan,
-        sampler_config as sampler_config,
     )
     from glt_lightning.loader.pyg_loaders import (
         LinkNeighborLoader as LinkNeighborLoader,
@@ -95,6 +88,17 @@ if TYPE_CHECKING:
     )
     from glt_lightning.loader.times import (
         require_own_negatives as require_own_negatives,
+    )
+    from glt_lightning.loader.traffic.options import (
+        TrafficOptions as TrafficOptions,
+    )
+    from glt_lightning.loader.traffic.owners import (
+        remote_cache_bytes as remote_cache_bytes,
+    )
+    from glt_lightning.loader.traffic.predict import (
+        Estimate as Estimate,
+        ExpectedTraffic as ExpectedTraffic,
+        TrafficPrediction as TrafficPrediction,
     )
     from glt_lightning.loader.transforms import (
         BatchTransform as BatchTransform,

@@ -57,6 +57,11 @@ if TYPE_CHECKING:
     from glt_lightning.partition.compact import (
         compact_partition as compact_partition,
     )
+    from glt_lightning.partition.contents import (
+        Contents as Contents,
+        collect_contents as collect_contents,
+        mapped_memory as mapped_memory,
+    )
     from glt_lightning.partition.copies import (
         CopySource as CopySource,
         check_url as check_url,
@@ -160,7 +165,6 @@ if TYPE_CHECKING:
     )
     from glt_lightning.partition.versions import (
         Appended as Appended,
-        VersionFacts as VersionFacts,
         append_rows as append_rows,
         delete_rows as delete_rows,
         list_versions as list_versions,
@@ -169,6 +173,7 @@ if TYPE_CHECKING:
         read_versions as read_versions,
         version_number as version_number,
         versions_dir as versions_dir,
+        versions_text as versions_text,
     )
     from glt_lightning.partition.writer import (
         partition_dir as partition_dir,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from glt_lightning.base import EdgeType, NodeType, OptionError, PartitionError
+from glt_lightning.base import EdgeType, NodeType, OptionError, PartitionError, counted
 from glt_lightning.graph import (
     LocalPartition,
     Manifest,
@@ -268,6 +268,14 @@ def list_versions(folder: str | Path) -> list[VersionFacts]:
             f"{versions_dir(folder) / str(stray[0])}: version {len(found) + 1} is missing, which comes before it. Bring it back."
         )
     return found
+
+
+def versions_text(versions: Sequence[VersionFacts]) -> str:
+    """Returns how many versions there are, and what they added and deleted."""
+    names = ("nodes", "edges", "deleted_nodes", "deleted_edges")
+    nodes, edges, *gone = (sum(sum(getattr(each, name).values()) for each in versions) for name in names)
+    without = f", less {counted(gone[0], 'node')} and {counted(gone[1], 'edge')}" if any(gone) else ""
+    return f"{counted(len(versions), 'version')} after it, with {counted(nodes, 'node')} and {counted(edges, 'edge')}{without}"
 
 
 def verify_versions(folder: str | Path, done: Callable[[int], object] = lambda n: None) -> list[VersionFacts]:

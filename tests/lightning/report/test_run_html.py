@@ -9,9 +9,9 @@ import pytest
 
 from glt_lightning.lightning.callbacks.monitor import EpochTotals
 from glt_lightning.lightning.callbacks.verdict import ADVICE, stages
-from glt_lightning.lightning.report.html import EpochRecord, RunRecord, by_quantity, run_html
+from glt_lightning.lightning.report.run import EpochRecord, RunRecord, by_quantity, run_html
 from glt_lightning.sampling import Counters
-from tests.cli.test_shown import Page
+from tests.lightning.report.test_partition import Page
 
 REMOTE = Counters(
     local_rows=600,

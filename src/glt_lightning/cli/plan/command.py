@@ -19,8 +19,7 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 from glt_lightning.base import OptionError, numbers
 from glt_lightning.cli.command_line import GLTCLI, TrainerParser
 from glt_lightning.cli.messages import keep_groups
-from glt_lightning.cli.partition import batches_of, partition_plan, plan_lines
-from glt_lightning.cli.partition_report.text import page_text
+from glt_lightning.cli.partition import partition_plan, plan_lines
 from glt_lightning.cli.plan.changes import changes
 from glt_lightning.cli.plan.choose import as_yaml, choose, given_options
 from glt_lightning.cli.plan.inputs import Batches, Machines, layout_of, probing_trainer
@@ -35,10 +34,12 @@ from glt_lightning.lightning import (
     find_probe,
     keep_probe,
     measure,
+    page_text,
     planned_table,
     probe_key,
     require_memory_of,
     threads_of,
+    traffic_options,
 )
 
 _READ = ("seed_everything", "trainer", "model", "data", "cluster", "optimizer", "lr_scheduler")
@@ -178,9 +179,7 @@ def _plan_partition(data: GLTDataModule, config: Any) -> None:
 def _batches(data: GLTDataModule, partition: LocalPartition, config: Any) -> Batches:
     if config.batches < 0:
         raise OptionError(f"--batches: expected at least 0, got {config.batches}.")
-    options = config.clone()
-    options.batches, options.cache = max(1, config.batches), []
-    return Batches(partition, data, batches_of(data, options), config.batches)
+    return Batches(partition, data, traffic_options(data, max(1, config.batches), []), config.batches)
 
 
 def _probe(

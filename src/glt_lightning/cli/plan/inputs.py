@@ -12,13 +12,11 @@ import numpy as np
 from lightning.pytorch import Trainer
 
 from glt_lightning.base import CacheOptions, OptionError, parse_bytes, parse_rate
-from glt_lightning.cli.partition_report.contents import cached_widths
-from glt_lightning.cli.partition_report.options import TrafficOptions
-from glt_lightning.cli.partition_report.traffic import ExpectedTraffic, predict_ranks, why_no_batches
 from glt_lightning.cli.plan.machines import named_machine
 from glt_lightning.cli.subcommands import strategy_class
 from glt_lightning.graph import LocalPartition, Manifest, available_memory, usable_cores
 from glt_lightning.lightning import Counted, GLTDataModule, Layout, RemoteCost, owners_of, rounds_of, samplers_of
+from glt_lightning.loader import ExpectedTraffic, TrafficOptions, TrafficPrediction, remote_cache_bytes
 
 ALL = 1 << 40  # batches
 
@@ -95,13 +93,14 @@ class Batches:
         self.partition, self.data = partition, data
         self.options = replace(options, seed=seed, batches=batches or ALL)
         self._most = ALL if batches == 0 else 8
-        self.why_not = why_no_batches(partition, options)
+        self.why_not = TrafficPrediction(partition, options).why_not
 
     def count(self, layout: Layout, cache: Sequence[float] = (), **changes: Any) -> ExpectedTraffic:
         """changes: other options of the batches."""
         options = replace(self.options, cache=list(cache), **changes)
         placement = self.data.sampling.seed_placement
-        return predict_ranks(self.partition, options, placement, layout.owners, layout.ranks_of_owner, self._most)
+        prediction = TrafficPrediction(self.partition, options)
+        return prediction.of_ranks(placement, layout.owners, layout.ranks_of_owner, self._most)
 
     def ratio(self, layout: Layout) -> float | None:
         """The size of the remote cache of the data module; None where nothing is remote."""
@@ -154,15 +153,8 @@ def cache_ratio(cache: CacheOptions, manifest: Manifest) -> float | None:
     elif cache.ratio is not None:
         ratio = cache.ratio
     else:
-        whole = sum(n * width for n, width in zip(manifest.num_nodes, cached_widths(manifest), strict=True))
-        ratio = (cache.budget or 0) / whole
+        ratio = (cache.budget or 0) / remote_cache_bytes(manifest, 1)
     return min(1.0, ratio) or None
-
-
-def cache_bytes(ratio: float | None, manifest: Manifest) -> float:
-    """Memory of a remote cache of this size."""
-    widths = zip(manifest.num_nodes, cached_widths(manifest), strict=True)
-    return 0.0 if ratio is None else sum(ratio * n * width for n, width in widths)
 
 
 def probing_trainer(trainer: Any, folder: str) -> Any:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from glt_lightning.cli.partition_report.contents import mapped_memory
-from glt_lightning.cli.plan.inputs import Batches, cache_bytes
+from glt_lightning.cli.plan.inputs import Batches
 from glt_lightning.lightning import Counted, Dealing, Expected, HostMemory, Layout, Probe, expect, host_memory
+from glt_lightning.loader import remote_cache_bytes
+from glt_lightning.partition import mapped_memory
 from glt_lightning.workers import placed_parts
 
 
@@ -38,6 +39,7 @@ class Planned:
         data, manifest, layout = self.batches.data, self.batches.partition.manifest, self.layout
         parts = placed_parts(0, layout.owners, manifest.num_parts)
         mapped = mapped_memory(manifest)
+        cache = 0.0 if self.ratio is None else remote_cache_bytes(manifest, self.ratio)
         sampling = replace(data.sampling, num_workers=layout.workers, concurrency=layout.concurrency)
         return host_memory(
             self.probe.memory,
@@ -45,6 +47,6 @@ class Planned:
             layout,
             self.probe.largest_batch,
             self.available,
-            cache=cache_bytes(self.ratio, manifest) + (data.cache.memory_bytes or 0),
+            cache=cache + (data.cache.memory_bytes or 0),
             pages=sum(mapped[p].total - mapped[p].splits for p in parts) + mapped[0].splits,
         )

@@ -19,9 +19,9 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from glt_lightning.base import numbers
 from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
 from glt_lightning.lightning.callbacks.precision import PrecisionProbe
-from glt_lightning.lightning.page.html import may_be_replaced, why_no_pages
 from glt_lightning.lightning.planner.expected import Expected, expected_of_run, misses
-from glt_lightning.lightning.report.html import EpochRecord, RunRecord, configuration, run_html
+from glt_lightning.lightning.report.page import may_be_replaced, why_no_pages
+from glt_lightning.lightning.report.run import EpochRecord, RunRecord, configuration, run_html
 from glt_lightning.partition import whole_file
 
 NAME = "report.html"

@@ -12,7 +12,6 @@ from lightning.pytorch import LightningModule, Trainer
 from glt_lightning.base import ClusterOptions, SamplingOptions, numbers
 from glt_lightning.graph import usable_cores
 from glt_lightning.lightning.callbacks.monitor import EpochTotals
-from glt_lightning.lightning.page.html import Table
 from glt_lightning.lightning.planner.probe import Probe
 from glt_lightning.lightning.planner.record import find_probe, probe_key
 from glt_lightning.lightning.planner.rules import (
@@ -24,6 +23,7 @@ from glt_lightning.lightning.planner.rules import (
     Limit,
     expect_epoch,
 )
+from glt_lightning.lightning.report.page import Table
 from glt_lightning.lightning.strategies.server_client import GLTServerClientStrategy
 from glt_lightning.lightning.strategies.torch_threads import fair_threads
 from glt_lightning.lightning.strategies.worker import GLTWorkerStrategy

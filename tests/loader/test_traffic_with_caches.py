@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glt_lightning.cli.partition_report.contents import presampled_lists
-from glt_lightning.cli.partition_report.options import TrafficOptions
-from glt_lightning.cli.partition_report.traffic import predict_traffic
 from glt_lightning.graph import LocalPartition, stored_policies
 from glt_lightning.kernels import KHopOp
+from glt_lightning.loader import TrafficOptions
+from glt_lightning.loader.traffic.owners import presampled_lists
+from glt_lightning.loader.traffic.predict import TrafficPrediction
 from glt_lightning.sampling import EpochPlan, fanout_table
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
@@ -36,7 +36,7 @@ def test_stored_lists(tmp_path: Path, make: Callable[[], Any]) -> None:
     (policy,) = stored_policies(partition.manifest)
     manifest, seeds = partition.manifest, partition.split("train")
     sample = KHopOp(partition.view, fanout_table([4, 3], partition.schema))
-    (traffic,) = [t for t in predict_traffic(partition, OPTIONS) if t.placement == "global"]
+    (traffic,) = [t for t in TrafficPrediction(partition, OPTIONS).of_parts() if t.placement == "global"]
     for part in traffic.parts:
         plan = EpochPlan(
             seeds=seeds.gids, batch_size=8, seed=0, loader="train", rank=part.part, world_size=3, shuffle=True
@@ -63,7 +63,7 @@ def test_stored_lists(tmp_path: Path, make: Callable[[], Any]) -> None:
 def test_presampled(tmp_path: Path) -> None:
     """Without lists in the folder, other batches say what is hot; a cache of everything hits always."""
     partition = without_lists(partitioned(small_graph(), tmp_path, 2, undirected=True))
-    for traffic in predict_traffic(partition, OPTIONS):
+    for traffic in TrafficPrediction(partition, OPTIONS).of_parts():
         for part in traffic.parts:
             assert {cache.policy for cache in part.caches} == {"presampled"}
             small, medium, whole = part.caches
@@ -89,5 +89,5 @@ def test_presampled_order(tmp_path: Path) -> None:
 
 def test_no_cache_is_asked_for(tmp_path: Path) -> None:
     partition = partitioned(small_graph(), tmp_path, 2)
-    traffic = predict_traffic(partition, replace(OPTIONS, cache=()))
+    traffic = TrafficPrediction(partition, replace(OPTIONS, cache=())).of_parts()
     assert all(part.caches == () for each in traffic for part in each.parts)

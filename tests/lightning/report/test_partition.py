@@ -12,24 +12,22 @@ import pytest
 import torch
 
 from glt_lightning.base import OptionError, Progress
-from glt_lightning.cli.partition_report.html import report_html
-from glt_lightning.cli.partition_report.options import TrafficOptions
-from glt_lightning.cli.partition_report.report import Report, make_report
-from glt_lightning.cli.partition_report.text import report_text
+from glt_lightning.lightning import PartitionReport
+from glt_lightning.loader import TrafficOptions
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 OPTIONS = TrafficOptions(num_neighbors=[3, 2], batch_size=16, batches=3, cache=(0.1, 0.5))
 
 
 @pytest.fixture(scope="module", params=[1, 2, 13])
-def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Report:
+def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PartitionReport:
     data = small_hetero() if request.param == 2 else small_graph()
     partition = partitioned(data, tmp_path_factory.mktemp("parts"), request.param, undirected=True)
-    return make_report(partition, OPTIONS, Progress(False))
+    return PartitionReport.of(partition, OPTIONS, Progress(False))
 
 
-def test_text(report: Report) -> None:
-    text = report_text(report)
+def test_text(report: PartitionReport) -> None:
+    text = report.text()
     parts = report.contents.num_parts
     assert "algorithm random, seed 0" in text
     for wanted in (
@@ -79,8 +77,8 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_page_stands_alone(report: Report) -> None:
-    page = report_html(report)
+def test_page_stands_alone(report: PartitionReport) -> None:
+    page = report.html()
     parser = Page()
     parser.feed(page)
     assert parser.open == []
@@ -96,12 +94,12 @@ def test_page_stands_alone(report: Report) -> None:
 def test_names_are_escaped(tmp_path: Path) -> None:
     data = small_hetero()
     data["<script>"].num_nodes = 5
-    report = make_report(partitioned(data, tmp_path, 2), OPTIONS, Progress(False))
-    assert "<script>" not in report_html(report)
-    assert "&lt;script&gt;" in report_html(report)
+    report = PartitionReport.of(partitioned(data, tmp_path, 2), OPTIONS, Progress(False))
+    assert "<script>" not in report.html()
+    assert "&lt;script&gt;" in report.html()
 
 
-def test_json(report: Report) -> None:
+def test_json(report: PartitionReport) -> None:
     said = json.loads(json.dumps(report.to_json(), allow_nan=False))
     assert said["contents"]["num_parts"] == report.contents.num_parts
     assert said["contents"]["edge_cut"] == report.contents.edge_cut
@@ -113,8 +111,8 @@ def test_weights_are_said(tmp_path: Path) -> None:
     data = small_graph()
     data.rare = torch.arange(data.num_edges) % 4 == 0
     whole = partitioned(data, tmp_path, 2, weights=["rare"])
-    report = make_report(whole, replace(OPTIONS, weight_attr="rare"), Progress(False))
-    assert "neighbours by weight (rare), one rank" in report_text(report)
+    report = PartitionReport.of(whole, replace(OPTIONS, weight_attr="rare"), Progress(False))
+    assert "neighbours by weight (rare), one rank" in report.text()
 
 
 @pytest.mark.parametrize(
@@ -128,10 +126,10 @@ def test_without_seeds_the_rest_is_shown(tmp_path: Path, splits: tuple[str, ...]
         if name in splits:
             mask[:], mask[5] = False, True
             data[f"{name}_mask"] = mask
-    report = make_report(partitioned(data, tmp_path, 2), OPTIONS, Progress(False))
+    report = PartitionReport.of(partitioned(data, tmp_path, 2), OPTIONS, Progress(False))
     assert why in str(report.no_traffic)
-    assert f"cannot be predicted: {report.no_traffic}" in report_text(report)
-    assert "cannot be predicted" in report_html(report)
+    assert f"cannot be predicted: {report.no_traffic}" in report.text()
+    assert "cannot be predicted" in report.html()
     assert report.to_json()["traffic"] == ()
 
 

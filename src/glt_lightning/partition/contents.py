@@ -1,29 +1,18 @@
-"""The contents of the parts of a partition, and the options it was made with."""
+"""The contents of a finished partition: nodes, edges, seeds and bytes of its parts, and the options it was made with."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from glt_lightning.base import counted, edge_type_str
-from glt_lightning.graph import (
-    TIMES,
-    LocalPartition,
-    Manifest,
-    edge_path,
-    node_path,
-    open_array,
-    rank_stored,
-    rows_of_share,
-)
-from glt_lightning.kernels import row_bytes
-from glt_lightning.partition import VersionFacts, list_versions
-from glt_lightning.sampling import node_names
+from glt_lightning.base import edge_type_str
+from glt_lightning.graph import TIMES, LocalPartition, Manifest, edge_path, open_array
+from glt_lightning.partition.versions import VersionFacts, list_versions
 
 _CHUNK = 1 << 22  # sources looked at together
 
@@ -166,14 +155,6 @@ def collect_contents(partition: LocalPartition, done: Callable[[int], object] = 
     )
 
 
-def versions_text(versions: Sequence[VersionFacts]) -> str:
-    """Returns how many versions there are, and what they added and deleted."""
-    names = ("nodes", "edges", "deleted_nodes", "deleted_edges")
-    nodes, edges, *gone = (sum(sum(getattr(each, name).values()) for each in versions) for name in names)
-    without = f", less {counted(gone[0], 'node')} and {counted(gone[1], 'edge')}" if any(gone) else ""
-    return f"{counted(len(versions), 'version')} after it, with {counted(nodes, 'node')} and {counted(edges, 'edge')}{without}"
-
-
 def _nodes(manifest: Manifest) -> list[Counts]:
     sizes = [tuple(end - begin for begin, end in pairwise(bounds)) for bounds in manifest.bounds]
     return [Counts(kind="nodes", name=t, parts=n) for t, n in zip(manifest.schema.node_types, sizes, strict=True)]
@@ -238,70 +219,3 @@ def mapped_memory(manifest: Manifest) -> tuple[Memory, ...]:
         else:
             splits += entry.bytes
     return tuple(Memory(**each, splits=splits) for each in sums)
-
-
-# The remote rows that a cache of a part would hold, hottest first.
-
-
-PRESAMPLED = "presampled"
-
-
-class RemoteRanking:
-    """The remote nodes to cache for one part, per node type, hottest first.
-
-    lists: T arrays of gids [K_t].
-    """
-
-    def __init__(self, manifest: Manifest, lists: Sequence[np.ndarray]) -> None:
-        self._manifest, self._lists = manifest, lists
-        self._none = np.iinfo(np.int32).max
-        self._rank = []  # position of each node of a type in the list
-        for n, gids, first in zip(manifest.num_nodes, lists, manifest.offsets, strict=False):
-            rank = np.full(n, self._none, dtype=np.int32)
-            rank[np.asarray(gids) - first] = np.arange(len(gids), dtype=np.int32)
-            self._rank.append(rank)
-
-    def cached(self, node_type: int, gids: np.ndarray, ratio: float) -> np.ndarray:
-        """Returns bool [n]: whether nodes of a type are in a cache with this share of the nodes of each type."""
-        ranks = self._rank[node_type][gids - self._manifest.offsets[node_type]]
-        found: np.ndarray = ranks < self.sizes(ratio)[node_type]
-        return found
-
-    def sizes(self, ratio: float) -> list[int]:
-        """Number of nodes of each type in a cache of this share; fewer if the list is shorter."""
-        return [
-            rows_of_share(ratio, n, len(gids)) for n, gids in zip(self._manifest.num_nodes, self._lists, strict=True)
-        ]
-
-
-def stored_lists(partition: LocalPartition, policy: str, parts: tuple[int, ...]) -> RemoteRanking:
-    """Reads the rankings that the partitioner has written, for a host with ``parts``."""
-    ranked = rank_stored(LocalPartition(partition.directory, partition.manifest, parts), policy)
-    assert ranked is not None, "the folder has lists of this policy"
-    return RemoteRanking(partition.manifest, [each.gids for each in ranked])
-
-
-def presampled_lists(
-    manifest: Manifest, parts: Sequence[int], counts: Sequence[np.ndarray], ratio: float
-) -> RemoteRanking:
-    """Ranks the nodes of other parts than ``parts`` by how many batches they were in, then as their parts rank them.
-
-    counts: T arrays int32 [N_t], batches by number in the type.  ratio: the lists are long enough for such a cache.
-    """
-    lists = []
-    for seen, bounds, offset in zip(counts, manifest.bounds, manifest.offsets, strict=False):
-        nodes = np.arange(len(seen), dtype=np.int64)
-        row = nodes - np.repeat(bounds[:-1], np.diff(bounds))  # the hottest of a part come first
-        remote = np.delete(nodes, np.concatenate([nodes[bounds[p] : bounds[p + 1]] for p in parts]))
-        hottest = np.lexsort((row[remote], -seen[remote]))[: rows_of_share(ratio, len(seen), len(remote))]
-        lists.append(remote[hottest] + offset)
-    return RemoteRanking(manifest, lists)
-
-
-def cached_widths(manifest: Manifest) -> list[int]:
-    """Bytes of a node's row in a remote cache, by type: its id and attributes."""
-    widths = []
-    for t, names in enumerate(node_names(manifest)):
-        entries = [manifest.arrays[node_path(0, t, name)] for name in ("n_id", *names)]
-        widths.append(sum(row_bytes(entry.dtype, entry.shape[1:]) for entry in entries))
-    return widths

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glt_lightning.cli.partition_report.contents import Counts, collect_contents
 from glt_lightning.graph import LocalPartition
+from glt_lightning.partition.contents import Counts, collect_contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 

@@ -13,10 +13,9 @@ import torch
 
 from glt_lightning.base import PartitionOptions, SamplingOptions
 from glt_lightning.base.partition import STORAGE
-from glt_lightning.cli.partition_report.options import TrafficOptions
-from glt_lightning.cli.partition_report.traffic import PartTraffic, predict_ranks, predict_traffic, why_no_batches
 from glt_lightning.graph import LocalPartition
-from glt_lightning.loader import HostsGraph, LinkSpec, LoaderSpec, LoaderStats, Session
+from glt_lightning.loader import HostsGraph, LinkSpec, LoaderSpec, LoaderStats, Session, TrafficOptions
+from glt_lightning.loader.traffic.predict import PartTraffic, TrafficPrediction
 from glt_lightning.partition import hold_out_edges, open_source, partition_graph
 from glt_lightning.workers import Link, Ranks, placed_parts
 from glt_lightning.workers.cluster.remote_rows import Traffic as Measured
@@ -83,7 +82,7 @@ def test_within_five_percent_of_worker_mode(tmp_path: Path, parts: int, placemen
     """Other seeds of the draws, other epochs, and not all batches of one."""
     partition = partitioned(small_graph(8000), tmp_path, parts, undirected=True)
     options = TrafficOptions(num_neighbors=[4, 3], batch_size=32, batches=16)
-    (predicted,) = [t for t in predict_traffic(partition, options) if t.placement == placement]
+    (predicted,) = [t for t in TrafficPrediction(partition, options).of_parts() if t.placement == placement]
     for part, (measured, batches) in enumerate(measure(partition, options, placement, seed=7, epochs=2)):
         assert batches > options.batches
         off = errors(predicted.parts[part], measured, batches)
@@ -106,7 +105,7 @@ def test_the_same_batches_ask_for_exactly_that(tmp_path: Path, make: Callable[[]
             store.rare = torch.arange(store.num_edges) % 4 == 0
     partition = partitioned(data, tmp_path, 3, undirected=True, weights=weights)
     options = TrafficOptions(**{"num_neighbors": [4, 3], "batch_size": 8, "batches": 1000, "seed": 3} | more)
-    for traffic in predict_traffic(partition, options):
+    for traffic in TrafficPrediction(partition, options).of_parts():
         for part, (measured, batches) in enumerate(measure(partition, options, traffic.placement, seed=3, epochs=1)):
             assert batches == traffic.parts[part].batches == traffic.steps
             assert max(errors(traffic.parts[part], measured, batches).values()) < 1e-12
@@ -116,7 +115,7 @@ def test_the_same_batches_ask_for_exactly_that(tmp_path: Path, make: Callable[[]
 def test_rows_in_fewer_bytes(tmp_path: Path, kind: str) -> None:
     partition = partitioned(small_graph(), tmp_path, 2, storage={"x": kind, "edge_attr": kind})
     options = TrafficOptions(num_neighbors=[4, 3], batch_size=8, batches=1000, seed=3)
-    (_, traffic) = predict_traffic(partition, options)
+    (_, traffic) = TrafficPrediction(partition, options).of_parts()
     for part, (measured, batches) in enumerate(measure(partition, options, "global", seed=3, epochs=1)):
         assert max(errors(traffic.parts[part], measured, batches).values()) < 1e-12
 
@@ -139,7 +138,7 @@ def test_ranks_that_share_the_parts_of_a_host(tmp_path: Path, make: Callable[[],
             exchange("all done")
             return context._producer.traffic, loader.stats()
 
-    predicted = predict_ranks(partition, options, "global", hosts, ranks).parts
+    predicted = TrafficPrediction(partition, options).of_ranks("global", hosts, ranks).parts
     for part, (traffic, stats) in zip(predicted, run_ranks(hosts * ranks, run), strict=True):
         counters, count = stats.counters, stats.batches
         assert (part.batches, part.seeds.mean * count) == (count, stats.seeds)
@@ -156,14 +155,14 @@ def test_fan_outs_by_edge_type(tmp_path: Path) -> None:
     partition = partitioned(small_hetero(), tmp_path, 2, undirected=True)
     fanouts = {"__".join(e): [1 + r, -1] for r, e in enumerate(partition.schema.edge_types)}
     options = TrafficOptions(num_neighbors=fanouts, batch_size=10, batches=1000, seed=3)
-    traffic = predict_traffic(partition, options)[1]
+    traffic = TrafficPrediction(partition, options).of_parts()[1]
     for part, (measured, batches) in enumerate(measure(partition, options, "global", seed=3, epochs=1)):
         assert max(errors(traffic.parts[part], measured, batches).values()) < 1e-12
 
 
 def test_owner_placement_keeps_batches_at_home(tmp_path: Path) -> None:
     partition = partitioned(small_graph(), tmp_path, 2)
-    owner, dealt = predict_traffic(partition, TrafficOptions(num_neighbors=[2], batch_size=8))
+    owner, dealt = TrafficPrediction(partition, TrafficOptions(num_neighbors=[2], batch_size=8)).of_parts()
     assert (owner.placement, dealt.placement) == ("owner", "global")
     for own, any_part in zip(owner.parts, dealt.parts, strict=True):
         assert own.remote_share < any_part.remote_share
@@ -171,7 +170,7 @@ def test_owner_placement_keeps_batches_at_home(tmp_path: Path) -> None:
 
 def test_one_part_asks_nobody(tmp_path: Path) -> None:
     partition = partitioned(small_graph(), tmp_path, 1)
-    for traffic in predict_traffic(partition, TrafficOptions(num_neighbors=[2, 2], batch_size=16)):
+    for traffic in TrafficPrediction(partition, TrafficOptions(num_neighbors=[2, 2], batch_size=16)).of_parts():
         (part,) = traffic.parts
         assert (part.remote_rows.mean, part.requests.mean, part.bytes.mean, part.remote_share) == (0, 0, 0, 0)
         assert part.caches == ()
@@ -187,7 +186,7 @@ def test_batches_by_time(tmp_path: Path, of: str) -> None:
     by_time = {"time_attr": "time", "time_window": 6}
     spec = LoaderSpec(name="train", split="train", num_neighbors=[3, -1], batch_size=8, shuffle=True, **given)
     options = TrafficOptions(num_neighbors=[3, -1], batch_size=8, batches=1000, seed=3, **by_time, **given)
-    assert why_no_batches(partition, replace(options, input_time=None)) == (
+    assert TrafficPrediction(partition, replace(options, input_time=None)).why_not == (
         None if of == "nodes" else "neighbours are drawn by time, and the seeds of split 'train' have no times"
     )
     exactly(partition, options, spec, SamplingOptions(seed_placement="owner", **by_time))
@@ -226,7 +225,7 @@ def test_batches_of_edges(tmp_path: Path, more: dict[str, Any]) -> None:
 def exactly(
     partition: LocalPartition, options: TrafficOptions, spec: LoaderSpec | LinkSpec, sampling: SamplingOptions
 ) -> None:
-    traffic = predict_traffic(partition, options)[0]
+    traffic = TrafficPrediction(partition, options).of_parts()[0]
     for part, (measured, batches) in enumerate(measure_loader(partition, spec, sampling, seed=3)):
         assert batches == traffic.parts[part].batches == traffic.steps
         assert max(errors(traffic.parts[part], measured, batches).values()) < 1e-12

@@ -63,6 +63,40 @@ def may_be_replaced(path: Path) -> bool:
         return stream.read(len(_HEAD)) == _HEAD.encode()
 
 
+# The same on a terminal.
+
+
+_COLUMNS = 11  # of a table beside each other; more parts go below
+
+
+def page_text(rows: Sequence[tuple[str, str]], tables: Sequence[Table]) -> str:
+    """Writes facts (name, value), and aligned tables below them."""
+    width = max(len(name) for name, _ in rows)
+    lines = [f"{name.ljust(width)}  {value}" for name, value in rows]
+    for table in tables:
+        lines += ["", *_table(table)]
+    return "\n".join(_printable(line) for line in lines)
+
+
+def _table(table: Table) -> list[str]:
+    lines = [table.title]
+    for begin in range(1, len(table.head), _COLUMNS):
+        columns = [0, *range(begin, min(begin + _COLUMNS, len(table.head)))]
+        lines += _aligned([[row[c] for c in columns] for row in (table.head, *table.rows)])
+    return [*lines, f"({table.note})"] if table.note else lines
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Aligns a table: the first column to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  " + "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+
+
+def _printable(line: str) -> str:
+    """Replaces control characters, which names of types and data sets may contain."""
+    return "".join(c if c.isprintable() else "?" for c in line)
+
+
 # Small plots of matplotlib as inline SVG. They have no background, and greys that can be read on light and dark pages.
 
 

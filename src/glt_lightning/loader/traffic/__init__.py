@@ -1,0 +1,1 @@
+"""The traffic between hosts that training is expected to have."""
