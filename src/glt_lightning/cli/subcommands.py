@@ -78,7 +78,7 @@ def _report(argv: Sequence[str], prog: str) -> None:
 
 
 def _plan(argv: Sequence[str], prog: str) -> None:
-    from glt_lightning.cli.plan.command import run_plan
+    from glt_lightning.cli.plan_command import run_plan
 
     run_plan(argv, prog)
 

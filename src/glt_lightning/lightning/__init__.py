@@ -75,45 +75,17 @@ if TYPE_CHECKING:
     from glt_lightning.lightning.new_rows import (
         predict_new as predict_new,
     )
-    from glt_lightning.lightning.planner.expected import (
-        QUANTITIES as QUANTITIES,
-        Expected as Expected,
-        dealing_of as dealing_of,
-        expect as expect,
-        owners_of as owners_of,
-        planned_table as planned_table,
-        samplers_of as samplers_of,
-        threads_of as threads_of,
+    from glt_lightning.lightning.planner.machines import (
+        Machines as Machines,
     )
-    from glt_lightning.lightning.planner.memory import (
-        HostMemory as HostMemory,
-        host_memory as host_memory,
-        require_memory_of as require_memory_of,
-    )
-    from glt_lightning.lightning.planner.probe import (
-        Probe as Probe,
-        measure as measure,
-    )
-    from glt_lightning.lightning.planner.record import (
-        find_probe as find_probe,
-        keep_probe as keep_probe,
-        probe_key as probe_key,
-    )
-    from glt_lightning.lightning.planner.rules import (
-        Counted as Counted,
-        Dealing as Dealing,
-        Layout as Layout,
-        RemoteCost as RemoteCost,
-        rounds_of as rounds_of,
+    from glt_lightning.lightning.planner.plan import (
+        PlannedRun as PlannedRun,
+        plan_run as plan_run,
     )
     from glt_lightning.lightning.ray_workers import (
         RayWorker as RayWorker,
         ReportToRay as ReportToRay,
         ray_worker as ray_worker,
-    )
-    from glt_lightning.lightning.report.page import (
-        Table as Table,
-        page_text as page_text,
     )
     from glt_lightning.lightning.report.partition import (
         PartitionReport as PartitionReport,

@@ -1,15 +1,18 @@
-"""What other options would change, in seconds of an epoch."""
+"""What other options would change, in seconds of an epoch, and the choice of those that the user left open."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from glt_lightning.base import Fanouts
-from glt_lightning.cli.plan.planned import Planned
-from glt_lightning.lightning import Counted, rounds_of
+from glt_lightning.base import Fanouts, numbers
+from glt_lightning.lightning.planner.rules import Counted, rounds_of
+
+if TYPE_CHECKING:
+    from glt_lightning.lightning.planner.plan import Plan
 
 _RATIOS = (0.05, 0.2)
 _COUNTED, _COMPUTED = "counted", "computed"
@@ -24,12 +27,12 @@ class Change:
     how: str
 
 
-def changes(plan: Planned) -> list[Change]:
+def changes(plan: Plan) -> list[Change]:
     """What each of several options would change, by itself."""
     return [Change(name=name, seconds=other.seconds - plan.seconds, how=how) for name, other, how in _others(plan)]
 
 
-def _others(plan: Planned) -> Iterator[tuple[str, Planned, str]]:
+def _others(plan: Plan) -> Iterator[tuple[str, Plan, str]]:
     layout, sampling = plan.layout, plan.batches.data.sampling
     yield (
         "one more sampler process per rank",
@@ -51,7 +54,7 @@ def _others(plan: Planned) -> Iterator[tuple[str, Planned, str]]:
     yield f"data.num_neighbors: {_short(fewer)}", _drawn(plan, plan.counted, num_neighbors=fewer), _COUNTED
 
 
-def _precision(plan: Planned) -> Iterator[tuple[str, Planned, str]]:
+def _precision(plan: Plan) -> Iterator[tuple[str, Plan, str]]:
     if plan.counted is not None and (half := _half_bytes(plan)) < 1:
         remote = plan.counted.remote
         smaller = replace(
@@ -69,7 +72,7 @@ def _precision(plan: Planned) -> Iterator[tuple[str, Planned, str]]:
         yield name, replace(plan, probe=replace(plan.probe, train=step)), "measured products"
 
 
-def _half_bytes(plan: Planned) -> float:
+def _half_bytes(plan: Plan) -> float:
     """The bytes of attributes with ``x`` in 16 bits, as a share of those of now."""
     manifest = plan.batches.partition.manifest
     all_bytes = halves = 0
@@ -80,7 +83,7 @@ def _half_bytes(plan: Planned) -> float:
     return 1 - halves / all_bytes if all_bytes else 1.0
 
 
-def _one_more_host(plan: Planned, counted: Counted) -> tuple[str, Planned, str]:
+def _one_more_host(plan: Plan, counted: Counted) -> tuple[str, Plan, str]:
     layout = plan.layout
     hosts, parts = layout.hosts + 1, plan.batches.partition.manifest.num_parts
     more = replace(layout, hosts=hosts, owners=hosts * (layout.owners // layout.hosts or 1))
@@ -91,7 +94,7 @@ def _one_more_host(plan: Planned, counted: Counted) -> tuple[str, Planned, str]:
     return f"one more host, and {more.owners} parts", replace(plan, layout=more, counted=dealt), _COMPUTED
 
 
-def with_caches(plan: Planned, ratios: Sequence[float]) -> Iterator[tuple[float, Planned]]:
+def with_caches(plan: Plan, ratios: Sequence[float]) -> Iterator[tuple[float, Plan]]:
     """The plan with each of these sizes of the remote cache; none where nothing is remote."""
     if plan.layout.owners == 1 or plan.counted is None:
         return
@@ -101,7 +104,7 @@ def with_caches(plan: Planned, ratios: Sequence[float]) -> Iterator[tuple[float,
             yield ratio, replace(plan, counted=plan.batches.of(traffic, ratio), ratio=ratio)
 
 
-def _drawn(plan: Planned, counted: Counted, **options: Any) -> Planned:
+def _drawn(plan: Plan, counted: Counted, **options: Any) -> Plan:
     """The plan with batches that are drawn otherwise: times go by the nodes and edges that are counted."""
     other = plan.batches.counted(plan.layout, **options)
     nodes, edges = other.nodes / counted.nodes, other.edges / counted.edges if counted.edges else 1.0
@@ -122,3 +125,87 @@ def halved(given: Fanouts) -> Fanouts:
 
 def _short(given: Fanouts) -> str:
     return "half of each" if isinstance(given, dict) else str(given)
+
+
+# Choices: only of options on which no batch depends; of the others, `changes` says what they would gain.
+
+
+_CONCURRENCY = (1, 2, 4, 8, 16)
+_CACHES = (0.01, 0.05, 0.1, 0.2, 0.5)
+_NEAR = 0.02  # a gain that is not worth another process, or more memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """An option with its value, and why. option: below ``data``."""
+
+    option: str
+    value: Any
+    why: str
+
+
+def choose(plan: Plan, given: Iterable[str]) -> tuple[list[Choice], Plan]:
+    """Chooses what is not among the ``given`` options, one after the other. Returns the choices, and the plan with them."""
+    taken = set(given)
+    chosen: list[Choice] = []
+    if not taken & {"data.cache.ratio", "data.cache.bytes", "data.cache"} and plan.layout.owners > 1:
+        plan = _choose_cache(plan, chosen)
+    if "data.sampling.num_workers" not in taken:
+        plan = _choose_workers(plan, chosen)
+    if "data.sampling.concurrency" not in taken and plan.layout.workers:
+        plan = _choose_concurrency(plan, chosen)
+    if "data.sampling.channel_size" not in taken and plan.layout.workers:
+        waiting = plan.memory.batches / plan.layout.ranks
+        why = f"an eighth of the memory that is free, for all ranks: up to {numbers.size(waiting)} of batches per rank"
+        chosen.append(Choice(option="sampling.channel_size", value="auto", why=why))
+    return chosen, plan
+
+
+def _choose_workers(plan: Plan, chosen: list[Choice]) -> Plan:
+    most = max(1, plan.layout.cores // plan.layout.ranks)
+    tried = {n: replace(plan, layout=replace(plan.layout, workers=n)) for n in range(most + 1)}
+    value = _least(tried, plan.available)
+    chosen.append(Choice(option="sampling.num_workers", value=value, why=_seconds(tried, value)))
+    return tried[value]
+
+
+def _choose_concurrency(plan: Plan, chosen: list[Choice]) -> Plan:
+    tried = {n: replace(plan, layout=replace(plan.layout, concurrency=n)) for n in _CONCURRENCY}
+    value = _least(tried, plan.available)
+    chosen.append(Choice(option="sampling.concurrency", value=value, why=_seconds(tried, value)))
+    return tried[value]
+
+
+def _choose_cache(plan: Plan, chosen: list[Choice]) -> Plan:
+    tried = {0.0: plan} | dict(with_caches(plan, _CACHES))
+    value = _least(tried, plan.available)
+    size = numbers.size(tried[value].memory.cache)
+    chosen.append(
+        Choice(option="cache.ratio", value=value or None, why=f"{_seconds(tried, value)}; takes {size} per host")
+    )
+    return tried[value]
+
+
+def _least(tried: Mapping[Any, Plan], available: int) -> Any:
+    """The first value whose epoch is near the shortest, of those that fit; the first of all if none does."""
+    fits = {value: plan.seconds for value, plan in tried.items() if plan.memory.needed <= available}
+    if not fits:
+        return next(iter(tried))
+    return next(value for value, seconds in fits.items() if seconds <= min(fits.values()) * (1 + _NEAR))
+
+
+def _seconds(tried: Mapping[Any, Plan], value: Any) -> str:
+    others = ", ".join(f"{each}: {numbers.duration(plan.seconds)}" for each, plan in tried.items() if each != value)
+    return f"{numbers.duration(tried[value].seconds)} an epoch; with {others}"
+
+
+def as_yaml(choices: Sequence[Choice]) -> str:
+    """A configuration to give after the user's own: ``fit --config run.yaml --config chosen.yaml``."""
+    groups: dict[str, list[Choice]] = {}
+    for each in choices:
+        groups.setdefault(each.option.partition(".")[0], []).append(each)
+    lines = ["data:", "  init_args:"] if groups else ["# nothing is left open"]
+    for group, members in groups.items():
+        lines.append(f"    {group}:")
+        lines += [f"      {each.option.partition('.')[2]}: {json.dumps(each.value)}  # {each.why}" for each in members]
+    return "\n".join(lines)

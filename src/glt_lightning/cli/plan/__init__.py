@@ -1,1 +1,0 @@
-"""``python -m lightning plan``: what a run will take, before it starts."""
