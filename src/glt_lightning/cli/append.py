@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningDataModule
 
-from glt_lightning.base import OptionError, counted, edge_type_str, read_yaml
+from glt_lightning.base import OptionError, read_yaml
 from glt_lightning.cli.command_line import TrainerParser
 from glt_lightning.cli.messages import keep_groups
 from glt_lightning.cli.run_line import interruptible
-from glt_lightning.graph import MANIFEST, Manifest
-from glt_lightning.lightning import GLTDataModule, is_tables
-from glt_lightning.partition import LaterTables, append_rows, delete_rows, list_versions, read_later, read_versions
+from glt_lightning.lightning import GLTDataModule, write_version
 
 _DESCRIPTION = (
     "Adds new rows of the tables of a configuration to its partition, or deletes some, as the next version; the versions before "
     "stay as they are. "
     "Runs read a version that partition.version names. Reads data of the configuration, and nothing else of it."
 )
-
-
-_WHOLE = "the versions before are whole, and nothing is left of this one"
 
 
 def run_append(argv: Sequence[str], prog: str) -> None:
@@ -63,9 +57,12 @@ def run_append(argv: Sequence[str], prog: str) -> None:
             raise OptionError(
                 "--delete: a version adds rows or deletes some. Append the new rows by a command of their own."
             )
-        _delete(data, _content("--delete", config.delete))
-        return
-    _append(data, _given(config.new, config.nodes, config.edges))
+        tables = _content("--delete", config.delete)
+    else:
+        tables = _given(config.new, config.nodes, config.edges)
+    with interruptible("the versions before are whole, and nothing is left of this one"):
+        line = write_version(data, tables, deletes=config.delete is not None)
+    print(line, flush=True)
 
 
 def _given(new: str | None, nodes: list[str] | None, edges: list[str] | None) -> dict[str, Any]:
@@ -97,41 +94,3 @@ def _tables(kind: str, tables: list[str]) -> Any:
     for name, _, path in pairs:
         found.setdefault(name, []).append(path)
     return found
-
-
-def _folder(data: GLTDataModule) -> Path:
-    folder = data.partition_dir
-    if not is_tables(data.dataset):
-        raise OptionError(
-            "append: data.dataset is no mapping of tables. In Python, append_rows and delete_rows take arrays."
-        )
-    if not (folder / MANIFEST).is_file():
-        raise OptionError(f"{folder}: there is no partition to append to. Run partition first.")
-    return folder
-
-
-def _append(data: GLTDataModule, given: dict[str, Any]) -> None:
-    folder = _folder(data)
-    manifest = Manifest.load(folder)
-    appended = read_versions(folder, manifest, "latest")
-    later = read_later(data.dataset, given, data.root, manifest, folder, appended)
-    with interruptible(_WHOLE):
-        number = append_rows(folder, later.additions, later.ids, after=appended.version)
-    what = [f"{counted(n.count, 'node')} of type {t}" for t, n in later.additions.nodes.items()]
-    what += [
-        f"{counted(e.edge_index.shape[1], 'edge')} of type {edge_type_str(k)}" for k, e in later.additions.edges.items()
-    ]
-    print(f"{folder}: version {number}: {', '.join(what)}", flush=True)
-
-
-def _delete(data: GLTDataModule, given: dict[str, Any]) -> None:
-    folder = _folder(data)
-    manifest = Manifest.load(folder)
-    appended = read_versions(folder, manifest, "latest")
-    nodes, edges = LaterTables(data.dataset, data.root, manifest, folder, appended).read_deleted(given)
-    with interruptible(_WHOLE):
-        number = delete_rows(folder, nodes, edges, after=appended.version)
-    gone = list_versions(folder)[number - 1]
-    what = [f"{counted(n, 'node')} of type {t}" for t, n in gone.deleted_nodes.items()]
-    what += [f"{counted(n, 'edge')} of type {e}" for e, n in gone.deleted_edges.items()]
-    print(f"{folder}: version {number}: without {', '.join(what) or 'anything'}", flush=True)

@@ -49,10 +49,8 @@ from glt_lightning.cli.subcommands import (
     with_cluster,
 )
 from glt_lightning.lightning import (
-    NAMED_RANK,
     BestCheckpoint,
     GLTDataModule,
-    OtherHostError,
     PrecisionProbe,
     PredictionWriter,
     RankError,
@@ -275,7 +273,7 @@ def main(args: ArgsType = None) -> None:
             raise
         if not _is_logged(known):
             rank = getattr(rank_zero_only, "rank", 0)
-            named = not rank or NAMED_RANK.match(str(known)) or getattr(known, "on_all_ranks", False)
+            named = not rank or RankError.named(str(known)) or getattr(known, "on_all_ranks", False)
             print(f"error: {'' if named else f'rank {rank}: '}{known}", file=sys.stderr, flush=True)
         sys.exit(2 if isinstance(known, (OptionError, MisconfigurationException)) else 1)
 
@@ -313,7 +311,9 @@ def run_trainer(args: ArgsType = None) -> None:
 def _is_logged(error: BaseException) -> bool:
     """Tells whether another rank of this host logs the same error."""
     others = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")) != "0"
-    return isinstance(error, RankError) or (others and isinstance(error, GLTError) and error.on_all_ranks)
+    if isinstance(error, RankError):
+        return error.is_logged
+    return others and isinstance(error, GLTError) and error.on_all_ranks
 
 
 def _known(error: BaseException) -> BaseException | None:
@@ -322,7 +322,7 @@ def _known(error: BaseException) -> BaseException | None:
     causes = [each for each in _causes(error) if isinstance(each, (GLTError, MisconfigurationException))]
     if not causes:
         return _missing_package(error) or _unwritable(error)
-    return next((each for each in causes if isinstance(each, (RankError, OtherHostError))), causes[0])
+    return next((each for each in causes if isinstance(each, RankError)), causes[0])
 
 
 def _missing_package(error: BaseException) -> OptionError | None:

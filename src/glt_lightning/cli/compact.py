@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from lightning.pytorch import LightningDataModule
 
@@ -11,9 +10,9 @@ from glt_lightning.base import OptionError, counted
 from glt_lightning.cli.command_line import TrainerParser
 from glt_lightning.cli.messages import keep_groups
 from glt_lightning.cli.run_line import interruptible
-from glt_lightning.graph import MANIFEST, Manifest
+from glt_lightning.graph import MANIFEST
 from glt_lightning.lightning import GLTDataModule
-from glt_lightning.partition import compact_partition, tables_folder, versions_dir
+from glt_lightning.partition import compact_partition, copies_of_rows
 
 _DESCRIPTION = (
     "Writes a version of the partition of a configuration as a partition of its own, as if the whole graph had been partitioned "
@@ -58,18 +57,5 @@ def run_compact(argv: Sequence[str], prog: str) -> None:
     numbers = f"{counted(sum(manifest.num_nodes), 'node')}, {counted(sum(manifest.num_edges), 'edge')}"
     print(f"{folder}: version {number} is now {config.out}: {numbers}. Name it in partition.dir.", flush=True)
     if config.forget:
-        print("\n".join(_copies(data, folder, manifest)), flush=True)
-
-
-def _copies(data: GLTDataModule, folder: Path, manifest: Manifest) -> Iterator[str]:
-    """Yields lines about what may still have deleted rows."""
-    yield "Deleted rows may still be in these copies, which are yours to delete:"
-    made = manifest.made_by
-    places = [
-        folder,
-        versions_dir(folder),
-        tables_folder(data.root, str(made.get("source")), str(made.get("fingerprint"))),
-    ]
-    yield from (f"  {place}" for place in places if place.exists())
-    yield "  the tables themselves, copies of these folders on other hosts, and records of endpoints and predictions"
-    yield "  checkpoints of models with an embedding for each node of a deleted node's type"
+        places = "\n".join(f"  {place}" for place in copies_of_rows(folder, data.root, manifest))
+        print(f"Deleted rows may still be in these copies, which are yours to delete:\n{places}", flush=True)

@@ -12,7 +12,6 @@ from glt_lightning.base import DataError, DeployOptions, LayerwiseOptions, Optio
 from glt_lightning.cli.messages import OneLineParser
 from glt_lightning.inference import nearest
 from glt_lightning.lightning import (
-    EMBEDDING,
     GLTDataModule,
     deploy,
     predict_layerwise,
@@ -175,7 +174,7 @@ def run_neighbours(argv: Sequence[str], prog: str) -> None:
             f"--of: no node of {given.folder} has the id {given.of!r}. Its {len(ids):,} nodes have ids such as "
             f"{', '.join(map(str, ids[:3]))}."
         )
-    rows = found[EMBEDDING]
+    rows = found["embedding"]
     positions, near = nearest(rows, rows[at[:1]], given.k + 1, metric=given.metric, index=given.index)
     others = [(p, n) for p, n in zip(positions[0], near[0], strict=True) if p not in (at[0], -1)][: given.k]
     for position, value in others:

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from jsonargparse import Namespace
 from lightning.pytorch import LightningDataModule
 
-from glt_lightning.base import OptionError, PartitionError, Progress, counted, numbers, size
+from glt_lightning.base import OptionError, PartitionError, Progress, counted
 from glt_lightning.cli.command_line import TrainerParser
 from glt_lightning.cli.messages import OneLineParser, keep_groups
 from glt_lightning.cli.report_command import add_report_arguments, show_report
 from glt_lightning.cli.run_line import interruptible
 from glt_lightning.compat import KINDS, convert_partition, read_labels
 from glt_lightning.graph import MANIFEST
-from glt_lightning.lightning import GLTDataModule, page_path, traffic_options
+from glt_lightning.lightning import GLTDataModule, PartitionReport, traffic_options
 from glt_lightning.partition import (
-    GraphSource,
     PartitionPlan,
     array_number,
     assign_graph,
     hash_partition,
     plan_partition,
     verify_partition,
-    versions_text,
 )
 
 _READ = ("data",)  # groups of a configuration that `partition` reads
@@ -129,20 +127,7 @@ def _verify(folder: Path, parts: str | None) -> None:
     numbers = None if parts is None else part_numbers(parts)
     with interruptible("nothing was changed"):
         good = verify_partition(folder, Progress(None), numbers)
-    what = "good" if numbers is None else f"what a host with the parts {parts} needs is good"
-    print(
-        f"{folder}: {what}. Checked: size, dtype, shape and checksum of {counted(good.files, 'file')} ({size(good.bytes)}); "
-        f"{counted(good.nodes, 'user id')}, each once; rows and sources of {counted(good.edges, 'edge')}; "
-        f"{counted(good.seeds, 'seed')}; "
-        f"{good.hot:,} entries of rankings of remote rows; the bounds of the parts.",
-        flush=True,
-    )
-    if good.versions:
-        files, total = (sum(getattr(each, name) for each in good.versions) for name in ("files", "bytes"))
-        print(
-            f"{folder}: {versions_text(good.versions)}: good, {counted(files, 'file')} ({size(total)}).",
-            flush=True,
-        )
+    print(good.text(folder, parts), flush=True)
 
 
 def _hash(folder: Path) -> None:
@@ -154,7 +139,7 @@ def _hash(folder: Path) -> None:
 def _partition(data: GLTDataModule, config: Namespace) -> None:
     options = traffic_options(data, config.batches, config.cache)
     folder = data.partition_dir
-    page_path(config.html, folder)  # wrong options are found before the work
+    PartitionReport.page_path(config.html, folder)  # wrong options are found before the work
     there = (folder / MANIFEST).is_file()
     in_array = data.partition.engine == "array"
     # A scheduler sends SIGTERM to a process that has to go, and the job goes on later.
@@ -181,8 +166,9 @@ def part_numbers(text: str) -> list[int]:
 
 def assign_only(data: GLTDataModule, file: Path) -> None:
     """Assigns nodes to parts, saves the assignment, and prints the number of nodes of each part."""
+    _require_dataset(data)
     options = data.partition.assuming(data.fanouts_of_edges, data.batch_size)
-    sizes = assign_graph(_source(data), file, options, undirected=data.undirected)
+    sizes = assign_graph(data.source, file, options, undirected=data.undirected)
     print(f"assigned: {file}")
     for node_type, counts in sizes.items():
         print(f"  {node_type}: {', '.join(f'{count:,}' for count in counts)} nodes in parts 0 to {len(counts) - 1}")
@@ -195,15 +181,16 @@ def show_plan(data: GLTDataModule) -> None:
         print(f"{data.partition_dir}: was partitioned already.", flush=True)
         return
     plan, error = partition_plan(data)
-    print("\n".join(plan_lines(data, plan)), flush=True)
+    print(plan.text(data.partition_dir, data.partition), flush=True)
     if error is not None:
         raise error
 
 
 def partition_plan(data: GLTDataModule) -> tuple[PartitionPlan, PartitionError | None]:
     """What making the partition of a data module takes, and why it cannot be made."""
+    _require_dataset(data)
     return plan_partition(
-        _source(data),
+        data.source,
         data.partition_dir,
         data.partition,
         undirected=data.undirected,
@@ -213,30 +200,9 @@ def partition_plan(data: GLTDataModule) -> tuple[PartitionPlan, PartitionError |
     )
 
 
-def plan_lines(data: GLTDataModule, plan: PartitionPlan) -> Iterator[str]:
-    """Yields a plan as lines for people."""
-    yield f"{data.partition_dir}: {counted(data.partition.num_parts, 'part')}, {data.partition.algorithm_name}"
-    yield f"{'':46}{'tasks':>8}{'reads':>12}{'CPU':>14}"
-    for each in plan.steps:
-        time = "not known" if each.cpu_s is None else numbers.duration(each.cpu_s)
-        where = " (first process)" if each.alone else ""
-        yield f"{each.name + where:46}{each.tasks:>8,}{size(each.reads):>12}{time:>14}"
-    others = "" if plan.width == 1 else f", {size(plan.task_bytes)} in each of {plan.width - 1} others"
-    yield f"memory: at most about {size(plan.first_bytes)} in the first process{others}; {size(plan.available_bytes)} available"
-    yield f"disk: at least {size(plan.disk_bytes)} while it is made, working files included; {size(plan.free_bytes)} free"
-    if plan.cpu_s is None or plan.wall_s is None:
-        yield "time: not known for this assignment"
-    else:
-        yield (
-            f"time: about {numbers.duration(plan.cpu_s)} of CPU; {numbers.duration(plan.wall_s)} with "
-            f"{counted(plan.width, 'task')} at a time, if disks keep up"
-        )
-
-
-def _source(data: GLTDataModule) -> GraphSource:
+def _require_dataset(data: GLTDataModule) -> None:
     if data.dataset is None:
         raise OptionError("dataset: not given. Name the graph to partition: demo, graph.npz, ogbn-products.")
-    return data.source
 
 
 # ``python -m lightning partition --from dgl DIR --to FOLDER``: the partition of another system becomes one of ours.

@@ -16,7 +16,7 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 from glt_lightning.base import OptionError
 from glt_lightning.cli.command_line import GLTCLI, TrainerParser
 from glt_lightning.cli.messages import keep_groups
-from glt_lightning.cli.partition import partition_plan, plan_lines
+from glt_lightning.cli.partition import partition_plan
 from glt_lightning.cli.subcommands import strategy_class
 from glt_lightning.graph import MANIFEST
 from glt_lightning.lightning import GLTDataModule, Machines, PlannedRun, plan_run
@@ -151,7 +151,7 @@ def _plan_partition(data: GLTDataModule, config: Any) -> None:
     if config.json:
         print(json.dumps({"partition": plan.to_json()}, indent=1, allow_nan=False), flush=True)
     else:
-        print("\n".join(plan_lines(data, plan)))
+        print(plan.text(data.partition_dir, data.partition))
         print(
             "No partition is there yet. Once python -m lightning partition with the same configuration has made it, plan says "
             "what training takes, by its batches.",

@@ -12,7 +12,7 @@ from jsonargparse import Namespace
 from glt_lightning.base import Fanouts, Progress, WeightAttr
 from glt_lightning.cli.messages import OneLineParser
 from glt_lightning.graph import LocalPartition
-from glt_lightning.lightning import PartitionReport, page_path, read_array
+from glt_lightning.lightning import PartitionReport, read_array
 from glt_lightning.loader import TrafficOptions
 
 _OPTIONS = TrafficOptions()
@@ -88,7 +88,7 @@ def add_report_arguments(parser: OneLineParser) -> None:
 
 def show_report(folder: Path, options: TrafficOptions, shown: Namespace) -> None:
     """Makes the report of a folder and prints it. shown: the values of `add_report_arguments`."""
-    page = page_path(shown.html, folder)
+    page = PartitionReport.page_path(shown.html, folder)
     report = PartitionReport.of(LocalPartition.open(folder), options, Progress(None))
     if page is not None:
         report.write(page)

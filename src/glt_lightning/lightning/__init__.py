@@ -61,11 +61,9 @@ if TYPE_CHECKING:
         replay as replay,
     )
     from glt_lightning.lightning.facts import (
-        is_tables as is_tables,
         read_array as read_array,
     )
     from glt_lightning.lightning.layerwise.predict import (
-        EMBEDDING as EMBEDDING,
         predict_layerwise as predict_layerwise,
         read_embeddings as read_embeddings,
     )
@@ -74,6 +72,7 @@ if TYPE_CHECKING:
     )
     from glt_lightning.lightning.new_rows import (
         predict_new as predict_new,
+        write_version as write_version,
     )
     from glt_lightning.lightning.planner.machines import (
         Machines as Machines,
@@ -83,13 +82,11 @@ if TYPE_CHECKING:
         plan_run as plan_run,
     )
     from glt_lightning.lightning.ray_workers import (
-        RayWorker as RayWorker,
         ReportToRay as ReportToRay,
         ray_worker as ray_worker,
     )
     from glt_lightning.lightning.report.partition import (
         PartitionReport as PartitionReport,
-        page_path as page_path,
         traffic_options as traffic_options,
     )
     from glt_lightning.lightning.strategies.base import (
@@ -99,8 +96,6 @@ if TYPE_CHECKING:
         meet_hosts as meet_hosts,
     )
     from glt_lightning.lightning.strategies.peers import (
-        NAMED_RANK as NAMED_RANK,
-        OtherHostError as OtherHostError,
         RankError as RankError,
     )
     from glt_lightning.lightning.strategies.server_client import (

@@ -1,4 +1,5 @@
-"""Predictions for rows that came after training: new nodes, with their edges, added to the graph of a run in memory."""
+"""Rows that came after training: new nodes, with their edges, added to the graph of a run in memory for predictions, or to its
+partition as the next version."""
 
 from __future__ import annotations
 
@@ -13,11 +14,35 @@ import numpy as np
 from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 
-from glt_lightning.base import NODE, DataError, DeployOptions, EdgeType, NodeType, OptionError, one_of, read_yaml
-from glt_lightning.graph import GrownPartition, LocalPartition
+from glt_lightning.base import (
+    NODE,
+    DataError,
+    DeployOptions,
+    EdgeType,
+    NodeType,
+    OptionError,
+    counted,
+    edge_type_str,
+    one_of,
+    read_yaml,
+)
+from glt_lightning.graph import MANIFEST, GrownPartition, LocalPartition, Manifest
 from glt_lightning.lightning.callbacks.prediction_files import read_predictions
 from glt_lightning.lightning.facts import is_tables
-from glt_lightning.partition import Additions, Appended, NewEdges, NewNodes, add_rows, read_later, save_rows
+from glt_lightning.partition import (
+    Additions,
+    Appended,
+    LaterTables,
+    NewEdges,
+    NewNodes,
+    add_rows,
+    append_rows,
+    delete_rows,
+    list_versions,
+    read_later,
+    read_versions,
+    save_rows,
+)
 from glt_lightning.tensors import DistEmbedding
 
 if TYPE_CHECKING:
@@ -178,6 +203,36 @@ def _with_new(datamodule: GLTDataModule, new: NewRows) -> GLTDataModule:
     data = copy.copy(datamodule)
     data.renew(new)
     return data
+
+
+def write_version(datamodule: GLTDataModule, tables: Mapping[str, Any], *, deletes: bool = False) -> str:
+    """Writes the next version of the partition of a data module, from tables: new rows, or with ``deletes`` rows to delete.
+
+    tables: their paths, as ``nodes`` and ``edges``. Returns a line that says what the version has.
+    Raises `OptionError` for a data set that is no tables, or has no partition, `DataError` for rows that do not fit the graph.
+    """
+    folder, dataset, root = datamodule.partition_dir, datamodule.dataset, datamodule.root
+    if not is_tables(dataset):
+        raise OptionError(
+            "append: data.dataset is no mapping of tables. In Python, append_rows and delete_rows take arrays."
+        )
+    if not (folder / MANIFEST).is_file():
+        raise OptionError(f"{folder}: there is no partition to append to. Run partition first.")
+    manifest = Manifest.load(folder)
+    appended = read_versions(folder, manifest, "latest")
+    if deletes:
+        gone = LaterTables(dataset, root, manifest, folder, appended).read_deleted(tables)
+        number = delete_rows(folder, *gone, after=appended.version)
+        facts = list_versions(folder)[number - 1]
+        what = [f"{counted(n, 'node')} of type {t}" for t, n in facts.deleted_nodes.items()]
+        what += [f"{counted(n, 'edge')} of type {e}" for e, n in facts.deleted_edges.items()]
+        return f"{folder}: version {number}: without {', '.join(what) or 'anything'}"
+    later = read_later(dataset, tables, root, manifest, folder, appended)
+    number = append_rows(folder, later.additions, later.ids, after=appended.version)
+    new = later.additions
+    what = [f"{counted(n.count, 'node')} of type {t}" for t, n in new.nodes.items()]
+    what += [f"{counted(e.edge_index.shape[1], 'edge')} of type {edge_type_str(k)}" for k, e in new.edges.items()]
+    return f"{folder}: version {number}: {', '.join(what)}"
 
 
 def _given(

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     )
     from glt_lightning.partition.compact import (
         compact_partition as compact_partition,
+        copies_of_rows as copies_of_rows,
     )
     from glt_lightning.partition.contents import (
         Contents as Contents,
@@ -172,7 +173,6 @@ if TYPE_CHECKING:
         open_version as open_version,
         read_versions as read_versions,
         version_number as version_number,
-        versions_dir as versions_dir,
         versions_text as versions_text,
     )
     from glt_lightning.partition.writer import (

@@ -34,9 +34,10 @@ from glt_lightning.partition.folder import LOCK_TIMEOUT_S, exclusive, lasting_fo
 from glt_lightning.partition.grow import add_rows
 from glt_lightning.partition.later_ids import save_named, write_later_ids
 from glt_lightning.partition.run import COMPACTED, run_folder
+from glt_lightning.partition.sources.tables.source import tables_folder
 from glt_lightning.partition.sources.version import VersionSource, parts_of
 from glt_lightning.partition.tasks.engine import run_tasks
-from glt_lightning.partition.versions import LATEST, Appended, Version, read_versions
+from glt_lightning.partition.versions import LATEST, Appended, Version, read_versions, versions_dir
 
 
 def compact_partition(
@@ -222,3 +223,15 @@ def _reuse(target: Path, made: Mapping[str, Any]) -> Manifest:
             f"{target}: this folder is not empty, and not of this version, or made with other options. Choose another one."
         )
     return found
+
+
+def copies_of_rows(folder: Path, root: str | Path, manifest: Manifest) -> list[str]:
+    """Lists what may still have rows that a compacted partition forgets. folder: the partition before.  root: folder of converted
+    tables.  manifest: of the compacted partition."""
+    made = manifest.made_by
+    tables = tables_folder(root, str(made.get("source")), str(made.get("fingerprint")))
+    return [
+        *(str(place) for place in (folder, versions_dir(folder), tables) if place.exists()),
+        "the tables themselves, copies of these folders on other hosts, and records of endpoints and predictions",
+        "checkpoints of models with an embedding for each node of a deleted node's type",
+    ]

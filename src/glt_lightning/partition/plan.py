@@ -8,7 +8,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from glt_lightning.base import EdgeType, Fanouts, Normalize, PartitionError, PartitionOptions, Progress
+from glt_lightning.base import (
+    EdgeType,
+    Fanouts,
+    Normalize,
+    PartitionError,
+    PartitionOptions,
+    Progress,
+    counted,
+    numbers,
+    size,
+)
 from glt_lightning.graph import available_memory
 from glt_lightning.kernels import row_bytes
 from glt_lightning.partition.assign import assigner_of
@@ -112,6 +122,30 @@ class PartitionPlan:
             return None
         shares = (1 if each.alone else max(1, min(self.width, each.tasks)) for each in self.steps)
         return sum((each.cpu_s or 0) / share for each, share in zip(self.steps, shares, strict=True))
+
+    def text(self, folder: Path, options: PartitionOptions) -> str:
+        """The plan as lines for people. folder, options: those of the partition."""
+        lines = [f"{folder}: {counted(options.num_parts, 'part')}, {options.algorithm_name}"]
+        lines.append(f"{'':46}{'tasks':>8}{'reads':>12}{'CPU':>14}")
+        for each in self.steps:
+            time = "not known" if each.cpu_s is None else numbers.duration(each.cpu_s)
+            where = " (first process)" if each.alone else ""
+            lines.append(f"{each.name + where:46}{each.tasks:>8,}{size(each.reads):>12}{time:>14}")
+        others = "" if self.width == 1 else f", {size(self.task_bytes)} in each of {self.width - 1} others"
+        lines.append(
+            f"memory: at most about {size(self.first_bytes)} in the first process{others}; {size(self.available_bytes)} available"
+        )
+        lines.append(
+            f"disk: at least {size(self.disk_bytes)} while it is made, working files included; {size(self.free_bytes)} free"
+        )
+        if self.cpu_s is None or self.wall_s is None:
+            lines.append("time: not known for this assignment")
+        else:
+            lines.append(
+                f"time: about {numbers.duration(self.cpu_s)} of CPU; {numbers.duration(self.wall_s)} with "
+                f"{counted(self.width, 'task')} at a time, if disks keep up"
+            )
+        return "\n".join(lines)
 
 
 def plan_partition(

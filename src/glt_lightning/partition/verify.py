@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from glt_lightning.base import OptionError, PartitionError, Progress, counted
+from glt_lightning.base import OptionError, PartitionError, Progress, counted, size
 from glt_lightning.graph import (
     TIMES,
     ArrayEntry,
@@ -26,7 +26,7 @@ from glt_lightning.graph import (
 )
 from glt_lightning.partition.arrays import hash_array
 from glt_lightning.partition.folder import LOCK_TIMEOUT_S, exclusive
-from glt_lightning.partition.versions import VersionFacts, list_versions, verify_versions
+from glt_lightning.partition.versions import VersionFacts, list_versions, verify_versions, versions_text
 
 _PART = "part"
 _LEAST_TIME = -(2**63)
@@ -45,6 +45,20 @@ class Verified:
     seeds: int
     hot: int
     versions: tuple[VersionFacts, ...] = ()
+
+    def text(self, folder: Path, parts: str | None) -> str:
+        """What was verified, as lines for people. parts: those of the host, as given; None: all."""
+        what = "good" if parts is None else f"what a host with the parts {parts} needs is good"
+        lines = [
+            f"{folder}: {what}. Checked: size, dtype, shape and checksum of {counted(self.files, 'file')} ({size(self.bytes)}); "
+            f"{counted(self.nodes, 'user id')}, each once; rows and sources of {counted(self.edges, 'edge')}; "
+            f"{counted(self.seeds, 'seed')}; "
+            f"{self.hot:,} entries of rankings of remote rows; the bounds of the parts."
+        ]
+        if self.versions:
+            files, total = (sum(getattr(each, name) for each in self.versions) for name in ("files", "bytes"))
+            lines.append(f"{folder}: {versions_text(self.versions)}: good, {counted(files, 'file')} ({size(total)}).")
+        return "\n".join(lines)
 
 
 def verify_partition(folder: Path, progress: Progress, parts: Sequence[int] | None = None) -> Verified:

@@ -120,8 +120,34 @@ class PartitionReport:
             ],
         )
 
+    @staticmethod
+    def page_path(given: str | None, folder: Path) -> Path | None:
+        """The path that ``--html`` writes to; None without it. Raises `OptionError` for a path that cannot be written."""
+        if given is None:
+            return None
+        page = Path(given)
+        if (why := why_no_pages()) is not None:
+            raise OptionError(f"--html: {why}")
+        if page.resolve().is_relative_to(folder.resolve()):
+            raise OptionError(
+                f"--html: {given} is inside the partition folder, which must not change. Choose another path."
+            )
+        if not page.absolute().parent.is_dir():
+            raise OptionError(f"--html: there is no folder {page.absolute().parent}.")
+        if page.is_dir():
+            raise OptionError(f"--html: {given} is a folder; expected a file such as report.html.")
+        try:
+            replaced = may_be_replaced(page)
+        except OSError as error:
+            raise OptionError(
+                f"--html: {given} cannot be replaced ({error.strerror or error}). Choose another name."
+            ) from None
+        if not replaced:
+            raise OptionError(f"--html: {given} exists and is no page of ours. Choose another name.")
+        return page
+
     def write(self, page: Path) -> None:
-        """Writes the HTML page to a path of `page_path`. Raises `OptionError` if it cannot be written."""
+        """Writes the HTML page to the path of `page_path`. Raises `OptionError` if it cannot be written."""
         try:
             with whole_file(page) as temporary:
                 temporary.write_text(self.html(), encoding="utf-8")
@@ -158,32 +184,6 @@ def traffic_options(data: GLTDataModule, batches: int, cache: Sequence[float]) -
         **links,
         **sampling.draw.values,
     )
-
-
-def page_path(given: str | None, folder: Path) -> Path | None:
-    """The path that ``--html`` writes to; None without it. Raises `OptionError` for a path that cannot be written."""
-    if given is None:
-        return None
-    page = Path(given)
-    if (why := why_no_pages()) is not None:
-        raise OptionError(f"--html: {why}")
-    if page.resolve().is_relative_to(folder.resolve()):
-        raise OptionError(
-            f"--html: {given} is inside the partition folder, which must not change. Choose another path."
-        )
-    if not page.absolute().parent.is_dir():
-        raise OptionError(f"--html: there is no folder {page.absolute().parent}.")
-    if page.is_dir():
-        raise OptionError(f"--html: {given} is a folder; expected a file such as report.html.")
-    try:
-        replaced = may_be_replaced(page)
-    except OSError as error:
-        raise OptionError(
-            f"--html: {given} cannot be replaced ({error.strerror or error}). Choose another name."
-        ) from None
-    if not replaced:
-        raise OptionError(f"--html: {given} exists and is no page of ours. Choose another name.")
-    return page
 
 
 # The tables, for the terminal and for pages.

@@ -29,7 +29,6 @@ from glt_lightning.base import PeerError
 from glt_lightning.kernels import wake_with_parent
 from glt_lightning.workers import Silence
 
-NAMED_RANK = re.compile(r"rank \d+: ")  # how an error begins that says whose it is
 _CONNECT_S = 60.0
 _RETRY_S = 0.02
 _EXIT_S = 5.0  # for the last steps of a process that already ends because of a loss
@@ -38,11 +37,16 @@ _ADVICE = " Resume from the last checkpoint. To keep a rank in a debugger, raise
 
 
 class RankError(PeerError):
-    """Another rank of this host failed, and has reported its own error."""
+    """Another rank failed. ``is_logged``: whether a rank of this host has said so in its log."""
 
+    def __init__(self, message: str, *, is_logged: bool = True) -> None:
+        super().__init__(message)
+        self.is_logged = is_logged
 
-class OtherHostError(PeerError):
-    """A rank of another host failed: its error, by its name."""
+    @staticmethod
+    def named(message: str) -> bool:
+        """Tells whether a message begins with the rank whose error it is."""
+        return re.match(r"rank \d+: ", message) is not None
 
 
 @dataclass(frozen=True)

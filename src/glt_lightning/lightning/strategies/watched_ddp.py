@@ -34,7 +34,7 @@ from glt_lightning.lightning.callbacks.checkpoints import WholeCheckpointIO
 from glt_lightning.lightning.strategies.failure_board import FailureBoard
 from glt_lightning.lightning.strategies.hosts import GlooOnLoopback, connect_store, meet_hosts, open_store
 from glt_lightning.lightning.strategies.notebook import check_ranks, in_notebook
-from glt_lightning.lightning.strategies.peers import NAMED_RANK, OtherHostError, PeerWatch, RankError
+from glt_lightning.lightning.strategies.peers import PeerWatch, RankError
 from glt_lightning.lightning.strategies.sigterm import end_by_sigterm
 from glt_lightning.tensors import gather_counts, gather_text
 
@@ -210,7 +210,7 @@ class WatchedDDP(DDPStrategy):
             return RankError(f"{loss}; rank {self.global_rank} cannot go on.")
         if self._board is not None and (told := told or self._board.found(_NEWS_S)):
             here = int(told.split(":")[0].removeprefix("rank ")) // self.num_processes == self.node_rank
-            return RankError(told) if here or self.local_rank else OtherHostError(told)  # one line in the log of a host
+            return RankError(told, is_logged=here or self.local_rank > 0)  # one line in the log of a host
         return None
 
     def teardown(self) -> None:
@@ -248,7 +248,7 @@ def _as_of_rank(rank: int, exception: BaseException) -> str:
         each = each.__cause__
     text = str(each) if each is not None else f"{type(exception).__name__}: {exception}"
     text = (text.strip().splitlines() or [type(exception).__name__])[0]
-    return text if NAMED_RANK.match(text) else f"rank {rank}: {text}"
+    return text if RankError.named(text) else f"rank {rank}: {text}"
 
 
 # DDP's own arguments and messages, under the names of our strategies.
