@@ -1,4 +1,5 @@
-"""``python -m lightning partition``: makes the partition of a configuration and reports on it, or verifies one."""
+"""``python -m lightning partition``: makes the partition of a configuration and reports on it, or verifies,
+converts or (``pull``) copies one."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from pathlib import Path
 from jsonargparse import Namespace
 from lightning.pytorch import LightningDataModule
 
-from glt_lightning.base import OptionError, PartitionError, Progress, counted
+from glt_lightning.base import OptionError, PartitionError, Progress, counted, size
 from glt_lightning.cli.command_line import TrainerParser
 from glt_lightning.cli.messages import OneLineParser, keep_groups
 from glt_lightning.cli.report_command import add_report_arguments, show_report
@@ -24,6 +25,7 @@ from glt_lightning.partition import (
     assign_graph,
     hash_partition,
     plan_partition,
+    pull_partition,
     verify_partition,
 )
 
@@ -203,6 +205,36 @@ def partition_plan(data: GLTDataModule) -> tuple[PartitionPlan, PartitionError |
 def _require_dataset(data: GLTDataModule) -> None:
     if data.dataset is None:
         raise OptionError("dataset: not given. Name the graph to partition: demo, graph.npz, ogbn-products.")
+
+
+# ``python -m lightning pull``
+
+
+_PULL_DESCRIPTION = (
+    "Copies a partition, or some of its parts, and checks each piece by its hash. The folder appears when it is complete. What "
+    "was copied before an interruption stays beside it, and the same command goes on from there; parts are added to a copy that "
+    "exists."
+)
+
+
+def run_pull(argv: Sequence[str], prog: str) -> None:
+    """Runs the subcommand to its end. Raises `GLTError` for errors, SystemExit for help and wrong options."""
+    parser = OneLineParser(prog=prog, description=_PULL_DESCRIPTION)
+    parser.add_argument("url", type=str, help="A folder, or a URL of fsspec such as s3://bucket/parts.")
+    parser.add_argument("folder", type=str, help="The folder of the copy.")
+    parser.add_argument(
+        "--parts", type=str | None, default=None, metavar="0,2", help="The parts that this host needs. Default: all."
+    )
+    given = parser.parse_args(list(argv))
+    folder = Path(given.folder)
+    left = (
+        f"what was copied is in {folder.with_name(folder.name + '.partial')}, and the same command goes on from there"
+    )
+    with interruptible(left):
+        pulled = pull_partition(given.url, folder, None if given.parts is None else part_numbers(given.parts))
+    print(
+        f"{folder}: {counted(pulled.files, 'file')}, {size(pulled.bytes)}; copied {size(pulled.fetched)}.", flush=True
+    )
 
 
 # ``python -m lightning partition --from dgl DIR --to FOLDER``: the partition of another system becomes one of ours.

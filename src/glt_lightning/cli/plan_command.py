@@ -19,7 +19,7 @@ from glt_lightning.cli.messages import keep_groups
 from glt_lightning.cli.partition import partition_plan
 from glt_lightning.cli.subcommands import strategy_class
 from glt_lightning.graph import MANIFEST
-from glt_lightning.lightning import GLTDataModule, Machines, PlannedRun, plan_run
+from glt_lightning.lightning import GLTDataModule, Machines, PlannedRun
 
 _READ = ("seed_everything", "trainer", "model", "data", "cluster", "optimizer", "lr_scheduler")
 _DESCRIPTION = (
@@ -113,7 +113,7 @@ def run_plan(argv: Sequence[str], prog: str) -> None:
         batches=config.batches,
     )
     with _quiet():
-        plan = plan_run(run, again=config.probe)
+        plan = run.plan(again=config.probe)
     if config.choose:
         chosen, plan = plan.choose(given_options(words))
     plan.require_memory()

@@ -54,19 +54,19 @@ def _partition(argv: Sequence[str], prog: str) -> None:
 
 
 def _append(argv: Sequence[str], prog: str) -> None:
-    from glt_lightning.cli.append import run_append
+    from glt_lightning.cli.versions import run_append
 
     run_append(argv, prog)
 
 
 def _compact(argv: Sequence[str], prog: str) -> None:
-    from glt_lightning.cli.compact import run_compact
+    from glt_lightning.cli.versions import run_compact
 
     run_compact(argv, prog)
 
 
 def _pull(argv: Sequence[str], prog: str) -> None:
-    from glt_lightning.cli.pull import run_pull
+    from glt_lightning.cli.partition import run_pull
 
     run_pull(argv, prog)
 

@@ -10,6 +10,7 @@ command line.
 * ``callbacks/``: checkpoints that are whole or absent, with the position of loaders and rows of embeddings; predictions
   as Parquet; numbers about sampling, and the report of a run.
 * ``endpoint/``: an endpoint that answers requests, and its answers once more (`deploy`, `replay`).
+* ``planner/``, ``report/``: what a run will take, by rules and a probe of this machine; reports of runs and of partitions.
 * ``layerwise/``: layer-wise inference of a Trainer's module, for prediction, and for validation and test.
 
 Importing this room makes both strategies known to Lightning by name. Runs in the ranks.
@@ -79,7 +80,6 @@ if TYPE_CHECKING:
     )
     from glt_lightning.lightning.planner.plan import (
         PlannedRun as PlannedRun,
-        plan_run as plan_run,
     )
     from glt_lightning.lightning.ray_workers import (
         ReportToRay as ReportToRay,

@@ -9,6 +9,8 @@ position, so a checkpoint in mid-epoch resumes at the next batch (``resume.py``,
 Layers: `fuse_layers` gives PyG's convolutions one pass over sorted edges (docs/decisions/015), `layers` trims each
 layer to the hop that it needs.
 
+``traffic/`` predicts what ranks will ask of each other in training, by sampling some batches.
+
 Runs in the ranks, and where a script makes batches; samplers themselves may be other processes
 (`glt_lightning.workers`).
 

@@ -89,6 +89,34 @@ class PlannedRun:
             **options,
         )
 
+    def plan(self, *, again: bool = False) -> Plan:
+        """Plans the run by a probe of this machine and some sampled batches. The probe is kept beside the partition.
+
+        again: measure also if there is a fresh probe. Raises `OptionError` for what cannot be planned.
+        """
+        partition = LocalPartition.open(self.data.partition_dir)
+        layout, batches = self.layout, Batches(partition, self.data, self.batches)
+        probe, key = _probe(self, partition, layout, again=again)
+        layout = replace(layout, parameter_bytes=probe.parameter_bytes)
+        if batches.why_not is not None and layout.owners > 1:
+            raise OptionError(f"plan: rows of other hosts cannot be counted: {batches.why_not}.")
+        trainer = self.trainer
+        plan = Plan(
+            run=self,
+            probe=probe,
+            layout=layout,
+            dealing=dealing_of(
+                self.data, trainer.limit_train_batches, trainer.limit_val_batches, trainer.check_val_every_n_epoch
+            ),
+            counted=None if batches.why_not is not None else batches.counted(layout),
+            batches=batches,
+            available=self.machines.available,
+            ratio=batches.ratio(layout),
+        )
+        if plan.counted is not None:
+            keep_probe(partition.directory, key, replace(probe, counted={**probe.counted, layout.name: plan.counted}))
+        return plan
+
 
 def _devices(given: Any) -> int:
     """Ranks of a host. ``auto`` is one on a CPU."""
@@ -96,35 +124,6 @@ def _devices(given: Any) -> int:
         return len(given)
     text = str(given)
     return int(text) if text.isdigit() and int(text) else len(text.split(",")) if "," in text else 1
-
-
-def plan_run(run: PlannedRun, *, again: bool = False) -> Plan:
-    """Plans a run by a probe of this machine and some sampled batches. The probe is kept beside the partition.
-
-    again: measure also if there is a fresh probe. Raises `OptionError` for what cannot be planned.
-    """
-    partition = LocalPartition.open(run.data.partition_dir)
-    layout, batches = run.layout, Batches(partition, run.data, run.batches)
-    probe, key = _probe(run, partition, layout, again=again)
-    layout = replace(layout, parameter_bytes=probe.parameter_bytes)
-    if batches.why_not is not None and layout.owners > 1:
-        raise OptionError(f"plan: rows of other hosts cannot be counted: {batches.why_not}.")
-    trainer = run.trainer
-    plan = Plan(
-        run=run,
-        probe=probe,
-        layout=layout,
-        dealing=dealing_of(
-            run.data, trainer.limit_train_batches, trainer.limit_val_batches, trainer.check_val_every_n_epoch
-        ),
-        counted=None if batches.why_not is not None else batches.counted(layout),
-        batches=batches,
-        available=run.machines.available,
-        ratio=batches.ratio(layout),
-    )
-    if plan.counted is not None:
-        keep_probe(partition.directory, key, replace(probe, counted={**probe.counted, layout.name: plan.counted}))
-    return plan
 
 
 def _probe(run: PlannedRun, partition: LocalPartition, layout: Layout, *, again: bool) -> tuple[Probe, str]:

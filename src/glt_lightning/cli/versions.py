@@ -1,4 +1,4 @@
-"""``python -m lightning append``: adds rows of tables to a partition, or deletes some, as its next version."""
+"""``python -m lightning append`` and ``compact``: the next version of a partition, and a version as a partition of its own."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Any
 
 from lightning.pytorch import LightningDataModule
 
-from glt_lightning.base import OptionError, read_yaml
+from glt_lightning.base import OptionError, counted, read_yaml
 from glt_lightning.cli.command_line import TrainerParser
 from glt_lightning.cli.messages import keep_groups
 from glt_lightning.cli.run_line import interruptible
+from glt_lightning.graph import MANIFEST
 from glt_lightning.lightning import GLTDataModule, write_version
+from glt_lightning.partition import compact_partition, copies_of_rows
 
-_DESCRIPTION = (
+_APPEND_DESCRIPTION = (
     "Adds new rows of the tables of a configuration to its partition, or deletes some, as the next version; the versions before "
     "stay as they are. "
     "Runs read a version that partition.version names. Reads data of the configuration, and nothing else of it."
@@ -22,7 +24,7 @@ _DESCRIPTION = (
 
 def run_append(argv: Sequence[str], prog: str) -> None:
     """Runs the subcommand to its end. Raises `GLTError` for errors, SystemExit for help and wrong options."""
-    parser = TrainerParser(prog=prog, description=_DESCRIPTION)
+    parser = TrainerParser(prog=prog, description=_APPEND_DESCRIPTION)
     parser.add_argument("--config", action="config", help="Configuration of fit, in YAML.")
     parser.add_argument(
         "--new",
@@ -94,3 +96,53 @@ def _tables(kind: str, tables: list[str]) -> Any:
     for name, _, path in pairs:
         found.setdefault(name, []).append(path)
     return found
+
+
+# ``python -m lightning compact``
+
+
+_COMPACT_DESCRIPTION = (
+    "Writes a version of the partition of a configuration as a partition of its own, as if the whole graph had been partitioned "
+    "anew with the same parts of nodes. The version stays as it is. Reads data of the configuration, and nothing else of it."
+)
+
+
+def run_compact(argv: Sequence[str], prog: str) -> None:
+    """Runs the subcommand to its end. Raises `GLTError` for errors, SystemExit for help and wrong options."""
+    parser = TrainerParser(prog=prog, description=_COMPACT_DESCRIPTION)
+    parser.add_argument("--config", action="config", help="Configuration of fit, in YAML.")
+    parser.add_argument("--out", type=str, required=True, metavar="FOLDER", help="Folder of the new partition.")
+    parser.add_argument(
+        "--version", type=int | str, default="latest", metavar="NUMBER", help="The version: a number, or latest."
+    )
+    parser.add_argument(
+        "--forget",
+        action="store_true",
+        help="Write zeros in place of the attributes of deleted nodes, and say where other copies are.",
+    )
+    parser.add_argument(
+        "--hotness", type=str | None, default=None, help="How rows are ranked: vip, degree or presample; as before."
+    )
+    parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True, required=False)
+    config = parser.parse_args(keep_groups(argv, ("data",)))
+    data = parser.instantiate_classes(config).data
+    if not isinstance(data, GLTDataModule):
+        raise OptionError("data: expected a GLTDataModule. Give --config of a run, or --data.")
+    folder = data.partition_dir
+    if not (folder / MANIFEST).is_file():
+        raise OptionError(f"{folder}: there is no partition. Run partition first.")
+    with interruptible(f"the next run goes on with {config.out}"):
+        manifest = compact_partition(
+            folder,
+            config.out,
+            config.version,
+            forget=config.forget,
+            hotness=config.hotness,
+            memory_bytes=data.partition.memory_bytes,
+        )
+    number = manifest.made_by["compacted"]["version"]
+    numbers = f"{counted(sum(manifest.num_nodes), 'node')}, {counted(sum(manifest.num_edges), 'edge')}"
+    print(f"{folder}: version {number} is now {config.out}: {numbers}. Name it in partition.dir.", flush=True)
+    if config.forget:
+        places = "\n".join(f"  {place}" for place in copies_of_rows(folder, data.root, manifest))
+        print(f"Deleted rows may still be in these copies, which are yours to delete:\n{places}", flush=True)
