@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from glt_lightning.workers.cluster.link import (
         Link as Link,
         Silence as Silence,
+        time_calls as time_calls,
     )
     from glt_lightning.workers.cluster.owner import (
         ask_status as ask_status,

@@ -23,7 +23,7 @@ from glt_lightning.lightning.callbacks.precision import bfloat16_ratio, weight_s
 from glt_lightning.lightning.planner.memory import ProcessMemory
 from glt_lightning.lightning.planner.rules import BatchCost, Connection, Counted, RemoteCost
 from glt_lightning.loader import DistNeighborLoader
-from glt_lightning.workers import Caller, InlineProducer, Link, Message, Service
+from glt_lightning.workers import InlineProducer, time_calls
 
 if TYPE_CHECKING:
     from glt_lightning.lightning.datamodule import GLTDataModule
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 MOST_BATCHES, _MOST_VALIDATED = 22, 8
 _WARM = 2  # the first batches also load code and take memory for the first time
 _TRAIN_S = 15.0
-_CALLS, _PIECES, _PIECE_BYTES = 64, 8, 4 << 20
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -160,7 +159,7 @@ def measure(make_trainer: Callable[..., Trainer], module: LightningModule, data:
         memory=ProcessMemory(base=base - parameters, model=model, work=work),
         parameter_bytes=parameters,
         bfloat16=bfloat16_ratio(shapes) if shapes else None,
-        link=measure_connection(),
+        link=Connection(**time_calls()),
         cores=usable_cores(),
         load=os.getloadavg()[0] / (os.cpu_count() or 1),
         machine=machine_name(),
@@ -298,33 +297,3 @@ def machine_name() -> str:
     total = re.search(r"^MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text(), re.MULTILINE)
     memory = 0 if total is None else round(int(total[1]) / 2**20)
     return f"{'CPU' if model is None else model[1].strip()}, {usable_cores()} cores, {memory} GiB"
-
-
-def measure_connection() -> Connection:
-    """Times calls over loopback between two ends in this process. CPU seconds are of both ends."""
-    link = Link(job="plan", role="worker", name="plan", token="connection-of-a-probe")
-    body = np.zeros(_PIECE_BYTES, dtype=np.uint8)
-
-    def answer(message: Message, _caller: Caller) -> Message:
-        return Message({}, body) if message.header.get("large") else Message({})
-
-    server = link.open_transport().serve("127.0.0.1:0", Service(link.greet, {"ask": answer}, {}))
-    peer = link.peer("plan", [server.address], link.open_transport())
-    try:
-        for large in (False, True):
-            peer.ask("ask", {"large": large}, bulk=large).result()
-        calls = _timed(lambda: [peer.ask("ask", {}).result() for _ in range(_CALLS)])
-        pieces = _timed(lambda: [peer.ask("ask", {"large": True}, bulk=True).result() for _ in range(_PIECES)])
-    finally:
-        peer.close()
-        server.close()
-    call_cpu_s = calls[1] / _CALLS
-    byte_cpu_s = max(0.0, pieces[1] / _PIECES - call_cpu_s) / _PIECE_BYTES
-    return Connection(round_trip_s=calls[0] / _CALLS, call_cpu_s=call_cpu_s, byte_cpu_s=byte_cpu_s)
-
-
-def _timed(work: Callable[[], object]) -> tuple[float, float]:
-    """(wall, CPU) seconds."""
-    wall_s, cpu_s = time.perf_counter(), time.process_time()
-    work()
-    return time.perf_counter() - wall_s, time.process_time() - cpu_s
