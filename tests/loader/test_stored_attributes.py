@@ -14,8 +14,8 @@ from glt_lightning.base import CacheOptions, OptionError, SamplingOptions
 from glt_lightning.base.partition import STORAGE
 from glt_lightning.graph import LocalPartition
 from glt_lightning.kernels import ENCODINGS, Shards
-from glt_lightning.lightning.facts import GraphFacts
 from glt_lightning.loader import LoaderSpec, Session
+from glt_lightning.partition import GraphFacts
 from glt_lightning.sampling import BatchRequest, KHopSampler, SamplerConfig
 from glt_lightning.workers import Ranks
 from tests.helpers.contents import Contents, contents

@@ -26,7 +26,7 @@ from glt_lightning.partition import (
     verify_partition,
 )
 from glt_lightning.partition.edge_splits.read import KeptEdges, KeptRows
-from glt_lightning.partition.versions import read_versions
+from glt_lightning.partition.versions import Versions
 from glt_lightning.workers import ClusterGraph
 from tests.helpers.grown import TwoVersions, two_versions
 from tests.partition.test_compact import GivenParts, cases, with_edges_to_predict, with_splits
@@ -285,5 +285,5 @@ def test_edges_to_predict_without_deleted_ones(tmp_path: Path) -> None:
             left = (edge != node).all(axis=0) & ~(edge == pair).all(axis=0)
             assert graph.edge_split(0, name).edge.tolist() == edge[:, left].tolist()
             assert graph.manifest.edge_splits[f"0/{name}"].count == left.sum()
-    appended = read_versions(tmp_path / "base", Manifest.load(tmp_path / "base"), 1)
+    appended = Versions(tmp_path / "base").read(Manifest.load(tmp_path / "base"), 1)
     assert appended.additions.deleted.nodes["node"].tolist() == [node]

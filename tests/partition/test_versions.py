@@ -34,7 +34,7 @@ from glt_lightning.partition import (
     verify_partition,
 )
 from glt_lightning.partition.delta import digest_of
-from glt_lightning.partition.versions import read_versions, version_number, versions_dir
+from glt_lightning.partition.versions import Versions
 from tests.helpers.grown import TYPED, TwoVersions, two_versions
 from tests.partition.test_grow import batches, specs
 
@@ -98,13 +98,13 @@ def graph(tmp_path: Path) -> tuple[Path, Additions]:
 
 def test_numbers_of_versions(graph: tuple[Path, Additions]) -> None:
     folder, rows = graph
-    assert version_number(folder, "latest") == 0
+    assert Versions(folder).number("latest") == 0
     append_rows(folder, rows)
-    assert [version_number(folder, v) for v in (None, 0, 1, "latest")] == [0, 0, 1, 1]
+    assert [Versions(folder).number(v) for v in (None, 0, 1, "latest")] == [0, 0, 1, 1]
     with pytest.raises(PartitionError, match="there is no version 2; the latest is 1"):
-        version_number(folder, 2)
+        Versions(folder).number(2)
     with pytest.raises(OptionError, match=r"partition.version: expected a number or latest, got 'newest'"):
-        version_number(folder, "newest")
+        Versions(folder).number("newest")
 
 
 def test_rows_that_do_not_fit_leave_no_version(graph: tuple[Path, Additions]) -> None:
@@ -113,7 +113,7 @@ def test_rows_that_do_not_fit_leave_no_version(graph: tuple[Path, Additions]) ->
         append_rows(folder, Additions(edges={EDGE: NewEdges(np.array([[999], [0]]))}))
     with pytest.raises(DataError, match="tag of node type 'node': new rows need it"):
         append_rows(folder, Additions(nodes={"node": NewNodes(1, {"x": np.ones((1, 3), np.float32)})}))
-    assert version_number(folder, "latest") == 0
+    assert Versions(folder).number("latest") == 0
 
 
 def test_own_ids_are_kept(graph: tuple[Path, Additions]) -> None:
@@ -121,7 +121,7 @@ def test_own_ids_are_kept(graph: tuple[Path, Additions]) -> None:
     append_rows(folder, rows, {"node": np.array(["ä-1"], dtype=object)})
     append_rows(folder, rows, {"node": np.array(["b"], dtype=object)})
     partition = LocalPartition.open(folder)
-    assert read_versions(folder, partition.manifest, "latest").ids["node"].tolist() == ["ä-1", "b"]
+    assert Versions(folder).read(partition.manifest, "latest").ids["node"].tolist() == ["ä-1", "b"]
     partition.close()
 
 
@@ -130,7 +130,7 @@ def test_rows_that_are_added_are_described_as_before_there_were_deletions(graph:
     folder, rows = graph
     append_rows(folder, rows)
     delete_rows(folder, nodes={"node": np.array([1])})
-    first, second = (json.loads((versions_dir(folder) / n / "delta.json").read_text()) for n in ("1", "2"))
+    first, second = (json.loads((Versions(folder).root / n / "delta.json").read_text()) for n in ("1", "2"))
     keys = {"format", "version", "number", "previous", "nodes", "edges", "changed", "ids", "arrays", "digest"}
     assert (first["version"], set(first)) == (1, keys)
     assert (second["version"], set(second)) == (2, keys | {"deleted"})
@@ -146,7 +146,7 @@ def test_damage_is_refused(graph: tuple[Path, Additions], damage: str) -> None:
     folder, rows = graph
     append_rows(folder, rows)
     append_rows(folder, rows)
-    partition, first = LocalPartition.open(folder), versions_dir(folder) / "1"
+    partition, first = LocalPartition.open(folder), Versions(folder).root / "1"
     if damage == "array":
         path = first / "nodes" / "node" / "x.npy"
         path.write_bytes(path.read_bytes()[:-1] + b"\x07")
@@ -158,13 +158,13 @@ def test_damage_is_refused(graph: tuple[Path, Additions], damage: str) -> None:
         raw = json.loads(path.read_text()) | {"changed": ["node"]}
         path.write_text(json.dumps(raw | {"digest": digest_of(raw)}))
     elif damage == "chain":
-        (versions_dir(folder) / "2").rename(versions_dir(folder) / "spare")
-        first.rename(versions_dir(folder) / "2")
-        (versions_dir(folder) / "spare").rename(first)
+        (Versions(folder).root / "2").rename(Versions(folder).root / "spare")
+        first.rename(Versions(folder).root / "2")
+        (Versions(folder).root / "spare").rename(first)
     else:
         two = two_versions(np.random.default_rng(1))
         partition = two.partition(two.base, folder.with_name("other"), 1)
-        versions_dir(folder).rename(versions_dir(folder.with_name("other")))
+        Versions(folder).root.rename(Versions(folder.with_name("other")).root)
     with pytest.raises(PartitionError, match=r"base.versions|other.versions"):
         open_version(partition, "latest")
     with pytest.raises(PartitionError, match=r"base.versions|other.versions"):
@@ -189,13 +189,13 @@ def test_versions_are_verified_and_listed(graph: tuple[Path, Additions], capsys:
     )
     partition.close()
     # found where only all bytes tell
-    path = versions_dir(folder) / "2" / "nodes" / "node" / "x.npy"
+    path = Versions(folder).root / "2" / "nodes" / "node" / "x.npy"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(PartitionError, match=r"2/nodes/node/x.npy"):
         verify_partition(folder, Progress(False))
     path.write_bytes(whole)
-    (versions_dir(folder) / "1").rename(versions_dir(folder) / "spare")
+    (Versions(folder).root / "1").rename(Versions(folder).root / "spare")
     with pytest.raises(PartitionError, match="2: version 1 is missing, which comes before it"):
         verify_partition(folder, Progress(False))
 
@@ -228,18 +228,18 @@ def test_a_killed_append_leaves_the_last_version_whole(graph: tuple[Path, Additi
     child = subprocess.Popen([sys.executable, "-c", APPEND, str(folder)], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     assert child.stdout.readline() == "begins\n"
-    while not (versions_dir(folder) / "1").exists():
+    while not (Versions(folder).root / "1").exists():
         time.sleep(0.005)
     time.sleep(wait_s)
     os.kill(child.pid, signal.SIGKILL)
     child.wait(10)
     child.stdout.close()
-    whole = version_number(folder, "latest")
+    whole = Versions(folder).number("latest")
     assert append_rows(folder, rows) == whole + 1
     partition = LocalPartition.open(folder)
     version = open_version(partition, "latest")
     assert version.manifest.total_nodes == partition.manifest.total_nodes + 20000 * whole + 1
     version.close()
     partition.close()
-    left = {path.name for path in versions_dir(folder).iterdir()}
+    left = {path.name for path in Versions(folder).root.iterdir()}
     assert left == {str(n) for n in range(1, whole + 2)}

@@ -25,27 +25,20 @@ from glt_lightning.base import (
     edge_type_str,
 )
 from glt_lightning.graph import IN_TRAINING, MANIFEST, GrownPartition, LocalPartition, Manifest
-from glt_lightning.lightning.facts import (
-    GraphFacts,
-    LabelFacts,
-    class_names_of,
-    edge_labels_of_manifest,
-    edge_labels_of_source,
-)
 from glt_lightning.lightning.link_seeds import LinkSeeds
 from glt_lightning.lightning.new_rows import NewRows
 from glt_lightning.lightning.strategies.base import GLTStrategy
 from glt_lightning.lightning.strategies.hosts import ask_manifest
 from glt_lightning.partition import (
     Appended,
+    GraphFacts,
     GraphSource,
+    Versions,
     add_rows,
     follow_batches,
-    manifest_at,
     open_source,
     partition_dir,
     partition_graph,
-    read_versions,
 )
 from glt_lightning.workers import SampledGraph, placed_parts
 
@@ -143,7 +136,7 @@ class GraphDataModule(LightningDataModule):
         return self._facts.num_classes
 
     @property
-    def label_facts(self) -> LabelFacts | None:
+    def label_facts(self) -> dict[str, Any] | None:
         """What the labels are: kind, width, number and names of classes; None if there are none. With ``task: edge`` those of the
         edges to predict."""
         if self.links is not None and self.links.labelled:
@@ -151,15 +144,13 @@ class GraphDataModule(LightningDataModule):
         labels = self._facts.labels
         if labels is None or labels["class_names"] is not None or self.dataset is None or self._servers:
             return labels
-        return {**labels, "class_names": class_names_of(self.source)}  # a partition of an earlier release has no names
+        names = getattr(self.source, "class_names", None)  # a partition of an earlier release has no names
+        return {**labels, "class_names": None if names is None else list(map(str, names))}
 
-    @cached_property
-    def _edge_labels(self) -> LabelFacts | None:
+    @property
+    def _edge_labels(self) -> dict[str, Any] | None:
         assert self.links is not None
-        manifest = self._known_manifest
-        if manifest is not None:
-            return edge_labels_of_manifest(manifest, self.links.edge_type(manifest.schema))
-        return edge_labels_of_source(self.source, self.links.edge_type(self.source.schema))
+        return self._facts.edge_labels.get(self.links.edge_type(self._facts.schema))
 
     @property
     def num_relations(self) -> int | None:
@@ -254,7 +245,7 @@ class GraphDataModule(LightningDataModule):
         return GraphFacts.of_source(self.source, bool(self.undirected), self.partition.allow)
 
     def _manifest_at_version(self) -> Manifest:
-        return manifest_at(self.partition_dir, Manifest.load(self.partition_dir), self.partition.version)
+        return Versions(self.partition_dir).manifest_at(Manifest.load(self.partition_dir), self.partition.version)
 
     def _open_version(self, new: NewRows | None) -> None:
         """Adds to the open graph the rows of ``partition.version``, and rows to predict."""
@@ -266,7 +257,7 @@ class GraphDataModule(LightningDataModule):
                 f"{'data.new' if new else 'partition.version'}: rows are added to a graph that this process maps whole. Use the "
                 "strategy auto, or glt_worker on one host."
             )
-        self._appended = read_versions(graph.directory, graph.manifest, version)
+        self._appended = Versions(graph.directory).read(graph.manifest, version)
         if new is not None:
             self._graph = new.added_to(graph, self.dataset, self.root, self._appended)
         elif self._appended.version:

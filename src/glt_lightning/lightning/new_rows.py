@@ -28,19 +28,18 @@ from glt_lightning.base import (
 )
 from glt_lightning.graph import MANIFEST, GrownPartition, LocalPartition, Manifest
 from glt_lightning.lightning.callbacks.prediction_files import read_predictions
-from glt_lightning.lightning.facts import is_tables
 from glt_lightning.partition import (
     Additions,
     Appended,
     LaterTables,
     NewEdges,
     NewNodes,
+    Versions,
     add_rows,
     append_rows,
     delete_rows,
+    is_tables,
     list_versions,
-    read_later,
-    read_versions,
     save_rows,
 )
 from glt_lightning.tensors import DistEmbedding
@@ -84,7 +83,7 @@ class NewRows:
             )
         additions = self._additions
         if additions is None:
-            later = read_later(dataset, self._given, root, graph.manifest, graph.directory, appended)
+            later = LaterTables(dataset, root, graph.manifest, graph.directory, appended).read(self._given)
             additions, self._ids = later.additions, later.ids
         manifest = graph.manifest
         grown = add_rows(graph, appended.followed_by(additions, manifest))
@@ -219,7 +218,7 @@ def write_version(datamodule: GLTDataModule, tables: Mapping[str, Any], *, delet
     if not (folder / MANIFEST).is_file():
         raise OptionError(f"{folder}: there is no partition to append to. Run partition first.")
     manifest = Manifest.load(folder)
-    appended = read_versions(folder, manifest, "latest")
+    appended = Versions(folder).read(manifest, "latest")
     if deletes:
         gone = LaterTables(dataset, root, manifest, folder, appended).read_deleted(tables)
         number = delete_rows(folder, *gone, after=appended.version)
@@ -227,7 +226,7 @@ def write_version(datamodule: GLTDataModule, tables: Mapping[str, Any], *, delet
         what = [f"{counted(n, 'node')} of type {t}" for t, n in facts.deleted_nodes.items()]
         what += [f"{counted(n, 'edge')} of type {e}" for e, n in facts.deleted_edges.items()]
         return f"{folder}: version {number}: without {', '.join(what) or 'anything'}"
-    later = read_later(dataset, tables, root, manifest, folder, appended)
+    later = LaterTables(dataset, root, manifest, folder, appended).read(tables)
     number = append_rows(folder, later.additions, later.ids, after=appended.version)
     new = later.additions
     what = [f"{counted(n.count, 'node')} of type {t}" for t, n in new.nodes.items()]

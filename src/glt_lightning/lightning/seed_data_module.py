@@ -27,20 +27,15 @@ from glt_lightning.lightning.embeddings import embeddings_of
 from glt_lightning.lightning.facts import (
     check_fanouts,
     eval_fanouts,
-    have_ids,
-    is_tables,
-    new_edges,
-    own_ids,
     read_array,
     read_fitting_split,
     require_split,
     split_of,
-    table_ids,
 )
 from glt_lightning.lightning.graph_data_module import GraphDataModule
 from glt_lightning.lightning.new_rows import NewRows
 from glt_lightning.loader import BatchTransform, LinkSpec, LoaderSpec, batch_schema
-from glt_lightning.partition import check_overlap, read_edge_split, read_later_ids, with_relation
+from glt_lightning.partition import ConvertedTables, Versions, check_overlap, is_tables, read_edge_split, with_relation
 
 WEIGHT = "edge_weight"
 
@@ -191,7 +186,8 @@ class SeedDataModule(GraphDataModule):
         of_table = isinstance(given, (str, Path)) and Path(given).suffix in (".parquet", ".pq", ".csv", ".tsv", ".gz")
         if of_table and is_tables(self.dataset):
             with_label = self.links.relation is not None
-            return new_edges(manifest, self.root, self.dataset, str(given), edge_type, with_label=with_label)
+            what = "evaluation.predict_edges"
+            return self._tables.read_edges(what, str(given), self.dataset, edge_type, with_label=with_label)
         counts = dict(zip(manifest.schema.node_types, manifest.num_nodes, strict=True))
         src, _, dst = edge_type
         given = with_relation(given) if self.links.relation is not None else given
@@ -224,11 +220,11 @@ class SeedDataModule(GraphDataModule):
             node_type = of_type or (own if isinstance(own, str) else own[0])
         if self.new is not None:
             return self.new.user_ids(n_id, node_type)
-        ids = self._ids_with_appended(n_id, node_type)
-        if ids is None and have_ids(self.dataset, node_type):
+        ids = self._tables.user_ids(n_id, node_type)
+        if ids is None and is_tables(self.dataset, with_ids_of=node_type):
             rank_zero_info(
                 f"the converted tables are not below {self.root}: predictions name nodes by n_id, their row in the table. Set "
-                "data.root to where the graph was partitioned, or look up ids with glt_lightning.partition.sources.user_ids."
+                "data.root to where the graph was partitioned, or look up ids with glt_lightning.partition.user_ids."
             )
         return ids
 
@@ -238,7 +234,7 @@ class SeedDataModule(GraphDataModule):
         manifest = self._opened().manifest
         of_table = isinstance(given, (str, Path)) and not str(given).endswith((".npy", ".pt"))
         if of_table and is_tables(self.dataset):
-            found = table_ids(manifest, self.root, what, str(given), node_type)
+            found = self._tables.read_ids(what, str(given), node_type)
         else:
             found = read_array(what, given, "node ids")
             if found.ndim != 1 or (len(found) and found.dtype.kind not in "iu"):
@@ -271,22 +267,13 @@ class SeedDataModule(GraphDataModule):
         """Node type of the destinations of the edges to predict; None for seeds that are nodes."""
         return None if self.links is None else self.links.edge_types(self._opened().manifest.schema)[0][2]
 
-    def _ids_with_appended(self, n_id: np.ndarray, node_type: str) -> np.ndarray | None:
-        graph = self._opened()
-        later = None
-        if self._appended is not None:
-            later = self._appended.ids.get(node_type)
-        elif isinstance(graph, LocalPartition):
-            later = read_later_ids(graph.directory, graph.manifest).get(node_type)
-        if later is None:
-            return own_ids(graph.manifest, self.root, n_id, node_type)
-        count = graph.manifest.num_nodes[graph.schema.node_index(node_type)] - len(later)  # in the converted tables
-        old = own_ids(graph.manifest, self.root, n_id[n_id < count], node_type)
-        if old is None:
-            return None
-        found = np.empty(len(n_id), old.dtype)
-        found[n_id < count], found[n_id >= count] = old, later[n_id[n_id >= count] - count]
-        return found
+    @property
+    def _tables(self) -> ConvertedTables:
+        """The tables of the graph, with the ids of nodes that came later."""
+        graph, later = self._opened(), self._appended
+        if later is None and isinstance(graph, LocalPartition):
+            later = Versions(graph.directory).read(graph.manifest, None)
+        return ConvertedTables(self.root, graph.manifest, {} if later is None else later.ids)
 
     def edges_of(self, split: str, edge_type: EdgeType) -> np.ndarray | None:
         """int64 [2, E]: the edges of a split of one type to predict, in the user's ids; None where there are none of it."""

@@ -48,9 +48,6 @@ if TYPE_CHECKING:
         Assignment as Assignment,
         GraphToPartition as GraphToPartition,
     )
-    from glt_lightning.partition.build.edge_types import (
-        stored_edge_types as stored_edge_types,
-    )
     from glt_lightning.partition.build.topology import (
         GraphTopology as GraphTopology,
     )
@@ -77,6 +74,9 @@ if TYPE_CHECKING:
     from glt_lightning.partition.edge_splits.tasks import (
         with_relation as with_relation,
     )
+    from glt_lightning.partition.facts import (
+        GraphFacts as GraphFacts,
+    )
     from glt_lightning.partition.folder import (
         whole_file as whole_file,
     )
@@ -91,9 +91,6 @@ if TYPE_CHECKING:
     )
     from glt_lightning.partition.in_memory import (
         partition_in_memory as partition_in_memory,
-    )
-    from glt_lightning.partition.later_ids import (
-        read_later_ids as read_later_ids,
     )
     from glt_lightning.partition.links import (
         LinkSplit as LinkSplit,
@@ -113,8 +110,6 @@ if TYPE_CHECKING:
         ArraySource as ArraySource,
         GraphSource as GraphSource,
         array_fingerprint as array_fingerprint,
-        categories_of as categories_of,
-        edge_categories_of as edge_categories_of,
     )
     from glt_lightning.partition.sources.files import (
         load_saved as load_saved,
@@ -124,36 +119,26 @@ if TYPE_CHECKING:
         take_splits as take_splits,
     )
     from glt_lightning.partition.sources.open import (
+        is_tables as is_tables,
         open_source as open_source,
     )
     from glt_lightning.partition.sources.pyg import (
         array_of as array_of,
     )
-    from glt_lightning.partition.sources.scipy_sparse import (
-        is_matrix as is_matrix,
-    )
     from glt_lightning.partition.sources.tables.columns import (
-        has_ids as has_ids,
         user_ids as user_ids,
+    )
+    from glt_lightning.partition.sources.tables.converted import (
+        ConvertedTables as ConvertedTables,
     )
     from glt_lightning.partition.sources.tables.later import (
         LaterTables as LaterTables,
-        read_later as read_later,
         save_rows as save_rows,
     )
     from glt_lightning.partition.sources.tables.mapping import (
         is_text as is_text,
-        parse_tables as parse_tables,
-    )
-    from glt_lightning.partition.sources.tables.new_edges import (
-        read_ids as read_ids,
-        read_new_edges as read_new_edges,
-    )
-    from glt_lightning.partition.sources.tables.source import (
-        tables_folder as tables_folder,
     )
     from glt_lightning.partition.splits import (
-        check_labels as check_labels,
         check_overlap as check_overlap,
     )
     from glt_lightning.partition.tasks.array import (
@@ -166,13 +151,11 @@ if TYPE_CHECKING:
     )
     from glt_lightning.partition.versions import (
         Appended as Appended,
+        Versions as Versions,
         append_rows as append_rows,
         delete_rows as delete_rows,
         list_versions as list_versions,
-        manifest_at as manifest_at,
         open_version as open_version,
-        read_versions as read_versions,
-        version_number as version_number,
         versions_text as versions_text,
     )
     from glt_lightning.partition.writer import (

@@ -37,7 +37,7 @@ from glt_lightning.partition.run import COMPACTED, run_folder
 from glt_lightning.partition.sources.tables.source import tables_folder
 from glt_lightning.partition.sources.version import VersionSource, parts_of
 from glt_lightning.partition.tasks.engine import run_tasks
-from glt_lightning.partition.versions import LATEST, Appended, Version, read_versions, versions_dir
+from glt_lightning.partition.versions import LATEST, Appended, Version, Versions
 
 
 def compact_partition(
@@ -85,7 +85,7 @@ def compact_partition(
     base, target = LocalPartition.open(folder), Path(out_dir)
     graph: GrownPartition | None = None
     try:
-        appended = read_versions(folder, base.manifest, version)
+        appended = Versions(folder).read(base.manifest, version)
         _require_exact_weights(base.manifest, Path(folder))
         graph = add_rows(base, appended.additions)
         made = _made_by(graph, appended, forget, hotness)
@@ -231,7 +231,7 @@ def copies_of_rows(folder: Path, root: str | Path, manifest: Manifest) -> list[s
     made = manifest.made_by
     tables = tables_folder(root, str(made.get("source")), str(made.get("fingerprint")))
     return [
-        *(str(place) for place in (folder, versions_dir(folder), tables) if place.exists()),
+        *(str(place) for place in (folder, Versions(folder).root, tables) if place.exists()),
         "the tables themselves, copies of these folders on other hosts, and records of endpoints and predictions",
         "checkpoints of models with an embedding for each node of a deleted node's type",
     ]

@@ -61,61 +61,68 @@ class Appended:
         return _joined([self.additions, _filled(later, manifest)], manifest)
 
 
-def versions_dir(folder: str | Path) -> Path:
-    """Returns the folder of the versions of a partition."""
-    folder = Path(folder)
-    return folder.with_name(f"{folder.name}.versions")
+class Versions:
+    """The versions of a partition. folder: of the partition.
 
+    Attribute ``root``: the folder that has a folder for each version.
+    """
 
-def version_number(folder: str | Path, version: Version) -> int:
-    """Returns a version as a number: ``latest``, None (the partition itself) or a number. Raises `PartitionError` for one that
-    does not exist, `OptionError` for anything else."""
-    latest, root = 0, versions_dir(folder)
-    while (root / str(latest + 1) / DELTA).is_file():
-        latest += 1
-    if version in (None, 0):
-        return 0
-    if version == LATEST:
-        return latest
-    if isinstance(version, bool) or not isinstance(version, int) or version < 0:
-        raise OptionError(f"partition.version: expected a number or {LATEST}, got {version!r}.")
-    if version > latest:
-        raise PartitionError(f"{folder}: there is no version {version}; the latest is {latest}.")
-    return version
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.root = self.folder.with_name(f"{self.folder.name}.versions")
 
+    def place(self, number: int) -> Path:
+        """Returns the folder of a version, whether it exists or not."""
+        return self.root / str(number)
 
-def read_versions(folder: str | Path, manifest: Manifest, version: Version) -> Appended:
-    """Reads the rows of all versions up to one. Raises `PartitionError`, naming the file, for a folder that is damaged or of
-    another graph."""
-    number, found = version_number(folder, version), list[Additions]()
-    ids: list[Mapping[NodeType, np.ndarray]] = [read_later_ids(Path(folder), manifest)]
-    previous = partition_id(manifest)
-    for n in range(1, number + 1):
-        place = versions_dir(folder) / str(n)
-        delta = Delta.load(place)
-        if delta.previous != previous:
-            raise PartitionError(
-                f"{place / DELTA}: this version was appended to another graph, or to another version before it. Delete "
-                f"{versions_dir(folder)}, or bring back the partition that it belongs to."
-            )
-        previous = delta.digest
-        found.append(delta.additions)
-        ids.append(delta.ids)
-    names = sorted({t for each in ids for t in each})
-    joined = {t: np.concatenate([each[t] for each in ids if t in each]) for t in names}
-    rows = _joined(found, manifest)
-    new = rows.num_new(manifest)
-    counts = (n + k for n, k in zip(manifest.num_nodes, new, strict=True))
-    return Appended(number, rows, joined, dict(zip(manifest.schema.node_types, counts, strict=True)))
+    def number(self, version: Version) -> int:
+        """Returns a version as a number: ``latest``, None (the partition itself) or a number. Raises `PartitionError` for one
+        that does not exist, `OptionError` for anything else."""
+        latest = 0
+        while (self.place(latest + 1) / DELTA).is_file():
+            latest += 1
+        if version in (None, 0):
+            return 0
+        if version == LATEST:
+            return latest
+        if isinstance(version, bool) or not isinstance(version, int) or version < 0:
+            raise OptionError(f"partition.version: expected a number or {LATEST}, got {version!r}.")
+        if version > latest:
+            raise PartitionError(f"{self.folder}: there is no version {version}; the latest is {latest}.")
+        return version
 
+    def read(self, manifest: Manifest, version: Version) -> Appended:
+        """Reads the rows of all versions up to one. manifest: of the partition.
 
-def manifest_at(folder: str | Path, manifest: Manifest, version: Version) -> Manifest:
-    """Returns the manifest with the numbers of nodes of a version; its arrays are those of the partition."""
-    counts = dict(zip(manifest.schema.node_types, manifest.num_nodes, strict=True))
-    for n in range(1, version_number(folder, version) + 1):
-        for t, count in read_header(versions_dir(folder) / str(n))["nodes"].items():
-            counts[t] += count
-    return replace(manifest, num_nodes=tuple(counts.values()))
+        Raises `PartitionError`, naming the file, for a folder that is damaged or of another graph."""
+        number, found = self.number(version), list[Additions]()
+        ids: list[Mapping[NodeType, np.ndarray]] = [read_later_ids(self.folder, manifest)]
+        previous = partition_id(manifest)
+        for n in range(1, number + 1):
+            place = self.place(n)
+            delta = Delta.load(place)
+            if delta.previous != previous:
+                raise PartitionError(
+                    f"{place / DELTA}: this version was appended to another graph, or to another version before it. Delete "
+                    f"{self.root}, or bring back the partition that it belongs to."
+                )
+            previous = delta.digest
+            found.append(delta.additions)
+            ids.append(delta.ids)
+        names = sorted({t for each in ids for t in each})
+        joined = {t: np.concatenate([each[t] for each in ids if t in each]) for t in names}
+        rows = _joined(found, manifest)
+        new = rows.num_new(manifest)
+        counts = (n + k for n, k in zip(manifest.num_nodes, new, strict=True))
+        return Appended(number, rows, joined, dict(zip(manifest.schema.node_types, counts, strict=True)))
+
+    def manifest_at(self, manifest: Manifest, version: Version) -> Manifest:
+        """Returns the manifest with the numbers of nodes of a version; its arrays are those of the partition."""
+        counts = dict(zip(manifest.schema.node_types, manifest.num_nodes, strict=True))
+        for n in range(1, self.number(version) + 1):
+            for t, count in read_header(self.place(n))["nodes"].items():
+                counts[t] += count
+        return replace(manifest, num_nodes=tuple(counts.values()))
 
 
 def append_rows(
@@ -197,11 +204,12 @@ _Rows = Callable[[LocalPartition, Appended], tuple[Additions, Mapping[NodeType, 
 
 def _append(folder: str | Path, make: _Rows, timeout_s: float, after: int | None) -> int:
     """make: returns the rows of the new version, and the ids of tables."""
-    root = versions_dir(folder)
+    versions = Versions(folder)
+    root = versions.root
     with exclusive(root, timeout_s):
         base = LocalPartition.open(folder)
         try:
-            before = read_versions(folder, base.manifest, LATEST)
+            before = versions.read(base.manifest, LATEST)
             if after is not None and after != before.version:
                 raise PartitionError(
                     f"{root}: another append made version {before.version} meanwhile, which these rows do not know. Append again."
@@ -211,9 +219,9 @@ def _append(folder: str | Path, make: _Rows, timeout_s: float, after: int | None
             filled = _filled(additions, base.manifest)
             add_rows(base, before.followed_by(filled, base.manifest)).close()  # raises for rows that do not fit
             number = before.version + 1
-            previous = partition_id(base.manifest) if number == 1 else Delta.load(root / str(number - 1)).digest
+            previous = partition_id(base.manifest) if number == 1 else Delta.load(versions.place(number - 1)).digest
             root.mkdir(exist_ok=True)
-            with whole_folder(root / str(number)) as temporary:
+            with whole_folder(versions.place(number)) as temporary:
                 write_delta(temporary, number, previous, filled, ids)
         finally:
             base.close()
@@ -222,7 +230,7 @@ def _append(folder: str | Path, make: _Rows, timeout_s: float, after: int | None
 
 def open_version(partition: LocalPartition, version: Version) -> LocalPartition:
     """Returns a version of a partition, of which all parts are mapped: version 0 is the partition itself. Raises as
-    `read_versions`.
+    `Versions.read`.
 
     Example:
         >>> partition = LocalPartition.open("parts")
@@ -230,7 +238,7 @@ def open_version(partition: LocalPartition, version: Version) -> LocalPartition:
         True
         >>> partition.close()
     """
-    appended = read_versions(partition.directory, partition.manifest, version)
+    appended = Versions(partition.directory).read(partition.manifest, version)
     return partition if appended.version == 0 else add_rows(partition, appended.additions)
 
 
@@ -250,9 +258,9 @@ class VersionFacts:
 def list_versions(folder: str | Path) -> list[VersionFacts]:
     """Returns what each version of a partition added, without the partition itself. Raises `PartitionError` for one that is
     damaged, or whose number is not the next one."""
-    found = []
-    for n in range(1, version_number(folder, LATEST) + 1):
-        raw = read_header(versions_dir(folder) / str(n))
+    versions, found = Versions(folder), list[VersionFacts]()
+    for n in range(1, versions.number(LATEST) + 1):
+        raw = read_header(versions.place(n))
         entries = entries_from_json(raw["arrays"])
         edges = {name: entries[f"edges/{name}/ends.npy"].shape[1] for name in raw["edges"]}
         size = sum(entry.bytes for entry in entries.values())
@@ -261,11 +269,11 @@ def list_versions(folder: str | Path) -> list[VersionFacts]:
             for place, kind in (("deleted", "nodes"), ("deleted_edges", "edges"))
         ]
         found.append(VersionFacts(n, dict(raw["nodes"]), edges, len(entries), size, *gone))
-    names = {path.parent.name for path in versions_dir(folder).glob(f"*/{DELTA}")}
+    names = {path.parent.name for path in versions.root.glob(f"*/{DELTA}")}
     stray = sorted(int(name) for name in names if name.isdecimal() and int(name) > len(found))
     if stray:
         raise PartitionError(
-            f"{versions_dir(folder) / str(stray[0])}: version {len(found) + 1} is missing, which comes before it. Bring it back."
+            f"{versions.place(stray[0])}: version {len(found) + 1} is missing, which comes before it. Bring it back."
         )
     return found
 
@@ -283,14 +291,14 @@ def verify_versions(folder: str | Path, done: Callable[[int], object] = lambda n
 
     done: called with numbers of bytes that were read. Returns what was verified. Raises `PartitionError` with the first damage.
     """
-    found = list_versions(folder)
+    versions, found = Versions(folder), list_versions(folder)
     for each in found:
-        place = versions_dir(folder) / str(each.number)
+        place = versions.place(each.number)
         for path, entry in entries_from_json(read_header(place)["arrays"]).items():
             verify_array(place, path, entry)
             done(entry.bytes)
     if found:
-        read_versions(folder, Manifest.load(folder), LATEST)
+        versions.read(Manifest.load(folder), LATEST)
     return found
 
 

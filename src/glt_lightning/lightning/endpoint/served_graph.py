@@ -25,15 +25,14 @@ from glt_lightning.graph import GrownPartition, LocalPartition, partition_id
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.endpoint.question import Question, QuestionError
 from glt_lightning.lightning.endpoint.row_reader import NewRows, RowReader
-from glt_lightning.lightning.facts import is_tables
 from glt_lightning.loader import AskedSample, Session
 from glt_lightning.partition import (
     Additions,
     Appended,
     LaterTables,
+    Versions,
     add_rows,
-    read_versions,
-    version_number,
+    is_tables,
 )
 from glt_lightning.sampling import batch_key
 
@@ -351,7 +350,7 @@ class ServedGraph:
         self._base: LocalPartition | None = None
         if isinstance(graph, LocalPartition):
             self._base = graph.base if isinstance(graph, GrownPartition) else graph
-            appended = read_versions(self._base.directory, self._base.manifest, data.partition.version)
+            appended = Versions(self._base.directory).read(self._base.manifest, data.partition.version)
             self.current = GraphVersion(data, graph, open_session(data, graph), self._base, appended)
         else:
             self.current = GraphVersion(data, graph, data.session, None, None)
@@ -379,7 +378,7 @@ class ServedGraph:
     def move(self) -> bool:
         """Moves to the latest version, once that is open. Returns whether there was a later one."""
         assert self._base is not None
-        number = version_number(self._base.directory, LATEST)
+        number = Versions(self._base.directory).number(LATEST)
         if number == self.current.number:
             return False
         before, self.current = self.current, self.at(number)
@@ -392,7 +391,7 @@ class ServedGraph:
         if number not in self._known:
             if self._base is None:
                 raise OptionError(f"version {number}: graph servers have the partition itself.")
-            appended = read_versions(self._base.directory, self._base.manifest, number)
+            appended = Versions(self._base.directory).read(self._base.manifest, number)
             graph = add_rows(self._base, appended.additions) if number else self._base
             self._known[number] = GraphVersion(self.data, graph, open_session(self.data, graph), self._base, appended)
             self._known[number].prepare()

@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from glt_lightning.base import DataError
+from glt_lightning.base import DataError, NodeType
 from glt_lightning.partition.sources.base import GraphSource
 from glt_lightning.partition.sources.demo import open_demo
 from glt_lightning.partition.sources.folder import FolderSource, is_graph_folder
 from glt_lightning.partition.sources.npz import NpzSource
 from glt_lightning.partition.sources.scipy_sparse import MatrixGraph, MatrixSource, is_matrix, is_matrix_file
+from glt_lightning.partition.sources.tables.mapping import parse_tables
 from glt_lightning.partition.sources.tables.source import TableSource
 
 _CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
@@ -59,6 +60,16 @@ def open_source(dataset: Any, root: str | Path, transforms: Sequence[Any] = (), 
     from glt_lightning.partition.sources.transformed import TransformedSource
 
     return TransformedSource(source, transforms, seed)
+
+
+def is_tables(dataset: Any, with_ids_of: NodeType | None = None) -> bool:
+    """Tells whether a data set, as the user writes it, is a mapping of tables. with_ids_of: and a column names the nodes of this
+    type."""
+    plain = vars(dataset) if isinstance(dataset, argparse.Namespace) else dataset
+    if not isinstance(plain, Mapping) or is_matrix(dataset) or "nodes" not in plain:
+        return False
+    table = None if with_ids_of is None else parse_tables(dataset).nodes.get(with_ids_of)
+    return with_ids_of is None or (table is not None and table.id is not None)
 
 
 def _open(dataset: Any, root: str | Path) -> GraphSource:

@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 from glt_lightning.base import DataError, EdgeType, NodeType, Progress, edge_type_str
 from glt_lightning.graph import Manifest
 from glt_lightning.partition.additions import Additions, NewEdges, NewNodes
-from glt_lightning.partition.sources.tables.columns import edge_folder, has_ids, load_facts, node_folder, user_ids
+from glt_lightning.partition.sources.tables.columns import edge_folder, load_facts, node_folder, user_ids
+from glt_lightning.partition.sources.tables.converted import ConvertedTables
 from glt_lightning.partition.sources.tables.encoders import CodeEncoder, OneHotEncoder
 from glt_lightning.partition.sources.tables.encoding import GraphEncoding, TableEncoding
 from glt_lightning.partition.sources.tables.files import TableFiles
@@ -34,7 +35,6 @@ from glt_lightning.partition.sources.tables.nodes import (
     id_types,
     ids_of,
 )
-from glt_lightning.partition.sources.tables.source import tables_folder
 
 _log = logging.getLogger(__name__)
 _ENDS = ("source.npy", "destination.npy")
@@ -64,33 +64,15 @@ class LaterRows:
     ids: Mapping[NodeType, np.ndarray]
 
 
-def read_later(
-    dataset: Any,
-    given: Mapping[str, Any],
-    root: str | Path,
-    manifest: Manifest,
-    folder: Path,
-    appended: EarlierRows | None = None,
-) -> LaterRows:
-    """Reads new rows of tables.
-
-    Args:
-        dataset: The mapping of the tables that the graph was made of.
-        given: ``nodes`` and ``edges``, with the ``path`` of each table that has new rows; columns are as in ``dataset``.
-        root: Folder of downloads and partitions, with the converted tables.
-        manifest, folder: Of the partition.
-        appended: Rows that came before these; None: there are none.
-
-    Raises:
-        DataError: For tables that do not fit those of the graph, naming the table, and the row where one is at fault.
-    """
-    return LaterTables(dataset, root, manifest, folder, appended).read(given)
-
-
 class LaterTables:
     """Reads new rows of the tables of a graph.
 
-    Args: as those of `read_later`.  many: rows are read again and again, so that look-ups of a few ids are worth an index of all.
+    Args:
+        dataset: The mapping of the tables that the graph was made of.
+        root: Folder of downloads and partitions, with the converted tables.
+        manifest, folder: Of the partition.
+        appended: Rows that came before these; None: there are none.
+        many: Rows are read again and again, so that look-ups of a few ids are worth an index of all.
     """
 
     def __init__(
@@ -103,14 +85,9 @@ class LaterTables:
         many: bool = False,
     ) -> None:
         self.tables = parse_tables(dataset)
-        self._converted = tables_folder(
-            root, str(manifest.made_by.get("source")), str(manifest.made_by.get("fingerprint"))
-        )
-        if not self._converted.is_dir():
-            raise DataError(
-                f"new: the converted tables of the graph are not at {self._converted}, which have its ids. Set data.root to "
-                "where the graph was partitioned."
-            )
+        converted = ConvertedTables(root, manifest)
+        converted.require("new")
+        self._converted, self.has_ids = converted.folder, converted.has_ids
         self._folder, self._appended, self._many = folder, appended, many
         self._fitted: GraphEncoding | None = None
         self._in_tables = {t: facts.num_nodes for t, facts in load_facts(self._converted).items()}
@@ -118,7 +95,13 @@ class LaterTables:
         self._lock = threading.Lock()
 
     def read(self, given: Mapping[str, Any]) -> LaterRows:
-        """Reads rows. given, errors: as of `read_later`."""
+        """Reads new rows.
+
+        given: ``nodes`` and ``edges``, with the ``path`` of each table that has new rows; columns are as in the graph's own
+        tables.
+
+        Raises `DataError` for tables that do not fit those of the graph, naming the table, and the row where one is at fault.
+        """
         tables = _with_paths(self.tables, given)
         with self._lock:
             fitted = self._fitted = self._fitted or GraphEncoding.load(self._folder)
@@ -128,7 +111,7 @@ class LaterTables:
     def read_deleted(self, given: Mapping[str, Any]) -> tuple[dict[NodeType, np.ndarray], dict[EdgeType, np.ndarray]]:
         """Reads rows to delete: nodes by their ids, from the column of ids or else the first one; edges by their ends.
 
-        given: as of `read_later`. Returns the numbers of nodes [n], and of the ends of edges [2, E], by type.
+        given: as of `read`. Returns the numbers of nodes [n], and of the ends of edges [2, E], by type.
 
         Raises `DataError` for an id that no node has, naming the row."""
         tables = _with_paths(self.tables, given, "delete")
@@ -160,10 +143,6 @@ class LaterTables:
             found.append(np.stack(rows))
         return np.concatenate(found, axis=1).astype(np.int64)
 
-    def has_ids(self, t: NodeType) -> bool:
-        """Tells whether nodes of a type have ids of their own; else these are their rows."""
-        return has_ids(self._converted, t)
-
     def ids(self, t: NodeType) -> SortedIds | NodeIds:
         """The ids of all nodes of a type that there are, with those of earlier rows."""
         with self._lock:
@@ -172,7 +151,7 @@ class LaterTables:
             return self._ids[t]
 
     def _indexed(self, t: NodeType) -> SortedIds | NodeIds:
-        if not has_ids(self._converted, t):
+        if not self.has_ids(t):
             return RowIds(self._in_tables[t] if self._appended is None else self._appended.num_nodes[t])
         names = user_ids(self._converted, np.arange(self._in_tables[t]), t)
         if self._appended is not None and t in self._appended.ids:

@@ -1,0 +1,181 @@
+"""What is known of a graph before it is loaded: enough to build a model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from glt_lightning.base import EdgeType, GraphSchema, NodeType
+from glt_lightning.graph import Manifest, attr_key, edge_split_path, node_path
+from glt_lightning.partition.build.edge_types import stored_edge_types
+from glt_lightning.partition.edge_splits.source import LinkSource
+from glt_lightning.partition.sources.base import GraphSource, categories_of, edge_categories_of
+from glt_lightning.partition.splits import check_labels
+
+
+@dataclass(frozen=True)
+class GraphFacts:
+    """Types and sizes of a graph as batches will have them.
+
+    num_features: width of ``x`` per node type, None without it.
+    num_categories: number of codes of each column of ``x_codes``, for the node types that have them.
+    splits: node type of each split.
+    edges: what edges have that encoders can read, for the edge types that have some of it.
+    labels: what the labels of ``target_type`` are, None without.
+    edge_labels: what the labels of edges to predict are, for the edge types that have some.
+    """
+
+    schema: GraphSchema
+    num_nodes: Mapping[NodeType, int]
+    num_features: Mapping[NodeType, int | None]
+    num_classes: int | None
+    target_type: NodeType | None
+    splits: Mapping[str, NodeType]
+    num_categories: Mapping[NodeType, Sequence[int]] = field(default_factory=dict)
+    edges: Mapping[EdgeType, EdgeFacts] = field(default_factory=dict)
+    labels: LabelFacts | None = None
+    edge_labels: Mapping[EdgeType, LabelFacts] = field(default_factory=dict)
+
+    @classmethod
+    def of_manifest(cls, manifest: Manifest) -> GraphFacts:
+        types = manifest.schema.node_types
+        return cls(
+            manifest.schema,
+            dict(zip(types, manifest.num_nodes, strict=True)),
+            {t: manifest.num_features(t) for t in types},
+            manifest.num_classes,
+            manifest.target_type,
+            {name: split.node_type for name, split in manifest.splits.items()},
+            manifest.num_categories,
+            _edges_of_manifest(manifest),
+            _labels_of_manifest(manifest),
+            _edge_labels_of_manifest(manifest),
+        )
+
+    @classmethod
+    def of_source(cls, source: GraphSource, undirected: bool, allow: Collection[str] = ()) -> GraphFacts:
+        """Raises `DataError` for labels that no model can be sized by. allow: ``partition.allow``."""
+        schema, stored = stored_edge_types(source.schema, undirected)
+        if source.target_type is not None:
+            check_labels(source, source.target_type, allow)
+        return cls(
+            schema,
+            dict(source.num_nodes),
+            dict(source.num_features),
+            source.num_classes,
+            source.target_type,
+            {name: node_type for name, (node_type, _) in source.splits.items()},
+            categories_of(source),
+            _edges_of_source(source, {each.edge_type: each.source for each in stored}),
+            _labels_of_source(source),
+            _edge_labels_of_source(source),
+        )
+
+
+# What edges have that encoders can read. Plain values, as `LabelFacts` are.
+
+
+# ``width``: of ``edge_attr``, None without it.  ``weight``: whether there is an ``edge_weight``.  ``num_categories``: number of
+# codes of each column of ``edge_codes``, empty without it.
+EdgeFacts = dict[str, Any]
+
+
+def _edges_of_manifest(manifest: Manifest) -> dict[EdgeType, EdgeFacts]:
+    found: dict[EdgeType, EdgeFacts] = {}
+    for r, edge_type in enumerate(manifest.schema.edge_types):
+        weight = manifest.edge_width(r, "edge_weight") == 1
+        facts = _edge_facts(manifest.edge_width(r, "edge_attr"), weight, manifest.num_edge_categories.get(r, ()))
+        found |= {} if facts is None else {edge_type: facts}
+    return found
+
+
+def _edges_of_source(source: GraphSource, stored: Mapping[EdgeType, EdgeType]) -> dict[EdgeType, EdgeFacts]:
+    """The same of a data set that is not partitioned yet. stored: the user's edge type of each stored one."""
+    # the rows of a graph whose edges are held out are counted by reading its edges; their widths are those of all edges
+    labels = source.label_attrs if isinstance(source, LinkSource) else {}
+    source = source.inner if isinstance(source, LinkSource) else source
+    codes = edge_categories_of(source)
+    found: dict[EdgeType, EdgeFacts] = {}
+    for edge_type, given in stored.items():
+        rows = {name: rows for name, rows in source.edge_attrs(given).items() if name != labels.get(given)}
+        widths = {name: math.prod(rows[name].shape[1:]) for name in ("edge_attr", "edge_weight") if name in rows}
+        facts = _edge_facts(widths.get("edge_attr"), widths.get("edge_weight") == 1, codes.get(given, ()))
+        found |= {} if facts is None else {edge_type: facts}
+    return found
+
+
+def _edge_facts(width: int | None, weight: bool, codes: Sequence[int]) -> EdgeFacts | None:
+    if not width and not weight and not codes:
+        return None
+    return {"width": width or None, "weight": weight, "num_categories": list(codes)}
+
+
+# What is known of the labels before anything is loaded: enough to choose a task and to size a model's output.
+
+
+# ``kind``: int, bool or float.  ``width``: D of labels [N, D], None of labels [N].  ``num_classes``: None for a regression.
+# ``class_names``: names of the classes, or of the D labels, None where they have none. Plain values, because a module keeps
+# them among its hyper-parameters and checkpoints are read with ``weights_only``.
+LabelFacts = dict[str, Any]
+
+
+_KINDS = {"i": "int", "u": "int", "b": "bool"}
+
+
+def _labels_of_manifest(manifest: Manifest) -> LabelFacts | None:
+    """None where the target has no labels."""
+    if manifest.target_type is None:
+        return None
+    t = manifest.schema.node_index(manifest.target_type)
+    entry = manifest.arrays.get(node_path(0, t, "y"))
+    if entry is None:
+        return None
+    encoded = attr_key("nodes", t, "y") in manifest.encodings
+    names = None if manifest.class_names is None else list(manifest.class_names)
+    return _facts("float" if encoded else _kind(entry.dtype), entry.shape[1:], manifest.num_classes, names)
+
+
+def _labels_of_source(source: GraphSource) -> LabelFacts | None:
+    """The same of a data set that is not partitioned yet, without loading one that tells by ``label_form``."""
+    form = getattr(source, "label_form", None)
+    if form is None:
+        if source.target_type is None or (y := source.node_attrs(source.target_type).get("y")) is None:
+            return None
+        form = _kind(y.dtype), tuple(y.shape[1:])
+    kind, shape = form
+    names = getattr(source, "class_names", None)
+    return _facts(kind, shape, source.num_classes, None if names is None else list(map(str, names)))
+
+
+def _kind(dtype: Any) -> str:
+    return _KINDS.get(np.dtype(dtype).kind, "float")
+
+
+def _facts(kind: str, shape: tuple[int, ...], num_classes: int | None, names: list[str] | None) -> LabelFacts:
+    width = shape[0] if shape else None
+    return {"kind": kind, "width": width, "num_classes": num_classes, "class_names": names}
+
+
+def _edge_labels_of_manifest(manifest: Manifest) -> dict[EdgeType, LabelFacts]:
+    found = {}
+    for r, labels in manifest.edge_labels.items():
+        entry = manifest.arrays.get(edge_split_path(r, "train", "label"))
+        if entry is not None:
+            names = None if labels.class_names is None else list(labels.class_names)
+            kind = _kind(entry.dtype)
+            found[manifest.schema.edge_types[r]] = _facts(kind, entry.shape[1:], labels.num_classes, names)
+    return found
+
+
+def _edge_labels_of_source(source: GraphSource) -> dict[EdgeType, LabelFacts]:
+    """Raises `DataError` where edges whose labels are to be predicted have none."""
+    found = {}
+    for edge_type, labels in source.labels.items() if isinstance(source, LinkSource) else ():
+        names = None if labels.class_names is None else [str(name) for name in labels.class_names]
+        kind = _kind(labels.values.dtype)
+        found[edge_type] = _facts(kind, tuple(labels.values.shape[1:]), labels.num_classes, names)
+    return found
