@@ -12,7 +12,8 @@ import pytest
 
 from glt_lightning.base import EDGE, NODE, DataError, OptionError, PartitionOptions
 from glt_lightning.kernels import BFLOAT16, to_bfloat16
-from glt_lightning.partition import RandomAssigner, assign_graph, open_source, partition_graph
+from glt_lightning.partition import assign_graph, open_source, partition_graph
+from glt_lightning.partition.assign.assigners import RandomAssigner
 from tests.helpers.partition_truth import single
 
 NODES = 40

@@ -15,12 +15,12 @@ from hypothesis import given, settings, strategies as st
 
 from glt_lightning.base import EDGE, PartitionOptions, Progress
 from glt_lightning.kernels import MetisGraph, NeighborRows
-from glt_lightning.partition import ArraySource, GraphToPartition, GraphTopology
+from glt_lightning.partition import ArraySource, GraphToPartition
 from glt_lightning.partition.assign.assigners import fill
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.steps import count_edges
 from glt_lightning.partition.build.stored_graph import StoredGraph
-from glt_lightning.partition.build.topology import remove_rows
+from glt_lightning.partition.build.topology import GraphTopology, remove_rows
 from glt_lightning.partition.tasks.engine import run_tasks
 from tests.helpers.partition_truth import HETERO, random_source, stored_edges
 

@@ -25,7 +25,7 @@ from glt_lightning.base import (
 )
 from glt_lightning.graph import IN_TRAINING, AnyGraph, EdgeSplit, Manifest, edge_split_key
 from glt_lightning.loader import LinkSpec, for_each_type, has_types, require_own_negatives
-from glt_lightning.partition import GraphSource, Pairs, contains, hold_out_edges
+from glt_lightning.partition import GraphSource, hold_out_edges, joined_by
 
 _EXCLUDE = ("none", "self", "reverse")
 
@@ -408,8 +408,7 @@ def _without_reverses(schema: GraphSchema) -> list[EdgeType]:
 
 def _warn_of_leak(split: str, edges: np.ndarray, trained: np.ndarray, manifest: Manifest, edge_type: EdgeType) -> None:
     src, dst = (manifest.num_nodes[manifest.schema.node_index(t)] for t in edge_type[::2])
-    pairs = Pairs((src, dst), edge_type[0] == edge_type[2], seed=0)
-    shared = contains(np.sort(pairs.hashes(*trained)), pairs.hashes(*edges[:, :_LOOKED_AT]))
+    shared = joined_by(edges[:, :_LOOKED_AT], trained, (src, dst), edge_type[0] == edge_type[2])
     if shared.any():
         rank_zero_warn(
             f"split {split!r}: {np.count_nonzero(shared)} of its first {len(shared)} edges are training edges, too, and carry "

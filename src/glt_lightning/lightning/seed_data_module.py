@@ -35,7 +35,7 @@ from glt_lightning.lightning.facts import (
 from glt_lightning.lightning.graph_data_module import GraphDataModule
 from glt_lightning.lightning.new_rows import NewRows
 from glt_lightning.loader import BatchTransform, LinkSpec, LoaderSpec, batch_schema
-from glt_lightning.partition import ConvertedTables, Versions, check_overlap, is_tables, read_edge_split, with_relation
+from glt_lightning.partition import ConvertedTables, Versions, check_overlap, is_tables, read_edge_split
 
 WEIGHT = "edge_weight"
 
@@ -190,8 +190,8 @@ class SeedDataModule(GraphDataModule):
             return self._tables.read_edges(what, str(given), self.dataset, edge_type, with_label=with_label)
         counts = dict(zip(manifest.schema.node_types, manifest.num_nodes, strict=True))
         src, _, dst = edge_type
-        given = with_relation(given) if self.links.relation is not None else given
-        return read_edge_split("evaluation.predict_edges", given, ((src, counts[src]), (dst, counts[dst])))
+        ends, relations = ((src, counts[src]), (dst, counts[dst])), self.links.relation is not None
+        return read_edge_split("evaluation.predict_edges", given, ends, relations=relations)
 
     def _times(self, split: str) -> Any:
         """Those of ``seeds.input_time``, by node type where they are given so; None: not given."""

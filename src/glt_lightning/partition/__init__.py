@@ -37,19 +37,11 @@ if TYPE_CHECKING:
         NewNodes as NewNodes,
     )
     from glt_lightning.partition.assign.assigners import (
-        FrequencyAssigner as FrequencyAssigner,
-        MetisAssigner as MetisAssigner,
-        RandomAssigner as RandomAssigner,
-        StreamingAssigner as StreamingAssigner,
-        frequency_parts as frequency_parts,
+        GivenAccesses as GivenAccesses,
     )
     from glt_lightning.partition.assign.base import (
         Assigner as Assigner,
-        Assignment as Assignment,
         GraphToPartition as GraphToPartition,
-    )
-    from glt_lightning.partition.build.topology import (
-        GraphTopology as GraphTopology,
     )
     from glt_lightning.partition.compact import (
         compact_partition as compact_partition,
@@ -71,9 +63,6 @@ if TYPE_CHECKING:
     from glt_lightning.partition.edge_splits.source import (
         hold_out_edges as hold_out_edges,
     )
-    from glt_lightning.partition.edge_splits.tasks import (
-        with_relation as with_relation,
-    )
     from glt_lightning.partition.facts import (
         GraphFacts as GraphFacts,
     )
@@ -83,9 +72,6 @@ if TYPE_CHECKING:
     from glt_lightning.partition.grow import (
         add_rows as add_rows,
     )
-    from glt_lightning.partition.hotness.rank import (
-        Hotness as Hotness,
-    )
     from glt_lightning.partition.hotness.vip import (
         inclusion_in_memory as inclusion_in_memory,
     )
@@ -94,8 +80,7 @@ if TYPE_CHECKING:
     )
     from glt_lightning.partition.links import (
         LinkSplit as LinkSplit,
-        Pairs as Pairs,
-        contains as contains,
+        joined_by as joined_by,
         random_link_split as random_link_split,
     )
     from glt_lightning.partition.plan import (

@@ -104,6 +104,12 @@ class Pairs:
         return np.uint64(mix64(np.array([(4 * self.seed + role) * GOLDEN % (1 << 64)], np.uint64))[0])
 
 
+def joined_by(edges: np.ndarray, others: np.ndarray, counts: tuple[int, int], one_type: bool) -> np.ndarray:
+    """Returns bool [E]: which edges [2, E] join a pair of nodes that some of ``others`` join. counts, one_type: as of `Pairs`."""
+    pairs = Pairs(counts, one_type, seed=0)
+    return contains(np.sort(pairs.hashes(*others)), pairs.hashes(*edges))
+
+
 def _below(bits: np.ndarray, n: int) -> np.ndarray:
     """Returns int64, uniform in [0, n): the high 64 bits of the product of 64 random bits and n < 2^32."""
     high, low = bits >> np.uint64(32), bits & np.uint64(MOST_NODES - 1)

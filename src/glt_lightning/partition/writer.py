@@ -27,11 +27,12 @@ def made_by(
     splits: Mapping[str, Any] | None = None,
     wide_ids: bool = False,
     assigner: Assigner | None = None,
+    record: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Returns the options and the hash of the data that determine a partition. They are recorded in its manifest and hashed in
     its name.
 
-    assigner: as in `partition_graph`.
+    assigner, record: as in `partition_graph`.
     """
     own = None
     if splits is not None:
@@ -47,6 +48,7 @@ def made_by(
         "normalize": normalize,
         "splits": own,
         **_assignment(options),
+        **(record or {}),
         **(assigner or assigner_of(options)).made_by,
         "hotness": options.hotness,
         "num_neighbors": options.assumed_num_neighbors,
@@ -129,6 +131,7 @@ def partition_graph(
     wide_ids: bool = False,
     timeout_s: float = LOCK_TIMEOUT_S,
     assigner: Assigner | None = None,
+    record: Mapping[str, Any] | None = None,
 ) -> Manifest:
     """Partitions ``source`` into ``out_dir`` and returns the manifest.
 
@@ -145,6 +148,7 @@ def partition_graph(
         wide_ids: Store ids as int64, even if int32 suffices.
         timeout_s: How long to wait for another process that writes the same folder, in seconds.
         assigner: Assigns nodes to parts. None: the algorithm that ``options.algorithm`` names.
+        record: Further JSON values for ``made_by`` of the manifest.
 
     Raises:
         DataError: For invalid data.
@@ -160,7 +164,7 @@ def partition_graph(
     target = Path(out_dir)
     options = follow_batches(options, target)
     assigner = assigner or assigner_of(options)
-    made = made_by(source, options, undirected, normalize, splits, wide_ids, assigner)
+    made = made_by(source, options, undirected, normalize, splits, wide_ids, assigner, record)
     if (target / MANIFEST).exists():
         return reuse(target, made)
     if options.engine == "array" and array_number() > 0:

@@ -15,21 +15,7 @@ from glt_lightning.compat.glt.feature import usable_device
 from glt_lightning.compat.glt.graph import EDGE_ASSIGN
 from glt_lightning.compat.glt.tensor_graph import FLOATS, TensorGraph, fingerprint
 from glt_lightning.graph import MANIFEST, Manifest
-from glt_lightning.partition import (
-    Assigner,
-    Assignment,
-    FrequencyAssigner,
-    GraphToPartition,
-    GraphTopology,
-    Hotness,
-    MetisAssigner,
-    RandomAssigner,
-    StreamingAssigner,
-    array_fingerprint,
-    frequency_parts,
-    host_array,
-    partition_graph,
-)
+from glt_lightning.partition import Assigner, GivenAccesses, GraphToPartition, host_array, partition_graph
 
 _OPTIONS = PartitionOptions()
 
@@ -129,9 +115,9 @@ class PartitionerBase(Assigner):
         self._splits = None if splits is None else {_split_name(k): _split(k, v) for k, v in splits.items()}
 
     @property
-    def made_by(self) -> dict[str, Any]:
-        strategy = getattr(self, "edge_assign_strategy", "by_dst")
-        return {} if strategy == "by_dst" else {EDGE_ASSIGN: strategy}
+    def _assigner(self) -> Assigner | None:
+        """What assigns the nodes; None: the algorithm that the options name."""
+        return self
 
     def partition(self, *, progress: bool | None = None) -> Manifest:
         """Writes ``output_dir`` and returns its manifest. A folder that holds this very partition is used again.
@@ -153,10 +139,24 @@ class PartitionerBase(Assigner):
             )
         source = replace(self._source, fingerprint=fingerprint(self._source))
         options = self.options if self.device is None else replace(self.options, device=usable_device(self.device))
-        return partition_graph(source, self.output_dir, options, splits=self._splits, progress=progress, assigner=self)
+        made_by = {} if self.edge_assign_strategy == "by_dst" else {EDGE_ASSIGN: self.edge_assign_strategy}
+        how: dict[str, Any] = {"splits": self._splits, "progress": progress, "assigner": self._assigner}
+        return partition_graph(source, self.output_dir, options, record=made_by, **how)
 
 
-class RandomPartitioner(PartitionerBase, RandomAssigner):
+class _Named(PartitionerBase):
+    """Assigns nodes by the algorithm ``_algorithm``."""
+
+    @property
+    def _assigner(self) -> Assigner | None:
+        return None
+
+    def assign(self, graph: GraphToPartition) -> Mapping[NodeType, np.ndarray]:
+        """Refused: it is asked only where the class is named in ``partition.algorithm``."""
+        raise OptionError(f"partition.algorithm: {type(self).__name__}: name the algorithm instead: {self._algorithm}.")
+
+
+class RandomPartitioner(_Named):
     """Gives every part the same number of nodes of each type, at random by ``options.seed``. Arguments as for `PartitionerBase`.
 
     Example:
@@ -169,7 +169,7 @@ class RandomPartitioner(PartitionerBase, RandomAssigner):
     _algorithm = "random"
 
 
-class MetisPartitioner(PartitionerBase, MetisAssigner):
+class MetisPartitioner(_Named):
     """Assigns nodes so that few edges lie between parts, by METIS in memory. Arguments as for `PartitionerBase`.
 
     Raises:
@@ -185,7 +185,7 @@ class MetisPartitioner(PartitionerBase, MetisAssigner):
     _algorithm = "metis"
 
 
-class StreamingPartitioner(PartitionerBase, StreamingAssigner):
+class StreamingPartitioner(_Named):
     """Assigns nodes so that few edges lie between parts, in bounded memory. Arguments as for `PartitionerBase`.
 
     Example:
@@ -220,7 +220,7 @@ def _split(name: str, given: Any) -> Any:
 _log = logging.getLogger(__name__)
 
 
-class FrequencyPartitioner(PartitionerBase, FrequencyAssigner):
+class FrequencyPartitioner(_Named):
     """Each node goes to the part that reads it most, in blocks of ids that give every part equally many.
 
     Args:
@@ -274,22 +274,8 @@ class FrequencyPartitioner(PartitionerBase, FrequencyAssigner):
         self._probs = None if probs is None else self._by_type(probs)
 
     @property
-    def made_by(self) -> dict[str, Any]:
-        if self._probs is None:
-            return super().made_by
-        arrays = ((t, p) for t, parts in sorted(self._probs.items()) for p in parts)
-        return super().made_by | {"probs": array_fingerprint(arrays), "chunk_size": self.chunk_size}
-
-    def assign(self, graph: GraphToPartition) -> Assignment:
-        if self._probs is None:
-            return super().assign(graph)
-        return {t: frequency_parts(np.stack(parts, axis=1), self.chunk_size) for t, parts in self._probs.items()}
-
-    def hotness(self, topology: GraphTopology) -> Hotness | None:
-        if self._probs is None:
-            return None
-        parts = range(self.options.num_parts)
-        return Hotness("given", {}, [np.concatenate([self._probs[t][p] for t in topology.num_nodes]) for p in parts])
+    def _assigner(self) -> Assigner | None:
+        return None if self._probs is None else GivenAccesses(self._probs, self.chunk_size)
 
     def _by_type(self, probs: Any) -> dict[NodeType, list[np.ndarray]]:
         """float32 [N] for each node type and part."""

@@ -11,7 +11,6 @@ from glt_lightning.base import DataError, EdgeType, GraphSchema, NodeType, edge_
 from glt_lightning.partition import (
     ArraySource,
     Assigner,
-    Assignment,
     GraphToPartition,
     array_fingerprint,
     take_splits,
@@ -87,7 +86,7 @@ class GivenParts(Assigner):
     def made_by(self) -> dict[str, str]:
         return {"algorithm": f"parts of {self.kind}"}
 
-    def assign(self, graph: GraphToPartition) -> Assignment:
+    def assign(self, graph: GraphToPartition) -> Mapping[NodeType, np.ndarray]:
         return self.parts
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -13,7 +13,9 @@ from glt_lightning.base import DataError, NodeType, OptionError, PartitionError,
 from glt_lightning.graph import available_memory
 from glt_lightning.kernels import Labels, MetisGraph, PairTable, metis_parts
 from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition, checked
+from glt_lightning.partition.hotness.rank import Hotness
 from glt_lightning.partition.hotness.vip import inclusion_of_each
+from glt_lightning.partition.sources.base import array_fingerprint
 
 if TYPE_CHECKING:
     from glt_lightning.partition.build.stored_graph import StoredGraph
@@ -39,6 +41,29 @@ class FrequencyAssigner(Assigner):
         shares = [(node_type, share) for share in np.array_split(seeds, graph.num_parts)]
         wanted = inclusion_of_each(graph.topology, shares, graph.options, graph.topology.folder, graph.progress)
         return {t: frequency_parts(p) for t, p in graph.topology.split(wanted.T).items()}
+
+
+class GivenAccesses(Assigner):
+    """Gives each part the nodes that its batches access most, by given numbers; these are also the hotness of the nodes.
+
+    wanted: node type -> for each part floats [N], expected accesses of each node by its batches.  block: ids per part that are
+    dealt out at a time.
+    """
+
+    def __init__(self, wanted: Mapping[NodeType, Sequence[np.ndarray]], block: int = _BLOCK) -> None:
+        self._wanted, self._block = wanted, block
+
+    @property
+    def made_by(self) -> dict[str, Any]:
+        arrays = ((t, each) for t, parts in sorted(self._wanted.items()) for each in parts)
+        return {"probs": array_fingerprint(arrays), "chunk_size": self._block}
+
+    def assign(self, graph: GraphToPartition) -> Assignment:
+        return {t: frequency_parts(np.stack(parts, axis=1), self._block) for t, parts in self._wanted.items()}
+
+    def hotness(self, topology: GraphTopology) -> Hotness:
+        by_part = zip(*(self._wanted[t] for t in topology.num_nodes), strict=True)
+        return Hotness("given", {}, [np.concatenate(each) for each in by_part])
 
 
 def frequency_parts(wanted: np.ndarray, block: int = _BLOCK) -> np.ndarray:

@@ -24,22 +24,28 @@ from glt_lightning.partition.sources.files import load_saved
 SPLITS = ("train", "val", "test")
 
 
+RELATION = "relation"
+
+
 KEYS = ("edge", "label", "time", "negatives", "negative_edges")
 
 
 Ends = tuple[tuple[str, int], tuple[str, int]]  # (node type, number of nodes) of the source and of the destination
 
 
-def read_edge_split(what: str, given: Any, ends: Ends) -> EdgeSplit:
+def read_edge_split(what: str, given: Any, ends: Ends, *, relations: bool = False) -> EdgeSplit:
     """Reads one split. given: edges alone, or a mapping of `KEYS`; each a path or an array.
 
-    what: the beginning of error messages, such as ``edge_splits.train``.
+    what: the beginning of error messages, such as ``edge_splits.train``.  relations: edges have a relation, which the labels of
+    the split are.
 
     Raises `DataError`.
     """
     if not isinstance(given, Mapping):
         given = {"edge": given}
     given = {key: value for key, value in given.items() if value is not None}
+    if relations and RELATION in given:
+        given["label"] = given.pop(RELATION)
     if unknown := set(given) - set(KEYS):
         raise DataError(f"{what}: expected any of {', '.join(KEYS)}; got {', '.join(sorted(map(str, unknown)))}.")
     if "edge" not in given:

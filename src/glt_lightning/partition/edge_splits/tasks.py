@@ -12,14 +12,13 @@ import numpy as np
 from glt_lightning.base import DataError, EdgeType, counted, edge_type_str
 from glt_lightning.graph import EdgeSplit
 from glt_lightning.partition.edge_splits.labels import EdgeLabels, edge_split, split_columns
-from glt_lightning.partition.edge_splits.read import Ends, read_edge_split
+from glt_lightning.partition.edge_splits.read import RELATION, Ends, read_edge_split
 from glt_lightning.partition.links import Pairs, contains, random_link_split
 from glt_lightning.partition.sources.base import GraphSource, file_of
 
 _log = logging.getLogger(__name__)
 
 CHUNK = 1 << 20
-RELATION = "relation"
 RANDOM = ("num_val", "num_test", "neg_sampling_ratio", "seed")
 Given = Mapping[str, Any] | None
 
@@ -181,7 +180,8 @@ class RelationTask(LinkTask):
     def read(self, given: Given) -> dict[str, EdgeSplit]:
         given = getattr(self.source, "edge_splits", {})[self.edge_type] if given is None else given
         found = {
-            name: read_edge_split(f"edge_splits.{name}", with_relation(each), self.ends) for name, each in given.items()
+            name: read_edge_split(f"edge_splits.{name}", each, self.ends, relations=True)
+            for name, each in given.items()
         }
         for name, each in found.items():
             self._check(f"edge_splits.{name}", each)
@@ -241,13 +241,6 @@ class RelationTask(LinkTask):
                 held_out = np.concatenate([each.edge for each in own.values()], axis=1)
                 keep[some] = ~contains(np.sort(pairs.hashes(*held_out)), hashes)
         return self._with_reverse(edges, keep)
-
-
-def with_relation(given: Any) -> Any:
-    """A split as it is given, with its relations as the labels of `EdgeSplit`."""
-    if not isinstance(given, Mapping) or given.get(RELATION) is None:
-        return given
-    return {name: each for name, each in given.items() if name != RELATION} | {"label": given[RELATION]}
 
 
 def _joined(masks: list[np.ndarray]) -> np.ndarray:

@@ -22,7 +22,7 @@ from glt_lightning.compat.glt.distributed.calls import CallTable, from_message, 
 from glt_lightning.compat.glt.distributed.dataset import DistDataset, by_type, ids_of_part
 from glt_lightning.compat.glt.distributed.session import Membership, current
 from glt_lightning.compat.glt.partitioners import PartitionerBase
-from glt_lightning.partition import Assignment, GraphToPartition
+from glt_lightning.partition import GraphToPartition
 from glt_lightning.workers import Service
 
 _OP, _FUNC = "call", "answer"
@@ -67,7 +67,7 @@ class PartsOfBooks(PartitionerBase):
 
     parts: Mapping[Any, Tensor]
 
-    def assign(self, graph: GraphToPartition) -> Assignment:
+    def assign(self, graph: GraphToPartition) -> Mapping[str, Any]:
         return {t: self.parts[t].numpy() for t in graph.num_nodes}
 
 
