@@ -72,14 +72,13 @@ if TYPE_CHECKING:
     from glt_lightning.graph.graph import (
         EDGE_SPLIT_ARRAYS as EDGE_SPLIT_ARRAYS,
         IN_TRAINING as IN_TRAINING,
-        INTEGER_MASK as INTEGER_MASK,
         AnyGraph as AnyGraph,
         EdgeSplit as EdgeSplit,
         Seeds as Seeds,
         checked_ids as checked_ids,
         choose_seeds as choose_seeds,
         gids_by_user_id as gids_by_user_id,
-        is_integer_mask as is_integer_mask,
+        refuse_integer_mask as refuse_integer_mask,
         seeds_hash as seeds_hash,
     )
     from glt_lightning.graph.host_memory import (
@@ -95,9 +94,7 @@ if TYPE_CHECKING:
         partition_id as partition_id,
     )
     from glt_lightning.graph.manifest import (
-        LATER_IDS as LATER_IDS,
         MANIFEST as MANIFEST,
-        TABLE_ENCODING as TABLE_ENCODING,
         VERSION as VERSION,
         ArrayEntry as ArrayEntry,
         EdgeColumns as EdgeColumns,
@@ -112,11 +109,8 @@ if TYPE_CHECKING:
         edge_path as edge_path,
         edge_split_key as edge_split_key,
         edge_split_path as edge_split_path,
-        entries_from_json as entries_from_json,
-        entries_to_json as entries_to_json,
         gid_path as gid_path,
         hot_path as hot_path,
-        later_ids_path as later_ids_path,
         node_path as node_path,
         node_times_path as node_times_path,
         options_hash as options_hash,
@@ -132,12 +126,9 @@ if TYPE_CHECKING:
         having_edge_types as having_edge_types,
     )
     from glt_lightning.graph.overlay import (
+        GrownNumbers as GrownNumbers,
         GrownPartition as GrownPartition,
         Overlay as Overlay,
-        grown_gids as grown_gids,
-        grown_manifest as grown_manifest,
-        new_numbers as new_numbers,
-        node_shift as node_shift,
     )
     from glt_lightning.graph.placement import (
         BatchArrays as BatchArrays,

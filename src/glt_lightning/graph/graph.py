@@ -73,8 +73,7 @@ def checked_ids(name: str, given: np.ndarray, count: int, node_type: str) -> np.
                 f"{name}: expected a mask [{count}] over the nodes of type {node_type!r}, got {list(ids.shape)}."
             )
         ids = np.flatnonzero(ids)
-    if is_integer_mask(ids, count):
-        raise DataError(f"{name}: {INTEGER_MASK}")
+    refuse_integer_mask(name, ids, count)
     if ids.ndim != 1 or (len(ids) and not np.issubdtype(ids.dtype, np.integer)):
         raise DataError(f"{name}: expected a one-dimensional array of node ids, got {ids.dtype} {list(ids.shape)}.")
     bad = np.flatnonzero((ids < 0) | (ids >= count))
@@ -86,14 +85,13 @@ def checked_ids(name: str, given: np.ndarray, count: int, node_type: str) -> np.
     return ids
 
 
-INTEGER_MASK = (
-    "0 or 1 for each node is a mask, and masks are boolean: give mask.astype(bool). Integers are ids of nodes."
-)
-
-
-def is_integer_mask(ids: np.ndarray, count: int) -> bool:
-    """Tells whether ids [S] of ``count`` nodes are a mask of integers, which would be read as nodes 0 and 1 again and again."""
-    return bool(ids.dtype.kind in "iu" and ids.shape == (count,) and count > 2 and ((ids == 0) | (ids == 1)).all())
+def refuse_integer_mask(name: str, ids: np.ndarray, count: int) -> None:
+    """Raises `DataError` if ids [S] of ``count`` nodes are a mask of integers, which would be read as nodes 0 and 1 again and
+    again."""
+    if ids.dtype.kind in "iu" and ids.shape == (count,) and count > 2 and ((ids == 0) | (ids == 1)).all():
+        raise DataError(
+            f"{name}: 0 or 1 for each node is a mask, and masks are boolean: give mask.astype(bool). Integers are ids of nodes."
+        )
 
 
 def no_split(manifest: Manifest, name: str) -> DataError:

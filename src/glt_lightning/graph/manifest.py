@@ -192,7 +192,7 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.base import DataError, EdgeType, GraphSchema, NodeType, PartitionError, edge_type_str
+from glt_lightning.base import DataError, EdgeType, GraphSchema, NodeType, OptionError, PartitionError, edge_type_str
 from glt_lightning.graph.manifest_checks import checked, read_json, require
 from glt_lightning.graph.row_order import TIMES, RowOrder
 from glt_lightning.kernels import ENCODINGS, Encoding
@@ -202,8 +202,6 @@ VERSION = 3
 READABLE = (2, VERSION)  # folders of version 2 have no `gid_path`
 MANIFEST = "manifest.json"
 _CUM = ".cum"
-TABLE_ENCODING = "tables/encoding.npy"  # uint8 [bytes]: JSON, how columns of tables became features
-LATER_IDS = ("numbers", "ends", "bytes")  # of what tables call nodes that came after they were converted
 
 
 @dataclass(frozen=True)
@@ -227,6 +225,11 @@ class ArrayEntry:
     def to_json(self) -> dict[str, Any]:
         raw = {"dtype": self.dtype, "shape": list(self.shape), "bytes": self.bytes, "crc32": self.crc32}
         return raw if self.chunks is None else raw | {"chunks": list(self.chunks)}
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> ArrayEntry:
+        chunks = None if raw.get("chunks") is None else tuple(raw["chunks"])
+        return cls(raw["dtype"], tuple(raw["shape"]), raw["bytes"], raw["crc32"], chunks)
 
 
 @dataclass(frozen=True)
@@ -330,11 +333,6 @@ def deleted_path(node_type: int) -> str:
     return f"nodes/{node_type}/deleted.npy"
 
 
-def later_ids_path(node_type: int, name: str) -> str:
-    """Relative path of an array of `LATER_IDS`; ``node_type`` is the index in the schema."""
-    return f"tables/ids{node_type}_{name}.npy"
-
-
 def split_path(name: str) -> str:
     return f"splits/{name}.npy"
 
@@ -354,20 +352,6 @@ def options_hash(made_by: Mapping[str, Any]) -> str:
     hashed = {key: value for key, value in made_by.items() if key != "package_version"}
     text = json.dumps(hashed, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def entries_to_json(arrays: Mapping[str, ArrayEntry]) -> dict[str, Any]:
-    return {path: entry.to_json() for path, entry in sorted(arrays.items())}
-
-
-def entries_from_json(raw: Mapping[str, Any]) -> dict[str, ArrayEntry]:
-    return {
-        path: ArrayEntry(a["dtype"], tuple(a["shape"]), a["bytes"], a["crc32"], _chunks(a)) for path, a in raw.items()
-    }
-
-
-def _chunks(entry: Mapping[str, Any]) -> tuple[str, ...] | None:
-    return None if entry.get("chunks") is None else tuple(entry["chunks"])
 
 
 @dataclass(frozen=True)
@@ -435,6 +419,22 @@ class Manifest:
     @property
     def options_hash(self) -> str:
         return options_hash(self.made_by)
+
+    def files_of(self, parts: Sequence[int] | None) -> dict[str, ArrayEntry]:
+        """Returns the files of some parts, and those that all hosts need; None: all. Raises `OptionError` for parts that do not
+        exist."""
+        if parts is None:
+            return dict(self.arrays)
+        unknown = sorted(set(parts) - set(range(self.num_parts)))
+        if unknown or not parts:
+            raise OptionError(f"parts: expected numbers from 0 to {self.num_parts - 1}, got {list(parts)}.")
+        own = {f"part{p}" for p in parts}
+        heads = {path: path.split("/")[0] for path in self.arrays}
+        return {
+            path: entry
+            for path, entry in self.arrays.items()
+            if heads[path] in own or not heads[path].startswith("part")
+        }
 
     def with_parts(self, arrays: Mapping[str, ArrayEntry]) -> Manifest:
         """Adds the arrays of all parts, and counts their edges."""
@@ -573,7 +573,7 @@ class Manifest:
             "num_classes": self.num_classes,
             "target_type": self.target_type,
             "splits": {k: s.to_json() for k, s in sorted(self.splits.items())},
-            "arrays": entries_to_json(self.arrays),
+            "arrays": {path: entry.to_json() for path, entry in sorted(self.arrays.items())},
             "made_by": dict(self.made_by),
             "hotness": {k: dict(v) for k, v in self.hotness.items()},
             **({"encodings": {k: asdict(e) for k, e in sorted(self.encodings.items())}} if self.encodings else {}),
@@ -649,7 +649,7 @@ class Manifest:
             num_classes=raw["num_classes"],
             target_type=raw["target_type"],
             splits={k: SplitEntry(s["node_type"], s["count"], s.get("ids_hash")) for k, s in raw["splits"].items()},
-            arrays=entries_from_json(raw["arrays"]),
+            arrays={path: ArrayEntry.from_json(entry) for path, entry in raw["arrays"].items()},
             made_by=raw["made_by"],
             hotness=raw["hotness"],
             encodings={k: EncodingEntry(e["stored"], e["given"]) for k, e in raw.get("encodings", {}).items()},

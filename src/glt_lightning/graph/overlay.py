@@ -16,6 +16,7 @@ import hashlib
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ class Overlay:
     Attributes:
         placed: For each node type int32 [n]: the part in which each new node was placed, by user id.
         arrays: The arrays of the overlay's parts by their paths. Row pointers have the rows of new nodes first, by user id, then
-            the replaced rows, by gid. Stored sources are gids less `node_shift`.
+            the replaced rows, by gid. Stored sources are gids less `GrownNumbers.shift`.
         replaced: For each edge type int64 [n], ascending: gids of the nodes whose rows are replaced.
         num_edges: Number of edges of each edge type, with the new ones.
         edge_columns: As in the manifest, with the new edges.
@@ -128,27 +129,47 @@ class Overlay:
         return digest.hexdigest()
 
 
-def grown_manifest(base: Manifest, placed: Sequence[np.ndarray]) -> Manifest:
-    """Returns the manifest of a partition with new nodes in the parts of an overlay, without the arrays of these. placed: as in
-    `Overlay`."""
-    bounds = []
-    for old, count, parts in zip(base.bounds, base.num_nodes, placed, strict=True):
-        ends = count + np.cumsum(np.bincount(parts, minlength=base.num_parts))
-        bounds.append((*old, *ends.tolist()))
-    num_nodes = tuple(each[-1] for each in bounds)
-    return replace(base, num_parts=2 * base.num_parts, num_nodes=num_nodes, bounds=tuple(bounds))
+class GrownNumbers:
+    """The numbers of nodes once new ones are placed in parts.
 
+    base: the manifest without the new nodes.  placed: as in `Overlay`.
+    """
 
-def new_numbers(placed: np.ndarray) -> np.ndarray:
-    """Returns int64 [n]: for each new node of a type, by user id, its number among them: they are numbered part by part."""
-    numbers = np.empty(len(placed), np.int64)
-    numbers[np.argsort(placed, kind="stable")] = np.arange(len(placed))
-    return numbers
+    def __init__(self, base: Manifest, placed: Sequence[np.ndarray]) -> None:
+        self._base, self._placed = base, placed
 
+    @cached_property
+    def manifest(self) -> Manifest:
+        """The manifest with the new nodes in the parts of an overlay, without the arrays of these."""
+        bounds = []
+        for old, count, parts in zip(self._base.bounds, self._base.num_nodes, self._placed, strict=True):
+            ends = count + np.cumsum(np.bincount(parts, minlength=self._base.num_parts))
+            bounds.append((*old, *ends.tolist()))
+        num_nodes = tuple(each[-1] for each in bounds)
+        return replace(self._base, num_parts=2 * self._base.num_parts, num_nodes=num_nodes, bounds=tuple(bounds))
 
-def node_shift(num_new: Sequence[int], node_type: int) -> int:
-    """Returns what is added to the gids of a type's old nodes: the number of new nodes of the types before it."""
-    return sum(num_new[:node_type])
+    def shift(self, node_type: int) -> int:
+        """Returns the number of new nodes of the types before a type: it is added to the gids of the type's old nodes."""
+        return sum(map(len, self._placed[:node_type]))
+
+    @cached_property
+    def new_gids(self) -> list[np.ndarray]:
+        """For each node type int64 [n]: the gids of its new nodes, by user id. Within a type they are numbered part by part."""
+        found = []
+        for t, placed in enumerate(self._placed):
+            numbers = np.empty(len(placed), np.int64)
+            numbers[np.argsort(placed, kind="stable")] = np.arange(len(placed))
+            found.append(self.manifest.offsets[t] + self._base.num_nodes[t] + numbers)
+        return found
+
+    def gids(self, base: LocalPartition, node_type: int, user_ids: np.ndarray) -> np.ndarray:
+        """Returns int64 [n]: the gids of nodes by user id. base: the partition without the new nodes."""
+        count = self._base.num_nodes[node_type]
+        found, old = np.empty(len(user_ids), np.int64), user_ids < count
+        found[~old] = self.new_gids[node_type][user_ids[~old] - count]
+        if old.any():
+            found[old] = base.gids(node_type)[user_ids[old]].astype(np.int64) + self.shift(node_type)
+        return found
 
 
 class GrownPartition(LocalPartition):
@@ -161,18 +182,18 @@ class GrownPartition(LocalPartition):
         if base.memory is not None:
             raise SamplerError(f"{base.directory}: a host tier (cache.memory) has no room for new rows. Leave it out.")
         self.base, self.overlay = base, overlay
-        manifest, num_parts = _with_arrays(base.manifest, overlay), base.manifest.num_parts
+        self._numbers = GrownNumbers(base.manifest, overlay.placed)
+        manifest, num_parts = _with_arrays(base.manifest, self._numbers.manifest, overlay), base.manifest.num_parts
         manifest = _with_splits(manifest, base, overlay)
         parts = (*base.parts, *(p + num_parts for p in base.parts))
         super().__init__(base.directory, manifest.as_stored if as_stored else manifest, parts)
-        self._maps = _OverlaidMaps(base, manifest, overlay)
-        self._new = [new_numbers(placed) for placed in overlay.placed]
+        self._maps = _OverlaidMaps(base, manifest, overlay, self._numbers)
         replaced = []
         for t, gids in zip(self.schema.destination_types(), overlay.replaced, strict=True):
             part = np.searchsorted(manifest.bounds[t], gids - manifest.offsets[t], side="right") - 1
             new = np.bincount(overlay.placed[t], minlength=num_parts)
             replaced.append(ReplacedRows(gids, part, new, manifest.total_nodes))
-        self.overlaid = Overlaid(replaced, [node_shift(overlay.num_new, t) for t in self.schema.source_types()])
+        self.overlaid = Overlaid(replaced, [self._numbers.shift(t) for t in self.schema.source_types()])
 
         self._shared: SharedArrays | None = None
 
@@ -207,7 +228,7 @@ class GrownPartition(LocalPartition):
 
     def split(self, name: str) -> Seeds:
         seeds = _seeds_left(self.base, self.overlay, name)
-        return Seeds(seeds.node_type, seeds.gids + node_shift(self.overlay.num_new, seeds.node_type))
+        return Seeds(seeds.node_type, seeds.gids + self._numbers.shift(seeds.node_type))
 
     def edge_split(self, edge_type: int, name: str) -> EdgeSplit:
         return _edges_left(self.base, self.overlay, edge_type, name)
@@ -225,7 +246,7 @@ class GrownPartition(LocalPartition):
 
     def gids_of(self, node_type: int, user_ids: np.ndarray) -> np.ndarray:
         """Returns int64 [n]: the gids of nodes by the user's ids, which are not checked, without a look at all nodes."""
-        return grown_gids(self.base, self.overlay.num_new, node_type, user_ids, self._new[node_type])
+        return self._numbers.gids(self.base, node_type, user_ids)
 
     def node_shards(self, node_type: int, name: str) -> Shards:
         found = super().node_shards(node_type, name)
@@ -284,43 +305,30 @@ def _with_splits(manifest: Manifest, base: LocalPartition, overlay: Overlay) -> 
     return replace(manifest, splits=splits, edge_splits=edge_splits)
 
 
-def grown_gids(
-    base: LocalPartition, num_new: Sequence[int], node_type: int, user_ids: np.ndarray, numbers: np.ndarray
-) -> np.ndarray:
-    """Returns int64 [n]: the gids of nodes of a graph with an overlay. numbers: `new_numbers`."""
-    count, first = base.manifest.num_nodes[node_type], base.manifest.offsets[node_type] + node_shift(num_new, node_type)
-    found, old = np.empty(len(user_ids), np.int64), user_ids < count
-    found[~old] = first + count + numbers[user_ids[~old] - count]
-    if old.any():
-        found[old] = base.gids(node_type)[user_ids[old]].astype(np.int64) + node_shift(num_new, node_type)
-    return found
-
-
 class _OverlaidMaps(_MapsAndRows):
     """The maps of a partition and the arrays of its overlay. Arrays over all nodes are made when they are asked for."""
 
-    def __init__(self, base: LocalPartition, manifest: Manifest, overlay: Overlay) -> None:
+    def __init__(self, base: LocalPartition, manifest: Manifest, overlay: Overlay, numbers: GrownNumbers) -> None:
         super().__init__(base._maps, manifest, overlay.arrays)
         types = range(len(manifest.num_nodes))
         self._gids = {gid_path(t): t for t in types}
         self._times = {node_times_path(t): overlay.times[t] for t in overlay.times}
-        self._placed = overlay.placed
+        self._numbers = numbers
 
     def open(self, path: str) -> np.ndarray:
         t = self._gids.get(path)
         if path not in self._rows and t is not None:
             old = self._others.open(path)
-            shift = node_shift([len(parts) for parts in self._placed], t)
-            new = self._manifest.offsets[t] + len(old) + new_numbers(self._placed[t])
-            self._rows[path] = np.concatenate([old + old.dtype.type(shift), new.astype(old.dtype)])
+            new = self._numbers.new_gids[t].astype(old.dtype)
+            self._rows[path] = np.concatenate([old + old.dtype.type(self._numbers.shift(t)), new])
         elif path not in self._rows and path in self._times:
             self._rows[path] = np.concatenate([self._others.open(path), self._times[path]])
         return super().open(path)
 
 
-def _with_arrays(base: Manifest, overlay: Overlay) -> Manifest:
-    """Returns the manifest of a partition with an overlay, whose digest makes its identity another one."""
-    manifest = grown_manifest(base, overlay.placed)
+def _with_arrays(base: Manifest, manifest: Manifest, overlay: Overlay) -> Manifest:
+    """Returns the manifest of a partition with an overlay, whose digest makes its identity another one. manifest: of
+    `GrownNumbers`."""
     arrays = {**base.arrays, **{path: _entry(array) for path, array in overlay.arrays.items()}}
     for t, count in enumerate(manifest.num_nodes):
         for path in (gid_path(t), node_times_path(t)):

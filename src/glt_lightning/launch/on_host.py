@@ -29,7 +29,7 @@ from typing import Any
 
 from glt_lightning.base import GLTError, __version__, counted, size
 from glt_lightning.graph import MANIFEST, Manifest, check_header, files_hash, verify_array
-from glt_lightning.partition import CopySource, pull_partition, wanted_files
+from glt_lightning.partition import CopySource, pull_partition
 from glt_lightning.workers import PROTOCOL, placed_parts
 
 _GREETING, _GREET_S, _AT_ONCE = b"glt", 10.0, 16
@@ -65,7 +65,7 @@ def _partition(asked: Mapping[str, Any]) -> dict[str, Any]:
     try:
         manifest = Manifest.load(folder)
         parts = _parts(asked, manifest)
-        wanted = wanted_files(manifest, parts)
+        wanted = manifest.files_of(parts)
         absent = [path for path in wanted if not (folder / path).exists()]
         for path, entry in wanted.items():
             if path not in absent:

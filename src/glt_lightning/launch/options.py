@@ -19,7 +19,7 @@ from glt_lightning.launch.hosts import (
     server_machine,
     trainer_machine,
 )
-from glt_lightning.partition import check_url
+from glt_lightning.partition import CopySource
 
 COMMANDS = ("fit", "validate", "test", "predict", "embed", "recommend")  # subcommands that run on all trainers
 
@@ -61,7 +61,7 @@ class LaunchPartition:
     def __post_init__(self) -> None:
         if self.source is None:
             return
-        check_url(self.source)
+        CopySource.check_url(self.source)
         if self.dir is None:
             raise OptionError(
                 f"partition: {self.source} is to be copied, and dir does not say where to. Set partition: dir."

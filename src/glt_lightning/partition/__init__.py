@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     )
     from glt_lightning.partition.copies import (
         CopySource as CopySource,
-        check_url as check_url,
         pull_partition as pull_partition,
     )
     from glt_lightning.partition.edge_splits.read import (
@@ -132,7 +131,6 @@ if TYPE_CHECKING:
     from glt_lightning.partition.verify import (
         hash_partition as hash_partition,
         verify_partition as verify_partition,
-        wanted_files as wanted_files,
     )
     from glt_lightning.partition.versions import (
         Appended as Appended,

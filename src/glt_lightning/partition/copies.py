@@ -30,7 +30,6 @@ from glt_lightning.partition.folder import (
     open_below,
     open_folder_below,
 )
-from glt_lightning.partition.verify import wanted_files
 
 _STREAMS = 4  # pieces that are fetched at once
 _ATTEMPTS = 3  # of a piece that comes broken: more would hide a source that is damaged
@@ -48,15 +47,6 @@ class Pulled:
     files: int
     bytes: int
     fetched: int
-
-
-def check_url(given: str) -> None:
-    """Raises `OptionError` for the address of a graph server: servers gave their files in earlier releases."""
-    if _GRAPH_SERVER.fullmatch(given) is not None and not Path(given).exists():
-        raise OptionError(
-            f"{given}: graph servers do not give files. Copy from a folder that this host sees, or from a URL of fsspec such as "
-            "sftp://HOST/FOLDER or s3://BUCKET/FOLDER."
-        )
 
 
 def pull_partition(
@@ -85,7 +75,7 @@ def pull_partition(
     """
     store, target = CopySource(source), Path(folder)
     manifest = store.manifest()
-    wanted = wanted_files(manifest, parts)
+    wanted = manifest.files_of(parts)
     _check_entries(store.name, wanted)
     with exclusive(target, timeout_s):
         # Under the lock: another process may have completed the copy while this one waited.
@@ -108,12 +98,21 @@ class CopySource:
     def __init__(self, source: str | Path) -> None:
         import fsspec  # type: ignore[import-untyped]
 
-        check_url(str(source))
+        self.check_url(str(source))
         self.name = re.sub(r"(?<=://)[^/@]*@", "", str(source).rstrip("/"))  # without a password
         try:
             self._files, self._folder = fsspec.core.url_to_fs(str(source).rstrip("/"))
         except Exception as error:  # each store has its own: of its network, its credentials, its client
             raise PartitionError(f"{self.name}: it cannot be opened ({_one_line(error)}).") from error
+
+    @staticmethod
+    def check_url(given: str) -> None:
+        """Raises `OptionError` for the address of a graph server: servers gave their files in earlier releases."""
+        if _GRAPH_SERVER.fullmatch(given) is not None and not Path(given).exists():
+            raise OptionError(
+                f"{given}: graph servers do not give files. Copy from a folder that this host sees, or from a URL of fsspec "
+                "such as sftp://HOST/FOLDER or s3://BUCKET/FOLDER."
+            )
 
     def manifest(self) -> Manifest:
         """Reads the manifest. Raises `PartitionError` if there is none."""

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import EdgeType, NodeType, PartitionError, edge_type_str
-from glt_lightning.graph import entries_from_json, entries_to_json, open_array, open_regular, parse_json
+from glt_lightning.graph import ArrayEntry, open_array, open_regular, parse_json
 from glt_lightning.partition.additions import Additions, ChangedNodes, Deleted, DeletedEdges, NewEdges, NewNodes
-from glt_lightning.partition.later_ids import names_of, save_named, stored_names
+from glt_lightning.partition.stored_tables import names_of, save_named, stored_names
 
 DELTA = "delta.json"
 _FORMAT = "glt_lightning.delta"
@@ -44,7 +44,7 @@ class Delta:
 
     @classmethod
     def _read(cls, place: Path, raw: Mapping[str, Any]) -> Delta:
-        entries = entries_from_json(raw["arrays"])
+        entries = {path: ArrayEntry.from_json(entry) for path, entry in raw["arrays"].items()}
         arrays: dict[tuple[str, str], dict[str, np.ndarray]] = {}
         for path, entry in entries.items():
             kind, of, name = path.split("/")
@@ -127,7 +127,7 @@ def write_delta(
         "edges": [edge_type_str(e) for e in additions.edges],
         "changed": list(additions.changed),
         "ids": list(ids),
-        "arrays": entries_to_json(dict(save_named(folder, path, values) for path, values in arrays.items())),
+        "arrays": {path: save_named(folder, path, arrays[path])[1].to_json() for path in sorted(arrays)},
     }
     deleted = additions.deleted
     if deleted.nodes or deleted.edges:

@@ -17,17 +17,14 @@ from glt_lightning.base import DataError, EdgeType, PartitionError, edge_type_st
 from glt_lightning.graph import (
     TIMES,
     EdgeColumns,
+    GrownNumbers,
     GrownPartition,
     LocalPartition,
     Manifest,
     Overlay,
     cum_name,
     edge_path,
-    grown_gids,
-    grown_manifest,
-    new_numbers,
     node_path,
-    node_shift,
 )
 from glt_lightning.kernels import from_bfloat16, spread
 from glt_lightning.partition.additions import (
@@ -103,8 +100,8 @@ class _Layers:
         self.columns: Sequence[EdgeColumns] = self.old.edge_columns
         self.given = self._given_edges()
         self.placed = tuple(self._place(t) for t in range(len(names)))
-        self.numbers = [new_numbers(placed) for placed in self.placed]
-        self.manifest = grown_manifest(self.old, self.placed)
+        self.numbers = GrownNumbers(self.old, self.placed)
+        self.manifest = self.numbers.manifest
         self.arrays: dict[str, np.ndarray] = {}
         self.times: dict[int, np.ndarray] = {}
 
@@ -233,7 +230,7 @@ class _Layers:
 
     def gids(self, t: int, user_ids: np.ndarray) -> np.ndarray:
         """Returns int64 [n]: the gids of nodes in the grown graph."""
-        return grown_gids(self.base, self.num_new, t, user_ids, self.numbers[t])
+        return self.numbers.gids(self.base, t, user_ids)
 
 
 @dataclass
@@ -276,7 +273,7 @@ class _EdgeLayer:
         self.attrs = StoredAttributes(self.old, "edges", edge_type)
         self.weights, self.timed = self.old.weights(edge_type), self.old.is_timed(edge_type)
         self.both = layers.columns[edge_type].reverse_of == edge_type
-        self.shift = node_shift(layers.num_new, self.src)
+        self.shift = layers.numbers.shift(self.src)
 
     def build(self) -> tuple[np.ndarray, int]:
         """Makes the arrays. Returns (gids of the replaced rows, number of edges of the grown graph)."""
@@ -318,7 +315,7 @@ class _EdgeLayer:
     def _ids_of_rows(self, part: int, replaced: np.ndarray) -> np.ndarray:
         """Returns the user ids of the rows of a part of the overlay, for errors."""
         new = np.flatnonzero(self.layers.placed[self.dst] == part) + self.old.num_nodes[self.dst]
-        numbers = replaced - node_shift(self.layers.num_new, self.dst)
+        numbers = replaced - self.layers.numbers.shift(self.dst)
         return np.concatenate([new, self.base.node_shards(self.dst, "n_id").gather(numbers)])
 
     def _added(self) -> tuple[_Entries, np.ndarray]:

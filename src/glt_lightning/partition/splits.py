@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 
 from glt_lightning.base import DataError, NodeType, counted
-from glt_lightning.graph import INTEGER_MASK, is_integer_mask
+from glt_lightning.graph import refuse_integer_mask
 from glt_lightning.kernels import BFLOAT16, from_bfloat16
 from glt_lightning.partition.build.degrees import known_nodes
 from glt_lightning.partition.build.normalize import numbered_chunks
@@ -59,8 +59,7 @@ def _split_ids(name: str, node_type: NodeType, ids: np.ndarray, source: GraphSou
     count = source.num_nodes[node_type]
     if ids.dtype == np.bool_ and ids.shape == (count,):
         ids = np.flatnonzero(ids)
-    if is_integer_mask(ids, count):
-        raise DataError(f"{file_of(source)}splits: {name}: {INTEGER_MASK}")
+    refuse_integer_mask(f"{file_of(source)}splits: {name}", ids, count)
     if ids.size == 0:
         ids = np.zeros(0, np.int64)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from glt_lightning.base import OptionError, PartitionError, Progress, counted, size
+from glt_lightning.base import PartitionError, Progress, counted, size
 from glt_lightning.graph import (
     TIMES,
     ArrayEntry,
@@ -28,7 +28,6 @@ from glt_lightning.partition.arrays import hash_array
 from glt_lightning.partition.folder import LOCK_TIMEOUT_S, exclusive
 from glt_lightning.partition.versions import VersionFacts, list_versions, verify_versions, versions_text
 
-_PART = "part"
 _LEAST_TIME = -(2**63)
 _CHUNK = 1 << 22  # entries checked at once: 32 MiB of 64-bit ids
 
@@ -68,7 +67,7 @@ def verify_partition(folder: Path, progress: Progress, parts: Sequence[int] | No
     Raises `PartitionError` with the first damaged file and its damage, `OptionError` for parts that do not exist.
     """
     manifest = Manifest.load(folder)  # bounds, shapes and sums of counts are checked here
-    files = wanted_files(manifest, parts)
+    files = manifest.files_of(parts)
     here = tuple(range(manifest.num_parts)) if parts is None else tuple(sorted(set(parts)))
     total = sum(entry.bytes for entry in files.values())
     with progress.phase("verifying files", total, "B") as done:
@@ -91,22 +90,6 @@ def verify_partition(folder: Path, progress: Progress, parts: Sequence[int] | No
     with progress.phase("verifying versions", sum(each.bytes for each in listed), "B") as done:
         versions = tuple(verify_versions(folder, done))
     return Verified(len(files), total, nodes, edges, seeds, hot, versions)
-
-
-def wanted_files(manifest: Manifest, parts: Sequence[int] | None) -> dict[str, ArrayEntry]:
-    """Returns the files of some parts, and those that all hosts need. Raises `OptionError` for parts that do not exist."""
-    if parts is None:
-        return dict(manifest.arrays)
-    unknown = sorted(set(parts) - set(range(manifest.num_parts)))
-    if unknown or not parts:
-        raise OptionError(f"parts: expected numbers from 0 to {manifest.num_parts - 1}, got {list(parts)}.")
-    own = {f"{_PART}{p}" for p in parts}
-    heads = {path: path.split("/")[0] for path in manifest.arrays}
-    return {
-        path: entry
-        for path, entry in manifest.arrays.items()
-        if heads[path] in own or not heads[path].startswith(_PART)
-    }
 
 
 def hash_partition(folder: str | Path, progress: Progress, timeout_s: float = LOCK_TIMEOUT_S) -> int:

@@ -15,9 +15,9 @@ import numpy as np
 
 from glt_lightning.base import EdgeType, NodeType, OptionError, PartitionError, counted
 from glt_lightning.graph import (
+    ArrayEntry,
     LocalPartition,
     Manifest,
-    entries_from_json,
     partition_id,
     verify_array,
 )
@@ -33,7 +33,7 @@ from glt_lightning.partition.deletions import find_deleted
 from glt_lightning.partition.delta import DELTA, Delta, deleted_types, read_header, write_delta
 from glt_lightning.partition.folder import exclusive, whole_folder
 from glt_lightning.partition.grow import add_rows, require_growable
-from glt_lightning.partition.later_ids import read_later_ids
+from glt_lightning.partition.stored_tables import read_later_ids
 
 LATEST = "latest"
 _LOCK_S = 3600.0
@@ -261,7 +261,7 @@ def list_versions(folder: str | Path) -> list[VersionFacts]:
     versions, found = Versions(folder), list[VersionFacts]()
     for n in range(1, versions.number(LATEST) + 1):
         raw = read_header(versions.place(n))
-        entries = entries_from_json(raw["arrays"])
+        entries = {path: ArrayEntry.from_json(entry) for path, entry in raw["arrays"].items()}
         edges = {name: entries[f"edges/{name}/ends.npy"].shape[1] for name in raw["edges"]}
         size = sum(entry.bytes for entry in entries.values())
         gone = [
@@ -294,7 +294,8 @@ def verify_versions(folder: str | Path, done: Callable[[int], object] = lambda n
     versions, found = Versions(folder), list_versions(folder)
     for each in found:
         place = versions.place(each.number)
-        for path, entry in entries_from_json(read_header(place)["arrays"]).items():
+        for path, raw in read_header(place)["arrays"].items():
+            entry = ArrayEntry.from_json(raw)
             verify_array(place, path, entry)
             done(entry.bytes)
     if found:

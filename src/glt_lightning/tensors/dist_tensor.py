@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from glt_lightning.base import DataError, EdgeType, NodeType, size
-from glt_lightning.graph import INTEGER_MASK, is_integer_mask
+from glt_lightning.graph import refuse_integer_mask
 from glt_lightning.tensors.reader import StoredRows
 from glt_lightning.tensors.table import SharedTable
 from glt_lightning.tensors.tables import TableSpec
@@ -287,8 +287,7 @@ def rows_of_index(index: Any, count: int) -> np.ndarray:
         ids = ids.reshape(1)
     if ids.dtype == np.bool_ and ids.shape == (count,):
         return np.flatnonzero(ids)
-    if is_integer_mask(ids, count):
-        raise DataError(f"rows: {INTEGER_MASK}")
+    refuse_integer_mask("rows", ids, count)
     if ids.ndim == 1 and (ids.dtype.kind in "iu" or not len(ids)):
         return ids.astype(np.int64)
     raise DataError(

@@ -10,7 +10,6 @@ import numpy as np
 
 from glt_lightning.base import NodeType
 from glt_lightning.graph import (
-    TABLE_ENCODING,
     ArrayEntry,
     EdgeLabelEntry,
     EdgeSplitEntry,
@@ -20,7 +19,6 @@ from glt_lightning.graph import (
     attr_key,
     edge_split_key,
     edge_split_path,
-    entries_from_json,
     gid_path,
     node_times_path,
     seeds_hash,
@@ -46,6 +44,7 @@ from glt_lightning.partition.build.topology import GraphTopology, remove_rows
 from glt_lightning.partition.edge_splits.source import LinkSource
 from glt_lightning.partition.hotness.rank import rank_nodes
 from glt_lightning.partition.sources.base import GraphSource, categories_of, edge_categories_of
+from glt_lightning.partition.stored_tables import TABLE_ENCODING
 from glt_lightning.partition.tasks.exchange import load_array, save_array
 from glt_lightning.partition.tasks.job import EdgeSort
 from glt_lightning.partition.tasks.run import Tasks
@@ -111,7 +110,7 @@ class Builder:
         calls = [{"part": part, "policy": policy} for part in range(self._graph.options.num_parts)]
         with self._graph.progress.phase("listing nodes", len(calls), "parts") as done:
             found = self._tasks.run("rank_part", calls, done, [1] * len(calls))
-        return {path: entry for each in found for path, entry in entries_from_json(each).items()}
+        return {path: ArrayEntry.from_json(entry) for each in found for path, entry in each.items()}
 
     def _assign(self, topology: GraphTopology) -> None:
         """Assigns nodes to parts. A run that starts again keeps that, unless a user's class did it, which may hold more."""

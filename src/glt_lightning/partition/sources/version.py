@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from glt_lightning.base import EdgeType, GraphSchema, NodeType
-from glt_lightning.graph import TABLE_ENCODING, GrownPartition, LocalPartition, edge_path, open_array
+from glt_lightning.graph import GrownPartition, LocalPartition, edge_path, open_array
 from glt_lightning.kernels import BFLOAT16
 from glt_lightning.partition.additions import Additions, NewEdges, StoredAttributes
 from glt_lightning.partition.arrays import ArrayWriter
 from glt_lightning.partition.edge_splits.read import NumberedEdges
 from glt_lightning.partition.sources.base import EdgeList, Rows, Splits
+from glt_lightning.partition.stored_tables import TABLE_ENCODING
 from glt_lightning.partition.tasks.exchange import load_array
 
 _CHUNK = 1 << 20  # edges looked at together

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import NodeType
-from glt_lightning.graph import entries_to_json, node_path
+from glt_lightning.graph import node_path
 from glt_lightning.partition.arrays import ArrayPieces, ArrayWriter, hash_chunk, read_rows
 from glt_lightning.partition.build import edges as edge_steps, layout as layout_steps, rows as row_steps
 from glt_lightning.partition.build.degrees import count_degrees
@@ -112,7 +112,7 @@ def rank_part(job: Job, part: int, policy: str) -> dict[str, Any]:
         with ArrayWriter(job.out, path, dtype) as writer:
             writer.write(values)
         found[path] = writer.close()
-    return entries_to_json(found)
+    return {path: entry.to_json() for path, entry in found.items()}
 
 
 def deal_edges(job: Job, sort: Any, piece: Piece) -> None:

@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from glt_lightning.base import DataError, EdgeType, edge_type_str
-from glt_lightning.graph import MANIFEST, TABLE_ENCODING, Manifest, open_array, open_regular, parse_json
+from glt_lightning.graph import MANIFEST, Manifest, open_array, open_regular, parse_json
 from glt_lightning.partition.sources.tables.encoders import CodeEncoder, Encoder, OneHotEncoder, encoder_from_json
 from glt_lightning.partition.sources.tables.raw_values import Columns, is_text
+from glt_lightning.partition.stored_tables import TABLE_ENCODING
 
 FILE = "encoding.json"
 

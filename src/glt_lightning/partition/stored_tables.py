@@ -1,5 +1,5 @@
-"""Ids of the user's tables for nodes that came after the tables were converted: as arrays of a version, or of a partition that
-was made of one."""
+"""What a partition stores of the user's tables: how columns became features, and the ids of nodes that came after the tables were
+converted, as arrays of a version, or of a partition that was made of one."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from glt_lightning.base import NodeType
-from glt_lightning.graph import LATER_IDS, ArrayEntry, Manifest, later_ids_path, open_array
+from glt_lightning.graph import ArrayEntry, Manifest, open_array
 from glt_lightning.partition.arrays import ArrayWriter
+
+TABLE_ENCODING = "tables/encoding.npy"  # path; uint8 [bytes]: JSON, how columns of tables became features
+_ARRAYS = ("numbers", "ends", "bytes")
 
 
 def stored_names(names: np.ndarray) -> dict[str, np.ndarray]:
@@ -41,9 +44,14 @@ def save_named(folder: Path, path: str, values: np.ndarray) -> tuple[str, ArrayE
     return path, writer.close()
 
 
+def _path(node_type: int, name: str) -> str:
+    """Relative path of an array in a partition; ``node_type`` is the index in the schema."""
+    return f"tables/ids{node_type}_{name}.npy"
+
+
 def write_later_ids(folder: Path, ids: Mapping[int, np.ndarray]) -> dict[str, ArrayEntry]:
     """Writes the ids of the last nodes of some types into a partition. ids: by index of the type. Returns the entries."""
-    arrays = {later_ids_path(t, name): a for t, names in ids.items() for name, a in stored_names(names).items()}
+    arrays = {_path(t, name): a for t, names in ids.items() for name, a in stored_names(names).items()}
     return dict(save_named(folder, path, values) for path, values in arrays.items())
 
 
@@ -51,7 +59,7 @@ def read_later_ids(folder: Path, manifest: Manifest) -> dict[NodeType, np.ndarra
     """Reads what `write_later_ids` wrote, by node type. Raises `PartitionError` for a damaged file."""
     found = {}
     for t, node_type in enumerate(manifest.schema.node_types):
-        paths = {name: later_ids_path(t, name) for name in LATER_IDS}
+        paths = {name: _path(t, name) for name in _ARRAYS}
         stored = {
             name: open_array(folder, path, manifest.arrays[path])
             for name, path in paths.items()
