@@ -11,7 +11,8 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.transforms import ToUndirected
 
 from glt_lightning.base import EDGE, EdgeType, GraphSchema, PartitionOptions
-from glt_lightning.partition import open_source, partition_graph, stored_edge_types
+from glt_lightning.partition import open_source, partition_graph
+from glt_lightning.partition.build.edge_types import stored_edge_types
 from tests.helpers.partition_truth import edges_of, single
 
 
