@@ -275,6 +275,14 @@ def test_a_sanity_check_of_one_class_warns_of_nothing(make_data, make_trainer, r
     assert not [w for w in recwarn if "No negative samples" in str(w.message)]
 
 
+def test_metrics_that_store_rows_keep_no_batch(make_data, make_trainer, recwarn) -> None:
+    data = make_data(dataset=graph_with((COMMUNITY == 0).astype(np.int64)), evaluation={"batch_size": 8})
+    trainer = make_trainer()
+    trainer.validate(predictor(data, metrics=["auc", "ap"]), data, verbose=False)
+    assert sum(trainer.num_val_batches) > 5  # more than there are slots
+    assert not [w for w in recwarn if "batch slots" in str(w.message)]
+
+
 def test_r2_of_too_few_rows() -> None:
     model = NodePredictor(4, FACTS | {"kind": "float", "num_classes": None})
     metric = model.val_metrics["r2"]

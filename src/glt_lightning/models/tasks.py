@@ -447,11 +447,14 @@ def update_metric(metric: Any, scores: Tensor, targets: Tensor) -> None:
     """Updates a metric with rows; a rank without seeds has none.
 
     torchmetrics cannot add zero rows. A metric that stores all rows (``auc``, ``ap``) gathers them from every rank, and a rank
-    with an empty list would contribute a tensor of another shape, at which the other ranks hang or fail.
+    with an empty list would contribute a tensor of another shape, at which the other ranks hang or fail. Such a metric gets a
+    copy of the targets: a view would keep the memory of its batch until the end of the epoch.
     """
+    stores_rows = isinstance(getattr(metric, "preds", None), list)
+    targets = targets.clone() if stores_rows else targets
     if len(scores):
         metric.update(scores, targets)
-    elif isinstance(getattr(metric, "preds", None), list):
+    elif stores_rows:
         metric.preds.append(scores)
         metric.target.append(targets)
 
