@@ -6,17 +6,20 @@ page, such as a configuration, leads to a page that shows it.
 
 from __future__ import annotations
 
+import base64
 import importlib
 import importlib.util
 import inspect
 import posixpath
 import re
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jupytext
+import nbclient
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -29,6 +32,7 @@ MOVED = {
     "docs/README.md": "guide.md",
     "docs/decisions": "decisions/index.md",
     "examples/notebooks": "tutorials/index.md",
+    "examples/gallery": "gallery/index.md",
     "docs/options.md": "options.md",
     **{
         f"{name}.md": f"project/{name.lower()}.md"
@@ -58,7 +62,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for page in ("README.md", "options.md"):
         if (found := files.get_file_from_path(page)) is not None:
             files.remove(found)
-    made = {**_own_pages(), **dict(_tutorials()), **dict(_api())}
+    made = {**_own_pages(), **dict(_tutorials()), **dict(_gallery(files, config)), **dict(_api())}
     for page, text in made.items():
         files.append(File.generated(config, page, content=text))
     for page in _shown(files, made):
@@ -66,7 +70,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
         _origins[_page_of(page)] = page
     for name in ("extra.css", "extra.js"):
         files.append(File.generated(config, f"assets/{name}", abs_src_path=str(HERE / name)))
-    for folder in ("api/", "decisions/"):
+    for folder in ("api/", "decisions/", "gallery/"):
         pages = sorted(file.src_uri for file in files.documentation_pages() if file.src_uri.startswith(folder))
         config.nav = _with_pages(config.nav, f"{folder}index.md", pages)
     return files
@@ -116,8 +120,9 @@ def _page_of(path: str) -> str:
         return MOVED[path]
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
-    if path.startswith("examples/notebooks/"):
-        return f"tutorials/{Path(path).stem}.md"
+    for folder, pages in (("examples/notebooks/", "tutorials"), ("examples/gallery/", "gallery")):
+        if path.startswith(folder):
+            return f"{pages}/{Path(path).stem}.md"
     return f"files/{path}.md"
 
 
@@ -199,6 +204,32 @@ def _tutorials() -> Iterator[tuple[str, str]]:
         "minute.\n"
     )
     yield "tutorials/index.md", "\n".join([head, *titles])
+
+
+def _gallery(files: Files, config: MkDocsConfig) -> Iterator[tuple[str, str]]:
+    """The notebooks of the gallery, executed, with what they print and draw; and a page with their pictures."""
+    shown = ["# Gallery", "", "Whole programs to copy. Each was run when this page was built.", ""]
+    for path in sorted((ROOT / "examples/gallery").glob("*.py")):
+        notebook = jupytext.read(path)
+        with tempfile.TemporaryDirectory() as folder:
+            place = {"metadata": {"path": folder}}
+            nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3", resources=place).execute()
+        cells = [cell for cell in notebook.cells if cell.cell_type != "raw"]  # the header of jupytext is one
+        title = cells[0].source.partition("\n")[0].lstrip("# ")
+        parts = []
+        for cell in cells:
+            parts.append(cell.source if cell.cell_type == "markdown" else f"```python\n{cell.source}\n```")
+            for output in cell.get("outputs", ()):
+                if output.output_type == "stream" and output.name == "stdout":
+                    parts.append(f"```text\n{output.text.strip()}\n```")
+                if (picture := output.get("data", {}).get("image/png")) is not None:
+                    files.append(File.generated(config, f"gallery/{path.stem}.png", content=base64.b64decode(picture)))
+                    parts.append(f"![{title}: the picture that the last cell draws]({path.stem}.png)")
+        page = f"gallery/{path.stem}.md"
+        _origins[page] = f"examples/gallery/{path.name}"
+        shown += [f"## [{title}]({path.stem}.md)", "", f"![{title}]({path.stem}.png)", ""]
+        yield page, "\n\n".join([*parts, f"The notebook: `examples/gallery/{path.name}`.\n"])
+    yield "gallery/index.md", "\n".join(shown)
 
 
 def _api() -> Iterator[tuple[str, str]]:

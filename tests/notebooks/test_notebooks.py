@@ -1,4 +1,4 @@
-"""Every notebook in examples/notebooks runs, as a script and in Jupyter; what it shows is asserted in its cells."""
+"""Every notebook of the tutorials and of the gallery runs, as a script and in Jupyter; what it shows is asserted in its cells."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import pytest
 
 from tests.helpers.run import started
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples/notebooks").glob("*.py"))
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NOTEBOOKS = sorted([*EXAMPLES.glob("notebooks/*.py"), *EXAMPLES.glob("gallery/*.py")])
 
 pytestmark = pytest.mark.slow
 
 
-def test_there_are_four() -> None:
-    assert len(NOTEBOOKS) == 4
+def test_there_are_ten() -> None:
+    assert len(NOTEBOOKS) == 10
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
