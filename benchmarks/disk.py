@@ -29,7 +29,8 @@ from glt_lightning import LoaderSpec, LocalPartition, SamplingOptions, Session
 from glt_lightning.base import CacheOptions
 from glt_lightning.graph import node_path
 from glt_lightning.graph.host_tier import hottest_rows
-from glt_lightning.kernels import PAGE, DiskFile, DiskRows, ReadSlots, row_bytes
+from glt_lightning.kernels import DiskFile, ReadSlots, row_bytes
+from glt_lightning.kernels.disk import DiskRows
 from glt_lightning.sampling import Counters
 
 DEPTHS = (1, 4, 16, 32, 64)
@@ -37,8 +38,8 @@ DEPTHS = (1, 4, 16, 32, 64)
 
 def random_pages_per_s(file: DiskFile, depth: int, seed: int, seconds: float = 1.0) -> float:
     """Random pages of a file, each read by itself."""
-    pages = os.fstat(file.fd).st_size // PAGE
-    rows = DiskRows(np.array([0, pages]), [(file, 0)], PAGE, ReadSlots(depth), gap_bytes=-1)
+    pages = os.fstat(file.fd).st_size // DiskFile.PAGE
+    rows = DiskRows(np.array([0, pages]), [(file, 0)], DiskFile.PAGE, ReadSlots(depth), gap_bytes=-1)
     rng, begin, done = np.random.default_rng(seed), time.perf_counter(), 0
     while time.perf_counter() - begin < seconds:
         chosen = np.unique(rng.integers(0, pages, 200 * depth))
@@ -67,7 +68,7 @@ def missing_pages(partition: LocalPartition, memory: int, args: argparse.Namespa
     single = mock.patch.object(DiskRows.__init__, "__defaults__", (-1,))
     with single:
         _, took = timed(partition, memory, args, 0)
-    return took.disk_bytes / PAGE / args.batches
+    return took.disk_bytes / DiskFile.PAGE / args.batches
 
 
 def main() -> None:
@@ -107,7 +108,7 @@ def main() -> None:
                 rows=took.rows // args.batches,
                 missing_rows=took.disk_rows // args.batches,
                 missing_pages=round(missing),
-                pages_read=took.disk_bytes // PAGE // args.batches,
+                pages_read=took.disk_bytes // DiskFile.PAGE // args.batches,
                 from_memory_ms=from_memory * 1e3,
                 with_budget_ms=with_budget * 1e3,
                 disk_ms=took.disk_s / args.batches * 1e3,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from glt_lightning.base import EDGE, CacheOptions
-from glt_lightning.kernels.cuda import khop_batch as cuda_khop_batch
+from glt_lightning.kernels.cuda import stream as cuda_stream
 from glt_lightning.sampling import ImportanceTask, KHopSampler
 from tests.helpers.device_parts import PartsCase, assert_same, sampled, written
 from tests.helpers.owners import make_cache
@@ -54,8 +54,8 @@ def test_one_wait_a_hop(open_case, monkeypatch):
     case = open_case(small_graph(), [[0], [1]])
     sampler, (first, second) = case.sampler(case.config(4, 3, with_edge=True)), case.requests()
     sampled(sampler, first)
-    waits, wait = [], cuda_khop_batch.HostCopy.wait
-    monkeypatch.setattr(cuda_khop_batch.HostCopy, "wait", lambda self: waits.append(self) or wait(self))
+    waits, wait = [], cuda_stream.HostCopy.wait
+    monkeypatch.setattr(cuda_stream.HostCopy, "wait", lambda self: waits.append(self) or wait(self))
     torch.cuda.set_sync_debug_mode("error")
     try:
         sampled(sampler, second)

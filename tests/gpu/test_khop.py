@@ -8,7 +8,7 @@ import torch
 
 from glt_lightning.base import DataError, DrawOptions, PartitionError
 from glt_lightning.kernels import CudaKHopOp, DeviceGraph, DeviceSubgraph, KHopOp
-from glt_lightning.kernels.cuda import khop_batch as cuda_khop_batch
+from glt_lightning.kernels.cuda import stream as cuda_stream
 from tests.helpers import device_cases as cases
 from tests.helpers.graphs import TypedGraph, cut
 
@@ -59,8 +59,8 @@ def test_the_host_waits_once_a_batch(kernels, monkeypatch):
     seeds = cases.to(kernels, pieces.gid_of[0][:4])
     op({0: seeds}, 0)
     waits = []
-    wait = cuda_khop_batch.HostCopy.wait
-    monkeypatch.setattr(cuda_khop_batch.HostCopy, "wait", lambda self: waits.append(self) or wait(self))
+    wait = cuda_stream.HostCopy.wait
+    monkeypatch.setattr(cuda_stream.HostCopy, "wait", lambda self: waits.append(self) or wait(self))
     torch.cuda.set_sync_debug_mode("error")
     try:
         batches = [op.start({0: seeds}, key) for key in range(4)]

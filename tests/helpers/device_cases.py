@@ -30,6 +30,7 @@ from glt_lightning.kernels import (
     GraphView,
     Kernels,
     KHopOp,
+    LidEdges,
     NeighborRows,
     NeighborSums,
     RankedSet,
@@ -40,9 +41,7 @@ from glt_lightning.kernels import (
     Trees,
     WalkRule,
     Walks,
-    read,
     relabel,
-    stored_between,
 )
 from glt_lightning.kernels.cuda import relabel as cuda_relabel
 from glt_lightning.kernels.cuda.sample import MODEST_ROOM, DeviceRowDraw, rooms_of
@@ -259,7 +258,7 @@ def sample_rows_on(
     rows = DeviceRowDraw(graph, edge_type, fanout, DrawOptions(**draw), gids, uids, error)
     (room,) = rooms_of([rows])
     neighbors, _, edge_rows = rows.pick(room, batch_key, hop)
-    *values, total = read(error, rows.total)
+    *values, total = Kernels.read(error, rows.total)
     raise_if(values, "sample")
     return rows.counts, neighbors[:total], None if edge_rows is None else edge_rows[:total]
 
@@ -457,7 +456,7 @@ def check_induce(kernels: Kernels, seed: int) -> None:
         many, bases = device_graph.num_nodes, None if num_trees == 0 else to(kernels, tree * device_graph.num_nodes)
         known = DeviceLids.of([to(kernels, kept + tree_of * many)], kernels, kernels.new_error())
         asked.append(Between(device_graph, r, to(kernels, rows), known, bases))
-    for got, (src, row, edge_rows) in zip(stored_between(asked), want, strict=True):
+    for got, (src, row, edge_rows) in zip(LidEdges.between(asked), want, strict=True):
         assert_same(got.ends, np.stack([src, row]).astype(np.int64), "ends")
         assert_same(got.edge_row, edge_rows, "edge_row")
 
@@ -469,7 +468,7 @@ def check_induce_refuses(kernels: Kernels) -> None:
 
     def ask(rows: list[int], limit: int | None) -> int:
         between = Between(DeviceGraph.from_view(view, kernels), 0, to(kernels, np.array(rows)), known, limit=limit)
-        return len(stored_between([between])[0].edge_row)
+        return len(LidEdges.between([between])[0].edge_row)
 
     assert ask([1, 0], 40) == 41
     with pytest.raises(DataError, match=r"induced_limit: node 0 .* has 40 edges of edge type 0, more than 39. Raise"):
@@ -477,7 +476,7 @@ def check_induce_refuses(kernels: Kernels) -> None:
     with pytest.raises(DataError, match="id 3 at position 1 is not in the graph"):
         ask([1, 3], None)
     with pytest.raises(DataError, match="no room"):
-        stored_between(
+        LidEdges.between(
             [Between(DeviceGraph.from_view(view, kernels), 0, to(kernels, np.arange(3)), known)], require_room=_refuse
         )
     arrays.indptr[2] = 99

@@ -67,7 +67,7 @@ CONSTANTS = {
     **{f"GLT_AGGREGATE_{name.upper()}": number for name, number in aggregate.KINDS.items()},
     **{f"GLT_VALUES_{name.upper()}": number for name, number in aggregate.VALUES.items()},
     "GLT_FLOAT32": gather.FLOAT32,
-    "GLT_DISK_PAGE": disk.PAGE,
+    "GLT_DISK_PAGE": disk.DiskFile.PAGE,
     "GLT_IO": disk._IO,
     "GLT_LOST": file_map._LOST,
     "GLT_SPARE_FANOUT": cuda_native.SPARE_FANOUT,

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from glt_lightning.base import MAX_FANOUT, DataError, DrawOptions, NativeError, PartitionError
-from glt_lightning.kernels import CudaKHopOp, DeviceGraph, DeviceHops, KHopOp
-from glt_lightning.kernels.cuda import khop_batch as cuda_khop_batch, sample as cuda_sample
+from glt_lightning.kernels import CudaKHopOp, DeviceGraph, DeviceHops, Kernels, KHopOp
+from glt_lightning.kernels.cuda import khop_batch as cuda_khop_batch, sample as cuda_sample, stream as cuda_stream
 from glt_lightning.kernels.cuda.khop_batch import KHopRoom, NativeBatch
 from glt_lightning.kernels.cuda.native import SPARE_FANOUT
 from tests.helpers import device_cases as cases
@@ -198,10 +198,10 @@ def test_memory_that_stays_empty_is_given_back(kernels, monkeypatch):
 @pytest.mark.parametrize("max_picks", WAYS)
 def test_when_the_host_waits(kernels, monkeypatch, max_picks):
     """Once, when the result is asked for; hop by hop once a hop."""
-    waits = []
-    read, wait = cuda_sample.read, cuda_khop_batch.HostCopy.wait
-    monkeypatch.setattr(cuda_sample, "read", lambda *tensors: waits.append("read") or read(*tensors))
-    monkeypatch.setattr(cuda_khop_batch.HostCopy, "wait", lambda self: waits.append("wait") or wait(self))
+    waits: list[str] = []
+    read, wait = Kernels.read, cuda_stream.HostCopy.wait
+    monkeypatch.setattr(Kernels, "read", staticmethod(lambda *tensors: waits.append("read") or read(*tensors)))
+    monkeypatch.setattr(cuda_stream.HostCopy, "wait", lambda self: waits.append("wait") or wait(self))
     rng = np.random.default_rng(9)
     pieces = cut(TypedGraph.random(rng, HETERO), 2, rng)
     graph = DeviceGraph.from_view(pieces.view, kernels)

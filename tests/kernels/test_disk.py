@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from glt_lightning.base import DataError, PartitionError
-from glt_lightning.kernels import DiskFile, DiskRead, DiskRows, ReadSlots, Shards, TieredShards
+from glt_lightning.kernels import DiskFile, DiskRead, ReadSlots, Shards, TieredShards
+from glt_lightning.kernels.disk import DiskRows
 
 PAGE = 4096
 

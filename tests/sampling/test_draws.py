@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from glt_lightning.base import DataError
-from glt_lightning.sampling import role_key, streams
+from glt_lightning.kernels import keyed
+from glt_lightning.sampling import role_key
 from glt_lightning.sampling.draws import draw64
 from tests.helpers.negatives import plain_draw, plain_mix, plain_role_key, plain_stream
 
@@ -18,7 +19,7 @@ def test_draws_are_those_of_plain_integers(n):
     key = role_key(0xDEAD_BEEF_0123_4567, "negative")
     assert key == plain_role_key(0xDEAD_BEEF_0123_4567, "negative")
     numbers = np.array([0, 1, 2, 2**31, 2**40])
-    found = streams(key, numbers)
+    found = keyed(key, numbers)
     assert found.tolist() == [plain_stream(key, i) for i in numbers.tolist()]
     trials = np.arange(64, dtype=np.uint64)
     drawn = draw64(found[:, None], trials, n)
@@ -36,7 +37,7 @@ def test_the_definition():
 
 @pytest.mark.parametrize("n", [7, 3 * 2**40])
 def test_uniform(n):
-    drawn = draw64(streams(1, np.arange(70_000)), np.uint64(0), n)
+    drawn = draw64(keyed(1, np.arange(70_000)), np.uint64(0), n)
     counts = np.bincount(drawn // (n // 7 + (n % 7 > 0)), minlength=7)
     assert ((counts - 10_000) ** 2 / 10_000).sum() < 22.5  # chi-square with 6 degrees of freedom: 0.001
 

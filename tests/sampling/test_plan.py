@@ -163,7 +163,7 @@ def test_weighted_draws_are_fixed_for_ever():
 
 def test_the_lowest_draw_takes_no_seed_of_weight_zero(monkeypatch):
     """2^-53 of the draws are exactly 0, where the first seed's share begins and, at weight 0, ends."""
-    monkeypatch.setattr(plan_module, "mix64", np.zeros_like)
+    monkeypatch.setattr(plan_module, "keyed", lambda key, numbers: np.zeros(len(numbers), np.uint64))
     assert draws_by_weight(np.array([0.0, 0.0, 1.0]), 7).tolist() == [2, 2, 2]
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from glt_lightning.base import DataError, DrawOptions, PickerSpec, edge_type_str
+from glt_lightning.base import DrawOptions, PickerSpec, edge_type_str
 from glt_lightning.graph.local_partition import LocalPartition
 from glt_lightning.graph.manifest import Manifest, edge_path
 from glt_lightning.kernels import (
@@ -23,8 +23,7 @@ from glt_lightning.kernels import (
     Trees,
     from_bfloat16,
     mix64,
-    picked,
-    require_pure,
+    probe,
 )
 
 _MOST_DRAWS = 16  # draw options of an owner that are kept open
@@ -117,14 +116,8 @@ def probed(spec: PickerSpec, manifest: Manifest) -> PickerSpec:
             edge_type_str(edge_type), 0, uid, _DEGREES, manifest.edge_attrs(r), partial(_made_up, manifest, r)
         )
         for fanout in (3, -1):
-            asked = spec.picker, str(spec), rows, fanout, mix64(uid)
-            try:
-                picks = picked(*asked)
-            except DataError:
-                found.update(b"failed")
-                continue
-            require_pure(*asked, picks, uid[::2])
-            found.update(b"".join(array.tobytes() for array in picks))
+            picks = probe(spec.picker, str(spec), rows, fanout, mix64(uid))
+            found.update(b"failed" if picks is None else picks)
     return spec.with_probe(found.hexdigest())
 
 

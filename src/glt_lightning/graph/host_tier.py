@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import mmap
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,11 +18,9 @@ from glt_lightning.graph.cache_choice import Blocks, Candidates, choose, edge_bl
 from glt_lightning.graph.local_partition import AttributeFiles, LocalPartition
 from glt_lightning.graph.manifest import ArrayEntry, Manifest, edge_path, node_path
 from glt_lightning.graph.shared_arrays import SharedArrays
-from glt_lightning.kernels import PAGE, DiskFile, DiskRows, ReadSlots, Shards, TieredShards, row_bytes
+from glt_lightning.kernels import DiskFile, ReadSlots, Shards, TieredShards, row_bytes
 
 _log = logging.getLogger(__name__)
-
-_CHUNK = 8 << 20
 
 # Shows progress: (title, total, unit) -> a context manager whose value is called with the number of units done.
 Phase = Callable[[str, int, str], AbstractContextManager[Callable[[int], object]]]
@@ -42,7 +38,7 @@ def hottest_rows(partition: LocalPartition, budget: int) -> dict[str, int]:
         if size := row_bytes(entry.dtype, entry.shape[1:]):
             paths.append(path)
             candidates.append(
-                Candidates(blocks.ends, blocks.accesses * max(1, size / PAGE), partial(np.multiply, size))
+                Candidates(blocks.ends, blocks.accesses * max(1, size / DiskFile.PAGE), partial(np.multiply, size))
             )
     return dict(zip(paths, choose(candidates, budget), strict=True))
 
@@ -171,11 +167,7 @@ class HostTier:
                 where = manifest.arrays[path].bytes - (end - begin - len(rows)) * row_bytes(rows.dtype, rows.shape[1:])
                 files.append((self._file(attribute.directory, path, manifest), where))
         whole = np.array([*starts, bounds[-1]], dtype=np.int64)
-        memory = next(rows for rows in shards if rows is not None)
-        if not any(files):
-            return Shards(shards, bounds=whole, encoding=encoding)
-        disk = DiskRows(whole, files, row_bytes(memory.dtype, memory.shape[1:]), self._slots)
-        return TieredShards(shards, disk, bounds=whole, encoding=encoding)
+        return TieredShards.of_files(shards, files, self._slots, bounds=whole, encoding=encoding)
 
     def _file(self, directory: Path, path: str, manifest: Manifest) -> DiskFile:
         with self._lock:
@@ -198,21 +190,7 @@ def _nbytes(entry: ArrayEntry) -> int:
 
 
 def _fill(array: np.ndarray, directory: Path, path: str, manifest: Manifest, done: Callable[[int], object]) -> None:
-    """Reads the first rows of a file, bypassing the page cache, which would otherwise hold a second copy of them."""
+    """Reads the first rows of a file."""
     entry = manifest.arrays[path]
     open_array(directory, path, entry)  # raises unless the file agrees with the manifest
-    file, pages = DiskFile(directory / path), memoryview(mmap.mmap(-1, _CHUNK))
-    rows = memoryview(array.reshape(-1).view(np.uint8))
-    first = entry.bytes - _nbytes(entry)
-    filled = 0
-    while filled < len(rows):
-        within = (first + filled) % PAGE
-        got = os.preadv(file.fd, [pages], first + filled - within)
-        count = min(got - within, len(rows) - filled)
-        if count <= 0:
-            raise PartitionError(f"{file.path}: damaged: it was truncated while in use. Partition again.")
-        rows[filled : filled + count] = pages[within : within + count]
-        if not file.direct:
-            os.posix_fadvise(file.fd, first + filled - within, got, os.POSIX_FADV_DONTNEED)
-        filled += count
-        done(count)
+    DiskFile(directory / path).read(entry.bytes - _nbytes(entry), array, done)

@@ -33,7 +33,7 @@ from glt_lightning.graph.manifest import (
     node_times_path,
 )
 from glt_lightning.graph.shared_arrays import SharedArrays
-from glt_lightning.kernels import ChangedShards, Overlaid, ReplacedRows, Shards
+from glt_lightning.kernels import Overlaid, ReplacedRows, Shards
 
 _NONE = np.empty(0, np.int64)
 
@@ -251,7 +251,7 @@ class GrownPartition(LocalPartition):
     def node_shards(self, node_type: int, name: str) -> Shards:
         found = super().node_shards(node_type, name)
         changed = self.overlay.changed.get((node_type, name))
-        return found if changed is None else ChangedShards.over(found, *changed)
+        return found if changed is None else found.with_rows(*changed)
 
 
 def _seeds_left(base: LocalPartition, overlay: Overlay, name: str) -> Seeds:

@@ -68,9 +68,6 @@ if TYPE_CHECKING:
     from glt_lightning.kernels.cuda.khop import (
         CudaKHopOp as CudaKHopOp,
     )
-    from glt_lightning.kernels.cuda.khop_batch import (
-        HostCopy as HostCopy,
-    )
     from glt_lightning.kernels.cuda.khop_steps import (
         DeviceHops as DeviceHops,
         Frontier as Frontier,
@@ -92,26 +89,21 @@ if TYPE_CHECKING:
         Kernels as Kernels,
         Mark as Mark,
         SideStream as SideStream,
-        read as read,
         wait_for as wait_for,
     )
     from glt_lightning.kernels.cuda.subgraph import (
-        ENTRY_BYTES as ENTRY_BYTES,
         Between as Between,
         DeviceExcluded as DeviceExcluded,
         DeviceSubgraph as DeviceSubgraph,
         LidEdges as LidEdges,
-        stored_between as stored_between,
     )
     from glt_lightning.kernels.cuda.walks import (
         DeviceWalks as DeviceWalks,
         Visited as Visited,
     )
     from glt_lightning.kernels.disk import (
-        PAGE as PAGE,
         DiskFile as DiskFile,
         DiskRead as DiskRead,
-        DiskRows as DiskRows,
         ReadSlots as ReadSlots,
     )
     from glt_lightning.kernels.embedding import (
@@ -137,7 +129,6 @@ if TYPE_CHECKING:
         ReplacedRows as ReplacedRows,
     )
     from glt_lightning.kernels.hops import (
-        AllLocal as AllLocal,
         Expands as Expands,
         run_hops as run_hops,
     )
@@ -155,8 +146,8 @@ if TYPE_CHECKING:
         metis_parts as metis_parts,
     )
     from glt_lightning.kernels.mix import (
-        GOLDEN as GOLDEN,
         hop_key as hop_key,
+        keyed as keyed,
         mix64 as mix64,
     )
     from glt_lightning.kernels.native import (
@@ -171,8 +162,7 @@ if TYPE_CHECKING:
         PickerDraw as PickerDraw,
         RowView as RowView,
         pick_uniform as pick_uniform,
-        picked as picked,
-        require_pure as require_pure,
+        probe as probe,
     )
     from glt_lightning.kernels.ranked_set import (
         RankedSet as RankedSet,
@@ -183,10 +173,8 @@ if TYPE_CHECKING:
         Picks as Picks,
         Route as Route,
         Router as Router,
-        require_seeds as require_seeds,
     )
     from glt_lightning.kernels.rows import (
-        ChangedShards as ChangedShards,
         OnDisk as OnDisk,
         Shards as Shards,
         TieredShards as TieredShards,

@@ -241,6 +241,16 @@ class GraphView:
         check(status, detail, "has_edges")
         return found
 
+    def require_seeds(self, seeds: Mapping[int, np.ndarray]) -> list[np.ndarray]:
+        """Returns the seeds of each node type, int64 [S] gids. Raises `DataError` for a seed of another type."""
+        each = per_type(seeds, self.num_types, np.empty(0, dtype=np.int64))
+        for t, gids in enumerate(each):
+            begin, end = self.type_offsets[t : t + 2].tolist()
+            bad = np.flatnonzero((gids < begin) | (gids >= end))
+            if len(bad):
+                raise DataError(f"sample: id {gids[bad[0]]} at position {bad[0]} is not a node of the seeds' type.")
+        return each
+
     def require_pairs(self, edge_type: int, dst: np.ndarray, src: np.ndarray, what: str = "has_edges") -> None:
         """Raises `DataError` unless these can be the ends of edges: two integer arrays [n] of gids of the edge type's node types.
         what: the beginning of the errors."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -56,19 +56,6 @@ class Expands(Protocol):
 
     def reached_nodes(self, frontier: Sequence[Any]) -> None:
         """Requests the attributes of new nodes that are not expanded, such as those of the last hop, from their owners."""
-
-
-class AllLocal:
-    """The notifications of a source without remote parts, which has no owners to ask: both do nothing."""
-
-    @property
-    def local(self) -> Self:
-        """The source that draws from and reads the mapped parts: this one."""
-        return self
-
-    def reached_edges(self, edges: Mapping[int, np.ndarray]) -> None: ...
-
-    def reached_nodes(self, frontier: Sequence[Any]) -> None: ...
 
 
 def run_hops(

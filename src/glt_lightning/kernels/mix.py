@@ -17,6 +17,12 @@ def mix64(values: np.ndarray) -> np.ndarray:
     return z ^ (z >> np.uint64(31))
 
 
+def keyed(key: int | np.uint64 | np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Returns uint64: 64 random bits for each of ``numbers``, integers from 0, by a key: the streams of a key's draws, or the
+    draws of streams. key, numbers: broadcast."""
+    return mix64(np.asarray(key, np.uint64) + (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN))
+
+
 def hop_key(batch_key: int, hop: int, type_key: int) -> int:
     """Returns the key of the draws of a hop along an edge type."""
     first = np.array([batch_key & _MASK, hop + 1], dtype=np.uint64)

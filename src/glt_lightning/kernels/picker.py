@@ -367,6 +367,18 @@ class PickerDraw:
         return counts, neighbors, edge_rows
 
 
+def probe(picker: Picker, name: str, rows: RowView, fanout: int, stream: np.ndarray) -> bytes | None:
+    """Returns the picks from rows in one piece, to be compared between processes; None if the picker fails on them. Raises
+    `DataError` for one that is not pure."""
+    asked = picker, name, rows, fanout, stream
+    try:
+        picks = picked(*asked)
+    except DataError:
+        return None
+    require_pure(*asked, picks, np.arange(0, len(rows), 2))
+    return b"".join(array.tobytes() for array in picks)
+
+
 def require_pure(
     picker: Picker,
     name: str,

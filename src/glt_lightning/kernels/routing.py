@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import DEFAULT_DRAW, DataError, DrawOptions
-from glt_lightning.kernels.graph import GraphView, per_type
+from glt_lightning.kernels.graph import GraphView
 from glt_lightning.kernels.khop import Subgraph, first_of
 from glt_lightning.kernels.native import (
     BAD_ARG,
@@ -170,9 +170,9 @@ class BatchBuilder:
 
     def start(self, seeds: Mapping[int, np.ndarray], trees: Trees | None = None) -> None:
         """Begins a batch. seeds: by node type int64 [S] gids; a seed that comes twice has two rows.  trees: the trees of all
-        seeds, in a disjoint batch. Raises `DataError` as `require_seeds`."""
+        seeds, in a disjoint batch. Raises `DataError` as `GraphView.require_seeds`."""
         graph = self._graph
-        each = require_seeds(graph, seeds)
+        each = graph.require_seeds(seeds)
         self._trees, self._num_ids = trees, graph.num_nodes
         if trees is not None:
             self._num_ids *= max(1, trees.num_trees)
@@ -323,17 +323,6 @@ class BatchBuilder:
             self._detail.ctypes.data,
         )
         check(status, self._detail, "relabel")
-
-
-def require_seeds(graph: GraphView, seeds: Mapping[int, np.ndarray]) -> list[np.ndarray]:
-    """Returns the seeds of each node type, int64 [S] gids. Raises `DataError` for a seed of another type."""
-    each = per_type(seeds, graph.num_types, np.empty(0, dtype=np.int64))
-    for t, gids in enumerate(each):
-        begin, end = graph.type_offsets[t : t + 2].tolist()
-        bad = np.flatnonzero((gids < begin) | (gids >= end))
-        if len(bad):
-            raise DataError(f"sample: id {gids[bad[0]]} at position {bad[0]} is not a node of the seeds' type.")
-    return each
 
 
 def require_fit(picks: Picks, edge_type: int, rows: int, gids: tuple[int, int], columns: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from glt_lightning.base import DataError
 from glt_lightning.kernels.build import Encoding
-from glt_lightning.kernels.disk import DiskRead, DiskRows
+from glt_lightning.kernels.disk import DiskFile, DiskRead, DiskRows, ReadSlots
 from glt_lightning.kernels.native import I32, I64, P, Signatures, bind, call, check, library, pointers
 
 OnDisk = Callable[[DiskRead], object]
@@ -41,7 +41,10 @@ class Shards:
     Attributes:
         dtype, row_shape: Dtype and row shape that a gather returns.
         stored_dtype, stored_row_shape, row_bytes: Dtype, row shape and bytes per row of the shards, before decoding.
+        on_disk: Some rows lie in files, from which a gather reads them.
     """
+
+    on_disk = False
 
     def __init__(
         self,
@@ -90,6 +93,10 @@ class Shards:
     def decoded_by(self, encoding: Encoding) -> Shards:
         """The same rows, decoded."""
         return Shards(self._keep, bounds=self.bounds, encoding=encoding)
+
+    def with_rows(self, gids: np.ndarray, rows: np.ndarray) -> Shards:
+        """Lays rows, as stored, over these, which are all in memory. gids: int64 [n], ascending, their ids."""
+        return ChangedShards.over(self, gids, rows)
 
     @property
     def arrays(self) -> list[np.ndarray | None]:
@@ -178,6 +185,8 @@ class Shards:
 class TieredShards(Shards):
     """Shards of which some are None, because their rows lie on disk (``disk``), under the same ids."""
 
+    on_disk = True
+
     def __init__(
         self,
         shards: Sequence[np.ndarray | None],
@@ -188,6 +197,23 @@ class TieredShards(Shards):
     ) -> None:
         super().__init__(shards, bounds=bounds, encoding=encoding)
         self._disk = disk
+
+    @classmethod
+    def of_files(
+        cls,
+        shards: Sequence[np.ndarray | None],
+        files: Sequence[tuple[DiskFile, int] | None],
+        slots: ReadSlots,
+        *,
+        bounds: np.ndarray,
+        encoding: Encoding | None = None,
+    ) -> Shards:
+        """Makes shards of which some lie in files, as `DiskRows` takes them; plain `Shards` if none does."""
+        memory = next(rows for rows in shards if rows is not None)
+        if not any(files):
+            return Shards(shards, bounds=bounds, encoding=encoding)
+        disk = DiskRows(bounds, files, row_bytes(memory.dtype, memory.shape[1:]), slots)
+        return cls(shards, disk, bounds=bounds, encoding=encoding)
 
     @cached_property
     def raw(self) -> Shards:

@@ -13,7 +13,7 @@ import numpy as np
 from glt_lightning.base import MAX_FANOUT, DataError
 from glt_lightning.kernels.excluded import ExcludedEntries, excluded_structs
 from glt_lightning.kernels.graph import GraphView
-from glt_lightning.kernels.mix import GOLDEN, mix64
+from glt_lightning.kernels.mix import keyed
 from glt_lightning.kernels.native import BAD_ARG, I32, I64, U64, P, Signatures, bind, call, check, pointer
 from glt_lightning.kernels.routing import Picks
 
@@ -95,7 +95,7 @@ class WalkRule:
     def restarts(self, streams: np.ndarray, step: np.ndarray) -> np.ndarray:
         """Returns bool [n]: True for walks that restart before their next step. streams: uint64 [n].  step: int32 [n]."""
         begins = (step > 0) & (step % len(self.edge_types) == 0)
-        bits = mix64(streams + (step.astype(np.uint64) + np.uint64(_RESTARTS + 1)) * np.uint64(GOLDEN))
+        bits = keyed(streams, step.astype(np.uint64) + np.uint64(_RESTARTS))
         found: np.ndarray = begins & (bits >> np.uint64(32) < np.uint64(self.restart))
         return found
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import DataError, OptionError, at_least
-from glt_lightning.kernels import GOLDEN, mix64
+from glt_lightning.kernels import keyed, mix64
 
 _PAIRS, _DRAWS, _ORDER = 1, 2, 3  # salts of hashes, by their purpose
 
@@ -96,12 +96,12 @@ class Pairs:
 
     def _trials(self, begin: int, size: int) -> np.ndarray:
         """Returns int64 [2, size]: trials ``begin``, ``begin + 1``, ... of sources and destinations, uniform over the nodes."""
-        counter = np.arange(begin + 1, begin + size + 1, dtype=np.uint64) * np.uint64(GOLDEN) + self._key(_DRAWS)
-        bits = [mix64(counter), mix64(mix64(counter) + np.uint64(GOLDEN))]
+        streams = keyed(self._key(_DRAWS), np.arange(begin, begin + size))
+        bits = [streams, keyed(streams, np.zeros(1))]
         return np.stack([_below(each, n) for each, n in zip(bits, self.counts, strict=True)])
 
     def _key(self, role: int) -> np.uint64:
-        return np.uint64(mix64(np.array([(4 * self.seed + role) * GOLDEN % (1 << 64)], np.uint64))[0])
+        return np.uint64(keyed(0, np.array([4 * self.seed + role - 1]))[0])
 
 
 def joined_by(edges: np.ndarray, others: np.ndarray, counts: tuple[int, int], one_type: bool) -> np.ndarray:

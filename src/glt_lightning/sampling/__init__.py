@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     )
     from glt_lightning.sampling.draws import (
         role_key as role_key,
-        streams as streams,
     )
     from glt_lightning.sampling.importance_task import (
         ImportanceTask as ImportanceTask,

@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from torch import Tensor
 
 from glt_lightning.graph import LocalPartition
-from glt_lightning.kernels import (
-    DeviceExcluded,
-    DeviceGraph,
-    DeviceSubgraph,
-    ExcludedEdges,
-    HostCopy,
-    Kernels,
-    RemoteParts,
-)
+from glt_lightning.kernels import DeviceExcluded, DeviceGraph, DeviceSubgraph, ExcludedEdges, Kernels, RemoteParts
 from glt_lightning.sampling.device_remote_edges import RemoteEdges
 from glt_lightning.sampling.device_subgraph import DeviceEdgeFinder
 from glt_lightning.sampling.device_walks import DeviceVisits
@@ -34,10 +25,6 @@ class DeviceEdges(DeviceVisits):
         super().__init__(partition, config)
         self._kernels = kernels
         self._remote = None if is_remote is None else RemoteParts(partition.view, is_remote, kernels)
-
-    def fetched(self, values: Tensor) -> np.ndarray:
-        """Copies values to the host's memory. Waits for the device."""
-        return HostCopy(values, self._kernels).wait().copy()
 
     def put_excluded(self, excluded: ExcludedEdges | None) -> DeviceExcluded | None:
         """Copies excluded edges to the device. The CPU finds their entries in the mapped files: there are few, and their number

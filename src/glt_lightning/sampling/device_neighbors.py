@@ -23,7 +23,6 @@ from glt_lightning.kernels import (
     Route,
     Trees,
     relabel,
-    require_seeds,
 )
 from glt_lightning.sampling.device_edges import DeviceEdges
 from glt_lightning.sampling.request import SamplerConfig
@@ -72,7 +71,7 @@ class DeviceNeighbors(DeviceEdges):
         return self._khop(put, key, self.put_excluded(excluded), trees)
 
     def start(self, seeds: Mapping[int, np.ndarray], trees: Trees | None = None) -> DeviceHops:
-        each = require_seeds(self.view, seeds)
+        each = self.view.require_seeds(seeds)
         put = [self._kernels.put(gids) for gids in each]
         return DeviceHops(self._graph, put, self.config, remote=self._remote, host_seeds=each, trees=trees)
 
@@ -204,7 +203,7 @@ class DeviceNeighbors(DeviceEdges):
         or None if they are one to one. Waits for the device, once per table and batch."""
         key = table.kind, table.type
         if key not in self._host_places:
-            places, copies = self.fetched(self._places[key]), None
+            places, copies = self._kernels.fetch(self._places[key]), None
             routed, _ = table.distinct_places
             if len(routed):
                 remote = places >= table.end

@@ -10,19 +10,7 @@ import torch
 from torch import Tensor
 
 from glt_lightning.base import DataError
-from glt_lightning.kernels import (
-    ENTRY_BYTES,
-    Among,
-    Between,
-    GraphView,
-    HostCopy,
-    Kernels,
-    LidEdges,
-    Picks,
-    RemoteParts,
-    read,
-    stored_between,
-)
+from glt_lightning.kernels import Among, Between, GraphView, Kernels, LidEdges, Picks, RemoteParts
 from glt_lightning.sampling.questions.induce import Induce
 from glt_lightning.sampling.source import EdgeOwners
 from glt_lightning.sampling.table import RowTable
@@ -70,17 +58,18 @@ class RemoteEdges:
         self._kernels, self._require_room = kernels, require_room
 
     def between(self, asked: Sequence[WantedEdges], *, weighted: bool) -> list[LidEdges]:
-        """Finds edges as `kernels.cuda.subgraph.stored_between` does, with edge rows of the whole graph. Asks owners once for
+        """Finds edges as `LidEdges.between` does, with edge rows of the whole graph. Asks owners once for
         each entry that has remote rows, and meanwhile the device reads its own. weighted: leave out edges of weight 0."""
         own, remote = self._split([each.between for each in asked])
         questions = self._questions(asked, remote)
         weights = self._owners.config.weights if weighted else ()
         answers = [self._owners.ask(Induce(each.among, weights)) for each in questions.values()]
         mine = [_of_rows(each.between, rows) for each, rows in zip(asked, own, strict=True)]
-        found = stored_between(mine, require_room=self._require_room)
+        found = LidEdges.between(mine, require_room=self._require_room)
         for (i, question), answer in zip(questions.items(), answers, strict=True):
             here = LidEdges(torch.stack([found[i].ends[0], own[i][found[i].ends[1]]]), found[i].edge_row)
-            found[i] = _by_row(here, self._placed(asked[i], question, answer()))
+            both = LidEdges.joined([here, self._placed(asked[i], question, answer())])
+            found[i] = both.where(torch.argsort(both.ends[1], stable=True))  # each row has its edges in one of the two
         return found
 
     def _split(self, asked: Sequence[Between]) -> tuple[list[Tensor], list[Tensor]]:
@@ -91,7 +80,7 @@ class RemoteEdges:
             order, number = split(each.rows, len(each.rows))
             orders.append(order)
             numbers.append(number)
-        counts = read(*numbers)
+        counts = self._kernels.read(*numbers)
         own = [order[n:] for order, n in zip(orders, counts, strict=True)]
         return own, [order[:n] for order, n in zip(orders, counts, strict=True)]
 
@@ -99,7 +88,7 @@ class RemoteEdges:
         """Makes the questions of the entries that have remote rows, by number of the entry. Waits for the device."""
         some = [i for i, rows in enumerate(remote) if len(rows) and len(asked[i].sources)]
         lists = [ids for i in some for ids in (asked[i].between.rows[remote[i]], torch.unique(asked[i].sources))]
-        ids = HostCopy(torch.cat([self._kernels.empty(0), *lists]), self._kernels).wait().copy()
+        ids = self._kernels.fetch(torch.cat([self._kernels.empty(0), *lists]))
         on_host = iter(np.split(ids, np.cumsum([len(each) for each in lists])))
         found = {}
         for i in some:
@@ -118,7 +107,7 @@ class RemoteEdges:
         counts = picks.counts.astype(np.int64)
         many = counts[question.number]  # of each remote row
         total = int(many.sum())
-        self._require_room(total * ENTRY_BYTES)
+        self._require_room(total * LidEdges.ENTRY_BYTES)
         shift = (np.cumsum(counts) - counts)[question.number] - (np.cumsum(many) - many)
         number = torch.repeat_interleave(put(many), output_size=total)
         entry = torch.arange(total, device=number.device) + put(shift)[number]
@@ -144,10 +133,10 @@ class RemoteEdges:
         """Numbers new edges, the inverse of `rows_of`: remote edges get the next numbers, and their attributes are requested of
         owners. edges: edge rows by edge type. Waits for the device."""
         splits = [split(rows, len(rows)) for split, rows in zip(self._parts.edge_splits, edges, strict=True)]
-        counts = read(*(number for _, number in splits))
+        counts = self._kernels.read(*(number for _, number in splits))
         remote = [order[:n] for (order, _), n in zip(splits, counts, strict=True)]
         asked = torch.cat([rows[places] for rows, places in zip(edges, remote, strict=True)])
-        on_host = HostCopy(asked, self._kernels).wait().copy()
+        on_host = self._kernels.fetch(asked)
         first = [
             end + sum(map(len, table.routed)) for end, table in zip(self._parts.edge_ends, self._tables, strict=True)
         ]
@@ -160,10 +149,3 @@ class RemoteEdges:
 
 def _of_rows(asked: Between, rows: Tensor) -> Between:
     return replace(asked, rows=asked.rows[rows], bases=None if asked.bases is None else asked.bases[rows])
-
-
-def _by_row(mine: LidEdges, theirs: LidEdges) -> LidEdges:
-    """Merges edges in the order of rows. Each row has its edges in one of the two."""
-    ends = torch.cat([mine.ends, theirs.ends], dim=1)
-    order = torch.argsort(ends[1], stable=True)
-    return LidEdges(ends[:, order], torch.cat([mine.edge_row, theirs.edge_row])[order])

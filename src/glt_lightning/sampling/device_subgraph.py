@@ -10,15 +10,7 @@ import torch
 from torch import Tensor
 
 from glt_lightning.base import DataError
-from glt_lightning.kernels import (
-    Between,
-    DeviceGraph,
-    DeviceLids,
-    DeviceSubgraph,
-    ExcludedEdges,
-    LidEdges,
-    stored_between,
-)
+from glt_lightning.kernels import Between, DeviceGraph, DeviceLids, DeviceSubgraph, ExcludedEdges, LidEdges
 from glt_lightning.sampling.device_remote_edges import RemoteEdges, WantedEdges
 from glt_lightning.sampling.request import SamplerConfig
 from glt_lightning.sampling.subgraph_task import INDUCED
@@ -59,7 +51,7 @@ class DeviceEdgeFinder:
             return replace(found, edge_index=[each.ends for each in edges], edge_row=[*rows])
         sampled = self._sampled(found)
         added, copies = self._reverse(found, sampled, gone)
-        edges = [_joined(each) for each in zip(sampled, added, copies, strict=True)]
+        edges = [LidEdges.joined(each) for each in zip(sampled, added, copies, strict=True)]
         new = self._numbers([torch.cat([a.edge_row, c.edge_row]) for a, c in zip(added, copies, strict=True)])
         old = [row for row in found.edge_row if row is not None]
         flipped = [
@@ -88,7 +80,7 @@ class DeviceEdgeFinder:
     def _find(self, asked: Sequence[WantedEdges], *, weighted: bool = True) -> list[LidEdges]:
         if self._remote is not None:
             return self._remote.between(asked, weighted=weighted)
-        return stored_between([each.between for each in asked], require_room=self._config.require_room)
+        return LidEdges.between([each.between for each in asked], require_room=self._config.require_room)
 
     def _induced(self, found: DeviceSubgraph, gone: Mapping[int, _Pairs]) -> list[LidEdges]:
         """Finds for each edge type all edges among the nodes of a batch, in the order of destinations and stored rows."""
@@ -117,25 +109,25 @@ class DeviceEdgeFinder:
         for r, other in enumerate(task.reverse):
             if other >= 0 and len(sampled[r].edge_row):
                 dst = sampled[r].ends[1]
-                kept = _where(sampled[r], own[dst_types[r]][dst] == dst)
+                kept = sampled[r].where(own[dst_types[r]][dst] == dst)
                 pieces.setdefault(other, []).append(LidEdges(kept.ends.flip(0), kept.edge_row))
-        flipped = {r: _joined(each) for r, each in pieces.items()}
+        flipped = {r: LidEdges.joined(each) for r, each in pieces.items()}
         stored = self._stored(flipped, found)
         anyhow = stored  # with edges of weight 0, if there are weights: they are stored, so they need no flipped copy
         if any(self._config.weights):
             anyhow = self._stored(
                 {r: each for r, each in flipped.items() if task.reverse[r] == r}, found, weighted=False
             )
-        added, copies = ([_where(each, slice(0)) for each in sampled] for _ in range(2))
+        added, copies = ([each.where(slice(0)) for each in sampled] for _ in range(2))
         for r, each in stored.items():
-            new = _where(
-                each, ~_are_in(*(self._edge_keys(some, r, len(own[dst_types[r]])) for some in (each, sampled[r])))
+            new = each.where(
+                ~_are_in(*(self._edge_keys(some, r, len(own[dst_types[r]])) for some in (each, sampled[r])))
             )
             added[r] = self._without(new, r, found, gone)
             if task.reverse[r] == r:
                 nodes = len(found.gid[self._graph.src_types[r]])
                 missing = ~_are_in(_end_keys(flipped[r], nodes), _end_keys(anyhow[r], nodes))
-                copies[r] = self._without(_where(flipped[r], missing), r, found, gone)
+                copies[r] = self._without(flipped[r].where(missing), r, found, gone)
         return added, copies
 
     def _stored(
@@ -184,7 +176,7 @@ class DeviceEdgeFinder:
         keys = self._product(number, len(known))[edges.ends[1]] + src[edges.ends[0]]
         is_known = (known[number] == dst)[edges.ends[1]]
         others = self._product(theirs, len(known)) + gone[edge_type][1]
-        return _where(edges, ~(is_known & _are_in(keys, others)))
+        return edges.where(~(is_known & _are_in(keys, others)))
 
     def _product(self, numbers: Tensor, count: int, width: int | None = None) -> Tensor:
         """Returns ``numbers * width``: added to a number below ``width``, it makes a unique number of each pair. numbers: below
@@ -205,15 +197,6 @@ class DeviceEdgeFinder:
 def _end_keys(edges: LidEdges, num_sources: int) -> Tensor:
     """Returns a number for each edge, unique for the lids of its ends."""
     return edges.ends[1] * num_sources + edges.ends[0]
-
-
-def _where(edges: LidEdges, kept: Tensor | slice) -> LidEdges:
-    return LidEdges(edges.ends[:, kept], edges.edge_row[kept])
-
-
-def _joined(pieces: Sequence[LidEdges]) -> LidEdges:
-    ends = torch.cat([each.ends for each in pieces], dim=1)
-    return LidEdges(ends, torch.cat([each.edge_row for each in pieces]))
 
 
 def _are_in(keys: Tensor, others: Tensor) -> Tensor:

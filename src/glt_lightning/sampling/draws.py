@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 
 from glt_lightning.base import DataError
-from glt_lightning.kernels import GOLDEN, mix64
+from glt_lightning.kernels import keyed, mix64
 
 _MASK = (1 << 64) - 1
 _HALF, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
@@ -24,11 +24,6 @@ def role_key(batch_key: int, role: str) -> int:
     return _mix(batch_key ^ _mix(name))
 
 
-def streams(key: int, numbers: np.ndarray) -> np.ndarray:
-    """Returns uint64 [n], the streams of draws of the given numbers, int64 [n], from 0."""
-    return mix64(np.uint64(key) + (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN))
-
-
 def draw64(streams: np.ndarray, i: np.ndarray, n: int) -> np.ndarray:
     """Returns int64, the i-th draw of each stream, uniform in [0, n): the high half of the product of 64 random bits and n.
 
@@ -36,7 +31,7 @@ def draw64(streams: np.ndarray, i: np.ndarray, n: int) -> np.ndarray:
     """
     if not 1 <= n < 1 << 63:
         raise DataError(f"draw64: expected n from 1 to 2^63 - 1, got {n}.")
-    bits = mix64(streams + (i + np.uint64(1)) * np.uint64(GOLDEN))
+    bits = keyed(streams, i)
     high, low = bits >> _HALF, bits & _LOW
     n_high, n_low = np.uint64(n >> 32), np.uint64(n & 0xFFFFFFFF)
     middle = high * n_low + (low * n_low >> _HALF)  # below 2^64: (2^32 - 1)^2 + 2^32 - 1

@@ -18,7 +18,6 @@ from glt_lightning.kernels import (
     Picks,
     Route,
     Subgraph,
-    TieredShards,
     Trees,
     by_source,
     column_pointers,
@@ -45,7 +44,7 @@ class HostSource(MappedTables):
         config = self.config
         # Edge ids that are all mapped are read with the neighbours; those that lie on disk are gathered by edge row.
         stored = [table.local.get("edge_ids") for table in self.edges]
-        ids = [None if each is None or isinstance(each, TieredShards) else each.arrays for each in stored]
+        ids = [None if each is None or each.on_disk else each.arrays for each in stored]
         by_row = [any(n != "e_id" or ids[t.type] is None for n in t.names) for t in self.edges]
         if config.subgraph is not None:  # ids are read when all edges are known
             by_row, ids = ["edge_rows" in config.columns] * len(by_row), [None] * len(ids)

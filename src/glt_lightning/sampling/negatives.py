@@ -10,7 +10,8 @@ from typing import Protocol
 import numpy as np
 
 from glt_lightning.base import DataError, EdgeType, edge_type_str
-from glt_lightning.sampling.draws import draw64, role_key, streams
+from glt_lightning.kernels import keyed
+from glt_lightning.sampling.draws import draw64, role_key
 
 TRIALS = 32
 _DRAWS = 8192  # made at once: 16,384 take 0.15 ms so and 0.33 ms in one piece, whose temporary arrays leave the caches
@@ -72,7 +73,7 @@ class DrawnTrials:
         return self._draw(self.num_src, numbers, 2 * np.arange(begin, end) + 1)
 
     def _draw(self, among: int | NodeWeights, numbers: np.ndarray, draws: np.ndarray) -> np.ndarray:
-        each, wide = streams(role_key(self.key, "negative"), numbers)[:, None], draws.astype(np.uint64)
+        each, wide = keyed(role_key(self.key, "negative"), numbers)[:, None], draws.astype(np.uint64)
         total = among.total if isinstance(among, NodeWeights) else among
         drawn, rows = np.empty((len(numbers), len(draws)), np.int64), max(1, _DRAWS // len(draws))
         for begin in range(0, len(numbers), rows):

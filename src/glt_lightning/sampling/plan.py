@@ -9,14 +9,13 @@ from functools import lru_cache
 import numpy as np
 
 from glt_lightning.base import OptionError
-from glt_lightning.kernels import GOLDEN, Trees, mix64
+from glt_lightning.kernels import Trees, keyed
 from glt_lightning.sampling.request import BatchRequest, batch_key, shuffle_key
 
 
 def permutation(n: int, key: int) -> np.ndarray:
     """Returns int64 [n]: 0..n-1 in the order of keyed hashes; the same on every machine and in every release."""
-    counter = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(GOLDEN)
-    return np.argsort(mix64(counter + np.uint64(key)), kind="stable")
+    return np.argsort(keyed(key, np.arange(n)), kind="stable")
 
 
 def draws_by_weight(weights: np.ndarray, key: int) -> np.ndarray:
@@ -26,8 +25,7 @@ def draws_by_weight(weights: np.ndarray, key: int) -> np.ndarray:
     """
     n = len(weights)
     ends = np.cumsum(weights)
-    counter = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(GOLDEN)
-    fractions = (mix64(counter + np.uint64(key)) >> np.uint64(11)) * 2.0**-53
+    fractions = (keyed(key, np.arange(n)) >> np.uint64(11)) * 2.0**-53
     drawn = np.searchsorted(ends, fractions * ends[-1], side="right")
     # A product that is rounded up to the sum is found behind the last position.
     return np.minimum(drawn, np.flatnonzero(weights)[-1])

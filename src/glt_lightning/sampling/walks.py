@@ -5,23 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from glt_lightning.base import DataError, PeerError
 from glt_lightning.graph import LocalPartition, Manifest, bare_view
-from glt_lightning.kernels import (
-    AllLocal,
-    ExcludedEdges,
-    ExcludedEntries,
-    GraphView,
-    Pairs,
-    Picks,
-    WalkRule,
-    Walks,
-    guarded,
-)
+from glt_lightning.kernels import ExcludedEdges, ExcludedEntries, GraphView, Pairs, Picks, WalkRule, Walks, guarded
 from glt_lightning.sampling.counters import Counters
 from glt_lightning.sampling.questions.walk import Stepped, Walk
 from glt_lightning.sampling.request import SamplerConfig
@@ -85,12 +75,22 @@ class Visiting:
         return replace(start, excluded=self.excluded)
 
 
-class LocalWalks(AllLocal):
+class LocalWalks:
     """The walks of a source of the mapped parts. stored_view: the stored edges, by the weights of the config."""
 
     config: SamplerConfig
     counters: Counters
     stored_view: GraphView
+
+    @property
+    def local(self) -> Self:
+        """The source that draws from and reads the mapped parts: this one."""
+        return self
+
+    def reached_edges(self, edges: Mapping[int, np.ndarray]) -> None:
+        """Does nothing, as `reached_nodes`: there are no owners to ask."""
+
+    def reached_nodes(self, frontier: Sequence[Any]) -> None: ...
 
     def walk(self, start: WalkStart) -> Walks:
         self.config.require_room(start.nbytes)

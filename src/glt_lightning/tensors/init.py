@@ -17,8 +17,8 @@ import numpy as np
 
 from glt_lightning.base import DataError
 from glt_lightning.graph import open_regular
-from glt_lightning.kernels import GOLDEN, mix64
-from glt_lightning.sampling import role_key, streams
+from glt_lightning.kernels import keyed
+from glt_lightning.sampling import role_key
 from glt_lightning.tensors.values import ValueType
 
 _BATCH = 1 << 16  # rows that are made at once
@@ -74,9 +74,8 @@ def fill(
 
 def bits_of(seed: int, name: str, user_ids: np.ndarray, columns: int) -> np.ndarray:
     """Returns uint64 [n, columns]: the random bits of each value."""
-    rows = streams(role_key(seed, f"tensor {name}"), np.asarray(user_ids, dtype=np.int64))
-    steps = np.arange(1, columns + 1, dtype=np.uint64) * np.uint64(GOLDEN)
-    return mix64(np.add.outer(rows, steps))
+    rows = keyed(role_key(seed, f"tensor {name}"), np.asarray(user_ids, dtype=np.int64))
+    return keyed(rows[:, None], np.arange(columns))
 
 
 def uniform(bits: np.ndarray, low: float, high: float) -> np.ndarray:

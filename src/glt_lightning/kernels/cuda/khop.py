@@ -17,14 +17,14 @@ from glt_lightning.kernels.cuda.sample import MODEST_ROOM, DeviceRowDraw, rooms_
 from glt_lightning.kernels.cuda.stream import Kernels
 from glt_lightning.kernels.cuda.subgraph import DeviceExcluded, DeviceSubgraph, PendingBatch
 from glt_lightning.kernels.graph import per_type
-from glt_lightning.kernels.hops import AllLocal, run_hops
+from glt_lightning.kernels.hops import run_hops
 from glt_lightning.kernels.routing import Drawn
 from glt_lightning.kernels.trees import Trees, TreesStruct
 
 _CACHED_ROOMS = 64  # numbers of seeds whose bounds are cached; a loader of nodes has two, clients of a server have more
 
 
-class CudaKHopOp(AllLocal):
+class CudaKHopOp:
     """Samples batches from a graph on a device. Threads and streams may share it: between batches it keeps bounds alone.
 
     fanouts: [H][R], per hop and edge type; -1 all, 0 none.
@@ -106,6 +106,11 @@ class CudaKHopOp(AllLocal):
             neighbors, row, edges = rows.pick(room, key, hop)
             drawn[r] = Drawn([Piece(nodes.local, rows.counts, neighbors, row, edges, rows.offsets)])
         return drawn
+
+    def reached_edges(self, edges: Mapping[int, np.ndarray]) -> None:
+        """Does nothing, as `reached_nodes`: there are no owners to ask."""
+
+    def reached_nodes(self, frontier: Sequence[Frontier]) -> None: ...
 
     def _room(self, num_seeds: tuple[int, ...]) -> KHopRoom:
         room = self._rooms.get(num_seeds)

@@ -41,7 +41,7 @@ from torch import Tensor
 
 from glt_lightning.base import DrawOptions
 from glt_lightning.kernels.cuda.graph import DeviceGraph
-from glt_lightning.kernels.cuda.stream import Kernels, raise_if
+from glt_lightning.kernels.cuda.stream import HostCopy, raise_if
 from glt_lightning.kernels.cuda.subgraph import DeviceExcluded, DeviceSubgraph
 
 _WORTH_A_COPY = 1 << 17  # entries: 1 MiB
@@ -142,20 +142,3 @@ class NativeBatch:
 def _first(values: Tensor, n: int) -> Tensor:
     """Returns the first n values; copies them if that frees more memory than it takes."""
     return values[:n].clone() if len(values) > max(2 * n, _WORTH_A_COPY) else values[:n]
-
-
-class HostCopy:
-    """A copy of a tensor to the host, queued on the current stream behind its earlier work."""
-
-    def __init__(self, values: Tensor, kernels: Kernels) -> None:
-        self._host = kernels.pinned(len(values), dtype=values.dtype)
-        self._host.copy_(values, non_blocking=True)
-        self._done = None
-        if values.is_cuda:
-            self._done = torch.cuda.Event(blocking=True)  # to wait for it takes no core
-            self._done.record(torch.cuda.current_stream(values.device))
-
-    def wait(self) -> np.ndarray:
-        if self._done is not None:
-            self._done.synchronize()
-        return self._host.numpy()

@@ -29,10 +29,9 @@ from torch import Tensor
 
 from glt_lightning.base import DataError, DrawOptions
 from glt_lightning.kernels.cuda.graph import DeviceGraph
-from glt_lightning.kernels.cuda.khop_batch import HostCopy
 from glt_lightning.kernels.cuda.merge import Merged, Piece, RemoteSplit, merge
 from glt_lightning.kernels.cuda.relabel import DeviceLids
-from glt_lightning.kernels.cuda.stream import Kernels, raise_if
+from glt_lightning.kernels.cuda.stream import HostCopy, Kernels, raise_if
 from glt_lightning.kernels.cuda.subgraph import DeviceSubgraph
 from glt_lightning.kernels.graph import GraphView
 from glt_lightning.kernels.khop import first_of

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from glt_lightning.kernels.cuda.stream import Kernels, raise_if, read
+from glt_lightning.kernels.cuda.stream import Kernels, raise_if
 
 
 class DeviceLids:
@@ -64,6 +64,6 @@ def relabel(ids: Tensor, known: Tensor | None = None, *, kernels: Kernels | None
     table = DeviceLids(kernels, error)
     table.make_room(len(unique), [known])
     lids = table.number(ids, count, unique, num_unique)
-    *values, n = read(error, num_unique)
+    *values, n = Kernels.read(error, num_unique)
     raise_if(values, "relabel")
     return unique[:n], lids

@@ -16,7 +16,7 @@ from glt_lightning.base import DataError
 from glt_lightning.kernels.aggregate import KINDS, Edges
 from glt_lightning.kernels.assign import NeighborRows
 from glt_lightning.kernels.build import Encoding
-from glt_lightning.kernels.cuda.stream import Kernels, kernels_of, raise_if, read
+from glt_lightning.kernels.cuda.stream import Kernels, kernels_of, raise_if
 from glt_lightning.kernels.native import check
 from glt_lightning.kernels.rows import row_bytes
 
@@ -143,7 +143,7 @@ class CudaShards:
 
     def check(self) -> None:
         """Waits, and raises `DataError` if any id gathered so far was not in the array, by calls without an ``error``."""
-        raise_if(read(self._error), "gather")
+        raise_if(Kernels.read(self._error), "gather")
 
     def _rows_of(self, shard: Tensor) -> RowsAt:
         if not shard.is_contiguous():
@@ -262,7 +262,7 @@ class CudaEdges:
 
     def check(self) -> None:
         """Raises `DataError` for edges that contradict themselves. Waits for the device."""
-        status, *detail = read(self.error)
+        status, *detail = Kernels.read(self.error)
         self._edges.check(status, np.array(detail))
 
     def _run(self, name: str, *arguments: Tensor | int | None) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from glt_lightning.base import DrawOptions
 from glt_lightning.kernels.cuda.graph import DeviceGraph
 from glt_lightning.kernels.cuda.native import SPARE_FANOUT
-from glt_lightning.kernels.cuda.stream import read
+from glt_lightning.kernels.cuda.stream import Kernels
 from glt_lightning.kernels.cuda.subgraph import DeviceExcluded
 
 MODEST_ROOM = (
@@ -97,5 +97,5 @@ def rooms_of(rows: Sequence[DeviceRowDraw]) -> list[int]:
     """Returns the numbers of entries to allocate. The host waits only if fan-outs do not bound them."""
     bounds = [r.bound for r in rows]
     unknown = [r.total for r, bound in zip(rows, bounds, strict=True) if bound is None]
-    totals = iter(read(*unknown) if unknown else [])
+    totals = iter(Kernels.read(*unknown) if unknown else [])
     return [next(totals) if bound is None else bound for bound in bounds]

@@ -160,6 +160,15 @@ class Kernels:
         """Raises the error that kernels wrote into ``error``, if any. Waits for them unless it is on the host."""
         raise_if(error.tolist(), what)
 
+    def fetch(self, values: Tensor) -> np.ndarray:
+        """Copies values to the host's memory. Waits for the device."""
+        return HostCopy(values, self).wait().copy()
+
+    @staticmethod
+    def read(*tensors: Tensor) -> list[int]:
+        """Returns the values of int64 tensors of one device. Waits for the device, as `HostCopy` does, and nothing else."""
+        return torch.cat([t.reshape(-1) for t in tensors]).tolist()
+
     def copy(self, array: np.ndarray) -> Tensor:
         """Copies an array, such as a mapped file, to the device, through a bounded piece of host memory."""
         array = array.view(np.int64) if array.dtype == np.uint64 else array
@@ -182,10 +191,22 @@ def kernels_of(where: Kernels | torch.device | str) -> Kernels:
     return where if isinstance(where, Kernels) else Kernels.open(where)
 
 
-def read(*tensors: Tensor) -> list[int]:
-    """Returns the values of int64 tensors of one device. This is the only place where the host waits for a device."""
-    return torch.cat([t.reshape(-1) for t in tensors]).tolist()
-
-
 def raise_if(error: list[int], what: str) -> None:
     check(error[0], np.array(error[1:]), what)
+
+
+class HostCopy:
+    """A copy of a tensor to the host, queued on the current stream behind its earlier work."""
+
+    def __init__(self, values: Tensor, kernels: Kernels) -> None:
+        self._host = kernels.pinned(len(values), dtype=values.dtype)
+        self._host.copy_(values, non_blocking=True)
+        self._done = None
+        if values.is_cuda:
+            self._done = torch.cuda.Event(blocking=True)  # to wait for it takes no core
+            self._done.record(torch.cuda.current_stream(values.device))
+
+    def wait(self) -> np.ndarray:
+        if self._done is not None:
+            self._done.synchronize()
+        return self._host.numpy()

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -14,15 +14,12 @@ from torch import Tensor
 
 from glt_lightning.kernels.cuda.graph import DeviceGraph
 from glt_lightning.kernels.cuda.relabel import DeviceLids
-from glt_lightning.kernels.cuda.stream import Kernels, raise_if, read
+from glt_lightning.kernels.cuda.stream import Kernels, raise_if
 from glt_lightning.kernels.excluded import ExcludedEntries, ExcludedStruct
 from glt_lightning.kernels.induced import NO_LIMIT, refuse_row
 from glt_lightning.kernels.native import BAD_ARG
 
 # The stored edges between the nodes of a batch, on a CUDA device.
-
-
-ENTRY_BYTES = 24  # of an edge that is found, in memory
 
 
 @dataclass(frozen=True)
@@ -46,37 +43,48 @@ class LidEdges:
     """Edges by lid, in the order of rows and their entries. ends: int64 [2, E], lids of the sources in `Between.known`, and
     numbers of the rows.  edge_row: int64 [E]."""
 
+    ENTRY_BYTES: ClassVar[int] = 24  # of an edge that is found, in memory
+
     ends: Tensor
     edge_row: Tensor
 
+    @classmethod
+    def between(
+        cls, asked: Sequence[Between], *, require_room: Callable[[int], None] = lambda nbytes: None
+    ) -> list[LidEdges]:
+        """Finds the edges of each query, on the current stream; leaves out edges of weight 0 if the graph has weights.
 
-def stored_between(
-    asked: Sequence[Between], *, require_room: Callable[[int], None] = lambda nbytes: None
-) -> list[LidEdges]:
-    """Finds the edges of each query, on the current stream; leaves out edges of weight 0 if the graph has weights.
+        The host waits twice, for the number of pieces in which rows are read and for the number of edges. Raises as
+        `Among.find`; of several faults any one.
+        """
+        if not asked:
+            return []
+        kernels, error = asked[0].graph.kernels, asked[0].graph.kernels.new_error()
+        scans = []
+        for each in asked:
+            scan = kernels.zeros(len(each.rows) + 1)
+            limit = NO_LIMIT if each.limit is None else each.limit
+            rows = (each.graph.address, each.edge_type, each.rows, len(each.rows), limit)
+            kernels.run("glt_cuda_induce_pieces", *rows, scan[1:], error)
+            scans.append(torch.cumsum(scan, 0))
+        status, *rest = Kernels.read(error, *(scan[-1:] for scan in scans))
+        if status == BAD_ARG:
+            _, gid, entries, edge_type = rest[:4]
+            refuse_row(gid, entries, edge_type, asked[0].limit)
+        raise_if([status, *rest[:4]], "induce")
+        pieces = [_Pieces(each, scan, n) for each, scan, n in zip(asked, scans, rest[4:], strict=True)]
+        totals = Kernels.read(*(each.to[-1:] for each in pieces))
+        require_room(sum(totals) * cls.ENTRY_BYTES)
+        return [each.edges(total) for each, total in zip(pieces, totals, strict=True)]
 
-    The host waits twice, for the number of pieces in which rows are read and for the number of edges. Raises as
-    `Among.find`; of several faults any one.
-    """
-    if not asked:
-        return []
-    kernels, error = asked[0].graph.kernels, asked[0].graph.kernels.new_error()
-    scans = []
-    for each in asked:
-        scan = kernels.zeros(len(each.rows) + 1)
-        limit = NO_LIMIT if each.limit is None else each.limit
-        rows = (each.graph.address, each.edge_type, each.rows, len(each.rows), limit)
-        kernels.run("glt_cuda_induce_pieces", *rows, scan[1:], error)
-        scans.append(torch.cumsum(scan, 0))
-    status, *rest = read(error, *(scan[-1:] for scan in scans))
-    if status == BAD_ARG:
-        _, gid, entries, edge_type = rest[:4]
-        refuse_row(gid, entries, edge_type, asked[0].limit)
-    raise_if([status, *rest[:4]], "induce")
-    pieces = [_Pieces(each, scan, n) for each, scan, n in zip(asked, scans, rest[4:], strict=True)]
-    totals = read(*(each.to[-1:] for each in pieces))
-    require_room(sum(totals) * ENTRY_BYTES)
-    return [each.edges(total) for each, total in zip(pieces, totals, strict=True)]
+    @classmethod
+    def joined(cls, pieces: Sequence[LidEdges]) -> LidEdges:
+        ends = torch.cat([each.ends for each in pieces], dim=1)
+        return cls(ends, torch.cat([each.edge_row for each in pieces]))
+
+    def where(self, kept: Tensor | slice) -> LidEdges:
+        """Returns some of the edges: kept bool [E] or int64, their positions."""
+        return LidEdges(self.ends[:, kept], self.edge_row[kept])
 
 
 class _Pieces:

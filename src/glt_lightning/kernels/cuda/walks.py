@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from glt_lightning.kernels.cuda.graph import DeviceGraph
-from glt_lightning.kernels.cuda.khop_batch import HostCopy
 from glt_lightning.kernels.cuda.merge import Piece
 from glt_lightning.kernels.cuda.stream import Kernels
 from glt_lightning.kernels.cuda.subgraph import DeviceExcluded
@@ -115,7 +114,7 @@ class DeviceWalks:
         states = [
             each.index_select(0, which) for each in (self.roots, self.streams, self.at, self.step.to(torch.int64))
         ]
-        roots, bits, at, step = HostCopy(torch.cat(states), self._kernels).wait().reshape(4, -1).copy()
+        roots, bits, at, step = self._kernels.fetch(torch.cat(states)).reshape(4, -1)
         return Walks(self.rule, roots, bits.view(np.uint64), at, step.astype(np.int32))
 
     def take(self, which: Tensor, further: Walks) -> None:
