@@ -13,8 +13,7 @@ import pytest
 from glt_lightning.graph import LocalPartition, stored_policies
 from glt_lightning.kernels import KHopOp
 from glt_lightning.loader import TrafficOptions
-from glt_lightning.loader.traffic.owners import presampled_lists
-from glt_lightning.loader.traffic.predict import TrafficPrediction
+from glt_lightning.loader.traffic.predict import TrafficPrediction, presampled_lists
 from glt_lightning.sampling import EpochPlan, fanout_table
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 

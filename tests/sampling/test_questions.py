@@ -11,10 +11,10 @@ import pytest
 
 from glt_lightning.graph import TopologyCache
 from glt_lightning.kernels import GraphView
-from glt_lightning.loader.traffic.owners import CountingOwners
 from glt_lightning.sampling import QUESTIONS, Arrays, OwnedParts, Received, Reply, SamplerConfig, neighbor_source
 from glt_lightning.sampling.source import RowsQuestion, Work, require_ids
 from glt_lightning.workers.cluster import owner
+from glt_lightning.workers.cluster.remote_rows import CountingOwners
 from tests.helpers.owners import split_up
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.servers import open_farm

@@ -94,13 +94,11 @@ if TYPE_CHECKING:
     from glt_lightning.loader.traffic.options import (
         TrafficOptions as TrafficOptions,
     )
-    from glt_lightning.loader.traffic.owners import (
-        remote_cache_bytes as remote_cache_bytes,
-    )
     from glt_lightning.loader.traffic.predict import (
         Estimate as Estimate,
         ExpectedTraffic as ExpectedTraffic,
         TrafficPrediction as TrafficPrediction,
+        remote_cache_bytes as remote_cache_bytes,
     )
     from glt_lightning.loader.transforms import (
         BatchTransform as BatchTransform,

@@ -2,7 +2,7 @@
 
 A question is a frozen dataclass that defines how it is encoded, how much memory its answer takes, how an owner answers it, and
 how the replies become the answer. The code that carries questions (`workers.cluster.remote_rows.PeerRows`,
-`workers.cluster.owner.Owner`, and `loader.traffic.owners.CountingOwners`, which only counts) treats all of them alike:
+`CountingOwners` beside it, which only counts, and `workers.cluster.owner.Owner`) treats all of them alike:
 
     caller                                                owner
     pieces()          questions that are sent at once

@@ -54,6 +54,10 @@ if TYPE_CHECKING:
     from glt_lightning.workers.cluster.owner import (
         ask_status as ask_status,
     )
+    from glt_lightning.workers.cluster.remote_rows import (
+        Asked as Asked,
+        CountingOwners as CountingOwners,
+    )
     from glt_lightning.workers.producer.base import (
         InFlight as InFlight,
         JoiningProducer as JoiningProducer,
@@ -117,7 +121,6 @@ if TYPE_CHECKING:
     from glt_lightning.workers.transport.message import (
         DTYPES as DTYPES,
         Message as Message,
-        lay_out as lay_out,
         pack as pack,
         unpack as unpack,
     )

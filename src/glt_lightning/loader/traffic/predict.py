@@ -5,33 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import get_args
 
 import numpy as np
 
 from glt_lightning.base import SeedPlacement
-from glt_lightning.graph import LocalPartition, stored_policies
+from glt_lightning.graph import LocalPartition, Manifest, node_path, rank_stored, rows_of_share, stored_policies
+from glt_lightning.kernels import row_bytes
 from glt_lightning.loader.traffic.options import TrafficOptions, TrainBatches, why_no_batches
-from glt_lightning.loader.traffic.owners import (
-    PRESAMPLED,
-    Asked,
-    CountingOwners,
-    RemoteRanking,
-    attribute_rows,
-    cached_widths,
-    presampled_lists,
-    stored_lists,
-)
-from glt_lightning.sampling import EpochPlan, LinksSampler, k_hop, neighbor_source
-from glt_lightning.workers import placed_parts
+from glt_lightning.sampling import EpochPlan, LinksSampler, k_hop, neighbor_source, node_names
+from glt_lightning.workers import Asked, CountingOwners, placed_parts
 
 PLACEMENTS: tuple[SeedPlacement, ...] = get_args(SeedPlacement)[::-1]  # owner first
 
 
 # Epochs: one is predicted, another ranks nodes for a cache, so that the cache cannot know the first
 _MEASURED, _RANKED = 0, 1
+
+
+PRESAMPLED = "presampled"  # the ranking of caches where the folder has none
 
 
 @dataclass(frozen=True)
@@ -193,9 +187,8 @@ class _Hosts:
         caches = [
             (policy, lists, ratio) for policy, lists in self._lists(host, plan) for ratio in sorted(self._options.cache)
         ]
-        owners = CountingOwners(
-            self._partition, self._batches.config, host, [(lists, ratio) for _, lists, ratio in caches], self._hosts
-        )
+        held = [partial(lists.cached, ratio=ratio) for _, lists, ratio in caches]
+        owners = CountingOwners(self._partition, self._batches.config, host, held, self._hosts)
         seeds: list[int] = []
         nodes: list[int] = []
         edges: list[int] = []
@@ -205,9 +198,7 @@ class _Hosts:
             seeds.append(count)
             nodes.append(sum(map(len, gids)))
             edges.append(sum(edges_of_type))
-            rows.append(
-                attribute_rows(self._partition.manifest, self._batches.config, list(map(len, gids)), edges_of_type)
-            )
+            rows.append(owners.attributes(list(map(len, gids)), edges_of_type))
             asked.append(owners.asked)
         plain, *with_cache = [list(each) for each in zip(*asked, strict=True)]
         return PartTraffic(
@@ -278,3 +269,72 @@ class _Hosts:
             for t, gids in enumerate(found):
                 counts[t][gids - manifest.offsets[t]] += 1
         return [(PRESAMPLED, presampled_lists(manifest, parts, counts, max(self._options.cache)))]
+
+
+# The remote rows that a cache of a host would hold, hottest first.
+
+
+class RemoteRanking:
+    """The remote nodes to cache for one part, per node type, hottest first.
+
+    lists: T arrays of gids [K_t].
+    """
+
+    def __init__(self, manifest: Manifest, lists: Sequence[np.ndarray]) -> None:
+        self._manifest, self._lists = manifest, lists
+        self._none = np.iinfo(np.int32).max
+        self._rank = []  # position of each node of a type in the list
+        for n, gids, first in zip(manifest.num_nodes, lists, manifest.offsets, strict=False):
+            rank = np.full(n, self._none, dtype=np.int32)
+            rank[np.asarray(gids) - first] = np.arange(len(gids), dtype=np.int32)
+            self._rank.append(rank)
+
+    def cached(self, node_type: int, gids: np.ndarray, ratio: float) -> np.ndarray:
+        """Returns bool [n]: whether nodes of a type are in a cache with this share of the nodes of each type."""
+        ranks = self._rank[node_type][gids - self._manifest.offsets[node_type]]
+        found: np.ndarray = ranks < self.sizes(ratio)[node_type]
+        return found
+
+    def sizes(self, ratio: float) -> list[int]:
+        """Number of nodes of each type in a cache of this share; fewer if the list is shorter."""
+        return [
+            rows_of_share(ratio, n, len(gids)) for n, gids in zip(self._manifest.num_nodes, self._lists, strict=True)
+        ]
+
+
+def stored_lists(partition: LocalPartition, policy: str, parts: tuple[int, ...]) -> RemoteRanking:
+    """Reads the rankings that the partitioner has written, for a host with ``parts``."""
+    ranked = rank_stored(LocalPartition(partition.directory, partition.manifest, parts), policy)
+    assert ranked is not None, "the folder has lists of this policy"
+    return RemoteRanking(partition.manifest, [each.gids for each in ranked])
+
+
+def presampled_lists(
+    manifest: Manifest, parts: Sequence[int], counts: Sequence[np.ndarray], ratio: float
+) -> RemoteRanking:
+    """Ranks the nodes of other parts than ``parts`` by how many batches they were in, then as their parts rank them.
+
+    counts: T arrays int32 [N_t], batches by number in the type.  ratio: the lists are long enough for such a cache.
+    """
+    lists = []
+    for seen, bounds, offset in zip(counts, manifest.bounds, manifest.offsets, strict=False):
+        nodes = np.arange(len(seen), dtype=np.int64)
+        row = nodes - np.repeat(bounds[:-1], np.diff(bounds))  # the hottest of a part come first
+        remote = np.delete(nodes, np.concatenate([nodes[bounds[p] : bounds[p + 1]] for p in parts]))
+        hottest = np.lexsort((row[remote], -seen[remote]))[: rows_of_share(ratio, len(seen), len(remote))]
+        lists.append(remote[hottest] + offset)
+    return RemoteRanking(manifest, lists)
+
+
+def cached_widths(manifest: Manifest) -> list[int]:
+    """Bytes of a node's row in a remote cache, by type: its id and attributes."""
+    widths = []
+    for t, names in enumerate(node_names(manifest)):
+        entries = [manifest.arrays[node_path(0, t, name)] for name in ("n_id", *names)]
+        widths.append(sum(row_bytes(entry.dtype, entry.shape[1:]) for entry in entries))
+    return widths
+
+
+def remote_cache_bytes(manifest: Manifest, ratio: float) -> float:
+    """The memory of a remote cache with this share of the nodes of each type."""
+    return sum(ratio * n * width for n, width in zip(manifest.num_nodes, cached_widths(manifest), strict=True))
