@@ -10,8 +10,8 @@ import torch
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
 from glt_lightning.lightning.callbacks.monitor import thread_times, times_since
-from glt_lightning.lightning.strategies import torch_threads
-from glt_lightning.lightning.strategies.torch_threads import fair_threads, share_cores
+from glt_lightning.lightning.strategies import ranks
+from glt_lightning.lightning.strategies.ranks import fair_threads, share_cores
 
 
 @pytest.mark.parametrize(
@@ -34,10 +34,10 @@ def test_fair_threads(cores: int, ranks: int, samplers: int, threads: int) -> No
 @pytest.fixture
 def eight_cores(monkeypatch):
     """A process that starts with torch's own default on 8 cores."""
-    monkeypatch.setattr(torch_threads, "usable_cores", lambda: 8)
+    monkeypatch.setattr(ranks, "usable_cores", lambda: 8)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(torch_threads, "_ENVIRON", Path("/dev/null"))
+    monkeypatch.setattr(ranks, "_ENVIRON", Path("/dev/null"))
     torch.set_num_threads(8)  # the fixture of this folder restores it
 
 
@@ -62,7 +62,7 @@ def test_a_number_of_the_user_stays(eight_cores, monkeypatch, tmp_path: Path) ->
     share_cores(ranks=2, samplers=2)
     assert torch.get_num_threads() == 8
     (tmp_path / "environ").write_text("A=1\0OMP_NUM_THREADS=4\0")
-    monkeypatch.setattr(torch_threads, "_ENVIRON", tmp_path / "environ")
+    monkeypatch.setattr(ranks, "_ENVIRON", tmp_path / "environ")
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     torch.set_num_threads(4)
     share_cores(ranks=2, samplers=2)
@@ -70,7 +70,7 @@ def test_a_number_of_the_user_stays(eight_cores, monkeypatch, tmp_path: Path) ->
 
 
 def test_no_more_threads_than_a_quota_allows(eight_cores, monkeypatch) -> None:
-    monkeypatch.setattr(torch_threads, "usable_cores", lambda: 2)
+    monkeypatch.setattr(ranks, "usable_cores", lambda: 2)
     share_cores(ranks=1, samplers=0)
     assert torch.get_num_threads() == 2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from glt_lightning.lightning.callbacks.verdict import verdict
+from glt_lightning.lightning.callbacks.monitor import verdict
 from glt_lightning.sampling import Counters
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from contextlib import nullcontext
@@ -36,11 +37,10 @@ from glt_lightning.lightning.batch_checks import check_batches
 from glt_lightning.lightning.callbacks.added import add_callbacks, save_with_checkpoints
 from glt_lightning.lightning.facts import require_taken, warn_of_hops
 from glt_lightning.lightning.link_seeds import BALANCED, LinkSeeds, weights_of
-from glt_lightning.lightning.log import show_log
 from glt_lightning.lightning.new_rows import NewRows
 from glt_lightning.lightning.seed_data_module import SeedDataModule
 from glt_lightning.lightning.strategies.dry_run import give_shapes_early
-from glt_lightning.lightning.strategies.notebook import check_ranks
+from glt_lightning.lightning.strategies.ranks import check_ranks
 from glt_lightning.lightning.strategies.session_host import SessionHost, Standalone
 from glt_lightning.loader import BatchTransform, DistNeighborLoader, LinkSpec, LoaderSpec, Session
 from glt_lightning.tensors import DistGraph
@@ -143,7 +143,7 @@ class GLTDataModule(SeedDataModule):
             cluster=cluster,
             links=LinkSeeds.of(task, as_options(LinkOptions, "links", links), seeds, self.evaluation, self.batches),
         )
-        show_log()
+        _show_log()
         self.sampling = as_options(SamplingOptions, "sampling", sampling)
         self.cache = as_options(CacheOptions, "cache", cache)
         self.transform = BatchTransform.of("batches.transform", self.batches.transform)
@@ -378,3 +378,12 @@ def _fresh_seed() -> int:
     """Lightning's global seed, else a new one."""
     given = os.environ.get("PL_GLOBAL_SEED")
     return int(given) if given is not None else secrets.randbits(62)
+
+
+def _show_log() -> None:
+    """Prints the lines of the package on stderr, unless the user has set up logging. Safe to call twice."""
+    log = logging.getLogger("glt_lightning")
+    if log.level == logging.NOTSET:
+        log.setLevel(logging.INFO)
+    if not log.hasHandlers():
+        log.addHandler(logging.StreamHandler())

@@ -7,8 +7,7 @@ from html import unescape
 
 import pytest
 
-from glt_lightning.lightning.callbacks.monitor import EpochTotals
-from glt_lightning.lightning.callbacks.verdict import ADVICE, stages
+from glt_lightning.lightning.callbacks.monitor import ADVICE, EpochTotals, stages
 from glt_lightning.lightning.report.run import EpochRecord, RunRecord, by_quantity, run_html
 from glt_lightning.sampling import Counters
 from tests.lightning.report.test_partition import Page

@@ -19,7 +19,7 @@ from glt_lightning.base import DataError, PeerError, WriteError, __version__
 from glt_lightning.lightning.callbacks.prediction_files import KEY, ROW_GROUP, Column, PredictionFile, read_predictions
 from glt_lightning.lightning.callbacks.prediction_places import folder_of, place_of, require_ours
 from glt_lightning.lightning.datamodule import GLTDataModule
-from glt_lightning.lightning.strategies.collectives import gather_text_of
+from glt_lightning.lightning.strategies.ranks import gather_text_of
 
 __all__ = ["PredictionWriter", "read_predictions"]
 

@@ -14,7 +14,7 @@ from lightning.pytorch import LightningModule, Trainer
 from glt_lightning.base import LayerwiseOptions, OptionError
 from glt_lightning.graph import LocalPartition
 from glt_lightning.inference import LayerwiseLayers, LayerwiseRun, Marks, find_layers
-from glt_lightning.lightning.strategies.collectives import gather_text_of
+from glt_lightning.lightning.strategies.ranks import gather_text_of
 from glt_lightning.loader import LoaderSpec
 from glt_lightning.tensors import DistGraph
 from glt_lightning.workers import Ranks

@@ -24,8 +24,8 @@ from glt_lightning.lightning.planner.rules import (
     expect_epoch,
 )
 from glt_lightning.lightning.report.page import Table
+from glt_lightning.lightning.strategies.ranks import fair_threads
 from glt_lightning.lightning.strategies.server_client import GLTServerClientStrategy
-from glt_lightning.lightning.strategies.torch_threads import fair_threads
 from glt_lightning.lightning.strategies.worker import GLTWorkerStrategy
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ import yaml  # type: ignore[import-untyped]
 from lightning.pytorch import LightningModule, Trainer
 
 from glt_lightning.base import numbers
-from glt_lightning.lightning.callbacks.monitor import EpochTotals
-from glt_lightning.lightning.callbacks.verdict import ADVICE, stages
+from glt_lightning.lightning.callbacks.monitor import ADVICE, EpochTotals, stages
 from glt_lightning.lightning.planner.expected import Expected, comparison
 from glt_lightning.lightning.report.page import Series, Table, lines, render
 

@@ -15,8 +15,7 @@ from lightning.pytorch import Trainer
 from glt_lightning.base import CacheOptions, ClusterOptions, OptionError, SamplerError, SamplingOptions
 from glt_lightning.graph import LocalPartition
 from glt_lightning.kernels import keep_freed_memory
-from glt_lightning.lightning.strategies.collectives import gather_text_of
-from glt_lightning.lightning.strategies.torch_threads import share_cores
+from glt_lightning.lightning.strategies.ranks import gather_text_of, share_cores
 from glt_lightning.loader import Session
 from glt_lightning.tensors import DistGraph, GraphReader, Reach
 from glt_lightning.workers import Ranks, SampledGraph, with_channel_bytes

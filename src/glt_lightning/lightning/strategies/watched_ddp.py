@@ -33,8 +33,8 @@ from glt_lightning.base import (
 from glt_lightning.lightning.callbacks.checkpoints import WholeCheckpointIO
 from glt_lightning.lightning.strategies.failure_board import FailureBoard
 from glt_lightning.lightning.strategies.hosts import GlooOnLoopback, connect_store, meet_hosts, open_store
-from glt_lightning.lightning.strategies.notebook import check_ranks, in_notebook
 from glt_lightning.lightning.strategies.peers import PeerWatch, RankError
+from glt_lightning.lightning.strategies.ranks import check_ranks, in_notebook
 from glt_lightning.lightning.strategies.sigterm import end_by_sigterm
 from glt_lightning.tensors import gather_counts, gather_text
 

@@ -1,4 +1,5 @@
-"""The threads that torch computes with in a rank, beside the other ranks and the samplers of its host."""
+"""The ranks of a Trainer under any strategy: what they tell each other, how many a notebook can have, and the threads that torch
+computes with in each, beside the other ranks and the samplers of its host."""
 
 from __future__ import annotations
 
@@ -8,12 +9,39 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+import torch.distributed
+from lightning.fabric.utilities import imports
+from lightning.pytorch import Trainer
 
+from glt_lightning.base import OptionError
 from glt_lightning.graph import usable_cores
+from glt_lightning.tensors import gather_text
 
 _log = logging.getLogger(__name__)
 _NAME = "OMP_NUM_THREADS"
 _ENVIRON = Path("/proc/self/environ")  # as this process was started with
+
+
+def gather_text_of(trainer: Trainer, text: str) -> list[str]:
+    """The texts of all ranks, in rank order. A collective call."""
+    if not torch.distributed.is_initialized():
+        return [text]
+    return gather_text(text, trainer.world_size, trainer.strategy.root_device)
+
+
+def in_notebook() -> bool:
+    """Whether the program is typed in while it runs, so that no second process can run it."""
+    return bool(imports._IS_INTERACTIVE)
+
+
+def check_ranks(ranks: int) -> None:
+    """Raises `OptionError` for more than one rank in a notebook."""
+    if ranks > 1 and in_notebook():
+        raise OptionError(
+            f"devices: {ranks} ranks cannot train from a notebook, because each of them runs the whole program. Take "
+            "devices=1 here, or write the cells into a file, under `if __name__ == '__main__':`, and run `python train.py`; "
+            f"with a configuration: `python -m lightning fit --config run.yaml --trainer.devices {ranks}`."
+        )
 
 
 def fair_threads(cores: int, ranks: int, samplers: int) -> int:
