@@ -90,6 +90,14 @@ class TrainerParser(OneLineParser, LightningArgumentParser):
     """A `OneLineParser` for classes of Lightning."""
 
 
+def require_data(data: object) -> GLTDataModule:
+    """Returns the data module of a configuration. Raises `OptionError` if it is none of this package."""
+    if not isinstance(data, GLTDataModule):
+        given = "nothing" if data is None else type(data).__name__
+        raise OptionError(f"data: expected a GLTDataModule, got {given}. Give --config of a run, or --data.")
+    return data
+
+
 class GLTCLI(LightningCLI):
     """LightningCLI with the group ``cluster``, the links from data to model, and our default callbacks.
 

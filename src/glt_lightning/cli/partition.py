@@ -12,12 +12,11 @@ from jsonargparse import Namespace
 from lightning.pytorch import LightningDataModule
 
 from glt_lightning.base import OptionError, PartitionError, Progress, counted, size
-from glt_lightning.cli.command_line import TrainerParser
+from glt_lightning.cli.command_line import TrainerParser, require_data
 from glt_lightning.cli.messages import OneLineParser, keep_groups
 from glt_lightning.cli.report_command import add_report_arguments, show_report
 from glt_lightning.cli.run_line import interruptible
 from glt_lightning.compat import KINDS, convert_partition, read_labels
-from glt_lightning.graph import MANIFEST
 from glt_lightning.lightning import GLTDataModule, PartitionReport, traffic_options
 from glt_lightning.partition import (
     PartitionPlan,
@@ -56,10 +55,7 @@ def run_partition(argv: Sequence[str], prog: str) -> None:
     if config.hash is not None:
         _hash(Path(config.hash))
         return
-    data = parser.instantiate_classes(config).data
-    if not isinstance(data, GLTDataModule):
-        given = "nothing" if data is None else type(data).__name__
-        raise OptionError(f"data: expected a GLTDataModule, got {given}. Give --config of a run, or --data.")
+    data = require_data(parser.instantiate_classes(config).data)
     if config.verify == _OF_CONFIG:
         _verify(data.partition_dir, config.parts)
     elif config.plan:
@@ -142,7 +138,7 @@ def _partition(data: GLTDataModule, config: Namespace) -> None:
     options = traffic_options(data, config.batches, config.cache)
     folder = data.partition_dir
     PartitionReport.page_path(config.html, folder)  # wrong options are found before the work
-    there = (folder / MANIFEST).is_file()
+    there = data.is_partitioned
     in_array = data.partition.engine == "array"
     # A scheduler sends SIGTERM to a process that has to go, and the job goes on later.
     signals = [signal.SIGINT, *([] if in_array else [signal.SIGTERM])]
@@ -179,7 +175,7 @@ def assign_only(data: GLTDataModule, file: Path) -> None:
 
 def show_plan(data: GLTDataModule) -> None:
     """Prints what making the partition takes. Raises `PartitionError` if it cannot be made."""
-    if (data.partition_dir / MANIFEST).is_file():
+    if data.is_partitioned:
         print(f"{data.partition_dir}: was partitioned already.", flush=True)
         return
     plan, error = partition_plan(data)

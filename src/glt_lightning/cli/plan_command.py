@@ -14,11 +14,10 @@ from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 
 from glt_lightning.base import OptionError
-from glt_lightning.cli.command_line import GLTCLI, TrainerParser
+from glt_lightning.cli.command_line import GLTCLI, TrainerParser, require_data
 from glt_lightning.cli.messages import keep_groups
 from glt_lightning.cli.partition import partition_plan
 from glt_lightning.cli.subcommands import strategy_class
-from glt_lightning.graph import MANIFEST
 from glt_lightning.lightning import GLTDataModule, Machines, PlannedRun
 
 _READ = ("seed_everything", "trainer", "model", "data", "cluster", "optimizer", "lr_scheduler")
@@ -96,11 +95,9 @@ def run_plan(argv: Sequence[str], prog: str) -> None:
             parser_kwargs={"prog": prog, "description": _DESCRIPTION},
             args=words,
         )
-    config, data = cli.config_init, cli.datamodule
-    if not isinstance(data, GLTDataModule):
-        raise OptionError("data: expected a GLTDataModule. Give --config of a run, or --data.")
+    config, data = cli.config_init, require_data(cli.datamodule)
     machines = Machines(**{field.name: config[field.name] for field in fields(Machines)})
-    if not (data.partition_dir / MANIFEST).is_file():
+    if not data.is_partitioned:
         _plan_partition(data, config)
         return
     run = PlannedRun(

@@ -18,11 +18,11 @@ from glt_lightning.base import (
     counted,
     parse_address,
 )
-from glt_lightning.cli.command_line import TrainerParser
+from glt_lightning.cli.command_line import TrainerParser, require_data
 from glt_lightning.cli.messages import keep_groups
 from glt_lightning.cli.run_line import EndSignals
 from glt_lightning.cli.server_status import add_questions, answer
-from glt_lightning.graph import MANIFEST, LocalPartition
+from glt_lightning.graph import LocalPartition
 from glt_lightning.lightning import GLTDataModule
 from glt_lightning.workers import HostedServer, ServerPlan
 
@@ -49,10 +49,7 @@ def run_serve(argv: Sequence[str], prog: str) -> None:
     if config.status is not None or config.health is not None:
         answer(config, cluster)
         return
-    data = parser.instantiate_classes(config).data
-    if not isinstance(data, GLTDataModule):
-        given = "nothing" if data is None else type(data).__name__
-        raise OptionError(f"data: expected a GLTDataModule, got {given}. Give --config of a run, or --data.")
+    data = require_data(parser.instantiate_classes(config).data)
     _serve(data, _plan_of(config, cluster.serving(data.sampling)))
 
 
@@ -125,7 +122,7 @@ def _prepare(data: GLTDataModule, plan: ServerPlan) -> None:
     """Partitions the graph on the host of server 0. Servers on that host wait for it. Raises `PartitionError` on other hosts if
     the folder has no partition."""
     servers = plan.cluster.servers
-    if (data.partition_dir / MANIFEST).is_file() or plan.rank == 0 or _same_host(servers[0], servers[plan.rank]):
+    if data.is_partitioned or plan.rank == 0 or _same_host(servers[0], servers[plan.rank]):
         data.prepare_data()
         return
     raise PartitionError(

@@ -8,11 +8,10 @@ from typing import Any
 from lightning.pytorch import LightningDataModule
 
 from glt_lightning.base import OptionError, counted, read_yaml
-from glt_lightning.cli.command_line import TrainerParser
+from glt_lightning.cli.command_line import TrainerParser, require_data
 from glt_lightning.cli.messages import keep_groups
 from glt_lightning.cli.run_line import interruptible
-from glt_lightning.graph import MANIFEST
-from glt_lightning.lightning import GLTDataModule, write_version
+from glt_lightning.lightning import write_version
 from glt_lightning.partition import compact_partition, copies_of_rows
 
 _APPEND_DESCRIPTION = (
@@ -51,9 +50,7 @@ def run_append(argv: Sequence[str], prog: str) -> None:
     )
     parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True, required=False)
     config = parser.parse_args(keep_groups(argv, ("data",)))
-    data = parser.instantiate_classes(config).data
-    if not isinstance(data, GLTDataModule):
-        raise OptionError("data: expected a GLTDataModule. Give --config of a run, or --data.")
+    data = require_data(parser.instantiate_classes(config).data)
     if config.delete is not None:
         if config.new is not None or config.nodes or config.edges:
             raise OptionError(
@@ -125,11 +122,9 @@ def run_compact(argv: Sequence[str], prog: str) -> None:
     )
     parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True, required=False)
     config = parser.parse_args(keep_groups(argv, ("data",)))
-    data = parser.instantiate_classes(config).data
-    if not isinstance(data, GLTDataModule):
-        raise OptionError("data: expected a GLTDataModule. Give --config of a run, or --data.")
+    data = require_data(parser.instantiate_classes(config).data)
     folder = data.partition_dir
-    if not (folder / MANIFEST).is_file():
+    if not data.is_partitioned:
         raise OptionError(f"{folder}: there is no partition. Run partition first.")
     with interruptible(f"the next run goes on with {config.out}"):
         manifest = compact_partition(

@@ -209,6 +209,11 @@ class GraphDataModule(LightningDataModule):
             return Path(str(self.partition.dir))
         return partition_dir(self.root, self.source, self.partition, self.undirected, self.normalize)
 
+    @property
+    def is_partitioned(self) -> bool:
+        """True if there is a partition in its folder."""
+        return (self.partition_dir / MANIFEST).is_file()
+
     @cached_property
     def source(self) -> GraphSource:
         """The data set, without the edges that are held out."""
@@ -232,7 +237,7 @@ class GraphDataModule(LightningDataModule):
             return self._manifest_at_version() if isinstance(self._graph, GrownPartition) else self._graph.manifest
         if self._servers:
             return ask_manifest(self._cluster)
-        return self._manifest_at_version() if self._is_partitioned() else None
+        return self._manifest_at_version() if self.is_partitioned else None
 
     @cached_property
     def _facts(self) -> GraphFacts:
@@ -274,9 +279,6 @@ class GraphDataModule(LightningDataModule):
     def _per_type(self, values: Mapping[str, Any]) -> Any:
         return next(iter(values.values())) if self._facts.schema.homogeneous else dict(values)
 
-    def _is_partitioned(self) -> bool:
-        return (self.partition_dir / MANIFEST).is_file()
-
     # The partition
 
     @property
@@ -291,7 +293,7 @@ class GraphDataModule(LightningDataModule):
 
     def _partition_graph(self) -> None:
         """Makes the partition, or checks one that is there."""
-        if not self._is_partitioned():
+        if not self.is_partitioned:
             self._check_may_partition()
             rank_zero_info(
                 f"partitioning {self.source.name} into {counted(self.partition.num_parts, 'part')}: {self.partition_dir}"

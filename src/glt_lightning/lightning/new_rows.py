@@ -26,7 +26,7 @@ from glt_lightning.base import (
     one_of,
     read_yaml,
 )
-from glt_lightning.graph import MANIFEST, GrownPartition, LocalPartition, Manifest
+from glt_lightning.graph import GrownPartition, LocalPartition, Manifest
 from glt_lightning.lightning.callbacks.prediction_files import read_predictions
 from glt_lightning.partition import (
     Additions,
@@ -215,7 +215,7 @@ def write_version(datamodule: GLTDataModule, tables: Mapping[str, Any], *, delet
         raise OptionError(
             "append: data.dataset is no mapping of tables. In Python, append_rows and delete_rows take arrays."
         )
-    if not (folder / MANIFEST).is_file():
+    if not datamodule.is_partitioned:
         raise OptionError(f"{folder}: there is no partition to append to. Run partition first.")
     manifest = Manifest.load(folder)
     appended = Versions(folder).read(manifest, "latest")
