@@ -18,7 +18,6 @@ from glt_lightning.kernels import (
     Among,
     Between,
     CudaKHopOp,
-    CudaNeighborSums,
     CudaShards,
     DeviceExcluded,
     DeviceGraph,
@@ -44,6 +43,7 @@ from glt_lightning.kernels import (
     relabel,
 )
 from glt_lightning.kernels.cuda import relabel as cuda_relabel
+from glt_lightning.kernels.cuda.rows import CudaNeighborSums
 from glt_lightning.kernels.cuda.sample import MODEST_ROOM, DeviceRowDraw, rooms_of
 from glt_lightning.kernels.cuda.stream import raise_if
 from tests.helpers.cuda_ranked_set import CudaRankedSet

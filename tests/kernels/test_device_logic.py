@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from glt_lightning.base import DataError, NativeError
-from glt_lightning.kernels import CudaNeighborSums, DeviceGraph, Kernels, NeighborRows
+from glt_lightning.kernels import DeviceGraph, Kernels, NeighborRows
 from glt_lightning.kernels.cuda import relabel as cuda_relabel, stream as cuda
+from glt_lightning.kernels.cuda.rows import CudaNeighborSums
 from tests.helpers import device_cases as cases
 from tests.helpers.graphs import HETERO, TypedGraph, cut
 from tests.reference import ops as reference

@@ -81,7 +81,6 @@ if TYPE_CHECKING:
     )
     from glt_lightning.kernels.cuda.rows import (
         CudaEdges as CudaEdges,
-        CudaNeighborSums as CudaNeighborSums,
         CudaShards as CudaShards,
         RowsAt as RowsAt,
     )

@@ -5,11 +5,15 @@ from __future__ import annotations
 import ctypes
 from ctypes import c_int32, c_int64, c_void_p
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from glt_lightning.base import DataError
 from glt_lightning.kernels.native import GROW, I32, I64, P, Signatures, bind, call, check
+
+if TYPE_CHECKING:
+    from glt_lightning.kernels.cuda.rows import CudaNeighborSums
 
 _EMPTY = np.uint64(2**64 - 1)  # key of a free slot of `PairTable`
 
@@ -202,6 +206,16 @@ class NeighborSums:
 
     def __init__(self, num_nodes: int, width: int) -> None:
         self._out = np.zeros((num_nodes, width), np.int64)
+
+    @classmethod
+    def on(cls, device: str, num_nodes: int, width: int) -> NeighborSums | CudaNeighborSums:
+        """Makes sums on ``cpu`` or a CUDA device. Raises `NativeError` if the device is not usable."""
+        if device == "cpu":
+            return cls(num_nodes, width)
+        from glt_lightning.kernels.cuda.rows import CudaNeighborSums  # imports torch
+        from glt_lightning.kernels.cuda.stream import Kernels
+
+        return CudaNeighborSums(num_nodes, width, Kernels.open(device))
 
     def add(self, rows: NeighborRows, values: np.ndarray) -> None:
         """Adds ``sums[neighbour] += values[row]`` for each entry of the rows. values: int64 [rows, K]."""

@@ -11,7 +11,7 @@ works in two stages:
    docs/decisions/026), run by processes of this host or by a cluster.
 
 A killed run leaves no folder under the final name, and the next one continues it. ``verify.py`` checks a
-folder against the hashes in its manifest; ``copies/`` fetches one from elsewhere.
+folder against the hashes in its manifest; ``copies.py`` fetches one from elsewhere.
 
 Runs in the first rank of each host before training, or by the command ``partition``.
 

@@ -7,9 +7,8 @@ different rows are assumed to be independent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -27,27 +26,6 @@ _ALMOST_ONE = np.float32(1 - 2**-24)  # probabilities are clipped to this, since
 _UNIT = np.float32(2**-32)
 _BYTES_PER_NODE = 24  # held by `inclusion` for each node and column
 _MOST_COLUMNS = 8  # parts computed in one pass over the edges, if memory allows
-
-
-class Sums(Protocol):
-    """The interface of `NeighborSums`, on the host or a device."""
-
-    def add(self, rows: NeighborRows, values: np.ndarray) -> None: ...
-
-    def result(self) -> np.ndarray: ...
-
-
-def sums_on(device: str) -> Callable[[int, int], Sums]:
-    """A factory of sums, called with (number of nodes, number of columns). Raises `NativeError` if the device is not usable."""
-    if device == "cpu":
-        return NeighborSums
-    from glt_lightning.kernels import (
-        CudaNeighborSums,
-        Kernels,  # imports torch
-    )
-
-    kernels = Kernels.open(device)
-    return lambda num_nodes, width: CudaNeighborSums(num_nodes, width, kernels)
 
 
 def seed_probabilities(topology: Topology, seeds: Sequence[tuple[NodeType, np.ndarray]], batch_size: int) -> np.ndarray:
@@ -105,7 +83,6 @@ def inclusion(
     first: float32 of the same shape, probability that a node is a seed; overwritten.
     device: ``cpu`` or a CUDA device, which sums over edges; the result is the same, bit for bit.
     """
-    make_sums = sums_on(device)
     schema = GraphSchema(tuple(topology.num_nodes), tuple(r.edge_type for r in topology.stored_types))
     fanouts = fanout_table(num_neighbors, schema)
     present = first.copy()
@@ -113,7 +90,9 @@ def inclusion(
     edges = sum(topology.degrees.num_edges(r) for r in topology.stored_types)
     with progress.phase("ranking nodes", len(fanouts) * edges, "edges") as done:
         for hop in fanouts:
-            missed = make_sums(*frontier.shape)  # sums of -log(probability that a row does not draw the node)
+            missed = NeighborSums.on(
+                device, *frontier.shape
+            )  # sums of -log(probability that a row does not draw the node)
             for stored_type in topology.stored_types:
                 fanout = hop[schema.edge_index(stored_type.edge_type)]
                 for rows in topology.sampled(stored_type):

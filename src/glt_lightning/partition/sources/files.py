@@ -17,10 +17,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from glt_lightning.base import DataError, Progress
+from glt_lightning.base import DataError, Progress, counted
 from glt_lightning.graph import open_regular, read_npy_header
 from glt_lightning.kernels import row_bytes
-from glt_lightning.partition.build.pread import read_exactly
 from glt_lightning.partition.folder import disk_full_speaks, exclusive, whole_folder
 from glt_lightning.partition.sources.base import RangedEdges
 
@@ -101,6 +100,19 @@ class NpyFile:
             raise DataError(
                 f"{self.path}: {error}. It changed while it was read: let no other process write to it."
             ) from None
+
+
+def read_exactly(fd: int, out: np.ndarray, offset: int) -> None:
+    """Fills the contiguous array ``out`` with the bytes from ``offset`` on. Raises `EOFError` if the file ends earlier.
+
+    Unlike pages of a memory map, what was read does not count as this process's memory.
+    """
+    data = memoryview(out.reshape(-1).view(np.uint8))
+    while data:
+        got = os.preadv(fd, [data], offset)
+        if got == 0:
+            raise EOFError(f"the file is truncated: {counted(len(data), 'byte')} missing at its end")
+        data, offset = data[got:], offset + got
 
 
 class FileEdges(RangedEdges):

@@ -11,13 +11,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from glt_lightning.base import DataError, EdgeType, NodeType, Progress
+from glt_lightning.base import DataError, EdgeType, NodeType, Progress, edge_type_str
 from glt_lightning.partition.arrays import ArrayWriter
 from glt_lightning.partition.sources.scipy_sparse import read_sparse
-from glt_lightning.partition.sources.tables.columns import SPLITS, LabelColumn, NodeFacts, split_codes
-from glt_lightning.partition.sources.tables.encoding import TableEncoding
+from glt_lightning.partition.sources.tables.columns import (
+    SPLITS,
+    LabelColumn,
+    NodeFacts,
+    edge_folder,
+    node_folder,
+    save_facts,
+    split_codes,
+)
+from glt_lightning.partition.sources.tables.encoding import GraphEncoding, TableEncoding
 from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece
-from glt_lightning.partition.sources.tables.mapping import EdgeTable, NodeTable
+from glt_lightning.partition.sources.tables.mapping import EdgeTable, NodeTable, Tables
 from glt_lightning.partition.sources.tables.writers import ColumnWriters, readers
 
 _MOST = str(2**63 - 1)
@@ -349,3 +357,35 @@ def convert_matrix(edges: EdgeTable, what: str, folder: Path, shape: tuple[int, 
         if array is not None:
             with ArrayWriter(folder, f"{name}.npy", array.dtype, hashed=False) as writer:
                 writer.write(array)
+
+
+# All tables of a graph, read once and written as ``.npy`` files.
+
+
+def convert_tables(tables: Tables, folder: Path, progress: Progress, fitted: GraphEncoding | None) -> GraphEncoding:
+    """Writes all tables below ``folder``; only the ids, labels and splits of the nodes are held in memory.
+
+    fitted: the encoding to apply; None: fit one. Returns the encoding that was used.
+    """
+    node_features: dict[str, TableEncoding] = {}
+    edge_features: dict[str, TableEncoding] = {}
+    facts: dict[NodeType, NodeFacts] = {}
+    ids: dict[NodeType, NodeIds] = {}
+    keys: dict[NodeType, str] = {}
+    for t, nodes in tables.nodes.items():
+        what = tables.key_of(t)
+        stored = None if fitted is None else fitted.nodes.get(t, TableEncoding())
+        facts[t], ids[t], node_features[t] = convert_nodes(nodes, what, node_folder(folder, t), progress, stored)
+        named = f"column {nodes.id!r} of {nodes.path[0]}" if nodes.id else "which have no ids, but rows from 0"
+        keys[t] = f"{what} ({named})"
+    for e, edges in tables.edges.items():
+        what = tables.key_of(e)
+        if edges.is_matrix:
+            convert_matrix(edges, what, edge_folder(folder, e), (ids[e[0]].count, ids[e[2]].count))
+        else:
+            name = edge_type_str(e)
+            stored = None if fitted is None else fitted.edges.get(name, TableEncoding())
+            converter = EdgeConverter(edges, what, e, ids, keys, stored)
+            edge_features[name] = converter.run(edge_folder(folder, e), progress)
+    save_facts(folder, facts)
+    return GraphEncoding(nodes=node_features, edges=edge_features)

@@ -97,7 +97,7 @@ class TableSource:
         return folder
 
     def _convert(self, folder: Path) -> None:
-        from glt_lightning.partition.sources.tables.convert import convert_tables
+        from glt_lightning.partition.sources.tables.nodes import convert_tables
 
         _log.info("converting the tables of %s: %s", self.name, folder)
         with whole_folder(folder) as temporary:
