@@ -40,7 +40,6 @@ from glt_lightning.partition import (
     delete_rows,
     is_tables,
     list_versions,
-    save_rows,
 )
 from glt_lightning.tensors import DistEmbedding
 
@@ -246,7 +245,7 @@ def _given(
     for kind, each in names.items():
         for number, (name, rows) in enumerate(each.items()):
             path = folder / f"{kind}{number}.parquet"
-            save_rows(f"predict_new: {kind}: {name}", rows, path)
+            LaterTables.save(f"predict_new: {kind}: {name}", rows, path)
             found.setdefault(kind, {})[name] = {"path": str(path)}
     homogeneous = found.get("nodes", {}).keys() <= {NODE} and found.get("edges", {}).keys() <= {"node__to__node"}
     return {kind: next(iter(each.values())) for kind, each in found.items()} if homogeneous else found

@@ -117,7 +117,6 @@ if TYPE_CHECKING:
     )
     from glt_lightning.partition.sources.tables.later import (
         LaterTables as LaterTables,
-        save_rows as save_rows,
     )
     from glt_lightning.partition.sources.tables.mapping import (
         is_text as is_text,

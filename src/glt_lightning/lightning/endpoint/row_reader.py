@@ -15,7 +15,7 @@ import pyarrow as pa
 from glt_lightning.base import DataError, GraphSchema, edge_type_str
 from glt_lightning.lightning.endpoint.question import Question, QuestionError
 from glt_lightning.lightning.new_rows import additions_of
-from glt_lightning.partition import Additions, LaterTables, save_rows
+from glt_lightning.partition import Additions, LaterTables
 
 _MOST_BAD = 8  # rows of a table that are looked for; with more, the request is at fault
 _COLUMN = re.compile(r"column '([^']+)'")
@@ -151,7 +151,7 @@ def _saved(given: _Tables, folder: Path) -> dict[str, Any]:
     for kind, tables in given.items():
         for number, (name, table) in enumerate(tables.items()):
             path = folder / f"{kind}{number}.parquet"
-            save_rows(f"{kind}.{name}", table, path)
+            LaterTables.save(f"{kind}.{name}", table, path)
             paths[kind][name] = {"path": str(path)}
     return paths
 

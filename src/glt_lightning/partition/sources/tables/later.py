@@ -94,6 +94,16 @@ class LaterTables:
         self._ids: dict[NodeType, Any] = {}
         self._lock = threading.Lock()
 
+    @staticmethod
+    def save(what: str, rows: Any, path: Path) -> None:
+        """Writes a pandas DataFrame, a pyarrow Table or a mapping of columns as a file that `read` takes. Raises `DataError`,
+        beginning with ``what``, for anything else."""
+        try:
+            table = pa.Table.from_pandas(rows, preserve_index=False) if hasattr(rows, "iloc") else pa.table(rows)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise DataError(f"{what}: cannot be read as columns of one length ({error}).") from None
+        pq.write_table(table, path)
+
     def read(self, given: Mapping[str, Any]) -> LaterRows:
         """Reads new rows.
 
@@ -330,13 +340,3 @@ def _arrays(folder: Path, others: tuple[str, ...]) -> dict[str, np.ndarray]:
 
 def _values(ids: KeyIds) -> np.ndarray:
     return np.array(ids.ids.to_pylist(), dtype=object) if ids.is_text else ids.ids.to_numpy()
-
-
-def save_rows(what: str, rows: Any, path: Path) -> None:
-    """Writes a pandas DataFrame, a pyarrow Table or a mapping of columns as Parquet. Raises `DataError`, beginning with ``what``,
-    for anything else."""
-    try:
-        table = pa.Table.from_pandas(rows, preserve_index=False) if hasattr(rows, "iloc") else pa.table(rows)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise DataError(f"{what}: cannot be read as columns of one length ({error}).") from None
-    pq.write_table(table, path)
