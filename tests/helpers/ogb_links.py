@@ -81,6 +81,7 @@ def _splits_like(name: str) -> dict[str, dict]:
             parts[part] = {"head": one, "relation": two % 5, "tail": two}
             if part != "train":
                 parts[part]["head_neg"] = rng.integers(0, 60, (size, 10))
+                parts[part]["tail_neg"] = rng.integers(0, 60, (size, 10))
         else:
             parts[part] = {"edge": torch.from_numpy(np.stack([one, two], axis=1))}
             if part != "train":

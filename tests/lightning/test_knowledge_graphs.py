@@ -328,3 +328,36 @@ def test_given_splits_are_triples(kg: Any, tmp_path: Path) -> None:
         refused(train={"edge": whole[[0, 2]], "relation": whole[1]})
     with pytest.raises(DataError, match=r"edge_splits: the edges of type .* have relations. Name .*: links.relation"):
         kg(links=COLUMN | {"relation": None, "edge_splits": given}, evaluation={"mode": "sampled"}).prepare_data()
+
+
+@pytest.mark.parametrize("mode", ["sampled", "layerwise"])
+def test_given_negatives_of_both_ends(kg: Any, make_trainer: Any, mode: str) -> None:
+    """Each edge has two ranks: among the destinations that are given, and among the sources, of which there are fewer."""
+    whole, drawn = triples(), np.random.default_rng(0)
+    (head, relation, tail), tails = whole[:, 0:5], drawn.integers(0, NODES, (5, 6))
+    heads = drawn.integers(0, NODES, (5, 3))
+    test = {"edge": whole[[0, 2], 0:5], "relation": relation, "negatives": tails, "source_negatives": heads}
+    data = kg(links=COLUMN | {"edge_splits": {"test": test}}, evaluation={"mode": mode, "batch_size": 2})
+    model = predictor(data, metrics=["mrr", "auc"])
+    trainer = make_trainer(max_epochs=2)
+    trainer.fit(model, data)
+    (logged,) = trainer.test(model, data, verbose=False)
+    data.setup("test")
+    with torch.no_grad():
+        rows = rows_of(model, data, "thing", NODES)
+        ranks = []
+        for h, r, t, other_tails, other_heads in zip(head, relation, tail, tails, heads, strict=True):
+            own = float(model.decoder(rows[h], rows[t], r))
+            for pairs in ([(h, n) for n in other_tails], [(n, t) for n in other_heads]):
+                found = [float(model.decoder(rows[a], rows[b], r)) for a, b in pairs]
+                ranks.append(1 + (sum(s > own for s in found) + sum(s >= own for s in found)) / 2)
+    data.teardown()
+    assert logged["test_mrr"] == pytest.approx(np.mean([1 / rank for rank in ranks]), rel=1e-6)
+
+    for changed, said in (
+        ({"source_negatives": heads[:4]}, "expected 5 rows, the sources of each edge's negatives; got int64"),
+        ({"source_negatives": heads + NODES}, "edge 0 has source"),
+        ({"negatives": None}, "negatives is missing"),
+    ):
+        with pytest.raises(DataError, match=rf"edge_splits.test.source_negatives: {said}"):
+            kg(links=COLUMN | {"edge_splits": {"test": test | changed}}).prepare_data()

@@ -68,7 +68,7 @@ A reverse edge has the attributes of the edge from which it was made.
 **Edges to predict.** ``edge_splits/<r>/<split>`` has the edges to predict of an edge type, for ``<split>`` train, val
 or test: ``edge`` int64 [2, S], sources and destinations; and if they are given, ``label`` [S, ...] of numbers, ``time``
 int64 [S], ``attr`` float32 [S, D] and ``codes`` int64 [S, C] (attributes of edges with labels), ``negatives`` int64 [S,
-K] (destinations; -1: to be drawn) and ``negative_edges`` int64 [2, M]. All are the
+K] (destinations; -1: to be drawn), ``source_negatives`` int64 [S, K] (sources) and ``negative_edges`` int64 [2, M]. All are the
 user's ids, so that they do not depend on the parts. Edges whose pair of nodes has no training edge are not stored as
 edges of the graph, nor are their reverses; ids of the others are still columns of the user's ``edge_index``.
 

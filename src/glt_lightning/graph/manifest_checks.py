@@ -29,6 +29,7 @@ _EDGE_SPLIT: dict[str, Callable[[list[int], int], bool]] = {
     "label": lambda shape, count: shape[0] == count,
     "time": lambda shape, count: shape == [count],
     "negatives": lambda shape, count: len(shape) == 2 and shape[0] == count,
+    "source_negatives": lambda shape, count: len(shape) == 2 and shape[0] == count,
     "negative_edges": lambda shape, count: len(shape) == 2 and shape[0] == 2,
     "attr": lambda shape, count: len(shape) == 2 and shape[0] == count,
     "codes": lambda shape, count: len(shape) == 2 and shape[0] == count,

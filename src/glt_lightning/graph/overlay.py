@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.base import SamplerError
+from glt_lightning.base import DataError, SamplerError
 from glt_lightning.graph.graph import EdgeSplit, Seeds, checked_ids, seeds_hash
 from glt_lightning.graph.local_partition import LocalPartition, _MapsAndRows
 from glt_lightning.graph.manifest import (
@@ -280,6 +280,11 @@ def _edges_left(base: LocalPartition, overlay: Overlay, edge_type: int, name: st
         return good & ~np.isin(pairs[0] * width + pairs[1], keys)
 
     kept = alive(found.edge)
+    if found.source_negatives is not None and np.isin(found.source_negatives, gone[0]).any():
+        raise DataError(
+            f"edge_splits: {name}: some of its source_negatives are nodes of type {schema.node_types[types[0]]!r} that are "
+            "deleted. Partition anew without these rows."
+        )
     arrays = {n: a[:, kept] if n == "edge" else a[kept] for n, a in found.arrays.items() if n != "negative_edges"}
     if "negatives" in arrays:
         arrays["negatives"] = np.where(np.isin(arrays["negatives"], gone[1]), -1, arrays["negatives"])

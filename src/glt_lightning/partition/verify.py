@@ -224,12 +224,13 @@ class _Check:
             index, split = key.split("/")
             ends = schema.edge_types[int(index)][::2]
             counts = [self._manifest.num_nodes[schema.node_index(t)] for t in ends]
-            for name, least in (("edge", 0), ("negative_edges", 0), ("negatives", -1)):
+            for name, least in (("edge", 0), ("negative_edges", 0), ("negatives", -1), ("source_negatives", 0)):
                 path = edge_split_path(int(index), split, name)
                 if (entry := self._manifest.arrays.get(path)) is None:
                     continue
                 array = open_array(self._folder, path, entry)
-                sides = [(array, counts[1])] if name == "negatives" else zip(array, counts, strict=True)
+                of_one_end = {"negatives": counts[1], "source_negatives": counts[0]}
+                sides = [(array, of_one_end[name])] if name in of_one_end else zip(array, counts, strict=True)
                 for ids, count in sides:
                     self._in_range(path, ids.reshape(-1), least, count, "user ids")
 

@@ -167,11 +167,9 @@ def test_sized_before_anything_is_downloaded(tmp_path: Path, name: str, width: i
 
 
 def test_relations_of_a_knowledge_graph(tmp_path: Path, graph: RawGraph) -> None:
-    """Its triples are the splits of `links.relation`, with the tails that are given as negatives."""
+    """Its triples are the splits of `links.relation`, with the heads and tails that are given as negatives."""
     folder = lay_out_links(tmp_path, "ogbl-wikikg2", graph)
     parts = write_link_splits(folder, "ogbl-wikikg2")
-    parts["test"]["tail_neg"] = parts["test"]["head_neg"]
-    torch.save(parts["test"], folder / "split" / "time" / "test.pt")
     name = "__".join(EDGE)
     source = hold_out_edges(
         open_source("ogbl-wikikg2", tmp_path), {name: None}, labels={name: "edge_reltype"}, relations=True
@@ -181,7 +179,9 @@ def test_relations_of_a_knowledge_graph(tmp_path: Path, graph: RawGraph) -> None
         assert found.label is not None
         assert found.edge.tolist() == [given["head"].tolist(), given["tail"].tolist()]
         assert found.label.tolist() == given["relation"].tolist()
-        assert (found.negatives is None) == (split != "test")
+        for array, theirs in ((found.negatives, "tail_neg"), (found.source_negatives, "head_neg")):
+            assert (array is None) == (split == "train")
+            assert array is None or array.tolist() == given[theirs].tolist()
     assert source.labels[EDGE].num_classes == 5
     assert "edge_reltype" not in source.edge_attrs(EDGE)
     assert "edge_type" in source.edge_attrs(EDGE)

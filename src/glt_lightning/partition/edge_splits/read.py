@@ -27,7 +27,7 @@ SPLITS = ("train", "val", "test")
 RELATION = "relation"
 
 
-KEYS = ("edge", "label", "time", "negatives", "negative_edges")
+KEYS = ("edge", "label", "time", "negatives", "source_negatives", "negative_edges")
 
 
 Ends = tuple[tuple[str, int], tuple[str, int]]  # (node type, number of nodes) of the source and of the destination
@@ -54,6 +54,9 @@ def read_edge_split(what: str, given: Any, ends: Ends, *, relations: bool = Fals
     edge = _edges(what, arrays.pop("edge"), ends)
     negatives = arrays.pop("negatives", None)
     per_edge, pairs = (None, None) if negatives is None else _negatives(f"{what}.negatives", negatives, edge, ends)
+    sources = _source_negatives(f"{what}.source_negatives", arrays.get("source_negatives"), edge, ends)
+    if sources is not None and per_edge is None:
+        raise DataError(f"{what}.source_negatives: negatives is missing, the destinations [S, K] beside these sources.")
     if "negative_edges" in arrays:
         if pairs is not None:
             raise DataError(f"{what}: negatives and negative_edges are both pairs. Give one of them.")
@@ -70,7 +73,9 @@ def read_edge_split(what: str, given: Any, ends: Ends, *, relations: bool = Fals
         if time.ndim != 1 or time.dtype.kind not in "iu":
             raise DataError(f"{what}.time: expected integers [{edge.shape[1]}], got {_form(time)}.")
         time = time.astype(np.int64)
-    return EdgeSplit(edge=edge, label=label, time=time, negatives=per_edge, negative_edges=pairs)
+    return EdgeSplit(
+        edge=edge, label=label, time=time, negatives=per_edge, source_negatives=sources, negative_edges=pairs
+    )
 
 
 def identity(given: Any) -> Any:
@@ -154,6 +159,24 @@ def _negatives(what: str, array: np.ndarray, edge: np.ndarray, ends: Ends) -> tu
             f"{what}: expected {size} rows, the destinations of each edge's negatives, or pairs [2, M]; got {_form(array)}."
         )
     return None, _edges(what, array, ends)
+
+
+def _source_negatives(what: str, array: np.ndarray | None, edge: np.ndarray, ends: Ends) -> np.ndarray | None:
+    """Checks the sources that make no edge with the destination of each edge. Returns int64 [S, K]."""
+    if array is None:
+        return None
+    (source, count), (destination, _) = ends
+    if source != destination:
+        raise DataError(
+            f"{what}: the edges lead from nodes of type {source!r} to those of type {destination!r}; only between nodes of one "
+            "type a batch has both. Give negatives alone."
+        )
+    if array.ndim != 2 or len(array) != edge.shape[1] or array.dtype.kind not in "iu":
+        raise DataError(
+            f"{what}: expected {edge.shape[1]} rows, the sources of each edge's negatives; got {_form(array)}."
+        )
+    _require_nodes(what, "source", array, source, count, least=0)
+    return np.ascontiguousarray(array, np.int64)
 
 
 def _require_nodes(what: str, name: str, ids: np.ndarray, node_type: str, count: int, least: int) -> None:

@@ -144,7 +144,8 @@ def _links(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Renames the arrays of a split to our names."""
     if "relation" in given:
         links = {"edge": np.stack([given["head"], given["tail"]]), "relation": given["relation"]}
-        return links | ({"negatives": given["tail_neg"]} if "tail_neg" in given else {})
+        named = {"tail_neg": "negatives", "head_neg": "source_negatives"}
+        return links | {ours: given[theirs] for theirs, ours in named.items() if theirs in given}
     if "source_node" in given:
         links = {"edge": np.stack([given["source_node"], given["target_node"]])}
         return links | ({"negatives": given["target_node_neg"]} if "target_node_neg" in given else {})
