@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import glt_lightning
-from glt_lightning.tensors import gather_text
+from glt_lightning.tensors.dist_ranks import gather_text
 from tests.helpers import run_script
 
 SCRIPT = """

@@ -18,9 +18,8 @@ from torch import nn
 
 from glt_lightning import DistTensor
 from glt_lightning.base import DataError, OptionError
-from glt_lightning.lightning.callbacks.row_checkpoints import _markers
-from glt_lightning.tensors import SavedRows
-from glt_lightning.tensors.saved import hash_of
+from glt_lightning.tensors.checkpoints import _markers
+from glt_lightning.tensors.saved import SavedRows, hash_of
 from tests.helpers import run_script
 from tests.helpers.partitions import small_graph
 from tests.tensors.twins import NODES, QUIET, WIDTH, Twin, data_of, fit
@@ -351,6 +350,7 @@ import numpy as np, torch
 from glt_lightning import DistEmbedding, DistGraph, SparseAdagrad
 from glt_lightning.lightning.callbacks.checkpoints import WholeCheckpointIO
 from glt_lightning.lightning.callbacks.row_checkpoints import RowCheckpointIO
+from glt_lightning.tensors import CheckpointRows
 from glt_lightning.tensors.saved import open_saved
 from tests.helpers.partitions import partitioned, small_graph
 
@@ -361,7 +361,8 @@ with DistGraph(partitioned(small_graph(), Path("."))) as graph:
     embedding.attach(graph, "emb")
 optimizer = SparseAdagrad([embedding], lr=1.0)
 optimizer.prepare()
-io = RowCheckpointIO(WholeCheckpointIO(), SimpleNamespace(optimizers=[optimizer], lightning_module=None), {"emb": embedding})
+trainer = SimpleNamespace(optimizers=[optimizer], lightning_module=None)
+io = RowCheckpointIO(WholeCheckpointIO(), trainer, CheckpointRows({"emb": embedding}))
 
 def save(value):
     embedding.rows.table.own[...] = value

@@ -10,7 +10,8 @@ import pytest
 
 from glt_lightning.base import DataError
 from glt_lightning.graph import EdgeEnds, LocalPartition
-from glt_lightning.tensors import GraphReader, row_spaces
+from glt_lightning.tensors import GraphReader
+from glt_lightning.tensors.space import row_spaces
 from glt_lightning.workers import ClusterGraph, Message
 from glt_lightning.workers.cluster.owner import Owner
 from glt_lightning.workers.cluster.remote_rows import PeerRows

@@ -18,7 +18,8 @@ from glt_lightning.base import (
     RemoteError,
 )
 from glt_lightning.graph import LocalPartition
-from glt_lightning.tensors import SharedTables, TableSpec, row_spaces
+from glt_lightning.tensors import SharedTables, TableSpec
+from glt_lightning.tensors.space import row_spaces
 from glt_lightning.workers import Message, pack
 from glt_lightning.workers.transport.dispatch import caller_is
 from tests.helpers.homes import link_of, open_tables

@@ -10,7 +10,8 @@ import pytest
 
 from glt_lightning.graph import LocalPartition
 from glt_lightning.kernels import from_bfloat16, to_bfloat16
-from glt_lightning.tensors import RowSpace, SharedTable, TableSpec, row_spaces
+from glt_lightning.tensors import RowSpace, SharedTable, TableSpec
+from glt_lightning.tensors.space import row_spaces
 from glt_lightning.tensors.values import ValueType
 from tests.helpers.homes import open_tables
 from tests.helpers.in_process import InProcessNetwork

@@ -14,7 +14,9 @@ from glt_lightning import DistEmbedding, DistGraph, SparseAdam, SparseSGD
 from glt_lightning.base import DataError, PeerError
 from glt_lightning.graph import LocalPartition
 from glt_lightning.kernels import RowSums
-from glt_lightning.tensors import MARKER, Reach, scratch, write_rows
+from glt_lightning.tensors import Reach, scratch
+from glt_lightning.tensors.dist_embedding import MARKER
+from glt_lightning.tensors.saved import write_rows
 from glt_lightning.workers import Ranks
 from tests.helpers.homes import link_of
 from tests.helpers.in_process import InProcessNetwork

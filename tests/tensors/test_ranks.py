@@ -15,8 +15,8 @@ import pytest
 
 from glt_lightning.base import DataError, OptionError, PeerError, TensorOptions
 from glt_lightning.graph import LocalPartition
-from glt_lightning.tensors import GraphReader, SharedTables, TableSpec, row_spaces
-from glt_lightning.tensors.space import Homes
+from glt_lightning.tensors import GraphReader, SharedTables, TableSpec
+from glt_lightning.tensors.space import Homes, row_spaces
 from glt_lightning.tensors.table import WriteLock
 from glt_lightning.workers import Ranks
 from tests.helpers.partitions import partitioned, small_graph

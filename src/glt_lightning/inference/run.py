@@ -20,7 +20,7 @@ from glt_lightning.inference.room import Hub, Room, one_row, require_disk, requi
 from glt_lightning.inference.states import HaloTraffic, LayerRows, Marks, chunks_of, fetch_halo, share_of
 from glt_lightning.kernels import row_bytes
 from glt_lightning.loader import RowSpec
-from glt_lightning.tensors import DistGraph, RowSpace, SharedTable, TableSpec, own_parts
+from glt_lightning.tensors import DistGraph, RowSpace, SharedTable, TableSpec
 from glt_lightning.workers import Ranks
 
 _ROWS_BYTES = 1 << 30  # of the rows of the edges that are computed together, where a layer makes these
@@ -166,7 +166,7 @@ class LayerwiseRun:
     def _room(self, shapes: Mapping[Any, tuple[int, ...]]) -> Room:
         """Plans memory and disk of the run. A collective call."""
         homes, types = self._tables.homes, self.facts.counts
-        own = {t: sum(each.count for each in own_parts(self._graph.space(t, "node"), homes)) for t in types}
+        own = {t: sum(each.count for each in homes.own_parts(self._graph.space(t, "node"))) for t in types}
         halo = {t: len(rows) for t, rows in self.facts.halos.items()}
         dtype = np.dtype(self.options.dtype)
         taken, ranks = self._tables.nbytes, self._tables.ranks
@@ -317,7 +317,7 @@ class LayerwiseRun:
             json.loads(text) for text in self.marks.exchange(json.dumps(None if out is None else [*out.shape[1:]]))
         ]
         shape = next((tuple(each) for each in shapes if each is not None), (1,))
-        own = sum(each.count for each in own_parts(step.space, self._tables.homes))
+        own = sum(each.count for each in self._tables.homes.own_parts(step.space))
         full = self._on_disk(own * row_bytes(np.dtype(self.options.dtype), shape))
         storage = "disk" if "true" in self.marks.exchange(json.dumps(full)) else "memory"  # the same on all hosts
         name = f"layerwise/{step.layer}/{step.node_type}"

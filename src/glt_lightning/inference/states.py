@@ -12,7 +12,7 @@ import numpy as np
 from glt_lightning.base import PeerError
 from glt_lightning.graph import Shapes, SharedArrays
 from glt_lightning.kernels import Shards
-from glt_lightning.tensors import SharedTable, SharedTables, on_scratch
+from glt_lightning.tensors import SharedTable, SharedTables
 
 _PIECE_BYTES = 64 << 20  # of remote rows that are asked for at once
 
@@ -95,7 +95,7 @@ def fetch_halo(
 
     def make(_sharing: int) -> str:
         shapes: Shapes = {_HALO: (table.dtype, (len(halo), *table.row_shape))}
-        memory = on_scratch(shapes, {}, tables.options) if on_disk else SharedArrays.create(shapes, {})
+        memory = tables.zeros(shapes, {}, on_disk)
         made.append(memory)
         at_once = max(1, _PIECE_BYTES // max(1, table.dtype.itemsize * int(np.prod(table.row_shape))))
         for begin in range(0, len(halo), at_once):

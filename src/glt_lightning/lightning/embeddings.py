@@ -12,7 +12,7 @@ from torch import nn
 
 from glt_lightning.base import OptionError, numbers, size
 from glt_lightning.lightning.callbacks.row_checkpoints import save_rows_of
-from glt_lightning.tensors import DistEmbedding, DistGraph, sparse_optimizers
+from glt_lightning.tensors import DistEmbedding, DistGraph, Optimizers
 
 
 def embeddings_of(module: nn.Module | None) -> dict[str, DistEmbedding]:
@@ -67,7 +67,7 @@ class TrainRows(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         trained = []
-        for each in sparse_optimizers(trainer.optimizers):
+        for each in Optimizers.sparse_among(trainer.optimizers):
             each.timeout = getattr(trainer.strategy, "_timeout", None)
             each.prepare()
             trained += each.embeddings
@@ -97,7 +97,7 @@ class TrainRows(Callback):
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         steps_next = pl_module.automatic_optimization and trainer.accumulate_grad_batches == 1
-        for each in sparse_optimizers(trainer.optimizers):
+        for each in Optimizers.sparse_among(trainer.optimizers):
             each.exchange(steps_next=steps_next)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -107,5 +107,5 @@ class TrainRows(Callback):
         self._close(trainer)
 
     def _close(self, trainer: Trainer) -> None:
-        for each in sparse_optimizers(trainer.optimizers):
+        for each in Optimizers.sparse_among(trainer.optimizers):
             each.close()

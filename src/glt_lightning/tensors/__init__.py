@@ -5,7 +5,7 @@ A table lies in a memfd that the first rank of a host makes and all ranks of the
 and the steps of optimizers touch the memory directly; plain writes hold the table's ``flock``, which the kernel frees
 when its holder dies. Rows of other hosts are read from, and written by, the shard server of that host (``home.py``).
 Gradients of embeddings are exchanged by the ranks once per step (``exchange.py``); rows go beside the checkpoint, each
-host its own (``saved.py``).
+host its own (``checkpoints.py``).
 
 `DistGraph` maps the user's ids to rows, and offers data, neighbours, random walks and splits (`node_split`, `edge_split`).
 
@@ -28,12 +28,13 @@ from typing import TYPE_CHECKING
 from glt_lightning.base import lazy_names
 
 if TYPE_CHECKING:
+    from glt_lightning.tensors.checkpoints import (
+        CheckpointRows as CheckpointRows,
+    )
     from glt_lightning.tensors.combined import (
         Optimizers as Optimizers,
-        sparse_optimizers as sparse_optimizers,
     )
     from glt_lightning.tensors.dist_embedding import (
-        MARKER as MARKER,
         DistEmbedding as DistEmbedding,
     )
     from glt_lightning.tensors.dist_graph import (
@@ -42,20 +43,14 @@ if TYPE_CHECKING:
     )
     from glt_lightning.tensors.dist_ranks import (
         end_group_at_exit as end_group_at_exit,
-        gather_counts as gather_counts,
-        gather_text as gather_text,
+        ranks_in_group as ranks_in_group,
         ranks_of_this_process as ranks_of_this_process,
-    )
-    from glt_lightning.tensors.dist_snapshot import (
-        load_persistent as load_persistent,
-        persistent_rows as persistent_rows,
     )
     from glt_lightning.tensors.dist_split import (
         edge_split as edge_split,
         node_split as node_split,
     )
     from glt_lightning.tensors.dist_tensor import (
-        OPEN_GRAPHS as OPEN_GRAPHS,
         DistTensor as DistTensor,
         init_of as init_of,
         rows_of_index as rows_of_index,
@@ -69,21 +64,11 @@ if TYPE_CHECKING:
     from glt_lightning.tensors.reader import (
         GraphReader as GraphReader,
     )
-    from glt_lightning.tensors.saved import (
-        WEIGHT as WEIGHT,
-        RowsToSave as RowsToSave,
-        SavedRows as SavedRows,
-        is_nonce as is_nonce,
-        open_saved as open_saved,
-        write_rows as write_rows,
-    )
     from glt_lightning.tensors.scratch import (
         lies_in_memory as lies_in_memory,
-        on_scratch as on_scratch,
     )
     from glt_lightning.tensors.space import (
         RowSpace as RowSpace,
-        row_spaces as row_spaces,
     )
     from glt_lightning.tensors.sparse import (
         SparseAdagrad as SparseAdagrad,
@@ -93,7 +78,6 @@ if TYPE_CHECKING:
     )
     from glt_lightning.tensors.table import (
         SharedTable as SharedTable,
-        own_parts as own_parts,
     )
     from glt_lightning.tensors.tables import (
         SharedTables as SharedTables,

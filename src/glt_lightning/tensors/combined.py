@@ -47,6 +47,15 @@ class Optimizers(Optimizer):
         self._is_built = True
         self._regroup()
 
+    @staticmethod
+    def sparse_among(optimizers: Sequence[Any]) -> Iterator[SparseOptimizer]:
+        """Yields those of some optimizers, such as a Trainer's, that train tables, also from within `Optimizers`."""
+        for each in optimizers:
+            if isinstance(each, SparseOptimizer):
+                yield each
+            elif isinstance(each, Optimizers):
+                yield from each.sparse
+
     @property
     def _inner_groups(self) -> list[dict[str, Any]]:
         return [group for each in (self.dense, *self.sparse) for group in each.param_groups]
@@ -94,12 +103,3 @@ class Optimizers(Optimizer):
         for each, theirs in zip(self.sparse, found, strict=True):
             each.load_state_dict(theirs)
         self._regroup()
-
-
-def sparse_optimizers(optimizers: Sequence[Any]) -> Iterator[SparseOptimizer]:
-    """Yields those of a Trainer's optimizers that train tables, also from within `Optimizers`."""
-    for each in optimizers:
-        if isinstance(each, SparseOptimizer):
-            yield each
-        elif isinstance(each, Optimizers):
-            yield from each.sparse

@@ -26,12 +26,12 @@ from glt_lightning.kernels import ExcludedEdges, WalkRule, hop_key
 from glt_lightning.sampling import WalkStart, fault_of, role_key, walk_through
 from glt_lightning.tensors.dist_ranks import ranks_of_this_process
 from glt_lightning.tensors.dist_servers import GraphSource, open_reader
-from glt_lightning.tensors.dist_snapshot import load_tensors, save_tensors
-from glt_lightning.tensors.dist_tensor import OPEN_GRAPHS, DistTensor, rows_of_index
+from glt_lightning.tensors.dist_tensor import OPEN_GRAPHS, DistTensor, load_tensors, rows_of_index
 from glt_lightning.tensors.home import LazyHomes, Reach
 from glt_lightning.tensors.reader import GraphReader
 from glt_lightning.tensors.row_data import RowData, TypesOfGraph
-from glt_lightning.tensors.space import Homes, RowSpace, row_spaces
+from glt_lightning.tensors.saved import save_tables
+from glt_lightning.tensors.space import Homes, RowSpace
 from glt_lightning.tensors.tables import SharedTables
 from glt_lightning.workers import Ranks
 
@@ -97,7 +97,7 @@ class DistGraph:
             options = graph.tensors if options is None else options
         self._reader = open_reader(graph, self.ranks.rank, self._closing)
         self.schema = self._reader.schema
-        self._spaces = row_spaces(self._reader.manifest)
+        self._spaces = self._reader.spaces
         place = None if reach is None else reach.place
         homes = Homes.agree(self.ranks, self._reader.manifest.num_parts, self._reader.parts, place)
         remote = None
@@ -120,6 +120,11 @@ class DistGraph:
         self.nodes = TypesOfGraph(self, [space for space in self._spaces if space.kind == "node"])
         self.edges = TypesOfGraph(self, [space for space in self._spaces if space.kind == "edge"])
         OPEN_GRAPHS.add(self)
+
+    @property
+    def is_open(self) -> bool:
+        """True until `close`."""
+        return self in OPEN_GRAPHS
 
     # Types and sizes
 
@@ -301,7 +306,7 @@ class DistGraph:
 
         Raises `WriteError` if that fails, for instance since the folder exists; on other ranks `PeerError`.
         """
-        save_tensors(self, self._reader, Path(folder))
+        save_tables(Path(folder), self.tables, self.tables.named, self._reader)
 
     def load(self, folder: str | Path) -> list[DistTensor]:
         """Reads the tensors that `save` has written, with any number of parts, ranks and hosts, into those of the same name or

@@ -52,6 +52,11 @@ def ranks_of_this_process() -> Ranks:
     rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
     nccl = torch.distributed.get_backend() == "nccl"  # which exchanges tensors of a GPU alone
     device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
+    return ranks_in_group(rank, world_size, device)
+
+
+def ranks_in_group(rank: int, world_size: int, device: torch.device) -> Ranks:
+    """A rank and its collective calls in torch's default process group. device: whose tensors the group exchanges."""
     return Ranks(
         rank,
         world_size,

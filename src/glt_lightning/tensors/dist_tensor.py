@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -13,7 +15,8 @@ from torch import Tensor
 
 from glt_lightning.base import DataError, EdgeType, NodeType, size
 from glt_lightning.graph import refuse_integer_mask
-from glt_lightning.tensors.reader import StoredRows
+from glt_lightning.tensors.reader import GraphReader, StoredRows
+from glt_lightning.tensors.saved import SavedRows, kind_and_shape, load_table
 from glt_lightning.tensors.table import SharedTable
 from glt_lightning.tensors.tables import TableSpec
 from glt_lightning.tensors.values import ValueType
@@ -252,6 +255,24 @@ def init_of(init: Any, dtype: torch.dtype) -> Any:
         called.__qualname__ = getattr(init, "__qualname__", type(init).__qualname__)
         return called
     return init
+
+
+def load_tensors(graph: DistGraph, reader: GraphReader, folder: Path) -> list[DistTensor]:
+    """Reads all tensors of a folder into those of the same name, or into new ones. A collective call. Raises `DataError`, on
+    other ranks `PeerError`."""
+    saved = graph.ranks.all_or_none(lambda: SavedRows(folder, None), lambda _: None)
+    found = []
+    for name, each in saved.tables.items():
+        kind, row_shape = kind_and_shape(saved, name)
+        space = graph.space(each["of"])
+        if name in graph.tables.named:
+            tensor = DistTensor.over(graph, graph.tables[name])
+        else:
+            shape, dtype = (space.num_rows, *row_shape), torch_dtype(ValueType.of(kind))
+            tensor = DistTensor(shape, dtype, name, of=space.label, graph=graph)
+        graph.ranks.all_or_none(partial(load_table, saved, graph.tables, tensor.table, reader), lambda _: None)
+        found.append(tensor)
+    return found
 
 
 # Between torch tensors and the numpy arrays of tables.

@@ -77,6 +77,11 @@ class GraphReader:
         """Reads through the partition and the owners of another reader of the same graph from now on."""
         self._graph, self._partition, self._remote = other._graph, other._partition, other._remote
 
+    @property
+    def spaces(self) -> list[RowSpace]:
+        """The row spaces of all node types, then of all edge types."""
+        return row_spaces(self.manifest)
+
     # Attributes
 
     def names(self, space: RowSpace) -> list[str]:
@@ -238,7 +243,7 @@ class GraphReader:
         """Returns bool [n]: True where an edge of the type leads from row ``src`` to row ``dst`` of its node types."""
         types, offsets = self.schema.node_types, self.manifest.offsets
         of_src, of_dst = (types.index(space.of[end]) for end in (0, 2))
-        targets = next(each for each in row_spaces(self.manifest) if each.kind == "node" and each.index == of_dst)
+        targets = next(each for each in self.spaces if each.kind == "node" and each.index == of_dst)
         pairs, found = (dst + offsets[of_dst], src + offsets[of_src]), np.empty(len(src), np.bool_)
         for owner, at in self._routed(targets, dst):
             mine = pairs[0][at], pairs[1][at]

@@ -22,7 +22,7 @@ import numpy as np
 from glt_lightning.base import DataError, WriteError, long_work
 from glt_lightning.graph import open_regular, parse_json
 from glt_lightning.tensors.reader import GraphReader
-from glt_lightning.tensors.space import RowSpace, row_spaces
+from glt_lightning.tensors.space import RowSpace
 from glt_lightning.tensors.table import SharedTable
 from glt_lightning.tensors.tables import SharedTables
 
@@ -328,7 +328,7 @@ def _keys(reader: GraphReader, space: RowSpace, rows: np.ndarray) -> np.ndarray:
     ids = reader.user_ids(space, rows)
     if space.kind == "node" or _keys_name(reader, space) == IDS:
         return ids
-    nodes = next(s for s in row_spaces(reader.manifest) if s.kind == "node" and s.of == space.of[0])
+    nodes = next(s for s in reader.spaces if s.kind == "node" and s.of == space.of[0])
     src, dst = (reader.user_ids(nodes, ends) for ends in reader.edge_ends(space, rows))
     return 2 * ids + (src > dst)
 

@@ -74,6 +74,16 @@ def row_spaces(manifest: Manifest) -> list[RowSpace]:
 
 
 @dataclass(frozen=True, eq=False)
+class OwnPart:
+    """A part whose rows lie on this host: rows ``first`` to ``first + count - 1``, at ``begin`` in `SharedTable.own`."""
+
+    part: int
+    first: int
+    begin: int
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
 class Homes:
     """The hosts that have the rows of each part in their memory. The same on all ranks, but for ``rank``.
 
@@ -121,6 +131,15 @@ class Homes:
 
     def parts_at(self, host: int) -> list[int]:
         return [part for part, theirs in enumerate(self.host_of_part) if theirs == host]
+
+    def own_parts(self, space: RowSpace) -> list[OwnPart]:
+        """The parts of this rank's host, with their positions in its memory."""
+        found, begin = [], 0
+        for part in self.parts_at(self.host):
+            first, end = int(space.bounds[part]), int(space.bounds[part + 1])
+            found.append(OwnPart(part, first, begin, end - first))
+            begin += end - first
+        return found
 
     def hosts_of(self, space: RowSpace, rows: np.ndarray) -> np.ndarray:
         """Returns int64 [n]: the host that has each row. Raises `DataError` for a row that does not exist."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from glt_lightning.base import DataError, OptionError, one_of
 from glt_lightning.kernels import Adjust, RowSums
 from glt_lightning.tensors.dist_embedding import MARKER, DistEmbedding
 from glt_lightning.tensors.exchange import Exchange, norms, open_exchange
-from glt_lightning.tensors.saved import open_saved
+from glt_lightning.tensors.saved import WEIGHT, SavedRows, open_saved, write_rows
 
 Reduction = Literal["ddp", "occurrences"]
 REDUCTIONS = ("ddp", "occurrences")
@@ -245,6 +246,24 @@ class SparseOptimizer(torch.optim.Optimizer):
             rows = each.embedding.rows
             rows.load(saved, rows.states, strict=not found.get("lenient"))
             group.update(theirs)
+
+    def save_rows(self, folder: Path) -> None:
+        """Writes the rows of the embeddings, and their states, to a new folder, by the user's ids. A collective call."""
+        rows = [each.rows for each in self.embeddings]
+
+        def write() -> None:
+            if rows[0].tables.ranks.rank == 0:
+                write_rows(folder, [each.to_save(self.kind) for each in rows], rows[0].held.graph)
+
+        rows[0].tables.ranks.all_or_none(write, lambda _: None)
+
+    def load_rows(self, folder: Path) -> None:
+        """Reads what `save_rows` has written, with any number of parts and ranks, into embeddings of the same names. A collective
+        call."""
+        self.prepare()  # makes the states
+        saved = SavedRows(folder, None)
+        for each in self.embeddings:
+            each.rows.load(saved, {WEIGHT: each.rows.table, **each.rows.states})
 
 
 def _or_inf(limit: float | None) -> float:

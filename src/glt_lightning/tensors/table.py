@@ -30,16 +30,6 @@ ROWS, WRITERS = "rows", "writers"
 _AT_ONCE = 1 << 20  # rows that a count reads at once
 
 
-@dataclass(frozen=True, eq=False)
-class OwnPart:
-    """A part whose rows lie on this host: rows ``first`` to ``first + count - 1``, at ``begin`` in `SharedTable.own`."""
-
-    part: int
-    first: int
-    begin: int
-    count: int
-
-
 @dataclass
 class Conflict:
     """A row that two ranks wrote to between two barriers."""
@@ -87,7 +77,7 @@ class SharedTable:
     def __post_init__(self) -> None:
         self.own: np.ndarray = self.memory.arrays[ROWS]
         self._writers: np.ndarray | None = self.memory.arrays.get(WRITERS)
-        self.own_parts = own_parts(self.space, self.homes)
+        self.own_parts = self.homes.own_parts(self.space)
         self._lock = WriteLock(self.memory.fileno(), self.name, self.wait_s)
         shards: list[np.ndarray | None] = [None] * self.space.num_parts
         self._begin = np.full(self.space.num_parts, -1, dtype=np.int64)
@@ -300,16 +290,6 @@ class SharedTable:
     def _row_at(self, position: int) -> int:
         part = next(each for each in self.own_parts if position < each.begin + each.count)
         return part.first + position - part.begin
-
-
-def own_parts(space: RowSpace, homes: Homes) -> list[OwnPart]:
-    """The parts of this rank's host, with their positions in its memory."""
-    found, begin = [], 0
-    for part in homes.parts_at(homes.host):
-        first, end = int(space.bounds[part]), int(space.bounds[part + 1])
-        found.append(OwnPart(part, first, begin, end - first))
-        begin += end - first
-    return found
 
 
 # The lock of a table's writers, held by one thread of one process of the host at a time.

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakMethod, WeakSet
@@ -14,12 +14,12 @@ from weakref import WeakMethod, WeakSet
 import numpy as np
 
 from glt_lightning.base import DataError, GLTError, OptionError, PeerError, TensorOptions, long_work, size
-from glt_lightning.graph import SharedArrays
+from glt_lightning.graph import Shapes, SharedArrays
 from glt_lightning.tensors.home import LazyHomes, RemoteHomes
 from glt_lightning.tensors.init import Init, fill, read_init
 from glt_lightning.tensors.scratch import ON_DISK, on_scratch
-from glt_lightning.tensors.space import Homes, RowSpace
-from glt_lightning.tensors.table import ROWS, WRITERS, OwnPart, SharedTable, WriteEpoch, own_parts
+from glt_lightning.tensors.space import Homes, OwnPart, RowSpace
+from glt_lightning.tensors.table import ROWS, WRITERS, SharedTable, WriteEpoch
 from glt_lightning.tensors.values import ValueType
 from glt_lightning.workers import Ranks
 
@@ -173,7 +173,7 @@ class SharedTables:
         turn = ranks.index(self.homes.rank)
         pieces = (
             np.arange(begin, min(begin + most, each.first + each.count))
-            for each in own_parts(space, self.homes)
+            for each in self.homes.own_parts(space)
             for begin in range(each.first, each.first + each.count, most)
         )
         return (rows for number, rows in enumerate(pieces) if number % len(ranks) == turn)
@@ -248,7 +248,7 @@ class SharedTables:
         text = f"{name!r} of {spec.space.label}, {kind.name} rows {list(spec.row_shape)}, {init.text}"
         on_disk = (spec.storage or self.options.storage) == "disk"
         text += (", on disk" if on_disk else "") + (", persistent" if spec.persistent else "")
-        return _Plan(spec, name, kind, init, text, own_parts(spec.space, self.homes), on_disk)
+        return _Plan(spec, name, kind, init, text, self.homes.own_parts(spec.space), on_disk)
 
     def _share(self, plan: _Plan, id_: str) -> SharedTable:
         """Makes the table over memory that the first rank of each host allocates and fills. A collective call; when it returns,
@@ -270,6 +270,11 @@ class SharedTables:
                 memory.close()
             raise
 
+    def zeros(self, shapes: Shapes, meta: Mapping[str, Any], on_disk: bool) -> SharedArrays:
+        """Makes arrays of zeros that the ranks of a host can share. on_disk: in a file without a name, not in memory. Raises as
+        `on_scratch`."""
+        return on_scratch(shapes, meta, self.options) if on_disk else SharedArrays.create(shapes, meta)
+
     def _make_memory(self, plan: _Plan) -> SharedArrays:
         shapes: dict[str, tuple[np.dtype, tuple[int, ...]]] = {
             ROWS: (plan.kind.dtype, (plan.rows, *plan.spec.row_shape))
@@ -277,7 +282,7 @@ class SharedTables:
         if self.options.check_conflicts:
             shapes[WRITERS] = (np.dtype(np.int64), (plan.rows,))
         meta = {"tensor": plan.name, ON_DISK: plan.on_disk}
-        memory = on_scratch(shapes, meta, self.options) if plan.on_disk else SharedArrays.create(shapes, meta)
+        memory = self.zeros(shapes, meta, plan.on_disk)
         try:
             with long_work(_log, f"tensor {plan.name!r}: first values", plan.rows) as advance:
                 for each in plan.parts if plan.init.text != "zeros" else ():

@@ -25,7 +25,6 @@ from glt_lightning.graph import MANIFEST, LocalPartition
 from glt_lightning.loader import Session
 from glt_lightning.sampling import batch_key
 from glt_lightning.tensors import (
-    OPEN_GRAPHS,
     DistTensor,
     EmbeddingRows,
     GraphReader,
@@ -203,7 +202,7 @@ class DistGraph(tensors.DistGraph):
 def current_graph() -> DistGraph:
     """The graph that was made last in this process. Raises `DataError` where it is closed, and before there is one."""
     graph = None if STATE.graph is None else STATE.graph()
-    if not isinstance(graph, DistGraph) or graph not in OPEN_GRAPHS:
+    if not isinstance(graph, DistGraph) or not graph.is_open:
         raise DataError("the DistGraph that was made last is closed, or there is none. Make a DistGraph first.")
     return graph
 

@@ -15,7 +15,7 @@ from glt_lightning.compat.dgl.hosts import STATE
 from glt_lightning.compat.others.dgl_parts import dgl_source, is_dgl_graph
 from glt_lightning.graph import LocalPartition
 from glt_lightning.partition import GraphSource, open_source, partition_graph as write_partition
-from glt_lightning.tensors import GraphReader, row_spaces
+from glt_lightning.tensors import GraphReader
 
 
 def partition_graph(
@@ -85,7 +85,7 @@ def _mapping(folder: Path) -> tuple[Any, Any]:
     with closing(LocalPartition.open(folder)) as partition:
         reader = GraphReader.of(partition)
         found: list[dict[Any, Tensor]] = [{}, {}]
-        for space in row_spaces(partition.manifest):
+        for space in reader.spaces:
             ids = reader.user_ids(space, np.arange(space.num_rows))
             found[space.kind == "edge"][space.of] = torch.from_numpy(ids)
     homogeneous = partition.manifest.schema.homogeneous

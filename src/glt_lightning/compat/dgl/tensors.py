@@ -12,7 +12,7 @@ from torch import Tensor
 from glt_lightning import tensors
 from glt_lightning.base import DataError, EdgeType, NodeType
 from glt_lightning.compat.dgl.graph import current_graph
-from glt_lightning.tensors import WEIGHT, EmbeddingRows, SavedRows, SparseOptimizer, init_of, write_rows
+from glt_lightning.tensors import EmbeddingRows, SparseOptimizer, init_of
 
 
 class DistTensor(tensors.DistTensor):
@@ -100,21 +100,12 @@ class SavesRows(SparseOptimizer):
 
     def save(self, f: str | Path) -> None:
         """Writes the embeddings and the states of their rows to a new folder, by the user's ids. A collective call."""
-        rows = [each.rows for each in self.embeddings]
-
-        def write() -> None:
-            if rows[0].tables.ranks.rank == 0:
-                write_rows(Path(f), [each.to_save(self.kind) for each in rows], rows[0].held.graph)
-
-        rows[0].tables.ranks.all_or_none(write, lambda _: None)
+        self.save_rows(Path(f))
 
     def load(self, f: str | Path) -> None:
         """Reads what `save` has written, with any number of parts and ranks, into embeddings of the same names. A collective
         call."""
-        self.prepare()  # makes the states
-        saved = SavedRows(Path(f), None)
-        for each in self.embeddings:
-            each.rows.load(saved, {WEIGHT: each.rows.table, **each.rows.states})
+        self.load_rows(Path(f))
 
 
 class SparseAdagrad(SavesRows, tensors.SparseAdagrad):

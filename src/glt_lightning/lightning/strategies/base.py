@@ -69,8 +69,7 @@ class GLTStrategy(WatchedDDP, SessionHost):
     # Loaders
 
     def _place(self) -> tuple[Ranks, int, torch.device]:
-        ranks = Ranks(self.global_rank, self.world_size, self._gather_text, self._gather_counts)
-        return ranks, self.num_processes, self.root_device
+        return self._ranks, self.num_processes, self.root_device
 
     def process_dataloader(self, dataloader: object) -> object:
         dataloader = super().process_dataloader(dataloader)
@@ -81,7 +80,7 @@ class GLTStrategy(WatchedDDP, SessionHost):
 
     def _check_equal_steps(self, steps: int) -> None:
         """A rank with more training steps than another would wait for it for ever."""
-        counts = self._gather_counts(steps)
+        counts = [int(each) for each in self._ranks.exchange(str(steps))]
         if len(set(counts)) > 1:
             given = ", ".join(f"rank {rank}: {count}" for rank, count in enumerate(counts))
             raise DataError(
@@ -92,7 +91,7 @@ class GLTStrategy(WatchedDDP, SessionHost):
 
     def _link(self, role: str, token: str | None) -> Link:
         """How this rank introduces itself to other processes. The first call is a collective one."""
-        self._job = self._job or self._gather_text(secrets.token_hex(8))[0]
+        self._job = self._job or self._ranks.exchange(secrets.token_hex(8))[0]
         name = f"rank {self.global_rank} (pid {os.getpid()} on {socket.gethostname()})"
         options = self.options
         return Link(

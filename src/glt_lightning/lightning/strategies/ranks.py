@@ -15,7 +15,7 @@ from lightning.pytorch import Trainer
 
 from glt_lightning.base import OptionError
 from glt_lightning.graph import usable_cores
-from glt_lightning.tensors import gather_text
+from glt_lightning.tensors import ranks_in_group
 
 _log = logging.getLogger(__name__)
 _NAME = "OMP_NUM_THREADS"
@@ -26,7 +26,7 @@ def gather_text_of(trainer: Trainer, text: str) -> list[str]:
     """The texts of all ranks, in rank order. A collective call."""
     if not torch.distributed.is_initialized():
         return [text]
-    return gather_text(text, trainer.world_size, trainer.strategy.root_device)
+    return ranks_in_group(trainer.global_rank, trainer.world_size, trainer.strategy.root_device).exchange(text)
 
 
 def in_notebook() -> bool:

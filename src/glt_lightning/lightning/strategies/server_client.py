@@ -160,7 +160,7 @@ class GLTServerClientStrategy(GLTStrategy):
     def _leave_together(self) -> None:
         # evaluation and prediction end at different times; rank 0 ends the server, and hosts have rows of tensors
         if not self.options.servers or self.num_nodes > 1:
-            self._gather_counts(0)
+            self._ranks.exchange("")
 
     def _close_graph(self) -> None:
         peers, self._peers = self._peers, ()

@@ -36,7 +36,8 @@ from glt_lightning.lightning.strategies.hosts import GlooOnLoopback, connect_sto
 from glt_lightning.lightning.strategies.peers import PeerWatch, RankError
 from glt_lightning.lightning.strategies.ranks import check_ranks, in_notebook
 from glt_lightning.lightning.strategies.sigterm import end_by_sigterm
-from glt_lightning.tensors import gather_counts, gather_text
+from glt_lightning.tensors import ranks_in_group
+from glt_lightning.workers import Ranks
 
 _NEWS_S = 2.0  # how long the news of a dead rank may come after the collective that failed because of it
 
@@ -135,7 +136,7 @@ class WatchedDDP(DDPStrategy):
             met = meet_hosts(self, self.options.deadlines.join_s)
             super().setup_distributed()
             del met  # the group has it now
-            run = self._gather_text(secrets.token_hex(8))[0]
+            run = self._ranks.exchange(secrets.token_hex(8))[0]
             connect = partial(connect_store, self.cluster_environment, f"glt/failures/{run}")
             self._board = FailureBoard(connect, self.world_size)
             return
@@ -148,14 +149,12 @@ class WatchedDDP(DDPStrategy):
 
     def _share_on_host(self, text: str | None) -> str:
         """What the first rank of this host gives. All ranks of the job call it."""
-        given = [json.loads(each) for each in self._gather_text(json.dumps([self.node_rank, text]))]
+        given = [json.loads(each) for each in self._ranks.exchange(json.dumps([self.node_rank, text]))]
         return str(next(text for node, text in given if node == self.node_rank and text is not None))
 
-    def _gather_counts(self, count: int) -> list[int]:
-        return gather_counts(count, self.world_size, self.root_device)
-
-    def _gather_text(self, text: str) -> list[str]:
-        return gather_text(text, self.world_size, self.root_device)
+    @property
+    def _ranks(self) -> Ranks:
+        return ranks_in_group(self.global_rank, self.world_size, self.root_device)
 
     def _gather_found(self, find: Callable[[], str]) -> list[str]:
         """What ``find`` gives on each rank; if it raises on one, all ranks raise instead of waiting for that one."""
@@ -164,7 +163,7 @@ class WatchedDDP(DDPStrategy):
             found = find()
         except Exception as raised:
             error = raised
-        texts = self._gather_text(json.dumps([found, None if error is None else str(error)]))
+        texts = self._ranks.exchange(json.dumps([found, None if error is None else str(error)]))
         if error is not None:
             raise error
         answers = [json.loads(text) for text in texts]

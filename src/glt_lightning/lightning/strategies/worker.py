@@ -105,4 +105,4 @@ class GLTWorkerStrategy(GLTStrategy):
     def _leave_together(self) -> None:
         # evaluation and prediction end at different times, and other ranks may need rows of this one
         if self._serves or self.num_nodes > 1:
-            self._gather_counts(0)
+            self._ranks.exchange("")
