@@ -13,7 +13,7 @@ from torch_geometric.data import Data, HeteroData
 
 from glt_lightning.base import DataError, OptionError
 from glt_lightning.loader.edge_index import believed, hops_of, in_order, plain
-from glt_lightning.sampling import AGGREGATED
+from glt_lightning.sampling import Sample
 
 Batch: TypeAlias = Data | HeteroData
 EdgeType: TypeAlias = tuple[str, str, str]
@@ -172,7 +172,7 @@ def as_blocks(loader: Iterable[Batch]) -> Iterator[tuple[Any, Any, list[Layer]]]
 
 def _require_hops(batch: Batch) -> None:
     stores = batch.stores
-    if any(AGGREGATED in store for store in stores):
+    if any(Sample.AGGREGATED in store for store in stores):
         raise DataError(
             "layers: the batch has what its last hop brings as sums (sampling.aggregate_first), and not its nodes and edges. "
             "Remove sampling.aggregate_first."

@@ -2,51 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from glt_lightning.base import AGGREGATES
 from glt_lightning.graph import Manifest
 from glt_lightning.loader.edge_index import make_edge_index
-from glt_lightning.sampling import (
-    AGGREGATED,
-    BY_SOURCE,
-    COLUMN_POINTERS,
-    EDGE_WEIGHT,
-    FLIPPED,
-    ROW,
-    TREE_OF,
-    VISITS,
-    Sample,
-    aggregate_key,
-    edge_key,
-    join_samples,
-    node_key,
-    seed_key,
-)
+from glt_lightning.sampling import Sample, join_samples
 
 Batch: TypeAlias = Data | HeteroData
 
 # Of nodes, int32 [n]: the row on the training device, -1 for those whose attributes are in the batch. Until it is completed.
 DEVICE_ROWS = "device_rows"
-_OF_EDGES = (("e_id", "e_id"), ("is_flipped", FLIPPED), (VISITS, VISITS), (EDGE_WEIGHT, EDGE_WEIGHT))
 _ALWAYS = {
-    "n_id",
-    "row",
-    *(name for name, _ in _OF_EDGES),
+    *Sample.NODE_FIELDS,
+    *Sample.EDGE_FIELDS,
     "edge_index",
     "input_id",
     "batch_size",
     "num_nodes",
     "num_sampled_nodes",
     "num_sampled_edges",
-    TREE_OF,
-    AGGREGATED,
-    f"{AGGREGATED}_aggr",
+    Sample.TREE_OF,
+    Sample.AGGREGATED,
+    f"{Sample.AGGREGATED}_aggr",
 }
 
 
@@ -59,10 +41,9 @@ class Collate:
         self._schema, self._seed_types = schema, seed_types
         self._node_attrs = [_in_order(manifest.node_attrs(t)) for t in range(len(schema.node_types))]
         self._edge_attrs = [manifest.edge_attrs(r) for r in range(len(schema.edge_types))]
-        node_attrs = [("nodes", node_key(t, n), t, n) for t, names in enumerate(self._node_attrs) for n in names]
-        edge_attrs = [("edges", edge_key(r, n), r, n) for r, names in enumerate(self._edge_attrs) for n in names]
-        attrs = [*node_attrs, *edge_attrs]
-        self._bfloat16 = {key for kind, key, index, name in attrs if manifest.is_bfloat16(kind, index, name)}
+        by_kind: dict[str, Sequence[Sequence[str]]] = {"nodes": self._node_attrs, "edges": self._edge_attrs}
+        attrs = [(kind, i, n) for kind, types in by_kind.items() for i, names in enumerate(types) for n in names]
+        self._bfloat16 = {each for each in attrs if manifest.is_bfloat16(*each)}
 
     @property
     def names(self) -> set[str]:
@@ -85,88 +66,72 @@ class Collate:
         return self._homogeneous(sample) if self._schema.homogeneous else self._heterogeneous(sample)
 
     def _homogeneous(self, sample: Sample) -> Data:
-        a = sample.arrays
         data = Data()
         before, after = self._split_attrs(0)
-        for name in before:
-            self._add(data, a, name, node_key(0, name))
-        for kind in AGGREGATES:
-            if (values := a.get(aggregate_key(kind))) is not None:
-                data[AGGREGATED], data[f"{AGGREGATED}_aggr"] = as_tensor(values), kind
-        data.edge_index = self._edge_index(a, 0)
-        for name, values in self._edge_values(a, 0):
-            data[name] = values
-        for name in after:
-            self._add(data, a, name, node_key(0, name))
-        self._add_ids(data, a, 0)
-        if not self._node_attrs[0] or "n_id" not in data:
-            data.num_nodes = _num_nodes(a, 0)
-        if (tree := a.get(node_key(0, TREE_OF))) is not None:
-            data[TREE_OF] = as_tensor(tree)
-        self._add_edge_ids(data, a, 0)
-        data.num_sampled_nodes = a["num_sampled_nodes"][0].tolist()
-        _add_edge_counts(data, a, 0)
-        self._add_seeds(data, a)
-        if (rows := a.get(node_key(0, DEVICE_ROWS))) is not None:
-            data[DEVICE_ROWS] = as_tensor(rows)
+        self._add_attrs(data, sample, 0, before)
+        if (aggregate := sample.aggregate) is not None:
+            data[Sample.AGGREGATED], data[f"{Sample.AGGREGATED}_aggr"] = as_tensor(aggregate[1]), aggregate[0]
+        data.edge_index = self._edge_index(sample, 0)
+        self._add_edge_attrs(data, sample, 0)
+        self._add_attrs(data, sample, 0, after)
+        self._add_nodes(data, sample, 0)
+        self._add_edge_ids(data, sample, 0)
+        data.num_sampled_nodes = sample.arrays["num_sampled_nodes"][0].tolist()
+        _add_edge_counts(data, sample, 0)
+        self._add_seeds(data, sample)
+        _add_device_rows(data, sample, 0)
         return data
 
     def _heterogeneous(self, sample: Sample) -> HeteroData:
-        a = sample.arrays
         data = HeteroData()
         for t, node_type in enumerate(self._schema.node_types):
             store = data[node_type]
-            for name in self._node_attrs[t]:
-                self._add(store, a, name, node_key(t, name))
-            self._add_ids(store, a, t)
-            if not self._node_attrs[t] or "n_id" not in store:
-                store.num_nodes = _num_nodes(a, t)
-            if (tree := a.get(node_key(t, TREE_OF))) is not None:
-                store[TREE_OF] = as_tensor(tree)
-            store.num_sampled_nodes = a["num_sampled_nodes"][t].tolist()
-            if (rows := a.get(node_key(t, DEVICE_ROWS))) is not None:
-                store[DEVICE_ROWS] = as_tensor(rows)
+            self._add_attrs(store, sample, t, self._node_attrs[t])
+            self._add_nodes(store, sample, t)
+            store.num_sampled_nodes = sample.arrays["num_sampled_nodes"][t].tolist()
+            _add_device_rows(store, sample, t)
         for r, edge_type in enumerate(self._schema.edge_types):
             store = data[edge_type]
-            store.edge_index = self._edge_index(a, r)
-            for name, values in self._edge_values(a, r):
-                store[name] = values
-            self._add_edge_ids(store, a, r)
-            _add_edge_counts(store, a, r)
-        self._add_seeds(data, a)
+            store.edge_index = self._edge_index(sample, r)
+            self._add_edge_attrs(store, sample, r)
+            self._add_edge_ids(store, sample, r)
+            _add_edge_counts(store, sample, r)
+        self._add_seeds(data, sample)
         return data
 
-    def _add_ids(self, store: Any, arrays: Mapping[str, Any], node_type: int) -> None:
-        if (ids := arrays.get(node_key(node_type, "n_id"))) is not None:
-            store.n_id = as_tensor(ids)
-        if (rows := arrays.get(node_key(node_type, ROW))) is not None:
-            store.row = as_tensor(rows)
+    def _add_nodes(self, store: Any, sample: Sample, node_type: int) -> None:
+        for name, key in Sample.NODE_FIELDS.items():
+            if (values := sample.node(node_type, key)) is not None:
+                store[name] = as_tensor(values)
+        if not self._node_attrs[node_type] or "n_id" not in store:
+            store.num_nodes = _num_nodes(sample, node_type)
+        if (tree := sample.node(node_type, Sample.TREE_OF)) is not None:
+            store[Sample.TREE_OF] = as_tensor(tree)
 
-    def _add_edge_ids(self, store: Any, arrays: Mapping[str, Any], edge_type: int) -> None:
-        for name, key in _OF_EDGES:
-            if (values := arrays.get(edge_key(edge_type, key))) is not None:
+    def _add_edge_ids(self, store: Any, sample: Sample, edge_type: int) -> None:
+        for name, key in Sample.EDGE_FIELDS.items():
+            if (values := sample.edge(edge_type, key)) is not None:
                 store[name] = as_tensor(values)
 
-    def _add_seeds(self, data: Batch, arrays: Mapping[str, Any]) -> None:
+    def _add_seeds(self, data: Batch, sample: Sample) -> None:
         """What a batch has of its seeds beside their rows."""
         stores = {t: data if self._schema.homogeneous else data[self._schema.node_types[t]] for t in self._seed_types}
         first = self._seed_types[0]
-        stores[first].input_id = as_tensor(arrays["input_id"])
-        for name, values in starting_with(seed_key(""), arrays):
-            of, _, name = name.rpartition("/")
-            stores[int(of) if of else first][name] = values
+        stores[first].input_id = as_tensor(sample.input_ids())
+        for of, name, values in sample.seed_fields():
+            stores[first if of is None else of][name] = as_tensor(values)
         for store in stores.values():
             store.batch_size = len(store.input_id)
 
-    def _edge_index(self, arrays: Mapping[str, Any], edge_type: int) -> torch.Tensor:
+    def _edge_index(self, sample: Sample, edge_type: int) -> torch.Tensor:
         """With what the sampler made of the edges as an `EdgeIndex`, else as a tensor."""
-        edges = as_tensor(arrays[edge_key(edge_type, "edge_index")])
-        if (colptr := arrays.get(edge_key(edge_type, COLUMN_POINTERS))) is None:
+        edges = as_tensor(sample.edge(edge_type, "edge_index"))
+        colptr, by_source = sample.pointers(edge_type)
+        if colptr is None:
             return edges
-        by_source = arrays.get(edge_key(edge_type, BY_SOURCE))
         src, _, dst = self._schema.edge_types[edge_type]
         sources, destinations = (
-            int(arrays["num_sampled_nodes"][self._schema.node_index(each)].sum()) for each in (src, dst)
+            int(sample.arrays["num_sampled_nodes"][self._schema.node_index(each)].sum()) for each in (src, dst)
         )
         made: torch.Tensor = make_edge_index(
             edges,
@@ -177,27 +142,32 @@ class Collate:
         )
         return made
 
-    def _edge_values(self, arrays: Mapping[str, Any], edge_type: int) -> Iterator[tuple[str, torch.Tensor]]:
+    def _add_edge_attrs(self, store: Any, sample: Sample, edge_type: int) -> None:
         for name in self._edge_attrs[edge_type]:
-            if (key := edge_key(edge_type, name)) in arrays:
-                yield name, self._tensor(arrays, key)
+            if (values := sample.edge(edge_type, name)) is not None:
+                store[name] = self._tensor(values, ("edges", edge_type, name))
 
-    def _add(self, store: Any, arrays: Mapping[str, Any], name: str, key: str) -> None:
-        if key in arrays:
-            store[name] = self._tensor(arrays, key)
+    def _add_attrs(self, store: Any, sample: Sample, node_type: int, names: Sequence[str]) -> None:
+        for name in names:
+            if (values := sample.node(node_type, name)) is not None:
+                store[name] = self._tensor(values, ("nodes", node_type, name))
 
-    def _tensor(self, arrays: Mapping[str, Any], key: str) -> torch.Tensor:
-        value = arrays[key]
-        return value if isinstance(value, torch.Tensor) else to_tensor(value, key in self._bfloat16)
+    def _tensor(self, value: Any, attr: tuple[str, int, str]) -> torch.Tensor:
+        return value if isinstance(value, torch.Tensor) else to_tensor(value, attr in self._bfloat16)
 
     def _split_attrs(self, node_type: int) -> tuple[list[str], list[str]]:
         names = self._node_attrs[node_type]
         return [n for n in names if n == "x"], [n for n in names if n != "x"]
 
 
-def _add_edge_counts(store: Any, arrays: Mapping[str, Any], edge_type: int) -> None:
-    if (per_hop := arrays.get("num_sampled_edges")) is not None:
+def _add_edge_counts(store: Any, sample: Sample, edge_type: int) -> None:
+    if (per_hop := sample.arrays.get("num_sampled_edges")) is not None:
         store.num_sampled_edges = per_hop[edge_type].tolist()
+
+
+def _add_device_rows(store: Any, sample: Sample, node_type: int) -> None:
+    if (rows := sample.node(node_type, DEVICE_ROWS)) is not None:
+        store[DEVICE_ROWS] = as_tensor(rows)
 
 
 def to_tensor(array: np.ndarray, bfloat16: bool) -> torch.Tensor:
@@ -212,16 +182,9 @@ def as_tensor(value: np.ndarray | torch.Tensor) -> torch.Tensor:
     return value if isinstance(value, torch.Tensor) else torch.from_numpy(value)
 
 
-def starting_with(prefix: str, arrays: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The arrays of a sample whose names begin so, by the rest of their names."""
-    for key in arrays:
-        if key.startswith(prefix):
-            yield key.removeprefix(prefix), as_tensor(arrays[key])
-
-
-def _num_nodes(arrays: Mapping[str, Any], node_type: int) -> int:
-    names = (DEVICE_ROWS, "n_id", ROW)
-    return len(next(arrays[node_key(node_type, name)] for name in names if node_key(node_type, name) in arrays))
+def _num_nodes(sample: Sample, node_type: int) -> int:
+    found = (sample.node(node_type, name) for name in (DEVICE_ROWS, *Sample.NODE_FIELDS.values()))
+    return len(next(each for each in found if each is not None))
 
 
 def _in_order(names: tuple[str, ...]) -> list[str]:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import torch
 
 from glt_lightning.base import OptionError, SamplingOptions
 from glt_lightning.graph import AnyGraph, Manifest
-from glt_lightning.loader.collate import Batch, Collate, as_tensor, starting_with
+from glt_lightning.loader.collate import Batch, Collate, as_tensor
 from glt_lightning.loader.link_plan import plan_links
 from glt_lightning.loader.link_spec import LinkSpec
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.plans import batch_manifest, plan_identity
 from glt_lightning.loader.times import SEED_TIME
-from glt_lightning.sampling import TARGET_ID, LinkTask, Sample, link_key, of_type, seed_key, target_name
+from glt_lightning.sampling import LinkTask, Sample
 from glt_lightning.workers import Producer, Ranks
 
 _log = logging.getLogger(__name__)
@@ -55,8 +54,7 @@ class DistLinkNeighborLoader(DistNeighborLoader):
 
     def _count(self, sample: Sample) -> None:
         super()._count(sample)
-        prefix, name = link_key(""), "stored"
-        stored = [int(a[0]) for key, a in sample.arrays.items() if key.startswith(prefix) and key.endswith(name)]
+        stored = [int(values[0]) for _, name, values in sample.link_fields() if name == "stored"]
         if self._warned or not any(stored) or self._plan.rank:
             return
         self._warned = True
@@ -120,31 +118,37 @@ class LinkCollate(Collate):
         attrs = {name for names in self._attrs.values() for name in names}
         return super().names | self._own | _NAMES | attrs | (_TIMES if self._timed else set())
 
-    def _add_seeds(self, data: Batch, arrays: Mapping[str, Any]) -> None:
+    def _add_seeds(self, data: Batch, sample: Sample) -> None:
         for i, task in enumerate(self._tasks):
-            self._add_edges(data, task, of_type(task.edge_type, "") if i else "", arrays)
+            self._add_edges(data, task, task.edge_type if i else None, sample)
 
-    def _add_edges(self, data: Batch, task: LinkTask, prefix: str, arrays: Mapping[str, Any]) -> None:
+    def _add_edges(self, data: Batch, task: LinkTask, further: int | None, sample: Sample) -> None:
         edge_type = self._stored.edge_types[task.edge_type]
         edges = src = dst = data if self._schema.homogeneous else data[edge_type]
         if len(self._tasks) == 1 and not self._schema.homogeneous:
             src, dst = (data[self._stored.node_types[t]] for t in task.ends(self._stored))
-        edges.input_id = as_tensor(arrays[seed_key(f"{prefix}input_id") if prefix else "input_id"])
-        for name, values in starting_with(link_key(prefix), arrays):
+        edges.input_id = as_tensor(sample.input_ids(further))
+        for of, name, array in sample.link_fields():
+            if of != further:
+                continue
+            values = as_tensor(array)
             if attr := self._attrs[task.edge_type].get(name):
                 is_bfloat16 = attr != "e_id" and self._is_bfloat16(task.edge_type, attr)  # which numpy lacks
                 edges[name] = values.view(torch.bfloat16) if is_bfloat16 else values
-            if name not in _NAMES:  # what the loader alone has to know, and the fields of further edge types
+            if name not in _NAMES:  # what the loader alone has to know
                 continue
             owner = src if name == "src_index" else edges if name == "edge_label_index" else dst
             owner[name] = values
-        for name, values in starting_with(seed_key(prefix), arrays):
+        for of, name, array in sample.seed_fields():
+            if of != further:
+                continue
+            values = as_tensor(array)
             if name == SEED_TIME and self._timed:
                 if task.mode == "triplet":
                     src.seed_time = dst.seed_time = values
                 else:
                     edges.edge_label_time = _of_all(values, edges.edge_label_index.shape[1])
-            elif "/" not in name:
+            else:
                 edges[name] = values
         if task.mode == "binary":
             edges.edge_label = _labels(edges.get("edge_label"), edges.edge_label_index, len(edges.input_id))
@@ -157,8 +161,8 @@ def _of_all(times: torch.Tensor, pairs: int) -> torch.Tensor:
 
 def _target_names(manifest: Manifest, task: LinkTask) -> dict[str, str]:
     """Name in a batch -> attribute, of the edges to predict."""
-    attrs = {target_name(name): name for name in manifest.edge_attrs(task.edge_type)}
-    return attrs | {TARGET_ID: "e_id"} if task.attrs else {}
+    names = (*manifest.edge_attrs(task.edge_type), "e_id")
+    return {task.target_name(name): name for name in names} if task.attrs else {}
 
 
 def _labels(given: torch.Tensor | None, pairs: torch.Tensor, positives: int) -> torch.Tensor:

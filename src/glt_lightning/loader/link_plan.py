@@ -25,7 +25,6 @@ from glt_lightning.sampling import (
     NodeWeights,
     SamplerConfig,
     key_of_type,
-    of_type,
 )
 from glt_lightning.workers import Ranks
 
@@ -229,7 +228,7 @@ class LinkPlan(EpochPlan):
             if each.task.exclude == "none" and number * self.batch_size * self.world_size < LOOKED_UP:
                 arrays["look_up"] = np.zeros(1, dtype=np.int64)
             link |= _named(i, each.task, arrays | ({"src": each.gids[0][at]} if i else {}))
-            extras |= {of_type(each.task.edge_type, "input_id"): at} if i else {}
+            extras |= {BatchRequest.of_type(each.task.edge_type, "input_id"): at} if i else {}
         for name, values in self.extras.items():
             prefix, _, _ = name.rpartition("/")
             at = next(
@@ -242,7 +241,7 @@ class LinkPlan(EpochPlan):
 
 def _named(i: int, task: LinkTask, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The arrays of the i-th edge type of a loader by their names in a request."""
-    return {of_type(task.edge_type, name) if i else name: array for name, array in arrays.items()}
+    return {BatchRequest.of_type(task.edge_type, name) if i else name: array for name, array in arrays.items()}
 
 
 # The plan of a loader of edges over a graph, and how its batches are sampled.

@@ -21,7 +21,7 @@ from glt_lightning.loader.recipe import Recipe, known_type, reverse_of
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.times import as_times
 from glt_lightning.loader.typed_plan import for_each_type, has_types, type_name
-from glt_lightning.sampling import EXCLUDE, LinkTask
+from glt_lightning.sampling import LinkTask
 
 # fields of each edge type, where there are several
 _BY_TYPE = ("edge_label", "edge_label_time", "negatives", "neg_sampling", "extras")
@@ -88,7 +88,7 @@ class LinkSpec(Recipe):
 
     def __post_init__(self) -> None:
         where = f"loader {self.name!r}:"
-        one_of(f"{where} exclude_target_edges", self.exclude_target_edges, EXCLUDE)
+        one_of(f"{where} exclude_target_edges", self.exclude_target_edges, LinkTask.EXCLUDE)
         super().__post_init__()
         if self.ptr:
             raise OptionError(

@@ -19,9 +19,9 @@ from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.time_bounds import times_of, with_bounds
 from glt_lightning.loader.typed_plan import TypedPlan, TypedSeeds, joined
 from glt_lightning.sampling import (
-    TREE_OF,
     EpochPlan,
     OwnBatches,
+    Sample,
     SamplerConfig,
     drawn_from,
     ignored_times,
@@ -125,10 +125,10 @@ def sampler_config(
                 f"loader {spec.name!r}: with_row: nodes of type {node_type!r} have an attribute row, and batches would have two. "
                 "Partition the data set without it, or under another name."
             )
-    has_name = [t for i, t in enumerate(manifest.schema.node_types) if TREE_OF in manifest.node_attrs(i)]
+    has_name = [t for i, t in enumerate(manifest.schema.node_types) if Sample.TREE_OF in manifest.node_attrs(i)]
     if config.disjoint and has_name:
         raise OptionError(
-            f"loader {spec.name!r}: disjoint: batches say in {TREE_OF!r} which tree a node is in, and nodes of type "
+            f"loader {spec.name!r}: disjoint: batches say in {Sample.TREE_OF!r} which tree a node is in, and nodes of type "
             f"{has_name[0]} have an attribute of this name. Give it another one when partitioning."
         )
     return config

@@ -13,7 +13,7 @@ from glt_lightning.graph import Manifest
 from glt_lightning.loader.collate import Batch, Collate
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
 from glt_lightning.loader.spec import LoaderSpec
-from glt_lightning.sampling import TREE_OF, Sample
+from glt_lightning.sampling import Sample
 
 
 class DistSubGraphLoader(DistNeighborLoader):
@@ -65,7 +65,7 @@ class SubgraphCollate(Collate):
 
     def __init__(self, manifest: Manifest, seed_types: Sequence[int]) -> None:
         super().__init__(manifest, seed_types)
-        self._of_nodes = {*manifest.node_attrs(0), "n_id", "row", TREE_OF}
+        self._of_nodes = {*manifest.node_attrs(0), "n_id", "row", Sample.TREE_OF}
         self._of_edges = {*manifest.edge_attrs(0), "e_id"}
 
     @property
@@ -75,8 +75,8 @@ class SubgraphCollate(Collate):
     def __call__(self, sample: Sample) -> Batch:
         batch = super().__call__(sample)
         seeds = torch.arange(batch.batch_size)
-        if TREE_OF in batch:
-            tree = batch[TREE_OF]
+        if Sample.TREE_OF in batch:
+            tree = batch[Sample.TREE_OF]
             order = torch.argsort(tree, stable=True)
             place = torch.empty_like(order)
             place[order] = torch.arange(len(order))

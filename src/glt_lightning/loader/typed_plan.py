@@ -10,7 +10,7 @@ import numpy as np
 
 from glt_lightning.base import OptionError, edge_type_str
 from glt_lightning.graph import Seeds
-from glt_lightning.sampling import BatchRequest, EpochPlan, of_type
+from glt_lightning.sampling import BatchRequest, EpochPlan
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class TypedPlan(EpochPlan):
         at = dict(zip(self.of.types, pieces, strict=True))
         seeds = {part.node_type: part.gids[at[part.node_type]] for part in self.of.parts}
         first, *others = self.of.types
-        extras = {of_type(t, "input_id"): at[t] for t in others}
+        extras = {BatchRequest.of_type(t, "input_id"): at[t] for t in others}
         for name, values in self.extras.items():
             prefix, _, _ = name.rpartition("/")
             extras[name] = values[at[int(prefix) if prefix else first]]
@@ -80,7 +80,7 @@ class TypedPlan(EpochPlan):
 
 
 def _name(seeds: TypedSeeds, node_type: int, name: str) -> str:
-    return name if node_type == seeds.node_type else of_type(node_type, name)
+    return name if node_type == seeds.node_type else BatchRequest.of_type(node_type, name)
 
 
 def joined(arrays: Sequence[np.ndarray]) -> np.ndarray:

@@ -58,7 +58,6 @@ if TYPE_CHECKING:
         neighbor_source as neighbor_source,
     )
     from glt_lightning.sampling.link_task import (
-        EXCLUDE as EXCLUDE,
         LinkTask as LinkTask,
     )
     from glt_lightning.sampling.links import (
@@ -104,25 +103,9 @@ if TYPE_CHECKING:
         shuffle_key as shuffle_key,
     )
     from glt_lightning.sampling.sample import (
-        AGGREGATED as AGGREGATED,
-        BY_SOURCE as BY_SOURCE,
-        COLUMN_POINTERS as COLUMN_POINTERS,
-        EDGE_WEIGHT as EDGE_WEIGHT,
-        FLIPPED as FLIPPED,
-        ROW as ROW,
-        TARGET_ID as TARGET_ID,
-        TREE_OF as TREE_OF,
-        VISITS as VISITS,
         Draft as Draft,
         Placed as Placed,
         Sample as Sample,
-        aggregate_key as aggregate_key,
-        edge_key as edge_key,
-        link_key as link_key,
-        node_key as node_key,
-        of_type as of_type,
-        seed_key as seed_key,
-        target_name as target_name,
     )
     from glt_lightning.sampling.source import (
         Arrays as Arrays,

@@ -16,14 +16,13 @@ from glt_lightning.sampling.counters import DiskUse
 from glt_lightning.sampling.neighbors import Found, NeighborSource
 from glt_lightning.sampling.request import BatchRequest, SamplerConfig
 from glt_lightning.sampling.sample import (
-    AGGREGATED,
     BY_SOURCE,
     COLUMN_POINTERS,
     FLIPPED,
     ROW,
-    TREE_OF,
     Draft,
     Field,
+    Sample,
     aggregate_key,
     copied,
     edge_key,
@@ -85,7 +84,7 @@ def assemble(
         elif source.config.with_row:
             fields.append(local.row_numbers(node_key(table.type, ROW), found, table.type))
         if table.kind == "node" and source.config.disjoint:
-            fields.append(local.tree_of(key(table.type, TREE_OF), found, table.type, examples))
+            fields.append(local.tree_of(key(table.type, Sample.TREE_OF), found, table.type, examples))
         if table.on_device is not None:
             fields.append(copied(key(table.type, "device_rows"), table.all_ranks))
         table.count(counters)
@@ -114,8 +113,8 @@ def require_aggregable(manifest: Manifest, config: SamplerConfig) -> None:
             f"{name} needs a graph with one node type and one edge type; this one has several. {_WITHOUT}"
         )
     attributes = manifest.node_attrs(0)
-    if "x" not in attributes or AGGREGATED in attributes:
-        has = "no x" if "x" not in attributes else f"an attribute {AGGREGATED} of their own"
+    if "x" not in attributes or Sample.AGGREGATED in attributes:
+        has = "no x" if "x" not in attributes else f"an attribute {Sample.AGGREGATED} of their own"
         raise OptionError(f"{name}: the nodes of this graph have {has}. {_WITHOUT}")
     dtype = np.dtype(manifest.arrays[node_path(0, 0, "x")].dtype)
     if dtype not in (np.float32, np.float16) and attr_key("nodes", 0, "x") not in manifest.encodings:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import DataError
-from glt_lightning.sampling.sample import FLIPPED, TREE_OF, link_key, seed_key
+from glt_lightning.sampling.sample import FLIPPED, Sample, link_key, seed_key
 
 _NODES, _EDGES = "num_sampled_nodes", "num_sampled_edges"
 _SEEDS = ("input_id", seed_key(""), link_key(""))
@@ -52,7 +52,7 @@ def join_samples(
         if name in (_NODES, _EDGES):
             found[name] = np.sum(parts, axis=0)
         elif kind == "node":
-            values = _numbered(parts, samples) if field == TREE_OF else np.concatenate(parts)
+            values = _numbered(parts, samples) if field == Sample.TREE_OF else np.concatenate(parts)
             found[name] = _at(np.concatenate(places[int(of)]), values)
         elif kind == "edge" and field == "edge_index":
             found[name] = _moved(parts, [places[t] for t in ends[int(of)]], _order(parts, per_hop, int(of)))

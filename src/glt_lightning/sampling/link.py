@@ -24,7 +24,6 @@ from glt_lightning.sampling.negatives import (
 from glt_lightning.sampling.neighbors import NeighborSource
 from glt_lightning.sampling.questions.induce import Induce
 from glt_lightning.sampling.request import BatchRequest
-from glt_lightning.sampling.sample import TARGET_ID, target_name
 
 _EMPTY = np.empty(0, dtype=np.int64)
 
@@ -86,7 +85,8 @@ class LinkSampler:
         return self._source.has_edges(self.task.edge_type, *((src, dst) if self.task.turned else (dst, src)))
 
     def _attributes(self, src: np.ndarray, dst: np.ndarray) -> dict[str, np.ndarray]:
-        """Reads the attributes of the edges themselves, by `target_name`. An edge that is not stored has zeros, and the id -1."""
+        """Reads the attributes of the edges themselves, by `LinkTask.target_name`. An edge that is not stored has zeros, and the
+        id -1."""
         edges = self._stored_edges(*((dst, src) if self.task.turned else (src, dst)))
         some = np.flatnonzero(edges >= 0)
         found = {}
@@ -95,7 +95,7 @@ class LinkSampler:
             if name == "e_id":
                 whole = np.full(len(src), -1, dtype=np.int64)
             whole[some] = values
-            found[TARGET_ID if name == "e_id" else target_name(name)] = whole
+            found[LinkTask.target_name(name)] = whole
         return found
 
     def _stored_edges(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from glt_lightning.base import DataError, GraphSchema, NegativeSampling
 from glt_lightning.sampling.negatives import TRIALS
 
-EXCLUDE = ("none", "self", "reverse")
 _MOST_AMOUNT = 1 << 20  # negatives for each edge that another process may ask for
 _MOST_NAME = 200  # characters of a loader's name
 
@@ -36,6 +35,8 @@ class LinkTask:
     Raises `DataError` for values that no loader has.
     """
 
+    EXCLUDE: ClassVar[tuple[str, ...]] = ("none", "self", "reverse")
+
     loader: str
     edge_type: int
     mode: str | None = None
@@ -56,7 +57,7 @@ class LinkTask:
         kinds = {
             "mode": (None, *NegativeSampling.MODES),
             "sharing": NegativeSampling.SHARINGS,
-            "exclude": EXCLUDE,
+            "exclude": self.EXCLUDE,
             "unresolved": NegativeSampling.UNRESOLVED,
         }
         bad = [name for name, known in kinds.items() if getattr(self, name) not in known]
@@ -74,6 +75,12 @@ class LinkTask:
             bad.append("joint")
         if bad:
             raise DataError(f"link: {bad[0]}: {getattr(self, bad[0])!r:.80} is not allowed.")
+
+    @staticmethod
+    def target_name(attr: str) -> str:
+        """Returns the name that an attribute of the edges to predict has in a batch: ``edge_label_attr`` for ``edge_attr``, and
+        ``edge_label_id`` for their ids, ``e_id``."""
+        return "edge_label_id" if attr == "e_id" else f"edge_label_{attr.removeprefix('edge_')}"
 
     @classmethod
     def of(cls, options: NegativeSampling | None, **known: Any) -> LinkTask:

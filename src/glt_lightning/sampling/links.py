@@ -17,7 +17,6 @@ from glt_lightning.sampling.link_task import LinkTask
 from glt_lightning.sampling.negatives import key_of_type
 from glt_lightning.sampling.neighbors import NeighborSource
 from glt_lightning.sampling.request import BatchRequest
-from glt_lightning.sampling.sample import of_type
 
 _NONE = np.empty(0, dtype=np.int64)
 
@@ -29,7 +28,7 @@ class EdgeSeeds:
     seeds: node type -> int64 gids, each once, in the order in which they first occur: sources of the edges, destinations,
     then those of negatives, edge type after edge type. A disjoint batch has all of them, repeated ones included.
     excluded: edges over which no messages are passed.  arrays: the fields of the batch by PyG's names, with positions among
-    the seeds; fields of further edge types are named by `of_type`.  counters: the counters of the search.
+    the seeds; fields of further edge types are named by `BatchRequest.of_type`.  counters: the counters of the search.
     trees: the trees of the seeds, if several share one, and their bounds in time, if they have any; else None.
     examples: int64, in a disjoint batch the number of the edge that each tree belongs to, edge type after edge type;
     negative j belongs to edge j modulo the number of edges. If a tree has both ends of an edge, it is the number of the
@@ -69,7 +68,7 @@ class LinksSampler:
         arrays = {}
         for i, (link, ends) in enumerate(zip(self._links, found, strict=True)):
             for name, array in (ends.arrays | link.fields(lids[4 * i : 4 * i + 4])).items():
-                arrays[of_type(link.task.edge_type, name) if i else name] = array
+                arrays[BatchRequest.of_type(link.task.edge_type, name) if i else name] = array
         counters = Counters(remote_s=self._source.local.counters.remote_s)
         counters.sample_s = time.perf_counter() - begin - counters.remote_s
         for link in self._links:
@@ -129,7 +128,7 @@ def split_by_type(request: BatchRequest, tasks: Sequence[LinkTask]) -> list[Batc
         src = arrays.pop("src", None)
         if src is None or src.dtype != np.int64 or src.ndim != 1:
             got = "nothing" if src is None else f"{src.dtype} {list(src.shape)}"
-            raise DataError(f"link/{of_type(task.edge_type, 'src')}: expected int64 [S], got {got}.")
+            raise DataError(f"link/{BatchRequest.of_type(task.edge_type, 'src')}: expected int64 [S], got {got}.")
         requests.append(replace(request, seeds=src, link=arrays))
     return requests
 

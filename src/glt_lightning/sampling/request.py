@@ -170,7 +170,7 @@ class BatchRequest:
             ``negatives`` int64 [S, K] (given destinations, -1: to draw), ``trial_src`` and ``trial_dst`` int64 [N, T]
             (`sampling.negatives.GivenTrials`), in the user's ids, ``rejected`` int64 [n] (trials, or positions of the mask,
             that are edges of the loader), and ``look_up``, of any content, which requests ``stored``: int64 [1], the number
-            of the edges that are stored. Arrays of further edge types are named by `sample.of_type`, also ``src``, their
+            of the edges that are stored. Arrays of further edge types are named by `of_type`, also ``src``, their
             sources.
         excluded: Edges that the batch is sampled without, beside those of ``exclude_target_edges``.
         trees: For a disjoint batch: the trees of all seeds, and their bounds in time. None: as ``Trees()``. In a request for
@@ -194,6 +194,11 @@ class BatchRequest:
     excluded: ExcludedEdges | None = None
     trees: Trees | None = None
     neighbor_key: int | None = None
+
+    @staticmethod
+    def of_type(index: int, name: str) -> str:
+        """Returns the name of an array that belongs to the seeds of a further node type or edge type of a loader with several."""
+        return f"{index}/{name}"
 
     @property
     def key_of_neighbors(self) -> int:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import numpy as np
 
+from glt_lightning.base import AGGREGATES
 from glt_lightning.sampling.counters import Counters
+from glt_lightning.sampling.request import BatchRequest
 
 _ALIGN = 64
 
@@ -29,36 +32,21 @@ def edge_key(edge_type: int, name: str) -> str:
 # attributes have no slash, so none can clash with these.
 COLUMN_POINTERS, BY_SOURCE = "edge_index/colptr", "edge_index/by_source"
 ROW = "n_id/row"  # int64 [n]: the number of each node in its type
-TREE_OF = "batch"  # int64 [n]: the example whose tree each node of a disjoint batch is in
 FLIPPED = "edge_index/is_flipped"  # bool [e]
 VISITS, EDGE_WEIGHT = (
     "visits",
     "edge_weight",
 )  # of edges that walks found: int64 [e], and float32 [e], their share of the visits of the destination node
-AGGREGATED = "x_neighbors"  # the name of an aggregate in a batch
 
 
 def aggregate_key(kind: str) -> str:
     """Returns the name of the aggregated ``x`` of each node's neighbours in a Sample. kind: ``mean`` or ``sum``."""
-    return f"{AGGREGATED}/{kind}"
+    return f"{Sample.AGGREGATED}/{kind}"
 
 
 def seed_key(name: str) -> str:
     """Returns the name of an array of `BatchRequest.extras` in a Sample."""
     return f"seed/{name}"
-
-
-def of_type(index: int, name: str) -> str:
-    """Returns the name of an array that belongs to the seeds of a further node type or edge type of a loader with several."""
-    return f"{index}/{name}"
-
-
-TARGET_ID = "edge_label_id"
-
-
-def target_name(attr: str) -> str:
-    """Returns the name that an attribute of the edges to predict has in a batch: ``edge_label_attr`` for ``edge_attr``."""
-    return f"edge_label_{attr.removeprefix('edge_')}"
 
 
 def link_key(name: str) -> str:
@@ -81,15 +69,58 @@ class Sample:
         counters: Where the rows came from, and the time that they took.
 
     Example:
-        >>> from glt_lightning.sampling.sample import node_key
-        >>> sample = Sample(0, {node_key(0, "n_id"): np.array([4, 2, 7])})
-        >>> sample.arrays["node/0/n_id"]
+        >>> sample = Sample(0, {"node/0/n_id": np.array([4, 2, 7])})
+        >>> sample.node(0, "n_id")
         array([4, 2, 7])
     """
+
+    TREE_OF: ClassVar[str] = "batch"  # int64 [n]: the example whose tree each node of a disjoint batch is in
+    AGGREGATED: ClassVar[str] = "x_neighbors"  # the name of an aggregate in a batch
+    # Fields of batches beside attributes, and the names of their arrays among those of a type of nodes or edges.
+    NODE_FIELDS: ClassVar[Mapping[str, str]] = MappingProxyType({"n_id": "n_id", "row": ROW})
+    EDGE_FIELDS: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"e_id": "e_id", "is_flipped": FLIPPED, VISITS: VISITS, EDGE_WEIGHT: EDGE_WEIGHT}
+    )
 
     number: int
     arrays: Mapping[str, Any]
     counters: Counters = field(default_factory=Counters)
+
+    def node(self, node_type: int, name: str) -> Any:
+        """Returns an array of the nodes of a type; None if there is none of this name."""
+        return self.arrays.get(node_key(node_type, name))
+
+    def edge(self, edge_type: int, name: str) -> Any:
+        """Returns an array of the edges of a type; None if there is none of this name."""
+        return self.arrays.get(edge_key(edge_type, name))
+
+    def pointers(self, edge_type: int) -> tuple[Any, Any]:
+        """Returns the column pointers of the edges of a type, and their order by source; None for what is not there."""
+        return self.edge(edge_type, COLUMN_POINTERS), self.edge(edge_type, BY_SOURCE)
+
+    @property
+    def aggregate(self) -> tuple[str, Any] | None:
+        """The kind of the aggregate of the neighbours' ``x``, and its rows; None if there is none."""
+        found = ((kind, self.arrays.get(aggregate_key(kind))) for kind in AGGREGATES)
+        return next(((kind, rows) for kind, rows in found if rows is not None), None)
+
+    def input_ids(self, of_type: int | None = None) -> Any:
+        """Returns the positions of the seeds in the loader's. of_type: a further type of seeds; None: the first."""
+        return self.arrays["input_id" if of_type is None else seed_key(BatchRequest.of_type(of_type, "input_id"))]
+
+    def seed_fields(self) -> Iterator[tuple[int | None, str, Any]]:
+        """Yields the arrays of `BatchRequest.extras`: a further type of the seeds, or None for the first; name; values."""
+        return self._fields(seed_key(""))
+
+    def link_fields(self) -> Iterator[tuple[int | None, str, Any]]:
+        """Yields the arrays of a batch of edges, as `seed_fields` does."""
+        return self._fields(link_key(""))
+
+    def _fields(self, prefix: str) -> Iterator[tuple[int | None, str, Any]]:
+        for key, values in self.arrays.items():
+            if key.startswith(prefix):
+                of_type, _, name = key.removeprefix(prefix).rpartition("/")
+                yield int(of_type) if of_type else None, name, values
 
     @property
     def num_seeds(self) -> int:

@@ -27,7 +27,7 @@ from glt_lightning.loader.link_spec import LinkSpec
 from glt_lightning.loader.plans import make_plan, sampler_config
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.typed_plan import for_each_type, has_types
-from glt_lightning.sampling import EXCLUDE, EpochPlan, SamplerConfig
+from glt_lightning.sampling import EpochPlan, LinkTask, SamplerConfig
 from glt_lightning.workers import Ranks
 
 _SPLIT = "train"
@@ -92,7 +92,7 @@ class TrafficOptions(DrawOptions):
             raise OptionError(
                 f"cache: expected shares of all nodes, above 0 and at most 1, such as [0.01, 0.1]; got {self.cache!r}."
             )
-        one_of("exclude_target_edges", self.exclude_target_edges, EXCLUDE)
+        one_of("exclude_target_edges", self.exclude_target_edges, LinkTask.EXCLUDE)
         _ = self.sampling  # which checks the others
 
     @property
