@@ -10,7 +10,7 @@ import torch
 from torch_geometric.data import Data
 
 from glt_lightning.base import DataError, OptionError, SamplingOptions
-from glt_lightning.loader import LinkSpec, LoaderSpec, Session, join_asked
+from glt_lightning.loader import AskedSample, LinkSpec, LoaderSpec, Session
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
@@ -67,7 +67,7 @@ def test_joined_samples_are_those_of_each(tmp_path, make, disjoint) -> None:
             )
             asked.append(session.ask(spec, key))
         again = session.ask(spec, 2)
-        parts, joined = [join_asked([each]) for each in asked], join_asked(asked)
+        parts, joined = [AskedSample.join([each]) for each in asked], AskedSample.join(asked)
         assert contents(again.sample) == contents(asked[-1].sample)
         assert again.digest == asked[-1].digest
         assert session.ask(spec, 3).digest != again.digest
@@ -90,17 +90,17 @@ def test_joined_pairs_keep_their_ends(tmp_path) -> None:
     with Session(partitioned(small_graph(), tmp_path, 2), SamplingOptions(), seed=3) as session:
         edges = [np.array([[4, 9], [9, 4]]), np.array([[9], [9]]), np.array([[1, 1, 2], [2, 3, 1]])]
         specs = [LinkSpec(name="own", edge_label_index=e, num_neighbors=[3], batch_size=9) for e in edges]
-        joined = join_asked([session.ask(spec, 7) for spec in specs])
+        joined = AskedSample.join([session.ask(spec, 7) for spec in specs])
         assert joined.n_id[joined.edge_label_index].tolist() == np.concatenate(edges, axis=1).tolist()
         assert len(joined.input_id) == 6
         triplets = LinkSpec(
             name="own", edge_label_index=edges[0], num_neighbors=[3], batch_size=9, neg_sampling=("triplet", 2)
         )
         with pytest.raises(DataError, match="cannot be joined"):
-            join_asked([session.ask(triplets, 7)] * 2)
+            AskedSample.join([session.ask(triplets, 7)] * 2)
         other = LinkSpec(name="own", edge_label_index=edges[0], num_neighbors=[2], batch_size=9)
         with pytest.raises(OptionError, match="one configuration"):
-            join_asked([session.ask(specs[0], 7), session.ask(other, 7)])
+            AskedSample.join([session.ask(specs[0], 7), session.ask(other, 7)])
         with pytest.raises(DataError, match="at most 100 "):
             session.ask(specs[0], 7, most_bytes=100)
 

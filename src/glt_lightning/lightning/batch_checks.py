@@ -7,7 +7,7 @@ from typing import Any
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from glt_lightning.base import OptionError, at_least, require_fanouts
-from glt_lightning.loader import check_tree
+from glt_lightning.loader import LinkSpec
 
 
 def check_batches(data: Any) -> None:
@@ -24,7 +24,9 @@ def check_batches(data: Any) -> None:
         )
     if data.links is None:
         return
-    check_tree("links.", data.links.tree, data.batches.disjoint, data.links.neg_sampling, data.sampling.time_attr)
+    LinkSpec.check_tree(
+        "links.", data.links.tree, data.batches.disjoint, data.links.neg_sampling, data.sampling.time_attr
+    )
     of_nodes = {"seeds.splits": data.seeds.splits, "seeds.weights": data.seeds.weights, "batches.ptr": data.batches.ptr}
     if data.links.labelled and data.seeds.weights == "balanced":
         del of_nodes["seeds.weights"]

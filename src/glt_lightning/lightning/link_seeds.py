@@ -24,7 +24,7 @@ from glt_lightning.base import (
     one_of,
 )
 from glt_lightning.graph import IN_TRAINING, AnyGraph, EdgeSplit, Manifest, edge_split_key
-from glt_lightning.loader import LinkSpec, for_each_type, has_types, require_own_negatives
+from glt_lightning.loader import LinkSpec
 from glt_lightning.partition import GraphSource, hold_out_edges, joined_by
 
 _EXCLUDE = ("none", "self", "reverse")
@@ -112,10 +112,7 @@ class LinkSeeds(LinkOptions):
                 f"seeds.input_type: expected different edge types, got {', '.join(map(str, self._types))}."
             )
         options = {name: getattr(self, name) for name in ("edge_splits", "neg_sampling", "eval_neg_sampling")}
-        own = {
-            name: for_each_type(name, given if has_types(given, types) else dict.fromkeys(types, given), types)
-            for name, given in options.items()
-        }
+        own = {name: LinkSpec.of_each(name, given, types) for name, given in options.items()}
         files = options["edge_splits"]
         if isinstance(files, Mapping) and not set(files).isdisjoint(SPLITS):
             raise OptionError(
@@ -259,7 +256,7 @@ class LinkSeeds(LinkOptions):
                     "{edge: ..., time: ...}."
                 )
         for options in () if self._types else (self.neg_sampling, self.eval_neg_sampling):
-            require_own_negatives("task: link", options, time_attr)
+            LinkSpec.check_sharing("task: link", options, time_attr)
 
     def spec(
         self, graph: AnyGraph, split: str, name: str, timed: bool = False, new: EdgeSplit | None = None, **loader: Any

@@ -35,10 +35,8 @@ if TYPE_CHECKING:
     )
     from glt_lightning.loader.asked import (
         AskedSample as AskedSample,
-        join_asked as join_asked,
     )
     from glt_lightning.loader.blocks import (
-        ID as ID,
         Layer as Layer,
         as_blocks as as_blocks,
         layers as layers,
@@ -66,7 +64,6 @@ if TYPE_CHECKING:
     )
     from glt_lightning.loader.link_spec import (
         LinkSpec as LinkSpec,
-        check_tree as check_tree,
     )
     from glt_lightning.loader.neighbor_loader import (
         DistNeighborLoader as DistNeighborLoader,
@@ -88,9 +85,6 @@ if TYPE_CHECKING:
     from glt_lightning.loader.subgraph_loader import (
         DistSubGraphLoader as DistSubGraphLoader,
     )
-    from glt_lightning.loader.times import (
-        require_own_negatives as require_own_negatives,
-    )
     from glt_lightning.loader.traffic.options import (
         TrafficOptions as TrafficOptions,
     )
@@ -105,10 +99,6 @@ if TYPE_CHECKING:
     )
     from glt_lightning.loader.trim import (
         BatchLayout as BatchLayout,
-    )
-    from glt_lightning.loader.typed_plan import (
-        for_each_type as for_each_type,
-        has_types as has_types,
     )
 
 

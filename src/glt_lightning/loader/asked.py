@@ -37,6 +37,28 @@ class AskedSample:
             found.update(memoryview(array).cast("B") if array.flags.c_contiguous and array.size else array.tobytes())
         return found.hexdigest()
 
+    @staticmethod
+    def join(asked: Sequence[AskedSample]) -> Batch:
+        """Makes one batch of samples of one configuration: seeds of the first, of the second, ..., and no edge between samples.
+
+        Raises:
+            OptionError: For samples of different configurations.
+            DataError: For samples that cannot be joined, such as of edges with negatives.
+
+        Example:
+            >>> spec = LoaderSpec(name="own", seeds=np.array([7]), num_neighbors=[2], batch_size=1)
+            >>> with Session("parts") as session:
+            ...     batch = AskedSample.join([session.ask(spec, key=5), session.ask(spec, key=6)])
+            >>> batch.n_id[: batch.batch_size]
+            tensor([7, 7])
+        """
+        first = asked[0]
+        if any(each.config != first.config for each in asked):
+            raise OptionError(
+                "AskedSample.join: expected samples of one configuration: fan-outs, types of seeds, edges."
+            )
+        return first.collate.joined([each.sample.arrays for each in asked])
+
 
 def ask(
     plan: EpochPlan, config: SamplerConfig, collate: Collate, producer: Producer, key: int, most_bytes: int | None
@@ -48,23 +70,3 @@ def ask(
     # copies: the memory of a producer's batches is for batches that are consumed in turn
     arrays = {name: np.array(array) for name, array in made.arrays.items()}
     return AskedSample(replace(made, arrays=arrays), config, collate)
-
-
-def join_asked(asked: Sequence[AskedSample]) -> Batch:
-    """Makes one batch of samples of one configuration: seeds of the first, of the second, ..., and no edge between samples.
-
-    Raises:
-        OptionError: For samples of different configurations.
-        DataError: For samples that cannot be joined, such as of edges with negatives.
-
-    Example:
-        >>> spec = LoaderSpec(name="own", seeds=np.array([7]), num_neighbors=[2], batch_size=1)
-        >>> with Session("parts") as session:
-        ...     batch = join_asked([session.ask(spec, key=5), session.ask(spec, key=6)])
-        >>> batch.n_id[: batch.batch_size]
-        tensor([7, 7])
-    """
-    first = asked[0]
-    if any(each.config != first.config for each in asked):
-        raise OptionError("join_asked: expected samples of one configuration: fan-outs, types of seeds, edges.")
-    return first.collate.joined([each.sample.arrays for each in asked])

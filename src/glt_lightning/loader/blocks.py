@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,7 +18,6 @@ from glt_lightning.sampling import Sample
 Batch: TypeAlias = Data | HeteroData
 EdgeType: TypeAlias = tuple[str, str, str]
 
-ID = "_ID"  # DGL's dgl.NID and dgl.EID: the user's ids of nodes and edges
 _OF_THE_BATCH = {"n_id", "e_id", "input_id", "batch_size", "num_nodes", "edge_index"}
 
 
@@ -49,6 +48,8 @@ class Layer:
         >>> last.size, last.num_dst_nodes(), len(last.dstdata["_ID"])
         ((6, 4), 4, 4)
     """
+
+    ID: ClassVar[str] = "_ID"  # DGL's dgl.NID and dgl.EID: the user's ids of nodes and edges
 
     edge_index: Any
     size: Any
@@ -88,16 +89,16 @@ class Layer:
         if isinstance(self.edge_index, Tensor):
             block = dgl.create_block(self.edges(), *self.size)
             for of, to in ((self.srcdata, block.srcdata), (self.dstdata, block.dstdata), (self.edata, block.edata)):
-                to.update({ID: of[ID]} if ID in of else {})
+                to.update({Layer.ID: of[Layer.ID]} if Layer.ID in of else {})
             return block
         ends = {edge_type: (edges[0], edges[1]) for edge_type, edges in self.edge_index.items()}
-        sizes = [{t: len(values[ID]) for t, values in data.items()} for data in (self.srcdata, self.dstdata)]
+        sizes = [{t: len(values[Layer.ID]) for t, values in data.items()} for data in (self.srcdata, self.dstdata)]
         block = dgl.create_block(ends, *sizes)
         # by type: given a dictionary of types, DGL 2.1 writes what is for sources to destinations
         for of, views in ((self.srcdata, block.srcnodes), (self.dstdata, block.dstnodes), (self.edata, block.edges)):
             for each, values in of.items():
-                if ID in values:
-                    views[each].data[ID] = values[ID]
+                if Layer.ID in values:
+                    views[each].data[Layer.ID] = values[Layer.ID]
         return block
 
 
@@ -189,7 +190,7 @@ def _require_hops(batch: Batch) -> None:
 def _first(store: Any, count: int, ids: str) -> dict[str, Tensor]:
     """The first ``count`` rows of the attributes of nodes or, with ``e_id``, of edges."""
     of = store.is_node_attr if ids == "n_id" else store.is_edge_attr
-    rows = {ID: store[ids][:count]} if ids in store else {}
+    rows = {Layer.ID: store[ids][:count]} if ids in store else {}
     return rows | {
         name: values[:count]
         for name, values in store.items()
@@ -198,18 +199,18 @@ def _first(store: Any, count: int, ids: str) -> dict[str, Tensor]:
 
 
 def _count(data: dict[str, Any], node_type: str | None) -> int:
-    if ID in data:
-        return len(data[ID])
+    if Layer.ID in data:
+        return len(data[Layer.ID])
     if node_type is None:
-        return sum(len(values[ID]) for values in data.values())
+        return sum(len(values[Layer.ID]) for values in data.values())
     if node_type not in data:
         raise OptionError(f"node type: expected one of {list(data)}; got {node_type!r}.")
-    return len(data[node_type][ID])
+    return len(data[node_type][Layer.ID])
 
 
 def _ids(data: dict[str, Any]) -> Any:
     """``_ID`` of all rows: a tensor, or a dictionary by node type."""
-    return data[ID] if ID in data else {t: values[ID] for t, values in data.items()}
+    return data[Layer.ID] if Layer.ID in data else {t: values[Layer.ID] for t, values in data.items()}
 
 
 def _moved(value: Any, device: Any, non_blocking: bool) -> Any:

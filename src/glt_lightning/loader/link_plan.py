@@ -11,11 +11,11 @@ import numpy as np
 
 from glt_lightning.base import DataError, EdgeType, GraphSchema, OptionError, SamplingOptions
 from glt_lightning.graph import AnyGraph, LocalPartition, Manifest, Seeds
-from glt_lightning.loader.link_spec import LinkSpec, check_tree, require_ids
+from glt_lightning.loader.link_spec import LinkSpec, require_ids
 from glt_lightning.loader.plans import OwnEdges, sampler_config, share_out
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.time_bounds import with_bounds
-from glt_lightning.loader.times import require_own_negatives, require_times
+from glt_lightning.loader.times import require_times
 from glt_lightning.loader.typed_plan import Pieces, TypedSeeds
 from glt_lightning.sampling import (
     BatchRequest,
@@ -262,7 +262,7 @@ def plan_links(spec: LinkSpec, graph: AnyGraph, sampling: SamplingOptions, seed:
     """Raises `OptionError` or `DataError` for a spec that does not fit the graph."""
     manifest, schema = graph.manifest, graph.schema
     for each in spec.by_type:
-        check_tree(f"loader {spec.name!r}: ", each.tree, each.disjoint, each.neg_sampling, sampling.time_attr)
+        each.check_tree(f"loader {spec.name!r}: ", each.tree, each.disjoint, each.neg_sampling, sampling.time_attr)
     tasks = [_with_time(each, each.task(schema), manifest, sampling) for each in spec.by_type]
     edges = [LinkEdges.of(each, task, graph) for each, task in zip(spec.by_type, tasks, strict=True)]
     nodes = [each.as_nodes() for each in spec.by_type]
@@ -283,7 +283,7 @@ def _with_time(spec: LinkSpec, task: LinkTask, manifest: Manifest, sampling: Sam
     remedy = "Give a time for each edge (time of edge_splits)."
     edges = spec.edge_label_index.shape[1]
     require_times(f"{where}: edge_label_time", spec.edge_label_time, edges, sampling, remedy)
-    require_own_negatives(where, spec.neg_sampling, sampling.time_attr)
+    spec.check_sharing(where, spec.neg_sampling, sampling.time_attr)
     ends = task.ends(manifest.schema)
     of_nodes = sampling.time_attr is not None and any(sampling.time_attr in manifest.node_attrs(t) for t in ends)
     if task.unresolved != "error" and not of_nodes:

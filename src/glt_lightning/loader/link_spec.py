@@ -110,7 +110,7 @@ class LinkSpec(Recipe):
             )
         object.__setattr__(self, "edge_label_time", as_times(f"{where} edge_label_time", self.edge_label_time))
         options = NegativeSampling.of(self.neg_sampling)
-        check_tree(f"{where} ", self.tree, self.disjoint, options)
+        self.check_tree(f"{where} ", self.tree, self.disjoint, options)
         if self.negatives is not None:
             options = self._check_negatives(edges.shape[1], options)
         if self.edge_label is not None and options is not None and options.mode == "triplet":
@@ -169,9 +169,8 @@ class LinkSpec(Recipe):
         by_type = {}
         for name in _BY_TYPE:
             given = getattr(self, name)
-            if name == "neg_sampling" and not has_types(given, types):
-                given = dict.fromkeys(types, given)
-            by_type[name] = for_each_type(f"{where} {name}", given, types)
+            split = self.of_each if name == "neg_sampling" else for_each_type
+            by_type[name] = split(f"{where} {name}", given, types)
         return tuple(
             replace(
                 self,
@@ -204,6 +203,40 @@ class LinkSpec(Recipe):
         ordered = sorted(given, key=lambda name: tuple(name.split("__")))  # as in the schema
         object.__setattr__(self, "edge_label_index", {t: given[t] for t in ordered})
         _ = self.by_type  # which checks each
+
+    @staticmethod
+    def check_tree(
+        where: str, tree: str, disjoint: bool, options: NegativeSampling | None, time_attr: str | None = None
+    ) -> None:
+        """Raises `OptionError` for trees that edges with these negatives cannot have. where: begins the errors."""
+        one_of(f"{where}tree", tree, get_args(Tree))
+        if tree == "example" and time_attr is not None:
+            raise OptionError(
+                f"{where}tree: example and sampling.time_attr: {time_attr} exclude each other: a tree with both ends of an edge "
+                "has no bounds in time. Set tree: end, or remove sampling.time_attr."
+            )
+        if tree == "example" and not disjoint:
+            raise OptionError(f"{where}tree: example needs disjoint: true, without which a batch has no trees.")
+        if tree == "example" and options is not None and options.mode == "triplet":
+            raise OptionError(
+                f"{where}tree: example needs negatives that are pairs of nodes, and those of neg_sampling.mode triplet share the "
+                "source of their edge. Set neg_sampling: binary."
+            )
+
+    @staticmethod
+    def check_sharing(where: str, options: NegativeSampling | None, time_attr: str | None) -> None:
+        """Raises `OptionError` for negatives of a whole batch where neighbours are drawn by time: one that is shared would have
+        the time of another edge."""
+        if time_attr is not None and options is not None and options.sharing != "none":
+            raise OptionError(
+                f"{where}: neg_sampling.sharing: {options.sharing!r} shares negatives between edges of different times, and "
+                f"sampling.time_attr is {time_attr}. Set sharing to none."
+            )
+
+    @staticmethod
+    def of_each(where: str, given: Any, types: Sequence[str]) -> dict[str, Any]:
+        """Returns an option for each edge type, given as one for all of them or by edge type. Raises as `for_each_type`."""
+        return for_each_type(where, given if has_types(given, types) else dict.fromkeys(types, given), types)
 
     @property
     def labels(self) -> np.ndarray | None:
@@ -250,25 +283,6 @@ class LinkSpec(Recipe):
         if self.edge_type is None and len(schema.edge_types) == 1:
             return schema.edge_types[0]
         return known_type(self, "edge_type", self.edge_type, schema)
-
-
-def check_tree(
-    where: str, tree: str, disjoint: bool, options: NegativeSampling | None, time_attr: str | None = None
-) -> None:
-    """Raises `OptionError` for trees that edges with these negatives cannot have. where: begins the errors."""
-    one_of(f"{where}tree", tree, get_args(Tree))
-    if tree == "example" and time_attr is not None:
-        raise OptionError(
-            f"{where}tree: example and sampling.time_attr: {time_attr} exclude each other: a tree with both ends of an edge has "
-            "no bounds in time. Set tree: end, or remove sampling.time_attr."
-        )
-    if tree == "example" and not disjoint:
-        raise OptionError(f"{where}tree: example needs disjoint: true, without which a batch has no trees.")
-    if tree == "example" and options is not None and options.mode == "triplet":
-        raise OptionError(
-            f"{where}tree: example needs negatives that are pairs of nodes, and those of neg_sampling.mode triplet share the "
-            "source of their edge. Set neg_sampling: binary."
-        )
 
 
 def _ids(name: str, given: Any) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import OptionError, SamplingOptions
-from glt_lightning.graph import Manifest, having_edge_types
+from glt_lightning.graph import AnyGraph, Manifest, having_edge_types
 from glt_lightning.kernels import mix64
 from glt_lightning.loader.importance import fanouts_of, importance_task, seeds_alone
 from glt_lightning.loader.recipe import subgraph_task
@@ -151,20 +151,25 @@ def attribute_reading(
     return config, plan
 
 
-def make_plan(
+def plan_nodes(
     spec: LoaderSpec,
-    seeds: TypedSeeds,
-    manifest: Manifest,
+    graph: AnyGraph,
     sampling: SamplingOptions,
     seed: int,
     ranks: Ranks,
     read: Callable[[LoaderSpec, str], np.ndarray],
-) -> EpochPlan:
-    """Who takes which seeds, with their extras and bounds in time. read: gives an attribute of seeds. Else as `share_out`."""
+) -> tuple[EpochPlan, SamplerConfig, TypedSeeds]:
+    """Who takes which seeds, with their extras and bounds in time; how their batches are sampled; the seeds.
+
+    read: gives an attribute of seeds. Raises as `sampler_config` and `share_out`.
+    """
+    seeds, manifest = spec.typed_seeds(graph), graph.manifest
+    config = sampler_config(spec, seeds, manifest, sampling)
     times = times_of(spec, seeds, manifest, sampling, read)
     extras = [each.find_extras(part) for each, part in zip(spec.by_type, seeds.parts, strict=True)]
     plan, extras = with_bounds(share_out(spec, seeds, manifest, sampling, seed, ranks), extras, times, sampling)
-    return replace(plan, extras=extras[0]) if len(extras) == 1 else TypedPlan.over(plan, seeds, extras)
+    plan = replace(plan, extras=extras[0]) if len(extras) == 1 else TypedPlan.over(plan, seeds, extras)
+    return plan, config, seeds
 
 
 def share_out(

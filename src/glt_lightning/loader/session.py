@@ -26,9 +26,8 @@ from glt_lightning.loader.plans import (
     batch_manifest,
     ignored,
     log_stored_dtypes,
-    make_plan,
     plan_identity,
-    sampler_config,
+    plan_nodes,
 )
 from glt_lightning.loader.row_loader import RowSpec
 from glt_lightning.loader.spec import LoaderSpec
@@ -144,7 +143,7 @@ class Session:
             loader = self.make_loader(spec)
             parts = loader.plan, loader.config, loader.collate
         else:
-            parts = self._parts(spec, spec.typed_seeds(self.graph), Collate)
+            parts = self._parts(spec, Collate)[:3]
         return ask(*parts, self.producer, key, most_bytes)
 
     def make_subgraph_loader(self, spec: LoaderSpec) -> DistSubGraphLoader:
@@ -154,19 +153,15 @@ class Session:
         return self._of_nodes(replace(spec, subgraph_type="induced"), SubgraphCollate, DistSubGraphLoader)
 
     def _of_nodes(self, spec: LoaderSpec, make_collate: type[Collate], make: type[_Loader]) -> _Loader:
-        manifest, ranks = self.graph.manifest, self.ranks
-        seeds = spec.typed_seeds(self.graph)
-        plan, config, collate = self._parts(spec, seeds, make_collate)
-        identity = plan_identity(spec.by_type, plan, seeds, manifest, ranks)
+        plan, config, collate, seeds = self._parts(spec, make_collate)
+        identity = plan_identity(spec.by_type, plan, seeds, self.graph.manifest, self.ranks)
         return self._added(spec, make(plan, config, self._producer, collate, identity, spec.transform), collate)
 
     def _parts(
-        self, spec: LoaderSpec, seeds: TypedSeeds, make_collate: type[Collate]
-    ) -> tuple[EpochPlan, SamplerConfig, Collate]:
-        manifest, sampling = self.graph.manifest, self.sampling
-        config = sampler_config(spec, seeds, manifest, sampling)
-        plan = make_plan(spec, seeds, manifest, sampling, self.seed, self.ranks, self.read_seeds)
-        return plan, config, make_collate(batch_manifest(manifest, config), seeds.types)
+        self, spec: LoaderSpec, make_collate: type[Collate]
+    ) -> tuple[EpochPlan, SamplerConfig, Collate, TypedSeeds]:
+        plan, config, seeds = plan_nodes(spec, self.graph, self.sampling, self.seed, self.ranks, self.read_seeds)
+        return plan, config, make_collate(batch_manifest(self.graph.manifest, config), seeds.types), seeds
 
     def _added(self, spec: LoaderSpec | LinkSpec, loader: _Loader, collate: Collate) -> _Loader:
         self._require_possible(spec, collate)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.base import NegativeSampling, OptionError, SamplingOptions
+from glt_lightning.base import OptionError, SamplingOptions
 from glt_lightning.kernels import Trees
 
 SEED_TIME = "seed_time"  # the times of a batch's seeds, in what it has of its seeds
@@ -46,16 +46,6 @@ def require_times(where: str, times: np.ndarray | None, count: int, sampling: Sa
         raise OptionError(f"{where}: has no effect without sampling.time_attr. Set it, or remove the times.")
     if times is not None and len(times) != count:
         raise OptionError(f"{where}: expected one for each of the {count} seeds, got {len(times)}.")
-
-
-def require_own_negatives(where: str, options: NegativeSampling | None, time_attr: str | None) -> None:
-    """Raises `OptionError` for negatives of a whole batch where neighbours are drawn by time: one that is shared would have the
-    time of another edge."""
-    if time_attr is not None and options is not None and options.sharing != "none":
-        raise OptionError(
-            f"{where}: neg_sampling.sharing: {options.sharing!r} shares negatives between edges of different times, and "
-            f"sampling.time_attr is {time_attr}. Set sharing to none."
-        )
 
 
 def bounds_of(times: np.ndarray, sampling: SamplingOptions) -> Trees:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from glt_lightning.base import lazy_names
 from glt_lightning.compat.dgl.hosts import seed
-from glt_lightning.loader import ID
+from glt_lightning.loader import Layer
 
-NID = EID = ID
+NID = EID = Layer.ID
 NTYPE = ETYPE = "_TYPE"
 
 _MODULES = ("data", "dataloading", "distributed", "nn", "sampling")

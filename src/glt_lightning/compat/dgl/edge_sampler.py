@@ -15,7 +15,7 @@ from glt_lightning.compat.dgl.exclude import edges_by_type, find_exclude_eids
 from glt_lightning.compat.dgl.graph import DistGraph
 from glt_lightning.compat.dgl.samplers import BlockSampler, blocks_of, ids_of
 from glt_lightning.compat.dgl.sampling import only
-from glt_lightning.loader import ID
+from glt_lightning.loader import Layer
 
 _Ends = Mapping[EdgeType, tuple[Tensor, Tensor]]
 _ON_ENDS = "src, dst = pair_graph.edges(), and h[src], h[dst] are the vectors of the ends"
@@ -41,12 +41,12 @@ class PairGraph:
     @property
     def ndata(self) -> dict[str, Any]:
         """``dgl.NID``: rows of the nodes, or by node type."""
-        return {ID: self._only(self.node_rows)}
+        return {Layer.ID: self._only(self.node_rows)}
 
     @property
     def edata(self) -> dict[str, Any]:
         """``dgl.EID``: rows of the edges, or by edge type; nothing of negatives."""
-        return {ID: self._only(self.edge_rows)} if self.edge_rows else {}
+        return {Layer.ID: self._only(self.edge_rows)} if self.edge_rows else {}
 
     def _only(self, by_type: Mapping[Any, Tensor]) -> Any:
         return next(iter(by_type.values())) if self.homogeneous else dict(by_type)

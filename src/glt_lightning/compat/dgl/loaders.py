@@ -17,7 +17,7 @@ from glt_lightning.compat.dgl.graph import DistGraph
 from glt_lightning.compat.dgl.hosts import STATE
 from glt_lightning.compat.dgl.samplers import OURS, BlockSampler, MultiLayerNeighborSampler, blocks_of, ids_of
 from glt_lightning.compat.dgl.sampling import Block, rows_by_type
-from glt_lightning.loader import ID, Layer, LoaderSpec, layers
+from glt_lightning.loader import Layer, LoaderSpec, layers
 from glt_lightning.sampling import shuffle_key
 
 _Key = TypeVar("_Key")
@@ -228,10 +228,14 @@ def _in_rows(layer: Layer) -> Block:
     def nodes(data: dict[str, Any]) -> dict[str, Any]:
         if "row" not in data:
             return {t: nodes(values) for t, values in data.items()}
-        return {ID: data["row"]} | {name: values for name, values in data.items() if name not in (ID, "row")}
+        return {Layer.ID: data["row"]} | {
+            name: values for name, values in data.items() if name not in (Layer.ID, "row")
+        }
 
     def edges(data: dict[Any, Any]) -> dict[Any, Any]:
-        return {key: edges(value) if isinstance(value, dict) else value for key, value in data.items() if key != ID}
+        return {
+            key: edges(value) if isinstance(value, dict) else value for key, value in data.items() if key != Layer.ID
+        }
 
     return Block(layer.edge_index, layer.size, nodes(layer.srcdata), nodes(layer.dstdata), edges(layer.edata))
 

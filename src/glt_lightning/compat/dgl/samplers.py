@@ -12,7 +12,7 @@ from glt_lightning.base import OptionError, at_least, edge_type_str, lazy_names
 from glt_lightning.compat.dgl.exclude import EdgePairs, edges_by_type, pairs_of
 from glt_lightning.compat.dgl.graph import DistGraph
 from glt_lightning.compat.dgl.sampling import LayerEdges, fanout_of, sample_neighbors, to_block
-from glt_lightning.loader import ID, Layer
+from glt_lightning.loader import Layer
 
 
 class BlockSampler:
@@ -137,7 +137,7 @@ def blocks_of(found: Any, sampler: BlockSampler) -> list[Layer]:
 
 def ids_of(data: Mapping[str, Any]) -> Any:
     """The rows of nodes: a tensor, or by node type."""
-    return data[ID] if ID in data else {t: values[ID] for t, values in data.items()}
+    return data[Layer.ID] if Layer.ID in data else {t: values[Layer.ID] for t, values in data.items()}
 
 
 # Negatives of a batch of edges: pairs of nodes as examples of pairs that are no edges.

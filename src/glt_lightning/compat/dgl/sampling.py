@@ -14,7 +14,7 @@ from torch import Tensor
 from glt_lightning.base import DataError, EdgeType, NodeType, OptionError, edge_type_str, lazy_names
 from glt_lightning.compat.dgl.exclude import EdgePairs, drop, pairs_of
 from glt_lightning.compat.dgl.graph import DistGraph
-from glt_lightning.loader import ID, Layer
+from glt_lightning.loader import Layer
 from glt_lightning.tensors import Neighbors
 
 _T = TypeVar("_T")
@@ -47,7 +47,9 @@ class LayerEdges:
     @property
     def edata(self) -> dict[str, Any]:
         """``dgl.EID``: rows of the edges, or by edge type."""
-        return {ID: self.edges("eid") if self.homogeneous else {e: each.edge_row for e, each in self.by_type.items()}}
+        return {
+            Layer.ID: self.edges("eid") if self.homogeneous else {e: each.edge_row for e, each in self.by_type.items()}
+        }
 
     def without(self, excluded: EdgePairs) -> LayerEdges:
         """The other edges."""
@@ -91,11 +93,11 @@ class BlockNodes:
 
     def __call__(self, ntype: NodeType | None = None) -> Tensor:
         """int64 [n]: 0, 1 and so on. ntype: needed where there are several."""
-        device = self[ntype].data[ID].device
+        device = self[ntype].data[Layer.ID].device
         return torch.arange(self.count(ntype), device=device)
 
     def __getitem__(self, ntype: NodeType | None) -> SimpleNamespace:
-        return SimpleNamespace(data=self.data if ID in self.data else only(self.data, ntype))
+        return SimpleNamespace(data=self.data if Layer.ID in self.data else only(self.data, ntype))
 
 
 def only(by_type: Mapping[Any, _T], given: Any) -> _T:
@@ -168,8 +170,8 @@ def to_block(frontier: LayerEdges, dst_nodes: Any) -> Block:
         src[t] = _in_order(np.concatenate([src[t], *named]))
     index = {e: _numbered(e, found, src[e[0]], dst.get(e[2], src[e[2]][:0])) for e, found in edges.items()}
     size = {e: (len(src[e[0]]), len(dst.get(e[2], ()))) for e in edges}
-    data = [{t: {ID: torch.from_numpy(rows)} for t, rows in side.items()} for side in (src, _all_types(src, dst))]
-    edata = {e: {ID: found.edge_row} for e, found in edges.items()}
+    data = [{t: {Layer.ID: torch.from_numpy(rows)} for t, rows in side.items()} for side in (src, _all_types(src, dst))]
+    edata = {e: {Layer.ID: found.edge_row} for e, found in edges.items()}
     parts: list[Any] = [index, size, *data, edata]
     return Block(*((next(iter(part.values())) for part in parts) if frontier.homogeneous else parts))
 

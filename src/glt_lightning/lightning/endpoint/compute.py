@@ -17,7 +17,7 @@ from glt_lightning.lightning.callbacks.predictions import class_column
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.endpoint.served_graph import AskedRows
 from glt_lightning.lightning.new_rows import extend_embeddings
-from glt_lightning.loader import join_asked
+from glt_lightning.loader import AskedSample
 
 Columns = dict[str, np.ndarray]
 _EMBEDDING = "embedding"  # in an answer where it is asked for, or is all there is
@@ -46,7 +46,7 @@ class Model:
     def predict(self, asked: Sequence[AskedRows]) -> list[Columns]:
         """Predicts the rows of requests as one batch. Returns the columns of each. Raises whatever the module raises."""
         samples = [each.asked for each in asked if each.asked is not None]
-        batch: Any = join_asked(samples)
+        batch: Any = AskedSample.join(samples)
         if self._data.transform is not None:
             batch = self._data.transform(batch, "predict", 0)
         outputs = self._outputs(self._moved(batch), asked[0])

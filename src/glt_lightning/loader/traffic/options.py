@@ -24,9 +24,8 @@ from glt_lightning.base import (
 from glt_lightning.graph import IN_TRAINING, LocalPartition, Manifest, edge_split_key
 from glt_lightning.loader.link_plan import plan_links
 from glt_lightning.loader.link_spec import LinkSpec
-from glt_lightning.loader.plans import make_plan, sampler_config
+from glt_lightning.loader.plans import plan_nodes
 from glt_lightning.loader.spec import LoaderSpec
-from glt_lightning.loader.typed_plan import for_each_type, has_types
 from glt_lightning.sampling import EpochPlan, LinkTask, SamplerConfig
 from glt_lightning.workers import Ranks
 
@@ -172,9 +171,7 @@ class TrainBatches:
             seeds = spec.find_seeds(partition)
             return partition.node_shards(seeds.node_type, name).gather(seeds.gids)
 
-        seeds, manifest, sampling = spec.typed_seeds(partition), partition.manifest, options.sampling
-        self.config = sampler_config(spec, seeds, manifest, sampling)
-        self._plan = make_plan(spec, seeds, manifest, sampling, options.seed, ranks, read)
+        self._plan, self.config, _ = plan_nodes(spec, partition, options.sampling, options.seed, ranks, read)
 
     def plan(self, placement: SeedPlacement, rank: int) -> EpochPlan:
         return replace(self._plan, rank=rank, owner=self._plan.owner if placement == "owner" else None)
@@ -191,8 +188,7 @@ def _link_spec(partition: LocalPartition, options: TrafficOptions) -> LinkSpec:
     found = {
         edge_type_str(schema.edge_types[r]): partition.edge_split(r, _SPLIT) for r in _trained_edges(partition.manifest)
     }
-    given, types = options.neg_sampling, list(found)
-    negatives = for_each_type("neg_sampling", given if has_types(given, types) else dict.fromkeys(types, given), types)
+    negatives = LinkSpec.of_each("neg_sampling", options.neg_sampling, list(found))
     specs = []
     for name, edges in found.items():
         drawn = None if edges.label is not None or edges.negatives is not None else "binary"
