@@ -2,10 +2,12 @@
 
 A module offers its layers by the protocol `Layerwise`: ``num_layers`` and ``layer(k, h, batch)``, the outputs of layer
 k for the seeds of a batch of one hop with all neighbours; or it has ``layerwise_layers``, as the ready models do, or is
-a model of PyG's `BasicGNN` family. `LayerwiseRun` goes through the layers: each rank computes the nodes of its parts in
-chunks, writes their rows into shared memory, or a scratch file, and the ranks wait for each other between layers. Rows
-of other hosts are fetched once per layer. A node with more edges than fit into memory at once is computed from some of its
-edges at a time (``pieces.py``).
+a model of PyG's `BasicGNN` family. `ConvLayers`, `GNNLayers` and `TypedLayers` are bases for layers of convolutions.
+
+`LayerwiseRun` goes through the layers: each rank computes the nodes of its parts in chunks, writes their rows into
+shared memory, or a scratch file, and the ranks wait for each other between layers. Rows of other hosts are fetched once
+per layer. A node with more edges than fit into memory at once is computed from some of its edges at a time
+(``pieces.py``).
 
 The half that belongs to a Trainer (`predict_layerwise`, ``evaluation.mode: layerwise``), with the progress on disk from which
 a killed run goes on, is in `glt_lightning.lightning`.

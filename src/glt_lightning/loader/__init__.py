@@ -31,7 +31,6 @@ from glt_lightning.base import lazy_names
 if TYPE_CHECKING:
     from glt_lightning.loader.aggregation import (
         aggregate as aggregate,
-        has_kernels as has_kernels,
     )
     from glt_lightning.loader.asked import (
         AskedSample as AskedSample,

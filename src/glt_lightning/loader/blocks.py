@@ -12,6 +12,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 from glt_lightning.base import DataError, OptionError
+from glt_lightning.loader.aggregation import aggregate, has_kernels
 from glt_lightning.loader.edge_index import believed, hops_of, in_order, plain
 from glt_lightning.sampling import Sample
 
@@ -76,6 +77,20 @@ class Layer:
             raise OptionError(f"edges: expected an edge type, one of {list(self.edge_index)}; got {edge_type!r}.")
         src, dst = self.edge_index[edge_type]
         return src, dst
+
+    def reduce(self, rows: Tensor, kind: str) -> Tensor:
+        """Returns [destinations, D]: the sum, mean or max of the rows of each destination's sources, 0 without any; in a graph
+        with one node and one edge type. rows: [sources, D].  kind: ``sum``, ``mean`` or ``max``."""
+        src, dst = self.edges()
+        if has_kernels(rows):
+            if len(dst) and not bool((dst[1:] >= dst[:-1]).all()):  # those of samplers are sorted
+                dst, order = torch.sort(dst, stable=True)
+                src = src[order]
+            ends = torch.bincount(dst, minlength=self.num_dst_nodes()).cumsum(0)
+            return aggregate(rows, torch.cat([ends.new_zeros(1), ends]), src.contiguous(), kind=kind)
+        out: Tensor = rows.new_zeros(self.num_dst_nodes(), rows.size(1))
+        index = dst.unsqueeze(-1).expand(-1, rows.size(1))
+        return out.scatter_reduce(0, index, rows[src], {"max": "amax"}.get(kind, kind), include_self=False)
 
     def to(self, device: torch.device | str | int, non_blocking: bool = False) -> Layer:
         """This layer with all its tensors on ``device``."""

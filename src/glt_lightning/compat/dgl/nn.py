@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from glt_lightning.base import OptionError, one_of
-from glt_lightning.loader import Layer, aggregate, has_kernels
+from glt_lightning.loader import Layer
 
 # Scripts of DGL import the layers by a longer name, too: ``import dgl.nn.pytorch as dglnn``.
 pytorch = sys.modules[f"{__name__}.pytorch"] = sys.modules[__name__]
@@ -89,29 +88,14 @@ class SAGEConv(nn.Module):
 
     def _neighbours(self, graph: Layer, src: Tensor, dst: Tensor) -> Tensor:
         if self._kind == "pool":
-            values: Tensor = self.fc_neigh(_reduce(graph, torch.relu(self.fc_pool(src)), "max"))
+            values: Tensor = self.fc_neigh(graph.reduce(torch.relu(self.fc_pool(src)), "max"))
             return values
         narrows = self.fc_neigh.in_features > self.fc_neigh.out_features  # aggregating narrow rows costs less
         src = self.fc_neigh(src) if narrows else src
         if self._kind == "mean":
-            values = _reduce(graph, src, "mean")
+            values = graph.reduce(src, "mean")
         else:
             own = self.fc_neigh(dst) if narrows else dst
             degrees = torch.bincount(graph.edge_index[1], minlength=len(dst))
-            values = (_reduce(graph, src, "sum") + own) / (degrees + 1).unsqueeze(-1).to(own.dtype)
+            values = (graph.reduce(src, "sum") + own) / (degrees + 1).unsqueeze(-1).to(own.dtype)
         return values if narrows else self.fc_neigh(values)
-
-
-def _reduce(graph: Layer, x: Tensor, kind: str) -> Tensor:
-    """[destinations, D]: sum, mean or max of the rows of each destination's sources; 0 without any."""
-    src, dst = graph.edge_index
-    if has_kernels(x):
-        if len(dst) and not bool((dst[1:] >= dst[:-1]).all()):  # those of samplers are sorted
-            dst, order = torch.sort(dst, stable=True)
-            src = src[order]
-        ends = torch.bincount(dst, minlength=graph.num_dst_nodes()).cumsum(0)
-        return aggregate(x, torch.cat([ends.new_zeros(1), ends]), src.contiguous(), kind=kind)
-    out: Any = x.new_zeros(graph.num_dst_nodes(), x.size(1))
-    index = dst.unsqueeze(-1).expand(-1, x.size(1))
-    reduced: Tensor = out.scatter_reduce(0, index, x[src], {"max": "amax"}.get(kind, kind), include_self=False)
-    return reduced
