@@ -14,9 +14,10 @@ import numpy as np
 
 from glt_lightning.base import CacheOptions, DrawOptions
 from glt_lightning.kernels import CudaKHopOp, DeviceGraph, ExcludedEdges, Kernels, KHopOp, Trees
-from glt_lightning.sampling import BIDIRECTIONAL, INDUCED, BatchRequest, SamplerConfig, SubgraphTask
+from glt_lightning.sampling import BatchRequest, SamplerConfig, SubgraphTask
 from glt_lightning.sampling.device_subgraph import DeviceEdgeFinder
 from glt_lightning.sampling.subgraph import complete_edges
+from glt_lightning.sampling.subgraph_task import BIDIRECTIONAL, INDUCED
 from tests.helpers.device_cases import assert_same_batch, far_graph, to
 from tests.helpers.device_parts import PartsCase, as_array, sampled
 from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, excluded_edges, random_data, random_excluded, random_seeds

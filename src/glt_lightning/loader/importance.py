@@ -16,7 +16,7 @@ from glt_lightning.base import (
     edge_type_str,
 )
 from glt_lightning.kernels import WalkRule
-from glt_lightning.sampling import INDUCED, ImportanceTask, SubgraphTask, fanout_table, fault_of
+from glt_lightning.sampling import ImportanceTask, SubgraphTask, fanout_table, fault_of
 
 _OPTION = "sampling.importance_neighbors"
 RELATION = "visited_from"
@@ -110,7 +110,7 @@ def fanouts_of(
             f"loader {spec.name!r}: subgraph_type: {spec.subgraph_type} and {_OPTION} exclude each other: its edges "
             "are not stored, so there are none of the other direction, or among the nodes. Remove one of them."
         )
-    if not len(spec.num_neighbors) and (task is None or task.kind == INDUCED):
+    if not len(spec.num_neighbors) and (task is None or task.is_induced):
         return seeds_alone(_schema_of(walks, schema)) if task is None else ()  # a task finds the edges among them
     fanouts = fanout_table(spec.num_neighbors, _schema_of(walks, schema))
     if walks is not None:

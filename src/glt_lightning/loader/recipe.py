@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from glt_lightning.base import (
@@ -18,7 +18,7 @@ from glt_lightning.base import (
 )
 from glt_lightning.graph import Manifest
 from glt_lightning.loader.transforms import BatchTransform
-from glt_lightning.sampling import INDUCED, SubgraphTask
+from glt_lightning.sampling import SubgraphTask
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -85,8 +85,9 @@ def subgraph_task(recipe: Recipe, manifest: Manifest, sampling: SamplingOptions)
         raise OptionError(
             f"{where} and sampling.time_attr exclude each other: its edges would be of any time. Remove one of them."
         )
-    if kind == INDUCED:
-        return SubgraphTask(kind=kind, limit=recipe.induced_limit)
+    task = SubgraphTask(kind=kind, limit=recipe.induced_limit)
+    if task.is_induced:
+        return task
     reverse = [reverse_of(schema, each, recipe) for each in schema.edge_types]
     for r, edge_type in enumerate(schema.edge_types):
         if "is_flipped" in manifest.edge_attrs(r):
@@ -99,7 +100,7 @@ def subgraph_task(recipe: Recipe, manifest: Manifest, sampling: SamplingOptions)
             f"{where}: no edge type of {', '.join(map(edge_type_str, schema.edge_types))} has one of the other direction. "
             "Partition with undirected: true, or name them as reverse_edge_types."
         )
-    return SubgraphTask(kind=kind, limit=recipe.induced_limit, reverse=tuple(-1 if r is None else r for r in reverse))
+    return replace(task, reverse=tuple(-1 if r is None else r for r in reverse))
 
 
 def known_type(recipe: Recipe, option: str, given: object, schema: GraphSchema) -> EdgeType:

@@ -119,8 +119,6 @@ if TYPE_CHECKING:
         wire_dtype as wire_dtype,
     )
     from glt_lightning.sampling.subgraph_task import (
-        BIDIRECTIONAL as BIDIRECTIONAL,
-        INDUCED as INDUCED,
         SubgraphTask as SubgraphTask,
     )
     from glt_lightning.sampling.table import (

@@ -34,6 +34,10 @@ class SubgraphTask:
         if self.kind not in (BIDIRECTIONAL, INDUCED) or not limits or not reverse:
             raise DataError(f"subgraph: {asdict(self)!r:.200} is not allowed.")
 
+    @property
+    def is_induced(self) -> bool:
+        return self.kind == INDUCED
+
     def to_wire(self) -> dict[str, Any]:
         return asdict(self) | {"reverse": list(self.reverse)}
 
