@@ -10,8 +10,11 @@ works in two stages:
    computed (``hotness/``); the folder gets its final name when it is whole. The work is tasks (``tasks/``,
    docs/decisions/026), run by processes of this host or by a cluster.
 
-A killed run leaves no folder under the final name, and the next one continues it. ``verify.py`` checks a
-folder against the hashes in its manifest; ``copies.py`` fetches one from elsewhere.
+A killed run leaves no folder under the final name, and the next one continues it. ``arrays.py`` writes and hashes
+arrays, ``verify.py`` checks a folder against the hashes in its manifest, ``copies.py`` fetches one from elsewhere.
+
+Rows that come later are `Versions` beside the folder (``versions.py``), which `add_rows` lays over it in memory. What is
+asked of a graph, `GraphFacts` answer before it is partitioned, too; what its user calls nodes, `ConvertedTables`.
 
 Runs in the first rank of each host before training, or by the command ``partition``.
 
