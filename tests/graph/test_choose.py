@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from glt_lightning.graph import Candidates, cache_choice as module, choose, first_within, rows_of_share
+from glt_lightning.graph import CacheChoice, cache_choice as module
+from glt_lightning.graph.cache_choice import Candidates, choose, first_within
 from glt_lightning.kernels import rows as row_bytes
 
 RANKING = st.tuples(st.lists(st.integers(1, 50), max_size=12), st.integers(1, 9))
@@ -66,4 +67,4 @@ def test_nothing_to_choose_from():
 
 @pytest.mark.parametrize(("share", "rows", "ranked", "expected"), [(0.1, 39, 50, 3), (1.0, 10, 4, 4), (0.0, 10, 4, 0)])
 def test_a_share_of_the_rows(share, rows, ranked, expected):
-    assert rows_of_share(share, rows, ranked) == expected
+    assert CacheChoice.rows_of_share(share, rows, ranked) == expected

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from glt_lightning.base import DataError
-from glt_lightning.graph import DeviceIndex, LocalPartition, choose_nodes, device_node_bytes, node_path, remote_hotness
+from glt_lightning.graph import DeviceIndex, LocalPartition, choose_nodes, device_node_bytes, node_path
+from glt_lightning.graph.cache_choice import remote_hotness
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 

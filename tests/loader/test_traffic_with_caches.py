@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glt_lightning.graph import LocalPartition, stored_policies
+from glt_lightning.graph import LocalPartition
 from glt_lightning.kernels import KHopOp
 from glt_lightning.loader import TrafficOptions
 from glt_lightning.loader.traffic.predict import TrafficPrediction, presampled_lists
@@ -32,7 +32,7 @@ def without_lists(partition: LocalPartition) -> LocalPartition:
 def test_stored_lists(tmp_path: Path, make: Callable[[], Any]) -> None:
     """Counted by hand from the very batches."""
     partition = partitioned(make(), tmp_path, 3, undirected=True)
-    (policy,) = stored_policies(partition.manifest)
+    (policy,) = partition.manifest.remote_policies
     manifest, seeds = partition.manifest, partition.split("train")
     sample = KHopOp(partition.view, fanout_table([4, 3], partition.schema))
     (traffic,) = [t for t in TrafficPrediction(partition, OPTIONS).of_parts() if t.placement == "global"]

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from glt_lightning.base import CacheOptions, OptionError, PartitionOptions, PeerError
-from glt_lightning.graph import LocalPartition, cached_node_bytes, remote_hotness
-from glt_lightning.graph.row_cache import index_bytes
+from glt_lightning.graph import LocalPartition, Manifest
+from glt_lightning.graph.cache_choice import remote_hotness
+from glt_lightning.graph.remote_cache import cached_node_bytes, index_bytes
 from glt_lightning.partition import open_source, partition_graph
 from glt_lightning.sampling import BatchRequest, Counters, KHopSampler, SamplerConfig
 from glt_lightning.workers.cluster.cache import CacheMaker
@@ -20,7 +21,7 @@ def chosen(here, options):
     """Policy, and for each node type the nodes that are kept."""
     maker = CacheMaker(here, options)
     maker.close()
-    return maker._policy, maker._gids
+    return maker._choice.policy, maker._gids
 
 
 def _written(draft):
@@ -101,8 +102,7 @@ def test_degrees_without_a_list(tmp_path, monkeypatch):
     """Counted from the edges of the mapped parts."""
     whole = partitioned(small_graph(), tmp_path, 3, undirected=True)
     here, _ = split_up(whole, [[1], [0, 2]])
-    for module in ("cache_choice", "remote_choice"):
-        monkeypatch.setattr(f"glt_lightning.graph.{module}.stored_policies", lambda manifest: ())
+    monkeypatch.setattr(Manifest, "remote_policies", ())
     policy, kept = chosen(here, CacheOptions(ratio=0.05))
     indices = np.load(whole.directory / "part1/edges/0/indices.npy")
     counts = np.bincount(indices, minlength=whole.manifest.total_nodes)

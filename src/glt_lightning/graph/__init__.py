@@ -9,7 +9,7 @@ ranked by hotness per byte (``cache_choice.py``). The kinds of faster memory are
 
 * the **host tier**: hot rows of mapped parts, kept in memory (``host_tier.py``);
 * the **remote cache**: rows of other hosts' parts, copied into shared memory (``remote_cache.py``,
-  ``remote_choice.py``);
+  ``topology_cache.py``);
 * the **device tier**: rows and topology in the memory of a GPU (``device_store.py``, ``device_choice.py``).
 
 Runs in sampler processes, graph servers and ranks. Needs numpy alone, except for the device tier.
@@ -34,16 +34,6 @@ if TYPE_CHECKING:
         open_array as open_array,
         read_npy_header as read_npy_header,
         verify_array as verify_array,
-    )
-    from glt_lightning.graph.cache_choice import (
-        Candidates as Candidates,
-        choose as choose,
-        first_within as first_within,
-        rank_by_edges as rank_by_edges,
-        rank_stored as rank_stored,
-        remote_hotness as remote_hotness,
-        rows_of_share as rows_of_share,
-        stored_policies as stored_policies,
     )
     from glt_lightning.graph.control_groups import (
         usable_cores as usable_cores,
@@ -139,17 +129,8 @@ if TYPE_CHECKING:
         parse_json as parse_json,
     )
     from glt_lightning.graph.remote_cache import (
+        CacheChoice as CacheChoice,
         RemoteCache as RemoteCache,
-        cache_handle as cache_handle,
-    )
-    from glt_lightning.graph.remote_choice import (
-        choose_policy as choose_policy,
-        rows_by_bytes as rows_by_bytes,
-        rows_by_ratio as rows_by_ratio,
-    )
-    from glt_lightning.graph.row_cache import (
-        RowCache as RowCache,
-        cached_node_bytes as cached_node_bytes,
     )
     from glt_lightning.graph.row_order import (
         TIMES as TIMES,
@@ -162,7 +143,6 @@ if TYPE_CHECKING:
     from glt_lightning.graph.topology_cache import (
         NeighborLists as NeighborLists,
         TopologyCache as TopologyCache,
-        stored_edge_rows as stored_edge_rows,
     )
     from glt_lightning.graph.uva import (
         copy_for_uva as copy_for_uva,

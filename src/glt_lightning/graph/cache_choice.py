@@ -1,12 +1,11 @@
 """The choice of the rows of a tier: one rule for the remote cache, the host tier and the device tier.
 
 Rows are ranked by the accesses that a byte of memory saves, and a tier takes the first ones until its budget is spent. Each tier
-defines the saving and the size of its rows: see `remote_choice`, `host_tier` and `device_choice`.
+defines the saving and the size of its rows: see `remote_cache`, `host_tier` and `device_choice`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +16,7 @@ import numpy as np
 from glt_lightning.base import PartitionError
 from glt_lightning.graph.arrays import open_array
 from glt_lightning.graph.local_partition import LocalPartition
-from glt_lightning.graph.manifest import Manifest, edge_path, hot_path, node_path
+from glt_lightning.graph.manifest import edge_path, hot_path, node_path
 from glt_lightning.kernels import count_ids
 
 _BLOCKS = 1024  # of a ranking that is not looked at row by row: that of 100 M rows is then a thousand numbers
@@ -103,11 +102,6 @@ def first_within(sizes: np.ndarray, budget: float) -> int:
     return int(np.searchsorted(np.cumsum(sizes), budget, side="right"))
 
 
-def rows_of_share(share: float, num_rows: int, ranked: int) -> int:
-    """Returns the number of rows in a share of ``num_rows``, of which only ``ranked`` may be taken."""
-    return min(int(share * num_rows), ranked)
-
-
 # How hot rows are: how often the batches of the mapped parts are expected to access them.
 
 
@@ -115,9 +109,6 @@ _CHUNK = 1 << 22  # edges looked at together
 
 
 _DRAWN = 10  # edges that are drawn when a node is visited: the order of usual fan-outs
-
-
-_LISTS = re.compile(r"part0/hot/(\w+)/\d+/gids\.npy")
 
 
 @dataclass(frozen=True)
@@ -137,12 +128,6 @@ class Blocks:
     accesses: np.ndarray
 
 
-def stored_policies(manifest: Manifest) -> tuple[str, ...]:
-    """Returns the policies by which the folder ranks remote rows, in the order of the manifest."""
-    listed = {found[1] for path in manifest.arrays if (found := _LISTS.fullmatch(path))}
-    return tuple(policy for policy in manifest.hotness if policy in listed)
-
-
 def remote_hotness(partition: LocalPartition, policy: str, part: int, node_type: int) -> tuple[np.ndarray, np.ndarray]:
     """Reads the list of nodes of other parts that a part's batches are expected to access, hottest first. Returns gids [K] and
     hotness, float32 [K].
@@ -159,7 +144,7 @@ def remote_hotness(partition: LocalPartition, policy: str, part: int, node_type:
 def rank_stored(partition: LocalPartition, policy: str) -> list[Ranked] | None:
     """Ranks remote nodes by the lists of the folder, which were made for the training seeds of each part; the hotness for several
     mapped parts is added up. None if the folder has no lists of this policy."""
-    if policy not in stored_policies(partition.manifest):
+    if policy not in partition.manifest.remote_policies:
         return None
     ranked = []
     for t in range(len(partition.manifest.num_nodes)):
@@ -256,7 +241,7 @@ def _count_edges(partition: LocalPartition) -> np.ndarray:
 def _has_hotness(partition: LocalPartition) -> bool:
     """Tells whether the folder has the hotness of all nodes for the mapped parts, by one policy."""
     manifest = partition.manifest
-    stored = next(iter(manifest.hotness), "") in stored_policies(manifest)
+    stored = next(iter(manifest.hotness), "") in manifest.remote_policies
     return node_path(0, 0, "hotness") in manifest.arrays and (manifest.num_parts == 1 or stored)
 
 

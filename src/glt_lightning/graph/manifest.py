@@ -184,6 +184,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -202,6 +203,8 @@ VERSION = 3
 READABLE = (2, VERSION)  # folders of version 2 have no `gid_path`
 MANIFEST = "manifest.json"
 _CUM = ".cum"
+
+_LISTS = re.compile(r"part0/hot/(\w+)/\d+/gids\.npy")
 
 
 @dataclass(frozen=True)
@@ -515,6 +518,12 @@ class Manifest:
         """Tells whether the uint16 values of an attribute are bfloat16."""
         entry = self.encodings.get(attr_key(kind, index, name))
         return entry is not None and entry.given == "bfloat16"
+
+    @property
+    def remote_policies(self) -> tuple[str, ...]:
+        """The policies by which the folder ranks remote rows, in the order of ``hotness``."""
+        listed = {found[1] for path in self.arrays if (found := _LISTS.fullmatch(path))}
+        return tuple(policy for policy in self.hotness if policy in listed)
 
     @cached_property
     def as_stored(self) -> Manifest:

@@ -25,6 +25,7 @@ from glt_lightning.kernels import (
     RankedSet,
     Shards,
     Trees,
+    row_bytes,
 )
 
 _MOST_EDGES = 2**31  # edges of one type: `CachedEdges.find` gives their places as int32
@@ -195,6 +196,22 @@ class TopologyCache:
                 arrays[f"first_edge/{r}"][:] = each.first_edge
                 arrays[f"indices/{r}"][:] = each.neighbors
         return cls(made, manifest)
+
+    @staticmethod
+    def index_bytes(manifest: Manifest, node_type: int) -> int:
+        """Returns the bytes of the index by which the cached nodes of a type are found."""
+        return 8 * RankedSet.words_for(manifest.num_nodes[node_type])
+
+    @staticmethod
+    def node_bytes(manifest: Manifest, counts: Mapping[int, np.ndarray], nodes: int) -> np.ndarray:
+        """Returns int64 [n]: the bytes of each of n nodes of a type in a cache, with their lists. counts: by edge type, lengths
+        of their lists, [n]."""
+        id_bytes = np.dtype(manifest.id_dtype).itemsize
+        sizes = np.full(nodes, id_bytes + 16 * len(counts), dtype=np.int64)
+        for r, each in counts.items():
+            entry = sum(row_bytes(dtype, shape) for dtype, shape in stored_edge_rows(manifest, r).values())
+            sizes += each.astype(np.int64) * (id_bytes + entry)
+        return sizes
 
     def edge_rows(self, edge_type: int) -> np.ndarray:
         """Returns int64 [E]: the edge row of each entry of the cached lists."""

@@ -12,7 +12,7 @@ from typing import get_args
 import numpy as np
 
 from glt_lightning.base import SeedPlacement
-from glt_lightning.graph import LocalPartition, Manifest, node_path, rank_stored, rows_of_share, stored_policies
+from glt_lightning.graph import CacheChoice, LocalPartition, Manifest, node_path
 from glt_lightning.kernels import row_bytes
 from glt_lightning.loader.traffic.options import TrafficOptions, TrainBatches, why_no_batches
 from glt_lightning.sampling import EpochPlan, LinksSampler, k_hop, neighbor_source, node_names
@@ -131,7 +131,7 @@ class TrafficPrediction:
 
     def __init__(self, partition: LocalPartition, options: TrafficOptions) -> None:
         self._partition, self._options = partition, options
-        self.policies = stored_policies(partition.manifest) or (PRESAMPLED,)
+        self.policies = partition.manifest.remote_policies or (PRESAMPLED,)
 
     @cached_property
     def why_not(self) -> str | None:
@@ -173,7 +173,7 @@ class _Hosts:
         self._partition, self._options, self._done = partition, options, done
         self._hosts, self._ranks = hosts or partition.manifest.num_parts, ranks
         self._batches = TrainBatches(partition, options, self._hosts * ranks)
-        self._policies = stored_policies(partition.manifest)
+        self._policies = partition.manifest.remote_policies
 
     def with_placement(self, placement: SeedPlacement, most: int | None = None) -> ExpectedTraffic:
         world = self._hosts * self._ranks
@@ -298,15 +298,16 @@ class RemoteRanking:
     def sizes(self, ratio: float) -> list[int]:
         """Number of nodes of each type in a cache of this share; fewer if the list is shorter."""
         return [
-            rows_of_share(ratio, n, len(gids)) for n, gids in zip(self._manifest.num_nodes, self._lists, strict=True)
+            CacheChoice.rows_of_share(ratio, n, len(gids))
+            for n, gids in zip(self._manifest.num_nodes, self._lists, strict=True)
         ]
 
 
 def stored_lists(partition: LocalPartition, policy: str, parts: tuple[int, ...]) -> RemoteRanking:
     """Reads the rankings that the partitioner has written, for a host with ``parts``."""
-    ranked = rank_stored(LocalPartition(partition.directory, partition.manifest, parts), policy)
-    assert ranked is not None, "the folder has lists of this policy"
-    return RemoteRanking(partition.manifest, [each.gids for each in ranked])
+    choice = CacheChoice.stored(LocalPartition(partition.directory, partition.manifest, parts), policy)
+    assert choice is not None, "the folder has lists of this policy"
+    return RemoteRanking(partition.manifest, [each.gids for each in choice.ranked])
 
 
 def presampled_lists(
@@ -321,7 +322,7 @@ def presampled_lists(
         nodes = np.arange(len(seen), dtype=np.int64)
         row = nodes - np.repeat(bounds[:-1], np.diff(bounds))  # the hottest of a part come first
         remote = np.delete(nodes, np.concatenate([nodes[bounds[p] : bounds[p + 1]] for p in parts]))
-        hottest = np.lexsort((row[remote], -seen[remote]))[: rows_of_share(ratio, len(seen), len(remote))]
+        hottest = np.lexsort((row[remote], -seen[remote]))[: CacheChoice.rows_of_share(ratio, len(seen), len(remote))]
         lists.append(remote[hottest] + offset)
     return RemoteRanking(manifest, lists)
 

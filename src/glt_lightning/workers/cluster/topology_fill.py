@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import DrawOptions, OptionError, PeerError, Progress
-from glt_lightning.graph import LocalPartition, Manifest, NeighborLists, TopologyCache, first_within, stored_edge_rows
-from glt_lightning.kernels import Picks, RankedSet, Router, row_bytes
+from glt_lightning.graph import LocalPartition, NeighborLists, TopologyCache
+from glt_lightning.kernels import Picks, Router
 from glt_lightning.sampling import AskedRows, Expand, Gather, RemoteRows, wire_dtype
 from glt_lightning.workers.cluster.cache_fill import Wanted, fetch_rows
 
@@ -69,14 +69,12 @@ def _of_type(
     edge type."""
     schema = partition.schema
     edge_types = [r for r, t in enumerate(schema.destination_types()) if t == node_type]
-    edge_bytes = {r: _edge_bytes(partition.manifest, r) for r in edge_types}
     pieces: list[tuple[np.ndarray, np.ndarray, dict[int, Picks]]] = []
-    spent = 8 * RankedSet.words_for(partition.manifest.num_nodes[node_type])
+    spent = TopologyCache.index_bytes(partition.manifest, node_type)
     for ids, names, picks in _answers(partition, remote, node_type, order, edge_types):
-        sizes = np.full(len(ids), names.itemsize + 16 * len(edge_types), dtype=np.int64)
-        for r, each in picks.items():
-            sizes += each.counts.astype(np.int64) * (names.itemsize + edge_bytes[r])
-        fits = first_within(sizes, budget - spent)
+        counts = {r: each.counts for r, each in picks.items()}
+        sizes = TopologyCache.node_bytes(partition.manifest, counts, len(ids))
+        fits = int(np.searchsorted(np.cumsum(sizes), budget - spent, side="right"))
         spent += int(sizes[:fits].sum())
         done(len(ids))
         if fits:
@@ -91,11 +89,6 @@ def _of_type(
     names = np.concatenate([piece[1] for piece in pieces])[by_gid]
     lists = {r: _sorted_lists([piece[2][r] for piece in pieces], by_gid) for r in edge_types}
     return ids[by_gid], names, lists
-
-
-def _edge_bytes(manifest: Manifest, edge_type: int) -> int:
-    rows = stored_edge_rows(manifest, edge_type).values()
-    return sum(row_bytes(dtype, shape) for dtype, shape in rows)
 
 
 def _answers(
