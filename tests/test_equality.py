@@ -93,6 +93,12 @@ FEATURES = {
     "edges": Feature(spec=links()),
     "binary negatives": Feature(spec=links(neg_sampling=("binary", 0.3), edge_label=np.arange(70) % 3)),
     "triplets": Feature(spec=links(neg_sampling=("triplet", 2))),
+    "negatives that are given, of both ends": Feature(
+        spec=links(
+            negatives=np.arange(210).reshape(70, 3) - 1,  # the first is to be drawn
+            source_negatives=np.arange(140).reshape(70, 2),
+        )
+    ),
     "shared negatives": Feature(spec=links(neg_sampling={"mode": "triplet", "amount": 5, "sharing": "shared"})),
     "negatives of the batch": Feature(spec=links(neg_sampling={"mode": "triplet", "sharing": "in_batch"})),
     "weighted negatives": Feature(spec=links(neg_sampling={"src_weight": "degree", "dst_weight": np.arange(300) % 4})),

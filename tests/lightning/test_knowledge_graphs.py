@@ -330,26 +330,29 @@ def test_given_splits_are_triples(kg: Any, tmp_path: Path) -> None:
         kg(links=COLUMN | {"relation": None, "edge_splits": given}, evaluation={"mode": "sampled"}).prepare_data()
 
 
-@pytest.mark.parametrize("mode", ["sampled", "layerwise"])
-def test_given_negatives_of_both_ends(kg: Any, make_trainer: Any, mode: str) -> None:
+@pytest.mark.parametrize(("layout", "mode"), [("column", "layerwise"), ("two types", "sampled")])
+def test_given_negatives_of_both_ends(kg: Any, make_trainer: Any, layout: str, mode: str) -> None:
     """Each edge has two ranks: among the destinations that are given, and among the sources, of which there are fewer."""
-    whole, drawn = triples(), np.random.default_rng(0)
-    (head, relation, tail), tails = whole[:, 0:5], drawn.integers(0, NODES, (5, 6))
-    heads = drawn.integers(0, NODES, (5, 3))
-    test = {"edge": whole[[0, 2], 0:5], "relation": relation, "negatives": tails, "source_negatives": heads}
-    data = kg(links=COLUMN | {"edge_splits": {"test": test}}, evaluation={"mode": mode, "batch_size": 2})
+    graph, drawn = (in_a_column() if layout == "column" else of_two_types()), np.random.default_rng(0)
+    store = graph if layout == "column" else graph["thing", "in", "place"]
+    (head, tail), relation = store.edge_index[:, 0:5].numpy(), store.kind[0:5].numpy()
+    tails, heads = drawn.integers(0, 12, (5, 6)), drawn.integers(0, NODES, (5, 3))
+    test = {"edge": np.stack([head, tail]), "relation": relation, "negatives": tails, "source_negatives": heads}
+    links = COLUMN | {"edge_splits": {"test": test}}
+    data = kg(layout, links=links, evaluation={"mode": mode, "batch_size": 2})
     model = predictor(data, metrics=["mrr", "auc"])
     trainer = make_trainer(max_epochs=2)
     trainer.fit(model, data)
     (logged,) = trainer.test(model, data, verbose=False)
     data.setup("test")
     with torch.no_grad():
-        rows = rows_of(model, data, "thing", NODES)
+        source = rows_of(model, data, "thing", NODES)
+        destination = source if layout == "column" else rows_of(model, data, "place", 12)
         ranks = []
         for h, r, t, other_tails, other_heads in zip(head, relation, tail, tails, heads, strict=True):
-            own = float(model.decoder(rows[h], rows[t], r))
+            own = float(model.decoder(source[h], destination[t], r))
             for pairs in ([(h, n) for n in other_tails], [(n, t) for n in other_heads]):
-                found = [float(model.decoder(rows[a], rows[b], r)) for a, b in pairs]
+                found = [float(model.decoder(source[a], destination[b], r)) for a, b in pairs]
                 ranks.append(1 + (sum(s > own for s in found) + sum(s >= own for s in found)) / 2)
     data.teardown()
     assert logged["test_mrr"] == pytest.approx(np.mean([1 / rank for rank in ranks]), rel=1e-6)
@@ -360,4 +363,4 @@ def test_given_negatives_of_both_ends(kg: Any, make_trainer: Any, mode: str) -> 
         ({"negatives": None}, "negatives is missing"),
     ):
         with pytest.raises(DataError, match=rf"edge_splits.test.source_negatives: {said}"):
-            kg(links=COLUMN | {"edge_splits": {"test": test | changed}}).prepare_data()
+            kg(layout, links=links | {"edge_splits": {"test": test | changed}}).prepare_data()

@@ -190,8 +190,8 @@ class EdgeSplit:
         label: Numbers [S, ...], or None.
         time: int64 [S], or None.
         negatives: int64 [S, K], destinations that make no edge with the source of each edge; -1: draw one. None: not given.
-        source_negatives: int64 [S, K], sources that make no edge with the destination of each edge; beside ``negatives``, between
-            nodes of one type. None: not given.
+        source_negatives: int64 [S, K], sources that make no edge with the destination of each edge; beside ``negatives``. None:
+            not given.
         negative_edges: int64 [2, M], pairs without an edge. None: not given.
         attr, codes: float32 [S, D] and int64 [S, C], ``edge_attr`` and ``edge_codes`` of edges with labels. None: not given.
 

@@ -286,7 +286,7 @@ class LinkSeeds(LinkOptions):
             split,
             found.time if timed else None,
             name=name,
-            extras=self._target_attrs(split, found) | _source_negatives(name, found),
+            extras=self._target_attrs(split, found),
             weight_attr=self.weight_attr(graph.manifest, split),
             **self._edges(split, name, found, timed),
             **self._relations(graph, index, split, found),
@@ -380,10 +380,8 @@ class LinkSeeds(LinkOptions):
             return {"edge_label_index": both, "edge_label": np.concatenate([positive, zeros])}
         options = self.neg_sampling if split == "train" else self._of_evaluation
         label = None if self.relation is not None else found.label
-        negatives = found.negatives
-        if negatives is not None and found.source_negatives is not None:
-            negatives = np.concatenate([negatives, found.source_negatives], axis=1)
-        edges = {"edge_label_index": found.edge, "edge_label": label, "negatives": negatives}
+        edges = {"edge_label_index": found.edge, "edge_label": label, "negatives": found.negatives}
+        edges |= {"source_negatives": found.source_negatives}
         if found.negatives is not None:  # those that are given, in evaluation whatever training draws
             return edges | {"neg_sampling": self.neg_sampling if split == "train" else self.eval_neg_sampling}
         return edges | {"neg_sampling": options or (None if label is not None else "binary")}
@@ -398,13 +396,6 @@ class LinkSeeds(LinkOptions):
     def _reverses(self) -> dict[str, str]:
         given = dict(self.reverse_edge_types or {})
         return {other: one for one, other in given.items()} | given
-
-
-def _source_negatives(name: str, found: EdgeSplit) -> dict[str, np.ndarray]:
-    """How many of an edge's negatives are sources, the last ones, for each edge of a loader."""
-    if name == "predict" or found.source_negatives is None:
-        return {}
-    return {"num_src_neg": np.full(len(found), found.source_negatives.shape[1])}
 
 
 def _without_reverses(schema: GraphSchema) -> list[EdgeType]:

@@ -47,7 +47,7 @@ _OF_SEEDS: tuple[str, ...] = (
     "edge_label",
     "edge_label_time",
 )
-_OF_SEEDS += ("src_index", "dst_pos_index", "dst_neg_index", "neg_mask")
+_OF_SEEDS += ("src_index", "dst_pos_index", "dst_neg_index", "src_neg_index", "neg_mask")
 # What else they have: an attribute of such a name is read here, not by the sampler.
 _OF_BATCHES = {*_OF_SEEDS, "n_id", "row", "batch", "num_nodes", "num_sampled_nodes", "num_sampled_edges", "hotness"}
 _OF_BATCHES |= {"device_rows", "x_neighbors", "x_neighbors_aggr"}

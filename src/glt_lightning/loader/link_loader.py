@@ -90,7 +90,7 @@ def make_link_loader(
 # From a Sample of a loader of edges to `Data` or `HeteroData`.
 
 
-_NAMES = {"edge_label_index", "edge_label", "src_index", "dst_pos_index", "dst_neg_index", "neg_mask"}
+_NAMES = {"edge_label_index", "edge_label", "src_index", "dst_pos_index", "dst_neg_index", "src_neg_index", "neg_mask"}
 
 
 _TIMES = {"edge_label_time", SEED_TIME}
@@ -137,7 +137,8 @@ class LinkCollate(Collate):
                 edges[name] = values.view(torch.bfloat16) if is_bfloat16 else values
             if name not in _NAMES:  # what the loader alone has to know
                 continue
-            owner = src if name == "src_index" else edges if name == "edge_label_index" else dst
+            of_source = name in ("src_index", "src_neg_index")
+            owner = src if of_source else edges if name == "edge_label_index" else dst
             owner[name] = values
         for of, name, array in sample.seed_fields():
             if of != further:

@@ -36,8 +36,8 @@ class LinkEdges:
     """The edges of a loader, and how their negatives are drawn.
 
     src, dst: int64 [S] user ids.  gids: int64 [2, S].  num_nodes: of sources and destinations, alike or with weights.
-    own: the edges, where negatives must not be among them.  negatives: int64 [S, K], given ones.  times: int64 [S], by
-    which the nodes of negatives exist.  kinds: of edges that have some.
+    own: the edges, where negatives must not be among them.  negatives, source_negatives: int64 [S, K], given ones.
+    times: int64 [S], by which the nodes of negatives exist.  kinds: of edges that have some.
     """
 
     task: LinkTask
@@ -47,6 +47,7 @@ class LinkEdges:
     num_nodes: tuple[int | NodeWeights, int | NodeWeights]
     own: OwnEdges | None
     negatives: np.ndarray | None
+    source_negatives: np.ndarray | None = None
     times: np.ndarray | None = None
     kinds: Kinds | None = None
 
@@ -62,13 +63,14 @@ class LinkEdges:
             require_ids(f"{where}: {name} of edge_label_index", ids, count, schema.node_types[node_type])
             distinct, inverse = np.unique(ids, return_inverse=True)  # fewer ids to ask a server for
             gids.append(graph.seeds(node_type, distinct).gids[inverse])
-        if spec.negatives is not None:
-            require_ids(f"{where}: negatives", spec.negatives, counts[1], schema.node_types[types[1]], least=-1)
         gone = [graph.deleted(t) if isinstance(graph, LocalPartition) else np.empty(0, np.int64) for t in types]
-        if spec.negatives is not None and np.isin(spec.negatives, gone[1]).any():
-            raise DataError(
-                f"{where}: negatives: some are nodes of type {schema.node_types[types[1]]!r} that are deleted."
-            )
+        for name, end, least in (("negatives", 1, -1), ("source_negatives", 0, 0)):
+            if (given := getattr(spec, name)) is None:
+                continue
+            ends_type = schema.node_types[types[end]]
+            require_ids(f"{where}: {name}", given, counts[end], ends_type, least=least)
+            if np.isin(given, gone[end]).any():
+                raise DataError(f"{where}: {name}: some are nodes of type {ends_type!r} that are deleted.")
         options = spec.neg_sampling
         num_nodes: list[int | NodeWeights] = list(counts)
         for i, (name, ids) in enumerate((("src_weight", src), ("dst_weight", dst))):
@@ -82,14 +84,15 @@ class LinkEdges:
         kinds = Kinds.of(spec)
         own = _own_edges(spec, kinds, counts, where) if strict and len(src) else None
         times = spec.edge_label_time if task.timed else None
-        return cls(task, src, dst, (gids[0], gids[1]), (num_nodes[0], num_nodes[1]), own, spec.negatives, times, kinds)
+        given = spec.negatives, spec.source_negatives
+        return cls(task, src, dst, (gids[0], gids[1]), (num_nodes[0], num_nodes[1]), own, *given, times, kinds)
 
     @property
     def digest(self) -> str:
         """Of all but the sources, which `resume.seeds_identity` has a hash of."""
         digest = hashlib.blake2b(digest_size=16)
         weights = [each.ends if isinstance(each, NodeWeights) else np.array(each) for each in self.num_nodes]
-        given = [self.negatives, None if self.kinds is None else self.kinds.of_edge]
+        given = [self.negatives, self.source_negatives, None if self.kinds is None else self.kinds.of_edge]
         for array in (self.dst, *weights, *(each for each in given if each is not None)):
             digest.update(f"{array.dtype.str}:{array.shape}:".encode() + np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
@@ -100,6 +103,8 @@ class LinkEdges:
         found = {"dst": self.gids[1][positions]}
         if self.negatives is not None:
             found["negatives"] = self.negatives[positions]
+        if self.source_negatives is not None:
+            found["source_negatives"] = self.source_negatives[positions]
         if self.times is not None:
             found["time"] = self.times[positions]
         if task.mode is None:

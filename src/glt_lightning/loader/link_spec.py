@@ -24,7 +24,7 @@ from glt_lightning.loader.typed_plan import for_each_type, has_types, type_name
 from glt_lightning.sampling import LinkTask
 
 # fields of each edge type, where there are several
-_BY_TYPE = ("edge_label", "edge_label_time", "negatives", "neg_sampling", "extras")
+_BY_TYPE = ("edge_label", "edge_label_time", "negatives", "source_negatives", "neg_sampling", "extras")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,6 +45,7 @@ class LinkSpec(Recipe):
         neg_sampling: A `NegativeSampling`, or what PyG takes for it: ``"binary"``, ``("triplet", 2)``. None: no negatives.
         negatives: Destinations of negatives that are given, int [S, K]: the user's ids, -1 for those to draw. These are triplets
             with amount K.
+        source_negatives: Sources of further negatives, int [S, K], beside ``negatives``; batches have them as ``src_neg_index``.
         exclude_target_edges: Over which of its own edges a batch passes no messages: ``none``; ``self``, the edges themselves;
             ``reverse``, also those of the other direction, if there are any. All parallel edges are meant, and neighbours are
             drawn as if they were not stored. With ``none``, a warning says so where edges of the loader are stored.
@@ -79,6 +80,7 @@ class LinkSpec(Recipe):
     edge_label_time: Any = None
     neg_sampling: Any = None
     negatives: Any = None
+    source_negatives: Any = None
     exclude_target_edges: str = "none"
     with_target_attrs: bool = False
     tree: Tree = "end"
@@ -113,6 +115,8 @@ class LinkSpec(Recipe):
         self.check_tree(f"{where} ", self.tree, self.disjoint, options)
         if self.negatives is not None:
             options = self._check_negatives(edges.shape[1], options)
+        if self.source_negatives is not None:
+            self._check_source_negatives(edges.shape[1])
         if self.edge_label is not None and options is not None and options.mode == "triplet":
             raise OptionError(
                 f"{where} edge_label: triplets have no labels. Remove it, give it as one of extras, or set neg_sampling.mode "
@@ -159,6 +163,16 @@ class LinkSpec(Recipe):
             )
         object.__setattr__(self, "negatives", negatives)
         return options
+
+    def _check_source_negatives(self, count: int) -> None:
+        where = f"loader {self.name!r}: source_negatives"
+        given = _ids(where, self.source_negatives)
+        if given.ndim != 2 or len(given) != count or self.negatives is None:
+            raise OptionError(
+                f"{where}: expected ids [{count}, K], a row for each edge, beside negatives; got {given.dtype} "
+                f"{list(given.shape)}{' without negatives' if self.negatives is None else ''}."
+            )
+        object.__setattr__(self, "source_negatives", given)
 
     @property
     def by_type(self) -> tuple[LinkSpec, ...]:

@@ -80,8 +80,8 @@ def score_links(
 
     edge_type: of the edges, in a heterogeneous graph.  source, destination: embeddings of the seeds of the two node types.
     both_ends: the destinations of triplets that make no edge are scored as sources, too, for which both are of one node type.
-    With ``num_src_neg`` the last of an edge's given negatives are sources: each edge is then compared twice, with destinations
-    and with sources, as OGB evaluates knowledge graphs, so there are 2 P scores.
+    With ``src_neg_index``, given negatives of sources, each edge is compared twice, with destinations and with sources, as OGB
+    evaluates knowledge graphs, so there are 2 P scores.
 
     Raises `DataError` for a batch without edges, or without the relations that the decoder needs.
     """
@@ -107,12 +107,10 @@ def score_links(
     else:
         index = index[:, None] if index.dim() == 1 else index
         negative = decoder(u[:, None], destination[index], **_kinds(each))
-    if "num_src_neg" in pairs and len(u):
-        of_source = int(pairs.num_src_neg[0])
-        heads, index = index[:, -of_source:], index[:, :-of_source]
-        two = [negative[:, :-of_source], decoder(source[heads], v[:, None], **_kinds(each))]
-        width = max(part.shape[1] for part in two)
-        rows = [functional.pad(part, (0, width - part.shape[1]), value=-torch.inf) for part in two]
+    if "src_neg_index" in sources:
+        heads = decoder(source[sources.src_neg_index], v[:, None], **_kinds(each))
+        width = max(negative.shape[1], heads.shape[1])
+        rows = [functional.pad(part, (0, width - part.shape[1]), value=-torch.inf) for part in (negative, heads)]
         return LinkScores(torch.cat([positive, positive]), torch.cat(rows), torch.cat(rows) > -torch.inf)
     if both_ends:
         negative = torch.cat([negative, decoder(source[index], v[:, None], **_kinds(each))], dim=1)

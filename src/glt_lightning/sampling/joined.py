@@ -12,7 +12,7 @@ from glt_lightning.sampling.sample import FLIPPED, Sample, link_key, seed_key
 
 _NODES, _EDGES = "num_sampled_nodes", "num_sampled_edges"
 _SEEDS = ("input_id", seed_key(""), link_key(""))
-_UNJOINABLE = ("src_index", "dst_pos_index", "dst_neg_index", "neg_mask")
+_UNJOINABLE = ("src_index", "dst_pos_index", "dst_neg_index", "src_neg_index", "neg_mask")
 
 
 def join_samples(

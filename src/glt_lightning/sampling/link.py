@@ -122,7 +122,7 @@ class LinkSampler:
         return found
 
     def _negatives(self, request: BatchRequest, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Draws the negatives. Returns int64 gids (src, dst); ``src`` is empty if `LinkTask.mode` is triplet."""
+        """Draws the negatives. Returns int64 gids (src, dst); if `LinkTask.mode` is triplet, ``src`` has those that are given."""
         task, count = self.task, self.task.count(len(src))
         if task.sharing == "in_batch":
             return _EMPTY, dst
@@ -139,7 +139,7 @@ class LinkSampler:
         given = self._given(request, count)
         left = np.flatnonzero(given < 0)
         given[left] = draw(left, strict=task.strict, src=src[left % len(src)], rejected=rejected)[1]
-        return _EMPTY, given
+        return self._given_sources(request), given
 
     def _trials(self, request: BatchRequest, count: int) -> Trials:
         task = self.task
@@ -168,6 +168,16 @@ class LinkSampler:
         _require_ids("negatives", ids, -1, len(self._gids[1]))
         return np.where(ids < 0, -1, self._gids[1][ids].astype(np.int64))
 
+    def _given_sources(self, request: BatchRequest) -> np.ndarray:
+        """Returns int64 [P x K], the gids of the sources that the user has given as negatives, a column after the other."""
+        given = request.link.get("source_negatives")
+        if given is None or given.ndim != 2:
+            return _EMPTY
+        ids = _array(request.link, "source_negatives", (len(request.seeds), given.shape[1])).T.ravel()
+        self._source.config.require_room(8 * len(ids))
+        _require_ids("source_negatives", ids, 0, len(self._gids[0]))
+        return self._gids[0][ids].astype(np.int64)
+
     def _mask(self, request: BatchRequest, dst_neg: np.ndarray) -> np.ndarray:
         task, src = self.task, request.seeds
         self._source.config.require_room(len(src) * len(dst_neg))
@@ -186,7 +196,10 @@ class LinkSampler:
             return {"edge_label_index": np.stack([np.concatenate([src, src_neg]), np.concatenate([dst, dst_neg])])}
         if task.sharing == "none" and task.amount > 1:
             dst_neg = np.ascontiguousarray(dst_neg.reshape(int(task.amount), len(dst)).T)
-        return {"src_index": src, "dst_pos_index": dst, "dst_neg_index": dst_neg}
+        fields = {"src_index": src, "dst_pos_index": dst, "dst_neg_index": dst_neg}
+        if len(src_neg):
+            fields["src_neg_index"] = np.ascontiguousarray(src_neg.reshape(-1, len(src)).T)
+        return fields
 
 
 def _times(partition: LocalPartition, node_type: int) -> np.ndarray | None:

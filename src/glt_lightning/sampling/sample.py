@@ -54,7 +54,7 @@ def link_key(name: str) -> str:
     return f"link/{name}"
 
 
-_ENDS = {"edge_label_index", "src_index", "dst_pos_index", "dst_neg_index"}
+_ENDS = {"edge_label_index", "src_index", "dst_pos_index", "dst_neg_index", "src_neg_index"}
 
 
 @dataclass(frozen=True)

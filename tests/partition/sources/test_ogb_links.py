@@ -77,7 +77,7 @@ def test_attributes_of_links_stay_with_their_edges(tmp_path: Path, graph: RawGra
 
 
 def test_heterogeneous(tmp_path: Path, graph: RawGraph) -> None:
-    write_link_splits(lay_out_biokg(tmp_path, graph), "ogbl-biokg")
+    parts = write_link_splits(lay_out_biokg(tmp_path, graph), "ogbl-biokg")
     source = open_source("ogbl-biokg", tmp_path)
     assert source.num_features == {"disease": None, "drug": None}
     manifest = partition_graph(source, tmp_path / "p", PartitionOptions(num_parts=2))
@@ -85,6 +85,12 @@ def test_heterogeneous(tmp_path: Path, graph: RawGraph) -> None:
     assert manifest.num_nodes == (40, 60)
     assert manifest.edge_attrs(0) == ("edge_reltype",)
     assert manifest.target_type is None
+    for number, edge_type in enumerate(manifest.schema.edge_types):  # a relation each, of which OGB's splits have five
+        found, given = source.edge_splits[edge_type]["test"], parts["test"]
+        own = given["relation"] == number
+        assert found["edge"].tolist() == [given["head"][own].tolist(), given["tail"][own].tolist()]
+        assert found["negatives"].tolist() == given["tail_neg"][own].tolist()
+        assert found["source_negatives"].tolist() == given["head_neg"][own].tolist()
 
 
 @pytest.mark.parametrize("saved", ["three files", "one file", "as torch 1.5"])

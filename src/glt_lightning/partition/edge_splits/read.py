@@ -165,17 +165,11 @@ def _source_negatives(what: str, array: np.ndarray | None, edge: np.ndarray, end
     """Checks the sources that make no edge with the destination of each edge. Returns int64 [S, K]."""
     if array is None:
         return None
-    (source, count), (destination, _) = ends
-    if source != destination:
-        raise DataError(
-            f"{what}: the edges lead from nodes of type {source!r} to those of type {destination!r}; only between nodes of one "
-            "type a batch has both. Give negatives alone."
-        )
     if array.ndim != 2 or len(array) != edge.shape[1] or array.dtype.kind not in "iu":
         raise DataError(
             f"{what}: expected {edge.shape[1]} rows, the sources of each edge's negatives; got {_form(array)}."
         )
-    _require_nodes(what, "source", array, source, count, least=0)
+    _require_nodes(what, "source", array, *ends[0], least=0)
     return np.ascontiguousarray(array, np.int64)
 
 

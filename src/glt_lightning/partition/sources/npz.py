@@ -256,7 +256,13 @@ SPLIT_KEYS = {"train_idx": "train", "valid_idx": "val", "val_idx": "val", "test_
 MASK_KEYS = {"train_mask": "train", "valid_mask": "val", "val_mask": "val", "test_mask": "test"}
 
 
-_EDGE_ARRAYS = {"": "edge", "_label": "label", "_time": "time", "_negatives": "negatives"}
+_EDGE_ARRAYS = {
+    "": "edge",
+    "_label": "label",
+    "_time": "time",
+    "_negatives": "negatives",
+    "_source_negatives": "source_negatives",
+}
 
 
 # train_edge, train_edge_label, ...: edges to predict -> (split, array of it)

@@ -20,9 +20,9 @@ are their indices in the schema.
 * arrays ``extra/<name>``, optional: come back in the batch as ``seed/<name>``, unchanged; arrays for seeds of a further
   node type are named ``<node type>/<name>``, and ``<node type>/input_id`` are their positions
 * arrays ``link/<name>``, with ``link``: ``dst`` int64 [S], the destinations of edges whose sources are ``seeds``;
-  optional ``negatives`` [S, K], ``trial_src`` and ``trial_dst`` [N, T] (user ids), ``rejected`` [n], and ``time`` [S],
-  by which negatives have to exist. Arrays of ``more_links`` are named ``link/<edge type>/<name>``, and ``link/<edge
-  type>/src`` are the sources
+  optional ``negatives`` and ``source_negatives`` [S, K], ``trial_src`` and ``trial_dst`` [N, T] (user ids), ``rejected``
+  [n], and ``time`` [S], by which negatives have to exist. Arrays of ``more_links`` are named ``link/<edge type>/<name>``,
+  and ``link/<edge type>/src`` are the sources
 
 **config** always has ``seed_type``, ``fanouts`` (for each of at most 16 hops a list of the edge types' fan-outs, -1 to
 65536), ``replace``, ``with_edge`` and ``threads``. Other fields are sent only if they differ from their defaults:

@@ -99,7 +99,8 @@ def _check_links(config: SamplerConfig, request: BatchRequest, manifest: Manifes
     if config.link is None:
         return
     for task, own in zip(config.links, split_by_type(request, config.links), strict=True):
-        if task.count(len(own.seeds)) > _MOST_SEEDS:
+        given = own.link.get("source_negatives")
+        if task.count(len(own.seeds)) + (0 if given is None else given.size) > _MOST_SEEDS:
             raise DataError(
                 f"link: at most {_MOST_SEEDS} negatives per batch are allowed, got {task.amount} for each of "
                 f"{len(own.seeds)} edges. Use a smaller batch_size or neg_sampling.amount."

@@ -45,11 +45,24 @@ class OgbSource(DelegatingSource):
 
     @property
     def edge_splits(self) -> dict[EdgeType, dict[str, dict[str, np.ndarray]]]:
-        """The edges to predict, of a data set of one edge type: split -> ``edge`` and the negatives that OGB gives."""
-        if not self._layout.links or self._layout.hetero:
-            return {}
+        """The edges to predict, by edge type: split -> ``edge`` and the negatives that OGB gives.
 
-        return {EDGE: {name: _links(given) for name, given in read_edge_splits(self.name, self._root).items()}}
+        Of a typed graph (biokg), in which a relation is an edge type, those of validation and test; the graph has the others.
+        """
+        if not self._layout.links:
+            return {}
+        splits = read_edge_splits(self.name, self._root)
+        if not self._layout.hetero:
+            return {EDGE: {name: _links(given) for name, given in splits.items()}}
+        found: dict[EdgeType, dict[str, dict[str, np.ndarray]]] = {}
+        for edge_type in self.schema.edge_types:
+            number = int(self.edge_attrs(edge_type)["edge_reltype"][:1].ravel()[0])
+            for name in ("val", "test"):
+                links = {key: np.asarray(values) for key, values in splits[name].items()}
+                of_it = {key: values[links["relation"] == number] for key, values in links.items()}
+                own = _links(of_it)
+                found.setdefault(edge_type, {})[name] = {key: own[key] for key in own if key != "relation"}
+        return found
 
     @property
     def edge_splits_may_overlap(self) -> bool:
