@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from glt_lightning.graph import LocalPartition
-from glt_lightning.partition.contents import Counts, collect_contents
+from glt_lightning.partition.contents import Contents, Counts
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 
@@ -29,7 +29,7 @@ def owner(partition: LocalPartition, node_type: int, gids: np.ndarray) -> np.nda
 def test_counts_and_cut(tmp_path: Path, make: Callable[[], Any]) -> None:
     partition = partitioned(make(), tmp_path, 3, undirected=True)
     schema = partition.schema
-    contents = collect_contents(partition)
+    contents = Contents.of(partition)
     counts = {(c.kind, c.name): c for c in contents.counts}
     for t, name in enumerate(schema.node_types):
         assert counts["nodes", name].total == partition.manifest.num_nodes[t]
@@ -48,7 +48,7 @@ def test_counts_and_cut(tmp_path: Path, make: Callable[[], Any]) -> None:
 
 
 def test_one_part_cuts_nothing(tmp_path: Path) -> None:
-    contents = collect_contents(partitioned(small_graph(), tmp_path, 1))
+    contents = Contents.of(partitioned(small_graph(), tmp_path, 1))
     assert contents.edge_cut == 0
     assert {c.balance for c in contents.counts} == {1.0}
 
@@ -60,7 +60,7 @@ def test_balance() -> None:
 
 def test_memory_is_every_file(tmp_path: Path) -> None:
     partition = partitioned(small_graph(), tmp_path, 2, undirected=True)
-    memory = collect_contents(partition).memory
+    memory = Contents.of(partition).memory
 
     def on_disk(pattern: str) -> int:
         return sum(file.stat().st_size for file in partition.directory.glob(pattern))

@@ -14,7 +14,7 @@ from glt_lightning.base import EDGE, DataError, OptionError, PartitionError, Par
 from glt_lightning.graph import LocalPartition, Manifest, RowOrder
 from glt_lightning.partition import ArraySource, open_source, partition_graph, verify_partition
 from glt_lightning.partition.arrays import ArrayWriter
-from glt_lightning.partition.contents import collect_contents
+from glt_lightning.partition.contents import Contents
 from tests.helpers.partition_truth import HETERO, random_source, read_folder, single
 
 NO_TIME = np.iinfo(np.int64).min
@@ -239,7 +239,7 @@ def test_times_are_part_of_what_the_folder_is(tmp_path: Path) -> None:
     partition_graph(source, tmp_path / "plain", PartitionOptions(), progress=False)
     new = partition_graph(source, tmp_path / "new", PartitionOptions(time_attr="time"), progress=False)
     assert Manifest.load(tmp_path / "new") == new
-    more = [collect_contents(LocalPartition.open(tmp_path / name)).memory[0].topology for name in ("plain", "new")]
+    more = [Contents.of(LocalPartition.open(tmp_path / name)).memory[0].topology for name in ("plain", "new")]
     assert more[1] - more[0] == new.arrays["part0/edges/0/times.npy"].bytes
 
 

@@ -15,7 +15,7 @@ from glt_lightning.graph import LocalPartition, Manifest, options_hash
 from glt_lightning.partition import ArraySource, open_source, partition_graph, verify_partition
 from glt_lightning.partition.arrays import ArrayWriter
 from glt_lightning.partition.build.times import WeightSums
-from glt_lightning.partition.contents import collect_contents
+from glt_lightning.partition.contents import Contents
 from tests.helpers.partition_truth import HETERO, random_source, read_folder, single
 
 _MOST = 2**31 - 1
@@ -151,7 +151,7 @@ def test_weights_are_part_of_what_the_folder_is(tmp_path: Path) -> None:
         partition_graph(source, tmp_path / "old", with_weights, progress=False)
     new = partition_graph(source, tmp_path / "new", with_weights, progress=False)
     assert old.options_hash != new.options_hash
-    more = [collect_contents(LocalPartition.open(tmp_path / name)).memory[0].topology for name in ("old", "new")]
+    more = [Contents.of(LocalPartition.open(tmp_path / name)).memory[0].topology for name in ("old", "new")]
     assert more[1] - more[0] == new.arrays["part0/edges/0/edge_weight.cum.npy"].bytes
 
 

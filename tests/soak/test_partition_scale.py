@@ -15,7 +15,7 @@ import pytest
 from glt_lightning import LocalPartition
 from glt_lightning.base import Progress
 from glt_lightning.partition import verify_partition
-from glt_lightning.partition.contents import collect_contents
+from glt_lightning.partition.contents import Contents
 from tests.helpers import started
 
 NODES, EDGES = 111_059_956 // 16, 1_615_685_872 // 16
@@ -93,7 +93,7 @@ def test_sixteenth_of_papers(folder: Path) -> None:
     limit = most_bytes(NODES, PARTS, MEMORY, 1 + len(SPLITS))
 
     verified = verify_partition(folder / "parts", Progress(False))
-    contents = collect_contents(LocalPartition.open(folder / "parts"))
+    contents = Contents.of(LocalPartition.open(folder / "parts"))
     balance = {f"{c.kind} {c.name}": c.balance for c in contents.counts if c.kind != "edges"}
     print(f"written in {made_s:.0f} s, partitioned in {took_s:.0f} s, peak {peak:,} of {limit:,} bytes")
     print(f"cut {contents.edge_cut:.3f}, balance {balance}")

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     )
     from glt_lightning.partition.contents import (
         Contents as Contents,
-        collect_contents as collect_contents,
         mapped_memory as mapped_memory,
     )
     from glt_lightning.partition.copies import (
@@ -141,7 +140,6 @@ if TYPE_CHECKING:
         delete_rows as delete_rows,
         list_versions as list_versions,
         open_version as open_version,
-        versions_text as versions_text,
     )
     from glt_lightning.partition.writer import (
         partition_dir as partition_dir,

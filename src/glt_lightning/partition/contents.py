@@ -12,7 +12,7 @@ import numpy as np
 
 from glt_lightning.base import edge_type_str
 from glt_lightning.graph import TIMES, LocalPartition, Manifest, edge_path, open_array
-from glt_lightning.partition.versions import VersionFacts, list_versions
+from glt_lightning.partition.versions import VersionFacts, list_versions, versions_text
 
 _CHUNK = 1 << 22  # sources looked at together
 
@@ -107,7 +107,7 @@ class Contents:
         versions: What versions added to the partition; nothing of it is in the other numbers.
 
     Example:
-        >>> contents = collect_contents(LocalPartition.open("parts"))
+        >>> contents = Contents.of(LocalPartition.open("parts"))
         >>> contents.num_parts, round(contents.edge_cut, 2)  # six edges of ten come from the other part
         (2, 0.6)
     """
@@ -128,31 +128,36 @@ class Contents:
         edges = sum(sum(cut.edges) for cut in self.cuts)
         return sum(sum(cut.parts) for cut in self.cuts) / edges if edges else None
 
+    @classmethod
+    def of(cls, partition: LocalPartition, done: Callable[[int], object] = lambda n: None) -> Contents:
+        """Counts nodes, edges, seeds and bytes of a partition; reads the sources of all edges once.
 
-def collect_contents(partition: LocalPartition, done: Callable[[int], object] = lambda n: None) -> Contents:
-    """Counts nodes, edges, seeds and bytes of a partition; reads the sources of all edges once.
+        Args:
+            partition: The partition, with all its parts mapped.
+            done: Called with numbers of edges that were read, for a progress bar.
 
-    Args:
-        partition: The partition, with all its parts mapped.
-        done: Called with numbers of edges that were read, for a progress bar.
+        Example:
+            >>> contents = Contents.of(LocalPartition.open("parts"))
+            >>> [(counts.name, counts.total) for counts in contents.counts]
+            [('node', 10), ('node__to__node', 20), ('test', 2), ('train', 6), ('val', 2)]
+        """
+        manifest = partition.manifest
+        return cls(
+            folder=str(partition.directory),
+            num_parts=manifest.num_parts,
+            made_by={k: v for k, v in manifest.made_by.items() if k not in _MADE_BY_HASH and v is not None},
+            hotness=dict(manifest.hotness),
+            package_version=str(manifest.made_by.get("package_version", "unknown")),
+            counts=(*_nodes(manifest), *_edges(manifest), *_seeds(partition)),
+            cuts=tuple(_cut(partition, r, done) for r in range(len(manifest.schema.edge_types))),
+            memory=mapped_memory(manifest),
+            versions=tuple(list_versions(partition.directory)),
+        )
 
-    Example:
-        >>> contents = collect_contents(LocalPartition.open("parts"))
-        >>> [(counts.name, counts.total) for counts in contents.counts]
-        [('node', 10), ('node__to__node', 20), ('test', 2), ('train', 6), ('val', 2)]
-    """
-    manifest = partition.manifest
-    return Contents(
-        folder=str(partition.directory),
-        num_parts=manifest.num_parts,
-        made_by={k: v for k, v in manifest.made_by.items() if k not in _MADE_BY_HASH and v is not None},
-        hotness=dict(manifest.hotness),
-        package_version=str(manifest.made_by.get("package_version", "unknown")),
-        counts=(*_nodes(manifest), *_edges(manifest), *_seeds(partition)),
-        cuts=tuple(_cut(partition, r, done) for r in range(len(manifest.schema.edge_types))),
-        memory=mapped_memory(manifest),
-        versions=tuple(list_versions(partition.directory)),
-    )
+    @property
+    def versions_text(self) -> str:
+        """The number of versions, and what they added and deleted."""
+        return versions_text(self.versions)
 
 
 def _nodes(manifest: Manifest) -> list[Counts]:

@@ -21,7 +21,7 @@ from glt_lightning.lightning.report.page import (
     why_no_pages,
 )
 from glt_lightning.loader import Estimate, ExpectedTraffic, TrafficOptions, TrafficPrediction
-from glt_lightning.partition import Contents, collect_contents, versions_text, whole_file
+from glt_lightning.partition import Contents, whole_file
 
 if TYPE_CHECKING:
     from glt_lightning.lightning.datamodule import GLTDataModule
@@ -85,7 +85,7 @@ class PartitionReport:
         """
         prediction = TrafficPrediction(partition, options)
         with progress.phase("reading edges", sum(partition.manifest.num_edges), "edges") as done:
-            contents = collect_contents(partition, done)
+            contents = Contents.of(partition, done)
         traffic: tuple[ExpectedTraffic, ...] = ()
         if prediction.why_not is None:
             with progress.phase("sampling", prediction.most_batches, "batches") as done:
@@ -207,7 +207,7 @@ def facts(report: PartitionReport) -> list[tuple[str, str]]:
         ("edge cut", f"{numbers.percent(contents.edge_cut)} of the stored edges have a source of another part"),
     ]
     if contents.versions:
-        rows.insert(1, ("versions", f"{versions_text(contents.versions)}, of which this report has nothing"))
+        rows.insert(1, ("versions", f"{contents.versions_text}, of which this report has nothing"))
     if report.no_traffic:
         rows.append(("traffic", f"cannot be predicted: {report.no_traffic}"))
     else:
