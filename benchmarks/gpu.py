@@ -33,7 +33,7 @@ from benchmarks.gpu_rows import Row, markdown
 from glt_lightning import LocalPartition, Session
 from glt_lightning.base import GpuBudgets
 from glt_lightning.base.sampling import Memory
-from glt_lightning.graph import BatchArrays, node_path, open_store
+from glt_lightning.graph import BatchArrays, DeviceStore, node_path
 from glt_lightning.kernels import Kernels
 
 _PEERS = ("pyg_lib", "torch_sparse", "dgl", "cugraph", "pylibcugraph")
@@ -94,7 +94,7 @@ class Benchmark:
         print(f"# {what}: {time.monotonic() - begin:.1f} s", file=sys.stderr, flush=True)
 
     def _ops(self, memory: Memory) -> None:
-        store = open_store(
+        store = DeviceStore.open(
             BatchArrays(self._partition, edges=False),
             self._kernels,
             topology=memory,

@@ -15,7 +15,7 @@ from benchmarks.gpu_ops import Different
 from benchmarks.gpu_rows import Row, markdown
 from glt_lightning import LocalPartition, SamplingOptions, Session
 from glt_lightning.base import GpuBudgets
-from glt_lightning.graph import BatchArrays, open_store
+from glt_lightning.graph import BatchArrays, DeviceStore
 from glt_lightning.kernels import Kernels, KHopOp
 from glt_lightning.loader import on_gpu
 
@@ -44,7 +44,7 @@ def partition(tmp_path_factory):
 
 @pytest.fixture
 def store(kernels, partition):
-    store = open_store(
+    store = DeviceStore.open(
         BatchArrays(partition, edges=False), kernels, topology="device", features="device", budgets=GpuBudgets()
     )
     yield store

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from glt_lightning.graph import BatchArrays, copy_for_uva, free_memory, open_uva
+from glt_lightning.graph import BatchArrays, DeviceStore, copy_for_uva, open_uva
 from glt_lightning.kernels import Registered
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.stores import check_attributes, check_batches, check_decoded, open_with
@@ -48,6 +48,6 @@ def test_what_another_rank_copied_can_be_registered(kernels, tmp_path):
 
 
 def test_free_memory_is_known(kernels):
-    free = free_memory(kernels.device)
+    free = DeviceStore.free_bytes(kernels.device)
     assert free is not None
     assert 0 < free <= torch.cuda.get_device_properties(kernels.device).total_memory

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from glt_lightning.base import DataError
-from glt_lightning.graph import DeviceIndex, LocalPartition, choose_nodes, device_node_bytes, node_path
+from glt_lightning.graph import DeviceIndex, LocalPartition, node_path
 from glt_lightning.graph.cache_choice import remote_hotness
+from glt_lightning.graph.device_choice import node_bytes
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 
 
@@ -29,11 +30,11 @@ def heat_by_hand(partition):
 @pytest.mark.parametrize("parts", [[0, 1, 2], [1], [0, 2]])
 def test_most_heat_for_each_byte(tmp_path, make, parts):
     partition = LocalPartition.open(partitioned(make(), tmp_path, 3).directory, parts=parts)
-    sizes = [device_node_bytes(partition, t) for t in range(len(partition.schema.node_types))]
+    sizes = [node_bytes(partition, t) for t in range(len(partition.schema.node_types))]
     assert sizes == ([28] if make is small_graph else [8, 28])
     heat = {gid: (h / sizes[t], sizes[t]) for gid, (h, t) in heat_by_hand(partition).items()}
     for budget in (1, 500, 3000, 1 << 20):
-        chosen = np.concatenate(choose_nodes(partition, budget)).tolist()
+        chosen = np.concatenate(DeviceIndex.choose(partition, budget)[0]).tolist()
         assert chosen == sorted(set(chosen))
         taken = sum(heat[gid][1] for gid in chosen)
         left = [heat[gid][0] for gid in heat if gid not in set(chosen)]
@@ -45,13 +46,14 @@ def test_most_heat_for_each_byte(tmp_path, make, parts):
 def test_by_edges_without_hotness(tmp_path):
     whole = partitioned(small_graph(), tmp_path, 2)
     partition = LocalPartition.open(whole.directory, parts=[0])
-    expected = choose_nodes(partition, 1400)
+    expected, nbytes = DeviceIndex.choose(partition, 1400)
     arrays = dict(partition.manifest.arrays)
     for path in [path for path in arrays if "hot" in path]:
         del arrays[path]
     object.__setattr__(partition.manifest, "arrays", arrays)
-    (found,) = choose_nodes(partition, 1400)
+    (found,), same = DeviceIndex.choose(partition, 1400)
     assert len(found) == len(expected[0]) == 50
+    assert nbytes == same == 1400
     counts = np.bincount(np.load(whole.directory / "part0/edges/0/indices.npy"), minlength=300)
     assert counts[found].min() >= np.delete(counts, found).max()
     own = partition.manifest.rows(0, 0)

@@ -11,7 +11,7 @@ import torch
 
 from glt_lightning.base import DataError, GpuBudgets, NativeError, OptionError, PartitionError, SamplerError
 from glt_lightning.base.partition import STORAGE
-from glt_lightning.graph import BatchArrays, HostTier, LocalPartition, host_memory as free_memory, open_store
+from glt_lightning.graph import BatchArrays, DeviceStore, HostTier, LocalPartition, host_memory as free_memory
 from glt_lightning.graph.device_choice import bus_stride
 from glt_lightning.graph.device_store import DeviceMemory
 from glt_lightning.kernels import CudaKHopOp, row_bytes
@@ -191,7 +191,7 @@ def test_rows_on_disk_are_the_cpus(kernels, tmp_path):
     whole = partitioned(wide_graph(), tmp_path, 2)
     tier = HostTier.create(whole, 50_000)
     partition = whole.with_memory(tier)
-    store = open_store(BatchArrays(partition), kernels, budgets=GpuBudgets())
+    store = DeviceStore.open(BatchArrays(partition), kernels, budgets=GpuBudgets())
     assert (store.graph_memory, store.feature_memory, store.node_shards(0, "x")) == ("device", "cpu", None)
     store.close()
     with pytest.raises(OptionError, match=r"'uva' with cache.memory"):

@@ -11,7 +11,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from glt_lightning.base import GpuBudgets
-from glt_lightning.graph import BatchArrays, RemoteCache, open_store
+from glt_lightning.graph import BatchArrays, DeviceStore, RemoteCache
 from glt_lightning.kernels import Kernels
 from glt_lightning.sampling import BatchRequest, Counters, Draft, KHopSampler, Sample, SamplerConfig, weights_of
 from tests.helpers.owners import split_up
@@ -69,7 +69,7 @@ class PartsCase:
         topology, features = memory
         budget = GpuBudgets(topology=2000, features=2000) if "hybrid" in memory else GpuBudgets()
         arrays = BatchArrays(self.here, weights=self.weights)
-        self.store = open_store(arrays, kernels, topology=topology, features=features, budgets=budget)
+        self.store = DeviceStore.open(arrays, kernels, topology=topology, features=features, budgets=budget)
         self.edge_types = len(self.whole.schema.edge_types)
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch_geometric.data import Data
 
 from glt_lightning.base import DrawOptions, GpuBudgets
-from glt_lightning.graph import BatchArrays, DeviceStore, LocalPartition, open_store
+from glt_lightning.graph import BatchArrays, DeviceStore, LocalPartition
 from glt_lightning.kernels import CudaKHopOp, Kernels, KHopOp
 from tests.helpers.device_cases import assert_same_batch, to
 from tests.helpers.partitions import partitioned
@@ -27,7 +27,7 @@ def open_with(
     **more,
 ) -> DeviceStore:
     budgets = GpuBudgets(topology=lists, features=rows)
-    return open_store(
+    return DeviceStore.open(
         BatchArrays(partition, edges), kernels, topology=topology, features=features, budgets=budgets, **more
     )
 

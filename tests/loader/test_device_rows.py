@@ -168,7 +168,7 @@ def test_says_what_is_there(tmp_path, apart, caplog):
 
 def test_more_than_the_device_has(tmp_path, apart, monkeypatch):
     graph = partitioned(small_graph(), tmp_path)
-    monkeypatch.setattr(f"{MODULE}.free_memory", lambda device: 2000)
+    monkeypatch.setattr(f"{MODULE}.DeviceStore.free_bytes", lambda device: 2000)
     with pytest.raises(OptionError, match=r"rows take 2,996 bytes, and cpu has 2,000 free\. Lower cache\.device"):
         of_whole(graph, 3000)
     found, counters = of_whole(graph, 1900)

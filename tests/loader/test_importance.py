@@ -16,7 +16,7 @@ from torch_geometric.nn import GraphConv
 
 from glt_lightning import GLTDataModule, LinkSpec, LoaderSpec, LocalPartition, SamplingOptions, Session
 from glt_lightning.base import EDGE, DataError, GpuBudgets, GraphSchema, OptionError, Progress
-from glt_lightning.graph import BatchArrays, open_store
+from glt_lightning.graph import BatchArrays, DeviceStore
 from glt_lightning.kernels import WalkRule, hop_key
 from glt_lightning.lightning import PartitionReport
 from glt_lightning.loader import TrafficOptions
@@ -158,7 +158,7 @@ def same_on_a_device(graph, config, requests, kernels, monkeypatch) -> None:
 def device_store(partition, config, kernels, memory):
     arrays = BatchArrays(partition, edges=False, weights=config.weights)
     budgets = GpuBudgets(topology=800, features=800) if "hybrid" in memory else GpuBudgets()
-    return open_store(arrays, kernels, topology=memory[0], features=memory[1], budgets=budgets)
+    return DeviceStore.open(arrays, kernels, topology=memory[0], features=memory[1], budgets=budgets)
 
 
 @pytest.mark.parametrize("kind", [pytest.param("processes", marks=pytest.mark.slow), "flight"])

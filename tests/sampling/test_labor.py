@@ -16,7 +16,7 @@ from scipy.stats import chisquare
 from torch_geometric.data import Data
 
 from glt_lightning.base import DataError, DrawOptions, GpuBudgets, GraphSchema, OptionError, SamplingOptions
-from glt_lightning.graph import BatchArrays, LocalPartition, open_store
+from glt_lightning.graph import BatchArrays, DeviceStore, LocalPartition
 from glt_lightning.kernels import Kernels
 from glt_lightning.loader import LinkSpec, LoaderSpec, Session, on_gpu
 from glt_lightning.sampling import SamplerConfig, k_hop, neighbor_source
@@ -193,7 +193,9 @@ def test_a_gpu_gives_the_batches_of_a_cpu(tmp_path: Path, kernels, monkeypatch) 
     config, seeds = SamplerConfig(1, ((2, 2),)), {1: gids_of(whole)[1][:9]}
     for labor in (False, True):
         batch = BatchArrays(whole, labor=labor)
-        with closing(open_store(batch, kernels, topology="device", features="device", budgets=GpuBudgets())) as store:
+        with closing(
+            DeviceStore.open(batch, kernels, topology="device", features="device", budgets=GpuBudgets())
+        ) as store:
             found = k_hop(neighbor_source(whole, config, store=store), seeds, 5)
             want = k_hop(neighbor_source(whole, config), seeds, 5)
             assert [ids.tolist() for ids in found.gid] == [ids.tolist() for ids in want.gid]

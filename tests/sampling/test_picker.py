@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from glt_lightning.base import CacheOptions, DataError, DrawOptions, OptionError, PickerSpec, SamplingOptions
-from glt_lightning.graph import probed, row_draws
+from glt_lightning.graph import RowDraws, probed
 from glt_lightning.kernels import ExcludedEdges, RowView, Trees, pick_uniform
 from glt_lightning.kernels.mix import row_streams
 from glt_lightning.sampling import (
@@ -169,7 +169,7 @@ def test_what_is_not_pure_is_refused(tmp_path: Path, picker) -> None:
     said = rf"{picker.__name__}\(\) version 0/\w+ is not a pure function: asked twice"
     with pytest.raises(DataError, match=said):
         config_of(whole, name)
-    rows = row_draws(whole, SamplingOptions(picker=name).draw).of(0, gids_of(whole)[0], 4, 1, 0)
+    rows = RowDraws.of_parts(whole, SamplingOptions(picker=name).draw).of(0, gids_of(whole)[0], 4, 1, 0)
     rows.rows.is_first = False  # one of a thousand rows, of 300
     rows.count()
     rows = replace(rows, batch_key=next(key for key in range(100) if _picked_twice(rows, key)))
@@ -196,7 +196,7 @@ def _picked_twice(rows, key):
 def test_wrong_answers_are_named(tmp_path: Path, counts, positions, said: str) -> None:
     whole = partitioned(small_graph(), tmp_path, 1)
     draw = SamplingOptions(picker=Given(counts, positions)).draw
-    rows = row_draws(whole, draw).of(0, gids_of(whole)[0][[5, 9]], 4, 1, 0)
+    rows = RowDraws.of_parts(whole, draw).of(0, gids_of(whole)[0][[5, 9]], 4, 1, 0)
     with pytest.raises(DataError, match=f"sampling.picker: tests.helpers.pickers.Given.*{said}"):
         rows.picks()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from glt_lightning.base import GpuBudgets, OptionError, PeerError
-from glt_lightning.graph import BatchArrays, LocalPartition, host_memory as free_memory, open_store
+from glt_lightning.graph import BatchArrays, DeviceStore, LocalPartition, host_memory as free_memory
 from glt_lightning.workers import Ranks, share_uva
 from glt_lightning.workers.producer import group as shared_uva
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
@@ -40,7 +40,7 @@ def stores_of(folder, kernels, modes, parts=None, free_bytes=None, lists=3000):
         topology, features = modes[rank]
         share = share_uva(BatchArrays(partition), Ranks(rank, exchange=exchange))
         free = None if free_bytes is None else lambda: free_bytes[rank]
-        store = open_store(
+        store = DeviceStore.open(
             BatchArrays(partition),
             kernels,
             topology=topology,
@@ -126,7 +126,7 @@ def test_all_ranks_hear_of_too_little_memory(tmp_path, kernels, monkeypatch):
         partition = LocalPartition.open(folder)
         share = share_uva(BatchArrays(partition), Ranks(rank, exchange=exchange))
         with pytest.raises((OptionError, PeerError), match="not enough host memory") as raised:
-            open_store(
+            DeviceStore.open(
                 BatchArrays(partition), kernels, topology="uva", features="cpu", budgets=GpuBudgets(), share=share
             )
         errors.append((rank, type(raised.value)))
@@ -150,7 +150,7 @@ def test_a_rank_that_cannot_open_it_leaves_nothing_behind(tmp_path, kernels, mon
 def test_the_memory_goes_with_the_last_store(tmp_path, kernels):
     partition = partitioned(small_graph(2000), tmp_path, 1)
     before = shared_bytes()
-    store = open_store(BatchArrays(partition), kernels, topology="uva", features="uva", budgets=GpuBudgets())
+    store = DeviceStore.open(BatchArrays(partition), kernels, topology="uva", features="uva", budgets=GpuBudgets())
     assert shared_bytes() - before >= store.nbytes["uva"]
     store.close()
     assert shared_bytes() == before

@@ -40,19 +40,14 @@ if TYPE_CHECKING:
     )
     from glt_lightning.graph.device_choice import (
         DeviceIndex as DeviceIndex,
-        choose_nodes as choose_nodes,
-        device_node_bytes as device_node_bytes,
     )
     from glt_lightning.graph.device_store import (
         DeviceStore as DeviceStore,
-        free_memory as free_memory,
-        open_store as open_store,
     )
     from glt_lightning.graph.drawn_rows import (
         OwnerDraws as OwnerDraws,
         RowDraws as RowDraws,
         probed as probed,
-        row_draws as row_draws,
     )
     from glt_lightning.graph.edge_ends import (
         ENDS as ENDS,
@@ -113,7 +108,6 @@ if TYPE_CHECKING:
     from glt_lightning.graph.other_edges import (
         OtherEdges as OtherEdges,
         bare_view as bare_view,
-        having_edge_types as having_edge_types,
     )
     from glt_lightning.graph.overlay import (
         GrownNumbers as GrownNumbers,

@@ -36,23 +36,6 @@ class DeviceAttributes:
     edges: np.ndarray
 
 
-def choose_nodes(partition: LocalPartition, budget: int) -> list[np.ndarray]:
-    """Chooses the nodes whose attributes lie on the device, in at most ``budget`` bytes. Returns for each node type their gids,
-    int64 [K], ascending.
-
-    Nodes of the mapped parts and remote nodes are ranked together, by their hotness for all parts that are mapped here.
-    """
-    ranked = rank_all(partition)
-    candidates = [Candidates.alike(each.hotness, device_node_bytes(partition, t)) for t, each in enumerate(ranked)]
-    return [np.sort(each.gids[:k]) for each, k in zip(ranked, choose(candidates, budget), strict=True)]
-
-
-def device_node_bytes(partition: LocalPartition, node_type: int) -> int:
-    """Returns the bytes of the attributes of a node in batches, 8 of them for ``n_id``."""
-    shards = [partition.node_shards(node_type, name) for name in partition.manifest.node_attrs(node_type)]
-    return 8 + sum(row_bytes(s.dtype, s.row_shape) for s in shards)
-
-
 def choose_lists(batch: BatchArrays, budget: int) -> DeviceLists:
     """Chooses the neighbour lists with the most draws per byte, up to ``budget`` bytes.
 
@@ -143,6 +126,20 @@ class DeviceIndex:
             words = arrays.arrays.get(_words(t))
             self.tables.append(None if words is None else RankedSet(words, first, count))
 
+    @staticmethod
+    def choose(partition: LocalPartition, budget: int) -> tuple[list[np.ndarray], int]:
+        """Chooses the nodes whose attributes lie on the device, in at most ``budget`` bytes. Returns for each node type their
+        gids, int64 [K], ascending, and the bytes that they take.
+
+        Nodes of the mapped parts and remote nodes are ranked together, by their hotness for all parts that are mapped here.
+        """
+        ranked = rank_all(partition)
+        sizes = [node_bytes(partition, t) for t in range(len(ranked))]
+        candidates = [Candidates.alike(each.hotness, size) for each, size in zip(ranked, sizes, strict=True)]
+        counts = choose(candidates, budget)
+        gids = [np.sort(each.gids[:k]) for each, k in zip(ranked, counts, strict=True)]
+        return gids, sum(k * size for k, size in zip(counts, sizes, strict=True))
+
     @classmethod
     def create(cls, manifest: Manifest, gids: Sequence[np.ndarray]) -> DeviceIndex:
         """Makes the index. gids: for each node type int64 [K], ascending; row k on the device is that of the k-th.
@@ -167,6 +164,12 @@ class DeviceIndex:
     def close(self) -> None:
         """Closes the index: other processes can no longer open it. Its memory is freed with its last view. Safe to call twice."""
         self._arrays.close()
+
+
+def node_bytes(partition: LocalPartition, node_type: int) -> int:
+    """Returns the bytes of the attributes of a node in batches, 8 of them for ``n_id``."""
+    shards = [partition.node_shards(node_type, name) for name in partition.manifest.node_attrs(node_type)]
+    return 8 + sum(row_bytes(s.dtype, s.row_shape) for s in shards)
 
 
 def _words(node_type: int) -> str:

@@ -23,7 +23,7 @@ Share = Callable[[Sequence[str]], SharedArrays | None]
 
 
 class DeviceStore:
-    """The mapped parts of a partition in memory that a device reads. Made by `open_store`. Close it.
+    """The mapped parts of a partition in memory that a device reads. Made by `open`. Close it.
 
     Attributes:
         kernels: The kernels of the device.
@@ -58,6 +58,41 @@ class DeviceStore:
         except BaseException:
             self.close()
             raise
+
+    @classmethod
+    def open(
+        cls,
+        batch: BatchArrays,
+        kernels: Kernels,
+        *,
+        topology: str = "auto",
+        features: str = "auto",
+        budgets: GpuBudgets,
+        share: Share | None = None,
+        free_bytes: Callable[[], int | None] | None = None,
+        agree: Callable[[Callable[[], Placement]], Placement] = lambda place_it: place_it(),
+    ) -> DeviceStore:
+        """Copies the mapped parts into the memory that ``sampling.topology`` and ``sampling.features`` choose.
+
+        batch: the arrays that batches are made from.  share: returns the arrays that the device reads on the host, to all
+        processes that call it at the same time; None: makes a copy for this process.  free_bytes: returns the free memory of the
+        device.
+        agree: runs a callback on every process that shares host memory; returns its result if it raised on none of them.
+        Raises `OptionError` if the device, or the host, has too little memory.
+        """
+        free = cls.free_bytes(kernels.device) if free_bytes is None else free_bytes()
+        placement = agree(lambda: place(topology, features, batch.need, budgets, free))
+        shared = None
+        if share is not None:
+            shared = share(placement.on_host)
+        elif placement.on_host:
+            shared = copy_for_uva(batch, placement.on_host)
+        return cls(batch, kernels, placement, shared)
+
+    @staticmethod
+    def free_bytes(device: torch.device) -> int | None:
+        """Returns the free bytes of a device; None if unknown."""
+        return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
     @property
     def graph(self) -> DeviceGraph:
@@ -162,39 +197,6 @@ class DeviceStore:
                 encoding = manifest.decoded_by("edges", r, name)
                 made[attr_key("edges", r, name)] = self._memory.shards(kind, paths, view.edge_bounds[r], encoding, rows)
         return made
-
-
-def free_memory(device: torch.device) -> int | None:
-    """Returns the free bytes of a device; None if unknown."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
-
-
-def open_store(
-    batch: BatchArrays,
-    kernels: Kernels,
-    *,
-    topology: str = "auto",
-    features: str = "auto",
-    budgets: GpuBudgets,
-    share: Share | None = None,
-    free_bytes: Callable[[], int | None] | None = None,
-    agree: Callable[[Callable[[], Placement]], Placement] = lambda place_it: place_it(),
-) -> DeviceStore:
-    """Copies the mapped parts into the memory that ``sampling.topology`` and ``sampling.features`` choose.
-
-    batch: the arrays that batches are made from.  share: returns the arrays that the device reads on the host, to all processes
-    that call it at the same time; None: makes a copy for this process.  free_bytes: returns the free memory of the device.
-    agree: runs a callback on every process that shares host memory; returns its result if it raised on none of them.
-    Raises `OptionError` if the device, or the host, has too little memory.
-    """
-    free = free_memory(kernels.device) if free_bytes is None else free_bytes()
-    placement = agree(lambda: place(topology, features, batch.need, budgets, free))
-    shared = None
-    if share is not None:
-        shared = share(placement.on_host)
-    elif placement.on_host:
-        shared = copy_for_uva(batch, placement.on_host)
-    return DeviceStore(batch, kernels, placement, shared)
 
 
 def _lists_on_device(batch: BatchArrays, placement: Placement) -> DeviceLists:

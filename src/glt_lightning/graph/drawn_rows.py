@@ -38,6 +38,17 @@ class RowDraws:
     draw: DrawOptions
     pickable: PickableRows | None = None
 
+    @classmethod
+    def of_parts(cls, partition: LocalPartition, draw: DrawOptions) -> RowDraws:
+        """Makes the draws from the mapped parts. Raises `DataError` for weights, times or a picker that this process does not
+        have."""
+        view, manifest = partition.drawn_by(draw.weights, draw.timed, draw.labor), partition.manifest
+        if draw.picker is None:
+            return cls(view, draw)
+        edge_types = range(len(manifest.schema.edge_types))
+        shards = {(r, name): partition.edge_shards(r, name) for r in edge_types for name in manifest.edge_attrs(r)}
+        return cls(view, draw, pickable(view, manifest, draw.picker, lambda r, name: shards[r, name]))
+
     def of(
         self,
         edge_type: int,
@@ -52,17 +63,6 @@ class RowDraws:
         `RowDraw`."""
         rows = (edge_type, gids, fanout, batch_key, hop, self.draw, excluded, trees)
         return RowDraw(self.view, *rows) if self.pickable is None else PickerDraw(self.pickable, *rows)
-
-
-def row_draws(partition: LocalPartition, draw: DrawOptions) -> RowDraws:
-    """Makes the draws from the mapped parts. Raises `DataError` for weights, times or a picker that this process does not
-    have."""
-    view, manifest = partition.drawn_by(draw.weights, draw.timed, draw.labor), partition.manifest
-    if draw.picker is None:
-        return RowDraws(view, draw)
-    edge_types = range(len(manifest.schema.edge_types))
-    shards = {(r, name): partition.edge_shards(r, name) for r in edge_types for name in manifest.edge_attrs(r)}
-    return RowDraws(view, draw, pickable(view, manifest, draw.picker, lambda r, name: shards[r, name]))
 
 
 def pickable(
@@ -86,17 +86,17 @@ def pickable(
 
 
 class OwnerDraws:
-    """Makes `row_draws` for requests of other processes, with ``picker`` or with none. Thread-safe. Close it.
+    """Makes draws from the mapped parts for requests of other processes, with ``picker`` or with none. Thread-safe. Close it.
 
     Raises `DataError` for a picker that cannot be made here.
     """
 
     def __init__(self, partition: LocalPartition, picker: PickerSpec | None) -> None:
         self._picker = None if picker is None else probed(picker, partition.manifest)
-        self._made = lru_cache(_MOST_DRAWS)(partial(row_draws, partition))
+        self._made = lru_cache(_MOST_DRAWS)(partial(RowDraws.of_parts, partition))
 
     def of(self, draw: DrawOptions) -> RowDraws:
-        """Returns the draws for a request's options. Raises `DataError` for another picker, and as `row_draws`."""
+        """Returns the draws for a request's options. Raises `DataError` for another picker, and as `RowDraws.of_parts`."""
         if draw.picker is not None:
             draw.picker.require(self._picker)
             draw = replace(draw, picker=self._picker)  # the picker of this process, which has been made already

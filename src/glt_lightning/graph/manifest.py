@@ -525,6 +525,15 @@ class Manifest:
         listed = {found[1] for path in self.arrays if (found := _LISTS.fullmatch(path))}
         return tuple(policy for policy in self.hotness if policy in listed)
 
+    def with_edge_types(self, edge_types: Sequence[EdgeType]) -> Manifest:
+        """Returns the manifest of the same nodes with these edge types, none of which has a stored edge."""
+        schema = replace(self.schema, edge_types=tuple(edge_types))
+        stored = {path: entry for path, entry in self.arrays.items() if "/edges/" not in path}
+        none = ArrayEntry("<i4", (0,), 0, 0)
+        empty = {edge_path(p, r, "indices"): none for r in range(len(schema.edge_types)) for p in range(self.num_parts)}
+        num_edges = (0,) * len(schema.edge_types)
+        return replace(self, schema=schema, num_edges=num_edges, arrays=stored | empty, edge_splits={}, row_order=None)
+
     @cached_property
     def as_stored(self) -> Manifest:
         """The same partition with attributes as they are stored, not decoded; except ``int8``, whose values are meaningless

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
 from glt_lightning.base import EdgeType
 from glt_lightning.graph.local_partition import LocalPartition
-from glt_lightning.graph.manifest import ArrayEntry, Manifest, edge_path
+from glt_lightning.graph.manifest import Manifest
 from glt_lightning.kernels import GraphView, Shards
-
-
-def having_edge_types(manifest: Manifest, edge_types: Sequence[EdgeType]) -> Manifest:
-    """Returns a manifest of the same nodes with these edge types, none of which has a stored edge."""
-    schema = replace(manifest.schema, edge_types=tuple(edge_types))
-    stored = {path: entry for path, entry in manifest.arrays.items() if "/edges/" not in path}
-    none = ArrayEntry("<i4", (0,), 0, 0)
-    empty = {edge_path(p, r, "indices"): none for r in range(len(schema.edge_types)) for p in range(manifest.num_parts)}
-    num_edges = (0,) * len(schema.edge_types)
-    return replace(manifest, schema=schema, num_edges=num_edges, arrays=stored | empty, edge_splits={}, row_order=None)
 
 
 def bare_view(manifest: Manifest, user_ids: Sequence[np.ndarray | None] | None = None) -> GraphView:
@@ -47,7 +36,7 @@ class OtherEdges(LocalPartition):
     """
 
     def __init__(self, stored: LocalPartition, edge_types: Sequence[EdgeType]) -> None:
-        super().__init__(stored.directory, having_edge_types(stored.manifest, edge_types), stored.parts, stored.memory)
+        super().__init__(stored.directory, stored.manifest.with_edge_types(edge_types), stored.parts, stored.memory)
         self._maps, self._stored, self._edge_types = stored._maps, stored, edge_types
 
     @property

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from glt_lightning.base import CacheOptions, OptionError, Progress, SamplerError
-from glt_lightning.graph import DeviceIndex, LocalPartition, choose_nodes, device_node_bytes, free_memory
+from glt_lightning.graph import DeviceIndex, DeviceStore, LocalPartition
 from glt_lightning.kernels import Mark, SideStream, wait_for
 from glt_lightning.loader.collate import DEVICE_ROWS, Batch, to_tensor
 from glt_lightning.sampling import BatchRequest, RemoteRows, Sample, SamplerConfig
@@ -157,9 +157,8 @@ class DeviceRows:
                     "cache.device reserves in batches. Rename the attribute, or remove cache.device."
                 )
         self.device, self._partition = device, partition
-        self._gids = choose_nodes(partition, budget_bytes)
-        self.nbytes = sum(len(gids) * device_node_bytes(partition, t) for t, gids in enumerate(self._gids))
-        free = free_memory(device)
+        self._gids, self.nbytes = DeviceIndex.choose(partition, budget_bytes)
+        free = DeviceStore.free_bytes(device)
         if free is not None and self.nbytes > free:
             raise OptionError(
                 f"cache.device: its rows take {self.nbytes:,} bytes, and {device} has {free:,} free. Lower cache.device."

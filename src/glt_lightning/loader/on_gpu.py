@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from glt_lightning.base import GpuBudgets, NativeError, SamplingOptions
-from glt_lightning.graph import BatchArrays, DeviceStore, LocalPartition, open_store
+from glt_lightning.graph import BatchArrays, DeviceStore, LocalPartition
 from glt_lightning.kernels import Kernels, wait_for
 from glt_lightning.loader.collate import Batch
 from glt_lightning.loader.device_producer import DeviceProducer
@@ -98,7 +98,7 @@ def make_device_producer(
             )
 
     def open_it() -> DeviceStore:
-        return open_store(
+        return DeviceStore.open(
             arrays,
             kernels,
             topology=sampling.topology,

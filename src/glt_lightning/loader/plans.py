@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import OptionError, SamplingOptions
-from glt_lightning.graph import AnyGraph, Manifest, having_edge_types
+from glt_lightning.graph import AnyGraph, Manifest
 from glt_lightning.kernels import mix64
 from glt_lightning.loader.importance import fanouts_of, importance_task, seeds_alone
 from glt_lightning.loader.recipe import subgraph_task
@@ -137,7 +137,7 @@ def sampler_config(
 def batch_manifest(manifest: Manifest, config: SamplerConfig) -> Manifest:
     """Of what batches have: the attributes as they are stored, or decoded, and the edge types of walks."""
     manifest = manifest.as_stored if config.stored else manifest
-    return manifest if config.importance is None else having_edge_types(manifest, config.importance.edge_types)
+    return manifest if config.importance is None else manifest.with_edge_types(config.importance.edge_types)
 
 
 def attribute_reading(

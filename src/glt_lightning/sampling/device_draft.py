@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from glt_lightning.graph import BatchArrays, LocalPartition, RemoteCache, SharedArrays, open_store, open_uva
+from glt_lightning.graph import BatchArrays, DeviceStore, LocalPartition, RemoteCache, SharedArrays, open_uva
 from glt_lightning.kernels import Kernels, SideStream, wait_for
 from glt_lightning.sampling.device_source import DeviceSource
 from glt_lightning.sampling.khop import KHopSampler
@@ -31,7 +31,7 @@ class GpuSamplers:
             assert source.host is not None, "the trainer or server has not copied the arrays that GPUs read"
             return open_uva(batch, on_host, source.host)
 
-        self._store = open_store(
+        self._store = DeviceStore.open(
             batch,
             self._kernels,
             topology=source.topology,

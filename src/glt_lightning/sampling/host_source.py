@@ -8,7 +8,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from glt_lightning.base import DataError
-from glt_lightning.graph import DeviceIndex, LocalPartition, row_draws
+from glt_lightning.graph import DeviceIndex, LocalPartition, RowDraws
 from glt_lightning.kernels import (
     BatchBuilder,
     Drawn,
@@ -37,7 +37,7 @@ class HostSource(MappedTables):
 
     def __init__(self, partition: LocalPartition, config: SamplerConfig, on_device: DeviceIndex | None = None) -> None:
         super().__init__(partition, config, on_device)
-        self._draws = row_draws(partition, config)
+        self._draws = RowDraws.of_parts(partition, config)
 
     @cached_property
     def _khop(self) -> KHopOp:

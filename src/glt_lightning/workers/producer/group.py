@@ -199,7 +199,7 @@ def shared_host_tier(partition: LocalPartition, options: CacheOptions, ranks: Ra
 
 
 def share_uva(batch: BatchArrays, ranks: Ranks) -> Callable[[Sequence[str]], SharedArrays | None]:
-    """Returns the function that `graph.device_store.open_store` takes as ``share``. The caller closes the function's result.
+    """Returns the function that `DeviceStore.open` takes as ``share``. The caller closes the function's result.
 
     Collective: all ranks call the returned function once, also those that need no arrays: the ranks of a host that map the
     same parts share the arrays that any of them needs. Raises as `copy_for_uva` on the rank that copies, and `PeerError` on
