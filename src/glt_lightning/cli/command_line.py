@@ -27,6 +27,7 @@ from glt_lightning.base import (
 )
 from glt_lightning.cli.embed import EmbeddingTrainer
 from glt_lightning.cli.links import give_taken_links, link_graph
+from glt_lightning.cli.lookups import quick_lookups
 from glt_lightning.cli.messages import OneLineParser, misfit
 from glt_lightning.cli.past_runs import (
     RunConfig,
@@ -179,7 +180,7 @@ class GLTCLI(LightningCLI):
             )
         if word not in _PAST_RUN and not os.path.isfile(str(word)):
             return
-        now = yaml.safe_load(self._parser(name).dump(config, skip_none=False))
+        now = yaml.safe_load(self._parser(name).dump(config, skip_none=False, skip_check=True))
         if name == "fit" and word == "last" and not any(recorded_checkpoints(word, root, now)):
             return  # as in Lightning, for jobs that are restarted with the same command: the first one has nothing to resume
         past = find_past_run(word, root, now) if word in _PAST_RUN else past_run_at(word, now)
@@ -296,7 +297,7 @@ def _run(argv: list[str], args: ArgsType) -> None:
     elif argv and argv[0] in TOOLS:
         TOOLS[argv[0]].run(argv[1:], f"{PROG} {argv[0]}")
     else:
-        with unwound_by_sigterm():
+        with unwound_by_sigterm(), quick_lookups():
             run_trainer(args)
 
 
