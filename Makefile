@@ -42,7 +42,7 @@ test: lint
 
 # One cell per fault of the fault matrix is part of it.
 test-all: lint
-	$(PYTEST) $(SHARED_OUT) -m "not soak and not gpu and (slow or not faults)"
+	GLT_TEST_EXAMPLES=all $(PYTEST) $(SHARED_OUT) -m "not soak and not gpu and (slow or not faults)"
 
 # Among others 20 minutes of training under faults, with default deadlines; GLT_SOAK_MINUTES changes that.
 soak: install

@@ -220,7 +220,7 @@ class TestEquality:
                 assert (name, epochs(session, FEATURES[name])) == (name, expected(name))
 
     def test_sampler_processes(self, graph, sampling, names, graphs, expected) -> None:
-        with opened(graphs(graph, PARTS), sampling, num_workers=2) as session:
+        with opened(graphs(graph, PARTS), sampling, num_workers=1 if sampling else 2) as session:
             for name in names:
                 assert (name, epochs(session, FEATURES[name])) == (name, expected(name))
 

@@ -6,9 +6,10 @@ import numpy as np
 from hypothesis import given, settings, strategies as st
 
 from glt_lightning.inference.states import chunks_of, cut, share_of
+from tests.helpers.examples import examples
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(0, 30), max_size=40), st.integers(1, 9), st.integers(1, 40), st.integers(1, 4))
 def test_each_row_once_within_the_bounds(degrees: list[int], batch: int, edges: int, ranks: int) -> None:
     chunks = cut(np.array(degrees, dtype=np.int64), batch, edges)

@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 from glt_lightning.base import DataError, NativeError
 from glt_lightning.kernels import Labels, NeighborRows, PairTable
 from glt_lightning.kernels.assign import _heaviest, spread_rows
+from tests.helpers.examples import examples
 from tests.reference import assign as assign_reference
 
 
@@ -41,7 +42,7 @@ def written(edges: dict[int, list[int]], num_nodes: int, dtype: type = np.int32)
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     num_labels=st.sampled_from([1, 3, 40]),
@@ -132,7 +133,7 @@ def test_labels_that_are_none() -> None:
             labels.propagate(written({1: [0]}, 4), np.array([9]), everywhere=False)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     num_labels=st.sampled_from([1, 2, 9, 60]),
@@ -185,7 +186,7 @@ def test_row_longer_than_the_table() -> None:
     assert counts.sum() + table.forgotten == 2 * 999
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     width=st.sampled_from([1, 3, 8]),
@@ -210,7 +211,7 @@ def test_more_labels_than_32_bits_count() -> None:
         Labels(np.zeros(0, np.int32), np.zeros((0, 1), np.int32), 2**31)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 2**32), size=st.integers(1, 60), heaviest=st.integers(1, 5), count=st.integers(0, 65))
 def test_the_heaviest_pairs_are_those_of_a_sort(seed, size, heaviest, count):
     rng = np.random.default_rng(seed)

@@ -20,6 +20,7 @@ from tests.helpers.graphs import HETERO, TypedGraph, cut
 SCHEDULES = [(1, 0), (1, 3), (1, 60), (4, 0)]  # threads, bodies nested in one
 
 
+@pytest.mark.diagonal(most=40)
 @pytest.mark.parametrize("seed", range(80))
 def test_khop(kernels, seed):
     threads, nested = SCHEDULES[seed % len(SCHEDULES)]

@@ -7,6 +7,7 @@ from hypothesis import given, settings, strategies as st
 
 from glt_lightning.base import DataError
 from glt_lightning.kernels import by_source, column_pointers, split_by_source
+from tests.helpers.examples import examples
 from tests.reference import ops as reference
 
 
@@ -20,7 +21,7 @@ def check(src, dst, sources, destinations, threads):
         assert got.tolist() == expected.tolist()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(seed=st.integers(0, 2**32), edges=st.integers(0, 60), threads=st.sampled_from([1, 3]))
 def test_random_edges(seed, edges, threads):
     rng = np.random.default_rng(seed)

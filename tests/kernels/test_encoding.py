@@ -7,6 +7,7 @@ from hypothesis import given, settings, strategies as st
 
 from glt_lightning.base import DataError, NativeError
 from glt_lightning.kernels import BFLOAT16, ENCODINGS, Shards, from_bfloat16, to_bfloat16
+from tests.helpers.examples import examples
 from tests.reference import ops as reference
 
 NAMES = sorted(ENCODINGS)
@@ -18,7 +19,7 @@ def as_torch(stored: np.ndarray, name: str) -> torch.Tensor:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     name=st.sampled_from(NAMES),
     row_shape=st.sampled_from([(), (0,), (1,), (3,), (8,), (17,), (100,), (2, 5)]),
@@ -48,7 +49,7 @@ def test_gather_decodes(name, row_shape, parts, threads, start, seed):
     assert np.array_equal(raw, np.concatenate(shards)[rows])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     name=st.sampled_from([None, *NAMES]),
     row_shape=st.sampled_from([(), (0,), (1,), (17,), (100,), (2, 5)]),

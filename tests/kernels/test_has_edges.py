@@ -7,11 +7,12 @@ from hypothesis import given, settings, strategies as st
 
 from glt_lightning.base import DataError, PartitionError
 from glt_lightning.kernels import EdgeTypeArrays, ExcludedEntries, GraphView
+from tests.helpers.examples import examples
 from tests.helpers.graphs import HETERO, TypedGraph, cut
 from tests.reference import ops as reference
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     parts=st.integers(1, 4),

@@ -13,12 +13,13 @@ from hypothesis import given, settings, strategies as st
 
 from glt_lightning.base import DataError, PartitionError
 from glt_lightning.kernels import Among
+from tests.helpers.examples import examples
 from tests.helpers.graphs import HETERO, TypedGraph, cut
 from tests.kernels.test_has_edges import one_type
 from tests.reference import ops as reference
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     parts=st.integers(1, 4),

@@ -7,6 +7,7 @@ from hypothesis import given, settings, strategies as st
 
 from glt_lightning.base import DataError, DrawOptions, PartitionError
 from glt_lightning.kernels import KHopOp, khop
+from tests.helpers.examples import examples
 from tests.helpers.graphs import (
     HETERO,
     SINGLE,
@@ -48,7 +49,7 @@ def assert_equals_reference(
     assert got.edges_per_hop.tolist() == want.edges_per_hop
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     data=st.data(),
     seed=st.integers(0, 2**32),

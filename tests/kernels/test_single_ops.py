@@ -7,12 +7,13 @@ from hypothesis import given, settings, strategies as st
 
 from glt_lightning.base import DataError
 from glt_lightning.kernels import Shards, relabel
+from tests.helpers.examples import examples
 from tests.helpers.graphs import HETERO, TypedGraph, cut
 from tests.helpers.rows import sample_rows
 from tests.reference import ops as reference
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     fanout=st.sampled_from([-1, 1, 3, 50]),
@@ -65,7 +66,7 @@ def test_sample_rows_refuses_other_types():
         sample_rows(pieces.view, 0, pieces.gid_of[other][:1], 2, batch_key=0, hop=0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     ids=st.lists(st.integers(0, 60), max_size=200),
     known=st.lists(st.integers(0, 60), max_size=20),
@@ -92,7 +93,7 @@ def test_relabel_refuses_negative_ids():
         relabel(np.array([1, -3]))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     dtype=st.sampled_from([np.float32, np.float16, np.int64, np.int8, np.bool_, np.float64]),
     row_shape=st.sampled_from([(), (1,), (3,), (17,), (100,), (2, 5)]),

@@ -32,6 +32,7 @@ def inclusion_counts(degree: int, fanout: int, replace: bool) -> tuple[np.ndarra
     return single, pair[1:]
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize(("degree", "fanout"), [(4, 2), (4, 3), (10, 9), (64, 10), (65, 10), (200, 15), (3000, 5)])
 def test_inclusion_probabilities(degree, fanout, replace):

@@ -29,7 +29,9 @@ def args(graph_npz: Path) -> list[str]:
     return [*given, *(f"--data.{name}={value}" for name, value in data.items())]
 
 
-@pytest.mark.parametrize("strategy", ["auto", "ddp", "glt_worker", "glt_server_client"])
+@pytest.mark.parametrize(
+    "strategy", ["auto", pytest.param("ddp", marks=pytest.mark.slow), "glt_worker", "glt_server_client"]
+)
 def test_lightnings_own_with_our_data_module(args: list[str], strategy: str) -> None:
     model = [f"--model.in_channels={WIDTH}", f"--model.out_channels={CLASSES}", f"--trainer.strategy={strategy}"]
     assert LightningCLI(SageByHand, GLTDataModule, args=["fit", *args, *model]).trainer.global_step == 1

@@ -577,6 +577,7 @@ def test_checkpoint_of_a_script_gives_its_hyperparameters(config: str, built: li
     assert built.pop().model.hparams["hidden_channels"] == 24
 
 
+@pytest.mark.diagonal(most=2)
 @pytest.mark.parametrize("command", ["validate", "test", "predict", "embed"])
 def test_random_weights_are_refused(config: str, capsys: pytest.CaptureFixture[str], command: str) -> None:
     for more in ([], ["--ckpt_path", "null"]):

@@ -253,6 +253,7 @@ def test_facts_are_the_same_before_and_after_partitioning(make_data: Callable[..
     data.teardown()
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize(
     ("model", "options"),
     [("GAT", {}), ("GAT", {"v2": True}), ("GCN", {"improved": True}), ("GraphSAGE", {}), ("PNA", {"deg": [3, 5, 9]})],

@@ -401,6 +401,7 @@ def test_tables_in_yaml_alone(tables: Path) -> None:
     assert found.probability.iloc[0] == pytest.approx(found.probability.iloc[3])
 
 
+@pytest.mark.diagonal(most=3)
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -48,7 +48,16 @@ def test_an_empty_validation_split_is_no_validation(make_data, make_model, make_
         trainer.validate(model, data)
 
 
-@pytest.mark.parametrize("stored", [*STORAGE, "kept float16", "kept bfloat16", "given float16", "given bfloat16"])
+@pytest.mark.parametrize(
+    "stored",
+    [
+        *(kind if kind != "bfloat16" else pytest.param(kind, marks=pytest.mark.slow) for kind in STORAGE),
+        pytest.param("kept float16", marks=pytest.mark.slow),
+        "kept bfloat16",
+        "given float16",
+        pytest.param("given bfloat16", marks=pytest.mark.slow),
+    ],
+)
 def test_learns_from_fewer_bytes(make_data, make_model, make_trainer, tmp_path: Path, stored: str) -> None:
     options: dict[str, Any] = {"partition": PartitionOptions(storage={"x": stored})} if stored in STORAGE else {}
     if stored.startswith("kept"):

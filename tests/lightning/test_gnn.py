@@ -169,6 +169,7 @@ def test_heterogeneous_model_leaves_out_what_cannot_reach_the_seeds(make_data) -
     ] == [{by, wrote}, {by}]
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("name", ["EdgeCNN", "GAT", "GIN", "GraphSAGE", "HGT", "RGCN", "TransformerConv"])
 @pytest.mark.parametrize("edge_format", ["tensor", "edge_index"])
 def test_trimming_a_heterogeneous_batch_leaves_the_seeds_as_they_are(make_data, name: str, edge_format: str) -> None:

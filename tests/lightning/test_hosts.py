@@ -167,6 +167,7 @@ def test_command_line_gives_up_under_any_strategy(
     )
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.parametrize("strategy", ["ddp", "glt_worker", "glt_server_client"])
 def test_signals_end_the_wait(

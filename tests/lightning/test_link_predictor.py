@@ -110,6 +110,7 @@ def ahead(scores: LinkScores) -> float:
     return float(won[scores.mask].float().mean() if scores.mask is not None else won.float().mean())
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("hetero", [False, True])
 @pytest.mark.parametrize(
     ("form", "loss", "decoder"),

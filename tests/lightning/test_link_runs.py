@@ -27,7 +27,7 @@ METAPATHS["user__like__user"] = METAPATHS["item__near__item"][::-1]
 @pytest.mark.parametrize(
     ("neg_sampling", "loss", "sampling"),
     [
-        ("binary", "bce", {}),
+        pytest.param("binary", "bce", {}, marks=pytest.mark.slow),
         ({"mode": "triplet", "amount": 2, "dst_weight": "degree^0.75"}, "softmax", {}),
         pytest.param(
             "binary", "bce", {"importance_neighbors": WALKS | {"metapath": METAPATHS}}, marks=pytest.mark.slow

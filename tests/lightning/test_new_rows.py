@@ -146,7 +146,7 @@ def test_unknown_categories_are_counted_in_the_log(papers: Path, caplog: pytest.
     assert "of 30 rows have no known category" in caplog.text
 
 
-@pytest.mark.diagonal(most=4)
+@pytest.mark.diagonal(most=2)
 @pytest.mark.parametrize(
     ("given", "said"),
     [

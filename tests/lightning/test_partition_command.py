@@ -17,6 +17,7 @@ import yaml
 from glt_lightning import GLTDataModule
 from glt_lightning.base import PartitionOptions
 from glt_lightning.cli import main
+from glt_lightning.partition.build import builder
 from tests.helpers import started
 
 # The command line, stopped when all but the manifest is written.
@@ -168,7 +169,24 @@ def test_wrong_options_get_one_line_before_any_work(
     assert not Path("root").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_in_this_process(
+    config: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    def stop(*_args: object, **_options: object) -> None:
+        assert len(list(Path("made").iterdir())) == 2  # the lock and the unfinished folder
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(builder, "manifest_head", stop)
+    with pytest.raises(SystemExit) as ended:
+        main(["partition", "--config", config, "--data.partition.dir", "made/parts"])
+    assert ended.value.code == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "interrupted; made/parts: nothing is left of it."
+    assert list(Path("made").iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted(config: str, tmp_path: Path, number: signal.Signals) -> None:
     root = str(Path(__file__).parents[2])
     env = {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}

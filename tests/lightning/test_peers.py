@@ -89,6 +89,7 @@ def run(*roles: str, timeout_s: float = 0.5, silence_s: float = 60) -> tuple[lis
     return found["pids"], found["codes"], "\n".join(said)
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("end", ["is killed", "exits without a word"])
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_stuck_ranks_end_after_a_death(victim: int, end: str) -> None:

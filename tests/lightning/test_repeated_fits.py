@@ -49,7 +49,7 @@ def held(root: Path) -> tuple[list[str], int]:
     [
         ("auto", {}),
         ("auto", {"cache": CacheOptions(memory="4KB")}),
-        ("glt_worker", {}),
+        pytest.param("glt_worker", {}, marks=pytest.mark.slow),
         ("glt_worker", {"sampling": SamplingOptions(num_workers=1)}),
     ],
     ids=["auto", "little-memory", "worker", "sampler-process"],

@@ -36,7 +36,7 @@ def undisturbed(make_data, make_model, make_trainer, tmp_path: Path) -> Noting:
     return model
 
 
-@pytest.mark.diagonal
+@pytest.mark.diagonal(most=3)
 @pytest.mark.parametrize("step", [3, 6, 9, 12])
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_middle_of_an_epoch(
@@ -132,7 +132,7 @@ EPOCHS: dict[str, Any] = {"max_epochs": 3}
 STEPS: dict[str, Any] = {"max_epochs": -1, "max_steps": 14}
 
 
-@pytest.mark.diagonal
+@pytest.mark.diagonal(most=3)
 @pytest.mark.parametrize("limits", [EPOCHS, STEPS])
 @pytest.mark.parametrize("validates", [0, 2])
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_resuming_twice(goes_on, tmp_path: Path, hook: str, step: int, limits: d
     goes_on(limits, path, step)
 
 
-@pytest.mark.diagonal
+@pytest.mark.diagonal(most=2)
 @pytest.mark.parametrize("limits", [EPOCHS, STEPS])
 @pytest.mark.parametrize("step", [3, 5, 7])
 def test_checkpoint_after_fit_ended_by_max_steps(goes_on, tmp_path: Path, step: int, limits: dict[str, Any]) -> None:
@@ -158,7 +158,7 @@ def test_checkpoint_after_fit_ended_by_max_steps(goes_on, tmp_path: Path, step: 
     goes_on(limits, path, step)
 
 
-@pytest.mark.diagonal
+@pytest.mark.diagonal(most=3)
 @pytest.mark.parametrize("limits", [EPOCHS, STEPS])
 @pytest.mark.parametrize(
     ("hook", "step", "then"),
@@ -207,7 +207,7 @@ def test_drawn_sampling_seed_comes_back(make_data, make_model, make_trainer, tmp
     assert other.seen[-1] != first.seen[-1]
 
 
-@pytest.mark.diagonal
+@pytest.mark.diagonal(most=3)
 @pytest.mark.parametrize("epoch_over", [False, True])
 @pytest.mark.parametrize(
     ("options", "said"),

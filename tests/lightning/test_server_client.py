@@ -206,6 +206,7 @@ def test_own_server_is_given_up(make_data, make_model, make_trainer, capfd: pyte
     assert reason in capfd.readouterr().err
 
 
+@pytest.mark.diagonal(most=1)
 @pytest.mark.parametrize("where", ["training_step", "validation_step", "on_train_epoch_end"])
 def test_error_closes_everything(make_data, make_model, make_trainer, where: str) -> None:
     class Broken(Noting):

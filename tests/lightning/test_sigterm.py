@@ -106,7 +106,8 @@ def fit(graph_npz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cal
 
 
 @pytest.mark.parametrize(
-    ("number", "status", "cause"), [(signal.SIGTERM, 143, "SIGTERM"), (signal.SIGINT, 130, "Ctrl-C")]
+    ("number", "status", "cause"),
+    [(signal.SIGTERM, 143, "SIGTERM"), pytest.param(signal.SIGINT, 130, "Ctrl-C", marks=pytest.mark.slow)],
 )
 def test_the_command_line_says_how_to_continue(
     fit: Callable[..., list[str]], caplog: pytest.LogCaptureFixture, number: int, status: int, cause: str

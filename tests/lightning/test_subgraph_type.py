@@ -15,6 +15,7 @@ from tests.lightning.tiny import WIDTH, Noting, learnable_hetero
 KINDS = ("bidirectional", "induced")
 
 
+@pytest.mark.diagonal(most=1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_strategy_gives_the_same_fit(make_data, make_model, make_trainer, kind: str) -> None:
     losses = []

@@ -35,6 +35,7 @@ def test_fast_dev_run_and_overfit_batches(make_data, make_model, make_trainer, s
     assert model.seen[0] == model.seen[1] == model.seen[2]
 
 
+@pytest.mark.diagonal(most=1)
 @STRATEGIES
 def test_compiled_network(make_data, make_model, make_trainer, strategy: str) -> None:
     """``eager`` traces and guards as the compiler does, without its minutes."""

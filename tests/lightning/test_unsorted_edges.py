@@ -127,6 +127,7 @@ def make_stock(name: str, options: dict[str, Any], shape: EncoderShape) -> torch
     return torch.nn.ModuleList(made).eval()
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", ["EdgeCNN", "GAT", "GIN", "GraphSAGE", "HGT", "RGCN", "GATv2Conv"])
 def test_several_node_types(make_data, name: str, change: Callable[[Any], None]) -> None:

@@ -89,6 +89,7 @@ def test_same_sums_from_servers(tmp_path, transport):
         assert contents_of(farm.context(server.address), TRAIN) == inline(halves, TRAIN)  # other clients get all rows
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("cache", [CacheOptions(), CacheOptions(ratio=0.1), CacheOptions(memory=1000)])
 def test_same_sums_of_remote_cached_and_stored_rows(tmp_path, workers, cache):

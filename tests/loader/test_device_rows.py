@@ -93,7 +93,7 @@ def test_rows_of_a_limited_memory(tmp_path, apart):
     ("make", "policy", "memory", "workers"),
     [
         (small_graph, "none", None, 0),
-        (small_hetero, "degree", None, 0),
+        pytest.param(small_hetero, "degree", None, 0, marks=pytest.mark.slow),
         (small_hetero, "degree", None, 1),
         (small_graph, "none", 2000, 0),
     ],

@@ -62,6 +62,7 @@ def test_every_producer(tmp_path, make):
     assert found[1] == found[3]
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
 @pytest.mark.parametrize("kind", ["in process", "flight", "handover"])
 def test_servers(tmp_path, make, kind):

@@ -111,6 +111,7 @@ def batches(partition, typed: bool, disjoint: bool, **context):
         return loader._config, list(loader.plan.requests(0)), [contents(batch) for batch in loader]
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("disjoint", [False, True])
 @pytest.mark.parametrize("typed", [False, True])
 def test_any_parts_here_and_elsewhere(tmp_path: Path, kernels, monkeypatch, typed: bool, disjoint: bool) -> None:
@@ -255,6 +256,7 @@ def weighted_rows(data: HeteroData):
     return [{v: [(s, next(weights)) for s, _ in row] for v, row in rows.items()}, rows_of(back.edge_index, 60)]
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("disjoint", [False, True])
 @pytest.mark.parametrize("typed", [False, True])
 def test_links_over_any_parts_here_and_elsewhere(

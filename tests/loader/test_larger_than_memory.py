@@ -157,6 +157,7 @@ def test_files_are_closed(tmp_path):
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("make", [wide_graph, wide_hetero])
 @pytest.mark.parametrize("with_edge", [False, True])
 def test_parts_of_others(tmp_path, make, with_edge):

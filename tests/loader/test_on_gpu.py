@@ -51,6 +51,7 @@ def same_as_the_cpu(graph, spec=TRAIN, cache=None, **sampling):
     assert stats.counters.frontier_rows == plain.counters.frontier_rows
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("features", ["device", "cpu"])
 @pytest.mark.parametrize("make", [small_graph, small_hetero, every_dtype])
 @pytest.mark.parametrize("parts", [1, 3])
@@ -60,6 +61,7 @@ def test_same_batches(tmp_path, gpu, make, parts, features):
     same_as_the_cpu(graph, features=features, with_edge=True, replace=True, prefetch=5)
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("features", ["device", "hybrid", "cpu"])
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "int8"])
 def test_handed_over_as_stored(tmp_path, gpu, kind, features):

@@ -108,6 +108,7 @@ def test_stored_in_fewer_bytes(tmp_path, kind):
         assert found == made[0]
 
 
+@pytest.mark.diagonal(most=2)
 @pytest.mark.parametrize("kind", [*STORAGE, "every dtype"])
 def test_worker_mode_and_servers(tmp_path, kind):
     """The same batches whether rows are read here, at another rank, or at a server."""
@@ -146,7 +147,7 @@ def decoded(batch: Data, kind: str) -> Contents:
     return contents(batch)
 
 
-@pytest.mark.parametrize("kind", STORAGE)
+@pytest.mark.parametrize("kind", [pytest.param("float16", marks=pytest.mark.slow), "bfloat16", "int8"])
 def test_handed_over_as_stored(tmp_path, caplog, kind):
     """Whoever makes the batches, they are those of today in fewer bytes."""
     storage = {"x": kind, "edge_attr": kind}

@@ -199,6 +199,7 @@ def test_against_brute_force(folders, name):
             assert total > 0
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("who", ["inline, 4 parts", "3 threads", "sampler process", "server"])
 def test_who_makes_the_batches_does_not_matter(folders, expected, name, who):
@@ -214,6 +215,7 @@ def test_who_makes_the_batches_does_not_matter(folders, expected, name, who):
         compare(context)
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("workers", [0, 1])
 def test_where_parts_are_remote(folders, name, workers):
@@ -406,6 +408,7 @@ def test_a_gpu_that_samples(folders, kernels, monkeypatch, name):
     assert found["gpu"] == found["cpu"]
 
 
+@pytest.mark.diagonal(most=1)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_gpus_that_sample_where_parts_are_remote(folders, kernels, monkeypatch, name):
     """Also links whose targets are left out, and both ends of each in one tree (SEAL)."""

@@ -312,6 +312,7 @@ def context(request, made) -> Iterator[Session]:
         yield context
 
 
+@pytest.mark.diagonal
 def test_who_samples_does_not_matter(made, context) -> None:
     source, _, expected = made
     assert batches(context, specs(source)) == expected
@@ -324,6 +325,7 @@ def gpu(kernels, monkeypatch) -> None:
     monkeypatch.setattr(Kernels, "open", lambda device: kernels)
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("memory", ["device", "uva", "hybrid"])
 @pytest.mark.parametrize("strategy", ["uniform", "last"])
 def test_a_gpu_makes_the_batches_of_the_cpu(made, gpu, memory: str, strategy: str) -> None:
@@ -337,6 +339,7 @@ def test_a_gpu_makes_the_batches_of_the_cpu(made, gpu, memory: str, strategy: st
         assert type(context._producer).__name__ == "DeviceProducer"
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("cache", [None, {"topology": "60KB", "bytes": "200KB"}])
 def test_where_parts_are_remote(made, cache) -> None:
     """Also where neighbour lists of others are cached: with their times."""

@@ -89,6 +89,7 @@ def test_within_five_percent_of_worker_mode(tmp_path: Path, parts: int, placemen
         assert max(off.values()) < NEAR, off
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
 @pytest.mark.parametrize(
     "more",

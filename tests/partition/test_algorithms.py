@@ -18,6 +18,7 @@ from glt_lightning.graph import LocalPartition, Manifest
 from glt_lightning.loader import LoaderSpec, Session
 from glt_lightning.partition import ArraySource, assign_graph, open_source, partition_graph
 from tests.helpers.contents import contents
+from tests.helpers.examples import examples
 from tests.helpers.partition_truth import HETERO, edges_of, random_source, read_folder, single, stored_edges
 from tests.helpers.partitions import small_graph, small_hetero
 
@@ -60,7 +61,7 @@ def check_round_trip(folder: Path, source: ArraySource, undirected: bool) -> Non
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     algorithm=st.sampled_from(ALGORITHMS),
@@ -137,6 +138,7 @@ def test_nothing_to_train_on(tmp_path: Path, algorithm: str, splits: dict) -> No
     assert set(Manifest.load(tmp_path / "p").hotness) == {"degree"}
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
 def test_same_for_a_seed(tmp_path: Path, algorithm: str, make: Callable[[], Any]) -> None:
@@ -152,6 +154,7 @@ def test_same_for_a_seed(tmp_path: Path, algorithm: str, make: Callable[[], Any]
         assert Manifest.load(tmp_path / "other").arrays != content[0].arrays
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
 @pytest.mark.parametrize("undirected", [False, True])
 def test_same_batches_for_any_partitioning(tmp_path: Path, make: Callable[[], Any], undirected: bool) -> None:

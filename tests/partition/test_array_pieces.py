@@ -21,9 +21,10 @@ from glt_lightning.partition.arrays import (
     read_rows,
     seal_array,
 )
+from tests.helpers.examples import examples
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.binary(max_size=70), max_size=6))
 def test_sums_of_pieces_make_the_sum_of_all(pieces: list[bytes]) -> None:
     assert join_crcs((zlib.crc32(p), len(p)) for p in pieces) == zlib.crc32(b"".join(pieces))

@@ -25,6 +25,7 @@ def big_graph(edges: int = 250_000, nodes: int = 5000) -> np.ndarray:
     return (rng.random((edges, 2)) ** 3 * nodes).astype(np.int64)
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("undirected", [False, True])
 @pytest.mark.parametrize("wide", [False, True])
 def test_same_content_with_little_memory(tmp_path: Path, undirected: bool, wide: bool) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 from glt_lightning.base import DataError
 from glt_lightning.partition.tasks import exchange
 from glt_lightning.partition.tasks.exchange import RunWriter, cut, load_runs, read_buckets, save_runs
+from tests.helpers.examples import examples
 
 WIDTH, BUCKETS = 8, 5
 
@@ -26,7 +27,7 @@ def deal(folder: Path, number: int, runs: list[list[int]]) -> None:
     save_runs(writer.runs, folder / f"dealt{number}")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     tasks=st.lists(st.lists(st.lists(st.integers(0, BUCKETS - 1), max_size=9), max_size=3), min_size=1, max_size=3),
     low=st.integers(0, BUCKETS),

@@ -42,8 +42,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "undirected, times": {"graph": {"undirected": True, "timed": "edges"}, "sampling": {"time_attr": "time"}},
     "undirected, weights": {"graph": {"undirected": True, "weighted": True}, "sampling": {"weight_attr": "weight"}},
     "picker": {"sampling": {"picker": Heaviest()}},
-    "picker, times": {"graph": {"timed": "edges"}, "sampling": {"picker": Heaviest(), "time_attr": "time"}},
+    # Walks are of one edge type, which even places of the diagonal have.
     "walks": {"sampling": {"importance_neighbors": {"walks": 20, "length": 3}, "with_edge": False}},
+    "picker, times": {"graph": {"timed": "edges"}, "sampling": {"picker": Heaviest(), "time_attr": "time"}},
     "walks by weight": {
         "graph": {"weighted": True},
         "sampling": {"importance_neighbors": {"walks": 20, "length": 3}, "weight_attr": "weight", "with_edge": False},
@@ -85,9 +86,10 @@ def specs(two: TwoVersions, rng: np.random.Generator, timed: bool, walks: bool =
     return made
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("edge_types", [(EDGE,), TYPED], ids=["homogeneous", "typed"])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("number", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(1, 12))])
+@pytest.mark.parametrize("number", range(12))
 def test_batches_equal_those_of_the_graph_partitioned_anew(
     tmp_path: Path, kind: str, edge_types: Any, number: int
 ) -> None:

@@ -18,6 +18,7 @@ from hypothesis import given, settings, strategies as st
 from glt_lightning.base import EDGE, NODE, EdgeType, PartitionError, PartitionOptions, Progress, edge_type_str
 from glt_lightning.graph import Manifest
 from glt_lightning.partition import ArraySource, partition_graph, verify_partition
+from tests.helpers.examples import examples
 from tests.helpers.partition_truth import (
     HETERO,
     hotness as appearances,
@@ -87,7 +88,7 @@ def parts_and_hotness(folder: Path) -> tuple[dict[str, np.ndarray], list[dict[st
     return owner, heat
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     edge_types=st.sampled_from([(EDGE,), HETERO]),
@@ -294,7 +295,7 @@ def test_damaged_lists_are_refused(tmp_path: Path, damage: Callable[[dict], None
         Manifest.load(tmp_path / "p")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(ids=st.lists(st.integers(0, 4), min_size=1, max_size=7), batch_size=st.integers(1, 8))
 def test_seeds_that_are_listed_several_times(ids: list[int], batch_size: int) -> None:
     """The share of all batches that a node is in, by going through them."""

@@ -16,6 +16,7 @@ NODES, PARTS = 30_000, 5
 LITTLE = 1 << 20  # room for the results of 2 parts and the work on none
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("algorithm", ["frequency", "random"])
 @pytest.mark.parametrize("hotness", ["vip", "presample"])
 def test_same_partition(tmp_path: Path, algorithm: str, hotness: str) -> None:

@@ -153,6 +153,7 @@ def test_command_line_in_metis() -> None:
     assert list(Path("made").iterdir()) == []
 
 
+@pytest.mark.diagonal(most=1)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_killed_at_any_moment(algorithm: str) -> None:
     save_graph(Path("data"), 20_000, 200_000)

@@ -22,6 +22,7 @@ from glt_lightning.partition.build.steps import count_edges
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.build.topology import GraphTopology, remove_rows
 from glt_lightning.partition.tasks.engine import run_tasks
+from tests.helpers.examples import examples
 from tests.helpers.partition_truth import HETERO, random_source, stored_edges
 
 Rows = dict[int, list[int]]
@@ -56,7 +57,7 @@ def both_ways(source: ArraySource, offset: dict[str, int], total: int) -> Rows:
     return {node: sorted(neighbors) for node, neighbors in rows.items()}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     edge_types=st.sampled_from([(EDGE,), HETERO]),

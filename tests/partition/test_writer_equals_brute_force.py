@@ -12,10 +12,11 @@ from hypothesis import given, settings, strategies as st
 from glt_lightning.base import EDGE, PartitionOptions
 from glt_lightning.graph import Manifest
 from glt_lightning.partition import partition_graph
+from tests.helpers.examples import examples
 from tests.helpers.partition_truth import HETERO, brute_force, random_source, read_folder, same_arrays, single
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     num_parts=st.sampled_from([1, 2, 5]),

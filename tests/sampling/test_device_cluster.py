@@ -30,6 +30,7 @@ def open_case(kernels, tmp_path):
         yield lambda *args, **kwargs: opened.enter_context(closing(PartsCase(kernels, tmp_path, *args, **kwargs)))
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
 @pytest.mark.parametrize(
     ("owners", "features"),
@@ -69,6 +70,7 @@ def test_trees_share_the_rows_that_come_from_the_host(open_case, make, owners, f
         assert (remote * 12,) in pinned
 
 
+@pytest.mark.diagonal(most=8)
 @pytest.mark.parametrize("seed", range(16))
 def test_random_graphs(kernels, open_case, seed):
     """Cut into parts, any of which are here, the others with any number of owners; any seeds, some twice."""
@@ -141,6 +143,7 @@ def test_encoded_attributes(open_case, kind, memory):
         each.close()
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("make", [wide_graph, wide_hetero, every_dtype])
 @pytest.mark.parametrize("memory", ["device", "uva", "hybrid", "cpu"])
 def test_every_dtype(open_case, make, memory):

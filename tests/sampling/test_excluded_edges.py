@@ -78,6 +78,7 @@ def test_the_rest_is_drawn_uniformly(tmp_path, replace):
     assert chisquare(counts[0], counts[1] * 4000 / counts[1].sum()).pvalue > 1e-4
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("seed", range(8))
 def test_no_excluded_edge_is_in_a_batch_and_other_rows_do_not_change(tmp_path, seed, parts):

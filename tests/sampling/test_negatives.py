@@ -53,6 +53,7 @@ def edge_set(edge_index):
     return set(zip(*edge_index.tolist(), strict=True))
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("owners", OWNERS)
 @pytest.mark.parametrize("hetero", [False, True])
 def test_equal_to_the_definition_for_any_parts(tmp_path, owners, hetero):

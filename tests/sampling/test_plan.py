@@ -7,6 +7,7 @@ from hypothesis import given, settings, strategies as st
 from glt_lightning.base import OptionError
 from glt_lightning.sampling import EpochPlan, batch_key, permutation, plan as plan_module
 from glt_lightning.sampling.plan import draws_by_weight
+from tests.helpers.examples import examples
 
 SIZES = {"n": st.integers(1, 200), "batch": st.integers(1, 40), "world": st.integers(1, 7)}
 
@@ -19,7 +20,7 @@ def plans(n, batch, world, **changes):
     ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(**SIZES, shuffle=st.booleans(), owned=st.booleans(), epoch=st.integers(0, 3))
 def test_training_plan(n, batch, world, shuffle, owned, epoch):
     if n < world:
@@ -48,7 +49,7 @@ def test_training_plan(n, batch, world, shuffle, owned, epoch):
             assert joined.tolist() == list(range(joined[0], joined[0] + len(joined)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(**SIZES, owned=st.booleans())
 def test_evaluation_plan(n, batch, world, owned):
     owner = np.random.default_rng(n).integers(0, world, n) if owned else None
@@ -65,7 +66,7 @@ def test_evaluation_plan(n, batch, world, owned):
     assert [b.key for b in requests[0]] == [b.key for b in ranks[0].requests(0)]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(**SIZES, start=st.integers(0, 30))
 def test_a_plan_continues_anywhere(n, batch, world, start):
     plan = plans(n, batch, world, exact=True)[0]
@@ -74,7 +75,7 @@ def test_a_plan_continues_anywhere(n, batch, world, start):
     assert [(b.number, b.key, b.seeds.tolist()) for b in again] == [(b.number, b.key, b.seeds.tolist()) for b in rest]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(n=st.integers(4, 200), world=st.integers(1, 4), seed=st.integers(0, 99))
 def test_owners_keep_their_seeds(n, world, seed):
     owner = np.random.default_rng(seed).integers(0, world, n)
@@ -119,7 +120,7 @@ def test_epochs_loaders_and_seeds_shuffle_differently():
     assert order() == orders[0]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(**SIZES, shuffle=st.booleans(), owned=st.booleans(), start=st.integers(0, 9))
 def test_weighted_plan_has_the_steps_of_the_plain_one(n, batch, world, shuffle, owned, start):
     if n < world:

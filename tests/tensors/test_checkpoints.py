@@ -183,6 +183,7 @@ def harmed(checkpoint: Path, harm: str) -> str:
     return f"{weight}: "
 
 
+@pytest.mark.diagonal(most=2)
 @pytest.mark.parametrize("harm", ["missing", "index", "flipped", "truncated"])
 def test_a_damaged_checkpoint_is_named(graph, saved, tmp_path, harm):
     path = copied(saved[0], tmp_path)
@@ -325,7 +326,7 @@ def test_harmed_rows_are_one_line_that_names_the_file(saved, tmp_path, harm, sai
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.diagonal(most=2)
+@pytest.mark.diagonal(most=1)
 @pytest.mark.parametrize("nonce", ["../elsewhere", "a/b", "a\0b", "", 7, None])
 def test_harmed_name_of_rows_is_one_line(graph, saved, tmp_path, nonce):
     path = copied(saved[0], tmp_path)

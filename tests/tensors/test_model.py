@@ -103,6 +103,7 @@ def play(
     return found, model.array
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize(("world", "hosts"), [(1, 1), (2, 1), (3, 1), (2, 2), (3, 2)])
 @pytest.mark.parametrize("parts", [1, 2, 5])
 def test_programs_equal_one_array(folders: dict[int, Path], world: int, hosts: int, parts: int) -> None:

@@ -37,6 +37,7 @@ def both(
     return found[0], found[1]
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_equals_the_dense_twin(graph, tmp_path, parts, accumulate):
@@ -63,6 +64,7 @@ def test_scaled_gradients(graph, tmp_path):
     assert np.array_equal(dense, sparse)
 
 
+@pytest.mark.diagonal(most=1)
 @pytest.mark.parametrize("rule", RULES)
 def test_a_module_without_parameters(graph, tmp_path, rule):
     """Its loss falls, by each of the rules."""

@@ -39,7 +39,7 @@ def contents_of(context, epochs=2):
 
 
 @pytest.mark.parametrize("make", [small_graph, pytest.param(small_hetero, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
 def test_ranks_of_a_host_share_one_copy(tmp_path, make, workers, monkeypatch):
     whole = partitioned(make(), tmp_path, 4, undirected=True)
     options = SamplingOptions(num_workers=workers, concurrency=2)

@@ -40,7 +40,7 @@ def want(partition):
         return [contents(b) for b in context.make_loader(SPEC)]
 
 
-@pytest.mark.parametrize("which", [[0], [1], [0, 1]])
+@pytest.mark.parametrize("which", [pytest.param([0], marks=pytest.mark.slow), [1], [0, 1]])
 def test_killed_samplers_are_replaced_and_no_batch_is_lost(partition, want, which):
     with open_context(partition) as context:
         loader = context.make_loader(SPEC)

@@ -31,6 +31,7 @@ from glt_lightning.workers.transport.flight_common import SCHEMA, flight
 from glt_lightning.workers.transport.flight_transport import FlightTransport
 from glt_lightning.workers.transport.frame import Kind
 from glt_lightning.workers.transport.message import MOST_HEADER, WireError
+from tests.helpers.examples import examples
 from tests.helpers.places import Desk, Place, pattern
 
 pytestmark = pytest.mark.timeout(120)
@@ -38,6 +39,7 @@ pytestmark = pytest.mark.timeout(120)
 TOKEN = "a secret of this test"
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("nbytes", [70_000, 200_000, 1_000_000, 3_000_001, 40_000_000])
 @pytest.mark.parametrize("way", ["calls", "bulk", "stream", "request"])
 def test_large_bodies_arrive_where_they_need_no_copy(flight_place: Place, desk: Desk, nbytes: int, way: str) -> None:
@@ -104,6 +106,7 @@ class Tracked:
         self.alive -= 1
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("nbytes", [10_000, 2_000_000])
 @pytest.mark.parametrize("bulk", [False, True])
 def test_nothing_keeps_a_reply_that_was_sent(flight_place: Place, desk: Desk, nbytes: int, bulk: bool) -> None:
@@ -437,7 +440,7 @@ def still_well(connection: Connection) -> None:
     assert connection.call("echo", {"arrays": arrays}, body).result(10).body.tobytes() == body.tobytes()
 
 
-live = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+live = settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @live

@@ -47,7 +47,9 @@ def contents_of(context, specs, epochs=2):
 
 @pytest.mark.diagonal
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
-@pytest.mark.parametrize(("count", "workers"), [(2, 0), (2, 2), (4, 0), pytest.param(4, 2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("count", "workers"), [(2, 2), (4, 0), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((2, 0), (4, 2)))]
+)
 def test_same_batches(tmp_path, make, count, workers):
     whole = partitioned(make(), tmp_path, 4, undirected=True)
     options = SamplingOptions(num_workers=workers, with_edge=True, concurrency=3)

@@ -25,6 +25,7 @@ from glt_lightning.workers.transport.message import (
     encode_header,
     layout_entries,
 )
+from tests.helpers.examples import examples
 
 _json = st.recursive(
     st.none()
@@ -209,7 +210,7 @@ _entries = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(_entries | _hostile, st.integers(0, 200))
 def test_any_layout_lies_in_the_body_or_is_refused(arrays: object, nbytes: int) -> None:
     body = np.zeros(nbytes, dtype=np.uint8)

@@ -14,6 +14,7 @@ from glt_lightning.graph import LocalPartition
 from glt_lightning.workers import DTYPES, Peer, Service, pack, unpack
 from glt_lightning.workers.cluster.graph import GraphService
 from glt_lightning.workers.cluster.owner import Owner
+from tests.helpers.examples import examples
 from tests.helpers.in_process import InProcessNetwork
 from tests.helpers.partitions import partitioned, small_hetero
 from tests.helpers.servers import Farm
@@ -36,7 +37,7 @@ tables = st.tuples(
     st.lists(st.sampled_from(["x", "y", "n_id", "edge_ids", "indptr", ""]) | st.text(max_size=8), max_size=4),
 ).map(list)
 ids = st.lists(st.integers(0, 300) | st.integers(-(2**63), 2**63 - 1), max_size=8)
-many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+many = settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -59,6 +60,7 @@ def test_a_batch_without_seeds_comes_from_a_server_too(any_farm, whole):
     assert contents_of(context, spec) == inline(whole, spec, **place)
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
 @pytest.mark.parametrize(
     "faults",
@@ -87,6 +89,7 @@ def test_same_batches_over_a_bad_network(farm, network, tmp_path, make, faults):
     assert contents_of(context, SPEC) == inline(graph, SPEC, sampling={"with_edge": True})
 
 
+@pytest.mark.diagonal(most=1)
 def test_runs_at_the_same_time(any_farm, whole):
     """A validation loop in the middle of an epoch, and an epoch that is left early."""
     context = any_farm.context(any_farm.serve(whole).address, prefetch=3)
@@ -220,32 +223,33 @@ def test_a_sampler_is_killed(any_farm, whole):
     assert found == inline(whole, SPEC)
 
 
-@pytest.mark.parametrize(
-    ("config", "seeds", "reason"),
-    [
-        (SamplerConfig(0, ((3,),)), [0, 300], "seeds: 300 at position 1 is no node of type 'node'"),
-        (SamplerConfig(0, ((3,),)), [-1], "seeds: -1 at position 0"),
-        (SamplerConfig(0, ((3, 3),)), [0], "fanouts: expected 1 integers per hop"),
-        (SamplerConfig(0, ((-2,),)), [0], "fanouts: expected 1 integers per hop"),
-        (SamplerConfig(0, ((1,),) * 17), [0], "fanouts: expected a list of at most 16 hops"),
-        (SamplerConfig(1, ((3,),)), [0], "seed_type: expected an integer from 0 to 0"),
-        (SamplerConfig(0, ((3,),), threads=(1 << 16) + 1), [0], "threads: expected an integer from 1"),
-        (SamplerConfig(0, ((3,),), replace=1), [0], "replace: expected true or false"),  # type: ignore[arg-type]
-    ],
-)
-def test_a_bad_question_is_refused_and_harms_nobody(farm, whole, config, seeds, reason):
+BAD_QUESTIONS = [
+    (SamplerConfig(0, ((3,),)), [0, 300], "seeds: 300 at position 1 is no node of type 'node'"),
+    (SamplerConfig(0, ((3,),)), [-1], "seeds: -1 at position 0"),
+    (SamplerConfig(0, ((3, 3),)), [0], "fanouts: expected 1 integers per hop"),
+    (SamplerConfig(0, ((-2,),)), [0], "fanouts: expected 1 integers per hop"),
+    (SamplerConfig(0, ((1,),) * 17), [0], "fanouts: expected a list of at most 16 hops"),
+    (SamplerConfig(1, ((3,),)), [0], "seed_type: expected an integer from 0 to 0"),
+    (SamplerConfig(0, ((3,),), threads=(1 << 16) + 1), [0], "threads: expected an integer from 1"),
+    (SamplerConfig(0, ((3,),), replace=1), [0], "replace: expected true or false"),  # type: ignore[arg-type]
+]
+
+
+def test_bad_questions_are_refused_and_harm_nobody(farm, whole):
+    """One after each batch of an epoch."""
     server = farm.serve(whole)
     context = farm.context(server.address)
     bad = farm.producer(farm.peer(server.address))
-    found = []
-    for number, batch in enumerate(context.make_loader(SPEC)):
+    found, questions = [], iter(BAD_QUESTIONS)
+    for batch in context.make_loader(SPEC):
         found.append(contents(batch))
-        if number == 3:
+        for config, seeds, reason in itertools.islice(questions, 1):
             requests = iter([BatchRequest(7, 0, np.array(seeds), np.arange(len(seeds)))])
             with pytest.raises(RemoteError) as caught:
                 next(bad.stream(config, requests))
             assert reason in str(caught.value)
             assert str(caught.value).startswith("server 0: ")
+    assert list(questions) == []
     assert found == inline(whole, SPEC)
     assert server.status()["samplers"]["restarts"] == 0
 

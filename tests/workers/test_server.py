@@ -22,6 +22,7 @@ def farm(request: pytest.FixtureRequest) -> Iterator[Farm]:
         yield farm
 
 
+@pytest.mark.diagonal
 @pytest.mark.parametrize("make", [small_graph, small_hetero])
 def test_same_batches(farm, tmp_path, make):
     whole = partitioned(make(), tmp_path, 2, undirected=True)

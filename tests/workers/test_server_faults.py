@@ -59,7 +59,7 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> int:
     return number
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_batch_that_ends_samplers_fails_alone(farm, whole, poison, workers):
     """Those of others, which the same process had in hand, are made; and the server goes on."""
     server = farm.serve(whole, num_workers=workers, concurrency=4)

@@ -15,6 +15,7 @@ from glt_lightning.sampling import BatchRequest, SamplerConfig
 from glt_lightning.workers import Message, Peer, pack
 from glt_lightning.workers.server.question import Question
 from glt_lightning.workers.server.server import GraphServer
+from tests.helpers.examples import examples
 from tests.helpers.partitions import partitioned, small_hetero
 from tests.helpers.servers import open_farm
 
@@ -31,7 +32,7 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=8,
 )
-many = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+many = settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")

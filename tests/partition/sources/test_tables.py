@@ -18,6 +18,7 @@ from hypothesis import given, settings, strategies as st
 from glt_lightning.base import EDGE, NODE, DataError, PartitionOptions
 from glt_lightning.partition import GraphSource, open_source, partition_graph, user_ids
 from glt_lightning.partition.sources.tables.source import TableSource
+from tests.helpers.examples import examples
 from tests.helpers.partition_truth import edges_of
 
 PAPERS = {
@@ -130,7 +131,7 @@ identifiers = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(
     data=st.data(), ids=identifiers, extension=st.sampled_from(["parquet", "csv"]), chunk=st.sampled_from([1, 3, 99])
 )
