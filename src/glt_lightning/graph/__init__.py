@@ -80,7 +80,6 @@ if TYPE_CHECKING:
     )
     from glt_lightning.graph.manifest import (
         MANIFEST as MANIFEST,
-        VERSION as VERSION,
         ArrayEntry as ArrayEntry,
         EdgeColumns as EdgeColumns,
         EdgeLabelEntry as EdgeLabelEntry,

@@ -93,7 +93,6 @@ if TYPE_CHECKING:
     from glt_lightning.sampling.questions.has_edges import (
         HasEdges as HasEdges,
     )
-    from glt_lightning.sampling.questions.induce import Induce as Induce
     from glt_lightning.sampling.request import (
         BatchRequest as BatchRequest,
         SamplerConfig as SamplerConfig,
@@ -137,7 +136,6 @@ if TYPE_CHECKING:
     from glt_lightning.sampling.weights import (
         ignored_weights as ignored_weights,
         placed_weights as placed_weights,
-        weights_of as weights_of,
     )
 
 
