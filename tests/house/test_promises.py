@@ -73,3 +73,14 @@ def test_one_value_alone_is_enough(key: str) -> None:
     owner = script("owner")
     only = {name: value if name == key else "" for name, value in OWNER.items()}
     assert any(OWNER[key] in owner.filled((ROOT / name).read_text(), only) for name in owner.FILES)
+
+
+def test_pages_name_the_versions_that_are_needed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    python = project["requires-python"].removeprefix(">=")
+    bounds = dict(each.split(">=") for each in project["dependencies"] if ">=" in each)
+    (common,) = {bounds[name] for name in ("torch", "lightning", "torch_geometric")}
+    for page in ("README.md", "packaging/site/index.md", "docs/stability.md"):
+        text = " ".join((ROOT / page).read_text().split())
+        assert f"Python {python}" in text
+        assert re.search(rf"PyTorch, Lightning and PyG,?( of)? {re.escape(common)}", text), page
