@@ -63,9 +63,7 @@ if TYPE_CHECKING:
         Tree as Tree,
         require_fanouts as require_fanouts,
     )
-    from glt_lightning.base.deploy import (
-        DeployOptions as DeployOptions,
-    )
+    from glt_lightning.base.deploy import DeployOptions as DeployOptions
     from glt_lightning.base.errors import (
         DataError as DataError,
         FullError as FullError,
@@ -115,9 +113,7 @@ if TYPE_CHECKING:
         WeightAttr as WeightAttr,
         read_integer as read_integer,
     )
-    from glt_lightning.base.tensors import (
-        TensorOptions as TensorOptions,
-    )
+    from glt_lightning.base.tensors import TensorOptions as TensorOptions
     from glt_lightning.base.threads import (
         how_threads_wait as how_threads_wait,
         threads_that_sleep as threads_that_sleep,

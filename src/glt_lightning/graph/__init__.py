@@ -35,15 +35,9 @@ if TYPE_CHECKING:
         read_npy_header as read_npy_header,
         verify_array as verify_array,
     )
-    from glt_lightning.graph.control_groups import (
-        usable_cores as usable_cores,
-    )
-    from glt_lightning.graph.device_choice import (
-        DeviceIndex as DeviceIndex,
-    )
-    from glt_lightning.graph.device_store import (
-        DeviceStore as DeviceStore,
-    )
+    from glt_lightning.graph.control_groups import usable_cores as usable_cores
+    from glt_lightning.graph.device_choice import DeviceIndex as DeviceIndex
+    from glt_lightning.graph.device_store import DeviceStore as DeviceStore
     from glt_lightning.graph.drawn_rows import (
         OwnerDraws as OwnerDraws,
         RowDraws as RowDraws,
@@ -66,12 +60,8 @@ if TYPE_CHECKING:
         refuse_integer_mask as refuse_integer_mask,
         seeds_hash as seeds_hash,
     )
-    from glt_lightning.graph.host_memory import (
-        available_memory as available_memory,
-    )
-    from glt_lightning.graph.host_tier import (
-        HostTier as HostTier,
-    )
+    from glt_lightning.graph.host_memory import available_memory as available_memory
+    from glt_lightning.graph.host_tier import HostTier as HostTier
     from glt_lightning.graph.local_partition import (
         LocalPartition as LocalPartition,
         difference as difference,

@@ -36,27 +36,19 @@ if TYPE_CHECKING:
         TypedLayers as TypedLayers,
         find_layers as find_layers,
     )
-    from glt_lightning.inference.neighbours import (
-        nearest as nearest,
-    )
+    from glt_lightning.inference.neighbours import nearest as nearest
     from glt_lightning.inference.pieces import (
         RunningSoftmax as RunningSoftmax,
         RunningSum as RunningSum,
     )
-    from glt_lightning.inference.protocol import (
-        LayerwiseLayers as LayerwiseLayers,
-    )
+    from glt_lightning.inference.protocol import LayerwiseLayers as LayerwiseLayers
     from glt_lightning.inference.ranking import (
         Ranking as Ranking,
         RankMetric as RankMetric,
         rank_links as rank_links,
     )
-    from glt_lightning.inference.run import (
-        LayerwiseRun as LayerwiseRun,
-    )
-    from glt_lightning.inference.states import (
-        Marks as Marks,
-    )
+    from glt_lightning.inference.run import LayerwiseRun as LayerwiseRun
+    from glt_lightning.inference.states import Marks as Marks
     from glt_lightning.inference.top_k import (
         KnownPairs as KnownPairs,
         TopK as TopK,

@@ -65,20 +65,14 @@ if TYPE_CHECKING:
         GraphAddresses as GraphAddresses,
         Registered as Registered,
     )
-    from glt_lightning.kernels.cuda.khop import (
-        CudaKHopOp as CudaKHopOp,
-    )
+    from glt_lightning.kernels.cuda.khop import CudaKHopOp as CudaKHopOp
     from glt_lightning.kernels.cuda.khop_steps import (
         DeviceHops as DeviceHops,
         Frontier as Frontier,
         RemoteParts as RemoteParts,
     )
-    from glt_lightning.kernels.cuda.merge import (
-        Piece as Piece,
-    )
-    from glt_lightning.kernels.cuda.relabel import (
-        DeviceLids as DeviceLids,
-    )
+    from glt_lightning.kernels.cuda.merge import Piece as Piece
+    from glt_lightning.kernels.cuda.relabel import DeviceLids as DeviceLids
     from glt_lightning.kernels.cuda.rows import (
         CudaEdges as CudaEdges,
         CudaShards as CudaShards,
@@ -131,9 +125,7 @@ if TYPE_CHECKING:
         Expands as Expands,
         run_hops as run_hops,
     )
-    from glt_lightning.kernels.induced import (
-        Among as Among,
-    )
+    from glt_lightning.kernels.induced import Among as Among
     from glt_lightning.kernels.khop import (
         KHopOp as KHopOp,
         Subgraph as Subgraph,
@@ -163,9 +155,7 @@ if TYPE_CHECKING:
         pick_uniform as pick_uniform,
         probe as probe,
     )
-    from glt_lightning.kernels.ranked_set import (
-        RankedSet as RankedSet,
-    )
+    from glt_lightning.kernels.ranked_set import RankedSet as RankedSet
     from glt_lightning.kernels.routing import (
         BatchBuilder as BatchBuilder,
         Drawn as Drawn,
@@ -181,12 +171,8 @@ if TYPE_CHECKING:
         row_bytes as row_bytes,
         spread as spread,
     )
-    from glt_lightning.kernels.sample import (
-        RowDraw as RowDraw,
-    )
-    from glt_lightning.kernels.trees import (
-        Trees as Trees,
-    )
+    from glt_lightning.kernels.sample import RowDraw as RowDraw
+    from glt_lightning.kernels.trees import Trees as Trees
     from glt_lightning.kernels.walks import (
         WalkRule as WalkRule,
         Walks as Walks,

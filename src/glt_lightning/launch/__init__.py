@@ -21,9 +21,7 @@ from typing import TYPE_CHECKING
 from glt_lightning.base import lazy_names
 
 if TYPE_CHECKING:
-    from glt_lightning.launch.agent import (
-        main as main,
-    )
+    from glt_lightning.launch.agent import main as main
     from glt_lightning.launch.batch import (
         LaunchKubernetes as LaunchKubernetes,
         LaunchRay as LaunchRay,
@@ -43,9 +41,7 @@ if TYPE_CHECKING:
         named_hosts as named_hosts,
         read_launch_file as read_launch_file,
     )
-    from glt_lightning.launch.plan import (
-        launched_script as launched_script,
-    )
+    from glt_lightning.launch.plan import launched_script as launched_script
     from glt_lightning.launch.start import (
         LaunchFlags as LaunchFlags,
         start_job as start_job,

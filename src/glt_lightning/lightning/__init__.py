@@ -34,53 +34,27 @@ if TYPE_CHECKING:
         BestCheckpoint as BestCheckpoint,
         WholeCheckpointIO as WholeCheckpointIO,
     )
-    from glt_lightning.lightning.callbacks.monitor import (
-        SamplingMonitor as SamplingMonitor,
-    )
-    from glt_lightning.lightning.callbacks.precision import (
-        PrecisionProbe as PrecisionProbe,
-    )
-    from glt_lightning.lightning.callbacks.prediction_files import (
-        read_predictions as read_predictions,
-    )
-    from glt_lightning.lightning.callbacks.predictions import (
-        PredictionWriter as PredictionWriter,
-    )
-    from glt_lightning.lightning.callbacks.resume import (
-        set_position as set_position,
-    )
-    from glt_lightning.lightning.callbacks.run_report import (
-        RunReport as RunReport,
-    )
-    from glt_lightning.lightning.datamodule import (
-        GLTDataModule as GLTDataModule,
-    )
-    from glt_lightning.lightning.endpoint.deploy import (
-        deploy as deploy,
-    )
-    from glt_lightning.lightning.endpoint.replay import (
-        replay as replay,
-    )
-    from glt_lightning.lightning.facts import (
-        read_array as read_array,
-    )
+    from glt_lightning.lightning.callbacks.monitor import SamplingMonitor as SamplingMonitor
+    from glt_lightning.lightning.callbacks.precision import PrecisionProbe as PrecisionProbe
+    from glt_lightning.lightning.callbacks.prediction_files import read_predictions as read_predictions
+    from glt_lightning.lightning.callbacks.predictions import PredictionWriter as PredictionWriter
+    from glt_lightning.lightning.callbacks.resume import set_position as set_position
+    from glt_lightning.lightning.callbacks.run_report import RunReport as RunReport
+    from glt_lightning.lightning.datamodule import GLTDataModule as GLTDataModule
+    from glt_lightning.lightning.endpoint.deploy import deploy as deploy
+    from glt_lightning.lightning.endpoint.replay import replay as replay
+    from glt_lightning.lightning.facts import read_array as read_array
     from glt_lightning.lightning.layerwise.predict import (
         predict_layerwise as predict_layerwise,
         read_embeddings as read_embeddings,
     )
-    from glt_lightning.lightning.layerwise.recommend import (
-        recommend as recommend,
-    )
+    from glt_lightning.lightning.layerwise.recommend import recommend as recommend
     from glt_lightning.lightning.new_rows import (
         predict_new as predict_new,
         write_version as write_version,
     )
-    from glt_lightning.lightning.planner.machines import (
-        Machines as Machines,
-    )
-    from glt_lightning.lightning.planner.plan import (
-        PlannedRun as PlannedRun,
-    )
+    from glt_lightning.lightning.planner.machines import Machines as Machines
+    from glt_lightning.lightning.planner.plan import PlannedRun as PlannedRun
     from glt_lightning.lightning.ray_workers import (
         ReportToRay as ReportToRay,
         ray_worker as ray_worker,
@@ -89,25 +63,15 @@ if TYPE_CHECKING:
         PartitionReport as PartitionReport,
         traffic_options as traffic_options,
     )
-    from glt_lightning.lightning.strategies.base import (
-        GLTStrategy as GLTStrategy,
-    )
-    from glt_lightning.lightning.strategies.hosts import (
-        meet_hosts as meet_hosts,
-    )
-    from glt_lightning.lightning.strategies.peers import (
-        RankError as RankError,
-    )
-    from glt_lightning.lightning.strategies.server_client import (
-        GLTServerClientStrategy as GLTServerClientStrategy,
-    )
+    from glt_lightning.lightning.strategies.base import GLTStrategy as GLTStrategy
+    from glt_lightning.lightning.strategies.hosts import meet_hosts as meet_hosts
+    from glt_lightning.lightning.strategies.peers import RankError as RankError
+    from glt_lightning.lightning.strategies.server_client import GLTServerClientStrategy as GLTServerClientStrategy
     from glt_lightning.lightning.strategies.sigterm import (
         end_other_ranks as end_other_ranks,
         unwound_by_sigterm as unwound_by_sigterm,
     )
-    from glt_lightning.lightning.strategies.worker import (
-        GLTWorkerStrategy as GLTWorkerStrategy,
-    )
+    from glt_lightning.lightning.strategies.worker import GLTWorkerStrategy as GLTWorkerStrategy
 
 
 __all__ = [

@@ -29,12 +29,8 @@ from typing import TYPE_CHECKING
 from glt_lightning.base import lazy_names
 
 if TYPE_CHECKING:
-    from glt_lightning.loader.aggregation import (
-        aggregate as aggregate,
-    )
-    from glt_lightning.loader.asked import (
-        AskedSample as AskedSample,
-    )
+    from glt_lightning.loader.aggregation import aggregate as aggregate
+    from glt_lightning.loader.asked import AskedSample as AskedSample
     from glt_lightning.loader.blocks import (
         Layer as Layer,
         as_blocks as as_blocks,
@@ -45,25 +41,15 @@ if TYPE_CHECKING:
         aggregates_of as aggregates_of,
         run_aggregated as run_aggregated,
     )
-    from glt_lightning.loader.edge_index import (
-        plain as plain,
-    )
+    from glt_lightning.loader.edge_index import plain as plain
     from glt_lightning.loader.fuse import (
         fuse_layers as fuse_layers,
         relu_dropout as relu_dropout,
     )
-    from glt_lightning.loader.hosts import (
-        HostsGraph as HostsGraph,
-    )
-    from glt_lightning.loader.importance import (
-        batch_schema as batch_schema,
-    )
-    from glt_lightning.loader.link_loader import (
-        DistLinkNeighborLoader as DistLinkNeighborLoader,
-    )
-    from glt_lightning.loader.link_spec import (
-        LinkSpec as LinkSpec,
-    )
+    from glt_lightning.loader.hosts import HostsGraph as HostsGraph
+    from glt_lightning.loader.importance import batch_schema as batch_schema
+    from glt_lightning.loader.link_loader import DistLinkNeighborLoader as DistLinkNeighborLoader
+    from glt_lightning.loader.link_spec import LinkSpec as LinkSpec
     from glt_lightning.loader.neighbor_loader import (
         DistNeighborLoader as DistNeighborLoader,
         LoaderStats as LoaderStats,
@@ -72,33 +58,19 @@ if TYPE_CHECKING:
         LinkNeighborLoader as LinkNeighborLoader,
         NeighborLoader as NeighborLoader,
     )
-    from glt_lightning.loader.row_loader import (
-        RowSpec as RowSpec,
-    )
-    from glt_lightning.loader.session import (
-        Session as Session,
-    )
-    from glt_lightning.loader.spec import (
-        LoaderSpec as LoaderSpec,
-    )
-    from glt_lightning.loader.subgraph_loader import (
-        DistSubGraphLoader as DistSubGraphLoader,
-    )
-    from glt_lightning.loader.traffic.options import (
-        TrafficOptions as TrafficOptions,
-    )
+    from glt_lightning.loader.row_loader import RowSpec as RowSpec
+    from glt_lightning.loader.session import Session as Session
+    from glt_lightning.loader.spec import LoaderSpec as LoaderSpec
+    from glt_lightning.loader.subgraph_loader import DistSubGraphLoader as DistSubGraphLoader
+    from glt_lightning.loader.traffic.options import TrafficOptions as TrafficOptions
     from glt_lightning.loader.traffic.predict import (
         Estimate as Estimate,
         ExpectedTraffic as ExpectedTraffic,
         TrafficPrediction as TrafficPrediction,
         remote_cache_bytes as remote_cache_bytes,
     )
-    from glt_lightning.loader.transforms import (
-        BatchTransform as BatchTransform,
-    )
-    from glt_lightning.loader.trim import (
-        BatchLayout as BatchLayout,
-    )
+    from glt_lightning.loader.transforms import BatchTransform as BatchTransform
+    from glt_lightning.loader.trim import BatchLayout as BatchLayout
 
 
 __all__ = [

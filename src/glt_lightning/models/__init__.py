@@ -17,22 +17,14 @@ from typing import TYPE_CHECKING
 from glt_lightning.base import lazy_names
 
 if TYPE_CHECKING:
-    from glt_lightning.models.edge_predictor import (
-        EdgePredictor as EdgePredictor,
-    )
-    from glt_lightning.models.link_predictor import (
-        LinkPredictor as LinkPredictor,
-    )
+    from glt_lightning.models.edge_predictor import EdgePredictor as EdgePredictor
+    from glt_lightning.models.link_predictor import LinkPredictor as LinkPredictor
     from glt_lightning.models.link_scores import (
         OGBMRR as OGBMRR,
         HitsAtK as HitsAtK,
     )
-    from glt_lightning.models.node_predictor import (
-        NodePredictor as NodePredictor,
-    )
-    from glt_lightning.models.sage import (
-        GraphSAGE as GraphSAGE,
-    )
+    from glt_lightning.models.node_predictor import NodePredictor as NodePredictor
+    from glt_lightning.models.sage import GraphSAGE as GraphSAGE
 
 
 __all__ = ["OGBMRR", "EdgePredictor", "GraphSAGE", "HitsAtK", "LinkPredictor", "NodePredictor"]

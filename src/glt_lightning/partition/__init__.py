@@ -39,9 +39,7 @@ if TYPE_CHECKING:
         NewEdges as NewEdges,
         NewNodes as NewNodes,
     )
-    from glt_lightning.partition.assign.assigners import (
-        GivenAccesses as GivenAccesses,
-    )
+    from glt_lightning.partition.assign.assigners import GivenAccesses as GivenAccesses
     from glt_lightning.partition.assign.base import (
         Assigner as Assigner,
         GraphToPartition as GraphToPartition,
@@ -58,27 +56,13 @@ if TYPE_CHECKING:
         CopySource as CopySource,
         pull_partition as pull_partition,
     )
-    from glt_lightning.partition.edge_splits.read import (
-        read_edge_split as read_edge_split,
-    )
-    from glt_lightning.partition.edge_splits.source import (
-        hold_out_edges as hold_out_edges,
-    )
-    from glt_lightning.partition.facts import (
-        GraphFacts as GraphFacts,
-    )
-    from glt_lightning.partition.folder import (
-        whole_file as whole_file,
-    )
-    from glt_lightning.partition.grow import (
-        add_rows as add_rows,
-    )
-    from glt_lightning.partition.hotness.vip import (
-        inclusion_in_memory as inclusion_in_memory,
-    )
-    from glt_lightning.partition.in_memory import (
-        partition_in_memory as partition_in_memory,
-    )
+    from glt_lightning.partition.edge_splits.read import read_edge_split as read_edge_split
+    from glt_lightning.partition.edge_splits.source import hold_out_edges as hold_out_edges
+    from glt_lightning.partition.facts import GraphFacts as GraphFacts
+    from glt_lightning.partition.folder import whole_file as whole_file
+    from glt_lightning.partition.grow import add_rows as add_rows
+    from glt_lightning.partition.hotness.vip import inclusion_in_memory as inclusion_in_memory
+    from glt_lightning.partition.in_memory import partition_in_memory as partition_in_memory
     from glt_lightning.partition.links import (
         LinkSplit as LinkSplit,
         joined_by as joined_by,
@@ -97,9 +81,7 @@ if TYPE_CHECKING:
         GraphSource as GraphSource,
         array_fingerprint as array_fingerprint,
     )
-    from glt_lightning.partition.sources.files import (
-        load_saved as load_saved,
-    )
+    from glt_lightning.partition.sources.files import load_saved as load_saved
     from glt_lightning.partition.sources.npz import (
         host_array as host_array,
         take_splits as take_splits,
@@ -108,27 +90,13 @@ if TYPE_CHECKING:
         is_tables as is_tables,
         open_source as open_source,
     )
-    from glt_lightning.partition.sources.pyg import (
-        array_of as array_of,
-    )
-    from glt_lightning.partition.sources.tables.columns import (
-        user_ids as user_ids,
-    )
-    from glt_lightning.partition.sources.tables.converted import (
-        ConvertedTables as ConvertedTables,
-    )
-    from glt_lightning.partition.sources.tables.later import (
-        LaterTables as LaterTables,
-    )
-    from glt_lightning.partition.sources.tables.mapping import (
-        is_text as is_text,
-    )
-    from glt_lightning.partition.splits import (
-        check_overlap as check_overlap,
-    )
-    from glt_lightning.partition.tasks.array import (
-        array_number as array_number,
-    )
+    from glt_lightning.partition.sources.pyg import array_of as array_of
+    from glt_lightning.partition.sources.tables.columns import user_ids as user_ids
+    from glt_lightning.partition.sources.tables.converted import ConvertedTables as ConvertedTables
+    from glt_lightning.partition.sources.tables.later import LaterTables as LaterTables
+    from glt_lightning.partition.sources.tables.mapping import is_text as is_text
+    from glt_lightning.partition.splits import check_overlap as check_overlap
+    from glt_lightning.partition.tasks.array import array_number as array_number
     from glt_lightning.partition.verify import (
         hash_partition as hash_partition,
         verify_partition as verify_partition,

@@ -31,42 +31,24 @@ from typing import TYPE_CHECKING
 from glt_lightning.base import lazy_names
 
 if TYPE_CHECKING:
-    from glt_lightning.sampling.assemble import (
-        require_aggregable as require_aggregable,
-    )
-    from glt_lightning.sampling.counters import (
-        Counters as Counters,
-    )
-    from glt_lightning.sampling.device_draft import (
-        GpuSamplers as GpuSamplers,
-    )
-    from glt_lightning.sampling.device_source import (
-        DeviceSource as DeviceSource,
-    )
-    from glt_lightning.sampling.draws import (
-        role_key as role_key,
-    )
-    from glt_lightning.sampling.importance_task import (
-        ImportanceTask as ImportanceTask,
-    )
-    from glt_lightning.sampling.joined import (
-        join_samples as join_samples,
-    )
+    from glt_lightning.sampling.assemble import require_aggregable as require_aggregable
+    from glt_lightning.sampling.counters import Counters as Counters
+    from glt_lightning.sampling.device_draft import GpuSamplers as GpuSamplers
+    from glt_lightning.sampling.device_source import DeviceSource as DeviceSource
+    from glt_lightning.sampling.draws import role_key as role_key
+    from glt_lightning.sampling.importance_task import ImportanceTask as ImportanceTask
+    from glt_lightning.sampling.joined import join_samples as join_samples
     from glt_lightning.sampling.khop import (
         KHopSampler as KHopSampler,
         k_hop as k_hop,
         neighbor_source as neighbor_source,
     )
-    from glt_lightning.sampling.link_task import (
-        LinkTask as LinkTask,
-    )
+    from glt_lightning.sampling.link_task import LinkTask as LinkTask
     from glt_lightning.sampling.links import (
         LinksSampler as LinksSampler,
         split_by_type as split_by_type,
     )
-    from glt_lightning.sampling.metapath import (
-        fault_of as fault_of,
-    )
+    from glt_lightning.sampling.metapath import fault_of as fault_of
     from glt_lightning.sampling.negatives import (
         DrawnTrials as DrawnTrials,
         NodeWeights as NodeWeights,
@@ -80,19 +62,13 @@ if TYPE_CHECKING:
         EpochPlan as EpochPlan,
         permutation as permutation,
     )
-    from glt_lightning.sampling.questions import (
-        QUESTIONS as QUESTIONS,
-    )
-    from glt_lightning.sampling.questions.expand import (
-        Expand as Expand,
-    )
+    from glt_lightning.sampling.questions import QUESTIONS as QUESTIONS
+    from glt_lightning.sampling.questions.expand import Expand as Expand
     from glt_lightning.sampling.questions.gather import (
         AskedRows as AskedRows,
         Gather as Gather,
     )
-    from glt_lightning.sampling.questions.has_edges import (
-        HasEdges as HasEdges,
-    )
+    from glt_lightning.sampling.questions.has_edges import HasEdges as HasEdges
     from glt_lightning.sampling.request import (
         BatchRequest as BatchRequest,
         SamplerConfig as SamplerConfig,
@@ -117,9 +93,7 @@ if TYPE_CHECKING:
         converse as converse,
         wire_dtype as wire_dtype,
     )
-    from glt_lightning.sampling.subgraph_task import (
-        SubgraphTask as SubgraphTask,
-    )
+    from glt_lightning.sampling.subgraph_task import SubgraphTask as SubgraphTask
     from glt_lightning.sampling.table import (
         RowTable as RowTable,
         ask_owners as ask_owners,

@@ -28,15 +28,9 @@ from typing import TYPE_CHECKING
 from glt_lightning.base import lazy_names
 
 if TYPE_CHECKING:
-    from glt_lightning.tensors.checkpoints import (
-        CheckpointRows as CheckpointRows,
-    )
-    from glt_lightning.tensors.combined import (
-        Optimizers as Optimizers,
-    )
-    from glt_lightning.tensors.dist_embedding import (
-        DistEmbedding as DistEmbedding,
-    )
+    from glt_lightning.tensors.checkpoints import CheckpointRows as CheckpointRows
+    from glt_lightning.tensors.combined import Optimizers as Optimizers
+    from glt_lightning.tensors.dist_embedding import DistEmbedding as DistEmbedding
     from glt_lightning.tensors.dist_graph import (
         DistGraph as DistGraph,
         Neighbors as Neighbors,
@@ -55,30 +49,18 @@ if TYPE_CHECKING:
         init_of as init_of,
         rows_of_index as rows_of_index,
     )
-    from glt_lightning.tensors.exchange import (
-        EmbeddingRows as EmbeddingRows,
-    )
-    from glt_lightning.tensors.home import (
-        Reach as Reach,
-    )
-    from glt_lightning.tensors.reader import (
-        GraphReader as GraphReader,
-    )
-    from glt_lightning.tensors.scratch import (
-        lies_in_memory as lies_in_memory,
-    )
-    from glt_lightning.tensors.space import (
-        RowSpace as RowSpace,
-    )
+    from glt_lightning.tensors.exchange import EmbeddingRows as EmbeddingRows
+    from glt_lightning.tensors.home import Reach as Reach
+    from glt_lightning.tensors.reader import GraphReader as GraphReader
+    from glt_lightning.tensors.scratch import lies_in_memory as lies_in_memory
+    from glt_lightning.tensors.space import RowSpace as RowSpace
     from glt_lightning.tensors.sparse import (
         SparseAdagrad as SparseAdagrad,
         SparseAdam as SparseAdam,
         SparseOptimizer as SparseOptimizer,
         SparseSGD as SparseSGD,
     )
-    from glt_lightning.tensors.table import (
-        SharedTable as SharedTable,
-    )
+    from glt_lightning.tensors.table import SharedTable as SharedTable
     from glt_lightning.tensors.tables import (
         SharedTables as SharedTables,
         TableSpec as TableSpec,

@@ -33,12 +33,8 @@ from typing import TYPE_CHECKING
 from glt_lightning.base import lazy_names
 
 if TYPE_CHECKING:
-    from glt_lightning.workers.cluster.cache import (
-        NOTHING_TO_CACHE as NOTHING_TO_CACHE,
-    )
-    from glt_lightning.workers.cluster.device_fill import (
-        read_rows as read_rows,
-    )
+    from glt_lightning.workers.cluster.cache import NOTHING_TO_CACHE as NOTHING_TO_CACHE
+    from glt_lightning.workers.cluster.device_fill import read_rows as read_rows
     from glt_lightning.workers.cluster.graph import (
         ClusterGraph as ClusterGraph,
         DistContext as DistContext,
@@ -51,9 +47,7 @@ if TYPE_CHECKING:
         Silence as Silence,
         time_calls as time_calls,
     )
-    from glt_lightning.workers.cluster.owner import (
-        ask_status as ask_status,
-    )
+    from glt_lightning.workers.cluster.owner import ask_status as ask_status
     from glt_lightning.workers.cluster.remote_rows import (
         Asked as Asked,
         CountingOwners as CountingOwners,
@@ -71,9 +65,7 @@ if TYPE_CHECKING:
         WorkerGroup as WorkerGroup,
         share_uva as share_uva,
     )
-    from glt_lightning.workers.producer.host_parts import (
-        HostParts as HostParts,
-    )
+    from glt_lightning.workers.producer.host_parts import HostParts as HostParts
     from glt_lightning.workers.producer.look_ahead import (
         LoaderRun as LoaderRun,
         LookAhead as LookAhead,
@@ -90,19 +82,13 @@ if TYPE_CHECKING:
         SamplerSource as SamplerSource,
         batches_in_flight as batches_in_flight,
     )
-    from glt_lightning.workers.producer.subprocess import (
-        SubprocessProducer as SubprocessProducer,
-    )
+    from glt_lightning.workers.producer.subprocess import SubprocessProducer as SubprocessProducer
     from glt_lightning.workers.server.hosted import (
         HostedServer as HostedServer,
         ServerPlan as ServerPlan,
     )
-    from glt_lightning.workers.server.process import (
-        ServerProcess as ServerProcess,
-    )
-    from glt_lightning.workers.server.served import (
-        ServedGraph as ServedGraph,
-    )
+    from glt_lightning.workers.server.process import ServerProcess as ServerProcess
+    from glt_lightning.workers.server.served import ServedGraph as ServedGraph
     from glt_lightning.workers.slots import (
         PinMemory as PinMemory,
         Slot as Slot,
