@@ -27,7 +27,6 @@ from glt_lightning.base import (
 )
 from glt_lightning.cli.embed import EmbeddingTrainer
 from glt_lightning.cli.links import give_taken_links, link_graph
-from glt_lightning.cli.lookups import quick_lookups
 from glt_lightning.cli.messages import OneLineParser, misfit
 from glt_lightning.cli.past_runs import (
     RunConfig,
@@ -297,7 +296,7 @@ def _run(argv: list[str], args: ArgsType) -> None:
     elif argv and argv[0] in TOOLS:
         TOOLS[argv[0]].run(argv[1:], f"{PROG} {argv[0]}")
     else:
-        with unwound_by_sigterm(), quick_lookups():
+        with unwound_by_sigterm():
             run_trainer(args)
 
 
