@@ -15,7 +15,6 @@ sys.argv = ["glt-lightning", "fit"]
 from glt_lightning.cli import command_process, without_collections
 """
 
-
 CLEAN = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "PYTHONUNBUFFERED")}
 
 

@@ -18,7 +18,6 @@ dist = glt.distributed
 SEEDS = torch.tensor([7, 0, 20, 38, 3, 11])
 SUBPROCESS = dist.MpDistSamplingWorkerOptions(num_workers=1, worker_concurrency=2, channel_size="16MB")
 
-
 WAYS = [
     pytest.param("out", None, id="out"),
     pytest.param("in", None, id="in"),

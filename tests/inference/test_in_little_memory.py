@@ -47,7 +47,6 @@ trainer = Trainer(accelerator="cpu", logger=False, enable_progress_bar=False, en
 predict_layerwise(trainer, Sums(), data, out, options={"batch_size": 2000, "memory": "20MB", "self_check": 0})
 """.replace("WIDTH", str(WIDTH))
 
-
 HUB = """
 import os, sys
 graph, out, procs = sys.argv[1:]

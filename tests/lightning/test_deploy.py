@@ -201,7 +201,6 @@ BAD: list[tuple[Any, int, str]] = [
     ({"nodes": [{"x": [0.0] * WIDTH}], "edges": [{"source": 0}]}, 422, "expected the columns source and destination"),
 ]
 
-
 LONG = 1 << 24  # rows that take no bytes
 ARROWS: list[tuple[pa.Table, str | None, int, str]] = [
     (pa.table({"id": [1, 2, 3]}), None, 200, "probability"),

@@ -15,8 +15,6 @@ from tests.helpers import started
 from tests.lightning.tiny import NODES
 
 ROOT = Path(__file__).parents[2]
-
-
 LINKS = "train_embeddings.py --task link --devices 2"
 
 

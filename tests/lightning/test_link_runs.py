@@ -17,8 +17,6 @@ from tests.helpers import run_cli
 from tests.lightning.test_link_task import BUYS, shop
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "reference"
-
-
 WALKS = {"walks": 6, "length": 2, "restart": 0.3}
 METAPATHS = {"item__near__item": [BUYS, f"item__rev_{BUYS.split('__')[1]}__user"]}
 METAPATHS["user__like__user"] = METAPATHS["item__near__item"][::-1]

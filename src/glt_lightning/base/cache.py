@@ -11,8 +11,6 @@ from glt_lightning.base.removed import refuse_removed_values, without_removed
 from glt_lightning.base.sampling import SamplingOptions
 
 CachePolicy = Literal["auto", "vip", "degree", "none"]
-
-
 CACHE_POLICIES = ("auto", "vip", "degree", "none")
 
 

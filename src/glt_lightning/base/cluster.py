@@ -172,11 +172,7 @@ class SecurityOptions:
 
 
 Placement = Literal["host", "rank"]
-
-
 _SERVER_WORKERS = 2  # of a graph server whose configuration names none
-
-
 _DEADLINES, _SECURITY, _TENSORS = DeadlineOptions(), SecurityOptions(), TensorOptions()
 
 

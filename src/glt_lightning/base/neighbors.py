@@ -20,10 +20,7 @@ from glt_lightning.base.errors import DataError, OptionError
 from glt_lightning.base.types import MAX_FANOUT
 
 _OPTION = "sampling.picker"
-
-
 _MOST = 1 << 16  # characters of the arguments in a message
-
 
 _reading = (
     threading.Lock()
@@ -243,14 +240,8 @@ class ImportanceNeighbors:
 
 
 NegativeMode = Literal["binary", "triplet"]
-
-
 Sharing = Literal["none", "shared", "in_batch"]
-
-
 Unresolved = Literal["error", "oldest"]
-
-
 DEGREE_WEIGHTS = ("degree", "degree^0.75")
 
 

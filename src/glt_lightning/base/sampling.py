@@ -12,50 +12,20 @@ from glt_lightning.base.neighbors import ImportanceNeighbors, PickerSpec, as_cla
 from glt_lightning.base.workers import WorkerOptions
 
 SeedPlacement = Literal["global", "owner"]
-
-
 FeatureDtype = Literal["float32", "stored"]
-
-
 Aggregate = Literal["mean", "sum"]
-
-
 WeightAttr = str | dict[str, str] | None
-
-
 AGGREGATES = ("mean", "sum")
-
-
 EdgeFormat = Literal["tensor", "edge_index", "edge_index_csr"]
-
-
 SubgraphType = Literal["directional", "bidirectional", "induced"]
-
-
 SUBGRAPH_TYPES = ("directional", "bidirectional", "induced")
-
-
 EDGE_FORMATS = ("tensor", "edge_index", "edge_index_csr")
-
-
 Method = Literal["neighbor", "labor"]
-
-
 METHODS = ("neighbor", "labor")
-
-
 TemporalStrategy = Literal["uniform", "last"]
-
-
 TEMPORAL_STRATEGIES = ("uniform", "last")
-
-
 TimeBoundary = Literal["<=", "<"]
-
-
 Memory = Literal["auto", "cpu", "device", "uva", "hybrid"]
-
-
 MEMORIES = ("auto", "cpu", "device", "uva", "hybrid")
 
 

@@ -60,29 +60,17 @@ from glt_lightning.lightning import (
 )
 
 _CLUSTER = ClusterOptions()
-
-
 _PAST_RUN = ("best", "last")
-
-
 _NO_CHECKPOINT = "none"
-
-
 _CHECKPOINT_WORDS = (*_PAST_RUN, _NO_CHECKPOINT, "hpc", "registry")
-
 
 _NO_GPU = (
     f"accelerator is gpu, and torch {version('torch')} finds no GPU that it can use. Choose --trainer.accelerator cpu, or "
     "install a torch that is built for this machine's GPU and driver."
 )
 
-
 _DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
 _NO_FOLDER = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST)
-
-
 _MISFIT = "Error(s) in loading state_dict for"  # torch's
 
 

@@ -25,7 +25,6 @@ _LINKS = {
     "num_relations": "num_relations",
 }
 
-
 _OF_LABELS = ("label_facts", "out_channels")
 
 

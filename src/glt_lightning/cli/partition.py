@@ -30,13 +30,11 @@ from glt_lightning.partition import (
 
 _READ = ("data",)  # groups of a configuration that `partition` reads
 
-
 _DESCRIPTION = (
     "Partitions the graph of a configuration of fit, as fit itself would, and shows the report; or, with --verify, checks "
     "every file of a finished partition. --from KIND DIR converts a partition of another system; --from --help shows how. Reads "
     "data of the configuration, and nothing else of it."
 )
-
 
 _OF_CONFIG = ""  # --verify without a folder
 

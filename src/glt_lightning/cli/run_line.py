@@ -25,11 +25,7 @@ from glt_lightning.cli.past_runs import chosen_state
 from glt_lightning.lightning import end_other_ranks
 
 _FILES = ("metrics.csv", "predictions", "report.html", "config.yaml")
-
-
 _MOST_METRICS = 4
-
-
 INTERRUPTED = 130  # exit status, as a shell has it
 
 
@@ -161,10 +157,7 @@ _LIGHTNING = "lightning.pytorch.utilities.rank_zero"
 
 # Beginnings of log lines about hardware that was not asked for, and about other packages of Lightning's makers.
 _LINES = ("TPU available: False", "💡 Tip: For seamless cloud")
-
-
 _BANNER_OF_ONE = "All distributed processes registered. Starting with 1 processes"  # five lines about a single process
-
 
 _WARNINGS = (
     r".*`tensorboardX` has been removed as a dependency",  # the default logger; docs/configuration.md says which it is
@@ -199,8 +192,6 @@ def _is_wanted(record: logging.LogRecord) -> bool:
 
 
 _INTERRUPTED = 130  # exit status, as a shell has it
-
-
 _STEP_S = 0.2  # how often the main thread wakes to run a signal's handler: the longest delay after SIGTERM
 
 

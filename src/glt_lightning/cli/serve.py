@@ -27,16 +27,12 @@ from glt_lightning.lightning import GLTDataModule
 from glt_lightning.workers import HostedServer, ServerPlan
 
 _CLUSTER = ClusterOptions()
-
-
 _READ = ("data", "cluster")  # groups of a configuration that `serve` reads
-
 
 _DESCRIPTION = (
     "Serves a graph to trainers with strategy glt_server_client. Reads only data and cluster from the "
     "configuration of fit. Stop it with SIGTERM or Ctrl-C."
 )
-
 
 _ANYWHERE = "127.0.0.1:0"
 

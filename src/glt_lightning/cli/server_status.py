@@ -69,8 +69,6 @@ def answer(config: Namespace, cluster: ClusterOptions) -> None:
 
 
 _COLUMNS = ("client", "job", "waiting", "making", "ready", "buffered", "batches", "batches/s", "bytes", "silent")
-
-
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 

@@ -128,7 +128,6 @@ _RUN: Mapping[str, Callable[[Sequence[str], str], None]] = {
     "completion": _completion,
 }
 
-
 TOOLS = {name: Tool(help, _RUN[name]) for name, help in program.TOOLS.items()}
 
 
@@ -153,11 +152,7 @@ _READY: dict[str, list[type]] = {
 
 # jsonargparse knows a class by its name alone once it is imported
 CALLBACKS = (BestCheckpoint, PrecisionProbe, PredictionWriter, RunReport, SamplingMonitor, WholeCheckpointIO)
-
-
 _BASES = {"data": LightningDataModule, "model": LightningModule}
-
-
 _OWN = {"data": "my_module.MyDataModule", "model": "my_module.MyModel"}
 
 

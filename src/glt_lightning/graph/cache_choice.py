@@ -106,8 +106,6 @@ def first_within(sizes: np.ndarray, budget: float) -> int:
 
 
 _CHUNK = 1 << 22  # edges looked at together
-
-
 _DRAWN = 10  # edges that are drawn when a node is visited: the order of usual fan-outs
 
 

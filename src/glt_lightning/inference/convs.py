@@ -18,8 +18,6 @@ from glt_lightning.inference.protocol import DegreeSpec, LayerwiseLayers
 from glt_lightning.loader import TrimmedConvs, aggregates_of, fuse_layers, plain, run_aggregated
 
 _OVER_BATCH = ("DiffGroupNorm", "GraphNorm", "GraphSizeNorm", "InstanceNorm", "MeanSubtractionNorm", "PairNorm")
-
-
 _WEIGHT = "edge_weight"
 
 

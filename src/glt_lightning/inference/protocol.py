@@ -17,8 +17,6 @@ from glt_lightning.inference.pieces import HubPieces
 _TOLERANCE = 1e-4
 _COARSE = {torch.bfloat16: 3e-2, torch.float16: 5e-3}
 EMBED = -1  # stands for the number of a layer where the inputs of the first are meant
-
-
 Rows: TypeAlias = Tensor | Mapping[str, Tensor]  # by node type in a typed graph
 
 

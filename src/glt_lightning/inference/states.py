@@ -15,8 +15,6 @@ from glt_lightning.kernels import Shards
 from glt_lightning.tensors import SharedTable, SharedTables
 
 _PIECE_BYTES = 64 << 20  # of remote rows that are asked for at once
-
-
 _HALO = "halo"
 
 
@@ -128,8 +126,6 @@ def halo_of(needed: np.ndarray, bounds: np.ndarray, own_parts: Sequence[int]) ->
 
 
 _LOOK_S = (0.002, 0.1)  # first and longest pause between two polls
-
-
 _BEAT_S = 1.0  # least time between two heartbeats: each is a request to rank 0
 
 

@@ -13,17 +13,13 @@ from glt_lightning.base import DataError
 from glt_lightning.kernels.native import BAD_ID, BAD_ROW, I32, I64, P, Signatures, bind, check
 
 KINDS = {"sum": 0, "mean": 1, "max": 2, "min": 3}
-
-
 VALUES: dict[str, int] = {"float32": 0, "float64": 1, "bfloat16": 2}
-
 
 _SIGNATURES: Signatures = {
     "glt_aggregate": [P, I32, P, P, P, P],
     "glt_aggregate_grad": [P, I32, P, P, P, P, P, P],
     "glt_aggregate_weights_grad": [P, I32, P, P, P, P],
 }
-
 
 _library = bind(_SIGNATURES)
 
@@ -119,7 +115,6 @@ _ACTIVATION_SIGNATURES: Signatures = {
     "glt_relu_dropout": [I32, P, I64, I64, I64, I64, I32, P, P],
     "glt_relu_dropout_grad": [I32, P, P, I64, I64, I32, P, P],
 }
-
 
 _activation_library = bind(_ACTIVATION_SIGNATURES)
 

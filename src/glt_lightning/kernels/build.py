@@ -15,14 +15,12 @@ from glt_lightning.kernels.native import BAD_ARG, BAD_ID, I32, I64, P, Signature
 
 CHANGED = "the edges changed between two readings. Let no other process write to the data set while it is partitioned."
 
-
 _SIGNATURES: Signatures = {
     "glt_build_count": [P, I64, I64, P, P],
     "glt_build_sizes": [P, P, I64, P, P],
     "glt_build_deal": [P, P, P, I64, I64, I64, P, P, P, P],
     "glt_build_rows": [P, I64, I32, I64, I32, P, I32, I64, I32, P, P, P, P, P, P],
 }
-
 
 _library = bind(_SIGNATURES)
 
@@ -181,7 +179,6 @@ _EDGE_ORDER_SIGNATURES: Signatures = {
     "glt_by_source": [P, P, I64, I64, I32, P, P, P, P],
 }
 
-
 _edge_order_library = bind(_EDGE_ORDER_SIGNATURES)
 
 
@@ -227,8 +224,6 @@ def split_by_source(values: Any, nodes: int) -> tuple[Any, Any, Any]:
 
 # numpy has no such type: two bytes each, the upper half of a float32. Arrays of it only carry them.
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
-
-
 _SCALE = np.dtype("<f4")
 
 

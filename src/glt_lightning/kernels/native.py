@@ -22,20 +22,13 @@ import numpy as np
 from glt_lightning.base import DataError, NativeError, PartitionError
 
 ABI_VERSION = 23
-
-
 OK, GROW, BAD_ID, BAD_ROW, BAD_ARG, CUDA, NO_MEMORY, NO_THREAD, THROWN = range(9)
 
 
 # Arguments as the headers have them: a pointer, int32_t, int64_t, uint64_t.
 P, I32, I64, U64 = c_void_p, c_int32, c_int64, c_uint64
-
-
 Signatures = dict[str, list[Any]]
-
-
 _STATUS = c_int32
-
 
 _SIGNATURES: Signatures = {
     "glt_abi_version": [],
@@ -297,18 +290,12 @@ def check(status: int, detail: np.ndarray, what: str) -> None:
 # By default glibc maps each block above 32 MiB by itself and unmaps it when it is freed, so that every page of every large
 # tensor of a training step is a page fault and is zeroed by the kernel: 40 % of the CPU time of a step (docs/benchmarks.md).
 _MMAP_THRESHOLD, _MMAP_MAX, _TRIM_THRESHOLD = -3, -4, -1  # malloc.h
-
-
 _KEEP = {_MMAP_MAX: 0, _TRIM_THRESHOLD: -1}
 
 
 # Setting any of them ends glibc's own adjustment; it reaches these values when a process first frees a block of 32 MiB.
 _RETURN = {_MMAP_MAX: 65536, _MMAP_THRESHOLD: 32 << 20, _TRIM_THRESHOLD: 64 << 20}
-
-
 _lock = threading.Lock()
-
-
 _keepers = 0  # the allocator belongs to the process, and several of its sessions may be open
 
 

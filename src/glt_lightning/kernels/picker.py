@@ -155,11 +155,7 @@ class _Attributes(Mapping[str, np.ndarray]):
 
 # Every so many rows one is picked twice; of the first rows of a source every other one, so that a short run finds out as well.
 _TWICE = 1000
-
-
 _FIRST_ROWS = 128
-
-
 ReadEdges = Callable[[int, str, np.ndarray], np.ndarray]  # edge type, attribute, edge rows -> values
 
 

@@ -17,16 +17,12 @@ from glt_lightning.kernels.native import I32, I64, P, Signatures, bind, call, ch
 
 OnDisk = Callable[[DiskRead], object]
 
-
 _SIGNATURES: Signatures = {
     "glt_gather_decode": [P, P, I32, I32, I64, P, I64, P, I32, P],
     "glt_gather_sum": [P, P, I32, I32, I64, P, I64, P, P, I64, I64, I32, P, I32, P],
 }
 
-
 _library = bind(_SIGNATURES)
-
-
 FLOAT32 = 0  # how values are stored that need no encoding, in glt/gather_sum.h
 
 

@@ -16,17 +16,9 @@ from pathlib import Path
 from typing import IO, Any
 
 PROTOCOL = 1
-
-
 MOST_BYTES = 1 << 20  # of a line
-
-
 PIECE_BYTES = 1 << 18  # of a file in one message: base64 makes it a third longer
-
-
 _LONGEST_S = 1e9  # of a deadline: three decades
-
-
 _MOST = 1 << 63
 
 
@@ -71,7 +63,6 @@ def status(given: Any) -> bool:
 
 FAILURE: Shape = {"rank": (int, word, None), "reason": (str, None)}  # what a rank writes about its end
 
-
 TO_AGENT: Mapping[str, Shape] = {
     "begin": {"protocol": int, "stop_s": seconds, "silence_s": seconds},
     "write": {"path": word, "data": str, "mode": int, "more": bool},
@@ -88,7 +79,6 @@ TO_AGENT: Mapping[str, Shape] = {
     "stop": {},
     "kill": {},
 }
-
 
 FROM_AGENT: Mapping[str, Shape] = {
     "hello": {"protocol": int},
@@ -185,8 +175,6 @@ def _is_text(given: str) -> bool:
 
 
 _OF_RANK = re.compile(r"\[default(\d+)\]:(.*)", re.S)  # how torchrun marks the lines of a rank
-
-
 _LAST = 40  # lines of a process that are shown once more when it fails
 
 

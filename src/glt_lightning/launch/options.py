@@ -22,20 +22,10 @@ from glt_lightning.launch.hosts import (
 from glt_lightning.partition import CopySource
 
 COMMANDS = ("fit", "validate", "test", "predict", "embed", "recommend")  # subcommands that run on all trainers
-
-
 PARTITION = "partition"  # the subcommand that runs as a job array
-
-
 FILE_ENGINES = ("slurm", "kubernetes")  # a file is written for the cluster, which starts the job
-
-
 CLUSTER_ENGINES = (*FILE_ENGINES, "ray")  # the cluster chooses the hosts
-
-
 ENGINES = ("ssh", "here", *CLUSTER_ENGINES)
-
-
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -153,8 +143,6 @@ class LaunchLimits:
 
 
 _DEFAULTS, _PARTITION, _SECURITY = LaunchDefaults(), LaunchPartition(), LaunchSecurity()
-
-
 _RESTARTS, _LIMITS = LaunchRestarts(), LaunchLimits()
 
 
@@ -362,10 +350,7 @@ _OF_GLT = {  # key of GLT's file -> option of a host here
     "visible_devices": "devices",
 }
 
-
 _RANKS = "node_ranks"
-
-
 _ADDRESS = re.compile(r"\s*([\w.-]+|[0-9a-fA-F]*:[0-9a-fA-F]*:[0-9a-fA-F:.]*)(?:\s+\d+)?\s*")
 
 

@@ -74,8 +74,6 @@ def _many(count: int, thing: str) -> str:
 
 
 _SPLIT_OF = {"fit": "train", "validate": "val", "test": "test"}
-
-
 _SUFFIXES = (".npy", ".txt", ".csv", ".pt")
 
 

@@ -28,8 +28,6 @@ from glt_lightning.loader import LinkSpec
 from glt_lightning.partition import GraphSource, hold_out_edges, joined_by
 
 _EXCLUDE = ("none", "self", "reverse")
-
-
 _LOOKED_AT = 1024  # seeds of evaluation that are looked for among the training edges
 
 

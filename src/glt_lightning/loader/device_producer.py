@@ -20,17 +20,9 @@ from glt_lightning.sampling import BatchRequest, RemoteRows, Sample, SamplerConf
 from glt_lightning.workers import InFlight, LoaderRun, LookAhead, OwnSamplers, Ranks, Sampler, Samplers, read_rows
 
 _CLOSE_S = 30.0  # for the batches that are being made when the producer is closed
-
-
 _log = logging.getLogger(__name__)
-
-
 _Made = tuple[Sample, Mark]  # and when its device has made it
-
-
 _Task = tuple[BatchRequest, Future[_Made]]
-
-
 _Run = LoaderRun[_Task]
 
 

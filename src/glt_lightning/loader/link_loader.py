@@ -91,8 +91,6 @@ def make_link_loader(
 
 
 _NAMES = {"edge_label_index", "edge_label", "src_index", "dst_pos_index", "dst_neg_index", "src_neg_index", "neg_mask"}
-
-
 _TIMES = {"edge_label_time", SEED_TIME}
 
 

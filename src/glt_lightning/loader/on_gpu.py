@@ -24,8 +24,6 @@ from glt_lightning.sampling import KHopSampler, SamplerConfig, drawn_from, place
 from glt_lightning.workers import PinMemory, ProducerSetup, Ranks, Samplers, SamplerSource, share_uva
 
 _log = logging.getLogger(__name__)
-
-
 _DEFAULTS, _OF_A_GPU = SamplingOptions(), ("topology_bytes", "feature_bytes", "prefetch")
 
 
@@ -191,8 +189,6 @@ def _is_on(batch: Batch, device: torch.device) -> bool:
 
 
 _PORTABLE = 1  # cudaHostRegisterPortable: page-locked for every context, not only for that of one device
-
-
 _OUT_OF_MEMORY = 2
 
 

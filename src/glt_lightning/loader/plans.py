@@ -73,12 +73,10 @@ class OwnEdges:
 
 _log = logging.getLogger(__name__)
 
-
 _NO_HASH = (
     "loader %r: an earlier release wrote this partition folder, without a hash of the split's ids: a checkpoint "
     "in mid-epoch resumes only with this partition. Partition again to resume with other parts."
 )
-
 
 _FEW_SEEDS = (
     "loader %r: %d seeds for %d ranks: a rank without seeds gets one batch with batch_size 0, in which the mean of a loss is not "

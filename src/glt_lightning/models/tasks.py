@@ -391,14 +391,12 @@ _CLASSES: dict[str, tuple[str, str | None]] = {
 # Of ordinal labels beside those of `_CLASSES`
 _ORDERED = ("mae", "qwk")
 
-
 _NUMBERS: dict[str, tuple[str, dict[str, Any]]] = {
     "mae": ("MeanAbsoluteError", {}),
     "mse": ("MeanSquaredError", {}),
     "rmse": ("MeanSquaredError", {"squared": False}),
     "r2": ("R2Score", {}),
 }
-
 
 _DEFAULT = {
     "multiclass": ("acc",),
@@ -407,7 +405,6 @@ _DEFAULT = {
     "regression": ("mae", "rmse", "r2"),
     "ordinal": ("mae", "acc", "qwk"),
 }
-
 
 _LOWER_IS_BETTER = ("loss", "mae", "mse", "rmse")
 

@@ -15,17 +15,9 @@ from glt_lightning.graph import TIMES, LocalPartition, Manifest, edge_path, open
 from glt_lightning.partition.versions import VersionFacts, list_versions, versions_text
 
 _CHUNK = 1 << 22  # sources looked at together
-
-
 _MADE_BY_HASH = {"fingerprint", "package_version"}  # says nothing to people
-
-
 _HOT = re.compile(r"part(\d+)/(?:hot/\w+/\d+/\w+|nodes/\d+/hotness)\.npy")
-
-
 _FILE = re.compile(r"part(\d+)/(nodes|edges)/(\d+)/(\w+)(\.cum)?\.npy")
-
-
 _TOPOLOGY = {"indptr", "indices", "n_id"}
 
 

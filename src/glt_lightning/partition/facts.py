@@ -121,8 +121,6 @@ def _edge_facts(width: int | None, weight: bool, codes: Sequence[int]) -> EdgeFa
 # ``class_names``: names of the classes, or of the D labels, None where they have none. Plain values, because a module keeps
 # them among its hyper-parameters and checkpoints are read with ``weights_only``.
 LabelFacts = dict[str, Any]
-
-
 _KINDS = {"i": "int", "u": "int", "b": "bool"}
 
 

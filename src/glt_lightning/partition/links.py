@@ -13,8 +13,6 @@ from glt_lightning.base import DataError, OptionError, at_least
 from glt_lightning.kernels import keyed, mix64
 
 _PAIRS, _DRAWS, _ORDER = 1, 2, 3  # salts of hashes, by their purpose
-
-
 MOST_NODES = 1 << 32  # two ids make a hash of 64 bits without collisions
 
 

@@ -12,8 +12,6 @@ from glt_lightning.sampling.negatives import TRIALS
 
 _MOST_AMOUNT = 1 << 20  # negatives for each edge that another process may ask for
 _MOST_NAME = 200  # characters of a loader's name
-
-
 _RARE = ("joint", "turned", "related")  # sent, and part of a checkpoint, only where they are set
 
 

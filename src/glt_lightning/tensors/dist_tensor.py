@@ -30,8 +30,6 @@ _log = logging.getLogger(__name__)
 
 # The graphs that are open in this process. If there is only one, `DistTensor` needs no argument ``graph``.
 OPEN_GRAPHS: WeakSet[DistGraph] = WeakSet()
-
-
 _AT_ONCE = 1 << 18  # rows that are read and written at once
 
 

@@ -132,8 +132,6 @@ def open_exchange(timeout: timedelta | None = None) -> Exchange:
 
 
 _log = logging.getLogger(__name__)
-
-
 _AT_ONCE = 1 << 16  # rows
 
 

@@ -56,14 +56,8 @@ if TYPE_CHECKING:
 
 
 _POSITION_BYTES = 48  # of memory for each row that is looked for: its part, where that begins, its place
-
-
 _MOST_WRITERS = 1 << 16
-
-
 _LEAST_WRITER, _MOST_WRITER = 16, 100  # characters of a writer's name
-
-
 HOWS = ("set", "add", "fill")
 
 

@@ -22,8 +22,6 @@ from glt_lightning.sampling import role_key
 from glt_lightning.tensors.values import ValueType
 
 _BATCH = 1 << 16  # rows that are made at once
-
-
 _KNOWN = "zeros, ones, ('uniform', a, b), ('normal', mean, std), 'xavier_uniform', an array by user id, a .npy path, a callable"
 
 
@@ -159,7 +157,6 @@ _CENTRAL = (
     (3.3871328727963665, 1.0),
 )
 
-
 _MIDDLE = (
     (0.0007745450142783414, 1.0507500716444169e-09),
     (0.022723844989269184, 0.0005475938084995345),
@@ -171,7 +168,6 @@ _MIDDLE = (
     (1.4234371107496835, 1.0),
 )
 
-
 _FAR = (
     (2.0103343992922881e-07, 2.0442631033899397e-15),
     (2.7115555687434876e-05, 1.421511758316446e-07),
@@ -182,7 +178,6 @@ _FAR = (
     (5.463784911164114, 0.599832206555888),
     (6.657904643501103, 1.0),
 )
-
 
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # their sum is ln 2 to 1e-26
 

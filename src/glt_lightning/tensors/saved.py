@@ -27,23 +27,11 @@ from glt_lightning.tensors.table import SharedTable
 from glt_lightning.tensors.tables import SharedTables
 
 _log = logging.getLogger(__name__)
-
-
 VERSION = 1
-
-
 INDEX = "index.json"
-
-
 WEIGHT = "weight"
-
-
 _AT_ONCE = 1 << 24  # bytes
-
-
 _FIELDS = {"name", "of", "optimizer", "arrays"}
-
-
 _ARRAY_FIELDS = {"file", "dtype", "shape", "bytes", "blake2b"}
 
 
@@ -289,8 +277,6 @@ def is_nonce(found: object) -> bool:
 
 IDS = "ids"  # of edges, whose ids have gaps; rows of nodes are saved in the order of their ids
 _KEYS = "keys"  # in place of ids of edges that share them with their reverses
-
-
 _SNAPSHOT_AT_ONCE = 1 << 16  # rows
 
 

@@ -25,8 +25,6 @@ from glt_lightning.tensors.space import Homes, RowSpace
 from glt_lightning.tensors.values import ValueType
 
 ROWS, WRITERS = "rows", "writers"
-
-
 _AT_ONCE = 1 << 20  # rows that a count reads at once
 
 

@@ -303,8 +303,6 @@ class SlotPool:
 
 
 _LENGTHS = struct.Struct("<II")
-
-
 _MOST = 1 << 31  # bytes of a header or body: lengths beyond it mean that the stream is out of step
 
 

@@ -46,7 +46,6 @@ COST = BatchCost(
     step_cpu_s=4,
 )
 
-
 DEALING = Dealing(batch_size=10, validation_batch_size=10)
 
 

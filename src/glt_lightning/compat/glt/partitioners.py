@@ -18,8 +18,6 @@ from glt_lightning.graph import MANIFEST, Manifest
 from glt_lightning.partition import Assigner, GivenAccesses, GraphToPartition, host_array, partition_graph
 
 _OPTIONS = PartitionOptions()
-
-
 _STRATEGIES = {"by_src": "by_src", "by_dst": "by_dst", "by_des": "by_dst"}  # GLT's tutorial writes by_des
 
 

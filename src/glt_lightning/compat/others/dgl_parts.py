@@ -16,8 +16,6 @@ from glt_lightning.graph import open_regular, parse_json
 from glt_lightning.partition import ArraySource
 
 _SCRIPT = Path(__file__).with_name("dgl_export.py")
-
-
 _ALONE = ("_N", "_E")  # DGL's names of the types of a graph without types
 
 

@@ -276,8 +276,6 @@ def _amount(value: float) -> str:
 
 
 ThreadTimes = dict[str, tuple[float, float]]
-
-
 _TASKS = Path("/proc/self/task")
 
 

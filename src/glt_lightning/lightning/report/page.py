@@ -12,11 +12,7 @@ from pathlib import Path
 from typing import Any
 
 _TEMPLATES = Path(__file__).parent / "templates"
-
-
 _NEEDED = ("jinja2", "matplotlib")
-
-
 _HEAD = '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>'  # templates/base.html begins so
 
 
@@ -101,13 +97,8 @@ def _printable(line: str) -> str:
 
 
 _DOTS = 60  # points of a line from which on they are not marked
-
-
 _LABELS = 16  # most labels below a plot
-
-
 _GREY = "#7d8796"
-
 
 _STYLE: Any = {
     "svg.fonttype": "none",  # text stays text, in the font of the page
@@ -118,10 +109,7 @@ _STYLE: Any = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), _GREY),
 }
 
-
 _XLINK = ' xmlns:xlink="http://www.w3.org/1999/xlink"'  # HTML knows it
-
-
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 

@@ -24,14 +24,8 @@ from glt_lightning.lightning.strategies.peers import RankError
 from glt_lightning.workers import Link, RemoteGraph
 
 _QUIET_S = 3.0  # hosts that start together need no line
-
-
 _PAUSE_S = 0.1
-
-
 _CALL_S = 10.0  # one call to a store that answers
-
-
 _KEY = "glt/joined/"
 
 
@@ -235,11 +229,7 @@ def _say(line: str) -> None:
 
 
 _LOOPBACK = "127.0.0.1"
-
-
 _BACKLOG = 2048  # as torch's own store: the ranks of a host connect at the same moment
-
-
 _GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 
 

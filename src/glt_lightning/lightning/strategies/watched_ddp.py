@@ -40,8 +40,6 @@ from glt_lightning.tensors import ranks_in_group
 from glt_lightning.workers import Ranks
 
 _NEWS_S = 2.0  # how long the news of a dead rank may come after the collective that failed because of it
-
-
 _CLUSTER = ClusterOptions()
 
 
@@ -260,16 +258,9 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "_find_unused_parameters_true": {"find_unused_parameters": True},
 }
 
-
 _GIVEN_BY_LIGHTNING = {"self", "kwargs", "module", "device_ids"}
-
-
 _UNUSED = "Expected to have finished reduction in the prior iteration"
-
-
 _INDICES = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
-
-
 _MOST_NAMES = 5
 
 

@@ -23,8 +23,6 @@ PLACEMENTS: tuple[SeedPlacement, ...] = get_args(SeedPlacement)[::-1]  # owner f
 
 # Epochs: one is predicted, another ranks nodes for a cache, so that the cache cannot know the first
 _MEASURED, _RANKED = 0, 1
-
-
 PRESAMPLED = "presampled"  # the ranking of caches where the folder has none
 
 

@@ -208,11 +208,7 @@ def _mix(z: np.ndarray) -> np.ndarray:
 
 
 _CLUSTERS_PER_PART = 64  # if all were of full size; most stay smaller
-
-
 _BYTES_PER_PAIR = 512  # bytes that METIS needs, about, for each pair of clusters
-
-
 _LEAST_PAIRS = 1 << 16  # 32 MiB by that estimate, however little memory is allowed
 
 

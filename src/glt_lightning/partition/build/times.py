@@ -17,8 +17,6 @@ from glt_lightning.partition.build.normalize import numbered_chunks
 from glt_lightning.partition.sources.base import GraphSource, Rows, file_of
 
 _NONE = np.iinfo(np.int64).min  # what numpy makes of NaT
-
-
 _REMEDY = "Give every one a time, or leave out those without."
 
 
@@ -156,8 +154,6 @@ def _one(what: str, name: str, attrs: Mapping[str, Rows]) -> Times:
 
 
 _MOST = 2**31 - 1  # of a row: draws are 32 bits wide
-
-
 _LONGEST = 2**29  # entries of a row: each takes up to two units of the resolution of floats away
 
 

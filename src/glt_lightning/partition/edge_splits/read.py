@@ -22,14 +22,8 @@ from glt_lightning.partition.sources.base import (
 from glt_lightning.partition.sources.files import load_saved
 
 SPLITS = ("train", "val", "test")
-
-
 RELATION = "relation"
-
-
 KEYS = ("edge", "label", "time", "negatives", "source_negatives", "negative_edges")
-
-
 Ends = tuple[tuple[str, int], tuple[str, int]]  # (node type, number of nodes) of the source and of the destination
 
 

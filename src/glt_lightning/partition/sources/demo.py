@@ -20,14 +20,8 @@ from glt_lightning.partition.folder import disk_full_speaks, exclusive, whole_fi
 from glt_lightning.partition.sources.npz import NpzSource
 
 _log = logging.getLogger(__name__)
-
-
 PACKAGES = ("torch", "sympy", "networkx")  # torch requires the other two
-
-
 _GENERATOR = 1  # raise it when `import_graph` changes what it builds
-
-
 _TIMEOUT_S = 300.0  # wait for another process that builds the demo graph, which takes some seconds
 
 
@@ -66,13 +60,8 @@ def _version(package: str) -> str | None:
 
 
 _DIM = 256
-
-
 _MIN_CLASS = 25
-
-
 _SKIPPED_FOLDERS = {"tests", "testing"}
-
 
 _STATEMENT = re.compile(
     r"^[ \t]*(?:from[ \t]+(?P<base>[.\w]+)[ \t]+import[ \t]+(?P<names>\([^)]*\)|[^\n#;]+)"
@@ -80,10 +69,7 @@ _STATEMENT = re.compile(
     re.MULTILINE,
 )
 
-
 _WORD = re.compile(r"[a-z]{3,}")
-
-
 _COMMENT = re.compile(r"#[^\n]*")
 
 

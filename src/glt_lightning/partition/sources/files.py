@@ -219,7 +219,6 @@ UNREADABLE = (
     pickle.UnpicklingError,
 )
 
-
 _DTYPES = (np.bool_, np.int8, np.int16, np.int32, np.int64, np.float32, np.float64)
 
 
@@ -271,11 +270,9 @@ def known_classes() -> Iterator[None]:
 
 _STALL_S = 60.0  # longest time without a byte from the server before the download fails
 
-
 _LOCK_S = (
     6 * 3600.0
 )  # wait for another process that downloads: ogbn-papers100M has about 57 GB, which is 2.6 MB/s for six hours
-
 
 _CHUNK = 1 << 20
 

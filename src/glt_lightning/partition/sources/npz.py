@@ -251,10 +251,7 @@ def stored_members(path: Path) -> dict[str, tuple[int, int]]:
 
 
 SPLIT_KEYS = {"train_idx": "train", "valid_idx": "val", "val_idx": "val", "test_idx": "test"}
-
-
 MASK_KEYS = {"train_mask": "train", "valid_mask": "val", "val_mask": "val", "test_mask": "test"}
-
 
 _EDGE_ARRAYS = {
     "": "edge",

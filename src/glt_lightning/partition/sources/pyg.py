@@ -34,11 +34,7 @@ from glt_lightning.partition.sources.npz import MASK_KEYS, SPLIT_KEYS, split_ids
 
 # Of another length they are mistakes; other tensors are then left out.
 _EDGE_ATTRS = ("edge_attr", "edge_weight", "edge_time")
-
-
 _NODE_ATTRS = ("x", "y", "time")
-
-
 _log = logging.getLogger(__name__)
 
 
@@ -277,8 +273,6 @@ def _sorted(prefix: str, attrs: Mapping[str, Any]) -> Iterator[tuple[str, np.nda
 
 
 _LOCK_S = 3600.0
-
-
 _MOST_FILES = 8
 
 

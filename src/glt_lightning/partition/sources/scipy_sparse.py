@@ -183,8 +183,6 @@ def _edges(what: str, shape: tuple[int, int], rows: np.ndarray, columns: np.ndar
 
 
 _MATRIX_GRAPH_KEYS = ("matrix", "x", "y", "attrs", "splits", "name")
-
-
 _SPLITS = {"train": "train", "val": "val", "valid": "val", "test": "test"}
 
 

@@ -39,8 +39,6 @@ from glt_lightning.workers.transport.message import EMPTY, Message, pack, unpack
 from glt_lightning.workers.transport.peer import Peer
 
 _CHUNK = 1 << 20  # user ids per request
-
-
 _SEED_BYTES = 24  # of working memory for each node or id: int64 as received, as checked, and as sent
 
 

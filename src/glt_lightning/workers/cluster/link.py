@@ -110,14 +110,8 @@ class Link:
 
 
 _STOPPED = "Tt"  # states of a process in /proc: stopped by a signal, or by a debugger
-
-
 _BEATS = 10  # heartbeats within the limit, so that a few late ones are no loss
-
-
 _MOST_BEAT_S = 5.0  # between heartbeats
-
-
 _PATIENCE = 5  # times the limit, for a rank that is silent but not stopped: it may wait for a disk while it has the GIL
 
 

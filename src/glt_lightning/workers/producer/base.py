@@ -91,8 +91,6 @@ class SampledGraph(AnyGraph, Protocol):
 
 
 Exchange = Callable[[str], list[str]]  # returns the texts of all ranks on every rank, in rank order; a collective call
-
-
 GatherCounts = Callable[[int], list[int]]  # returns the numbers of all ranks on every rank, in rank order; collective
 
 
@@ -191,8 +189,6 @@ _log = logging.getLogger(__name__)
 
 # one batch is made while another is in training; a run begins with as many, before the size of its batches is known
 LEAST = 2
-
-
 _SHARE = 8  # 1/8 of the available memory: the page cache of the graph, the model and other loaders need the rest
 
 

@@ -26,8 +26,6 @@ from glt_lightning.workers.transport.message import Message
 from glt_lightning.workers.transport.peer import Peer
 
 LEAVE_S = 2.0  # for a sampler to end after its socket was closed; a healthy one takes milliseconds
-
-
 _EXIT_S = 10.0  # for a process to end after SIGKILL: one that waits for a disk ends only when the disk answers
 
 
@@ -249,8 +247,6 @@ class OwnerWatch:
 
 
 STEP_S = 5.0  # the longest single wait between two calls of `happened`
-
-
 _LATE_S = 5.0  # a wait that ends later than this was a stop, and not a busy machine
 
 

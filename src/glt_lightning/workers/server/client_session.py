@@ -20,20 +20,10 @@ from glt_lightning.workers.transport.message import Message
 from glt_lightning.workers.transport.peer import Peer, PendingAnswer
 
 _LOST = "SessionLostError"
-
-
 _FIRST_PAUSE_S = 0.02  # between streams that break before a message has arrived; doubles up to _MOST_PAUSE_S
-
-
 _MOST_PAUSE_S = 1.0
-
-
 _LEAVE_S = 2.0  # for the threads to end when this is closed, "close" to the server included
-
-
 _LEAVE_LOST_S = 0.1  # the same while the server is away: there is no server to say goodbye to
-
-
 Key = tuple[int, int]
 
 

@@ -25,8 +25,6 @@ from glt_lightning.workers.server.server import GraphServer
 from glt_lightning.workers.transport.base import CallHandler
 
 _AGAIN_S = 1.0  # between attempts to fill the cache; each waits for other servers as long as the deadlines allow
-
-
 _log = logging.getLogger(__name__)
 
 

@@ -25,8 +25,6 @@ from glt_lightning.workers.transport.message import Message, unpack
 from glt_lightning.workers.transport.peer import Peer
 
 _log = logging.getLogger(__name__)
-
-
 _DEFAULTS = SamplingOptions()
 
 
@@ -94,8 +92,6 @@ def _log_without_effect(sampling: SamplingOptions) -> None:
 
 
 _SLOTS = 3  # page-locked: the batch in use, the one before, which the loop may still reference, and one to write
-
-
 _Answered = tuple[int, Message]  # number of a batch, and the batch
 
 

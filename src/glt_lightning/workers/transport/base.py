@@ -63,8 +63,6 @@ class Caller(Protocol):
 
 
 CallHandler = Callable[[Message, Caller], Message]
-
-
 StreamHandler = Callable[[Message, Caller], Iterator[Message]]
 
 
@@ -207,7 +205,6 @@ def _sockets() -> Iterator[socket.socket]:
 
 
 _ASKS = "the server requires TLS with a client certificate, and this process has none. Set cluster.security.ca, cert and key."
-
 
 _REJECTS = (
     "the server rejects the certificate of this process (cluster.security.cert): its ca is another authority, or the "

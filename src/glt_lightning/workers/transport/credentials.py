@@ -12,8 +12,6 @@ from typing import Any
 from glt_lightning.base import OptionError, RefusedError, SecurityOptions
 
 _LEAST_TOKEN = 16  # characters: too long to be guessed over the network
-
-
 _MOST_TOKEN = 1024  # travels in an HTTP/2 header of every call
 
 
@@ -98,11 +96,7 @@ def _pem(path: str, option: str, kind: str) -> bytes:
 
 
 _NONCE, _PROOF = "nonce", "proof"
-
-
 _PURPOSE = b"glt-lightning welcome\0"
-
-
 _MOST_NONCE = 128  # characters; ours has 32. Bounds the work that a stranger can ask for before it is refused
 
 

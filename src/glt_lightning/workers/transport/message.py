@@ -40,36 +40,18 @@ from glt_lightning.sampling import Placed
 from glt_lightning.workers.slots import Slot, SlotPool
 
 EMPTY = np.empty(0, dtype=np.uint8)
-
-
 MOST_HEADER = 64 << 10  # bytes of JSON
-
-
 MOST_BODY = (1 << 31) - (1 << 20)  # bytes; a Flight message is limited to 2 GiB, frame and padding included
-
-
 MOST_ARRAYS = 1024
-
-
 MOST_DIMS = 8
-
-
 MOST_NAME = 200  # characters of an array's name
-
-
 _MOST_DEPTH = 16  # of lists and objects in a header
-
-
 _MOST_DIGITS = 20  # of an integer: enough for 64 bits
-
-
 _ALIGN = 64
 
 
 # Numbers and booleans, little-endian. bfloat16 travels as the uint16 it is stored as.
 DTYPES = ("|b1", "|i1", "|u1", "<i2", "<u2", "<f2", "<i4", "<u4", "<f4", "<i8", "<u8", "<f8")
-
-
 _DTYPES = {text: np.dtype(text) for text in DTYPES}
 
 
@@ -132,8 +114,6 @@ def _constant(text: str) -> float:
 
 # made once: with these arguments json.dumps and json.loads would make a new one for every message
 _ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-
-
 _DECODER = json.JSONDecoder(parse_int=_integer, parse_float=_number, parse_constant=_constant)
 
 

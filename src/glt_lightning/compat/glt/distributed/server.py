@@ -30,23 +30,11 @@ from glt_lightning.compat.glt.distributed.session import DistContext, DistRole, 
 from glt_lightning.workers import Caller, CallHandler, HostedServer, Message, ServerPlan
 
 _log = logging.getLogger(__name__)
-
-
 _GROUP = "_default_server"
-
-
 _LOOK_S = 1.0  # how often a server looks whether it is still needed
-
-
 _PORTS = range(15000, 30000)  # below those that systems give out: a server that is started again finds its own free
-
-
 _TRIES = 100
-
-
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-
-
 SPLITS = ("train", "val", "test")
 
 

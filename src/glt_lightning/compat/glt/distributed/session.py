@@ -24,11 +24,7 @@ from glt_lightning.tensors import end_group_at_exit
 from glt_lightning.workers import Link, Peer, Ranks
 
 _log = logging.getLogger(__name__)
-
-
 _ATTEMPT_S = 1.0  # of the meeting point: who waits for it repeats the question anyway
-
-
 _CALL_S = 180.0
 
 

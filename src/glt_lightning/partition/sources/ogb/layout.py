@@ -187,11 +187,7 @@ def nan_to_unlabelled(y: np.ndarray) -> np.ndarray:
 
 
 _LOCK_S = 6 * 3600.0
-
-
 _COPY = 16 << 20
-
-
 _COUNTS = ("num_nodes_list", "num_edges_list")
 
 

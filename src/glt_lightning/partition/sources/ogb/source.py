@@ -18,8 +18,6 @@ from glt_lightning.partition.sources.files import UNREADABLE, fetch_zip, known_c
 from glt_lightning.partition.sources.ogb.layout import LINKS, OgbBinary, OgbLayout, nan_to_unlabelled, read_split
 
 _log = logging.getLogger(__name__)
-
-
 _LOCK_S = 6 * 3600.0
 
 
@@ -197,8 +195,6 @@ def _typed(ids: Any, graph: ArraySource) -> tuple[NodeType, np.ndarray]:
 
 
 _EXPECTED = "a dictionary of arrays"
-
-
 _PARTS = {"train": "train", "val": "valid", "test": "test"}
 
 

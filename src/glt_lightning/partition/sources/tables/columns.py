@@ -20,11 +20,7 @@ from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece
 from glt_lightning.partition.sources.tables.raw_values import Columns, is_list, is_number, is_text, is_time
 
 NUMBER_OR_DATE = r"^([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[0-9]{4}-[0-9]{2}-[0-9]{2}.*)$"
-
-
 SPLITS: dict[str, str] = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
-
-
 _NONE = ("", "none")
 
 
@@ -226,8 +222,6 @@ def _no_null(piece: Columns, name: str, array: pa.Array, advice: str) -> None:
 
 
 FACTS = "tables.json"
-
-
 _FORMAT = "glt_lightning.tables"
 
 

@@ -230,13 +230,8 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "date": ("fill", "indicator", "scale", "cyclic", "format"),
 }
 
-
 _SCALES = ("standard", "minmax", "none")
-
-
 FILLS = ("mean", "median", "none")
-
-
 CYCLES = ("year", "month", "day", "weekday", "hour")
 
 

@@ -20,8 +20,6 @@ from glt_lightning.partition.sources.tables.raw_values import Columns, is_text
 from glt_lightning.partition.stored_tables import TABLE_ENCODING
 
 FILE = "encoding.json"
-
-
 _FORMAT = "glt_lightning.table_encoding"
 
 

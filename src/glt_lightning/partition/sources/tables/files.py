@@ -20,17 +20,9 @@ from glt_lightning.base import DataError
 from glt_lightning.graph import open_regular
 
 PARQUET = (".parquet", ".pq")
-
-
 TEXT = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
-
-
 _BATCH_BYTES = 16 << 20
-
-
 _MAX_BATCH = 1 << 17
-
-
 _BUFFER = 64 << 10  # per column: a row group may be larger than memory
 
 

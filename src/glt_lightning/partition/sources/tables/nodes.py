@@ -37,8 +37,6 @@ _WIDE = [f"{_MOST[:i]}[{int(i == 0)}-{int(_MOST[i]) - 1}][0-9]{{{18 - i}}}" for 
 
 # How an int64 is written.
 _NUMBER = rf"^(0|-?([1-9][0-9]{{0,17}}|{'|'.join(_WIDE)}|{_MOST}))$"
-
-
 _LEAST_CHUNK = 1 << 20
 
 
