@@ -8,8 +8,9 @@ PYTEST := $(BIN)/python -m pytest
 # Tests start hundreds of processes; without bytecode each of them would compile the package for two seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Processes that share the tests out; each test knows its own children, so they do not meet.
-TEST_PROCESSES ?= 2
+# Processes that share the tests out; each test knows its own children, so they do not meet. Tests wait for other
+# processes a fifth of their time: three keep two cores busy.
+TEST_PROCESSES ?= 3
 SHARED_OUT := --numprocesses $(TEST_PROCESSES) --dist worksteal
 
 # Devices that `make install` builds the CUDA kernels for: the fewer, the quicker. `make wheel` builds them for all.

@@ -55,7 +55,7 @@ import json, resource, sys
 import numpy as np
 from glt_lightning.base import NativeError
 from glt_lightning.kernels.native import NativeMemoryError
-from glt_lightning.kernels import DiskRows
+from glt_lightning.kernels.disk import DiskRows
 from glt_lightning.kernels import Router
 from glt_lightning.kernels import RowDraw
 from tests.helpers.graphs import TypedGraph, cut

@@ -117,7 +117,7 @@ def test_checkpoints_have_the_configuration_which_is_made_once() -> None:
     class Parser:
         dumps = 0
 
-        def dump(self, config: Namespace, skip_none: bool) -> str:
+        def dump(self, config: Namespace, **_: Any) -> str:
             Parser.dumps += 1
             return yaml.safe_dump({**vars(config), "trainer": {}})
 

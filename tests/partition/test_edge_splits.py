@@ -245,7 +245,7 @@ def of(splits: Any, name: str = "node__to__node") -> Callable[[], Any]:
         (of({"test": {"label": [1]}}), "edge_splits.test: edge is missing"),
         (
             broken(labels=[1, 2]),
-            "edge_splits.test: expected any of edge, label, time, negatives, negative_edges; got labels",
+            "edge_splits.test: expected any of edge, label, time, negatives, source_negatives, negative_edges; got labels",
         ),
         (
             broken(label=np.array([1])),

@@ -6,21 +6,47 @@ Each message says what was given, what is accepted and what to do next, in one o
 
 class GLTError(Exception):
     """Base of every error this package raises on purpose. ``on_all_ranks``: whether every rank of the job raises it, so that one
-    line in the log of each host is enough."""
+    line in the log of each host is enough.
+
+    Example:
+        >>> issubclass(OptionError, GLTError)
+        True
+    """
 
     on_all_ranks = False
 
 
 class OptionError(GLTError, ValueError):
-    """An option has a value that cannot be used."""
+    """An option has a value that cannot be used.
+
+    Example:
+        >>> SamplingOptions(num_workers=-1)
+        Traceback (most recent call last):
+            ...
+        glt_lightning.base.errors.OptionError: sampling.num_workers: ...
+    """
 
 
 class DataError(GLTError, ValueError):
-    """Input data contradicts itself: ids out of range, lengths that disagree, NaN labels."""
+    """Input data contradicts itself: ids out of range, lengths that disagree, NaN labels.
+
+    Example:
+        >>> open_source("missing.npz", "data")
+        Traceback (most recent call last):
+            ...
+        glt_lightning.base.errors.DataError: ...
+    """
 
 
 class PartitionError(GLTError, RuntimeError):
-    """A partition folder is missing, damaged, not one of ours, or was built with different options."""
+    """A partition folder is missing, damaged, not one of ours, or was built with different options.
+
+    Example:
+        >>> LocalPartition.open("nowhere")
+        Traceback (most recent call last):
+            ...
+        glt_lightning.base.errors.PartitionError: ...
+    """
 
 
 class WriteError(GLTError, OSError):
@@ -32,7 +58,12 @@ class SamplerError(GLTError, RuntimeError):
 
 
 class PeerError(GLTError, RuntimeError):
-    """Another process of the job died, or did not answer within its deadline."""
+    """Another process of the job died, or did not answer within its deadline.
+
+    Example:
+        >>> issubclass(PeerError, GLTError), issubclass(PeerError, RuntimeError)
+        (True, True)
+    """
 
 
 class PeerLostError(PeerError):
