@@ -71,6 +71,7 @@ class Produced:
         self._make = make
         self.manifest, self.schema = graph.manifest, graph.schema
         self.split, self.edge_split, self.seeds = graph.split, graph.edge_split, graph.seeds
+        self.deleted = graph.deleted
 
     def open_producer(self, setup: ProducerSetup, opened: ExitStack) -> tuple[Producer, None]:
         producer = self._make(setup.pin)

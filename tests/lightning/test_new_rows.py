@@ -322,9 +322,12 @@ def test_deleted_rows_are_in_no_prediction(growing: Path, capfd: pytest.CaptureF
     found = predict("less-found", *every[:2], "--data.partition.dir", "less", checkpoint=str(best_of(growing)))
     for name in after:
         assert found[name].tolist() == after[name].tolist()
-    with pytest.raises(OptionError, match="layer-wise inference: nodes of this version are deleted"):
-        trainer = Trainer(accelerator="cpu", logger=False, enable_progress_bar=False)
-        glt.predict_layerwise(trainer, model_of(growing), data_of(growing, partition={"version": 2}), "none")
+    trainer = Trainer(accelerator="cpu", logger=False, enable_progress_bar=False)
+    glt.predict_layerwise(trainer, model_of(growing), data_of(growing, partition={"version": 2}), "layers")
+    exact = glt.read_embeddings("layers")
+    for name in ("n_id", "id", "pred"):
+        assert exact[name].tolist() == after[name].tolist()
+    np.testing.assert_allclose(exact["probability"], after["probability"], atol=1e-5)
     for words, error in (
         (["--delete", "gone.yaml"], "node 3 of type 'paper' is deleted already"),
         (["--delete", "gone.yaml", "--new", "new.yaml"], "--delete: a version adds rows or deletes some"),

@@ -49,7 +49,12 @@ class AnyGraph(Protocol):
         """The edges to predict of an edge type, by its index. Raises `DataError` naming the splits there are."""
 
     def seeds(self, node_type: int, user_ids: np.ndarray | None = None) -> Seeds:
-        """Seeds by the user's ids, int [S]; None: every node of the type. Raises `DataError` for an id out of range."""
+        """Seeds by the user's ids, int [S]; None: every node of the type that is not deleted. Raises `DataError` for an id out of
+        range, and for a deleted node."""
+
+    def deleted(self, node_type: int) -> np.ndarray:
+        """The user ids of the nodes of a type that are deleted, int64 [n], ascending: they are no seeds and no negatives, and
+        have no edges."""
 
 
 def seeds_hash(user_ids: np.ndarray) -> str:
@@ -57,11 +62,22 @@ def seeds_hash(user_ids: np.ndarray) -> str:
     return hashlib.blake2b(np.ascontiguousarray(user_ids, "<i8"), digest_size=16).hexdigest()
 
 
-def choose_seeds(schema: GraphSchema, node_type: int, gids: np.ndarray, user_ids: np.ndarray | None) -> Seeds:
-    """Seeds by the user's ids, from `graph.gids_by_user_id`. Raises `DataError` for an id out of range."""
+def choose_seeds(
+    schema: GraphSchema, node_type: int, gids: np.ndarray, user_ids: np.ndarray | None, deleted: np.ndarray
+) -> Seeds:
+    """Seeds by the user's ids, from `graph.gids_by_user_id`. deleted: as of `AnyGraph`. Raises `DataError` for an id out of
+    range, and for a deleted node."""
     if user_ids is None:
-        return Seeds(node_type, gids)
-    return Seeds(node_type, gids[checked_ids("seeds", user_ids, len(gids), schema.node_types[node_type])])
+        return Seeds(node_type, np.delete(gids, deleted) if len(deleted) else gids)
+    name = schema.node_types[node_type]
+    return Seeds(node_type, gids[existing_ids(checked_ids("seeds", user_ids, len(gids), name), deleted, name)])
+
+
+def existing_ids(ids: np.ndarray, deleted: np.ndarray, node_type: str, what: str = "seeds") -> np.ndarray:
+    """Returns user ids int [S]. Raises `DataError`, beginning with ``what``, if one of them is deleted."""
+    if len(deleted) and len(bad := np.flatnonzero(np.isin(ids, deleted))):
+        raise DataError(f"{what}: {ids[bad[0]]} at position {bad[0]} is a node of type {node_type!r} that is deleted.")
+    return ids
 
 
 def checked_ids(name: str, given: np.ndarray, count: int, node_type: str) -> np.ndarray:

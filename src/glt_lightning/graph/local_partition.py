@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from glt_lightning.base import DataError, GraphSchema, PartitionError, SamplerError
+from glt_lightning.base import GraphSchema, PartitionError, SamplerError
 from glt_lightning.graph.arrays import VERIFY_BYTES, open_array, verify_array
 from glt_lightning.graph.graph import (
     EDGE_SPLIT_ARRAYS,
@@ -21,6 +21,7 @@ from glt_lightning.graph.graph import (
     check_user_ids,
     checked_ids,
     choose_seeds,
+    existing_ids,
     gids_by_user_id,
     no_edge_split,
     no_split,
@@ -372,18 +373,6 @@ class LocalPartition:
         path = deleted_path(node_type)
         return self._open(path) if path in self.manifest.arrays else np.empty(0, np.int64)
 
-    def _require_alive(self, node_type: int, ids: np.ndarray) -> np.ndarray:
-        """Returns the user ids. Raises `DataError` if one of them is deleted."""
-        deleted = self.deleted(node_type)
-        if len(deleted) and len(bad := np.flatnonzero(np.isin(ids, deleted))):
-            name = self.schema.node_types[node_type]
-            raise DataError(f"seeds: {ids[bad[0]]} at position {bad[0]} is a node of type {name!r} that is deleted.")
-        return ids
-
-    def _alive(self, node_type: int) -> np.ndarray:
-        """Returns the user ids of all nodes of a type that are not deleted."""
-        return np.setdiff1d(np.arange(self.manifest.num_nodes[node_type]), self.deleted(node_type))
-
     def node_times(self, node_type: int) -> np.ndarray | None:
         """Maps the time of each node of a type by the user's id, int64 [N], for all parts; None if nodes have no times."""
         path = node_times_path(node_type)
@@ -403,18 +392,15 @@ class LocalPartition:
     def seeds(self, node_type: int, user_ids: np.ndarray | None = None) -> Seeds:
         """Seeds by the user's ids, int [S]; None: every node of the type. Raises `DataError` for an id out of range, and for a
         deleted node."""
-        if user_ids is None and len(self.deleted(node_type)):
-            user_ids = self._alive(node_type)
+        deleted = self.deleted(node_type)
         if user_ids is not None and node_type in self._maps.checked:  # a few seeds cost no look at all nodes
-            ids = checked_ids("seeds", user_ids, self.manifest.num_nodes[node_type], self.schema.node_types[node_type])
-            return Seeds(node_type, self.gids(node_type)[self._require_alive(node_type, ids)].astype(np.int64))
+            name = self.schema.node_types[node_type]
+            ids = existing_ids(checked_ids("seeds", user_ids, self.manifest.num_nodes[node_type], name), deleted, name)
+            return Seeds(node_type, self.gids(node_type)[ids].astype(np.int64))
         gids = gids_by_user_id(self.manifest, node_type, self.user_ids_by_part(node_type), self.directory)
         if gid_path(node_type) in self.manifest.arrays:
             self._maps.checked.add(node_type)
-        if user_ids is not None:
-            ids = checked_ids("seeds", user_ids, len(gids), self.schema.node_types[node_type])
-            self._require_alive(node_type, ids)
-        return choose_seeds(self.schema, node_type, gids, user_ids)
+        return choose_seeds(self.schema, node_type, gids, user_ids, deleted)
 
     def user_ids_by_part(self, node_type: int) -> list[np.ndarray]:
         """Returns each part's array of user ids by row. Raises `PartitionError` if a part is not mapped."""

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import DataError, SamplerError
-from glt_lightning.graph.graph import EdgeSplit, Seeds, checked_ids, seeds_hash
+from glt_lightning.graph.graph import EdgeSplit, Seeds, checked_ids, existing_ids, seeds_hash
 from glt_lightning.graph.local_partition import LocalPartition, _MapsAndRows
 from glt_lightning.graph.manifest import (
     ArrayEntry,
@@ -238,11 +238,11 @@ class GrownPartition(LocalPartition):
         return np.union1d(here, before) if len(before) else here
 
     def seeds(self, node_type: int, user_ids: np.ndarray | None = None) -> Seeds:
-        if user_ids is None and not len(self.deleted(node_type)):
+        if user_ids is None:
             return super().seeds(node_type)
         count, name = self.manifest.num_nodes[node_type], self.schema.node_types[node_type]
-        ids = self._alive(node_type) if user_ids is None else checked_ids("seeds", user_ids, count, name)
-        return Seeds(node_type, self.gids_of(node_type, self._require_alive(node_type, ids)))
+        ids = existing_ids(checked_ids("seeds", user_ids, count, name), self.deleted(node_type), name)
+        return Seeds(node_type, self.gids_of(node_type, ids))
 
     def gids_of(self, node_type: int, user_ids: np.ndarray) -> np.ndarray:
         """Returns int64 [n]: the gids of nodes by the user's ids, which are not checked, without a look at all nodes."""

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from glt_lightning.inference.run import LayerwiseRun as LayerwiseRun
     from glt_lightning.inference.states import Marks as Marks
     from glt_lightning.inference.top_k import (
+        Candidates as Candidates,
         KnownPairs as KnownPairs,
         TopK as TopK,
     )

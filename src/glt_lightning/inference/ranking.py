@@ -3,7 +3,7 @@ ones, as knowledge graphs are evaluated."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from glt_lightning.base import DataError, OptionError, at_least
-from glt_lightning.inference.top_k import HeldRows, KnownPairs
+from glt_lightning.inference.top_k import Candidates, HeldRows, KnownPairs
 
 _METRICS = {
     "hits": "LinkPredHitRatio",
@@ -31,8 +31,8 @@ _SOURCES, _DESTINATIONS = 4096, 1 << 16  # embeddings
 
 
 def rank_links(
-    source: np.ndarray,
-    destination: np.ndarray,
+    source: np.ndarray | Mapping[str, np.ndarray],
+    destination: np.ndarray | Mapping[str, np.ndarray],
     edges: np.ndarray,
     *,
     known: np.ndarray | None = None,
@@ -46,8 +46,9 @@ def rank_links(
     with the graph.
 
     Args:
-        source: float [N, D], embeddings of the source type by the user's ids, as `read_embeddings` gives them.
-        destination: float [M, D], embeddings of the destination type; in a graph with one node type the same array.
+        source: float [N, D], embeddings of the source type by the user's ids; or what `read_embeddings` returns, which leaves out
+            deleted nodes: nodes without a row are not ranked.
+        destination: The same of the destination type; in a graph with one node type the same object.
         edges: int [2, E], the edges to predict, in the user's ids.
         known: int [2, K], edges that are left out of the ranking, such as those of training. An edge to predict is never left
             out.
@@ -60,7 +61,7 @@ def rank_links(
 
     Raises:
         OptionError: For an unknown metric.
-        DataError: For edges of nodes that do not exist.
+        DataError: For edges of nodes that do not exist, or have no embedding.
 
     Example:
         >>> rows = np.eye(4, dtype=np.float32)[[0, 1, 0, 1]]
@@ -68,14 +69,19 @@ def rank_links(
         {'hits@1': 1.0, 'mrr@2': 1.0}
     """
     made: dict[str, Any] = {name: Ranking.metric(name).to(device) for name in metrics}
-    edges = _checked("edges", edges, len(source), len(destination))
-    known = _checked("known", np.empty((2, 0)) if known is None else known, len(source), len(destination))
+    (of_source, sources), (of_destination, destinations) = _given(source), _given(destination)
+    edges = _checked("edges", edges, sources, destinations)
+    known = _checked("known", np.empty((2, 0)) if known is None else known, sources, destinations)
 
     def tensor(rows: np.ndarray) -> Tensor:
         return torch.from_numpy(np.asarray(rows, dtype=np.float32)).to(device)
 
-    counts = len(source), len(destination)
-    ranking = Ranking(lambda ids: tensor(source[ids]), lambda ids: tensor(destination[ids]), counts, score or _products)
+    ranking = Ranking(
+        lambda at: tensor(of_source[at]),
+        lambda at: tensor(of_destination[at]),
+        (len(sources), len(destinations)),
+        score or _products,
+    )
     with torch.no_grad():
         ranking.update(made.values(), edges, known)
     return {name: float(metric.compute()) for name, metric in made.items()}
@@ -253,17 +259,36 @@ def _of_destinations(pairs: np.ndarray, begin: int, count: int, device: torch.de
     return torch.from_numpy(np.stack([pairs[0][here], pairs[1][here] - begin])).to(device)
 
 
-def _checked(name: str, pairs: np.ndarray, sources: int, destinations: int) -> np.ndarray:
-    """Returns int64 [2, E]: the pairs without repetitions. Raises `DataError` for another shape, or ids out of range."""
+def _given(embedded: np.ndarray | Mapping[str, np.ndarray]) -> tuple[np.ndarray, Candidates]:
+    """Returns embeddings, and the nodes that they are of."""
+    if not isinstance(embedded, Mapping):
+        return embedded, Candidates(len(embedded))
+    rows, ids = embedded["embedding"], embedded["n_id"]
+    if (np.diff(ids) <= 0).any():
+        raise DataError(
+            "rank_links: n_id: expected the nodes of one type, ascending. Read them by read_embeddings(folder, node_type)."
+        )
+    return rows, Candidates(int(ids.max(initial=-1)) + 1, ids)
+
+
+def _checked(name: str, pairs: np.ndarray, sources: Candidates, destinations: Candidates) -> np.ndarray:
+    """Returns int64 [2, E]: the positions of the ends of pairs, without repetitions. Raises `DataError` for another shape, or ids
+    without an embedding."""
     found = np.asarray(pairs)
     if found.ndim != 2 or len(found) != 2:
         raise DataError(f"rank_links: {name}: expected [2, E], got {list(found.shape)}.")
     found = np.unique(found.astype(np.int64), axis=1)
-    for end, ids, count in (("source", found[0], sources), ("destination", found[1], destinations)):
-        bad = ids[(ids < 0) | (ids >= count)]
+    ends = []
+    for end, ids, nodes in (("source", found[0], sources), ("destination", found[1], destinations)):
+        at = nodes.positions(ids)
+        bad = ids[(ids < 0) | (ids >= nodes.count) | (at < 0)]
         if len(bad):
-            raise DataError(f"rank_links: {name}: {end} {bad[0]} has no embedding; there are rows 0 to {count - 1}.")
-    return found
+            rows = (
+                f"rows 0 to {nodes.count - 1}" if nodes.ids is None else f"{len(nodes)} nodes up to {nodes.count - 1}"
+            )
+            raise DataError(f"rank_links: {name}: {end} {bad[0]} has no embedding; there are {rows}.")
+        ends.append(at)
+    return np.stack(ends)
 
 
 def _of_sources(pairs: np.ndarray, sources: np.ndarray) -> np.ndarray:

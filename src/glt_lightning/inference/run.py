@@ -109,6 +109,7 @@ class LayerwiseRun:
         self._written: dict[str, SharedTable] = {}  # by the current layer
         self._step, self._dtype = -1, torch.float32
         self._last = {t: self._last_layer(t) for t in module.output_types}
+        self._deleted = {t: graph.deleted(t) for t in module.output_types}
         reading = Reading(graph, self._tables, make_loader, module.degrees, weight_attr, options.most_edges, marks.beat)
         self.facts = reading.find()
         self._degrees = self._degree_rows()
@@ -324,7 +325,7 @@ class LayerwiseRun:
         return self._tables.create(TableSpec(step.space, self.options.dtype, shape, name, storage=storage))
 
     def _columns(self, step: Step, rows: np.ndarray, out: Tensor) -> dict[str, Tensor]:
-        """Computes the columns that are written for the seeds."""
+        """Computes the columns that are written for the seeds, those that are deleted left out."""
         hs = [out]
         if self.module.keep_all:
             held = self._inputs.get(step.node_type)
@@ -332,7 +333,13 @@ class LayerwiseRun:
             at = torch.from_numpy(rows).to(out.device)
             hs = [*(self._read(each, at) for each in before), out]
         columns = self.module.head(hs, step.node_type)
-        return {"n_id": self._graph.user_ids(rows, step.node_type)} | columns
+        columns = {"n_id": self._graph.user_ids(rows, step.node_type)} | columns
+        deleted = self._deleted[step.node_type]
+        if not len(deleted):
+            return columns
+        at = torch.searchsorted(deleted, columns["n_id"]).clamp(max=len(deleted) - 1)
+        left = deleted[at] != columns["n_id"]
+        return {name: values[left.to(values.device)] for name, values in columns.items()}
 
     # Outputs that are kept
 

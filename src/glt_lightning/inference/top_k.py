@@ -11,6 +11,7 @@ from torch import Tensor
 
 from glt_lightning.base import DataError, OptionError
 from glt_lightning.inference.neighbours import approximate_index
+from glt_lightning.tensors import DistGraph
 
 _SCORES = 1 << 24  # at once
 _ROWS = 1 << 16  # destinations at once
@@ -35,6 +36,40 @@ class KnownPairs:
         at = np.repeat(np.arange(len(sources)), counts)
         first = np.repeat(begin - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
         return np.stack([at, self._dst[first + np.arange(len(at))]])
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The nodes of a type among which others are ranked, by position: those that are not deleted.
+
+    count: number of nodes.  ids: int64 [n], the user's ids of those that are left, ascending; None: all are."""
+
+    count: int
+    ids: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, graph: DistGraph, node_type: str) -> Candidates:
+        count, deleted = graph.num_nodes(node_type), graph.deleted(node_type).numpy()
+        return cls(count, np.delete(np.arange(count), deleted) if len(deleted) else None)
+
+    def __len__(self) -> int:
+        return self.count if self.ids is None else len(self.ids)
+
+    def at(self, positions: np.ndarray) -> np.ndarray:
+        """Returns the ids at positions."""
+        return positions if self.ids is None else self.ids[positions]
+
+    def positions(self, ids: np.ndarray) -> np.ndarray:
+        """Returns int64 [n]: the positions of ids, -1 for those of deleted nodes."""
+        if self.ids is None:
+            return ids
+        at = np.searchsorted(self.ids, ids)
+        return np.where(np.append(self.ids, -1)[at] == ids, at, -1)
+
+    def pairs(self, pairs: np.ndarray) -> np.ndarray:
+        """Returns int64 [2, n]: pairs with the positions of their second ends, without those whose second end is deleted."""
+        found = np.stack([pairs[0], self.positions(pairs[1])])
+        return found[:, found[1] >= 0]
 
 
 class HeldRows:

@@ -239,8 +239,14 @@ class SeedDataModule(GraphDataModule):
             found = read_array(what, given, "node ids")
             if found.ndim != 1 or (len(found) and found.dtype.kind not in "iu"):
                 raise DataError(f"{what}: expected node ids [n], got {found.dtype} {list(found.shape)}.")
-        count = manifest.num_nodes[manifest.schema.node_index(node_type)]
-        return np.unique(checked_ids(what, found, count, node_type))
+        t = manifest.schema.node_index(node_type)
+        ids = np.unique(checked_ids(what, found, manifest.num_nodes[t], node_type))
+        if len(gone := ids[np.isin(ids, self._opened().deleted(t))]):
+            names = self._tables.user_ids(gone[:1], node_type)
+            raise DataError(
+                f"{what}: {gone[0] if names is None else names[0]} is a node of type {node_type!r} that is deleted. Remove it."
+            )
+        return ids
 
     def edges_between(self, name: str, edge_type: EdgeType) -> np.ndarray:
         """int64 [2, E]: the data set's edges of another type between the node types of ``edge_type``, or the other way round, as

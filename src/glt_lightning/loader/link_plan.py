@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import DataError, EdgeType, GraphSchema, OptionError, SamplingOptions
-from glt_lightning.graph import AnyGraph, LocalPartition, Manifest, Seeds
+from glt_lightning.graph import AnyGraph, Manifest, Seeds
 from glt_lightning.loader.link_spec import LinkSpec, require_ids
 from glt_lightning.loader.plans import OwnEdges, sampler_config, share_out
 from glt_lightning.loader.spec import LoaderSpec
@@ -63,7 +63,7 @@ class LinkEdges:
             require_ids(f"{where}: {name} of edge_label_index", ids, count, schema.node_types[node_type])
             distinct, inverse = np.unique(ids, return_inverse=True)  # fewer ids to ask a server for
             gids.append(graph.seeds(node_type, distinct).gids[inverse])
-        gone = [graph.deleted(t) if isinstance(graph, LocalPartition) else np.empty(0, np.int64) for t in types]
+        gone = [graph.deleted(t) for t in types]
         for name, end, least in (("negatives", 1, -1), ("source_negatives", 0, 0)):
             if (given := getattr(spec, name)) is None:
                 continue

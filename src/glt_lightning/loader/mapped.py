@@ -39,6 +39,7 @@ class MappedGraph:
         self._partition = partition
         self.manifest, self.schema = partition.manifest, partition.schema
         self.split, self.edge_split, self.seeds = partition.split, partition.edge_split, partition.seeds
+        self.deleted = partition.deleted
 
     def open_producer(self, setup: ProducerSetup, opened: ExitStack) -> tuple[JoiningProducer, DeviceRows | None]:
         if setup.cache.keeps_rows and setup.ranks.rank == 0:

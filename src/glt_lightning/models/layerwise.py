@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,14 @@ import torch
 from torch import Tensor
 
 from glt_lightning.base import SPLITS, EdgeType, edge_type_str
-from glt_lightning.inference import ConvLayers, GNNLayers, Ranking, TypedLayers
+from glt_lightning.inference import Candidates, ConvLayers, GNNLayers, Ranking, TypedLayers
 from glt_lightning.models.encoders import ConvStack, FamilyEncoder
 from glt_lightning.models.gnn import HeterogeneousEncoder, HomogeneousGNN
 
 if TYPE_CHECKING:
     from glt_lightning.inference import LayerwiseRun
     from glt_lightning.lightning import GLTDataModule
+    from glt_lightning.tensors import DistGraph
 
 
 class ReadyLayers:
@@ -110,11 +112,12 @@ def rank_test_edges(module: Any, data: GLTDataModule, run: LayerwiseRun) -> None
             m for name, m in module.test_ranking.items() if name.partition("/")[2] in ("", edge_type_str(edge_type))
         ]
         src, _, dst = edge_type
-        source, destination = (partial(_embeddings, module, run, t) for t in (src, dst))
-        counts = graph.num_nodes(src), graph.num_nodes(dst)
         if not metrics:
             continue
-        edges = {split: _rows(data, split, edge_type) for split in SPLITS}
+        ends = _candidates(graph, src), _candidates(graph, dst)
+        source, destination = (partial(_embeddings, module, run, t, c) for t, c in zip((src, dst), ends, strict=True))
+        counts = len(ends[0]), len(ends[1])
+        edges = {split: _rows(data, split, edge_type, ends) for split in SPLITS}
         for relation in np.unique(edges["test"][2]):
             test, train, val = (edges[split][:2, edges[split][2] == relation] for split in ("test", "train", "val"))
             mine = test[:, np.isin(test[0], np.unique(test[0])[graph.rank :: graph.world_size])]
@@ -125,17 +128,23 @@ def rank_test_edges(module: Any, data: GLTDataModule, run: LayerwiseRun) -> None
             Ranking(source, destination, counts, scores).update(metrics, mine, train, filtered=known)
 
 
-def _rows(data: GLTDataModule, split: str, edge_type: EdgeType) -> np.ndarray:
-    """Returns int64 [3, E]: rows of the ends of a split's edges, and the relation of each, 0 if they have none."""
+def _candidates(graph: DistGraph, node_type: str) -> Candidates:
+    """Returns the nodes of a type that are ranked, by their rows in place of their ids."""
+    found = Candidates.of(graph, node_type)
+    return found if found.ids is None else replace(found, ids=np.sort(graph.rows_of(found.ids, node_type).numpy()))
+
+
+def _rows(data: GLTDataModule, split: str, edge_type: EdgeType, nodes: Sequence[Candidates]) -> np.ndarray:
+    """Returns int64 [3, E]: positions of the ends of a split's edges, and the relation of each, 0 if they have none."""
     graph, found = data.dist_graph, data.edges_of(split, edge_type)
     if found is None:
         return np.empty((3, 0), np.int64)
-    named = zip(found, (edge_type[0], edge_type[2]), strict=True)
-    ends = [graph.rows_of(torch.from_numpy(ids), t).numpy() for ids, t in named]
+    named = zip(nodes, found, (edge_type[0], edge_type[2]), strict=True)
+    ends = [each.positions(graph.rows_of(torch.from_numpy(ids), t).numpy()) for each, ids, t in named]
     relation = data.relations_of(split, edge_type)
     return np.stack([*ends, np.zeros(len(ends[0]), np.int64) if relation is None else relation])
 
 
-def _embeddings(module: Any, run: LayerwiseRun, node_type: str, rows: np.ndarray) -> Tensor:
-    found = run.outputs(torch.from_numpy(rows).to(module.device), node_type)
+def _embeddings(module: Any, run: LayerwiseRun, node_type: str, nodes: Candidates, at: np.ndarray) -> Tensor:
+    found = run.outputs(torch.from_numpy(nodes.at(at)).to(module.device), node_type)
     return run.module.head(found, node_type)["embedding"].float()

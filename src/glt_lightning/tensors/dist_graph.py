@@ -200,6 +200,10 @@ class DistGraph:
         space = self.space(node_type, "node")
         return torch.from_numpy(self._reader.rows_of(space, rows_of_index(user_ids, space.num_rows)))
 
+    def deleted(self, node_type: NodeType | None = None) -> Tensor:
+        """Returns int64 [n], ascending: the user's ids of deleted nodes. They have rows, but no edges."""
+        return torch.from_numpy(np.array(self._reader.deleted(self.space(node_type, "node"))))
+
     def user_ids(self, rows: Any, of: NodeType | EdgeType | None = None) -> Tensor:
         """Returns int64 [n]: the user's ids of nodes, as ``n_id``; of edges the columns of the user's ``edge_index``, as
         ``e_id``."""

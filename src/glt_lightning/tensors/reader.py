@@ -134,6 +134,10 @@ class GraphReader:
         ]
         return np.concatenate([np.empty(0, np.int64), *pieces]).astype(np.int64)
 
+    def deleted(self, space: RowSpace) -> np.ndarray:
+        """Returns the user's ids of the nodes of a type that are deleted, int64 [n], ascending."""
+        return self._graph.deleted(space.index)
+
     def rows_of(self, space: RowSpace, user_ids: np.ndarray) -> np.ndarray:
         """Returns int64 [n]: the rows of nodes by the user's ids. Raises `DataError` for an id that does not exist, and for
         edges."""

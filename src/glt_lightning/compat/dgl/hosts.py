@@ -132,6 +132,7 @@ class LentGraph:
         self._producer = producer
         self.manifest, self.schema = graph.manifest, graph.schema
         self.split, self.edge_split, self.seeds = graph.split, graph.edge_split, graph.seeds
+        self.deleted = graph.deleted
 
     def open_producer(self, setup: ProducerSetup, opened: ExitStack) -> tuple[Producer, None]:
         """The producer, which the graph closes."""

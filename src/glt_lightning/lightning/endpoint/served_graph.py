@@ -270,8 +270,7 @@ class GraphVersion:
         return find
 
     def _deleted(self, t: str) -> np.ndarray:
-        graph = self.graph
-        return graph.deleted(graph.schema.node_index(t)) if isinstance(graph, LocalPartition) else np.empty(0, np.int64)
+        return self.graph.deleted(self.graph.schema.node_index(t))
 
     def _find(
         self, field: str, ids: Sequence[Any], t: str, find: Callable[[str, Sequence[Any]], np.ndarray]

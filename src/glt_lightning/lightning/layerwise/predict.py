@@ -176,7 +176,8 @@ class EmbeddingWriter(PredictionWriter):
 
 
 def read_embeddings(path: str | Path, node_type: str | None = None) -> dict[str, np.ndarray]:
-    """Reads the folder that `predict_layerwise` wrote: arrays with a row for each node, in the order of ``n_id``.
+    """Reads the folder that `predict_layerwise` wrote: arrays with a row for each node that is not deleted, in the order of
+    ``n_id``.
 
     Args:
         path: The folder, or a URL of fsspec.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from glt_lightning.base import (
     as_options,
     edge_type_str,
 )
-from glt_lightning.inference import KnownPairs, TopK
+from glt_lightning.inference import Candidates, KnownPairs, TopK
 from glt_lightning.lightning.callbacks.prediction_places import folder_of, require_ours
 from glt_lightning.lightning.callbacks.predictions import PredictionWriter
 from glt_lightning.lightning.datamodule import GLTDataModule
@@ -119,7 +118,7 @@ class RecommendingModule(LayerwiseModule):
     def __init__(self, inner: Any, layerwise: LayerwiseOptions, folder: Path, options: RecommendOptions) -> None:
         super().__init__(inner, layerwise, folder)
         self._wanted = options
-        self._known = KnownPairs(np.zeros((2, 0), np.int64))
+        self._known, self._candidates = KnownPairs(np.zeros((2, 0), np.int64)), Candidates(0)
         self._ranker: Any = None
         self._graph: Any = None
         self._ends = ("", "")
@@ -139,7 +138,8 @@ class RecommendingModule(LayerwiseModule):
         mine = ids[graph.rank :: graph.world_size]
         self._relation = _relation(data, self._wanted.relation)
         self._known = _known(data, self._wanted.exclude, edge_type, mine, self._relation)
-        if not 1 <= self._wanted.k <= (count := graph.num_nodes(edge_type[2])):  # before all layers are computed
+        self._candidates = Candidates.of(graph, edge_type[2])
+        if not 1 <= self._wanted.k <= (count := len(self._candidates)):  # before all layers are computed
             raise OptionError(f"recommend.k: expected 1 to {count}, the number of destinations; got {self._wanted.k}.")
         return [*super().loaders_of(data), SourceBlocks(mine)]
 
@@ -165,10 +165,11 @@ class RecommendingModule(LayerwiseModule):
         if self._ends[0] == self._ends[1]:  # nobody is recommended to themselves
             known = np.concatenate([known, np.stack([np.arange(len(ids)), ids])], axis=1)
             known = np.unique(known, axis=1)
-        best = self._made_ranker().of(self._rows(ids, self._ends[0]), known)
+        best = self._made_ranker().of(self._rows(ids, self._ends[0]), self._candidates.pairs(known))
         at, rank = (best.ids >= 0).nonzero(as_tuple=True)
         self._short += int((best.ids[:, -1] < 0).sum())
-        found = {"n_id": torch.from_numpy(ids).to(at.device)[at], "destination": best.ids[at, rank]}
+        destination = torch.from_numpy(self._candidates.at(best.ids[at, rank].cpu().numpy()))
+        found = {"n_id": torch.from_numpy(ids).to(at.device)[at], "destination": destination.to(at.device)}
         found |= {"rank": rank + 1, "score": best.scores[at, rank]}
         if self.type_names:
             number = self.type_names.index(self._wanted.edge_type or "")
@@ -188,10 +189,10 @@ class RecommendingModule(LayerwiseModule):
     def _made_ranker(self) -> Any:
         if self._ranker is None:
             assert self.run is not None
-            count = self._graph.num_nodes(self._ends[1])
+            nodes, node_type = self._candidates, self._ends[1]
             by = {} if self._relation is None else {"relation": self._relation}
             scores, transformed = self.inner.pair_scores(self._wanted.edge_type, **by)  # type: ignore[operator]
-            exact = TopK(partial(self._rows, node_type=self._ends[1]), count, scores, self._wanted.k)
+            exact = TopK(lambda at: self._rows(nodes.at(at), node_type), len(nodes), scores, self._wanted.k)
             if self._wanted.index != "exact" and transformed is None:
                 raise OptionError(
                     "recommend.index: hnsw finds inner products; use model.decoder dot, bilinear, distmult or complex, or index "
@@ -210,8 +211,10 @@ class RecommendingModule(LayerwiseModule):
 
 def _sources(data: GLTDataModule, given: Any, node_type: str) -> np.ndarray:
     """Returns the user's ids of the sources, int64 [S]."""
-    count = data.dist_graph.num_nodes(node_type)
-    return np.arange(count) if given is None else data.node_ids("recommend.sources", given, node_type)
+    if given is not None:
+        return data.node_ids("recommend.sources", given, node_type)
+    nodes = Candidates.of(data.dist_graph, node_type)
+    return nodes.at(np.arange(len(nodes)))
 
 
 def _relation(data: GLTDataModule, given: str | int | None) -> int | None:

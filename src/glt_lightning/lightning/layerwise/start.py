@@ -12,8 +12,7 @@ import torch.distributed
 from lightning.pytorch import LightningModule, Trainer
 
 from glt_lightning.base import LayerwiseOptions, OptionError
-from glt_lightning.graph import LocalPartition
-from glt_lightning.inference import LayerwiseLayers, LayerwiseRun, Marks, find_layers
+from glt_lightning.inference import Candidates, LayerwiseLayers, LayerwiseRun, Marks, find_layers
 from glt_lightning.lightning.strategies.ranks import gather_text_of
 from glt_lightning.loader import LoaderSpec
 from glt_lightning.tensors import DistGraph
@@ -86,11 +85,12 @@ def _check(
     fanout = _CHECK_FANOUTS[min(layers.num_layers, len(_CHECK_FANOUTS) - 1)] if layers.num_layers < 6 else 2
     loaders = []
     for node_type in layers.output_types:
-        count = graph.num_nodes(node_type)
-        rows = torch.linspace(0, count - 1, min(count, most)).long()
+        nodes = Candidates.of(graph, node_type)
+        at = torch.linspace(0, len(nodes) - 1, min(len(nodes), most)).long()
+        seeds = graph.user_ids(at, node_type).numpy() if nodes.ids is None else nodes.ids[at.numpy()]
         spec = LoaderSpec(
             name=f"layerwise/check/{node_type}",
-            seeds=graph.user_ids(rows, node_type).numpy(),
+            seeds=seeds,
             node_type=node_type,
             num_neighbors=[fanout] * layers.num_layers,
             batch_size=most,
@@ -120,12 +120,7 @@ def _board(trainer: Any) -> Any:
 
 
 def _refuse(data: GLTDataModule) -> None:
-    """Raises `OptionError` for options of batches under which a node has no one output, and for deleted nodes."""
-    opened = data.opened_graph
-    if isinstance(opened, LocalPartition) and any(len(opened.deleted(t)) for t in range(len(opened.schema.node_types))):
-        raise OptionError(
-            "layer-wise inference: nodes of this version are deleted, and layers are computed for all nodes. Use trainer.predict."
-        )
+    """Raises `OptionError` for options of batches under which a node has no one output."""
     if data.sampling.time_attr is not None:
         raise OptionError(
             "layer-wise inference: sampling.time_attr: each seed has the neighbours of its own time, so that a node has no one "

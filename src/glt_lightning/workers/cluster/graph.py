@@ -8,6 +8,7 @@ Operations, each with its request and its reply:
   the arrays that belong to these edges
 * **seeds**: ``node_type``, and optionally an array ``ids`` of user ids, without which all nodes are meant;
   ``node_type``, array ``gids`` int64 [S]
+* **deleted**: ``node_type``; array ``ids`` int64 [n], the user ids of deleted nodes
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from glt_lightning.graph import (
     Manifest,
     Seeds,
     choose_seeds,
+    deleted_path,
     gids_by_user_id,
     parse_json,
 )
@@ -70,7 +72,10 @@ class ClusterGraph:
         mapped = self.partition.mapped_user_ids(node_type)
         ids = [array if (array := mapped[p]) is not None else self._fetch(node_type, p) for p in parts]
         gids = gids_by_user_id(self.manifest, node_type, ids, self.partition.directory)
-        return choose_seeds(self.schema, node_type, gids, user_ids)
+        return choose_seeds(self.schema, node_type, gids, user_ids, self.deleted(node_type))
+
+    def deleted(self, node_type: int) -> np.ndarray:
+        return self.partition.deleted(node_type)
 
     def _fetch(self, node_type: int, part: int) -> np.ndarray:
         """Fetches the user ids of a part from its owner."""
@@ -98,7 +103,13 @@ class GraphService:
 
     @property
     def calls(self) -> Mapping[str, CallHandler]:
-        return {"info": self._info, "split": self._split, "edge_split": self._edge_split, "seeds": self._seeds}
+        return {
+            "info": self._info,
+            "split": self._split,
+            "edge_split": self._edge_split,
+            "seeds": self._seeds,
+            "deleted": self._deleted,
+        }
 
     def _info(self, _message: Message, _caller: Caller) -> Message:
         text = json.dumps(self._graph.manifest.to_json()).encode()
@@ -121,6 +132,12 @@ class GraphService:
         ids, nodes = unpack(message).get("ids"), self._graph.manifest.num_nodes[node_type]
         with caller.working(_SEED_BYTES * ((nodes if ids is None else ids.size) + nodes)):
             return _seeds_message(self._graph.seeds(node_type, ids))
+
+    def _deleted(self, message: Message, caller: Caller) -> Message:
+        ids = self._graph.deleted(_index("node_type", message, len(self._graph.schema.node_types)))
+        with caller.working(ids.nbytes):
+            arrays, body = pack({"ids": ids})
+            return Message({"arrays": arrays}, body)
 
 
 def _index(name: str, message: Message, count: int) -> int:
@@ -167,6 +184,20 @@ class RemoteGraph:
     def seeds(self, node_type: int, user_ids: np.ndarray | None = None) -> Seeds:
         arrays, body = pack({} if user_ids is None else {"ids": np.ascontiguousarray(user_ids)})
         return self._seeds(self._ask("seeds", {"node_type": node_type, "arrays": arrays}, body))
+
+    def deleted(self, node_type: int) -> np.ndarray:
+        if deleted_path(node_type) not in self.manifest.arrays:
+            return np.empty(0, np.int64)
+        if node_type not in self._known_deleted:
+            ids = unpack(self._ask("deleted", {"node_type": node_type})).get("ids")
+            if ids is None or ids.dtype != np.int64 or ids.ndim != 1:
+                raise PartitionError(f"{self._server.name}: its answer contains no ids of deleted nodes.")
+            self._known_deleted[node_type] = ids
+        return self._known_deleted[node_type]
+
+    @cached_property
+    def _known_deleted(self) -> dict[int, np.ndarray]:
+        return {}
 
     def _ask(self, op: str, header: Mapping[str, Any], body: np.ndarray = EMPTY) -> Message:
         try:
