@@ -29,8 +29,7 @@ from measure import cpu_s, process_tree, report
 from glt_lightning import LoaderSpec, LocalPartition, SamplingOptions, Session
 from glt_lightning.base import CacheOptions, SecurityOptions, ServingOptions
 from glt_lightning.graph import RemoteCache
-from glt_lightning.loader import HostsGraph
-from glt_lightning.workers import Ranks, ServerPlan, ServerProcess
+from glt_lightning.workers import HostsGraph, Ranks, ServerPlan, ServerProcess
 from glt_lightning.workers.cluster.cache import CacheMaker
 from glt_lightning.workers.cluster.owner import OwnerAddresses, connect_owners
 

@@ -29,8 +29,7 @@ from measure import cpu_s, process_tree, report
 
 from glt_lightning import LoaderSpec, LocalPartition, SamplingOptions, Session
 from glt_lightning.base import SecurityOptions, ServingOptions
-from glt_lightning.loader import HostsGraph
-from glt_lightning.workers import Link, Ranks, ServedGraph, ServerPlan, ServerProcess
+from glt_lightning.workers import HostsGraph, Link, Ranks, ServedGraph, ServerPlan, ServerProcess
 
 TOKEN = "benchmark-of-a-cluster"
 HERE = Path(__file__).resolve().parent

@@ -19,8 +19,9 @@ import torch
 from glt_lightning.base import CacheOptions, SamplingOptions
 from glt_lightning.graph import LocalPartition
 from glt_lightning.kernels import Kernels
-from glt_lightning.loader import LinkSpec, LoaderSpec, Session, on_gpu
+from glt_lightning.loader import LinkSpec, LoaderSpec, Session
 from glt_lightning.sampling import KHopSampler
+from glt_lightning.workers.producer import on_gpu
 from tests.helpers.contents import Contents, contents
 from tests.helpers.owners import make_cache, split_up
 from tests.helpers.partitions import partitioned, small_graph, small_hetero

@@ -17,7 +17,7 @@ from glt_lightning import LocalPartition, SamplingOptions, Session
 from glt_lightning.base import GpuBudgets
 from glt_lightning.graph import BatchArrays, DeviceStore
 from glt_lightning.kernels import Kernels, KHopOp
-from glt_lightning.loader import on_gpu
+from glt_lightning.workers.producer import on_gpu
 
 CPU = torch.device("cpu")
 QUICK = Rounds(warmup=1, rounds=2)

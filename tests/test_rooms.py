@@ -30,6 +30,7 @@ DOORS = {
         "graph/device_store.py",
         "graph/device_store.py",
         "partition/sources/",
+        "workers/producer/on_gpu.py",
         "loader/",
         "tensors/",
         "inference/",

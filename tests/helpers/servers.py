@@ -11,19 +11,10 @@ from typing import Any, Protocol, TypeVar
 from glt_lightning.base import ClusterOptions, DeadlineOptions, PickerSpec, SamplingOptions, ServingOptions
 from glt_lightning.graph import AnyGraph, LocalPartition
 from glt_lightning.loader import LoaderSpec, Session
-from glt_lightning.workers import (
-    Link,
-    Peer,
-    PinMemory,
-    Producer,
-    ProducerSetup,
-    Ranks,
-    RemoteGraph,
-    SamplerSource,
-    Transport,
-)
+from glt_lightning.workers import Link, Peer, PinMemory, Producer, ProducerSetup, Ranks, RemoteGraph, Transport
 from glt_lightning.workers.cluster.graph import GraphService
 from glt_lightning.workers.cluster.owner import Owner
+from glt_lightning.workers.producer.samplers import SamplerSource
 from glt_lightning.workers.server.served import RemoteProducer
 from glt_lightning.workers.server.server import GraphServer
 from glt_lightning.workers.transport.credentials import Credentials

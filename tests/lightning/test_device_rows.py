@@ -18,7 +18,7 @@ ROWS = CacheOptions(device=4000)
 @pytest.fixture
 def apart(monkeypatch):
     """The CPU counts as a device with memory of its own."""
-    monkeypatch.setattr("glt_lightning.loader.device_producer.is_apart", lambda device: True)
+    monkeypatch.setattr("glt_lightning.loader.device_rows.is_apart", lambda device: True)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from torch_geometric.nn import GCN, GIN, GraphSAGE as PyGSAGE
 from glt_lightning import predict_layerwise, read_embeddings
 from glt_lightning.inference import run as runs
 from glt_lightning.kernels import CudaEdges, Kernels
-from glt_lightning.loader import on_gpu
+from glt_lightning.workers.producer import on_gpu
 from tests.helpers import run_script
 from tests.lightning.test_layerwise import Holding
 from tests.lightning.tiny import WIDTH
@@ -118,7 +118,7 @@ def gpu(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         calls.append(f"{name} {kind}")
 
     monkeypatch.setattr(on_gpu, "is_gpu", lambda device: True)
-    make, maps = on_gpu.make_device_producer, importlib.import_module("glt_lightning.loader.mapped")
+    make, maps = on_gpu.make_device_producer, importlib.import_module("glt_lightning.workers.producer.mapped")
     monkeypatch.setattr(maps, "make_device_producer", lambda *given: calls.append("sample") or make(*given))
     monkeypatch.setattr(Kernels, "open", lambda device: kernels)
     monkeypatch.setattr(importlib.import_module("glt_lightning.loader.aggregation"), "_run", run)

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from glt_lightning import CacheOptions, GLTDataModule, SamplingOptions
 from glt_lightning.base import GLTError
 from glt_lightning.kernels import Kernels
-from glt_lightning.loader import on_gpu
+from glt_lightning.workers.producer import on_gpu
 from tests.lightning.serving import serving
 from tests.lightning.tiny import Noting
 

@@ -14,7 +14,7 @@ from lightning.pytorch import seed_everything
 from glt_lightning import GLTDataModule, LinkPredictor
 from glt_lightning.base import GLTError
 from glt_lightning.kernels import Kernels
-from glt_lightning.loader import on_gpu
+from glt_lightning.workers.producer import on_gpu
 from tests.lightning.test_link_task import BUYS, USERS, shop
 
 ITEMS = 60

@@ -8,7 +8,8 @@ import pytest
 
 from glt_lightning.base import SamplingOptions
 from glt_lightning.kernels import Kernels
-from glt_lightning.loader import Session, on_gpu
+from glt_lightning.loader import Session
+from glt_lightning.workers.producer import on_gpu
 from tests.helpers.servers import open_farm
 
 

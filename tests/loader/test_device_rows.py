@@ -12,9 +12,9 @@ import torch
 
 from glt_lightning.base import CacheOptions, ClusterOptions, OptionError, SamplerError, SamplingOptions
 from glt_lightning.graph import LocalPartition
-from glt_lightning.loader import HostsGraph, LoaderSpec, Session
-from glt_lightning.loader.device_producer import _complete
-from glt_lightning.workers import Ranks, ServedGraph
+from glt_lightning.loader import LoaderSpec, Session
+from glt_lightning.loader.device_rows import _complete
+from glt_lightning.workers import HostsGraph, Ranks, ServedGraph
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
@@ -23,7 +23,7 @@ from tests.workers.test_group import link
 
 CPU = torch.device("cpu")
 TRAIN = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=16, shuffle=True)
-MODULE = "glt_lightning.loader.device_producer"
+MODULE = "glt_lightning.loader.device_rows"
 
 
 @pytest.fixture

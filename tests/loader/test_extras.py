@@ -10,8 +10,9 @@ import torch
 
 from glt_lightning.base import DataError, GLTError, OptionError, SamplingOptions
 from glt_lightning.kernels import Kernels
-from glt_lightning.loader import LoaderSpec, Session, on_gpu
+from glt_lightning.loader import LoaderSpec, Session
 from glt_lightning.sampling import BatchRequest, SamplerConfig
+from glt_lightning.workers.producer import on_gpu
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks

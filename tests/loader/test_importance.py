@@ -21,7 +21,7 @@ from glt_lightning.kernels import WalkRule, hop_key
 from glt_lightning.lightning import PartitionReport
 from glt_lightning.loader import TrafficOptions
 from glt_lightning.sampling import BatchRequest, KHopSampler, batch_key, device_walks, role_key
-from glt_lightning.workers import SubprocessProducer
+from glt_lightning.workers.producer.subprocess import SubprocessProducer
 from tests.helpers.contents import contents
 from tests.helpers.device_parts import COUNTED, assert_same, sampled, written
 from tests.helpers.owners import split_up

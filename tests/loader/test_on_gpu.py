@@ -12,9 +12,10 @@ import torch
 
 from glt_lightning.base import CacheOptions, NativeError, OptionError, SamplerError, SamplingOptions
 from glt_lightning.kernels import Kernels
-from glt_lightning.loader import LoaderSpec, Session, on_gpu
-from glt_lightning.loader.device_producer import DeviceProducer
+from glt_lightning.loader import LoaderSpec, Session
 from glt_lightning.sampling import BatchRequest, SamplerConfig
+from glt_lightning.workers.producer import on_gpu
+from glt_lightning.workers.producer.on_gpu import DeviceProducer
 from glt_lightning.workers.server.served import _log_without_effect
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
@@ -150,7 +151,7 @@ def test_closing_does_not_wait_for_ever(monkeypatch, caplog):
             begun.set()
             end.wait(30)
 
-    monkeypatch.setattr("glt_lightning.loader.device_producer._CLOSE_S", 0.05)
+    monkeypatch.setattr("glt_lightning.workers.producer.on_gpu._CLOSE_S", 0.05)
     hanging = DeviceProducer(
         torch.device("cpu"), lambda config: Hanging(), prefetch=1, timeout_s=0.05, release=lambda: freed.append(1)
     )

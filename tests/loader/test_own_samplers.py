@@ -21,10 +21,10 @@ from glt_lightning.base import (
     SamplingOptions,
 )
 from glt_lightning.graph import LocalPartition
-from glt_lightning.loader import HostsGraph, LinkSpec, LoaderSpec, Session
+from glt_lightning.loader import LinkSpec, LoaderSpec, Session
 from glt_lightning.sampling import k_hop
 from glt_lightning.sampling.assemble import assemble
-from glt_lightning.workers import Link, Ranks, ServedGraph
+from glt_lightning.workers import HostsGraph, Link, Ranks, ServedGraph
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph
 from tests.helpers.pickers import Heaviest, Uniform

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from glt_lightning.base import NativeError
-from glt_lightning.loader.on_gpu import cuda_pin
+from glt_lightning.loader.pinning import cuda_pin
 
 
 class Runtime:

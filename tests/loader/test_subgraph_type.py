@@ -14,12 +14,13 @@ from torch_geometric.data import Data, HeteroData
 
 from glt_lightning.base import DataError, GLTError, OptionError, SamplingOptions
 from glt_lightning.kernels import Kernels
-from glt_lightning.loader import LinkSpec, LoaderSpec, Session, on_gpu
-from glt_lightning.loader.device_producer import DeviceProducer
+from glt_lightning.loader import LinkSpec, LoaderSpec, Session
 from glt_lightning.loader.recipe import subgraph_task
 from glt_lightning.sampling.device_neighbors import DeviceNeighbors
 from glt_lightning.sampling.questions.induce import Induce
 from glt_lightning.workers import Ranks
+from glt_lightning.workers.producer import on_gpu
+from glt_lightning.workers.producer.on_gpu import DeviceProducer
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks

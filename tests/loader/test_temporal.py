@@ -13,9 +13,10 @@ import torch
 from glt_lightning.base import DataError, GLTError, OptionError, PartitionOptions, SamplingOptions
 from glt_lightning.graph import LocalPartition
 from glt_lightning.kernels import Kernels
-from glt_lightning.loader import HostsGraph, LinkSpec, LoaderSpec, Session, on_gpu
+from glt_lightning.loader import LinkSpec, LoaderSpec, Session
 from glt_lightning.partition import partition_graph
-from glt_lightning.workers import Ranks
+from glt_lightning.workers import HostsGraph, Ranks
+from glt_lightning.workers.producer import on_gpu
 from tests.helpers.contents import contents
 from tests.helpers.negatives import plain_trial
 from tests.helpers.partition_truth import single

@@ -14,10 +14,10 @@ import torch
 from glt_lightning.base import PartitionOptions, SamplingOptions
 from glt_lightning.base.partition import STORAGE
 from glt_lightning.graph import LocalPartition
-from glt_lightning.loader import HostsGraph, LinkSpec, LoaderSpec, LoaderStats, Session, TrafficOptions
+from glt_lightning.loader import LinkSpec, LoaderSpec, LoaderStats, Session, TrafficOptions
 from glt_lightning.loader.traffic.predict import PartTraffic, TrafficPrediction
 from glt_lightning.partition import hold_out_edges, open_source, partition_graph
-from glt_lightning.workers import Link, Ranks, placed_parts
+from glt_lightning.workers import HostsGraph, Link, Ranks, placed_parts
 from glt_lightning.workers.cluster.remote_rows import Traffic as Measured
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks

@@ -18,8 +18,9 @@ from torch_geometric.data import Data
 from glt_lightning.base import DataError, DrawOptions, GpuBudgets, GraphSchema, OptionError, SamplingOptions
 from glt_lightning.graph import BatchArrays, DeviceStore, LocalPartition
 from glt_lightning.kernels import Kernels
-from glt_lightning.loader import LinkSpec, LoaderSpec, Session, on_gpu
+from glt_lightning.loader import LinkSpec, LoaderSpec, Session
 from glt_lightning.sampling import SamplerConfig, k_hop, neighbor_source
+from glt_lightning.workers.producer import on_gpu
 from tests.helpers.contents import contents
 from tests.helpers.partitions import gids_of, partitioned, small_hetero
 from tests.reference import ops as reference

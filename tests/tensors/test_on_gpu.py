@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from glt_lightning.kernels import Kernels
-from glt_lightning.loader import on_gpu
+from glt_lightning.workers.producer import on_gpu
 from tests.helpers.partitions import small_graph
 from tests.tensors.twins import Twin, data_of, fit
 

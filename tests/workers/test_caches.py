@@ -10,9 +10,9 @@ import pytest
 
 from glt_lightning.base import CacheOptions, OptionError, PeerError, SamplingOptions
 from glt_lightning.graph import LocalPartition
-from glt_lightning.loader import HostsGraph, LoaderSpec, Session, hosts
-from glt_lightning.workers import HostedServer, Ranks, ServerPlan
-from glt_lightning.workers.producer import group as shared_tiers, host_parts
+from glt_lightning.loader import LoaderSpec, Session
+from glt_lightning.workers import HostedServer, HostsGraph, Ranks, ServerPlan
+from glt_lightning.workers.producer import group as shared_tiers, host_parts, mapped
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
@@ -45,12 +45,12 @@ def test_ranks_of_a_host_share_one_copy(tmp_path, make, workers, monkeypatch):
     options = SamplingOptions(num_workers=workers, concurrency=2)
     count, parts, opened = 4, [[0, 1], [2, 3], [0, 1], [2, 3]], {}
 
-    class Recorded(hosts.WorkerGroup):
+    class Recorded(mapped.WorkerGroup):
         def __init__(self, graph, producer, link, *given):
             super().__init__(graph, producer, link, *given)
             opened[link.name] = self
 
-    monkeypatch.setattr(hosts, "WorkerGroup", Recorded)
+    monkeypatch.setattr(mapped, "WorkerGroup", Recorded)
 
     def rank_of(ratio):
         def run(rank, exchange):

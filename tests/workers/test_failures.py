@@ -14,9 +14,9 @@ from torch_geometric.data import Data
 from glt_lightning.base import GLTError, SamplerError, SamplingOptions
 from glt_lightning.loader import LinkSpec, LoaderSpec, Session
 from glt_lightning.sampling import BatchRequest, SamplerConfig
-from glt_lightning.workers import SubprocessProducer
 from glt_lightning.workers.producer import subprocess
 from glt_lightning.workers.producer.process import SamplerProcess, StandStill
+from glt_lightning.workers.producer.subprocess import SubprocessProducer
 from tests.helpers.clock import Clock
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph

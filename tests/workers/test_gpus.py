@@ -25,10 +25,12 @@ from glt_lightning.base import (
 )
 from glt_lightning.graph import LocalPartition, device_store
 from glt_lightning.kernels import Kernels
-from glt_lightning.loader import HostsGraph, LoaderSpec, Session, on_gpu
+from glt_lightning.loader import LoaderSpec, Session
 from glt_lightning.sampling import BatchRequest, DeviceSource, KHopSampler, SamplerConfig
-from glt_lightning.workers import Ranks, Samplers, SamplerSource, ServerPlan
+from glt_lightning.workers import HostsGraph, Ranks, ServerPlan
+from glt_lightning.workers.producer import on_gpu
 from glt_lightning.workers.producer.group import SamplerGpus
+from glt_lightning.workers.producer.samplers import Samplers, SamplerSource
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 from tests.helpers.temporal import partitioned_by_time, shop

@@ -10,8 +10,8 @@ import pytest
 
 from glt_lightning.base import DataError, DeadlineOptions, PartitionError, RefusedError, SamplingOptions
 from glt_lightning.graph import LocalPartition, Manifest
-from glt_lightning.loader import HostsGraph, LoaderSpec, Session
-from glt_lightning.workers import Link, Ranks
+from glt_lightning.loader import LoaderSpec, Session
+from glt_lightning.workers import HostsGraph, Link, Ranks
 from glt_lightning.workers.transport.peer import Retry
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero

@@ -7,8 +7,8 @@ import pytest
 
 from glt_lightning.base import DeadlineOptions, PeerLostError, SamplingOptions
 from glt_lightning.graph import LocalPartition
-from glt_lightning.loader import HostsGraph, LoaderSpec, Session
-from glt_lightning.workers import Link, Ranks, Transport
+from glt_lightning.loader import LoaderSpec, Session
+from glt_lightning.workers import HostsGraph, Link, Ranks, Transport
 from glt_lightning.workers.transport.peer import Retry
 from tests.helpers.contents import contents
 from tests.helpers.in_process import InProcessNetwork

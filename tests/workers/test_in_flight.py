@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from glt_lightning.base import OptionError, SamplingOptions
-from glt_lightning.workers import InFlight, with_channel_bytes
-from glt_lightning.workers.producer.base import memory_for_batches
+from glt_lightning.workers import with_channel_bytes
+from glt_lightning.workers.producer.base import InFlight, memory_for_batches
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,11 @@ import pytest
 
 from glt_lightning.base import SamplerError, SamplingOptions
 from glt_lightning.sampling import BatchRequest, Sample, SamplerConfig
-from glt_lightning.workers import InFlight, LookAhead, SamplerSource, SubprocessProducer
 from glt_lightning.workers.producer import subprocess
+from glt_lightning.workers.producer.base import InFlight
+from glt_lightning.workers.producer.look_ahead import LookAhead
+from glt_lightning.workers.producer.samplers import SamplerSource
+from glt_lightning.workers.producer.subprocess import SubprocessProducer
 
 CONFIG = SamplerConfig(seed_type=0, fanouts=((2,),))
 NBYTES = 10

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from glt_lightning.sampling import BatchRequest, SamplerConfig
-from glt_lightning.workers import SamplerSource
 from glt_lightning.workers.producer import pool
 from glt_lightning.workers.producer.pool import SamplerPool
 from glt_lightning.workers.producer.process import BatchTask, SamplerProcess
+from glt_lightning.workers.producer.samplers import SamplerSource
 from glt_lightning.workers.slots import SharedSlot, receive, send
 
 CONFIG = SamplerConfig(seed_type=0, fanouts=((2,),))

@@ -10,8 +10,9 @@ import pytest
 
 from glt_lightning.base import GpuBudgets, OptionError, PeerError
 from glt_lightning.graph import BatchArrays, DeviceStore, LocalPartition, host_memory as free_memory
-from glt_lightning.workers import Ranks, share_uva
+from glt_lightning.workers import Ranks
 from glt_lightning.workers.producer import group as shared_uva
+from glt_lightning.workers.producer.group import share_uva
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 from tests.helpers.stores import check_attributes, check_batches

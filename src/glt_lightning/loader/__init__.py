@@ -46,7 +46,6 @@ if TYPE_CHECKING:
         fuse_layers as fuse_layers,
         relu_dropout as relu_dropout,
     )
-    from glt_lightning.loader.hosts import HostsGraph as HostsGraph
     from glt_lightning.loader.importance import batch_schema as batch_schema
     from glt_lightning.loader.link_loader import DistLinkNeighborLoader as DistLinkNeighborLoader
     from glt_lightning.loader.link_spec import LinkSpec as LinkSpec

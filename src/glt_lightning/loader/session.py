@@ -16,11 +16,11 @@ from glt_lightning.base import CacheOptions, DataError, OptionError, SamplerErro
 from glt_lightning.graph import LocalPartition
 from glt_lightning.loader.asked import AskedSample, ask
 from glt_lightning.loader.collate import Batch, Collate
+from glt_lightning.loader.device_rows import device_rows
 from glt_lightning.loader.link_loader import DistLinkNeighborLoader, make_link_loader
 from glt_lightning.loader.link_spec import LinkSpec
-from glt_lightning.loader.mapped import MappedGraph
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
-from glt_lightning.loader.on_gpu import CopiesInFlight, cuda_pin
+from glt_lightning.loader.pinning import CopiesInFlight, cuda_pin
 from glt_lightning.loader.plans import (
     attribute_reading,
     batch_manifest,
@@ -34,7 +34,7 @@ from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.subgraph_loader import DistSubGraphLoader, SubgraphCollate, check_subgraphs
 from glt_lightning.loader.typed_plan import TypedSeeds
 from glt_lightning.sampling import EpochPlan, SamplerConfig
-from glt_lightning.workers import Producer, ProducerSetup, Ranks, SampledGraph
+from glt_lightning.workers import MappedGraph, Producer, ProducerSetup, Ranks, SampledGraph
 
 _log = logging.getLogger(__name__)
 
@@ -104,6 +104,7 @@ class Session:
                 cache=self.cache,
                 pin=cuda_pin(self._device) if wants_pinned(self.sampling, self._device) else None,
                 device=str(self._device),
+                keep_rows=device_rows,
             )
             sampled = MappedGraph(graph) if isinstance(graph, LocalPartition) else graph
             found: tuple[Producer, Any] = sampled.open_producer(setup, opened)
@@ -230,7 +231,7 @@ class Session:
         for loader in self._loaders:
             loader.close("so is its Session. Open a new session, and make a loader of it.")
         self._loaders.clear()
-        self.in_flight.clear()  # page-locked memory waits for the device before it goes (pinning.py)
+        self.in_flight.clear()  # page-locked memory waits for the device before it goes (`pinning`)
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()

@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING
 from glt_lightning.base import lazy_names
 
 if TYPE_CHECKING:
-    from glt_lightning.workers.cluster.cache import NOTHING_TO_CACHE as NOTHING_TO_CACHE
     from glt_lightning.workers.cluster.device_fill import read_rows as read_rows
     from glt_lightning.workers.cluster.graph import (
         ClusterGraph as ClusterGraph,
@@ -53,36 +52,21 @@ if TYPE_CHECKING:
         CountingOwners as CountingOwners,
     )
     from glt_lightning.workers.producer.base import (
-        InFlight as InFlight,
-        JoiningProducer as JoiningProducer,
         Producer as Producer,
         ProducerSetup as ProducerSetup,
         Ranks as Ranks,
         SampledGraph as SampledGraph,
         with_channel_bytes as with_channel_bytes,
     )
-    from glt_lightning.workers.producer.group import (
-        WorkerGroup as WorkerGroup,
-        share_uva as share_uva,
+    from glt_lightning.workers.producer.mapped import (
+        HostsGraph as HostsGraph,
+        MappedGraph as MappedGraph,
     )
-    from glt_lightning.workers.producer.host_parts import HostParts as HostParts
-    from glt_lightning.workers.producer.look_ahead import (
-        LoaderRun as LoaderRun,
-        LookAhead as LookAhead,
-    )
-    from glt_lightning.workers.producer.process import (
-        OnLoss as OnLoss,
-        end_by_deadline as end_by_deadline,
-    )
+    from glt_lightning.workers.producer.process import end_by_deadline as end_by_deadline
     from glt_lightning.workers.producer.samplers import (
         InlineProducer as InlineProducer,
-        OwnSamplers as OwnSamplers,
-        Sampler as Sampler,
-        Samplers as Samplers,
-        SamplerSource as SamplerSource,
         batches_in_flight as batches_in_flight,
     )
-    from glt_lightning.workers.producer.subprocess import SubprocessProducer as SubprocessProducer
     from glt_lightning.workers.server.hosted import (
         HostedServer as HostedServer,
         ServerPlan as ServerPlan,

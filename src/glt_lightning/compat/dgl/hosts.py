@@ -14,9 +14,8 @@ from weakref import ReferenceType
 from glt_lightning.base import CacheOptions, ClusterOptions, OptionError, SamplingOptions, at_least
 from glt_lightning.graph import LocalPartition, Manifest
 from glt_lightning.launch import launched_script
-from glt_lightning.loader import HostsGraph
 from glt_lightning.tensors import Reach
-from glt_lightning.workers import Link, Producer, ProducerSetup, Ranks, end_by_deadline, placed_parts
+from glt_lightning.workers import HostsGraph, Link, Producer, ProducerSetup, Ranks, end_by_deadline, placed_parts
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from pathlib import Path
 from glt_lightning.base import CacheOptions, OptionError, PartitionError, SamplingOptions
 from glt_lightning.graph import LocalPartition, Manifest, difference
 from glt_lightning.lightning.strategies.base import GLTStrategy
-from glt_lightning.loader import HostsGraph
-from glt_lightning.workers import DistContext, Role, SampledGraph, end_by_deadline, placed_parts
+from glt_lightning.workers import DistContext, HostsGraph, Role, SampledGraph, end_by_deadline, placed_parts
 
 _SAMPLING, _CACHE = SamplingOptions(), CacheOptions()
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from glt_lightning.base import CacheOptions, PeerError, SamplingOptions
-from glt_lightning.graph import AnyGraph, available_memory
-from glt_lightning.sampling import BatchRequest, Sample, SamplerConfig
+from glt_lightning.graph import AnyGraph, DeviceIndex, LocalPartition, available_memory
+from glt_lightning.sampling import BatchRequest, RemoteRows, Sample, SamplerConfig
 from glt_lightning.workers.cluster.owner import OwnerAddresses
 from glt_lightning.workers.cluster.remote_rows import Traffic
 from glt_lightning.workers.slots import PinMemory
@@ -66,6 +66,7 @@ class ProducerSetup:
     """The options and collaborators of a rank's producer.
 
     pin: page-locks the memory of batches; None: it is not page-locked.  device: torch's name of the training device.
+    keep_rows: chooses the rows that this device keeps (``cache.device``), of the mapped parts; returns None for none.
     """
 
     ranks: Ranks
@@ -73,11 +74,24 @@ class ProducerSetup:
     cache: CacheOptions
     pin: PinMemory | None = None
     device: str = "cpu"
+    keep_rows: Callable[[LocalPartition, ProducerSetup], KeptRows | None] | None = None
+
+
+class KeptRows(Protocol):
+    """Rows on the training device, which batches leave out."""
+
+    index: DeviceIndex
+
+    def fill(self, remote: RemoteRows | None = None) -> None:
+        """Copies the rows to the device. remote: the owners of the parts that are not mapped here."""
+
+    def close(self) -> None:
+        """Frees the memory on the device. Safe to call twice."""
 
 
 class SampledGraph(AnyGraph, Protocol):
-    """A graph that opens the producer of its batches: in this rank (`loader.mapped`), in the ranks of several hosts together
-    (`loader.hosts`), or on graph servers (`workers.server.served`)."""
+    """A graph that opens the producer of its batches: in this rank (`MappedGraph`), in the ranks of several hosts together
+    (`HostsGraph`), or on graph servers (`ServedGraph`)."""
 
     def open_producer(self, setup: ProducerSetup, opened: ExitStack) -> tuple[Producer, Any]:
         """Opens the producer of one rank. ``opened`` closes it, and everything that was opened for it. A collective call of

@@ -22,8 +22,7 @@ from glt_lightning.compat.glt.distributed.session import Membership, current, re
 from glt_lightning.compat.glt.feature import usable_device
 from glt_lightning.compat.glt.fields import Lookup, lookup_in
 from glt_lightning.graph import LocalPartition
-from glt_lightning.loader import HostsGraph
-from glt_lightning.workers import Ranks, SampledGraph, ServedGraph, end_by_deadline
+from glt_lightning.workers import HostsGraph, Ranks, SampledGraph, ServedGraph, end_by_deadline
 
 
 @dataclass(frozen=True)
