@@ -31,7 +31,8 @@ from cluster import certificates
 from measure import cpu_s, report
 
 from glt_lightning.base import SecurityOptions
-from glt_lightning.workers import Caller, Link, Message, Service
+from glt_lightning.workers import Caller, Link, Message
+from glt_lightning.workers.transport.base import Service
 from glt_lightning.workers.transport.flight_common import flight
 
 LAYERS = ("tcp", "flight", "stream", "calls")

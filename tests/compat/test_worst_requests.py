@@ -21,10 +21,11 @@ from glt_lightning.base import ClusterOptions, GLTError, LimitOptions, SamplingO
 from glt_lightning.compat.glt.distributed.calls import to_message
 from glt_lightning.compat.glt.distributed.server import get_server
 from glt_lightning.sampling import SamplerConfig
-from glt_lightning.workers import Message, pack
+from glt_lightning.workers import Message
 from glt_lightning.workers.producer.request_codec import write_config
 from glt_lightning.workers.transport.dispatch import caller_is
 from glt_lightning.workers.transport.flight_transport import FlightTransport
+from glt_lightning.workers.transport.message import pack
 
 NODES = 300_000
 REPLY = 8 << 20

@@ -14,8 +14,9 @@ import pytest
 from glt_lightning.base import PartitionError, SamplingOptions
 from glt_lightning.graph import LocalPartition
 from glt_lightning.loader import LoaderSpec, Session
-from glt_lightning.workers import Message, pack
+from glt_lightning.workers import Message
 from glt_lightning.workers.cluster.owner import Owner
+from glt_lightning.workers.transport.message import pack
 from tests.helpers.contents import contents
 from tests.helpers.owners import CALLER
 from tests.helpers.partitions import partitioned, small_graph

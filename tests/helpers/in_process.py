@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import OptionError, PeerError, PeerLostError, parse_address
-from glt_lightning.workers import Caller, CallHandler, Message, Service
+from glt_lightning.workers import Caller, Message
 from glt_lightning.workers.transport import dispatch
+from glt_lightning.workers.transport.base import CallHandler, Service
 from glt_lightning.workers.transport.message import EMPTY, as_body, decode_header, encode_header
 from glt_lightning.workers.transport.pending import Waiting, again, received
 from tests.helpers.network_faults import Clock, Faults

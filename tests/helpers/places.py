@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import DeadlineOptions
-from glt_lightning.workers import Caller, Message, Peer, Service, Transport
-from glt_lightning.workers.transport.base import Connection, Server
+from glt_lightning.workers import Caller, Message, Peer, Transport
+from glt_lightning.workers.transport.base import Connection, Server, Service
 from glt_lightning.workers.transport.peer import Retry
 
 # Short, so that a failing test fails soon; nothing waits for them when all is well.

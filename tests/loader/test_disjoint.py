@@ -15,10 +15,11 @@ from glt_lightning.base import DataError, OptionError, SamplingOptions
 from glt_lightning.kernels import Kernels, Trees
 from glt_lightning.loader import LinkSpec, LoaderSpec, Session
 from glt_lightning.sampling import BatchRequest, KHopSampler, SamplerConfig
-from glt_lightning.workers import Message, Ranks, pack
+from glt_lightning.workers import Message, Ranks
 from glt_lightning.workers.cluster.owner import Owner
 from glt_lightning.workers.producer import on_gpu
 from glt_lightning.workers.server.question import Question, read_question
+from glt_lightning.workers.transport.message import pack
 from tests.helpers.contents import contents
 from tests.helpers.owners import CALLER, split_up
 from tests.helpers.partitions import gids_of, partitioned, small_graph, small_hetero

@@ -9,9 +9,11 @@ import torch
 
 from glt_lightning.base import CacheOptions, DataError, PeerError
 from glt_lightning.sampling import HasEdges, SamplerConfig, neighbor_source
-from glt_lightning.workers import Message, Service, pack
+from glt_lightning.workers import Message
 from glt_lightning.workers.cluster.owner import Owner
 from glt_lightning.workers.cluster.remote_rows import PeerRows
+from glt_lightning.workers.transport.base import Service
+from glt_lightning.workers.transport.message import pack
 from tests.helpers.owners import make_cache, split_up
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.servers import open_farm

@@ -12,9 +12,11 @@ from glt_lightning.base import CacheOptions, DataError, PeerError
 from glt_lightning.kernels import Among
 from glt_lightning.sampling import SamplerConfig, neighbor_source
 from glt_lightning.sampling.questions.induce import Induce
-from glt_lightning.workers import Message, Service, pack
+from glt_lightning.workers import Message
 from glt_lightning.workers.cluster.owner import Owner
 from glt_lightning.workers.cluster.remote_rows import PeerRows
+from glt_lightning.workers.transport.base import Service
+from glt_lightning.workers.transport.message import pack
 from tests.helpers.owners import make_cache, split_up
 from tests.helpers.partitions import gids_of, partitioned, small_graph, small_hetero
 from tests.helpers.servers import open_farm

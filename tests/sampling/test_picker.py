@@ -29,10 +29,10 @@ from glt_lightning.sampling import (
     k_hop,
     neighbor_source,
 )
-from glt_lightning.workers import Service
 from glt_lightning.workers.cluster.owner import Owner
 from glt_lightning.workers.cluster.remote_rows import PeerRows
 from glt_lightning.workers.producer.request_codec import read_config, write_config
+from glt_lightning.workers.transport.base import Service
 from tests.helpers.owners import CALLER, make_cache, split_up
 from tests.helpers.partitions import gids_of, partitioned, small_graph, small_hetero
 from tests.helpers.pickers import Counting, Crowd, Failing, Given, Heaviest, OfTheProcess, Uniform

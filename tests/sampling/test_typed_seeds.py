@@ -15,10 +15,10 @@ from glt_lightning.base import CacheOptions, DataError, SamplingOptions
 from glt_lightning.graph import LocalPartition
 from glt_lightning.kernels import ExcludedEdges, Trees
 from glt_lightning.sampling import BatchRequest, KHopSampler, SamplerConfig, k_hop, neighbor_source
-from glt_lightning.workers import Service
 from glt_lightning.workers.cluster.owner import Owner
 from glt_lightning.workers.cluster.remote_rows import PeerRows
 from glt_lightning.workers.producer.subprocess import SubprocessProducer
+from glt_lightning.workers.transport.base import Service
 from tests.helpers.graphs import HETERO, SINGLE, TypedGraph, excluded_edges, random_data, random_excluded, random_seeds
 from tests.helpers.owners import DirectRows, make_cache, split_up
 from tests.helpers.partitions import gids_of, partitioned, small_hetero

@@ -14,9 +14,11 @@ from glt_lightning.base import DataError, PeerError
 from glt_lightning.kernels import ExcludedEdges, WalkRule
 from glt_lightning.sampling import SamplerConfig, WalkStart, neighbor_source
 from glt_lightning.sampling.questions.walk import Walk
-from glt_lightning.workers import Message, Service, pack
+from glt_lightning.workers import Message
 from glt_lightning.workers.cluster.owner import Owner
 from glt_lightning.workers.cluster.remote_rows import PeerRows
+from glt_lightning.workers.transport.base import Service
+from glt_lightning.workers.transport.message import pack
 from tests.helpers.owners import CALLER, split_up
 from tests.helpers.partitions import gids_of, partitioned, small_hetero
 from tests.helpers.servers import open_farm

@@ -21,10 +21,11 @@ from glt_lightning.graph import LocalPartition
 from glt_lightning.loader import LoaderSpec, Session
 from glt_lightning.sampling import BatchRequest, SamplerConfig, ignored_weights, k_hop, neighbor_source
 from glt_lightning.sampling.weights import weights_of
-from glt_lightning.workers import Message, pack
+from glt_lightning.workers import Message
 from glt_lightning.workers.cluster.owner import Owner
 from glt_lightning.workers.producer.request_codec import read_config, write_config
 from glt_lightning.workers.server.question import Question, read_question
+from glt_lightning.workers.transport.message import pack
 from tests.helpers.owners import CALLER
 from tests.helpers.partitions import gids_of, partitioned, small_hetero
 from tests.reference import ops as reference

@@ -20,8 +20,9 @@ from glt_lightning.base import (
 from glt_lightning.graph import LocalPartition
 from glt_lightning.tensors import SharedTables, TableSpec
 from glt_lightning.tensors.space import row_spaces
-from glt_lightning.workers import Message, pack
+from glt_lightning.workers import Message
 from glt_lightning.workers.transport.dispatch import caller_is
+from glt_lightning.workers.transport.message import pack
 from tests.helpers.homes import link_of, open_tables
 from tests.helpers.in_process import InProcessNetwork
 from tests.helpers.network_faults import Faults

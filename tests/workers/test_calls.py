@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from glt_lightning.base import DataError, OptionError, PeerLostError, RefusedError, RemoteError
-from glt_lightning.workers import DTYPES, Message, Service, pack, unpack
-from glt_lightning.workers.transport.message import MOST_HEADER, WireError
+from glt_lightning.workers import DTYPES, Message
+from glt_lightning.workers.transport.base import Service
+from glt_lightning.workers.transport.message import MOST_HEADER, WireError, pack
 from tests.helpers.places import Desk, Place, pattern
 
 pytestmark = pytest.mark.timeout(60)
@@ -33,13 +34,13 @@ def test_received_arrays_are_aligned_and_the_receivers_own(place: Place, desk: D
     sent = {f"a{i}": np.arange(3 + 10_000 * i).astype(dtype) for i, dtype in enumerate(DTYPES)}
     arrays, body = pack(sent)
     reply = connection.call("echo", {"arrays": arrays}, body).result(10)
-    found = unpack(reply)
+    found = reply.arrays()
     for name, array in sent.items():
         assert found[name].dtype == array.dtype
         assert np.array_equal(found[name], array)
         assert found[name].ctypes.data % array.itemsize == 0
         found[name][...] = 1  # writable
-    assert np.array_equal(unpack(Message({"arrays": arrays}, body))["a11"], sent["a11"])
+    assert np.array_equal(Message({"arrays": arrays}, body).arrays()["a11"], sent["a11"])
 
 
 def test_body_may_be_any_buffer(place: Place, desk: Desk) -> None:

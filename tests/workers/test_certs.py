@@ -8,7 +8,8 @@ import pytest
 from cryptography import x509
 
 from glt_lightning.base import OptionError, PeerError, RefusedError, SecurityOptions
-from glt_lightning.workers import CertificateFolder, Message, Service, run_certs
+from glt_lightning.workers import CertificateFolder, Message, run_certs
+from glt_lightning.workers.transport.base import Service
 from glt_lightning.workers.transport.credentials import Credentials
 from glt_lightning.workers.transport.flight_transport import FlightTransport
 

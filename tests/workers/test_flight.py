@@ -23,14 +23,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from glt_lightning.base import DeadlineOptions, PeerLostError
-from glt_lightning.workers import Caller, Message, pack
+from glt_lightning.workers import Caller, Message
 from glt_lightning.workers.transport import flight_client, flight_common, frame
 from glt_lightning.workers.transport.base import Connection
 from glt_lightning.workers.transport.credentials import Credentials
 from glt_lightning.workers.transport.flight_common import SCHEMA, flight
 from glt_lightning.workers.transport.flight_transport import FlightTransport
 from glt_lightning.workers.transport.frame import Kind
-from glt_lightning.workers.transport.message import MOST_HEADER, WireError
+from glt_lightning.workers.transport.message import MOST_HEADER, WireError, pack
 from tests.helpers.examples import examples
 from tests.helpers.places import Desk, Place, pattern
 
@@ -173,7 +173,7 @@ def settle(fact: Any) -> None:
 
 SERVER = """
 import sys, time
-from glt_lightning.workers import Service
+from glt_lightning.workers.transport.base import Service
 from glt_lightning.workers.transport.credentials import Credentials
 from glt_lightning.workers.transport.flight_transport import FlightTransport
 from glt_lightning.workers import Message

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pytest
 
 from glt_lightning.base import DeadlineOptions, FullError, LimitOptions, OptionError, PeerLostError
-from glt_lightning.workers import Message, Service
+from glt_lightning.workers import Message
 from glt_lightning.workers.transport.admission import Admission, ClientConnection, LaneUsage
+from glt_lightning.workers.transport.base import Service
 from glt_lightning.workers.transport.credentials import Credentials
 from glt_lightning.workers.transport.dispatch import caller_is
 from glt_lightning.workers.transport.flight_common import SCHEMA, flight, to_json

@@ -15,10 +15,11 @@ import pytest
 
 from glt_lightning.base import DeadlineOptions, PeerError, PeerLostError, SamplerError
 from glt_lightning.sampling import BatchRequest, SamplerConfig
-from glt_lightning.workers import Caller, Message, Peer, ServerPlan, ServerProcess, Service
+from glt_lightning.workers import Caller, Message, Peer, ServerPlan, ServerProcess
 from glt_lightning.workers.server import client_session, process as server_process
 from glt_lightning.workers.server.client_session import ClientSession, Outage
 from glt_lightning.workers.server.question import Question
+from glt_lightning.workers.transport.base import Service
 from tests.helpers.clock import Clock
 from tests.helpers.in_process import InProcessNetwork
 from tests.helpers.servers import DEADLINES, RETRY, cluster, until

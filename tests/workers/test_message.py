@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 from glt_lightning.sampling import Draft
 from glt_lightning.sampling.sample import Field
-from glt_lightning.workers import DTYPES, Message, pack, unpack
+from glt_lightning.workers import DTYPES, Message
 from glt_lightning.workers.transport import frame
 from glt_lightning.workers.transport.frame import Kind
 from glt_lightning.workers.transport.message import (
@@ -24,6 +24,7 @@ from glt_lightning.workers.transport.message import (
     decode_header,
     encode_header,
     layout_entries,
+    pack,
 )
 from tests.helpers.examples import examples
 
@@ -105,7 +106,7 @@ def test_arrays_come_back(kinds: dict[str, tuple[str, tuple[int, ...]]]) -> None
     }
     entries, body = pack(arrays)
     assert all(entry[3] % 64 == 0 for entry in entries)
-    found = unpack(Message(json.loads(json.dumps({"arrays": entries})), body))
+    found = Message(json.loads(json.dumps({"arrays": entries})), body).arrays()
     assert list(found) == list(arrays)
     for name, array in arrays.items():
         assert found[name].dtype == array.dtype
@@ -116,7 +117,7 @@ def test_arrays_come_back(kinds: dict[str, tuple[str, tuple[int, ...]]]) -> None
 def test_arrays_of_any_strides_are_packed() -> None:
     array = np.arange(24, dtype=np.int64).reshape(4, 6)[::2, ::-1]
     entries, body = pack({"a": array, "scalar": np.array(3, dtype=np.int8)})
-    found = unpack(Message({"arrays": entries}, body))
+    found = Message({"arrays": entries}, body).arrays()
     assert np.array_equal(found["a"], array)
     assert found["scalar"] == 3
     assert found["scalar"].shape == ()
@@ -140,15 +141,15 @@ def test_a_draft_travels_without_a_copy() -> None:
     )
     memory = np.zeros(draft.nbytes, dtype=np.uint8)
     draft.write(memory)
-    found = unpack(Message({"arrays": layout_entries(draft.layout)}, memory))
+    found = Message({"arrays": layout_entries(draft.layout)}, memory).arrays()
     assert found["x"].shape == (3, 2)
     assert np.shares_memory(found["x"], memory)
     np.testing.assert_array_equal(found["x"], 7)
 
 
 def test_no_arrays() -> None:
-    assert unpack(Message({})) == {}
-    assert unpack(Message({"arrays": []}, EMPTY)) == {}
+    assert Message({}).arrays() == {}
+    assert Message({"arrays": []}, EMPTY).arrays() == {}
 
 
 GOOD = ["a", "<i4", [2], 0]
@@ -190,7 +191,7 @@ GOOD = ["a", "<i4", [2], 0]
 )
 def test_a_layout_that_is_refused(arrays: object, said: str) -> None:
     with pytest.raises(WireError, match=said):
-        unpack(Message({"arrays": arrays}, np.zeros(64, dtype=np.uint8)))
+        Message({"arrays": arrays}, np.zeros(64, dtype=np.uint8)).arrays()
 
 
 _hostile = st.recursive(
@@ -215,7 +216,7 @@ _entries = st.lists(
 def test_any_layout_lies_in_the_body_or_is_refused(arrays: object, nbytes: int) -> None:
     body = np.zeros(nbytes, dtype=np.uint8)
     try:
-        found = unpack(Message({"arrays": arrays}, body))
+        found = Message({"arrays": arrays}, body).arrays()
     except WireError:
         return
     for array in found.values():
@@ -257,7 +258,7 @@ def test_a_damaged_frame_is_refused_or_read(data: st.DataObject) -> None:
         found = frame.decode(bytes(good[: data.draw(st.integers(0, len(good)))]))
         header = found.decode().get("header")
         if isinstance(header, dict):
-            unpack(Message(header, found.inline))
+            Message(header, found.inline).arrays()
 
 
 def test_nothing_larger_than_the_input_is_taken() -> None:
@@ -272,7 +273,7 @@ def test_nothing_larger_than_the_input_is_taken() -> None:
     for data in bombs:
         tracemalloc.start()
         with suppress(WireError):
-            unpack(Message(decode_header(data), EMPTY))
+            Message(decode_header(data), EMPTY).arrays()
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 4 << 20

@@ -11,9 +11,11 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from glt_lightning.base import MAX_FANOUT, PeerError, RemoteError
 from glt_lightning.graph import LocalPartition
-from glt_lightning.workers import DTYPES, Peer, Service, pack, unpack
+from glt_lightning.workers import DTYPES, Peer
 from glt_lightning.workers.cluster.graph import GraphService
 from glt_lightning.workers.cluster.owner import Owner
+from glt_lightning.workers.transport.base import Service
+from glt_lightning.workers.transport.message import pack
 from tests.helpers.examples import examples
 from tests.helpers.in_process import InProcessNetwork
 from tests.helpers.partitions import partitioned, small_hetero
@@ -76,14 +78,14 @@ def whole_answer(half: LocalPartition, peer: Peer) -> dict[str, np.ndarray]:
     """What the owner says to questions that are in order."""
     assert peer.ask("here", {}).result().header == {}
     arrays, body = pack({"1": papers(half)[:20]})
-    found = dict(unpack(peer.ask("expand", {**EXPAND, "arrays": arrays}, body).result()))
+    found = dict(peer.ask("expand", {**EXPAND, "arrays": arrays}, body).result().arrays())
     arrays, body = pack({"dst": papers(half)[:20], "src": papers(half)[:20]})
-    found |= unpack(peer.ask("has_edges", {"edge_type": 1 - WRITES, "arrays": arrays}, body).result())
+    found |= peer.ask("has_edges", {"edge_type": 1 - WRITES, "arrays": arrays}, body).result().arrays()
     arrays, body = pack({"rows": papers(half)[:20], "members": papers(half)})
-    among = unpack(peer.ask("induce", {"edge_type": 1 - WRITES, "arrays": arrays}, body).result())
+    among = peer.ask("induce", {"edge_type": 1 - WRITES, "arrays": arrays}, body).result().arrays()
     found |= {f"among/{name}": array for name, array in among.items()}
     arrays, body = pack({"0": papers(half)[:20]})
-    rows = unpack(peer.ask("gather", {"tables": [["node", PAPER, ["x", "n_id"]]], "arrays": arrays}, body).result())
+    rows = peer.ask("gather", {"tables": [["node", PAPER, ["x", "n_id"]]], "arrays": arrays}, body).result().arrays()
     return {**found, **rows}
 
 
@@ -95,7 +97,7 @@ def refusal(peer: Peer, op: str, header: Mapping[str, Any], body: np.ndarray) ->
         return error.kind, str(error)
     except PeerError:
         return "", ""
-    unpack(reply)
+    reply.arrays()
     assert op not in ("expand", "gather") or len(reply.body) <= REPLY_BYTES + 64 * (
         1 + len(reply.header.get("arrays", []))
     )

@@ -11,7 +11,7 @@ import resource
 
 import numpy as np
 
-from glt_lightning.workers import Service
+from glt_lightning.workers.transport.base import Service
 from glt_lightning.workers.transport.credentials import Credentials
 from glt_lightning.workers.transport.flight_transport import FlightTransport
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from glt_lightning.base import DeadlineOptions, PeerLostError, RefusedError, RemoteError
-from glt_lightning.workers import Message, Service
+from glt_lightning.workers import Message
+from glt_lightning.workers.transport.base import Service
 from glt_lightning.workers.transport.message import WireError
 from glt_lightning.workers.transport.peer import Retry
 from tests.helpers.places import Desk, Place, pattern

@@ -30,10 +30,11 @@ from glt_lightning.sampling import AskedRows, BatchRequest, Expand, Gather, HasE
 from glt_lightning.sampling.questions import walk
 from glt_lightning.sampling.questions.induce import Induce
 from glt_lightning.sampling.questions.walk import Walk
-from glt_lightning.workers import Message, pack, unpack
+from glt_lightning.workers import Message
 from glt_lightning.workers.cluster.owner import Owner
 from glt_lightning.workers.cluster.remote_rows import PeerRows
 from glt_lightning.workers.transport.dispatch import caller_is
+from glt_lightning.workers.transport.message import pack
 from tests.helpers.owners import CALLER, split_up
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.rows import sample_rows
@@ -106,7 +107,7 @@ def test_rows_in_pieces_are_the_same(partition, reply_bytes) -> None:
     found = small.ask(1, Gather(request))()
     assert len(near.replies) > 10
     assert max(len(reply.body) for reply in near.replies) < 100 + 64 * 8
-    for wanted, given in zip(map(unpack, near.requests), map(unpack, near.replies), strict=True):
+    for wanted, given in zip(map(Message.arrays, near.requests), map(Message.arrays, near.replies), strict=True):
         lengths = {int(name.split("/")[0]): len(array) for name, array in given.items()}  # the wire format's promise:
         short = [k for k in sorted(lengths) if lengths[k] < len(wanted[str(k)])]
         assert not any(lengths[k] for k in sorted(lengths) if k > min(short, default=len(lengths)))  # table after table
@@ -165,9 +166,9 @@ def test_work_ends_when_its_caller_has_left(partition, little_work, fanout) -> N
     message = Message(ask | {"labor": True, "arrays": arrays}, body)
     with pytest.raises(PeerLostError, match="the caller has left"):
         Owner(partition, 1 << 20).calls["expand"](message, caller_is({}, is_gone))
-    pieces = unpack(Owner(partition, 1 << 20).calls["expand"](message, CALLER))
+    pieces = Owner(partition, 1 << 20).calls["expand"](message, CALLER).arrays()
     source.MOST_SCANNED = 1 << 26
-    whole = unpack(Owner(partition, 1 << 20).calls["expand"](message, CALLER))
+    whole = Owner(partition, 1 << 20).calls["expand"](message, CALLER).arrays()
     assert all(np.array_equal(whole[name], pieces[name]) for name in whole)
 
 
@@ -230,7 +231,7 @@ def test_a_request_reserves_what_its_rows_have(partition, fanout, replace) -> No
     reserved = Reserving().reserved(owner, "expand", ask, rows)
     arrays, body = pack(rows)
     reply = owner.calls["expand"](Message(ask | {"arrays": arrays}, body), CALLER)
-    counts = sum(len(array) for name, array in unpack(reply).items() if name.endswith("counts"))
+    counts = sum(len(array) for name, array in reply.arrays().items() if name.endswith("counts"))
     assert 8 * reply.header["total"] <= reserved <= 8 * reply.header["total"] + 48 * counts
     assert Reserving().reserved(Owner(partition, 8 * counts), "expand", ask, rows) <= 56 * counts  # at most a reply
 
@@ -318,7 +319,8 @@ from glt_lightning.graph import LocalPartition
 from glt_lightning.base import DataError
 from glt_lightning.base import LimitOptions
 from glt_lightning.workers.transport.dispatch import caller_is
-from glt_lightning.workers import (Message, pack, unpack)
+from glt_lightning.workers import Message
+from glt_lightning.workers.transport.message import pack
 
 def peak():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) << 10
@@ -343,7 +345,7 @@ for fanout in map(int, sys.argv[2].split(",")):
         expand(fanout, True)
     except DataError as error:
         found["refused"].append(str(error))
-found["after"] = len(unpack(expand(3))["0/neighbors"])
+found["after"] = len(expand(3).arrays()["0/neighbors"])
 print(json.dumps(found))
 """
 

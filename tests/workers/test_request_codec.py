@@ -11,9 +11,10 @@ import pytest
 from glt_lightning.base import DataError, PickerSpec
 from glt_lightning.kernels import ExcludedEdges, Trees
 from glt_lightning.sampling import BatchRequest, ImportanceTask, LinkTask, SamplerConfig, SubgraphTask
-from glt_lightning.workers import Message, pack
+from glt_lightning.workers import Message
 from glt_lightning.workers.producer.request_codec import read_config, read_request, write_config, write_request
 from glt_lightning.workers.server.question import Question
+from glt_lightning.workers.transport.message import pack
 
 PLAIN = BatchRequest(3, 2**64 - 5, np.arange(5, 8), np.arange(3))
 FULL = replace(

@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from glt_lightning.base import PeerError, RemoteError
 from glt_lightning.sampling import BatchRequest, SamplerConfig
-from glt_lightning.workers import Message, Peer, pack
+from glt_lightning.workers import Message, Peer
 from glt_lightning.workers.server.question import Question
 from glt_lightning.workers.server.server import GraphServer
+from glt_lightning.workers.transport.message import pack
 from tests.helpers.examples import examples
 from tests.helpers.partitions import partitioned, small_hetero
 from tests.helpers.servers import open_farm

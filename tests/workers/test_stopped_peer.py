@@ -8,7 +8,8 @@ import sys
 
 import numpy as np
 
-from glt_lightning.workers import Message, Service
+from glt_lightning.workers import Message
+from glt_lightning.workers.transport.base import Service
 from glt_lightning.workers.transport.credentials import Credentials
 from glt_lightning.workers.transport.flight_transport import FlightTransport
 

@@ -37,19 +37,7 @@ import numpy as np
 
 from glt_lightning.base import DataError, PeerError, RefusedError, RemoteError, read_integer
 from glt_lightning.tensors.space import Homes
-from glt_lightning.workers import (
-    Caller,
-    CallHandler,
-    Link,
-    Message,
-    Peer,
-    PendingAnswer,
-    Ranks,
-    Service,
-    Transport,
-    pack,
-    unpack,
-)
+from glt_lightning.workers import Caller, Link, Message, Peer, Ranks, Transport
 
 if TYPE_CHECKING:
     from glt_lightning.tensors.table import SharedTable
@@ -82,8 +70,8 @@ class RowsHome:
         self._tables: dict[str, SharedTable] = {}
         self._writers: dict[str, _Writer] = {}
         self._lock = threading.Lock()
-        calls: dict[str, CallHandler] = {"rows": self._rows, "put": self._put, "count": self._count}
-        self._server = transport.serve(address, Service(link.greet, calls, {}))
+        calls = {"rows": self._rows, "put": self._put, "count": self._count}
+        self._server = link.serve(address, calls, transport)
         self.address = self._server.address
 
     def add(self, id_: str, table: SharedTable) -> None:
@@ -99,16 +87,15 @@ class RowsHome:
 
     def _rows(self, message: Message, caller: Caller) -> Message:
         """Answers with the first rows, as many as fit into a reply; the caller asks again for the rest."""
-        table, rows = self._table(message, caller), _ids(unpack(message).get("rows"))
+        table, rows = self._table(message, caller), _ids(message.arrays().get("rows"))
         row_bytes = max(8, math.prod(table.row_shape) * table.dtype.itemsize)  # of narrow rows, the numbers take more
         rows = rows[: max(1, self._link.limits.reply_bytes // row_bytes)]
         with caller.working(len(rows) * (2 * row_bytes + _POSITION_BYTES)):
             table.position(rows)  # raises for rows of another host
-            entries, body = pack({"values": table.read(rows)})
-            return Message({"arrays": entries}, body)
+            return Message.of({"values": table.read(rows)})
 
     def _put(self, message: Message, caller: Caller) -> Message:
-        table, arrays, header = self._table(message, caller), unpack(message), message.header
+        table, arrays, header = self._table(message, caller), message.arrays(), message.header
         how = header.get("how")
         if how not in HOWS:
             raise DataError(f"how: expected {', '.join(HOWS)}, got {how!r:.50}.")
@@ -184,21 +171,22 @@ class RemoteHome:
         answer, whole = self._ask(table, rows), np.empty((len(rows), *row_shape), dtype)
 
         def wait() -> np.ndarray:
-            done, reply = 0, answer.result()
+            done, reply = 0, answer()
             while True:
                 done += self._take(reply, whole[done:])
                 if done == len(rows):
                     return whole
-                reply = self._ask(table, rows[done:]).result()
+                reply = self._ask(table, rows[done:])()
 
         return wait
 
-    def _ask(self, table: str, rows: np.ndarray) -> PendingAnswer:
-        arrays, body = pack({"rows": rows})
-        return self._peer.ask("rows", {"tensor": table, "arrays": arrays}, body, bulk=True)
+    def _ask(self, table: str, rows: np.ndarray) -> Callable[[], Message]:
+        """Asks for as many of the rows as fit into a reply. Returns a function that waits for it."""
+        question = Message.of({"rows": rows}, {"tensor": table})
+        return self._peer.ask("rows", question.header, question.body, bulk=True).result
 
     def _take(self, reply: Message, out: np.ndarray) -> int:
-        values = unpack(reply).get("values")
+        values = reply.arrays().get("values")
         fits = values is not None and values.dtype == out.dtype and values.shape[1:] == out.shape[1:]
         if values is None or not fits or not (len(values) or not len(out)) or len(values) > len(out):
             got = "nothing" if values is None else f"{values.dtype} {list(values.shape)}"
@@ -219,15 +207,15 @@ class RemoteHome:
             self._send(table, how, {"rows": rows[piece], "values": values[piece]}, epoch)
 
     def _send(self, table: str, how: str, arrays: dict[str, np.ndarray], epoch: int) -> None:
-        entries, body = pack(arrays)
+        write = {"tensor": table, "how": how, "writer": self._writer, "epoch": epoch, "rank": self._rank}
+        message = Message.of(arrays, write)
         with self._lock:  # the numbers of writes must arrive in order; so a write waits for the reply to the one before
             if self._failed:
                 raise PeerError(
                     f"{self._failed} Whether that write was applied is not known, so no further one is sent."
                 )
-            header = {"tensor": table, "how": how, "writer": self._writer, "seq": self._number + 1, "epoch": epoch}
             try:
-                self._peer.ask("put", {**header, "rank": self._rank, "arrays": entries}, body).result()
+                self._peer.ask("put", {**message.header, "seq": self._number + 1}, message.body).result()
             except RemoteError:
                 raise  # it was refused, and so not applied
             except PeerError as error:

@@ -80,8 +80,6 @@ if TYPE_CHECKING:
     from glt_lightning.workers.transport.base import (
         PROTOCOL as PROTOCOL,
         Caller as Caller,
-        CallHandler as CallHandler,
-        Service as Service,
         Transport as Transport,
     )
     from glt_lightning.workers.transport.certs import (
@@ -91,13 +89,8 @@ if TYPE_CHECKING:
     from glt_lightning.workers.transport.message import (
         DTYPES as DTYPES,
         Message as Message,
-        pack as pack,
-        unpack as unpack,
     )
-    from glt_lightning.workers.transport.peer import (
-        Peer as Peer,
-        PendingAnswer as PendingAnswer,
-    )
+    from glt_lightning.workers.transport.peer import Peer as Peer
 
 
 __all__ = [

@@ -37,7 +37,7 @@ from glt_lightning.graph import (
 )
 from glt_lightning.sampling import AskedRows, Gather, RemoteRows, wire_dtype
 from glt_lightning.workers.transport.base import Caller, CallHandler
-from glt_lightning.workers.transport.message import EMPTY, Message, pack, unpack
+from glt_lightning.workers.transport.message import Message
 from glt_lightning.workers.transport.peer import Peer
 
 _CHUNK = 1 << 20  # user ids per request
@@ -124,20 +124,18 @@ class GraphService:
         edge_type = _index("edge_type", message, len(self._graph.schema.edge_types))
         found = self._graph.edge_split(edge_type, str(message.header.get("name"))).arrays
         with caller.working(sum(array.nbytes for array in found.values())):
-            arrays, body = pack(found)
-            return Message({"arrays": arrays}, body)
+            return Message.of(found)
 
     def _seeds(self, message: Message, caller: Caller) -> Message:
         node_type = _index("node_type", message, len(self._graph.schema.node_types))
-        ids, nodes = unpack(message).get("ids"), self._graph.manifest.num_nodes[node_type]
+        ids, nodes = message.arrays().get("ids"), self._graph.manifest.num_nodes[node_type]
         with caller.working(_SEED_BYTES * ((nodes if ids is None else ids.size) + nodes)):
             return _seeds_message(self._graph.seeds(node_type, ids))
 
     def _deleted(self, message: Message, caller: Caller) -> Message:
         ids = self._graph.deleted(_index("node_type", message, len(self._graph.schema.node_types)))
         with caller.working(ids.nbytes):
-            arrays, body = pack({"ids": ids})
-            return Message({"arrays": arrays}, body)
+            return Message.of({"ids": ids})
 
 
 def _index(name: str, message: Message, count: int) -> int:
@@ -149,8 +147,7 @@ def _index(name: str, message: Message, count: int) -> int:
 
 
 def _seeds_message(seeds: Seeds) -> Message:
-    arrays, body = pack({"gids": seeds.gids})
-    return Message({"node_type": seeds.node_type, "arrays": arrays}, body)
+    return Message.of({"gids": seeds.gids}, {"node_type": seeds.node_type})
 
 
 class RemoteGraph:
@@ -161,7 +158,7 @@ class RemoteGraph:
 
     @cached_property
     def manifest(self) -> Manifest:
-        reply = self._ask("info", {})
+        reply = self._ask("info", Message({}))
         try:
             raw: Any = parse_json(reply.body.tobytes())
         except ValueError as error:
@@ -173,23 +170,23 @@ class RemoteGraph:
         return self.manifest.schema
 
     def split(self, name: str) -> Seeds:
-        return self._seeds(self._ask("split", {"name": name}))
+        return self._seeds(self._ask("split", Message({"name": name})))
 
     def edge_split(self, edge_type: int, name: str) -> EdgeSplit:
-        found = unpack(self._ask("edge_split", {"edge_type": edge_type, "name": name}))
+        found = self._ask("edge_split", Message({"edge_type": edge_type, "name": name})).arrays()
         if "edge" not in found or not set(found) <= set(EDGE_SPLIT_ARRAYS):
             raise PartitionError(f"{self._server.name}: its answer contains no edges of a split.")
         return EdgeSplit(**found)
 
     def seeds(self, node_type: int, user_ids: np.ndarray | None = None) -> Seeds:
-        arrays, body = pack({} if user_ids is None else {"ids": np.ascontiguousarray(user_ids)})
-        return self._seeds(self._ask("seeds", {"node_type": node_type, "arrays": arrays}, body))
+        ids = {} if user_ids is None else {"ids": np.ascontiguousarray(user_ids)}
+        return self._seeds(self._ask("seeds", Message.of(ids, {"node_type": node_type})))
 
     def deleted(self, node_type: int) -> np.ndarray:
         if deleted_path(node_type) not in self.manifest.arrays:
             return np.empty(0, np.int64)
         if node_type not in self._known_deleted:
-            ids = unpack(self._ask("deleted", {"node_type": node_type})).get("ids")
+            ids = self._ask("deleted", Message({"node_type": node_type})).arrays().get("ids")
             if ids is None or ids.dtype != np.int64 or ids.ndim != 1:
                 raise PartitionError(f"{self._server.name}: its answer contains no ids of deleted nodes.")
             self._known_deleted[node_type] = ids
@@ -199,16 +196,16 @@ class RemoteGraph:
     def _known_deleted(self) -> dict[int, np.ndarray]:
         return {}
 
-    def _ask(self, op: str, header: Mapping[str, Any], body: np.ndarray = EMPTY) -> Message:
+    def _ask(self, op: str, question: Message) -> Message:
         try:
-            return self._server.ask(op, header, body).result()
+            return self._server.ask(op, question.header, question.body).result()
         except RemoteError as error:
             if error.kind == "DataError":  # the user's input is wrong, not the server
                 raise DataError(str(error)) from None
             raise
 
     def _seeds(self, reply: Message) -> Seeds:
-        gids = unpack(reply).get("gids")
+        gids = reply.arrays().get("gids")
         if gids is None or gids.dtype != np.int64 or gids.ndim != 1:
             raise PartitionError(f"{self._server.name}: its answer contains no int64 array of seeds.")
         return Seeds(int(reply.header["node_type"]), gids)

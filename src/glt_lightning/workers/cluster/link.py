@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ import numpy as np
 
 from glt_lightning.base import DeadlineOptions, LimitOptions, RefusedError, SecurityOptions
 from glt_lightning.graph import difference
-from glt_lightning.workers.transport.base import PROTOCOL, Caller, Service, Transport
+from glt_lightning.workers.transport.base import PROTOCOL, Caller, CallHandler, Server, Service, Transport
 from glt_lightning.workers.transport.message import Message
 from glt_lightning.workers.transport.peer import Peer, Retry
 
@@ -80,6 +80,18 @@ class Link:
             "name": self.name,
             "graph": self.graph,
         }
+
+    def serve(
+        self,
+        address: str,
+        calls: Mapping[str, CallHandler],
+        transport: Transport | None = None,
+        prompt: Set[str] = frozenset(),
+    ) -> Server:
+        """Serves ``calls`` at ``address`` to the peers that `greet` accepts. transport: an open one of this link; None: opens
+        one.  prompt: see `Service`. Raises as `open_transport` and `Transport.serve`."""
+        service = Service(self.greet, calls, {}, prompt)
+        return (self.open_transport() if transport is None else transport).serve(address, service)
 
     def peer(self, name: str, addresses: Sequence[str], transport: Transport) -> Peer:
         """Makes a `Peer`. name: the peer in errors.  addresses: the addresses of its processes, any of which answers."""
@@ -215,7 +227,7 @@ def time_calls() -> dict[str, float]:
     def answer(message: Message, _caller: Caller) -> Message:
         return Message({}, body) if message.header.get("large") else Message({})
 
-    server = link.open_transport().serve("127.0.0.1:0", Service(link.greet, {"ask": answer}, {}))
+    server = link.serve("127.0.0.1:0", {"ask": answer})
     peer = link.peer("plan", [server.address], link.open_transport())
     try:
         for large in (False, True):

@@ -17,8 +17,8 @@ from glt_lightning.kernels import guarded
 from glt_lightning.sampling import QUESTIONS, OwnedParts, OwnerQuestion
 from glt_lightning.workers.cluster.link import Link, is_stopped
 from glt_lightning.workers.cluster.remote_rows import PeerRows
-from glt_lightning.workers.transport.base import Caller, CallHandler, Server, Service, Transport
-from glt_lightning.workers.transport.message import Message, Recycler, lay_out, layout_entries, unpack, zero_padding
+from glt_lightning.workers.transport.base import Caller, CallHandler, Server, Transport
+from glt_lightning.workers.transport.message import Message, Recycler, lay_out, layout_entries, zero_padding
 
 _SLOTS = 16  # replies in flight that are written into recycled memory
 
@@ -58,7 +58,7 @@ class Owner:
 
     @guarded()  # a truncated file becomes an error to the caller, and this process goes on
     def _answer(self, kind: type[OwnerQuestion[Any]], message: Message, caller: Caller) -> Message:
-        work = kind.work(message.header, unpack(message), self._parts)
+        work = kind.work(message.header, message.arrays(), self._parts)
         # Reserved before the work is done: questions of many callers at once must not exceed this host's memory.
         with caller.working(work.nbytes):
             reply = work.reply(partial(_require_caller, caller))
@@ -142,9 +142,7 @@ class OwnerServer:
         self._partition, self._link = partition, link
         self._owner = Owner(partition, link.limits.reply_bytes, works_for, picker)
         self._transport = link.open_transport()
-        self._server: Server = self._transport.serve(
-            address, Service(link.greet, self._owner.calls, {}, frozenset({"here"}))
-        )
+        self._server: Server = link.serve(address, self._owner.calls, self._transport, prompt=frozenset({"here"}))
         self.rows: PeerRows | None = None
 
     @property

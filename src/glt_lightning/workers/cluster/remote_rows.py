@@ -24,7 +24,7 @@ from glt_lightning.sampling import (
     converse,
     node_names,
 )
-from glt_lightning.workers.transport.message import lay_out, pack, unpack
+from glt_lightning.workers.transport.message import lay_out, pack
 from glt_lightning.workers.transport.peer import Peer, PendingAnswer
 
 A = TypeVar("A")
@@ -93,7 +93,7 @@ def _send(peer: Peer, question: OwnerQuestion[Any]) -> Callable[[], Received]:
 
 def _receive(answer: PendingAnswer) -> Received:
     reply = answer.result()
-    return Received(reply.header, unpack(reply))
+    return Received(reply.header, reply.arrays())
 
 
 # The messages of `PeerRows`, counted in place of being sent.

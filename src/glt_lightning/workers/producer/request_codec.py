@@ -59,7 +59,7 @@ import numpy as np
 from glt_lightning.base import DEFAULT_DRAW, MAX_FANOUT, DataError, read_integer
 from glt_lightning.kernels import ExcludedEdges, Trees
 from glt_lightning.sampling import BatchRequest, ImportanceTask, SamplerConfig
-from glt_lightning.workers.transport.message import Message, pack, unpack
+from glt_lightning.workers.transport.message import Message, pack
 
 MOST_HOPS = 16  # GLT_MAX_HOPS of glt/api.h
 # Followed by a node type or a name: arrays that few requests have.
@@ -132,7 +132,7 @@ def write_request(request: BatchRequest) -> tuple[dict[str, Any], np.ndarray]:
 def read_request(message: Message) -> BatchRequest:
     """A request from another process; its arrays are views of the body. Raises `DataError` or, for a
     damaged message, `WireError`."""
-    arrays = unpack(message)
+    arrays = message.arrays()
     extras, more, link = ({n.removeprefix(p): arrays[n] for n in arrays if n.startswith(p)} for p in _PREFIXES)
     named = all(_is_name(name) for name in (*extras, *link)) and all(_is_number(name) for name in more)
     plain = {

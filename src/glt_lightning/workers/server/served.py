@@ -21,7 +21,7 @@ from glt_lightning.workers.server.client_session import ClientSession
 from glt_lightning.workers.server.handover import BorrowedMessage
 from glt_lightning.workers.server.question import Question
 from glt_lightning.workers.slots import PinMemory, Slot, SlotPool
-from glt_lightning.workers.transport.message import Message, unpack
+from glt_lightning.workers.transport.message import Message
 from glt_lightning.workers.transport.peer import Peer
 
 _log = logging.getLogger(__name__)
@@ -171,7 +171,7 @@ class RemoteProducer(LookAhead[int, _Answered]):
                 "is slower. Drop references to batches that are no longer needed.",
                 stacklevel=2,
             )
-        return Sample(number, unpack(message), Counters.from_list(message.header.get("counters")))
+        return Sample(number, message.arrays(), Counters.from_list(message.header.get("counters")))
 
     def _pinned(self, slots: SlotPool, body: np.ndarray) -> np.ndarray:
         memory = slots.lend_room(slots.take() or slots.take_fresh(), body.nbytes)

@@ -66,6 +66,17 @@ class Message:
     header: Mapping[str, Any]
     body: np.ndarray = field(default_factory=lambda: EMPTY)
 
+    @classmethod
+    def of(cls, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any] | None = None) -> Message:
+        """Makes a message that has copies of arrays, and the values of ``header``."""
+        entries, body = pack(arrays)
+        return cls({**(header or {}), "arrays": entries}, body)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Returns the arrays by name: views of the body. Raises `WireError` unless each lies inside the body."""
+        layout = parse_layout(self.header.get("arrays", []), len(self.body))
+        return {place.name: place.view(self.body) for place in layout}
+
 
 def encode_header(header: Mapping[str, Any]) -> bytes:
     """Encodes a header as JSON. Raises `WireError` if it is too large or has values that JSON cannot represent."""
@@ -191,12 +202,6 @@ def layout_entries(layout: Sequence[Placed]) -> list[list[Any]]:
         if place.dtype not in _DTYPES:
             raise WireError(f"array {place.name!r}: dtype {place.dtype} cannot be sent; allowed: {', '.join(DTYPES)}.")
     return [[place.name, place.dtype, list(place.shape), place.offset] for place in layout]
-
-
-def unpack(message: Message) -> dict[str, np.ndarray]:
-    """Returns the arrays of a message by name: views of its body. Raises `WireError` unless each lies inside the body."""
-    layout = parse_layout(message.header.get("arrays", []), len(message.body))
-    return {place.name: place.view(message.body) for place in layout}
 
 
 def own_layout(entries: Sequence[Sequence[Any]]) -> list[Placed]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from glt_lightning.base import DataError, OptionError
-from glt_lightning.workers import Caller, Message, pack, unpack
+from glt_lightning.workers import Caller, Message
 
 _TENSOR = "tensor"
 
@@ -30,14 +30,13 @@ def to_message(values: Mapping[str, Any]) -> Message:
     """Values that JSON can represent, and tensors, also in lists and dictionaries. Raises `OptionError` for others."""
     arrays: dict[str, np.ndarray] = {}
     header = {name: _out(value, arrays) for name, value in values.items()}
-    entries, body = pack(arrays)
-    return Message(header | {"arrays": entries}, body)
+    return Message.of(arrays, header)
 
 
 def from_message(message: Message, *, copy: bool = True) -> dict[str, Any]:
     """The inverse of `to_message`. copy: False: tensors are views of the body, which has to be writable."""
     # copied once each, however often the header names one
-    tensors = {name: torch.from_numpy(array.copy() if copy else array) for name, array in unpack(message).items()}
+    tensors = {name: torch.from_numpy(array.copy() if copy else array) for name, array in message.arrays().items()}
     return {name: _in(value, tensors) for name, value in message.header.items() if name != "arrays"}
 
 

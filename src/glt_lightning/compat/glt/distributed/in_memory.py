@@ -23,7 +23,6 @@ from glt_lightning.compat.glt.distributed.dataset import DistDataset, by_type, i
 from glt_lightning.compat.glt.distributed.session import Membership, current
 from glt_lightning.compat.glt.partitioners import PartitionerBase
 from glt_lightning.partition import GraphToPartition
-from glt_lightning.workers import Service
 
 _OP, _FUNC = "call", "answer"
 _BYTES_AT_ONCE = 16 << 20  # of a message
@@ -47,8 +46,8 @@ class Offer:
         self.group, self.rank = session.group, session.group.rank
         link, host = session.link("worker"), session.own_host()
         transport = link.open_transport()
-        service = Service(link.greet, {_OP: CallTable({_FUNC: answer}, {_FUNC: working})}, {})
-        server = transport.serve(f"[{host}]:0" if ":" in host else f"{host}:0", service)
+        calls = {_OP: CallTable({_FUNC: answer}, {_FUNC: working})}
+        server = link.serve(f"[{host}]:0" if ":" in host else f"{host}:0", calls, transport)
         session.ends.callback(server.close)
         answers = [json.loads(text) for text in self.group.exchange(json.dumps([server.address, about]))]
         self.abouts = [each for _, each in answers]

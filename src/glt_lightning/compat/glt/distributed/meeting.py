@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import DataError, OptionError, PeerError, PeerLostError, read_integer
-from glt_lightning.workers import Caller, Link, Message, Peer, Service
+from glt_lightning.workers import Caller, Link, Message, Peer
 
 _STEP_S = 0.5  # how long one call waits for the other processes
 _KEPT = 4  # rounds of a group: who asks for a new one has got all but the one before
@@ -35,7 +35,7 @@ class MeetingPoint:
         self._gone = {link.name}  # this process does not tell itself
         self._changed = threading.Condition()
         calls = {"meet": self._meet, "gone": self._leave}
-        self._server = link.open_transport().serve(address, Service(link.greet, calls, {}))
+        self._server = link.serve(address, calls)
 
     def _meet(self, message: Message, caller: Caller) -> Message:
         """The texts of a round, or who is missing in it. rank -1: only asks."""

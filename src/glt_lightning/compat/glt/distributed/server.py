@@ -27,7 +27,7 @@ from glt_lightning.compat.glt.distributed.dataset import DistDataset
 from glt_lightning.compat.glt.distributed.in_memory import collect_parts
 from glt_lightning.compat.glt.distributed.meeting import Group, ask_round
 from glt_lightning.compat.glt.distributed.session import DistContext, DistRole, Membership, required, start, stop
-from glt_lightning.workers import Caller, CallHandler, HostedServer, Message, ServerPlan
+from glt_lightning.workers import Caller, HostedServer, Message, ServerPlan
 
 _log = logging.getLogger(__name__)
 _GROUP = "_default_server"
@@ -76,8 +76,7 @@ class DistServer:
             "DistServer.get_node_split": self._split_bytes,
         }
         self._reply_bytes = options.limits.reply_bytes
-        calls: dict[str, CallHandler] = {"call": CallTable(table, working), "left": self._client_left}
-        self._hosted = HostedServer(plan, calls)
+        self._hosted = HostedServer(plan, {"call": CallTable(table, working), "left": self._client_left})
 
     def close(self) -> None:
         self._hosted.close()
