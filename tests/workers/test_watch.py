@@ -24,7 +24,7 @@ import sys, time
 from glt_lightning.workers import Link
 from glt_lightning.graph import LocalPartition
 from glt_lightning.base import SamplingOptions
-from glt_lightning.workers import SamplerSource
+from glt_lightning.workers.producer.samplers import SamplerSource
 from glt_lightning.workers import SubprocessProducer
 
 partition = LocalPartition.open(sys.argv[1], parts=[0])
