@@ -30,7 +30,7 @@ SAMPLER = """
 import os, signal, sys
 from glt_lightning.graph import LocalPartition
 from glt_lightning.base import SamplingOptions
-from glt_lightning.workers import SubprocessProducer
+from glt_lightning.workers.producer.subprocess import SubprocessProducer
 
 producer = SubprocessProducer(LocalPartition.open(sys.argv[1]), SamplingOptions(num_workers=2))
 if sys.argv[2] == "stopped":

@@ -25,7 +25,7 @@ from glt_lightning.workers import Link
 from glt_lightning.graph import LocalPartition
 from glt_lightning.base import SamplingOptions
 from glt_lightning.workers.producer.samplers import SamplerSource
-from glt_lightning.workers import SubprocessProducer
+from glt_lightning.workers.producer.subprocess import SubprocessProducer
 
 partition = LocalPartition.open(sys.argv[1], parts=[0])
 link = Link(job="test", role="worker", name="rank 1", token="a secret of this test")
