@@ -24,6 +24,8 @@ def test_same_options_reuse(
     tmp_path: Path, source: ArraySource, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = partition_graph(source, tmp_path / "p", TWO)
+    left = tmp_path / ".p.tmp-run_a1b2"  # of a run that was killed between its last rename and its end
+    (left / "out").mkdir(parents=True)
     monkeypatch.setattr(source, "edge_index", {})  # nothing is read again
     caplog.set_level(logging.INFO)
     # memory is no property of the content, None means "as it is"
@@ -32,6 +34,7 @@ def test_same_options_reuse(
     )
     assert again == first
     assert "has the same options and data; using it" in caplog.text
+    assert not left.exists()
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPar
 from glt_lightning.partition.build.builder import Builder
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.edge_splits.source import StoredSplits
-from glt_lightning.partition.folder import LOCK_TIMEOUT_S, exclusive, lasting_folder
+from glt_lightning.partition.folder import LOCK_TIMEOUT_S, exclusive, lasting_folder, remove_lasting
 from glt_lightning.partition.grow import add_rows
 from glt_lightning.partition.run import COMPACTED, run_folder
 from glt_lightning.partition.sources.tables.source import tables_folder
@@ -222,6 +222,7 @@ def _reuse(target: Path, made: Mapping[str, Any]) -> Manifest:
         raise PartitionError(
             f"{target}: this folder is not empty, and not of this version, or made with other options. Choose another one."
         )
+    remove_lasting(target)
     return found
 
 

@@ -116,6 +116,12 @@ def lasting_folder(path: Path) -> Iterator[Path]:
         _remove(path)
 
 
+def remove_lasting(target: Path) -> None:
+    """Removes the lasting folders of a ``target`` that is finished: a run that is killed after its last rename leaves one."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}.tmp-{_LASTING}*"):
+        _remove(left)
+
+
 @contextmanager
 def whole_file(target: Path) -> Iterator[Path]:
     """Yields the path of a temporary file that replaces ``target`` if the block succeeds and is removed if it fails."""

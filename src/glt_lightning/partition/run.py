@@ -28,6 +28,7 @@ from glt_lightning.partition.folder import (
     folder_beside,
     lasting_folder,
     lasting_path,
+    remove_lasting,
 )
 from glt_lightning.partition.sources.base import GraphSource
 from glt_lightning.partition.splits import resolve_splits
@@ -146,6 +147,7 @@ def reuse(target: Path, made: Mapping[str, Any]) -> Manifest:
             f"{target}: this partition was written with different options or data ({what}). Delete the folder, choose another, "
             "or drop partition.dir: each choice of options then gets a folder of its own."
         )
+    remove_lasting(target)
     _log.info("%s: this partition exists and has the same options and data; using it.", target)
     return manifest
 
