@@ -306,6 +306,8 @@ def test_deleted_rows_are_in_no_prediction(growing: Path, capfd: pytest.CaptureF
     Path("gone.csv").write_text("paper\nP-003\nP-280\n")
     pd.read_csv("writes.csv", dtype=str)[["email", "paper"]][:1].to_csv("pairs.csv", index=False)
     Path("gone.yaml").write_text("{nodes: {paper: gone.csv}, edges: {author__writes__paper: pairs.csv}}")
+    Path("pairs.yaml").write_text("{edges: {author__writes__paper: pairs.csv}}")
+    email, paper = Path("pairs.csv").read_text().splitlines()[1].split(",")
     main(["append", "--config", "papers.yaml", "--delete", "gone.yaml"])
     assert re.search(
         r"version 2: without 2 nodes of type paper, \d+ edges of type author__writes__paper", capfd.readouterr().out
@@ -329,7 +331,11 @@ def test_deleted_rows_are_in_no_prediction(growing: Path, capfd: pytest.CaptureF
         assert exact[name].tolist() == after[name].tolist()
     np.testing.assert_allclose(exact["probability"], after["probability"], atol=1e-5)
     for words, error in (
-        (["--delete", "gone.yaml"], "node 3 of type 'paper' is deleted already"),
+        (["--delete", "gone.yaml"], "node 'P-003' of type 'paper' is deleted already"),
+        (
+            ["--delete", "pairs.yaml"],
+            f"delete: edges of author__writes__paper: there is no edge from {email!r} to {paper!r}.",
+        ),
         (["--delete", "gone.yaml", "--new", "new.yaml"], "--delete: a version adds rows or deletes some"),
         (["--delete", "{nodes: {paper: new.csv}}"], "--delete: cannot read"),
     ):

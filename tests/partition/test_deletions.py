@@ -273,6 +273,15 @@ def test_mistakes(ring: Path, given: dict[str, Any], said: str) -> None:
         append_rows(ring, Additions(edges={EDGE: NewEdges(np.array([[1, 8], [2, 3]]))}))
 
 
+def test_mistakes_name_nodes_as_tables_do(ring: Path) -> None:
+    names = {"name": lambda t, node: f"{t}-{node:03d}"}
+    delete_rows(ring, nodes={"node": np.array([8])}, **names)
+    with pytest.raises(DataError, match="delete: node 'node-008' of type 'node' is deleted already"):
+        delete_rows(ring, nodes={"node": np.array([2, 8])}, **names)
+    with pytest.raises(DataError, match="there is no edge from 'node-004' to 'node-003'"):
+        delete_rows(ring, edges={EDGE: np.array([[4], [3]])}, **names)
+
+
 def test_edges_to_predict_without_deleted_ones(tmp_path: Path) -> None:
     partition_graph(with_edges_to_predict(), tmp_path / "base", PartitionOptions(num_parts=2), progress=False)
     base = LocalPartition.open(tmp_path / "base")

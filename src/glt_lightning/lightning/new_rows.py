@@ -219,15 +219,15 @@ def write_version(datamodule: GLTDataModule, tables: Mapping[str, Any], *, delet
     manifest = Manifest.load(folder)
     appended = Versions(folder).read(manifest, "latest")
     if deletes:
-        gone = LaterTables(dataset, root, manifest, folder, appended).read_deleted(tables)
-        number = delete_rows(folder, *gone, after=appended.version)
+        later = LaterTables(dataset, root, manifest, folder, appended)
+        number = delete_rows(folder, *later.read_deleted(tables), after=appended.version, name=later.name)
         facts = list_versions(folder)[number - 1]
         what = [f"{counted(n, 'node')} of type {t}" for t, n in facts.deleted_nodes.items()]
         what += [f"{counted(n, 'edge')} of type {e}" for e, n in facts.deleted_edges.items()]
         return f"{folder}: version {number}: without {', '.join(what) or 'anything'}"
-    later = LaterTables(dataset, root, manifest, folder, appended).read(tables)
-    number = append_rows(folder, later.additions, later.ids, after=appended.version)
-    new = later.additions
+    rows = LaterTables(dataset, root, manifest, folder, appended).read(tables)
+    number = append_rows(folder, rows.additions, rows.ids, after=appended.version)
+    new = rows.additions
     what = [f"{counted(n.count, 'node')} of type {t}" for t, n in new.nodes.items()]
     what += [f"{counted(e.edge_index.shape[1], 'edge')} of type {edge_type_str(k)}" for k, e in new.edges.items()]
     return f"{folder}: version {number}: {', '.join(what)}"

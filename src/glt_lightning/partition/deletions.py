@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from glt_lightning.partition.additions import Additions, Deleted, DeletedEdges, 
 
 _CHUNK = 1 << 22  # sources looked at together
 _NONE = np.empty(0, np.int64)
+Name = Callable[[NodeType, int], object]
 
 
 def find_deleted(
@@ -20,20 +21,22 @@ def find_deleted(
     before: Additions,
     nodes: Mapping[NodeType, np.ndarray],
     edges: Mapping[EdgeType, np.ndarray],
+    name: Name = lambda _, node: node,
 ) -> Deleted:
     """Returns the rows to delete from a version.
 
     base, before: the partition, and the rows of the version.  nodes: user ids by type.  edges: [2, E] user ids by type of the
-    user's edges; all edges between two nodes are deleted, where both directions are stored in either.
+    user's edges; all edges between two nodes are deleted, where both directions are stored in either.  name: returns what
+    errors call a node.
 
     Raises `DataError` for a node or an edge that the version does not have.
     """
-    return _Search(base, before).find(nodes, edges)
+    return _Search(base, before, name).find(nodes, edges)
 
 
 class _Search:
-    def __init__(self, base: LocalPartition, before: Additions) -> None:
-        self._base, self._before = base, before
+    def __init__(self, base: LocalPartition, before: Additions, name: Name) -> None:
+        self._base, self._before, self._name = base, before, name
         manifest = self._manifest = base.manifest
         new = before.num_new(manifest)
         self._num_nodes = {
@@ -72,9 +75,10 @@ class _Search:
         )
         bad = (ids < 0) | (ids >= self._num_nodes[t]) | np.isin(ids, gone)
         if bad.any():
-            node = ids[bad.argmax()]
-            why = "is deleted already" if node in gone else f"is none of 0 to {self._num_nodes[t] - 1}"
-            raise DataError(f"delete: node {node} of type {t!r} {why}.")
+            node = int(ids[bad.argmax()])
+            if node in gone:
+                raise DataError(f"delete: node {self._name(t, node)!r} of type {t!r} is deleted already.")
+            raise DataError(f"delete: node {node} of type {t!r} is none of 0 to {self._num_nodes[t] - 1}.")
         return ids
 
     def _edges(self, e: EdgeType, src: np.ndarray, dst: np.ndarray, pairs: np.ndarray) -> DeletedEdges:
@@ -91,8 +95,9 @@ class _Search:
         )
         missing = ~self._is_pair(e, both, pairs, edges.ends)
         if missing.any():
-            one, other = pairs[:, missing.argmax()].tolist()
-            raise DataError(f"delete: edges of {edge_type_str(e)}: there is no edge from {one} to {other}.")
+            pair = zip((e[0], e[2]), pairs[:, missing.argmax()].tolist(), strict=True)
+            one, other = (self._name(t, node) for t, node in pair)
+            raise DataError(f"delete: edges of {edge_type_str(e)}: there is no edge from {one!r} to {other!r}.")
         return edges
 
     def _is_pair(self, e: EdgeType, both: bool, ends: np.ndarray, pairs: np.ndarray) -> np.ndarray:

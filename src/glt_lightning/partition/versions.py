@@ -165,6 +165,7 @@ def delete_rows(
     edges: Mapping[EdgeType, np.ndarray] | None = None,
     timeout_s: float = _LOCK_S,
     after: int | None = None,
+    name: Callable[[NodeType, int], object] = lambda _, node: node,
 ) -> int:
     """Deletes rows from the latest version of a partition, by mark. Returns the number of the new version.
 
@@ -176,6 +177,7 @@ def delete_rows(
         edges: Integers [2, E], user ids of the ends of edges, by type of the user's edges. All parallel edges are deleted, and
             where ``undirected`` added the other direction, that too.
         timeout_s, after: As of `append_rows`.
+        name: Returns what errors call a node, by its type and user id, such as its id in a table.
 
     Raises:
         DataError: For rows that the version does not have.
@@ -193,7 +195,7 @@ def delete_rows(
     """
 
     def find(base: LocalPartition, before: Appended) -> tuple[Additions, Mapping[NodeType, np.ndarray]]:
-        found = find_deleted(base, before.additions, nodes or {}, edges or {})
+        found = find_deleted(base, before.additions, nodes or {}, edges or {}, name)
         return Additions(deleted=found), {}
 
     return _append(folder, find, timeout_s, after)

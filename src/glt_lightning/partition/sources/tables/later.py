@@ -136,6 +136,11 @@ class LaterTables:
             edges[e] = self._numbers(files, ends)
         return nodes, edges
 
+    def name(self, t: NodeType, node: int) -> object:
+        """Returns what the user's table calls a node: its id, or its row where nodes have none."""
+        found = self.ids(t)
+        return node if isinstance(found, RowIds) else found.ids[node].as_py()
+
     def _numbers(self, files: TableFiles, columns: Mapping[str, NodeType]) -> np.ndarray:
         """Returns int64 [columns, rows]: the numbers of the nodes that columns name."""
         found = []
