@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glt_lightning.base import EDGE, DataError, EdgeType, PartitionError, PartitionOptions, Progress, SamplingOptions
+from glt_lightning.base import EDGE, DataError, EdgeType, PartitionOptions, Progress, SamplingOptions
 from glt_lightning.graph import LocalPartition, Manifest
 from glt_lightning.loader import LinkSpec, LoaderSpec, Session
 from glt_lightning.partition import (
@@ -27,8 +28,13 @@ from glt_lightning.partition import (
 )
 from glt_lightning.partition.edge_splits.read import KeptEdges, KeptRows
 from glt_lightning.partition.versions import Versions
-from glt_lightning.workers import ClusterGraph
+from glt_lightning.tensors import DistGraph, GraphReader
+from glt_lightning.workers import Link, Ranks, ServedGraph
+from glt_lightning.workers.producer.mapped import HostsGraph
+from tests.helpers.contents import contents
 from tests.helpers.grown import TwoVersions, two_versions
+from tests.helpers.ranks import run_ranks
+from tests.helpers.servers import cluster, of_clients, open_farm
 from tests.partition.test_compact import GivenParts, cases, with_edges_to_predict, with_splits
 from tests.partition.test_grow import batches
 from tests.partition.test_versions import halves
@@ -247,8 +253,69 @@ def test_numbers_of_rows_and_versions(ring: Path) -> None:
             delete_rows(folder, nodes={"node": np.array([7])})
         with pytest.raises(DataError, match="edge 0 leads to node 7 of type 'node', which is deleted"):
             append_rows(folder, Additions(edges={EDGE: NewEdges(np.array([[1], [7]]))}))
-        with pytest.raises(PartitionError, match="nodes of this graph are deleted"):
-            ClusterGraph(opened)
+
+
+SPECS = [
+    LoaderSpec(name="all", seeds=None, num_neighbors=[2, -1], batch_size=3, shuffle=True),
+    LoaderSpec(name="train", split="train", num_neighbors=[2], batch_size=2),
+    LinkSpec(
+        name="edges",
+        edge_label_index=np.array([[1, 4], [2, 5]]),
+        num_neighbors=[2],
+        batch_size=2,
+        neg_sampling={"mode": "triplet", "amount": 3},
+    ),
+]
+
+
+def all_batches(session: Session) -> list[Any]:
+    found = []
+    for spec in SPECS:
+        with closing(session.make_loader(spec)) as loader:
+            found += [contents(batch) for batch in loader]
+    return found
+
+
+def test_servers_and_hosts_know_what_is_deleted(ring: Path) -> None:
+    """A partition of a version is as good as any: its batches are the same, whoever has the parts."""
+    gone = np.array([0, 3, 7])
+    delete_rows(ring, nodes={"node": gone})
+    folder = ring.with_name("less")
+    compact_partition(ring, folder, progress=False)
+    whole = LocalPartition.open(folder)
+    with Session(whole, seed=3) as session:
+        expected = all_batches(session)
+
+    with open_farm("in process") as farm:
+        servers = [farm.serve(whole).address]
+        with farm.context(*servers) as session:
+            assert all_batches(session) == expected
+        graph = ServedGraph(farm.peer(*servers), of_clients(cluster()))
+        refuses_deleted(graph, gone)
+        with DistGraph(GraphReader.of(graph)) as rows:
+            assert rows.user_ids(rows.rows_of(np.arange(10))).tolist() == [*range(10)]
+            assert rows.deleted().tolist() == gone.tolist()
+
+    def of_rank(rank: int, exchange: Any) -> list[Any]:
+        here = LocalPartition.open(folder, parts=[rank])
+        link = Link(job="test", role="worker", name=f"rank {rank}", token="a-secret-of-this-test")
+        graph = HostsGraph(here, link, "127.0.0.1")
+        with Session(graph, seed=3, ranks=Ranks(rank, 2, exchange)) as session:
+            found = all_batches(session)
+            refuses_deleted(graph, gone)
+            exchange("all done")
+        return found
+
+    for rank, found in enumerate(run_ranks(2, of_rank)):
+        with Session(whole, seed=3, ranks=Ranks(rank, 2)) as session:
+            assert found == all_batches(session)
+
+
+def refuses_deleted(graph: Any, gone: np.ndarray) -> None:
+    assert graph.deleted(0).tolist() == gone.tolist()
+    assert len(graph.seeds(0).gids) == 10 - len(gone)
+    with pytest.raises(DataError, match="seeds: 7 at position 1 is a node of type 'node' that is deleted"):
+        graph.seeds(0, np.array([1, 7]))
 
 
 @pytest.mark.parametrize(

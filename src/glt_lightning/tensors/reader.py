@@ -151,14 +151,19 @@ class GraphReader:
                 f"rows_of: {user_ids[bad[0]]} at position {bad[0]} is not a node of type {space.label!r}, whose ids are 0 to "
                 f"{space.num_rows - 1}."
             )
-        return np.asarray(self._rows_by_id(space.index)[user_ids] - self._offset(space), dtype=np.int64)
+        return np.asarray(self._gids_by_id(space)[user_ids] - self._offset(space), dtype=np.int64)
 
-    def _rows_by_id(self, node_type: int) -> np.ndarray:
-        if self._partition is not None and gid_path(node_type) in self.manifest.arrays:
-            return self._partition.gids(node_type)
-        if node_type not in self._gids:
-            self._gids[node_type] = self._graph.seeds(node_type).gids
-        return self._gids[node_type]
+    def _gids_by_id(self, space: RowSpace) -> np.ndarray:
+        t = space.index
+        if self._partition is not None and gid_path(t) in self.manifest.arrays:
+            return self._partition.gids(t)
+        if t not in self._gids and len(self.deleted(space)):  # no seeds, but they have rows
+            parts = range(self.manifest.num_parts)
+            ids = np.concatenate([self.user_ids_of_part(space, p) for p in parts])
+            self._gids[t] = np.argsort(ids) + self._offset(space)
+        elif t not in self._gids:
+            self._gids[t] = self._graph.seeds(t).gids
+        return self._gids[t]
 
     @cached_property
     def _gids(self) -> dict[int, np.ndarray]:

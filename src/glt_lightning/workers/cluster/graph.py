@@ -48,16 +48,9 @@ class ClusterGraph:
     """An `AnyGraph` over the local parts and, for operations on the whole graph, the parts of ``remote``.
 
     remote: the owners of the other parts; set once they are known.
-
-    Raises `PartitionError` for a graph with deleted nodes, which other processes do not know of.
     """
 
     def __init__(self, partition: LocalPartition, remote: RemoteRows | None = None) -> None:
-        if any(len(partition.deleted(t)) for t in range(len(partition.schema.node_types))):
-            raise PartitionError(
-                f"{partition.directory}: nodes of this graph are deleted, and other processes do not know it. Use the strategy "
-                "auto."
-            )
         self.partition, self.remote = partition, remote
         self.manifest, self.schema = partition.manifest, partition.schema
 
