@@ -15,7 +15,9 @@ from torch_geometric.nn import GIN
 
 from glt_lightning import GLTDataModule, LinkPredictor, predict_layerwise, rank_links, read_embeddings, recommend
 from glt_lightning.base import EDGE, DataError, OptionError
-from glt_lightning.partition import compact_partition, delete_rows
+from glt_lightning.graph import LocalPartition
+from glt_lightning.loader import LoaderSpec, Session
+from glt_lightning.partition import compact_partition, delete_rows, open_version
 from tests.lightning.tiny import NODES, WIDTH, learnable_graph
 
 GONE = np.random.default_rng(5).permutation(NODES)[:60]
@@ -113,3 +115,34 @@ def test_rankings_are_among_the_others(shrunk: Any, make_trainer: Callable[..., 
     with pytest.raises(DataError, match=f"sources: {GONE[0]} is a node of type 'node' that is deleted"):
         options = {"k": 5, "sources": str(tmp_path / "sources.npy")}
         recommend(make_trainer(), model, version, tmp_path / "none", options=options)
+
+
+def test_a_run_goes_on_with_its_version(
+    make_data: Callable[..., GLTDataModule], make_model: Any, make_trainer: Callable[..., Trainer], tmp_path: Path
+) -> None:
+    data = [make_data(), make_data(partition={"version": 1})]
+    for number in (0, 1):
+        trainer = make_trainer(max_epochs=1, limit_val_batches=0)
+        trainer.fit(make_model(), data[number])
+        trainer.save_checkpoint(tmp_path / f"{number}.ckpt")
+        if number == 0:
+            delete_rows(data[0].partition_dir, nodes={"node": GONE})
+    for number, option in ((0, "Leave data.partition.version out"), (1, "Set data.partition.version: 1")):
+        said = f"checkpoint is of version {number} of .*, and this run reads version {1 - number} of .*deleted. {option}, or"
+        with pytest.raises(OptionError, match=said):
+            make_trainer(max_epochs=2).fit(make_model(), data[1 - number], ckpt_path=str(tmp_path / f"{number}.ckpt"))
+    trainer = make_trainer(max_epochs=1)
+    (found,) = trainer.test(make_model(), data[1], ckpt_path=str(tmp_path / "0.ckpt"), verbose=False)  # any version
+    assert found
+
+
+def test_the_state_of_a_loader_of_another_version(make_data: Callable[..., GLTDataModule]) -> None:
+    data = make_data()
+    data.prepare_data()
+    delete_rows(data.partition_dir, nodes={"node": GONE})
+    spec = LoaderSpec(name="train", split="train", num_neighbors=[2], batch_size=20)
+    base = LocalPartition.open(data.partition_dir)
+    with Session(base) as one, Session(open_version(base, 1)) as other:
+        state = one.make_loader(spec).state_dict()
+        with pytest.raises(OptionError, match=r"its data\.partition\.version among them: rows were added"):
+            other.make_loader(spec).load_state_dict(state)

@@ -241,9 +241,16 @@ def test_training_on_a_version_resumes_on_that_version(growing: Path, capfd: pyt
     (checkpoint,) = Path("v1").rglob("last.ckpt")
     more = ["fit", *GIVEN, "--trainer.max_epochs", "2", "--ckpt_path", str(checkpoint)]
     main([*more, *version])
-    with pytest.raises(SystemExit):
-        main(more)
-    assert "graph" in capfd.readouterr().err
+    Path("gone.yaml").write_text("{nodes: {paper: gone.csv}}")
+    Path("gone.csv").write_text("paper\nP-003\n")
+    main(["append", "--config", "papers.yaml", "--delete", "gone.yaml"])
+    for words, number in (([], 0), (["--data.partition.version", "latest"], 2)):
+        with pytest.raises(SystemExit):
+            main([*more, *words])
+        said = capfd.readouterr().err
+        assert "the checkpoint is of version 1 of papers-" in said
+        assert f"this run reads version {number} of papers-" in said
+        assert "rows were added or deleted. Set data.partition.version: 1, or train anew." in said
 
 
 def test_a_version_becomes_a_partition_of_its_own(growing: Path, capfd: pytest.CaptureFixture[str]) -> None:

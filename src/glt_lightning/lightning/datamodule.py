@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch_geometric.data import Data, HeteroData
@@ -264,10 +265,12 @@ class GLTDataModule(SeedDataModule):
         self._close()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"sampling_seed": self._seed}
+        return {"sampling_seed": self._seed, "graph_version": self._version_read}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         # Lightning calls this after setup() and before it asks for loaders.
+        if self.trainer is not None and self.trainer.state.fn == TrainerFn.FITTING:
+            self._require_version(state_dict.get("graph_version"))
         seed = state_dict.get("sampling_seed")
         if seed is not None and type(seed) is not int:
             raise OptionError(

@@ -271,6 +271,35 @@ class GraphDataModule(LightningDataModule):
     _appended: Appended | None = None
 
     @property
+    def _version_read(self) -> dict[str, Any] | None:
+        """What a checkpoint says of the version of the graph; None before the graph is open."""
+        if self._graph is None:
+            return None
+        graph, made = self._graph, self._graph.manifest.made_by
+        partition = graph if isinstance(graph, LocalPartition) else getattr(graph, "partition", None)
+        return {
+            "folder": "the servers' folder" if partition is None else partition.directory.name,
+            "version": 0 if self._appended is None else self._appended.version,
+            "rows": made.get("overlay"),
+            "data": made.get("fingerprint"),
+        }
+
+    def _require_version(self, theirs: Mapping[str, Any] | None) -> None:
+        """Raises `OptionError`, with the option to write, if training would go on with other rows of the same graph. theirs:
+        `_version_read` of the checkpoint."""
+        mine = self._version_read
+        if not theirs or not mine or theirs.get("data") != mine["data"] or theirs["rows"] == mine["rows"]:
+            return  # another graph is found by the loader's state
+        number, folder = theirs["version"], theirs["folder"]
+        option = f"Set data.partition.version: {number}" if number else "Leave data.partition.version out"
+        if folder != mine["folder"]:
+            option = f"Set data.partition.dir to the folder {folder}{f', and data.partition.version: {number}' if number else ''}"
+        raise OptionError(
+            f"data.partition.version: the checkpoint is of version {number} of {folder}, and this run reads version "
+            f"{mine['version']} of {mine['folder']}: between them rows were added or deleted. {option}, or train anew."
+        )
+
+    @property
     def _cluster(self) -> ClusterOptions:
         trainer = self._running_trainer()
         strategy = None if trainer is None else trainer.strategy

@@ -16,11 +16,13 @@ from glt_lightning.sampling import EpochPlan
 
 _CRC, _HASH, _PARTS, _WEIGHTS, _BOUNDS = "seeds_crc32", "seeds_hash", "parts", "seed_weights", "time_bounds"
 
+_SAME_DATA = ("fingerprint", "undirected", "normalize", "storage")
+
 
 def graph_identity(manifest: Manifest) -> list[Any]:
     """What makes two partition folders hold the same graph, however it is cut."""
     made_by = manifest.made_by
-    found = [made_by.get(k) for k in ("fingerprint", "undirected", "normalize", "storage")] + [list(manifest.num_edges)]
+    found = [made_by.get(k) for k in _SAME_DATA] + [list(manifest.num_edges)]
     # other ids of reverse edges, and other rows: earlier releases had neither
     found += [made_by[k] for k in ("reverse_ids", "overlay") if k in made_by]
     return found if manifest.row_order is None else [*found, manifest.row_order.to_json()]  # rows are in another order
@@ -81,12 +83,21 @@ def read_state(state: object, plan: EpochPlan, identity: Mapping[str, Any]) -> t
     differ = [k for k in mine if theirs.get(k) != mine[k]]
     if differ:
         what = "; ".join(f"{k}: {theirs.get(k)!r:.200} in the checkpoint, {mine[k]!r:.200} now" for k in differ)
-        raise OptionError(f"{where} {what}. Use the options of the first run.")
+        of_version = "graph" in differ and _same_data(theirs.get("graph"), mine["graph"])
+        advice = (
+            ", its data.partition.version among them: rows were added to the graph or deleted" if of_version else ""
+        )
+        raise OptionError(f"{where} {what}. Use the options of the first run{advice}.")
     for name, most in (("epoch", None), ("delivered", len(plan))):
         count = state.get(name)
         if type(count) is not int or count < 0 or (most is not None and count > most):
             raise _damaged(where, name, f"a count{'' if most is None else f' up to {most}'}", count)
     return state["epoch"], state["delivered"]
+
+
+def _same_data(theirs: object, mine: Sequence[Any]) -> bool:
+    """Tells whether two `graph_identity` are of versions of one graph."""
+    return isinstance(theirs, list) and theirs[: len(_SAME_DATA)] == as_json(mine)[: len(_SAME_DATA)]
 
 
 def as_json(value: Any) -> Any:
