@@ -10,6 +10,7 @@ import pytest
 
 from glt_lightning.base import PartitionError, PartitionOptions
 from glt_lightning.partition import ArraySource, partition_dir, partition_graph
+from glt_lightning.partition.folder import exclusive
 from tests.helpers.partition_truth import random_source
 
 TWO = PartitionOptions(num_parts=2)
@@ -35,6 +36,10 @@ def test_same_options_reuse(
     assert again == first
     assert "has the same options and data; using it" in caplog.text
     assert not left.exists()
+    left.mkdir()
+    with exclusive(tmp_path / "p", 0):  # the run is not killed, but about to remove its folder itself
+        partition_graph(source, tmp_path / "p", TWO)
+    assert left.exists()
 
 
 @pytest.mark.parametrize(

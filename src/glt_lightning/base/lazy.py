@@ -11,15 +11,19 @@ from typing import Any
 
 @cache
 def listed_names(package: str) -> dict[str, str]:
-    """name -> the module that defines it, of what the package's ``__init__.py`` imports below ``if TYPE_CHECKING:``.
+    """Maps each name that the package's ``__init__.py`` imports below ``if TYPE_CHECKING:`` to the module that defines it.
 
-    One list serves type checkers, readers and Python: the file is read again, as text.
+    One list serves type checkers, readers and Python: the file is read again, as text. Raises ImportError for an installation
+    without source files.
     """
     import ast
 
     spec = sys.modules[package].__spec__
     assert spec is not None
-    tree = ast.parse(spec.loader.get_source(package))  # type: ignore[union-attr]  # of files and of zipped packages
+    source = spec.loader.get_source(package)  # type: ignore[union-attr]  # of files and of zipped packages
+    if source is None:
+        raise ImportError(f"{package}: its source file is missing. Install the package with its .py files.")
+    tree = ast.parse(source)
     [block] = [each for each in tree.body if isinstance(each, ast.If)]
     return {
         alias.name: f"{package}.{alias.name}" if each.module == package else str(each.module)

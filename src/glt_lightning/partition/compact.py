@@ -222,7 +222,7 @@ def _reuse(target: Path, made: Mapping[str, Any]) -> Manifest:
         raise PartitionError(
             f"{target}: this folder is not empty, and not of this version, or made with other options. Choose another one."
         )
-    remove_lasting(target)
+    remove_lasting(target, locked=True)
     return found
 
 

@@ -116,10 +116,18 @@ def lasting_folder(path: Path) -> Iterator[Path]:
         _remove(path)
 
 
-def remove_lasting(target: Path) -> None:
-    """Removes the lasting folders of a ``target`` that is finished: a run that is killed after its last rename leaves one."""
-    for left in target.parent.glob(f".{glob.escape(target.name)}.tmp-{_LASTING}*"):
-        _remove(left)
+def remove_lasting(target: Path, *, locked: bool = False) -> None:
+    """Removes the lasting folders of a ``target`` that is finished: a run that is killed after its last rename leaves one.
+
+    locked: the caller holds the lock. Otherwise a run that still holds it, and removes its folder itself, is left alone.
+    """
+    left = list(target.parent.glob(f".{glob.escape(target.name)}.tmp-{_LASTING}*"))
+    if left and not locked:
+        with suppress(PartitionError), exclusive(target, 0):  # somebody holds the lock, or nobody may write here
+            remove_lasting(target, locked=True)
+        return
+    for each in left:
+        _remove(each)
 
 
 @contextmanager
