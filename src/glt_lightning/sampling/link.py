@@ -171,9 +171,10 @@ class LinkSampler:
     def _given_sources(self, request: BatchRequest) -> np.ndarray:
         """Returns int64 [P x K], the gids of the sources that the user has given as negatives, a column after the other."""
         given = request.link.get("source_negatives")
-        if given is None or given.ndim != 2:
+        if given is None:
             return _EMPTY
-        ids = _array(request.link, "source_negatives", (len(request.seeds), given.shape[1])).T.ravel()
+        width = given.shape[1] if given.ndim == 2 else 1
+        ids = _array(request.link, "source_negatives", (len(request.seeds), width)).T.ravel()
         self._source.config.require_room(8 * len(ids))
         _require_ids("source_negatives", ids, 0, len(self._gids[0]))
         return self._gids[0][ids].astype(np.int64)
