@@ -14,7 +14,7 @@ from glt_lightning.base import GpuBudgets
 from glt_lightning.graph import BatchArrays, DeviceStore, RemoteCache
 from glt_lightning.kernels import Kernels
 from glt_lightning.sampling import BatchRequest, Counters, Draft, KHopSampler, Sample, SamplerConfig
-from glt_lightning.sampling.weights import weights_of
+from glt_lightning.sampling.drawn_by import weights_of
 from tests.helpers.owners import split_up
 from tests.helpers.partitions import partitioned
 

@@ -19,16 +19,8 @@ from glt_lightning.base import CacheOptions, DataError, DrawOptions, OptionError
 from glt_lightning.graph import RowDraws, probed
 from glt_lightning.kernels import ExcludedEdges, RowView, Trees, pick_uniform
 from glt_lightning.kernels.mix import row_streams
-from glt_lightning.sampling import (
-    BatchRequest,
-    Expand,
-    KHopSampler,
-    OwnedParts,
-    SamplerConfig,
-    drawn_from,
-    k_hop,
-    neighbor_source,
-)
+from glt_lightning.sampling import BatchRequest, Expand, KHopSampler, OwnedParts, SamplerConfig, k_hop, neighbor_source
+from glt_lightning.sampling.drawn_by import drawn_from
 from glt_lightning.workers.cluster.owner import Owner
 from glt_lightning.workers.cluster.remote_rows import PeerRows
 from glt_lightning.workers.producer.request_codec import read_config, write_config

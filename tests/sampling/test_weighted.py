@@ -19,8 +19,8 @@ from torch_geometric.data import Data
 from glt_lightning.base import DataError, DrawOptions, OptionError, SamplingOptions
 from glt_lightning.graph import LocalPartition
 from glt_lightning.loader import LoaderSpec, Session
-from glt_lightning.sampling import BatchRequest, SamplerConfig, ignored_weights, k_hop, neighbor_source
-from glt_lightning.sampling.weights import weights_of
+from glt_lightning.sampling import BatchRequest, SamplerConfig, k_hop, neighbor_source
+from glt_lightning.sampling.drawn_by import ignored_weights, weights_of
 from glt_lightning.workers import Message
 from glt_lightning.workers.cluster.owner import Owner
 from glt_lightning.workers.producer.request_codec import read_config, write_config

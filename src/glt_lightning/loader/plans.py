@@ -23,9 +23,6 @@ from glt_lightning.sampling import (
     OwnBatches,
     Sample,
     SamplerConfig,
-    drawn_from,
-    ignored_times,
-    ignored_weights,
     require_aggregable,
 )
 from glt_lightning.workers import Ranks
@@ -96,7 +93,11 @@ def sampler_config(
     walks = importance_task(sampling, manifest.schema)
     task = subgraph_task(spec, manifest, sampling)
     fanouts = fanouts_of(spec, task, walks, {*seeds.types, *other_ends}, manifest.schema)
-    config = SamplerConfig(
+    config = SamplerConfig.of(
+        manifest,
+        sampling.draw,
+        weight_attr=spec.weight_attr or sampling.weight_attr,
+        time_attr=sampling.time_attr,
         seed_type=seeds.node_type,
         fanouts=fanouts,
         stored=sampling.feature_dtype == "stored",
@@ -107,9 +108,6 @@ def sampler_config(
         with_row=spec.with_row,
         subgraph=task,
         own_batches=OwnBatches.name_of(sampling.batch_sampler),
-        **drawn_from(
-            manifest, sampling.draw, spec.weight_attr or sampling.weight_attr, task, sampling.time_attr
-        ).values,
     )
     config = config if walks is None else config.by_walks(walks)
     if (
@@ -244,18 +242,6 @@ def _owner_ranks(seeds: TypedSeeds, manifest: Manifest, world_size: int) -> np.n
         rows = each.gids - manifest.offsets[each.node_type]
         parts.append(np.searchsorted(manifest.bounds[each.node_type], rows, side="right") - 1)
     return joined(parts) % world_size
-
-
-def ignored(manifest: Manifest, sampling: SamplingOptions, config: SamplerConfig) -> list[str]:
-    """Lines for the log where a loader ignores times or weights that edges have and its batches could depend on: those of seeds
-    alone do not, those of all neighbours not on weights, and those of a picker, which reads them itself, on neither."""
-    fanouts = {k for hop in config.fanouts for k in hop if k}
-    if not fanouts or config.picker is not None:
-        return []
-    found = [ignored_times(manifest, sampling.time_attr)]
-    if fanouts != {-1} and not config.last:
-        found.append(ignored_weights(manifest, sampling.weight_attr))
-    return [line for line in found if line is not None]
 
 
 def log_stored_dtypes(manifest: Manifest) -> None:

@@ -11,7 +11,7 @@ from glt_lightning.base import SamplingOptions, WeightAttr
 from glt_lightning.graph import Manifest
 from glt_lightning.loader.collate import Collate
 from glt_lightning.loader.neighbor_loader import DistNeighborLoader
-from glt_lightning.sampling import BatchRequest, EpochPlan, SamplerConfig, batch_key, drawn_from
+from glt_lightning.sampling import BatchRequest, EpochPlan, SamplerConfig, batch_key
 from glt_lightning.workers import Producer
 
 
@@ -46,13 +46,15 @@ class RowSpec:
     def config(self, manifest: Manifest, sampling: SamplingOptions) -> SamplerConfig:
         """How its batches are sampled: all edges but those of weight 0, with values as floats."""
         types = len(manifest.schema.edge_types)
-        return SamplerConfig(
+        return SamplerConfig.of(
+            manifest,
+            sampling.draw,
+            weight_attr=self.weight_attr or sampling.weight_attr,
             seed_type=self.node_type,
             fanouts=((-1,) * types,) * self.hops or ((0,) * types,),
             with_row=True,
             node_attrs=self.node_attrs,
             edge_attrs=self.edge_attrs,
-            **drawn_from(manifest, sampling.draw, self.weight_attr or sampling.weight_attr).values,
         )
 
     def make(

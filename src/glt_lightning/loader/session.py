@@ -24,7 +24,6 @@ from glt_lightning.loader.pinning import CopiesInFlight, cuda_pin
 from glt_lightning.loader.plans import (
     attribute_reading,
     batch_manifest,
-    ignored,
     log_stored_dtypes,
     plan_identity,
     plan_nodes,
@@ -167,7 +166,7 @@ class Session:
     def _added(self, spec: LoaderSpec | LinkSpec, loader: _Loader, collate: Collate) -> _Loader:
         self._require_possible(spec, collate)
         self._loaders.add(loader)
-        for line in ignored(self.graph.manifest, self.sampling, loader.config) if self.ranks.rank == 0 else ():
+        for line in loader.config.ignored(self.graph.manifest, self.sampling) if self.ranks.rank == 0 else ():
             if line not in self._noted:
                 self._noted.add(line)
                 _log.info("%s", line)

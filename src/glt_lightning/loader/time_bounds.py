@@ -12,7 +12,7 @@ from glt_lightning.graph import Manifest
 from glt_lightning.loader.spec import LoaderSpec
 from glt_lightning.loader.times import SEED_TIME, bounds_of, require_times
 from glt_lightning.loader.typed_plan import TypedSeeds, joined
-from glt_lightning.sampling import EpochPlan, require_time_attr
+from glt_lightning.sampling import EpochPlan
 
 
 def times_of(
@@ -29,7 +29,6 @@ def times_of(
     for each, part in zip(spec.by_type, seeds.parts, strict=True):
         times, node_type = each.input_time, manifest.schema.node_types[part.node_type]
         if times is None and time_attr is not None and time_attr in manifest.node_attrs(part.node_type):
-            require_time_attr(manifest, time_attr)
             times = read(each, time_attr).reshape(-1).astype(np.int64)
         remedy = f"Nodes of type {node_type!r} have no times of their own: give one for each seed."
         require_times(f"loader {spec.name!r}: input_time", times, len(part.gids), sampling, remedy)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from glt_lightning.sampling.counters import Counters as Counters
     from glt_lightning.sampling.device_draft import GpuSamplers as GpuSamplers
     from glt_lightning.sampling.device_source import DeviceSource as DeviceSource
+    from glt_lightning.sampling.drawn_by import drawn_on_gpu as drawn_on_gpu
     from glt_lightning.sampling.draws import role_key as role_key
     from glt_lightning.sampling.importance_task import ImportanceTask as ImportanceTask
     from glt_lightning.sampling.joined import join_samples as join_samples
@@ -44,10 +45,7 @@ if TYPE_CHECKING:
         neighbor_source as neighbor_source,
     )
     from glt_lightning.sampling.link_task import LinkTask as LinkTask
-    from glt_lightning.sampling.links import (
-        LinksSampler as LinksSampler,
-        split_by_type as split_by_type,
-    )
+    from glt_lightning.sampling.links import split_by_type as split_by_type
     from glt_lightning.sampling.metapath import fault_of as fault_of
     from glt_lightning.sampling.negatives import (
         DrawnTrials as DrawnTrials,
@@ -73,7 +71,6 @@ if TYPE_CHECKING:
         BatchRequest as BatchRequest,
         SamplerConfig as SamplerConfig,
         batch_key as batch_key,
-        drawn_from as drawn_from,
         fanout_table as fanout_table,
         shuffle_key as shuffle_key,
     )
@@ -97,19 +94,10 @@ if TYPE_CHECKING:
     from glt_lightning.sampling.table import (
         RowTable as RowTable,
         ask_owners as ask_owners,
-        node_names as node_names,
-    )
-    from glt_lightning.sampling.times import (
-        ignored_times as ignored_times,
-        require_time_attr as require_time_attr,
     )
     from glt_lightning.sampling.walks import (
         WalkStart as WalkStart,
         walk_through as walk_through,
-    )
-    from glt_lightning.sampling.weights import (
-        ignored_weights as ignored_weights,
-        placed_weights as placed_weights,
     )
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from glt_lightning.base import DEFAULT_DRAW, CacheOptions, DrawOptions, GpuBudgets, OptionError, SamplingOptions
 from glt_lightning.graph import Manifest, require_readable
-from glt_lightning.sampling.request import drawn_from
-from glt_lightning.sampling.weights import placed_weights
+from glt_lightning.sampling.drawn_by import drawn_on_gpu
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +91,7 @@ class DeviceSource:
 
         Raises `OptionError` as `of`, and for weights and times that the graph does not have.
         """
-        draw = drawn_from(manifest, sampling.draw, sampling.weight_attr, time_attr=sampling.time_attr)
-        draw = replace(draw, weights=placed_weights(manifest, sampling.weight_attr))
+        draw = drawn_on_gpu(manifest, sampling)
         return cls.of(devices, sampling, cache, edges or "edge_rows" in draw.columns, draw)
 
     @property

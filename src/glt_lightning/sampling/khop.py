@@ -14,7 +14,7 @@ from glt_lightning.kernels import ExcludedEdges, Trees, run_hops
 from glt_lightning.sampling.assemble import assemble, require_aggregable
 from glt_lightning.sampling.host_source import HostSource
 from glt_lightning.sampling.importance import ImportanceSource, partition_for
-from glt_lightning.sampling.links import LinksSampler
+from glt_lightning.sampling.links import EdgeSeeds, LinksSampler
 from glt_lightning.sampling.neighbors import Found, LocalSource, NeighborSource
 from glt_lightning.sampling.request import BatchRequest, SamplerConfig
 from glt_lightning.sampling.routed_source import RoutedSource
@@ -78,18 +78,24 @@ class KHopSampler:
         self.source = neighbor_source(partition, config, store=store, remote=remote, cache=cache, on_device=on_device)
         self._links = None if config.link is None else LinksSampler(self.source, partition)
 
+    def find(self, request: BatchRequest) -> tuple[Found, EdgeSeeds | None]:
+        """Samples the nodes and edges of one batch, without attributes. Returns them, and for a batch of edges its seeds. Raises
+        as `k_hop`."""
+        if self._links is None:
+            seeds = request.typed_seeds(self.source.config.seed_type)
+            return k_hop(self.source, seeds, request.key_of_neighbors, request.excluded, request.trees), None
+        ends = self._links.find(request)
+        return k_hop(self.source, ends.seeds, request.key_of_neighbors, ends.excluded, ends.trees), ends
+
     def draft(self, request: BatchRequest) -> Draft:
         """Samples one batch. Write the draft before the next call, which reuses the arrays: writing copies the attributes.
 
         Raises as `k_hop`, and `DataError` for more than ``config.most_bytes``; on a device also in the batch after one
         whose edges lead out of the graph.
         """
-        if self._links is None:
-            seeds = request.typed_seeds(self.source.config.seed_type)
-            found = k_hop(self.source, seeds, request.key_of_neighbors, request.excluded, request.trees)
+        found, ends = self.find(request)
+        if ends is None:
             return assemble(self.source, request, found)
-        ends = self._links.find(request)
-        found = k_hop(self.source, ends.seeds, request.key_of_neighbors, ends.excluded, ends.trees)
         self.source.local.counters.add(ends.counters)
         return assemble(self.source, request, found, ends.arrays, ends.examples)
 

@@ -16,38 +16,17 @@ from glt_lightning.base import (
     Fanouts,
     GraphSchema,
     OptionError,
+    SamplingOptions,
     WeightAttr,
     edge_type_str,
     parse_fanouts,
 )
-from glt_lightning.graph import Manifest, probed
+from glt_lightning.graph import Manifest
 from glt_lightning.kernels import ExcludedEdges, Trees
+from glt_lightning.sampling.drawn_by import drawn_from, ignored_times, ignored_weights
 from glt_lightning.sampling.importance_task import ImportanceTask
 from glt_lightning.sampling.link_task import LinkTask
-from glt_lightning.sampling.subgraph_task import INDUCED, SubgraphTask
-from glt_lightning.sampling.times import require_time_attr
-from glt_lightning.sampling.weights import weights_of
-
-
-def drawn_from(
-    manifest: Manifest,
-    draw: DrawOptions,
-    weight_attr: WeightAttr = None,
-    subgraph: SubgraphTask | None = None,
-    time_attr: str | None = None,
-) -> DrawOptions:
-    """Completes the draw options for a graph: weights and times by the names of their attributes, the picker's version, and
-    edge rows, which batches of a graph with edge attributes always have.
-
-    weight_attr, time_attr: the options of ``sampling``.  subgraph: the edges of batches; an induced subgraph has all its
-    edges from elsewhere, so the drawn ones need no edge rows. Raises `OptionError` if they do not fit the graph.
-    """
-    with_attributes = any(manifest.edge_attrs(r) for r in range(len(manifest.schema.edge_types)))
-    require_time_attr(manifest, time_attr)
-    found = {"weights": weights_of(manifest, weight_attr), "timed": time_attr is not None}
-    found |= {} if draw.picker is None else {"picker": probed(draw.picker, manifest)}
-    with_edge = draw.with_edge or with_attributes if subgraph is None else subgraph.kind != INDUCED
-    return DrawOptions(**draw.values | found | {"with_edge": with_edge})
+from glt_lightning.sampling.subgraph_task import SubgraphTask
 
 
 def _refuse_own_batches(given: Any, _num_edge_types: int | None = None) -> None:
@@ -102,6 +81,21 @@ class SamplerConfig(DrawOptions):
     own_batches: str | None = field(default=None, metadata={"read": _refuse_own_batches})
     most_bytes: int | None = field(default=None, metadata={"range": (0, 2**62)})
 
+    @classmethod
+    def of(
+        cls,
+        manifest: Manifest,
+        draw: DrawOptions,
+        *,
+        weight_attr: WeightAttr = None,
+        time_attr: str | None = None,
+        **fields: Any,
+    ) -> SamplerConfig:
+        """Makes the configuration for a graph. draw, weight_attr, time_attr: as for `drawn_from`.  fields: those beside the draw
+        options. Raises as `drawn_from`."""
+        drawn = drawn_from(manifest, draw, weight_attr, fields.get("subgraph"), time_attr)
+        return cls(**fields, **drawn.values)
+
     @property
     def links(self) -> tuple[LinkTask, ...]:
         """The tasks of all edge types; none for seeds that are nodes."""
@@ -143,6 +137,17 @@ class SamplerConfig(DrawOptions):
         others = ("aggregate", "subgraph", "picker", "timed", "labor", "edge_attrs")
         if self.importance is not None and (given := [name for name in others if getattr(self, name)]):
             raise DataError(f"importance: {given[0]}: is not for batches whose neighbours walks find.")
+
+    def ignored(self, manifest: Manifest, sampling: SamplingOptions) -> list[str]:
+        """Returns lines for the log where batches ignore times or weights that edges have and that they could depend on: those of
+        seeds alone do not, those of all neighbours not on weights, and those of a picker, which reads them itself, on neither."""
+        fanouts = {k for hop in self.fanouts for k in hop if k}
+        if not fanouts or self.picker is not None:
+            return []
+        found = [ignored_times(manifest, sampling.time_attr)]
+        if fanouts != {-1} and not self.last:
+            found.append(ignored_weights(manifest, sampling.weight_attr))
+        return [line for line in found if line is not None]
 
     def require_room(self, nbytes: int) -> None:
         """Raises `DataError` for a batch that is larger than ``most_bytes``. To be called before its memory is taken."""

@@ -15,7 +15,7 @@ from glt_lightning.base import SeedPlacement
 from glt_lightning.graph import CacheChoice, LocalPartition, Manifest, node_path
 from glt_lightning.kernels import row_bytes
 from glt_lightning.loader.traffic.options import TrafficOptions, TrainBatches, why_no_batches
-from glt_lightning.sampling import EpochPlan, LinksSampler, k_hop, neighbor_source, node_names
+from glt_lightning.sampling import EpochPlan, KHopSampler
 from glt_lightning.workers import Asked, CountingOwners, placed_parts
 
 PLACEMENTS: tuple[SeedPlacement, ...] = get_args(SeedPlacement)[::-1]  # owner first
@@ -223,15 +223,10 @@ class _Hosts:
         """Samples the first batches of an epoch. Yields for each batch the number of its seeds, the distinct gids of each node
         type, and the number of edges of each type."""
         config = self._batches.config
-        source = neighbor_source(self._partition, config, remote=owners)
-        links = LinksSampler(source, self._partition) if config.links else None
+        sampler = KHopSampler(self._partition, config, remote=owners)
         for request in islice(plan.requests(epoch), self._options.batches):
             owners.begin()
-            seeds, excluded, trees = request.typed_seeds(config.seed_type), request.excluded, request.trees
-            if links is not None:
-                ends = links.find(request)
-                seeds, excluded, trees = ends.seeds, ends.excluded, ends.trees
-            found = k_hop(source, seeds, request.key, excluded, trees)
+            found, _ = sampler.find(request)
             gids = [np.unique(gids) if config.disjoint else gids for gids in found.gid]
             yield len(request.seeds), gids, list(map(len, found.src))
             self._done(1)
@@ -328,8 +323,8 @@ def presampled_lists(
 def cached_widths(manifest: Manifest) -> list[int]:
     """Bytes of a node's row in a remote cache, by type: its id and attributes."""
     widths = []
-    for t, names in enumerate(node_names(manifest)):
-        entries = [manifest.arrays[node_path(0, t, name)] for name in ("n_id", *names)]
+    for t in range(len(manifest.schema.node_types)):
+        entries = [manifest.arrays[node_path(0, t, name)] for name in ("n_id", *manifest.node_attrs(t))]
         widths.append(sum(row_bytes(entry.dtype, entry.shape[1:]) for entry in entries))
     return widths
 

@@ -22,7 +22,6 @@ from glt_lightning.sampling import (
     Reply,
     SamplerConfig,
     converse,
-    node_names,
 )
 from glt_lightning.workers.transport.message import lay_out, pack
 from glt_lightning.workers.transport.peer import Peer, PendingAnswer
@@ -160,9 +159,9 @@ class CountingOwners:
     def attributes(self, nodes: Sequence[int], edges: Sequence[int]) -> tuple[int, int]:
         """(rows, bytes as stored) of the attributes of a batch, as `Counters` has them. nodes, edges: its counts by type."""
         rows, nbytes, manifest = 0, 0, self._manifest
-        for t, names in enumerate(node_names(manifest)):
+        for t in range(len(manifest.schema.node_types)):
             rows += nodes[t]
-            nbytes += nodes[t] * _width(manifest, "node", t, ("n_id", *names))
+            nbytes += nodes[t] * _width(manifest, "node", t, ("n_id", *manifest.node_attrs(t)))
         for r in range(len(edges) if self._has_edge_rows else 0):
             rows += edges[r]
             nbytes += edges[r] * _width(manifest, "edge", r, ("edge_ids", *manifest.edge_attrs(r)))

@@ -16,7 +16,7 @@ from torch import Tensor
 from glt_lightning.base import GpuBudgets, NativeError, SamplerError, SamplingOptions
 from glt_lightning.graph import BatchArrays, DeviceStore, LocalPartition
 from glt_lightning.kernels import Kernels, Mark, SideStream, wait_for
-from glt_lightning.sampling import BatchRequest, KHopSampler, Sample, SamplerConfig, drawn_from, placed_weights
+from glt_lightning.sampling import BatchRequest, KHopSampler, Sample, SamplerConfig, drawn_on_gpu
 from glt_lightning.workers.producer.base import InFlight, ProducerSetup, Ranks
 from glt_lightning.workers.producer.group import share_uva
 from glt_lightning.workers.producer.look_ahead import LoaderRun, LookAhead
@@ -82,9 +82,7 @@ def make_device_producer(
 
     Raises `OptionError` for more memory than the GPU or the host has, on other ranks `PeerError`."""
     sampling, ranks = setup.sampling, setup.ranks
-    manifest, weight_attr = partition.manifest, sampling.weight_attr
-    draw = drawn_from(manifest, sampling.draw, weight_attr, time_attr=sampling.time_attr)
-    arrays = BatchArrays.of(partition, replace(draw, weights=placed_weights(manifest, weight_attr)))
+    arrays = BatchArrays.of(partition, drawn_on_gpu(partition.manifest, sampling))
     if sampling.importance_neighbors is not None:
         arrays = replace(arrays, edges=False)  # batches have no stored edge
     budgets = GpuBudgets.of(sampling, setup.cache)
