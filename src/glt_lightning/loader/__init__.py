@@ -42,11 +42,11 @@ if TYPE_CHECKING:
         run_aggregated as run_aggregated,
     )
     from glt_lightning.loader.edge_index import plain as plain
+    from glt_lightning.loader.fanouts import batch_schema as batch_schema
     from glt_lightning.loader.fuse import (
         fuse_layers as fuse_layers,
         relu_dropout as relu_dropout,
     )
-    from glt_lightning.loader.importance import batch_schema as batch_schema
     from glt_lightning.loader.link_loader import DistLinkNeighborLoader as DistLinkNeighborLoader
     from glt_lightning.loader.link_spec import LinkSpec as LinkSpec
     from glt_lightning.loader.neighbor_loader import (

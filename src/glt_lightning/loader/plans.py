@@ -12,7 +12,7 @@ import numpy as np
 from glt_lightning.base import OptionError, SamplingOptions
 from glt_lightning.graph import AnyGraph, Manifest
 from glt_lightning.kernels import mix64
-from glt_lightning.loader.importance import fanouts_of, importance_task, seeds_alone
+from glt_lightning.loader.fanouts import fanouts_of, seeds_alone
 from glt_lightning.loader.recipe import subgraph_task
 from glt_lightning.loader.resume import graph_identity, seeds_identity
 from glt_lightning.loader.spec import LoaderSpec
@@ -20,6 +20,7 @@ from glt_lightning.loader.time_bounds import times_of, with_bounds
 from glt_lightning.loader.typed_plan import TypedPlan, TypedSeeds, joined
 from glt_lightning.sampling import (
     EpochPlan,
+    ImportanceTask,
     OwnBatches,
     Sample,
     SamplerConfig,
@@ -90,7 +91,7 @@ def sampler_config(
 ) -> SamplerConfig:
     """How the batches of a loader are sampled. other_ends: the node types of the destinations, where seeds are the sources of
     edges. Raises `OptionError` for fan-outs that do not fit the graph."""
-    walks = importance_task(sampling, manifest.schema)
+    walks = ImportanceTask.of(sampling, manifest.schema)
     task = subgraph_task(spec, manifest, sampling)
     fanouts = fanouts_of(spec, task, walks, {*seeds.types, *other_ends}, manifest.schema)
     config = SamplerConfig.of(

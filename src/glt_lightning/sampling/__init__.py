@@ -37,7 +37,10 @@ if TYPE_CHECKING:
     from glt_lightning.sampling.device_source import DeviceSource as DeviceSource
     from glt_lightning.sampling.drawn_by import drawn_on_gpu as drawn_on_gpu
     from glt_lightning.sampling.draws import role_key as role_key
-    from glt_lightning.sampling.importance_task import ImportanceTask as ImportanceTask
+    from glt_lightning.sampling.importance_task import (
+        ImportanceTask as ImportanceTask,
+        fault_of as fault_of,
+    )
     from glt_lightning.sampling.joined import join_samples as join_samples
     from glt_lightning.sampling.khop import (
         KHopSampler as KHopSampler,
@@ -46,7 +49,6 @@ if TYPE_CHECKING:
     )
     from glt_lightning.sampling.link_task import LinkTask as LinkTask
     from glt_lightning.sampling.links import split_by_type as split_by_type
-    from glt_lightning.sampling.metapath import fault_of as fault_of
     from glt_lightning.sampling.negatives import (
         DrawnTrials as DrawnTrials,
         NodeWeights as NodeWeights,

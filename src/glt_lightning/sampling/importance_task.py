@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from glt_lightning.base import DataError, EdgeType, GraphSchema
+from glt_lightning.base import (
+    DataError,
+    EdgeType,
+    GraphSchema,
+    ImportanceNeighbors,
+    OptionError,
+    SamplingOptions,
+    edge_type_str,
+)
 from glt_lightning.kernels import WalkRule
-from glt_lightning.sampling.metapath import fault_of
 
+_OPTION = "sampling.importance_neighbors"
+_RELATION = "visited_from"
 _MOST_TYPES = 256
 
 
@@ -43,6 +52,35 @@ class ImportanceTask:
             raise DataError(f"importance: {asdict(self)!r:.300} is not allowed.")
         if any(self.walks * self.rule(r).length > WalkRule.MOST_STEPS for r in range(len(self.metapaths))):
             raise DataError(f"importance: expected at most {WalkRule.MOST_STEPS} steps from one node.")
+
+    @classmethod
+    def of(cls, sampling: SamplingOptions, schema: GraphSchema) -> ImportanceTask | None:
+        """Makes the task of ``sampling.importance_neighbors``; None without it: neighbours are those of stored edges. Raises
+        `OptionError` for metapaths that the graph does not have."""
+        given = ImportanceNeighbors.of(sampling.importance_neighbors)
+        if given is None:
+            return None
+        names = [edge_type_str(each) for each in schema.edge_types]
+        paths = given.metapaths or _only(names)
+        found: dict[EdgeType, tuple[int, ...]] = {}
+        for name, path in paths.items():
+            for each in path:
+                if each not in names:
+                    raise OptionError(f"{_OPTION}.metapath: expected some of {', '.join(names)}; got {each!r:.100}.")
+            types = [schema.edge_types[names.index(each)] for each in path]
+            if fault := fault_of(types, given.length > 1):
+                raise OptionError(f"{_OPTION}.metapath: {fault}")
+            found[_edge_type(name, types, schema)] = tuple(names.index(each) for each in path)
+        ends = bool(given.stop)
+        return cls(
+            edge_types=tuple(sorted(found)),
+            metapaths=tuple(found[each] for each in sorted(found)),
+            walks=given.walks,
+            length=given.length,
+            restart=WalkRule.threshold(given.stop if ends else given.restart),
+            ends=ends,
+            self_loops=given.self_loops,
+        )
 
     def rule(self, edge_type: int) -> WalkRule:
         """Returns the rule of the walks for an edge type of the batches. edge_type: its index."""
@@ -84,3 +122,42 @@ class ImportanceTask:
             raise DataError(f"importance: expected an object with {', '.join(sorted(known))}; got {given!r:.200}.")
         types = {name: tuple(map(tuple, given[name])) for name in ("edge_types", "metapaths")}
         return cls(**dict(given) | types)
+
+
+def fault_of(metapath: Sequence[EdgeType], again: bool) -> str | None:
+    """Explains in a sentence why no walk can go along the edge types; None if walks can. again: the first edge type also has to
+    follow the last."""
+    following = [*metapath[1:], *(metapath[:1] if again else ())]
+    for each, then in zip(metapath, following, strict=False):
+        if each[0] != then[2]:
+            return (
+                f"a step along {edge_type_str(each)} leads to {each[0]!r}, and {edge_type_str(then)} goes on from {then[2]!r}. "
+                "Steps go against the edges, from a destination to a source. Give edge types that follow each other"
+                + (", the first one also after the last." if again else ".")
+            )
+    return None
+
+
+def _only(names: Sequence[str]) -> dict[str, list[str]]:
+    if len(names) != 1:
+        raise OptionError(
+            f"{_OPTION}.metapath: the graph has the edge types {', '.join(names)}. Name those that walks "
+            "go along, one after the other."
+        )
+    return {"": list(names)}
+
+
+def _edge_type(name: str, types: Sequence[EdgeType], schema: GraphSchema) -> EdgeType:
+    """The edge type of a batch for a metapath. Raises `OptionError` for a name that does not say where it leads."""
+    if schema.homogeneous:
+        return schema.edge_types[0]
+    src, dst = types[-1][0], types[0][2]
+    if not name:
+        return src, _RELATION, dst
+    relation = name.removeprefix(f"{src}__").removesuffix(f"__{dst}")
+    if name != f"{src}__{relation}__{dst}" or not relation:
+        raise OptionError(
+            f"{_OPTION}.metapath: its walks lead from {dst!r} to {src!r}, so the edges of the batch are "
+            f"{src}__<name>__{dst}; got {name!r:.100}."
+        )
+    return src, relation, dst

@@ -1,4 +1,4 @@
-"""Neighbours by random walks, as a loader's samplers and batches know them."""
+"""The fan-outs of a loader, along stored edges or by random walks."""
 
 from __future__ import annotations
 
@@ -6,20 +6,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from glt_lightning.base import (
-    EdgeType,
-    Fanouts,
-    GraphSchema,
-    ImportanceNeighbors,
-    OptionError,
-    SamplingOptions,
-    edge_type_str,
-)
-from glt_lightning.kernels import WalkRule
-from glt_lightning.sampling import ImportanceTask, SubgraphTask, fanout_table, fault_of
+from glt_lightning.base import Fanouts, GraphSchema, OptionError, SamplingOptions
+from glt_lightning.sampling import ImportanceTask, SubgraphTask, fanout_table
 
 _OPTION = "sampling.importance_neighbors"
-RELATION = "visited_from"
 
 
 class DirectionalSpec(Protocol):
@@ -33,63 +23,9 @@ class DirectionalSpec(Protocol):
     def num_neighbors(self) -> Fanouts: ...
 
 
-def importance_task(sampling: SamplingOptions, schema: GraphSchema) -> ImportanceTask | None:
-    """What samplers are told; None: neighbours are those of stored edges. Raises `OptionError` for metapaths that the graph does
-    not have."""
-    given = ImportanceNeighbors.of(sampling.importance_neighbors)
-    if given is None:
-        return None
-    names = [edge_type_str(each) for each in schema.edge_types]
-    paths = given.metapaths or _only(names)
-    found: dict[EdgeType, tuple[int, ...]] = {}
-    for name, path in paths.items():
-        for each in path:
-            if each not in names:
-                raise OptionError(f"{_OPTION}.metapath: expected some of {', '.join(names)}; got {each!r:.100}.")
-        types = [schema.edge_types[names.index(each)] for each in path]
-        if fault := fault_of(types, given.length > 1):
-            raise OptionError(f"{_OPTION}.metapath: {fault}")
-        found[_edge_type(name, types, schema)] = tuple(names.index(each) for each in path)
-    ends = bool(given.stop)
-    return ImportanceTask(
-        edge_types=tuple(sorted(found)),
-        metapaths=tuple(found[each] for each in sorted(found)),
-        walks=given.walks,
-        length=given.length,
-        restart=WalkRule.threshold(given.stop if ends else given.restart),
-        ends=ends,
-        self_loops=given.self_loops,
-    )
-
-
-def _only(names: Sequence[str]) -> dict[str, list[str]]:
-    if len(names) != 1:
-        raise OptionError(
-            f"{_OPTION}.metapath: the graph has the edge types {', '.join(names)}. Name those that walks "
-            "go along, one after the other."
-        )
-    return {"": list(names)}
-
-
-def _edge_type(name: str, types: Sequence[EdgeType], schema: GraphSchema) -> EdgeType:
-    """The edge type of a batch for a metapath. Raises `OptionError` for a name that does not say where it leads."""
-    if schema.homogeneous:
-        return schema.edge_types[0]
-    src, dst = types[-1][0], types[0][2]
-    if not name:
-        return src, RELATION, dst
-    relation = name.removeprefix(f"{src}__").removesuffix(f"__{dst}")
-    if name != f"{src}__{relation}__{dst}" or not relation:
-        raise OptionError(
-            f"{_OPTION}.metapath: its walks lead from {dst!r} to {src!r}, so the edges of the batch are "
-            f"{src}__<name>__{dst}; got {name!r:.100}."
-        )
-    return src, relation, dst
-
-
 def batch_schema(schema: GraphSchema, sampling: SamplingOptions) -> GraphSchema:
     """The types of nodes and edges of batches."""
-    return _schema_of(importance_task(sampling, schema), schema)
+    return _schema_of(ImportanceTask.of(sampling, schema), schema)
 
 
 def seeds_alone(schema: GraphSchema) -> tuple[tuple[int, ...], ...]:
