@@ -6,8 +6,9 @@ socket pair with each: requests are sent, layouts are received; the batch itself
 (docs/decisions/002). There is no thread and no lock between them. A sampler ends when its socket does, and the kernel
 kills it when its trainer ends.
 
-* ``producer/``: the producers of `Sample`s: inline, a pool of sampler processes, the ranks of a host for each other;
-  and `SampledGraph`, a graph with the producer of its batches (docs/decisions/014).
+* ``producer/``: the producers of `Sample`s: inline, a pool of sampler processes, the GPU that trains; and `SampledGraph`,
+  a graph that opens the producer of its batches (docs/decisions/014): `MappedGraph`, and `HostsGraph`, whose ranks sample
+  for each other.
 * ``cluster/``: an `Owner` serves parts, `PeerRows` asks owners; the filling of remote caches.
 * ``server/``: a graph server is a process with samplers of its own. Its scheduler's thread owns samplers, slots and
   client sessions; the transport's threads check clients' messages and call that thread. On one host batches are handed
