@@ -290,7 +290,7 @@ class SamplingOptions(WorkerOptions):
 
     @property
     def draw(self) -> DrawOptions:
-        """How neighbours are drawn; `sampling.drawn_from` says whether batches of a graph have edges."""
+        """How neighbours are drawn; `sampling.drawn_by.drawn_from` says whether batches of a graph have edges."""
         return DrawOptions(
             replace=self.replace,
             with_edge=self.with_edge,

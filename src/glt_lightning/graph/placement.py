@@ -60,7 +60,7 @@ class BatchArrays:
 
     @classmethod
     def of(cls, partition: LocalPartition, draw: DrawOptions) -> BatchArrays:
-        """Returns the arrays for batches with these draw options (`sampling.request.drawn_from`)."""
+        """Returns the arrays for batches with these draw options (`sampling.drawn_by.drawn_from`)."""
         return cls(partition, "edge_rows" in draw.columns, draw.weights, draw.timed, draw.labor)
 
     def view(self, opened: Callable[[str], np.ndarray] | None = None) -> GraphView:
