@@ -231,7 +231,7 @@ def test_install_and_uninstall(tmp_path: Path, how: str) -> None:
     else:
         pip("install", *offline, *quick, "--ignore-installed", "-e", tree)
     home = tree / "src" if how == "editable" else site
-    page = "from glt_lightning.lightning import render; print(render('base.html', title='a page'))"
+    page = "from glt_lightning.lightning.report.page import render; print(render('base.html', title='a page'))"
     assert "<h1>a page</h1>" in _output([python, "-c", page], tmp_path)  # the templates are there, too
     where = "import glt_lightning, os; print(os.path.realpath(glt_lightning.__file__))"
     assert _output([python, "-c", where], tmp_path).startswith(str(home.resolve()))

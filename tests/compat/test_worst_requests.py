@@ -140,6 +140,7 @@ WORST: dict[str, Callable[[int], Iterator[Asked]]] = {
     "split": lambda hub: iter([({"name": "train"}, {})]),
     "edge_split": lambda hub: iter([({"edge_type": 0, "name": "train"}, {})]),
     "seeds": lambda hub: iter([({"node_type": 0}, {}), ({"node_type": 0}, {"ids": np.zeros(10_000_000, np.int64)})]),
+    "deleted": lambda hub: iter([({"node_type": 0}, {}), ({"node_type": 0}, {"ids": np.zeros(10_000_000, np.int64)})]),
     "open": lambda hub: iter([({"session": SESSION, "max_restarts": 1 << 31, "timeout_s": 1e9}, {})]),
     "make": batches,
     "drop": lambda hub: iter([({"session": SESSION, "run": 1}, {})]),

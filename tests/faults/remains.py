@@ -16,8 +16,8 @@ import psutil
 from tests.helpers.leaks import new_shared_memory, shared_memory
 
 _LISTENING = "0A"
-# PyG writes a module per kind of layer, which torch's compiler wants to find in a file.
-_OF_LIBRARIES = ("torch_geometric.", "tmp_pyg", "torchinductor_")
+# PyG writes a module per kind of layer, which torch's compiler wants to find in a file; Python compiles it beside.
+_OF_LIBRARIES = ("torch_geometric.", "__pycache__", "tmp_pyg", "torchinductor_")
 # Names of what is being written: ours, Lightning's and fsspec's.
 _HALF = (".part", ".tmp", ".old", ".lock")
 

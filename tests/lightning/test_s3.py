@@ -26,6 +26,7 @@ def test_a_bucket_has_the_rows_of_a_folder(
             monkeypatch.setenv(f"AWS_{name}", "test")
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
         monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        s3fs.S3FileSystem.clear_instance_cache()  # of the address of another test
         store = s3fs.S3FileSystem()
         store.mkdir("bucket")
         model, data = make_model(), make_data()

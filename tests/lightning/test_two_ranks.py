@@ -310,7 +310,9 @@ def test_ctrl_c_ends_all_ranks(endless: list[str], tmp_path: Path, strategy: str
         wait_for_training(run)
         for _ in range(times):
             os.killpg(run.popen.pid, signal.SIGINT)
-        assert run.wait(60) in (130, -signal.SIGINT), run.output
+        # Lightning's own launcher kills its children; it may see them dead and kill itself.
+        ended = (130, -signal.SIGINT) + ((-signal.SIGKILL,) if strategy == "ddp" else ())
+        assert run.wait(60) in ended, run.output
         assert settle(run.family, grace_s=30) == [], run.output
 
 

@@ -85,7 +85,7 @@ def launched(
     running = cluster.left()
     with started([*before, *cluster.made.command(_LAUNCHER, argv)], cwd=folder, env=ONE_THREAD) as run_:
         yield run_
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while cluster.left() != running:
             assert time.monotonic() < deadline, (running, cluster.left(), run_.output)
             time.sleep(0.1)
