@@ -21,6 +21,7 @@ from glt_lightning.partition import (
     append_rows,
     compact_partition,
     delete_rows,
+    hold_out_edges,
     list_versions,
     open_version,
     partition_graph,
@@ -363,3 +364,20 @@ def test_edges_to_predict_without_deleted_ones(tmp_path: Path) -> None:
             assert graph.manifest.edge_splits[f"0/{name}"].count == left.sum()
     appended = Versions(tmp_path / "base").read(Manifest.load(tmp_path / "base"), 1)
     assert appended.additions.deleted.nodes["node"].tolist() == [node]
+
+
+def test_a_given_source_that_is_deleted_cannot_stand_among_negatives(tmp_path: Path) -> None:
+    """A ranking among fewer sources is another one; among destinations a negative is drawn in the place of it."""
+    pairs, others = [[0, 1, 0], [2, 3, 3]], [[4, 5], [6, 7], [8, 9]]
+    given = {"test": {"edge": pairs, "negatives": others, "source_negatives": others}, "train": [[1], [0]]}
+    ends = np.random.default_rng(3).integers(10, 40, (2, 120))
+    schema = two_versions(np.random.default_rng(0)).base.schema
+    graph = ArraySource(name="links", fingerprint="", schema=schema, num_nodes={"node": 40}, edge_index={EDGE: ends})
+    source = hold_out_edges(graph, {"node__to__node": given})
+    partition_graph(source, tmp_path / "base", PartitionOptions(), progress=False)
+    base = LocalPartition.open(tmp_path / "base")
+    delete_rows(tmp_path / "base", nodes={"node": np.array([20])})
+    open_version(base, 1).edge_split(0, "test")
+    with pytest.raises(DataError, match="test: some of its source_negatives are nodes of type 'node' that are deleted"):
+        delete_rows(tmp_path / "base", nodes={"node": np.array([4])})
+    assert len(list_versions(tmp_path / "base")) == 1
