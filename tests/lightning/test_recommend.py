@@ -127,6 +127,31 @@ def test_known_are_what_is_said(shop: dict[str, set[tuple[str, str]]], monkeypat
 
 
 @pytest.mark.slow
+def test_what_came_later_is_known_and_what_is_deleted_is_not(shop: dict[str, set[tuple[str, str]]]) -> None:
+    fitted("dot")
+    Path("more.csv").write_text("who,what\nu-39,i 3\nu-1,i 29\n")
+    Path("views.csv").write_text("what,who\ni 5,u-39\n")
+    later = ["--edges", "user__buys__item=more.csv", "--edges", "item__seen_by__user=views.csv"]
+    main(["append", "--config", "c.yaml", *later])
+    u, i = sorted(shop["seen"])[0]
+    Path("gone.csv").write_text(f"what,who\n{i},{u}\n")
+    Path("gone.yaml").write_text("edges: {item__seen_by__user: gone.csv}\n")
+    main(["append", "--config", "c.yaml", "--delete", "gone.yaml"])
+    # From the versions, then from the partition that the last one becomes.
+    everything = {(f"u-{u}", f"i {i}") for u in range(USERS) for i in range(ITEMS)}
+    buys, seen = shop["buys"] | {("u-39", "i 3"), ("u-1", "i 29")}, shop["seen"] | {("u-39", "i 5")}
+    for number, graph in (("a", ["--data.partition.version", "latest"]), ("b", ["--data.partition.dir", "grown"])):
+        if number == "b":
+            main(["compact", "--config", "c.yaml", "--out", "grown"])
+        command = ["recommend", "--config", "c.yaml", "--ckpt_path", "best", "--k", "30", *graph]
+        for name, known in (("[train,val,test]", buys), ("[item__seen_by__user]", seen - {(u, i)})):
+            out = f"{number}{len(name)}"
+            main([*command, "--out", out, "--exclude", name])
+            found = {(user, item) for user, some in by_user(out).items() for item, _ in some}
+            assert found == everything - known
+
+
+@pytest.mark.slow
 def test_some_sources_in_small_blocks(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fitted("dot")
     main(["recommend", "--config", "c.yaml", "--ckpt_path", "best", "--out", "all"])

@@ -74,8 +74,9 @@ class RecommendOptions:
         k: Destinations for each source.
         sources: The sources: a file with an id of your table on each line (``.txt``), a table whose first column has them (CSV
             with a header, Parquet), or node ids as an ``.npy`` file, a list or an array. ``None``: all.
-        exclude: What sources have already, and are not recommended: splits of the edges to predict (``train``, ``val``, ``test``)
-            and edge types of the data set between the same node types, ``src__rel__dst``, in either direction.
+        exclude: What sources have already, and are not recommended: splits of the edges to predict (``train``, with
+            those that were appended, ``val``, ``test``) and edge types between the same node types, ``src__rel__dst``, in
+            either direction.
         edge_type: Edge type to recommend by, where the model predicts several.
         relation: Relation to recommend by, where edges have several (``links.relation``): its name, or its number.
         index: ``exact``: all pairs are scored. ``hnsw``: destinations are found by faiss, which misses a few of the best and

@@ -91,8 +91,8 @@ class EmbeddingTrainer(Trainer):
             k: Destinations for each source.
             sources: The sources: a file with an id of your table on each line (``.txt``), a table whose first column has them
                 (CSV with a header, Parquet), or an ``.npy`` file of node ids. None: all.
-            exclude: What sources have already: splits of the edges (``train``, ``val``, ``test``) and edge types of the data set
-                between the same node types.
+            exclude: What sources have already: splits of the edges (``train``, with those that were appended, ``val``, ``test``)
+                and edge types between the same node types.
             edge_type: Edge type to recommend by, where the model predicts several.
             relation: Relation to recommend by, where edges have several: its name, or its number.
             index: ``exact``, or ``hnsw``, by faiss, which misses a few of the best.

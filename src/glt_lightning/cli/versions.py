@@ -37,6 +37,7 @@ def run_append(argv: Sequence[str], prog: str) -> None:
             f"--{kind}",
             type=str,
             nargs="+",
+            action="extend",
             default=None,
             metavar="TABLE",
             help=f"Tables of new {kind}: a path, or in a typed graph {example}.",

@@ -460,6 +460,14 @@ class Manifest:
         """Returns the number of nodes of a type that a part owns."""
         return self.bounds[node_type][part + 1] - self.bounds[node_type][part]
 
+    @property
+    def given_edge_types(self) -> dict[EdgeType, int]:
+        """The types of the user's edges and their indices: without the types that ``undirected`` made of them."""
+        columns = self.edge_columns
+        return {
+            e: r for r, e in enumerate(self.schema.edge_types) if columns is None or columns[r].reverse_of in (None, r)
+        }
+
     def edges(self, part: int, edge_type: int) -> int:
         """Returns the number of edges of a type that a part stores."""
         return self.arrays[edge_path(part, edge_type, "indices")].shape[0]

@@ -248,26 +248,6 @@ class SeedDataModule(GraphDataModule):
             )
         return ids
 
-    def edges_between(self, name: str, edge_type: EdgeType) -> np.ndarray:
-        """int64 [2, E]: the data set's edges of another type between the node types of ``edge_type``, or the other way round, as
-        edges of that. Raises `OptionError` for one that there is not."""
-        source = None if self.dataset is None else self.source
-        source = getattr(source, "inner", source)  # with edges that are held out
-        known = {} if source is None else {edge_type_str(e): e for e in source.schema.edge_types}
-        src, _, dst = edge_type
-        if (
-            source is None
-            or name not in known
-            or {(known[name][0], known[name][2])}.isdisjoint({(src, dst), (dst, src)})
-        ):
-            fitting = [n for n, e in known.items() if (e[0], e[2]) in ((src, dst), (dst, src))]
-            raise OptionError(
-                f"recommend.exclude: expected any of train, val, test and {', '.join(fitting) or 'no edge type'}; got {name!r}."
-            )
-        chunks = [np.stack(ends) for ends in source.edges(known[name]).chunks(1 << 20)]
-        found = np.concatenate([np.zeros((2, 0), np.int64), *chunks], axis=1)
-        return found if known[name][0] == src else found[::-1]
-
     @property
     def destination_type(self) -> str | None:
         """Node type of the destinations of the edges to predict; None for seeds that are nodes."""

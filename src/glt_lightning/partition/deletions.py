@@ -43,9 +43,7 @@ class _Search:
             t: n + k for t, n, k in zip(manifest.schema.node_types, manifest.num_nodes, new, strict=True)
         }
         self._columns = manifest.edge_columns or ()
-        self._of_user = {
-            e: r for r, e in enumerate(manifest.schema.edge_types) if self._columns[r].reverse_of in (None, r)
-        }
+        self._of_user = manifest.given_edge_types
 
     def find(self, nodes: Mapping[NodeType, np.ndarray], edges: Mapping[EdgeType, np.ndarray]) -> Deleted:
         gone = {t: self._nodes(t, ids) for t, ids in nodes.items()}

@@ -147,7 +147,7 @@ class _Layers:
     def _given_edges(self) -> dict[int, tuple[np.ndarray, NewEdges]]:
         """Returns the checked new edges by the edge type of the user's that has them."""
         found = {}
-        known = {e: r for r, e in enumerate(self.old.schema.edge_types) if self.columns[r].reverse_of in (None, r)}
+        known = self.old.given_edge_types
         for edge_type, edges in self.additions.edges.items():
             if edge_type not in known:
                 names = ", ".join(map(edge_type_str, known))

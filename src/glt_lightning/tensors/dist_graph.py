@@ -133,6 +133,11 @@ class DistGraph:
         """Hash of the input and the options from which the partition was made, the same for the same content."""
         return self._reader.manifest.options_hash
 
+    @property
+    def given_edge_types(self) -> list[EdgeType]:
+        """The types of the user's edges, without those that ``undirected`` made of them."""
+        return list(self._reader.manifest.given_edge_types)
+
     def num_nodes(self, node_type: NodeType | None = None) -> int:
         """Number of nodes of a type; None: of all types."""
         return self._count("node", node_type)

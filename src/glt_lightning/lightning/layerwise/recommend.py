@@ -27,8 +27,10 @@ from glt_lightning.lightning.callbacks.prediction_places import folder_of, requi
 from glt_lightning.lightning.callbacks.predictions import PredictionWriter
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.layerwise.predict import EmbeddingWriter, LayerwiseModule
+from glt_lightning.tensors import DistGraph
 
 _SOURCES = 1024  # at once
+_ROWS = 65_536  # destinations whose edges are read at once
 
 
 def recommend(
@@ -137,7 +139,7 @@ class RecommendingModule(LayerwiseModule):
         ids = _sources(data, self._wanted.sources, edge_type[0])
         mine = ids[graph.rank :: graph.world_size]
         self._relation = _relation(data, self._wanted.relation)
-        self._known = _known(data, self._wanted.exclude, edge_type, mine, self._relation)
+        self._known = _known(data, graph, self._wanted.exclude, edge_type, mine, self._relation)
         self._candidates = Candidates.of(graph, edge_type[2])
         if not 1 <= self._wanted.k <= (count := len(self._candidates)):  # before all layers are computed
             raise OptionError(f"recommend.k: expected 1 to {count}, the number of destinations; got {self._wanted.k}.")
@@ -229,16 +231,53 @@ def _relation(data: GLTDataModule, given: str | int | None) -> int | None:
 
 
 def _known(
-    data: GLTDataModule, exclude: Sequence[str], edge_type: EdgeType, sources: np.ndarray, relation: int | None
+    data: GLTDataModule,
+    graph: DistGraph,
+    exclude: Sequence[str],
+    edge_type: EdgeType,
+    sources: np.ndarray,
+    relation: int | None,
 ) -> KnownPairs:
     """The pairs that are left out, of some sources. relation: the one by which splits are excluded."""
     found, same = [np.zeros((2, 0), np.int64)], edge_type[0] == edge_type[2]
     for name in exclude:
-        pairs = data.edges_of(name, edge_type) if name in SPLITS else data.edges_between(name, edge_type)
+        pairs = (
+            data.edges_of(name, edge_type) if name in SPLITS else _edges_between(data, graph, name, edge_type, sources)
+        )
         if pairs is None:
             continue
         if relation is not None and name in SPLITS:
             pairs = pairs[:, data.relations_of(name, edge_type) == relation]
         pairs = np.concatenate([pairs, pairs[::-1]], axis=1) if same and data.undirected else pairs
         found.append(pairs[:, np.isin(pairs[0], sources)])
+    if "train" in exclude and relation is None:  # edges that came after the splits, too
+        found.append(_edges_of_graph(graph, edge_type, edge_type, sources))
     return KnownPairs(np.concatenate(found, axis=1))
+
+
+def _edges_between(
+    data: GLTDataModule, graph: DistGraph, name: str, edge_type: EdgeType, sources: np.ndarray
+) -> np.ndarray:
+    """Returns the graph's edges of a type, those that are held out with them, between the node types of ``edge_type`` or the
+    other way round, as edges of that, of some sources. Raises `OptionError` for a type that there is not."""
+    ends = {(edge_type[0], edge_type[2]), (edge_type[2], edge_type[0])}
+    fitting = {edge_type_str(e): e for e in graph.given_edge_types if (e[0], e[2]) in ends}
+    if name not in fitting:
+        raise OptionError(
+            f"recommend.exclude: expected any of train, val, test and {', '.join(fitting) or 'no edge type'}; got {name!r}."
+        )
+    of = fitting[name]
+    held_out = [pairs for split in SPLITS if (pairs := data.edges_of(split, of)) is not None]
+    turned = [pairs if of[0] == edge_type[0] else pairs[::-1] for pairs in held_out]
+    return np.concatenate([_edges_of_graph(graph, of, edge_type, sources), *turned], axis=1)
+
+
+def _edges_of_graph(graph: DistGraph, of: EdgeType, edge_type: EdgeType, sources: np.ndarray) -> np.ndarray:
+    """Returns int64 [2, E], the user's ids: the edges of a type, turned round where ``edge_type`` is, of some sources."""
+    found = [np.zeros((2, 0), np.int64)]
+    for first in range(0, count := graph.num_nodes(of[2]), _ROWS):
+        near = graph.sample_neighbors(np.arange(first, min(first + _ROWS, count)), -1, of)
+        pairs = np.stack([graph.user_ids(near.src, of[0]).numpy(), graph.user_ids(near.dst, of[2]).numpy()])
+        pairs = pairs if of[0] == edge_type[0] else pairs[::-1]
+        found.append(pairs[:, np.isin(pairs[0], sources)])
+    return np.concatenate(found, axis=1)

@@ -38,7 +38,7 @@ class VersionSource:
         base = graph.base.manifest
         self._before, self._columns = base.edge_columns or (), graph.manifest.edge_columns or ()
         self.path, self.name, self.fingerprint = graph.directory, str(base.made_by.get("source")), ""
-        self._of_user = {e: r for r, e in enumerate(base.schema.edge_types) if self._columns[r].reverse_of in (None, r)}
+        self._of_user = base.given_edge_types
         self.schema = GraphSchema(base.schema.node_types, tuple(self._of_user), base.schema.homogeneous)
         self.num_nodes = dict(zip(self.schema.node_types, graph.manifest.num_nodes, strict=True))
         self.num_classes, self.target_type = base.num_classes, base.target_type
