@@ -270,6 +270,11 @@ class SeedDataModule(GraphDataModule):
         labels = None if self.links is None or self.links.relation is not None else found.label
         return pairs if labels is None or labels.ndim > 1 else pairs[:, labels > 0]
 
+    def has_edge_labels(self, edge_type: EdgeType) -> bool:
+        """True where the edges to train of a type have labels or relations, so that not all are known positives."""
+        found = self._stored_edges("train", edge_type)
+        return found is not None and found.label is not None
+
     def relations_of(self, split: str, edge_type: EdgeType) -> np.ndarray | None:
         """int64 [E]: the relation of each edge of `edges_of`; None where edges have none (``links.relation``)."""
         found = self._stored_edges(split, edge_type)

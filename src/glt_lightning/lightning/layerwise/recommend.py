@@ -139,11 +139,12 @@ class RecommendingModule(LayerwiseModule):
         ids = _sources(data, self._wanted.sources, edge_type[0])
         mine = ids[graph.rank :: graph.world_size]
         self._relation = _relation(data, self._wanted.relation)
+        loaders = super().loaders_of(data)  # before owners of other parts are asked
         self._known = _known(data, graph, self._wanted.exclude, edge_type, mine, self._relation)
         self._candidates = Candidates.of(graph, edge_type[2])
         if not 1 <= self._wanted.k <= (count := len(self._candidates)):  # before all layers are computed
             raise OptionError(f"recommend.k: expected 1 to {count}, the number of destinations; got {self._wanted.k}.")
-        return [*super().loaders_of(data), SourceBlocks(mine)]
+        return [*loaders, SourceBlocks(mine)]
 
     def _edge_type(self, data: GLTDataModule) -> EdgeType:
         assert data.links is not None
@@ -250,7 +251,7 @@ def _known(
             pairs = pairs[:, data.relations_of(name, edge_type) == relation]
         pairs = np.concatenate([pairs, pairs[::-1]], axis=1) if same and data.undirected else pairs
         found.append(pairs[:, np.isin(pairs[0], sources)])
-    if "train" in exclude and relation is None:  # edges that came after the splits, too
+    if "train" in exclude and not data.has_edge_labels(edge_type):  # edges that came after the splits, too
         found.append(_edges_of_graph(graph, edge_type, edge_type, sources))
     return KnownPairs(np.concatenate(found, axis=1))
 
