@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from glt_lightning import GraphSAGE
 from glt_lightning.lightning import PrecisionProbe, RunReport
+from glt_lightning.lightning.callbacks import precision
 from glt_lightning.lightning.callbacks.precision import bfloat16_ratio, weight_shapes
 
 
@@ -29,9 +31,19 @@ def test_weights_of_products_are_found() -> None:
 
 def test_measuring_draws_nothing_and_restores_the_threads() -> None:
     state, threads = torch.get_rng_state(), torch.get_num_threads()
-    assert bfloat16_ratio({(64, 64): 2, (300, 8): 1}) > 0
+    ratio = bfloat16_ratio({(64, 64): 2, (300, 8): 1})
+    assert ratio is None or ratio > 0
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("tick_s", [0.01, 1e-6])
+def test_a_coarse_clock_measures_nothing(monkeypatch: pytest.MonkeyPatch, tick_s: float) -> None:
+    """10 ms: one product fits between two ticks, and takes no time by such a clock."""
+    calls = itertools.count()
+    monkeypatch.setattr(precision.time, "thread_time", lambda: next(calls) * 0.001 // tick_s * tick_s)
+    ratio = bfloat16_ratio({(64, 64): 2})
+    assert ratio is None if tick_s > 0.001 else ratio == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ class PrecisionProbe(Callback):
         self.choose = choose
         self.ratio: float | None = None  # time in float32 / in bfloat16, on rank 0; None: not measured
         self.chosen: str | None = None
-        self._measure: Callable[[dict[tuple[int, int], int]], float] = bfloat16_ratio
+        self._measure: Callable[[dict[tuple[int, int], int]], float | None] = bfloat16_ratio
 
     @property
     def line(self) -> str | None:
@@ -100,9 +100,11 @@ def _shapes(module: torch.nn.Module) -> Iterator[tuple[int, int]]:
                 yield int(weight.shape[1]), int(weight.shape[0])
 
 
-def bfloat16_ratio(shapes: dict[tuple[int, int], int]) -> float:
+def bfloat16_ratio(shapes: dict[tuple[int, int], int]) -> float | None:
     """The time of products of rows with matrices of these ``shapes`` in float32, divided by that in bfloat16, casts of the rows
-    included. In CPU time of one thread, so that other programs do not count. Takes about 20 ms, and no random number."""
+    included. In CPU time of one thread, so that other programs do not count. Takes about 20 ms, and no random number.
+
+    None where that clock is too coarse for one product: some virtual machines advance it by 10 ms at a time."""
     until, best = time.perf_counter() + _BUDGET_S, {torch.float32: {}, torch.bfloat16: {}}  # type: ignore[var-annotated]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -120,6 +122,8 @@ def bfloat16_ratio(shapes: dict[tuple[int, int], int]) -> float:
     finally:
         torch.set_num_threads(threads)
     spent = {kind: sum(shapes[shape] * took for shape, took in found.items()) for kind, found in best.items()}
+    if not all(took > 0 for found in best.values() for took in found.values()):
+        return None
     return spent[torch.float32] / spent[torch.bfloat16]
 
 
