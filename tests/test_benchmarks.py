@@ -68,7 +68,7 @@ WITHIN |= {
     "peer_dgl_embedding",
     "peer_pyg",
     "peer_glt",
-    "cache_plot",
+    "charts",
     "headline_pyg",
     "simulate",  # tests/test_simulation.py
     "scale",
@@ -123,6 +123,20 @@ def test_each_script_is_named_here() -> None:
     assert scripts == WITHIN | {name.split(".")[0] for name in COMMANDS}
 
 
+def test_the_pictures_of_docs_are_drawn_from_the_results(tmp_path: Path) -> None:
+    """The words and numbers in them; and a page shows each, with a text for those who do not see it."""
+    run("charts.py", "--out", str(tmp_path))
+    pictures = sorted(path.name for path in tmp_path.iterdir())
+    assert len(pictures) == 3
+    docs = FOLDER.parent / "docs"
+    pages = "".join(path.read_text() for path in docs.glob("*.md"))
+    for name in pictures:
+        drawn, kept = (re.findall(r"<text[^>]*>([^<]*)<", (where / name).read_text()) for where in (tmp_path, docs))
+        assert len(drawn) > 10
+        assert kept == drawn, f"docs/{name} is older than benchmarks/results: python benchmarks/charts.py"
+        assert re.search(rf"!\[[^\]]{{40,}}\]\({name}\)", pages), name
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(2 * LIMIT_S)
 @pytest.mark.parametrize("name", COMMANDS)
@@ -135,10 +149,6 @@ def test_a_script_runs(name: str, places: dict[str, str], tmp_path: Path) -> Non
     numbers += [float(value) for value in re.findall(r"[0-9.]+(?= \([0-9.]+-[0-9.]+\))", output)]  # of tables
     assert numbers, output
     assert all(map(math.isfinite, numbers)), output
-    if name == "cache.py":
-        (tmp_path / "lines.jsonl").write_text("\n".join(map(json.dumps, figures(output))))
-        run("cache_plot.py", str(tmp_path / "plot.svg"), str(tmp_path / "lines.jsonl"))
-        assert (tmp_path / "plot.svg").read_text().startswith("<?xml")
 
 
 @pytest.mark.slow
