@@ -43,6 +43,7 @@ COMMANDS = {
     "labor.py": "{part1} --dense 200 --degree 5 --fanouts 3 2 --batch_size 16 --rounds 1 --batches 1",
     "accuracy.py": "../configs/demo.yaml --seeds 1 --set trainer.max_epochs=1 --with data.sampling.method=labor",
     "walks.py": "{part1} --rounds 1 --seeds 16 --walks 5",
+    "recommend.py": "--users 60 --items 40 --edges 500 --batches 1 --ways exact --work {tmp}",
     "knowledge_graph.py": "--nodes 40 --seeds 1 --epochs 1 --width 8 --lr 0.1",
     "link.py": "{part1} --rounds 1 --batches 1",
     "temporal.py": "--nodes 500 --degree 5 --batch-size 16 --rounds 1 --batches 1",

@@ -190,7 +190,7 @@ class Ranking:
         sides = (self.source, self.destination, self.score), (self.destination, self.source, turned)
         for n, (given, ranked, score) in enumerate(sides):
             pairs = edges[:: -1 if n else 1]
-            left_out = KnownPairs(np.concatenate([edges, known], axis=1)[:: -1 if n else 1])
+            left_out = KnownPairs(pairs[:: -1 if n else 1] for pairs in (edges, known))
             for twice in _ranks(given, ranked, score, pairs[:, np.argsort(pairs[0], kind="stable")], left_out):
                 for metric in metrics:
                     metric.update(twice.to(metric.device))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,21 +21,27 @@ _IDS = (1 << 32) - 1  # a destination's id takes the lower half of a key
 
 
 class KnownPairs:
-    """Pairs of source and destination that are not recommended. pairs: int64 [2, n], ids; repeated ones count once."""
+    """Pairs of source and destination that are not recommended, in eight bytes each. pairs: int64 [2, n] each, ids; repeated ones
+    count once."""
 
-    def __init__(self, pairs: np.ndarray) -> None:
-        self._src, self._dst = np.unique(pairs.astype(np.int64), axis=1) if pairs.size else np.zeros((2, 0), np.int64)
+    def __init__(self, pairs: Iterable[np.ndarray]) -> None:
+        keys = np.concatenate([np.zeros(0, np.int64), *((src << 32) | dst for src, dst in pairs)])
+        keys.sort()
+        self._keys = keys[np.diff(keys, prepend=-1) != 0]
 
     def __len__(self) -> int:
-        return len(self._src)
+        return len(self._keys)
 
     def of(self, sources: np.ndarray) -> np.ndarray:
         """Returns int64 [2, n]: the pairs of some sources, by position in these, ascending by position and destination."""
-        begin, end = (np.searchsorted(self._src, sources, side) for side in ("left", "right"))
-        counts = end - begin
+        begin, last = (
+            np.searchsorted(self._keys, sources << 32),
+            np.searchsorted(self._keys, (sources << 32) | _IDS, "right"),
+        )
+        counts = last - begin
         at = np.repeat(np.arange(len(sources)), counts)
         first = np.repeat(begin - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
-        return np.stack([at, self._dst[first + np.arange(len(at))]])
+        return np.stack([at, self._keys[first + np.arange(len(at))] & _IDS])
 
 
 @dataclass(frozen=True)

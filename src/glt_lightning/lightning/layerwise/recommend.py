@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ from glt_lightning.lightning.layerwise.predict import EmbeddingWriter, Layerwise
 from glt_lightning.tensors import DistGraph
 
 _SOURCES = 1024  # at once
-_ROWS = 65_536  # destinations whose edges are read at once
+_ROWS = 16_384  # destinations whose edges are read at once
+_PAIRS = 1 << 20  # edges of a split that are looked at at once
 
 
 def recommend(
@@ -120,7 +122,7 @@ class RecommendingModule(LayerwiseModule):
     def __init__(self, inner: Any, layerwise: LayerwiseOptions, folder: Path, options: RecommendOptions) -> None:
         super().__init__(inner, layerwise, folder)
         self._wanted = options
-        self._known, self._candidates = KnownPairs(np.zeros((2, 0), np.int64)), Candidates(0)
+        self._known, self._candidates = KnownPairs([]), Candidates(0)
         self._ranker: Any = None
         self._graph: Any = None
         self._ends = ("", "")
@@ -140,7 +142,8 @@ class RecommendingModule(LayerwiseModule):
         mine = ids[graph.rank :: graph.world_size]
         self._relation = _relation(data, self._wanted.relation)
         loaders = super().loaders_of(data)  # before owners of other parts are asked
-        self._known = _known(data, graph, self._wanted.exclude, edge_type, mine, self._relation)
+        known = [_known(data, graph, name, edge_type, self._relation) for name in self._wanted.exclude]
+        self._known = KnownPairs(_of_sources(chain.from_iterable(known), mine))
         self._candidates = Candidates.of(graph, edge_type[2])
         if not 1 <= self._wanted.k <= (count := len(self._candidates)):  # before all layers are computed
             raise OptionError(f"recommend.k: expected 1 to {count}, the number of destinations; got {self._wanted.k}.")
@@ -232,53 +235,51 @@ def _relation(data: GLTDataModule, given: str | int | None) -> int | None:
 
 
 def _known(
-    data: GLTDataModule,
-    graph: DistGraph,
-    exclude: Sequence[str],
-    edge_type: EdgeType,
-    sources: np.ndarray,
-    relation: int | None,
-) -> KnownPairs:
-    """The pairs that are left out, of some sources. relation: the one by which splits are excluded."""
-    found, same = [np.zeros((2, 0), np.int64)], edge_type[0] == edge_type[2]
-    for name in exclude:
-        pairs = (
-            data.edges_of(name, edge_type) if name in SPLITS else _edges_between(data, graph, name, edge_type, sources)
-        )
-        if pairs is None:
-            continue
-        if relation is not None and name in SPLITS:
-            pairs = pairs[:, data.relations_of(name, edge_type) == relation]
-        pairs = np.concatenate([pairs, pairs[::-1]], axis=1) if same and data.undirected else pairs
-        found.append(pairs[:, np.isin(pairs[0], sources)])
-    if "train" in exclude and not data.has_edge_labels(edge_type):  # edges that came after the splits, too
-        found.append(_edges_of_graph(graph, edge_type, edge_type, sources))
-    return KnownPairs(np.concatenate(found, axis=1))
+    data: GLTDataModule, graph: DistGraph, name: str, edge_type: EdgeType, relation: int | None
+) -> Iterator[np.ndarray]:
+    """Iterates over the pairs int64 [2, n] that a split or an edge type says, as edges of ``edge_type``. relation: the one by
+    which splits are excluded. Raises `OptionError` for an edge type that there is not."""
+    if name not in SPLITS:
+        of = _type_between(graph, name, edge_type)
+        every = chain(*(_edges_of_split(data, split, of, None) for split in SPLITS), _edges_of_graph(graph, of))
+        return (pairs if of[0] == edge_type[0] else pairs[::-1] for pairs in every)
+    found: Iterator[np.ndarray] = _edges_of_split(data, name, edge_type, relation)
+    if edge_type[0] == edge_type[2] and data.undirected:
+        found = (np.concatenate([pairs, pairs[::-1]], axis=1) for pairs in found)
+    if name == "train" and not data.has_edge_labels(edge_type):  # edges that came after the splits, too
+        return chain(found, _edges_of_graph(graph, edge_type))
+    return found
 
 
-def _edges_between(
-    data: GLTDataModule, graph: DistGraph, name: str, edge_type: EdgeType, sources: np.ndarray
-) -> np.ndarray:
-    """Returns the graph's edges of a type, those that are held out with them, between the node types of ``edge_type`` or the
-    other way round, as edges of that, of some sources. Raises `OptionError` for a type that there is not."""
+def _of_sources(known: Iterator[np.ndarray], sources: np.ndarray) -> Iterator[np.ndarray]:
+    wanted = np.zeros(sources.max(initial=-1) + 2, dtype=bool)
+    wanted[sources] = True  # the last one stands for all greater ids
+    return (pairs[:, wanted[np.minimum(pairs[0], len(wanted) - 1)]] for pairs in known)
+
+
+def _type_between(graph: DistGraph, name: str, edge_type: EdgeType) -> EdgeType:
+    """Returns the edge type of that name between the node types of ``edge_type``, or the other way round."""
     ends = {(edge_type[0], edge_type[2]), (edge_type[2], edge_type[0])}
     fitting = {edge_type_str(e): e for e in graph.given_edge_types if (e[0], e[2]) in ends}
     if name not in fitting:
         raise OptionError(
             f"recommend.exclude: expected any of train, val, test and {', '.join(fitting) or 'no edge type'}; got {name!r}."
         )
-    of = fitting[name]
-    held_out = [pairs for split in SPLITS if (pairs := data.edges_of(split, of)) is not None]
-    turned = [pairs if of[0] == edge_type[0] else pairs[::-1] for pairs in held_out]
-    return np.concatenate([_edges_of_graph(graph, of, edge_type, sources), *turned], axis=1)
+    return fitting[name]
 
 
-def _edges_of_graph(graph: DistGraph, of: EdgeType, edge_type: EdgeType, sources: np.ndarray) -> np.ndarray:
-    """Returns int64 [2, E], the user's ids: the edges of a type, turned round where ``edge_type`` is, of some sources."""
-    found = [np.zeros((2, 0), np.int64)]
+def _edges_of_split(data: GLTDataModule, split: str, of: EdgeType, relation: int | None) -> Iterator[np.ndarray]:
+    pairs = data.edges_of(split, of)
+    if pairs is None:
+        return
+    relations = None if relation is None else data.relations_of(split, of)
+    for begin in range(0, pairs.shape[1], _PAIRS):
+        some = slice(begin, begin + _PAIRS)
+        yield pairs[:, some] if relations is None else pairs[:, some][:, relations[some] == relation]
+
+
+def _edges_of_graph(graph: DistGraph, of: EdgeType) -> Iterator[np.ndarray]:
+    """Iterates over the edges of a type, int64 [2, n], the user's ids."""
     for first in range(0, count := graph.num_nodes(of[2]), _ROWS):
         near = graph.sample_neighbors(np.arange(first, min(first + _ROWS, count)), -1, of)
-        pairs = np.stack([graph.user_ids(near.src, of[0]).numpy(), graph.user_ids(near.dst, of[2]).numpy()])
-        pairs = pairs if of[0] == edge_type[0] else pairs[::-1]
-        found.append(pairs[:, np.isin(pairs[0], sources)])
-    return np.concatenate(found, axis=1)
+        yield np.stack([graph.user_ids(near.src, of[0]).numpy(), graph.user_ids(near.dst, of[2]).numpy()])
