@@ -1,36 +1,57 @@
 """How right plans are: each configuration is planned, then run, and both stand side by side.
 
-    python benchmarks/plan.py DATA [DATA ...] [--epochs 2] [--hidden 128]
+    python benchmarks/plan.py DATA [DATA ...] [--cases "1 sampler" "2 ranks"] [--epochs 2] [--hidden 128]
 
-DATA: `.npz` files of nodes with labels, homogeneous. Each is planned and run with no sampler process and with one, with
-LABOR, and with smaller fan-outs: CPU seconds of an epoch of all processes (the first epoch is not counted), bytes of rows in the
-first epoch, and the peak of memory that is no file's. Every plan and run is a process of its own. CPU time grows with other
-work on the machine, too: compare on a quiet one.
+DATA: graphs of nodes with labels, homogeneous, as of ``data.dataset``; `.npz` files for embeddings, which learn in place of
+``x``. CPU seconds of an epoch of all processes (the first epoch is not counted), wall seconds, bytes of rows in the first
+epoch, and the peak of memory that is no file's, of all ranks. Every plan and run is a process of its own. CPU time grows with
+other work on the machine, too: compare on a quiet one.
+
+Cases of hosts need root and iproute2: a host is a network namespace with a part of the graph, one core of this machine and a
+link of the speed in the case's name. Their wall time is planned twice: by the rules of `plan`, and event by event
+(`simulate.py`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from shutil import copytree, ignore_patterns
 from typing import Any
 
+import numpy as np
 import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
 from measure import cpu_s, report
+from simulate import simulate
+
+from glt_lightning.lightning.planner.rules import BatchCost, Connection, Layout, RemoteCost
+from glt_lightning.workers import placed_parts
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from tests.helpers.hosts import Hosts, hosts  # noqa: E402
+
+MARK = "RESULT "
+LIMIT_S = 3600.0
 
 
 class Watch(Callback):
-    """Prints CPU and wall seconds of each epoch, bytes of rows of the first, and the peak of memory, as one line."""
+    """Prints of a rank, as one line: CPU and wall seconds of each epoch of it and its children, bytes of rows of the first epoch,
+    and the peak of memory."""
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.marks: list[tuple[float, float]] = []
@@ -41,76 +62,200 @@ class Watch(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         counters = trainer.train_dataloader.stats().counters  # type: ignore[union-attr]
-        self.nbytes = self.nbytes or counters.local_bytes + counters.remote_bytes
+        self.nbytes = self.nbytes or counters.local_bytes + counters.remote_bytes + counters.cached_bytes
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.marks.append((cpu_s(), time.perf_counter()))
         status = Path("/proc/self/status").read_text()
         sizes = {name: int(kb) * 1024 for name, kb in re.findall(r"(VmHWM|RssFile):\s+(\d+)", status)}
         spent = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(self.marks)]
-        print(MARK + json.dumps({"spent": spent, "peak": sizes["VmHWM"] - sizes["RssFile"], "bytes": self.nbytes}))
+        found = {"spent": spent, "peak": sizes["VmHWM"] - sizes["RssFile"], "bytes": self.nbytes}
+        found |= {"first": trainer.local_rank == 0}  # the launcher, whose children the other ranks of a host are
+        print(MARK + json.dumps(found), flush=True)
 
 
-MARK = "RESULT "
-CASES: dict[str, dict[str, Any]] = {
-    "in-process": {},
-    "1 sampler": {"sampling": {"num_workers": 1}},
-    "LABOR": {"sampling": {"method": "labor"}},
-    "half fan-outs": {"num_neighbors": [8, 5]},
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """data, model, trainer, cache: options of the configuration.  hosts, rate: their number, and the speed of their links."""
+
+    data: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    trainer: dict[str, Any] = field(default_factory=dict)
+    cache: dict[str, Any] = field(default_factory=dict)
+    hosts: int = 1
+    rate: str = ""
+
+
+WORKER = {"strategy": "glt_worker"}
+CASES = {
+    "in-process": Case(),
+    "1 sampler": Case(data={"sampling": {"num_workers": 1}}),
+    "LABOR": Case(data={"sampling": {"method": "labor"}}),
+    "half fan-outs": Case(data={"num_neighbors": [8, 5]}),
+    "embeddings": Case(model={"node_embedding": "sparse", "encoder": "SAGE"}),
+    "2 ranks": Case(trainer={**WORKER, "devices": 2}),
+    "2 ranks, 1 sampler each": Case(trainer={**WORKER, "devices": 2}, data={"sampling": {"num_workers": 1}}),
+    "graph server": Case(trainer={"strategy": "glt_server_client"}, data={"sampling": {"num_workers": 1}}),
+    "2 hosts, 1 Gbit/s": Case(trainer=WORKER, hosts=2, rate="1gbit"),
+    "2 hosts, 100 Mbit/s": Case(trainer=WORKER, hosts=2, rate="100mbit"),
+    "2 hosts, 100 Mbit/s, cache": Case(
+        trainer=WORKER, cache={"policy": "degree", "ratio": 0.2}, hosts=2, rate="100mbit"
+    ),
+    "2 hosts, 100 Mbit/s, 1 sampler": Case(
+        trainer=WORKER, data={"sampling": {"num_workers": 1}}, hosts=2, rate="100mbit"
+    ),
 }
 
 
-def configuration(args: argparse.Namespace, data: str, case: dict[str, Any], folder: Path) -> dict[str, Any]:
-    trainer = {"accelerator": "cpu", "devices": 1, "max_epochs": args.epochs + 1, "logger": False}
-    trainer |= {"callbacks": [{"class_path": "plan.Watch"}]}
-    trainer |= {"enable_checkpointing": False, "enable_progress_bar": False, "default_root_dir": str(folder)}
-    given = {
-        "dataset": data,
-        "root": str(folder),
-        "num_neighbors": [15, 10],
-        "batch_size": 512,
-        "undirected": True,
-    } | case
-    return {
-        "seed_everything": 1,
-        "trainer": trainer,
-        "model": {
-            "class_path": "glt_lightning.GraphSAGE",
-            "init_args": {"hidden_channels": args.hidden, "num_layers": 2},
-        },
-        "data": {"class_path": "glt_lightning.GLTDataModule", "init_args": given},
-    }
+class Job:
+    """A case on a graph, in a folder."""
+
+    def __init__(self, args: argparse.Namespace, data: str, case: Case, folder: Path) -> None:
+        self.case, self._folder = case, folder
+        self._path = folder / "run.yaml"
+        if case.model:  # nodes without attributes
+            arrays = {key: value for key, value in np.load(data).items() if key != "x"}
+            data = str(folder / "bare.npz")
+            np.savez(data, **arrays)
+        self._given = self._configuration(args, data)
+        self._write(self._path, self._given)
+
+    def _configuration(self, args: argparse.Namespace, data: str) -> dict[str, Any]:
+        case = self.case
+        trainer = {"accelerator": "cpu", "devices": 1, "max_epochs": args.epochs + 1, "logger": False}
+        trainer |= {"callbacks": [{"class_path": "plan.Watch"}]}
+        trainer |= {"enable_checkpointing": False, "enable_progress_bar": False, "default_root_dir": str(self._folder)}
+        given = {"dataset": data, "root": str(self._folder), "num_neighbors": [15, 10], "batch_size": 512}
+        given |= {"undirected": True, "partition": {"num_parts": case.hosts}, "cache": case.cache}
+        name = "NodePredictor" if case.model else "GraphSAGE"
+        return {
+            "seed_everything": 1,
+            "trainer": trainer | case.trainer,
+            "model": {
+                "class_path": f"glt_lightning.{name}",
+                "init_args": {"hidden_channels": args.hidden, "num_layers": 2, **case.model},
+            },
+            "data": {"class_path": "glt_lightning.GLTDataModule", "init_args": given | case.data},
+        }
+
+    def _write(self, path: Path, given: Mapping[str, Any]) -> None:
+        path.write_text(yaml.safe_dump(dict(given)))
+
+    def plan(self) -> dict[str, Any]:
+        """Partitions the graph, and plans the run."""
+        run("partition", "--config", str(self._path), "--batches", "1", "--json")
+        more = ["--hosts", str(self.case.hosts), "--network", self.case.rate, "--cores", "1"] if self.case.rate else []
+        cores = ["taskset", "-c", "0"] if self.case.rate else []
+        said = run("plan", "--config", str(self._path), "--batches", "0", "--json", *more, before=cores)
+        plan: dict[str, Any] = json.loads(said)
+        return plan
+
+    def fit(self) -> list[dict[str, Any]]:
+        """Runs it; returns what `Watch` of each rank has found."""
+        with hosts(self.case.hosts, self.case.rate) if self.case.rate else nullcontext() as made:
+            commands = [command("fit", "--config", str(self._path))]
+            environments: list[Mapping[str, str]] = [{}]
+            if made is not None:
+                commands, environments = self._on_hosts(made)
+            outputs = finish(commands, environments)
+        lines = [line for text in outputs for line in text.splitlines() if line.startswith(MARK)]
+        return [json.loads(line[len(MARK) :]) for line in lines]
+
+    def _on_hosts(self, made: Hosts) -> tuple[list[list[str]], list[Mapping[str, str]]]:
+        """The commands of all hosts, each of which has a folder with its parts alone, and their environments."""
+        numbers = range(self.case.hosts)
+        (partition,) = (self._folder / "partitions").glob("*/")
+        certs = self._folder / "certs"
+        names = ",".join(made.address(n) for n in numbers)
+        run("certs", "--dir", str(certs), "--hosts", names, "--token")
+        commands = []
+        for n in numbers:
+            folder = self._folder / f"host{n}"
+            others = [f"part{p}" for p in numbers if p not in placed_parts(n, self.case.hosts, self.case.hosts)]
+            copytree(partition, folder / "part", ignore=ignore_patterns(*others))
+            address = made.address(n)
+            files = {"ca": "ca.pem", "token_file": "token", "cert": f"{address}.pem", "key": f"{address}.key"}
+            security = {name: str(certs / file) for name, file in files.items()}
+            given: dict[str, Any] = self._given | {"cluster": {"security": security}}
+            given["trainer"] = given["trainer"] | {"num_nodes": self.case.hosts}
+            data = given["data"]["init_args"] | {"dataset": None, "partition": {"dir": str(folder / "part")}}
+            given["data"] = given["data"] | {"init_args": data}
+            self._write(folder / "run.yaml", given)
+            own = ["taskset", "-c", str(n), *command("fit", "--config", str(folder / "run.yaml"))]
+            commands.append(made.command(n, own))
+        return commands, [made.environment(n, 0, 29_501) for n in numbers]
 
 
-def output(*command: str) -> str:
+def command(*argv: str) -> list[str]:
+    return [sys.executable, "-m", "glt_lightning", *argv]
+
+
+def run(*argv: str, before: Sequence[str] = ()) -> str:
     """What a command prints. Its folder is this one, so that it finds `Watch`."""
-    made = [sys.executable, "-m", "lightning", *command]
-    return subprocess.run(made, check=True, stdout=subprocess.PIPE, text=True, cwd=HERE).stdout
+    return finish([[*before, *command(*argv)]], [{}])[0]
+
+
+def finish(commands: list[list[str]], environments: Sequence[Mapping[str, str]]) -> list[str]:
+    """Runs commands side by side; returns what each prints."""
+    with stopped_at_the_end() as started:
+        for argv, more in zip(commands, environments, strict=True):
+            pipe = subprocess.PIPE
+            started.append(subprocess.Popen(argv, stdout=pipe, text=True, cwd=HERE, env={**os.environ, **more}))
+        outputs = [each.communicate(timeout=LIMIT_S)[0] for each in started]
+        for argv, each in zip(commands, started, strict=True):
+            if each.returncode:
+                sys.exit(f"{' '.join(argv)}: exit status {each.returncode}")
+    return outputs
+
+
+@contextmanager
+def stopped_at_the_end() -> Iterator[list[subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+    try:
+        yield started
+    finally:
+        for each in started:
+            if each.poll() is None:
+                each.terminate()
+                each.wait(30)
+
+
+def simulated_s(plan: dict[str, Any]) -> float:
+    """Wall seconds of an epoch, event by event."""
+    layout, counted = Layout(**plan["layout"]), plan["counted"]
+    link = Connection(**plan["probe"]["hosts_link"])
+    remote = RemoteCost(**counted["remote"])
+    cost = BatchCost(**plan["probe"]["train"]["mid"])
+    epoch = plan["epoch"]["mid"]
+    cost = cost.of_seeds(epoch["seeds"] / epoch["batches"])
+    steps = round(epoch["batches"] / layout.world_size)
+    return simulate(cost, steps, layout, remote, link) + epoch["validation_s"] / layout.world_size
 
 
 def compare(args: argparse.Namespace, data: str, name: str, folder: Path) -> dict[str, float]:
-    path = folder / "run.yaml"
-    path.write_text(yaml.safe_dump(configuration(args, data, CASES[name], folder)))
-    output("partition", "--config", str(path), "--batches", "1", "--json")
-    plan = json.loads(output("plan", "--config", str(path), "--batches", "0", "--json"))
-    said = output("fit", "--config", str(path))
-    run = json.loads(next(line for line in said.splitlines() if line.startswith(MARK))[len(MARK) :])
-    planned, memory = plan["epoch"]["mid"], plan["memory"]
+    job = Job(args, data, CASES[name], folder)
+    plan, found = job.plan(), job.fit()
+    planned, memory, ranks = plan["epoch"]["mid"], plan["memory"], len(found)
     counters = planned["counters"]
     beside = counters["sample_s"] + counters["gather_s"] if plan["layout"]["workers"] else 0.0
-    found = {
+    launchers = [each for each in found if each["first"]]
+    epochs = range(1, args.epochs + 1)
+    cpu = [sum(each["spent"][epoch][0] for each in launchers) for epoch in epochs]
+    compared = {
         "planned_cpu_s": planned["core_s"] + beside,
-        "cpu_s": statistics.median(cpu for cpu, _ in run["spent"][1:]),
-        "planned_mb": (memory["trainers"] + memory["batches"]) / 1e6,
-        "mb": run["peak"] / 1e6,
-        "planned_bytes": counters["local_bytes"] + counters["remote_bytes"],
-        "bytes": run["bytes"],
-        "planned_wall_s": planned["elapsed_s"] + planned["validation_s"],
-        "wall_s": statistics.median(wall for _, wall in run["spent"][1:]),
+        "cpu_s": statistics.median(cpu),
+        "planned_mb": job.case.hosts * (memory["trainers"] + memory["batches"] + memory["cache"]) / 1e6,
+        "mb": sum(each["peak"] for each in found) / 1e6,
+        "planned_bytes": sum(counters[f"{kind}_bytes"] for kind in ("local", "remote", "cached")),
+        "bytes": sum(each["bytes"] for each in found),
+        "planned_wall_s": (planned["elapsed_s"] + planned["validation_s"]) / ranks,
+        "wall_s": statistics.median(wall for _, wall in launchers[0]["spent"][1:]),
         "load": plan["probe"]["load"],
     }
-    report(bench="plan", data=Path(data).stem, case=name, **found)
-    return found
+    if job.case.rate:
+        compared["simulated_wall_s"] = simulated_s(plan)
+    report(bench="plan", data=Path(data).stem, case=name, **compared)
+    return compared
 
 
 def main() -> None:
@@ -119,14 +264,16 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--work", type=Path, help="where the graphs are partitioned")
     args = parser.parse_args()
     cpu, memory = [], []
-    with tempfile.TemporaryDirectory() as folder:
-        for data in args.data:
-            for name in args.cases:
-                found = compare(args, str(Path(data).resolve()), name, Path(folder))
-                cpu.append(abs(found["planned_cpu_s"] / found["cpu_s"] - 1))
-                memory.append(found["planned_mb"] / found["mb"] - 1)
+    for data in args.data:
+        given = str(Path(data).resolve()) if Path(data).exists() else data
+        for name in args.cases:
+            with tempfile.TemporaryDirectory(dir=args.work) as folder:
+                found = compare(args, given, name, Path(folder))
+            cpu.append(abs(found["planned_cpu_s"] / found["cpu_s"] - 1))
+            memory.append(found["planned_mb"] / found["mb"] - 1)
     worst = max(memory, key=abs)
     report(bench="plan", cpu_error=statistics.median(cpu), worst_cpu_error=max(cpu), worst_memory_error=worst)
 

@@ -347,7 +347,7 @@ def main() -> None:
     plan = json.loads(args.plan.read_text())
     cost, layout = BatchCost(**plan["probe"]["train"]["mid"]), Layout(**plan["layout"])
     remote = RemoteCost(**(plan["counted"] or {"remote": {}})["remote"])
-    link = Connection(**plan["probe"]["link"])
+    link = Connection(**plan["probe"]["hosts_link" if layout.hosts > 1 else "link"])
     rules = expect_epoch(cost, args.steps, layout, remote=remote, link=link)
     scenarios = {
         "as the rules": Scenario(),

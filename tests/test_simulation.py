@@ -70,7 +70,7 @@ def test_failures_cost_what_came_after_the_checkpoint(simulate: Any) -> None:
 def test_scripts(
     simulate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    probe = {"train": {"mid": asdict(COST)}, "link": asdict(LINK)}
+    probe = {"train": {"mid": asdict(COST)}, "hosts_link": asdict(LINK)}
     plan = {"probe": probe, "layout": asdict(Layout(**HOSTS, workers=1)), "counted": {"remote": asdict(REMOTE)}}
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     monkeypatch.setattr("sys.argv", ["simulate.py", str(tmp_path / "plan.json"), "--steps", "5"])

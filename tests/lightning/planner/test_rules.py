@@ -178,6 +178,7 @@ def probe() -> Probe:
         memory=ProcessMemory(base=1, model=2, work=3),
         parameter_bytes=100,
         link=Connection(round_trip_s=1),
+        hosts_link=Connection(round_trip_s=2),
         cores=2,
         load=0.5,
         machine="a machine",
@@ -195,6 +196,14 @@ def test_the_first_batches_are_left_out_and_the_last_is_smaller() -> None:
     assert (expected.mid.seeds, expected.mid.elapsed_s) == (52, pytest.approx(6 * 8 * 52 / 60))
     assert expected.mid.counters.local_bytes == round(4 * 5.2)
     assert expected.low.elapsed_s < expected.mid.elapsed_s < expected.high.elapsed_s
+
+
+def test_calls_between_hosts_are_encrypted() -> None:
+    """A round takes the two seconds of `Probe.hosts_link` between hosts, and one between ranks of a host."""
+    remote = RemoteCost(rows=1, row_bytes=1, requests=1, nbytes=1, rounds=1)
+    counted = replace(probe().counted["1x1"], remote=remote)
+    waits = [expect(probe(), layout, DEALING, counted).mid for layout in (Layout(ranks=2), Layout(hosts=2))]
+    assert [round(each.counters.remote_s / each.batches, 3) for each in waits] == [1, 2]
 
 
 def test_planned_beside_measured() -> None:

@@ -100,7 +100,7 @@ def expect(probe: Probe, layout: Layout, dealing: Dealing, counted: Counted | No
                 passes.steps,
                 layout,
                 remote=remote,
-                link=probe.link,
+                link=probe.hosts_link if layout.hosts > 1 else probe.link,
                 validation=validated,
                 validation_steps=passes.validation_steps,
             )

@@ -76,7 +76,7 @@ class Probe:
     train, validation: batches of each; None: no validation was measured.  seeds, validation_seeds: in an epoch.
     memory: of this process, without batches.  parameter_bytes: of the model.  bfloat16: how much faster the
     model's products are in bfloat16; None: not measured.
-    link: a connection within the machine.  cores: that the process may use.  load: of the machine, per core, meanwhile.
+    link, hosts_link: a connection within the machine, and an encrypted one, as between hosts.  cores: that the process may use.  load: of the machine, per core, meanwhile.
     counted: counts of batches, by hosts and ranks of each, such as ``2x1``.
     """
 
@@ -85,6 +85,7 @@ class Probe:
     memory: ProcessMemory
     parameter_bytes: int
     link: Connection
+    hosts_link: Connection
     cores: int
     load: float
     machine: str
@@ -106,7 +107,7 @@ class Probe:
     def from_json(cls, raw: Mapping[str, Any]) -> Probe:
         """Raises TypeError, KeyError or ValueError for anything that `to_json` does not give."""
         given = dict(raw)
-        for name, kind in (("memory", ProcessMemory), ("link", Connection)):
+        for name, kind in (("memory", ProcessMemory), ("link", Connection), ("hosts_link", Connection)):
             given[name] = _numbers(kind, given[name])
         for name in ("train", "validation"):
             if given[name] is not None:
@@ -160,6 +161,7 @@ def measure(make_trainer: Callable[..., Trainer], module: LightningModule, data:
         parameter_bytes=parameters,
         bfloat16=bfloat16_ratio(shapes) if shapes else None,
         link=Connection(**time_calls()),
+        hosts_link=Connection(**time_calls(encrypted=True)),
         cores=usable_cores(),
         load=os.getloadavg()[0] / (os.cpu_count() or 1),
         machine=machine_name(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
@@ -218,10 +219,23 @@ def _describe(state: State | None) -> str:
 _CALLS, _PIECES, _PIECE_BYTES = 64, 8, 4 << 20
 
 
-def time_calls() -> dict[str, float]:
+def time_calls(*, encrypted: bool = False) -> dict[str, float]:
     """Times calls over loopback between two ends in this process: ``round_trip_s``, wall seconds of a small call, and
-    ``call_cpu_s`` and ``byte_cpu_s``, CPU seconds of both ends, per call and per byte."""
+    ``call_cpu_s`` and ``byte_cpu_s``, CPU seconds of both ends, per call and per byte. encrypted: by mutual TLS, as between
+    hosts."""
     link = Link(job="plan", role="worker", name="plan", token="connection-of-a-probe")
+    if not encrypted:
+        return _time_calls(link)
+    from glt_lightning.workers.transport.certs import CertificateFolder
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = CertificateFolder(name)
+        folder.make_authority()
+        cert, key = folder.make_certificate("plan", ["127.0.0.1"])
+        return _time_calls(replace(link, security=SecurityOptions(ca=str(folder.ca), cert=str(cert), key=str(key))))
+
+
+def _time_calls(link: Link) -> dict[str, float]:
     body = np.zeros(_PIECE_BYTES, dtype=np.uint8)
 
     def answer(message: Message, _caller: Caller) -> Message:
