@@ -86,6 +86,7 @@ def test_the_site_is_built_without_a_warning_and_leads_somewhere(tmp_path: Path)
             ):
                 dead.append(f"{path.relative_to(tmp_path)}: {link}")
     assert dead == []
+    assert [str(path) for path in pages if re.search(r"<th[^>]*></th>", path.read_text())] == []
     api = "".join(path.read_text() for path in (tmp_path / "api").rglob("index.html"))
     index = json.loads((tmp_path / "search/search_index.json").read_text())["docs"]
     classes = [
