@@ -1,6 +1,7 @@
 """How right plans are: each configuration is planned, then run, and both stand side by side.
 
-    python benchmarks/plan.py DATA [DATA ...] [--cases "1 sampler" "2 ranks"] [--epochs 2] [--hidden 128]
+    python benchmarks/plan.py DATA [DATA ...] [--cases "1 sampler" "2 ranks"] [--epochs 2] [--hidden 128] \
+        [--limits 0.9 1.1] [--grid 0 1 2]
 
 DATA: graphs of nodes with labels, homogeneous, as of ``data.dataset``; `.npz` files for embeddings, which learn in place of
 ``x``. CPU seconds of an epoch of all processes (the first epoch is not counted), wall seconds, bytes of rows in the first
@@ -10,6 +11,9 @@ other work on the machine, too: compare on a quiet one.
 Cases of hosts need root and iproute2: a host is a network namespace with a part of the graph, one core of this machine and a
 link of the speed in the case's name. Their wall time is planned twice: by the rules of `plan`, and event by event
 (`simulate.py`).
+
+--grid: each case runs with these numbers of sampler processes, and with what `plan --choose` fills in, in turns.
+--limits: each case runs in a memory control group with these shares of the memory that its plan says; below 1 a plan refuses it.
 """
 
 from __future__ import annotations
@@ -18,13 +22,14 @@ import argparse
 import json
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -44,9 +49,11 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from tests.helpers.hosts import Hosts, hosts  # noqa: E402
+from tests.helpers.memory_group import memory_group  # noqa: E402
 
 MARK = "RESULT "
 LIMIT_S = 3600.0
+LIMITED_S = 600.0  # of a run with little memory, which may come to a halt
 
 
 class Watch(Callback):
@@ -150,16 +157,42 @@ class Job:
         plan: dict[str, Any] = json.loads(said)
         return plan
 
-    def fit(self) -> list[dict[str, Any]]:
+    def fit(self, *options: str) -> list[dict[str, Any]]:
         """Runs it; returns what `Watch` of each rank has found."""
         with hosts(self.case.hosts, self.case.rate) if self.case.rate else nullcontext() as made:
-            commands = [command("fit", "--config", str(self._path))]
+            commands = [command("fit", "--config", str(self._path), *options)]
             environments: list[Mapping[str, str]] = [{}]
             if made is not None:
                 commands, environments = self._on_hosts(made)
             outputs = finish(commands, environments)
         lines = [line for text in outputs for line in text.splitlines() if line.startswith(MARK)]
         return [json.loads(line[len(MARK) :]) for line in lines]
+
+    def chosen(self) -> tuple[str, ...]:
+        """Options of ``fit`` with what a plan chooses."""
+        path = self._folder / "chosen.yaml"
+        path.write_text(run("plan", "--config", str(self._path), "--choose"))
+        return "--config", str(path)
+
+    def status(self, limit: int) -> int:
+        """Exit status of a run in so many bytes; 1 for one that does not end."""
+        with memory_group(limit) as group:
+            joined = ["sh", "-c", f'echo $$ > {group.procs} && exec "$@"', "sh"]
+            with (self._folder / "output").open("w") as output:
+                started = subprocess.Popen(
+                    [*joined, *command("fit", "--config", str(self._path))], stdout=output, stderr=output, cwd=HERE
+                )
+                try:
+                    status = started.wait(LIMITED_S)
+                except subprocess.TimeoutExpired:
+                    status = 1
+            while pids := group.procs.read_text().split():
+                for pid in pids:
+                    with suppress(ProcessLookupError):
+                        os.kill(int(pid), signal.SIGKILL)
+                started.poll()
+                time.sleep(0.1)
+        return status
 
     def _on_hosts(self, made: Hosts) -> tuple[list[list[str]], list[Mapping[str, str]]]:
         """The commands of all hosts, each of which has a folder with its parts alone, and their environments."""
@@ -258,12 +291,41 @@ def compare(args: argparse.Namespace, data: str, name: str, folder: Path) -> dic
     return compared
 
 
+def confine(args: argparse.Namespace, data: str, name: str, folder: Path) -> None:
+    """Runs a case with little memory."""
+    job = Job(args, data, CASES[name], folder)
+    needed = job.plan()["memory"]["needed"]
+    for share in args.limits:
+        status = job.status(int(share * needed))
+        right = (status == 0) == (share >= 1)
+        report(bench="limit", data=Path(data).stem, case=name, mb=needed / 1e6, share=share, status=status, right=right)
+
+
+def choose(args: argparse.Namespace, data: str, name: str, folder: Path) -> None:
+    """Runs a case with each number of samplers, and with what a plan chooses; wall seconds of an epoch."""
+    job = Job(args, data, CASES[name], folder)
+    job.plan()
+    ways: dict[str, tuple[str, ...]] = {str(n): ("--data.sampling.num_workers", str(n)) for n in args.grid}
+    ways["chosen"] = job.chosen()
+    took: dict[str, list[float]] = {way: [] for way in ways}
+    for _ in range(args.rounds):
+        for way, options in ways.items():
+            (launcher,) = (each for each in job.fit(*options) if each["first"])
+            took[way] += [wall for _, wall in launcher["spent"][1:]]
+    medians = {way: statistics.median(found) for way, found in took.items()}
+    best = min(seconds for way, seconds in medians.items() if way != "chosen")
+    report(bench="choose", data=Path(data).stem, case=name, to_best=medians["chosen"] / best, **medians)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="+")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--limits", nargs="+", type=float, default=[])
+    parser.add_argument("--grid", nargs="+", type=int, default=[])
+    parser.add_argument("--rounds", type=int, default=2, help="of a grid")
     parser.add_argument("--work", type=Path, help="where the graphs are partitioned")
     args = parser.parse_args()
     cpu, memory = [], []
@@ -271,9 +333,14 @@ def main() -> None:
         given = str(Path(data).resolve()) if Path(data).exists() else data
         for name in args.cases:
             with tempfile.TemporaryDirectory(dir=args.work) as folder:
+                if args.limits or args.grid:
+                    (confine if args.limits else choose)(args, given, name, Path(folder))
+                    continue
                 found = compare(args, given, name, Path(folder))
             cpu.append(abs(found["planned_cpu_s"] / found["cpu_s"] - 1))
             memory.append(found["planned_mb"] / found["mb"] - 1)
+    if args.limits or args.grid:
+        return
     worst = max(memory, key=abs)
     report(bench="plan", cpu_error=statistics.median(cpu), worst_cpu_error=max(cpu), worst_memory_error=worst)
 
