@@ -1,17 +1,19 @@
 """What a PyG user writes today, as a script of a training run: with NeighborLoader, or on the full graph.
 
-    PYTHON benchmarks/headline_pyg.py CONFIG GRAPH.npz [--full] [--until ACCURACY] [--precision bf16]
+    PYTHON benchmarks/headline_pyg.py CONFIG GRAPH [--full] [--until ACCURACY] [--precision bf16]
 
-CONFIG is the configuration of our run: the graph, fan-outs, batch size, epochs and options of the model are taken from it.
+CONFIG is the configuration of our run: fan-outs, batch size, epochs and options of the model are taken from it. GRAPH: an `.npz`
+file, homogeneous or typed, or the folder of make_graph.py.
 The loader is PyG's where pyg-lib or torch-sparse is installed, else ours of the same name, which is faster; ``loader`` in the
 output says which. Each epoch validates. --full trains on the whole graph until its validation accuracy is --until, but 1000
-epochs at most. Homogeneous graphs alone.
+epochs at most.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +21,9 @@ import torch
 import torch_geometric.typing as available
 import yaml
 from torch.nn.functional import cross_entropy
-from torch_geometric.data import Data
-from torch_geometric.nn import GraphSAGE
-from torch_geometric.transforms import NormalizeFeatures
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn import GraphSAGE, to_hetero
+from torch_geometric.transforms import NormalizeFeatures, ToUndirected
 from torch_geometric.utils import to_undirected
 
 if available.WITH_PYG_LIB or available.WITH_TORCH_SPARSE:
@@ -35,53 +37,98 @@ else:
 _MOST_EPOCHS = 1000
 
 
-def read(path: str, options: dict[str, Any]) -> Data:
-    arrays = np.load(path)
-    x, y, edges = (torch.from_numpy(arrays[name]) for name in ("x", "y", "edge_index"))
+SPLITS = (("train", "train_idx"), ("val", "valid_idx"), ("test", "test_idx"))
+
+
+def read(path: str, options: dict[str, Any]) -> Data | HeteroData:
+    if Path(path).is_dir():
+        return read_folder(Path(path))
+    arrays = {name: torch.from_numpy(array) for name, array in np.load(path).items() if array.dtype.kind in "fiub"}
+    if "edge_index" not in arrays:
+        return read_typed(arrays, options)
+    x, y, edges = (arrays[name] for name in ("x", "y", "edge_index"))
     data = Data(x=x.float(), y=y, edge_index=to_undirected(edges) if options.get("undirected") else edges)
     if options.get("normalize") == "rows":
         data = NormalizeFeatures()(data)
     elif options.get("normalize") == "standardize":
         data.x = (data.x - data.x.mean(0)) / data.x.std(0).clamp(min=1e-6)
-    for name, key in (("train", "train_idx"), ("val", "valid_idx"), ("test", "test_idx")):
-        data[f"{name}_mask"] = torch.zeros(len(y), dtype=torch.bool)
-        data[f"{name}_mask"][torch.from_numpy(arrays[key])] = True
+    add_masks(data, {name: arrays[key] for name, key in SPLITS})
     return data
 
 
+def read_folder(folder: Path) -> Data:
+    arrays = {
+        name: torch.from_numpy(np.load(folder / f"{name}.npy")) for name in ("indptr", "indices", "feat", "label")
+    }
+    degrees = arrays["indptr"].diff()
+    edges = torch.stack([arrays["indices"], torch.arange(len(degrees)).repeat_interleave(degrees)])
+    data = Data(x=arrays["feat"], y=arrays["label"], edge_index=edges)
+    add_masks(data, {n: torch.from_numpy(np.load(folder / f"{k.removesuffix('_idx')}.npy")) for n, k in SPLITS})
+    return data
+
+
+def read_typed(arrays: dict[str, torch.Tensor], options: dict[str, Any]) -> HeteroData:
+    """Types without attributes get the rows of a unit matrix."""
+    data = HeteroData()
+    for name, array in arrays.items():
+        kind, _, what = name.partition("/")
+        if what == "edge_index":
+            data[tuple(kind.split("__"))].edge_index = array
+        elif what == "num_nodes" and f"{kind}/x" not in arrays:
+            data[kind].x = torch.eye(int(array))
+        elif what in ("x", "y"):
+            data[kind][what] = array.float() if what == "x" else array
+    (target,) = (name.removesuffix("/y") for name in arrays if name.endswith("/y"))
+    add_masks(data[target], {name: arrays[f"{target}/{key}"] for name, key in SPLITS})
+    return ToUndirected()(data) if options.get("undirected") else data
+
+
+def add_masks(store: Any, splits: dict[str, torch.Tensor]) -> None:
+    for name, ids in splits.items():
+        store[f"{name}_mask"] = torch.zeros(len(store.y), dtype=torch.bool)
+        store[f"{name}_mask"][ids] = True
+
+
 class Script:
-    """The model, its optimizer and the loop, as in PyG's examples."""
+    """The model, its optimizer and the loop, as in PyG's examples. Typed graphs have one type with labels."""
 
     def __init__(self, config: dict[str, Any], graph: str, precision: str) -> None:
         self.given, model = config["data"]["init_args"], config["model"]["init_args"]
-        self.data = read(graph, self.given)
-        self.model = GraphSAGE(
-            self.data.num_features,
-            model["hidden_channels"],
-            model["num_layers"],
-            int(self.data.y.max()) + 1,
-            dropout=model["dropout"],
-        )
+        data = self.data = read(graph, self.given)
+        typed = isinstance(data, HeteroData)
+        self.target = next(kind for kind in data.node_types if "y" in data[kind]) if typed else None
+        self.labelled = data[self.target] if typed else data
+        classes, width = int(self.labelled.y.max()) + 1, -1 if typed else data.num_features
+        self.model = GraphSAGE(width, model["hidden_channels"], model["num_layers"], classes, dropout=model["dropout"])
+        if typed:
+            self.model = to_hetero(self.model, data.metadata())
+            with torch.no_grad():
+                self.model(data.x_dict, data.edge_index_dict)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=model["lr"], weight_decay=model["weight_decay"])
         self.mixed = precision == "bf16"
 
     def cast(self) -> contextlib.AbstractContextManager[Any]:
         return torch.autocast("cpu", torch.bfloat16) if self.mixed else contextlib.nullcontext()
 
-    def step(self, x: torch.Tensor, edge_index: torch.Tensor, y: torch.Tensor, seeds: Any) -> None:
+    def outputs(self, batch: Any, seeds: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Those of seeds, and their labels."""
+        with self.cast():
+            if self.target is None:
+                return self.model(batch.x, batch.edge_index)[seeds].float(), batch.y[seeds]
+            found = self.model(batch.x_dict, batch.edge_index_dict)[self.target]
+            return found[seeds].float(), batch[self.target].y[seeds]
+
+    def step(self, batch: Any, seeds: Any) -> None:
         self.model.train()
         self.optimizer.zero_grad()
-        with self.cast():
-            out = self.model(x, edge_index)[seeds]
-        cross_entropy(out.float(), y[seeds]).backward()
+        cross_entropy(*self.outputs(batch, seeds)).backward()
         self.optimizer.step()
 
     @torch.no_grad()
-    def right(self, x: torch.Tensor, edge_index: torch.Tensor, y: torch.Tensor, seeds: Any) -> tuple[int, int]:
+    def right(self, batch: Any, seeds: Any) -> tuple[int, int]:
         self.model.eval()
-        with self.cast():
-            found = self.model(x, edge_index)[seeds].argmax(1)
-        return int((found == y[seeds]).sum()), len(found)
+        found, y = self.outputs(batch, seeds)
+        return int((found.argmax(1) == y).sum()), len(found)
 
     def sampled(self, epochs: int) -> tuple[float, float, int]:
         train = self._loader("train", self.given["num_neighbors"], self.given["batch_size"], shuffle=True)
@@ -91,28 +138,30 @@ class Script:
         accuracy = 0.0
         for _ in range(epochs):
             for batch in train:
-                self.step(batch.x, batch.edge_index, batch.y, slice(batch.batch_size))
+                self.step(batch, self._seeds(batch))
             accuracy = self._accuracy(val)
         return accuracy, self._accuracy(test), epochs
 
+    def _seeds(self, batch: Any) -> slice:
+        return slice((batch if self.target is None else batch[self.target]).batch_size)
+
     def _loader(self, split: str, fanouts: list[int], size: int, shuffle: bool = False) -> Any:
-        return NeighborLoader(
-            self.data, fanouts, input_nodes=self.data[f"{split}_mask"], batch_size=size, shuffle=shuffle
-        )
+        mask = self.labelled[f"{split}_mask"]
+        nodes = mask if self.target is None else (self.target, mask)
+        return NeighborLoader(self.data, fanouts, input_nodes=nodes, batch_size=size, shuffle=shuffle)
 
     def _accuracy(self, loader: Any) -> float:
-        counts = [self.right(b.x, b.edge_index, b.y, slice(b.batch_size)) for b in loader]
+        counts = [self.right(batch, self._seeds(batch)) for batch in loader]
         return sum(right for right, _ in counts) / sum(of for _, of in counts)
 
     def full(self, until: float) -> tuple[float, float, int]:
-        data, accuracy, epoch = self.data, 0.0, 0
-        whole = data.x, data.edge_index, data.y
+        accuracy, epoch = 0.0, 0
         while accuracy < until and epoch < _MOST_EPOCHS:
-            self.step(*whole, data.train_mask)
+            self.step(self.data, self.labelled.train_mask)
             epoch += 1
-            right, of = self.right(*whole, data.val_mask)
+            right, of = self.right(self.data, self.labelled.val_mask)
             accuracy = right / of
-        right, of = self.right(*whole, data.test_mask)
+        right, of = self.right(self.data, self.labelled.test_mask)
         return accuracy, right / of, epoch
 
 

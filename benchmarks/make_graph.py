@@ -64,7 +64,13 @@ def main() -> None:
             (len(rows), WIDTH), dtype=np.float32
         )
     np.save(args.out / "label.npy", label)
-    np.save(args.out / "train.npy", np.sort(rng.permutation(n)[:train]))
+    order, later = rng.permutation(n), train // 5
+    for name, begin, end in (
+        ("train", 0, train),
+        ("valid", train, train + later),
+        ("test", train + later, train + 2 * later),
+    ):
+        np.save(args.out / f"{name}.npy", np.sort(order[begin:end]))
 
 
 if __name__ == "__main__":
