@@ -1,14 +1,15 @@
 """From the shell to the same accuracy: our command, a PyG script with NeighborLoader, and one on the full graph, in turns.
 
-    python benchmarks/headline.py GRAPHS [--graphs wordnet cora] [--rounds 5] [--precision 32] [--pyg PYTHON] [--quick]
+    python benchmarks/headline.py GRAPHS [--graphs wordnet cora] [--rounds 5] [--precision 32] [--pyg PYTHON]
+        [--dgl PYTHON] [--quick]
 
 GRAPHS: a folder with NAME.npz for each of --graphs, whose configurations are those of configs/reference; products_like is the
-folder of make_graph.py, on which no full graph is trained. Wall seconds from the
-start of the process to its end, CPU seconds of it and its children. Ours is ``python -m lightning fit`` with the configuration
-as it is, with the strategy ``auto``; its test accuracy is that of ``test`` after it, which is not counted, while the scripts of
-headline_pyg.py test themselves. The full graph is trained until its validation accuracy is ours, or
-half a point less. The partition is made
-before, by a run that is not counted. One line per run, then medians and ranges, and the ratios to ours of the medians.
+folder of make_graph.py, on which no full graph is trained. Wall seconds from the start of the process to its end, CPU seconds
+of it and its children. Ours is ``python -m lightning fit`` with the configuration as it is, with the strategy ``auto``; its
+test accuracy is that of ``test`` after it, which is not counted, while the scripts headline_pyg.py and, with --dgl,
+headline_dgl.py test themselves. The full graph is trained until its validation accuracy is ours, or half a point less. The
+partition is made before, by a run that is not counted. One line per run, then medians and ranges, and the ratios to ours of the
+medians.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class Graph:
         self.large = name == LARGE
         configs, suffix = (HERE, "") if self.large else (CONFIGS, ".npz")
         self.config, self.graph = str(configs / f"{name}.yaml"), str((folder / f"{name}{suffix}").resolve())
-        self.pyg, self.precision, self.quick = args.pyg or sys.executable, args.precision, args.quick
+        self.pyg, self.dgl = args.pyg or sys.executable, args.dgl
+        self.precision, self.quick = args.precision, args.quick
 
     def _command(self, subcommand: str, cwd: Path, *more: str) -> list[str]:
         given = [f"--data.dataset={self.graph}", f"--data.root={cwd}", "--trainer.strategy=auto", *more]
@@ -73,8 +75,10 @@ class Graph:
         tested, _ = timed(self._command("test", cwd, "--ckpt_path=last"), cwd)
         return {**spent, "val_acc": number("val_acc", text), "test_acc": number("test_acc", tested)}
 
-    def script(self, cwd: Path, *more: str) -> dict[str, float]:
-        command = [self.pyg, str(HERE / "headline_pyg.py"), self.config, self.graph, *more]
+    def script(
+        self, cwd: Path, *more: str, python: str | None = None, name: str = "headline_pyg.py"
+    ) -> dict[str, float]:
+        command = [python or self.pyg, str(HERE / name), self.config, self.graph, *more]
         command += ["--precision", self.precision, *(["--epochs", "1"] if self.quick else [])]
         text, spent = timed(command, cwd)
         return {**spent, **{name: number(name, text) for name in ("val_acc", "test_acc", "epochs")}}
@@ -89,6 +93,8 @@ def measure(name: str, args: argparse.Namespace) -> None:
             ours = graph.ours(cwd)
             until = "0" if args.quick else str(ours["val_acc"] - TOLERANCE)
             runs = {"ours": ours, "sampled": graph.script(cwd)}
+            if graph.dgl and name != "dblp_hetero":
+                runs["dgl"] = graph.script(cwd, python=graph.dgl, name="headline_dgl.py")
             if not graph.large:
                 runs["full"] = graph.script(cwd, "--full", "--until", until)
             for system, run in runs.items():
@@ -118,6 +124,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--precision", choices=("32", "bf16"), default="32")
     parser.add_argument("--pyg", help="interpreter with PyG and pyg-lib or torch-sparse")
+    parser.add_argument("--dgl", help="interpreter with DGL")
     parser.add_argument("--quick", action="store_true", help="one epoch, to show that it runs")
     args = parser.parse_args()
     report(bench="machine", cores=len(os.sched_getaffinity(0)), load=os.getloadavg()[0])

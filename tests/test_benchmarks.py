@@ -49,7 +49,7 @@ COMMANDS = {
     "temporal.py": "--nodes 500 --degree 5 --batch-size 16 --rounds 1 --batches 1",
     "aggregate_first.py": "{part1} --rounds 1 --batch_size 64 --hidden 8",
     "first_step.py": "{graph} {tmp}/part --hidden 8",
-    "headline.py": "{arrays} --graphs cora --rounds 1 --quick",
+    "headline.py": "{arrays} --graphs cora products_like --rounds 1 --quick",
     "plan.py": "{arrays}/cora.npz --cases in-process --epochs 1 --hidden 8",
     "transport.py": "--rounds 1 --mb 4 --gb 0.2",
     "typed_step.py": "{typed} --rounds 1 --batch_size 16 --hidden 8",
@@ -70,6 +70,7 @@ WITHIN |= {
     "peer_pyg",
     "peer_glt",
     "charts",
+    "headline_dgl",
     "headline_pyg",
     "simulate",  # tests/test_simulation.py
     "scale",
@@ -86,6 +87,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     torch.save(small_hetero(), folder / "typed.pt")
     (folder / "arrays").mkdir()
     _save_arrays(folder / "arrays" / "cora.npz")
+    (folder / "arrays" / "products_like").symlink_to(folder / "graph")
     named = {name: str(folder / name) for name in ("graph", "part1", "part2", "arrays")}
     return named | {"typed": str(folder / "typed.pt")}
 
