@@ -72,6 +72,7 @@ WITHIN |= {
     "charts",
     "headline_dgl",
     "headline_pyg",
+    "ray_sweep",  # tests/lightning/test_ray.py
     "simulate",  # tests/test_simulation.py
     "scale",
 }

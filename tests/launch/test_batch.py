@@ -23,6 +23,7 @@ from glt_lightning.cli.launch import run_launch
 from glt_lightning.launch import LaunchConfig, LaunchFlags, LaunchPartition, start_job
 from glt_lightning.launch.kubernetes import job_text, on_pods, secret_command
 from glt_lightning.launch.slurm import job_script
+from glt_lightning.workers import HostedServer
 from tests.launch.job_set import JOB_SET, job_objects, why_refused
 
 EXPECTED = Path(__file__).parent / "expected"
@@ -408,10 +409,14 @@ def test_files_of_one_key_in_a_config_map_stay_apart() -> None:
     assert all(re.fullmatch(r"(?!\.\.)[-._a-zA-Z0-9]{1,253}", key) for key in files["data"])
 
 
+def open_nothing(words: list[str]) -> HostedServer:
+    raise AssertionError(words)
+
+
 def test_workers_of_ray(capsys: pytest.CaptureFixture[str]) -> None:
     given = COMMON | {"engine": "ray", "defaults": {"devices": 2}, "args": ["--trainer.max_epochs", "3"]}
     group = {"storage": "/shared/runs", "nodes": 2, "every_n_steps": 5}
-    assert start_job(LaunchConfig(**given, ray=group), LaunchFlags(dry_run=True), print) == 0
+    assert start_job(LaunchConfig(**given, ray=group), LaunchFlags(dry_run=True), print, open_nothing) == 0
     shown = shlex.split(capsys.readouterr().out)
     assert shown[:6] == ["2", "x", "2", "workers", "of", "Ray:"]
     words = shown[shown.index("fit") :]
@@ -419,7 +424,14 @@ def test_workers_of_ray(capsys: pytest.CaptureFixture[str]) -> None:
     assert words[words.index("--trainer.num_nodes") + 1] == words[words.index("--trainer.devices") + 1] == "2"
     assert words[words.index("--trainer.callbacks+") + 1] == "glt_lightning.lightning.ReportToRay"
     assert words[words.index("--trainer.callbacks.every_n_steps") + 1] == "5"
-    assert "--cluster.host" in words
+    assert "--cluster.host" not in words  # which each node adds
+    assert (
+        start_job(LaunchConfig(**given, ray=group | {"servers": 2}), LaunchFlags(dry_run=True), print, open_nothing)
+        == 0
+    )
+    assert "2 graph servers, and 2 x 2 workers of Ray: glt-lightning fit --trainer.strategy glt_server_client" in (
+        capsys.readouterr().out
+    )
     for more, message in (
         ({"ray": group | {"storage": "runs"}}, "ray.storage: expected an absolute path or a URL"),
         ({"ray": group | {"every_n_steps": 0}}, "ray.every_n_steps"),
@@ -432,11 +444,13 @@ def test_workers_of_ray(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             {"security": {"dir": "certs"}},
-            "security.dir, files, and from of partition: with engine ray nothing is copied",
+            "security.dir, files: with engine ray nothing is copied",
         ),
+        ({"ray": group | {"servers": -1}}, "ray.servers"),
+        ({"ray": group | {"server_port": 0}}, "ray.server_port"),
     ):
         with pytest.raises(OptionError, match=message):
-            start_job(LaunchConfig(**given | {"ray": group} | more), LaunchFlags(dry_run=True), print)
+            start_job(LaunchConfig(**given | {"ray": group} | more), LaunchFlags(dry_run=True), print, open_nothing)
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

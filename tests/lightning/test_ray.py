@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import textwrap
@@ -26,19 +27,20 @@ ALONE = """
     import ray_train
     from types import SimpleNamespace
     from lightning.pytorch import Callback
+    from glt_lightning.base import ClusterOptions
 
     class Saves(Callback):
         def on_train_end(self, trainer, pl_module):
             trainer.save_checkpoint("alone.ckpt")
 
     @contextlib.contextmanager
-    def worker():
-        yield SimpleNamespace(trainer_options={"devices": 2}, checkpoint=None)
+    def worker(job):
+        yield SimpleNamespace(trainer_options={"devices": 2}, checkpoint=None, cluster=ClusterOptions())
 
     if __name__ == "__main__":
         ray_train.ray_worker, ray_train.ReportToRay = worker, lambda every_n_steps: Saves()
         ray_train.GraphSAGE = functools.partial(ray_train.GraphSAGE, dropout=0.0)
-        ray_train.train({"dataset": "demo", "root": "data", "max_epochs": 3})
+        ray_train.train({"job": None, "dataset": "demo", "root": "data", "max_epochs": 3})
 """
 # The example, of which rank 1 is killed once, in the middle of its second epoch of five steps.
 KILLED = """
@@ -62,7 +64,7 @@ KILLED = """
     ray_train.GraphSAGE = functools.partial(ray_train.GraphSAGE, dropout=0.0)  # whose masks change when a run goes on
     if __name__ == "__main__":
         ray_train.train.__module__ = "__main__"  # goes to the workers as it is here
-        sys.argv[1:] = ["--max-epochs", "3"]
+        sys.argv[1:] = ["--max-epochs", "3", "--servers", os.environ["SERVERS"]]
         ray_train.main()
 """
 
@@ -124,15 +126,32 @@ def test_launch_changes_no_bit(tmp_path: Path, alone: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * TIMEOUT_S)
-def test_a_killed_worker_changes_no_bit(tmp_path: Path, alone: dict[str, Any]) -> None:
+@pytest.mark.parametrize("servers", ["0", "1"])
+def test_a_killed_worker_changes_no_bit(tmp_path: Path, alone: dict[str, Any], servers: str) -> None:
     steps = tmp_path / "steps"
-    output = run(tmp_path, KILLED, DIED=str(tmp_path / "died"), STEPS=str(steps))
+    output = run(tmp_path, KILLED, SERVERS=servers, DIED=str(tmp_path / "died"), STEPS=str(steps))
     assert (tmp_path / "died").exists()
     same_weights(output, tmp_path / "ray-results" / "glt", alone)
     # It died in the fifth step of the second epoch. In its middle 7 and 9 steps were reported, of which Ray may know the latter.
     done = [int(each.partition(":")[2]) for each in steps.read_text().split() if each.startswith("1:")]
     assert done[:10] == [*range(10)]
     assert done[10:] in ([*range(7, 15)], [*range(9, 15)])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * TIMEOUT_S)
+def test_trials_share_a_server_and_learn_the_same(tmp_path: Path) -> None:
+    for name in ("ray", "pydantic"):
+        if find_spec(name) is None:
+            pytest.skip("needs ray[train]")
+    script = EXAMPLES.parent / "benchmarks" / "ray_sweep.py"
+    argv = [sys.executable, str(script), "--trials", "2", "--epochs", "1"]
+    with started(argv, cwd=tmp_path, env={"PYTHONPATH": os.pathsep.join(sys.path)}) as child:
+        assert child.wait(TIMEOUT_S) == 0, child.output
+        assert settle(child.family, 60) == []
+        shared, own = (json.loads(line) for line in child.output.splitlines() if line.startswith('{"variant"'))
+    assert shared["weights"] == own["weights"]
+    assert len(set(shared["weights"].values())) == 2
 
 
 def test_a_script_that_is_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:

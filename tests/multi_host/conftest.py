@@ -27,15 +27,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def calm(tmp_path_factory: pytest.TempPathFactory, whole: Path) -> Callable[[int], dict[str, torch.Tensor]]:
-    """The weights of two ranks on one host that map the whole graph, after some epochs."""
+def calm(tmp_path_factory: pytest.TempPathFactory, whole: Path) -> Callable[..., dict[str, torch.Tensor]]:
+    """The weights of ranks on one host that map the whole graph, after some epochs."""
 
     @cache
-    def train(epochs: int) -> dict[str, torch.Tensor]:
+    def train(epochs: int, ranks: int = 2) -> dict[str, torch.Tensor]:
         folder = tmp_path_factory.mktemp("calm")
         shutil.copytree(whole, folder / "part")
         (folder / "run.yaml").write_text(yaml.safe_dump(config(epochs)))
-        argv = ["fit", "--config", "run.yaml", "--trainer.devices", "2", "--trainer.strategy", "ddp"]
+        argv = ["fit", "--config", "run.yaml", "--trainer.devices", str(ranks), "--trainer.strategy", "ddp"]
         with started([sys.executable, "-m", "glt_lightning", *argv], cwd=folder, env=ONE_THREAD) as run:
             assert run.wait(LIMIT_S) == 0, run.output
         return weights(folder)

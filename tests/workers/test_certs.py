@@ -8,7 +8,7 @@ import pytest
 from cryptography import x509
 
 from glt_lightning.base import OptionError, PeerError, RefusedError, SecurityOptions
-from glt_lightning.workers import CertificateFolder, Message, run_certs
+from glt_lightning.workers import CertificateFolder, JobAuthority, Message, run_certs
 from glt_lightning.workers.transport.base import Service
 from glt_lightning.workers.transport.credentials import Credentials
 from glt_lightning.workers.transport.flight_transport import FlightTransport
@@ -129,3 +129,21 @@ def test_an_authority_that_lost_its_key(tmp_path):
     (tmp_path / "ca.key").unlink()
     with pytest.raises(OptionError, match="no authority"):
         run_certs(["--dir", str(tmp_path), "--hosts", "b"])
+
+
+def test_a_request_is_signed_and_its_key_stays(tmp_path):
+    authority, folders = JobAuthority(), []
+    for name in ("here", "there"):
+        key, request = JobAuthority.request("127.0.0.1")
+        assert b"PRIVATE" not in request
+        ca, cert = authority.sign(request)
+        folders.append(tmp_path / name)
+        folders[-1].mkdir()
+        for file, data in (("ca.pem", ca), ("own.pem", cert), ("own.key", key)):
+            (folders[-1] / file).write_bytes(data)
+    assert call(*(transport(folder, "own") for folder in folders)) == {"said": 1}
+    (tmp_path / "there" / "own.pem").write_bytes(JobAuthority().sign(request)[1])  # of another job
+    with pytest.raises(PeerError):
+        call(*(transport(folder, "own") for folder in folders))
+    with pytest.raises(OptionError, match="the request cannot be read"):
+        authority.sign(b"no request")

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
 import yaml  # type: ignore[import-untyped]
 from jsonargparse import Namespace
@@ -14,6 +15,9 @@ from jsonargparse import Namespace
 from glt_lightning.base import OptionError
 from glt_lightning.cli.messages import OneLineParser
 from glt_lightning.launch import LaunchConfig, LaunchFlags, named_hosts, read_launch_file, start_job
+
+if TYPE_CHECKING:
+    from glt_lightning.workers import HostedServer
 
 _DESCRIPTION = (
     "Runs a job on several hosts by ssh: copies the configuration, checks all hosts, starts graph servers and trainers, shows "
@@ -36,7 +40,7 @@ def run_launch(argv: Sequence[str], prog: str) -> None:
     given.pop("config", None)
     config = parser.instantiate_classes(Namespace(given))
     job = LaunchConfig(**{name: config[name] for name in vars(config)})
-    sys.exit(start_job(job, flags, _run_rank))
+    sys.exit(start_job(job, flags, _run_rank, _open_server))
 
 
 def _run_rank(words: list[str]) -> None:
@@ -44,6 +48,13 @@ def _run_rank(words: list[str]) -> None:
     from glt_lightning.cli.command_line import run_trainer
 
     run_trainer(words)
+
+
+def _open_server(words: list[str]) -> HostedServer:
+    """Opens the server of a command line of ``serve``, which imports torch."""
+    from glt_lightning.cli.serve import open_server
+
+    return open_server(words, "serve")
 
 
 def _with_files(argv: Sequence[str]) -> list[str]:

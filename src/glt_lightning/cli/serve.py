@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import replace
 
 from jsonargparse import Namespace
 from lightning.pytorch import LightningDataModule
@@ -13,7 +10,6 @@ from lightning.pytorch import LightningDataModule
 from glt_lightning.base import (
     ClusterOptions,
     OptionError,
-    PartitionError,
     ServingOptions,
     counted,
     parse_address,
@@ -23,7 +19,7 @@ from glt_lightning.cli.messages import keep_groups
 from glt_lightning.cli.run_line import EndSignals
 from glt_lightning.cli.server_status import add_questions, answer
 from glt_lightning.graph import LocalPartition
-from glt_lightning.lightning import GLTDataModule
+from glt_lightning.lightning import serve_graph
 from glt_lightning.workers import HostedServer, ServerPlan
 
 _CLUSTER = ClusterOptions()
@@ -41,12 +37,28 @@ def run_serve(argv: Sequence[str], prog: str) -> None:
     """Runs the subcommand to its end. Raises `GLTError` for errors, SystemExit for help and wrong options."""
     parser = _parser(prog)
     config = parser.parse_args(keep_groups(argv, _READ))
-    cluster: ClusterOptions = parser.instantiate_classes(Namespace(cluster=config.cluster)).cluster
     if config.status is not None or config.health is not None:
-        answer(config, cluster)
+        answer(config, parser.instantiate_classes(Namespace(cluster=config.cluster)).cluster)
         return
+    with EndSignals() as signals:
+        server, plan = _open(parser, config)
+        try:
+            signals.wait(lambda: print(_announcement(plan, server), flush=True))
+        finally:
+            server.close()
+
+
+def open_server(argv: Sequence[str], prog: str) -> HostedServer:
+    """Opens the server of a command line in this process. Close it."""
+    parser = _parser(prog)
+    return _open(parser, parser.parse_args(keep_groups(argv, _READ)))[0]
+
+
+def _open(parser: TrainerParser, config: Namespace) -> tuple[HostedServer, ServerPlan]:
+    cluster: ClusterOptions = parser.instantiate_classes(Namespace(cluster=config.cluster)).cluster
     data = require_data(parser.instantiate_classes(config).data)
-    _serve(data, _plan_of(config, cluster.serving(data.sampling)))
+    plan = _plan_of(config, cluster.serving(data.sampling))
+    return serve_graph(data, plan), plan
 
 
 def _parser(prog: str) -> TrainerParser:
@@ -94,49 +106,6 @@ def _parse_parts(given: str | int | list[int] | None) -> tuple[int, ...] | None:
     except ValueError:
         raise OptionError(f"server.parts: expected numbers of parts such as 0,2; got {given!r}.") from None
     return tuple(sorted(set(numbers)))
-
-
-def _serve(data: GLTDataModule, plan: ServerPlan) -> None:
-    if data.partition.version not in (None, 0) or data.new is not None:
-        raise OptionError(
-            "partition.version: graph servers read the partition itself, without rows that were added to it. Leave it out."
-        )
-    with EndSignals() as signals:
-        _prepare(data, plan)
-        folder = str(data.partition_dir.resolve())
-        gpus = ServerPlan.sampling_gpus(folder, data.sampling, data.cache)
-        server = HostedServer(
-            replace(plan, directory=folder, cache=data.cache, gpus=gpus, picker=data.sampling.draw.picker)
-        )
-        try:
-            signals.wait(lambda: print(_announcement(plan, server), flush=True))
-        finally:
-            server.close()
-
-
-def _prepare(data: GLTDataModule, plan: ServerPlan) -> None:
-    """Partitions the graph on the host of server 0. Servers on that host wait for it. Raises `PartitionError` on other hosts if
-    the folder has no partition."""
-    servers = plan.cluster.servers
-    if data.is_partitioned or plan.rank == 0 or _same_host(servers[0], servers[plan.rank]):
-        data.prepare_data()
-        return
-    raise PartitionError(
-        f"{data.partition_dir}: this folder holds no partition. Server 0 ({servers[0]}) creates it on its own "
-        "host: copy the folder here when it has finished, or put data.root on storage that all hosts share, and "
-        "start this server again."
-    )
-
-
-def _same_host(a: str, b: str) -> bool:
-    return _host_addresses(a) & _host_addresses(b) != set()
-
-
-def _host_addresses(address: str) -> set[str]:
-    host, port = parse_address("cluster.servers", address)
-    with suppress(OSError):
-        return {str(info[4][0]) for info in socket.getaddrinfo(host, port)}
-    return {host}
 
 
 def _announcement(plan: ServerPlan, server: HostedServer) -> str:

@@ -163,6 +163,8 @@ class LaunchRay:
     Attributes:
         address: Address of the cluster. None: the one that this program is in, or that ``RAY_ADDRESS`` names.
         nodes: Nodes that train.
+        servers: Graph servers, each on a node of its own, beside the trainers. 0: the nodes that train hold the graph.
+        server_port: Port of the graph servers.
         gpus: Ask for a GPU for each trainer process.
         cpus_per_task: CPUs that Ray reserves for each trainer process.
         storage: Folder or URL for checkpoints and metrics, which all nodes share.
@@ -179,12 +181,16 @@ class LaunchRay:
     storage: str
     address: str | None = None
     nodes: int = 1
+    servers: int = 0
+    server_port: int = 18800
     gpus: bool = False
     cpus_per_task: int = 1
     every_n_steps: int | None = None
 
     def __post_init__(self) -> None:
         at_least("ray.nodes", self.nodes, 1)
+        at_least("ray.servers", self.servers, 0)
+        check_port("ray.server_port", self.server_port)
         at_least("ray.cpus_per_task", self.cpus_per_task, 1)
         if self.every_n_steps is not None:
             at_least("ray.every_n_steps", self.every_n_steps, 1)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from glt_lightning.base import OptionError
 from glt_lightning.launch.files import files_for, files_for_all, make_certificates
@@ -23,6 +24,9 @@ from glt_lightning.launch.plan import server_process, trainer_process
 from glt_lightning.launch.preflight import Preflight
 from glt_lightning.launch.remote import LaunchError, agent_command
 from glt_lightning.launch.slurm import job_script
+
+if TYPE_CHECKING:
+    from glt_lightning.workers import HostedServer
 
 _SUBMIT_S = 120.0
 
@@ -49,10 +53,16 @@ class LaunchFlags:
                 raise OptionError(f"--{name}: only for engine ssh and here; nobody logs in to the hosts of {engine}.")
 
 
-def start_job(config: LaunchConfig, flags: LaunchFlags, run_rank: Callable[[list[str]], object]) -> int:
+def start_job(
+    config: LaunchConfig,
+    flags: LaunchFlags,
+    run_rank: Callable[[list[str]], object],
+    open_server: Callable[[list[str]], HostedServer],
+) -> int:
     """Runs a job to its end, or writes the file with which a cluster starts it. Returns an exit status.
 
-    run_rank: runs the command line of a rank, without the name of the program, in a worker of Ray.
+    run_rank, open_server: run the command line of a rank, and open the server of one of ``serve``, both without the name of the
+    program, in processes of Ray.
     Raises `OptionError` for flags that the engine does not have, `LaunchError` if the job cannot be submitted.
     """
     run = f"runs/{config.name}/{time.strftime('%Y%m%d-%H%M%S')}"
@@ -62,7 +72,7 @@ def start_job(config: LaunchConfig, flags: LaunchFlags, run_rank: Callable[[list
         from glt_lightning.launch.on_ray import launch_on_ray
 
         flags.refuse(config.engine, "check", "verify", "copy", "submit")
-        return launch_on_ray(config, run_rank, dry_run=flags.dry_run)
+        return launch_on_ray(config, run_rank, open_server, dry_run=flags.dry_run)
     if config.command == PARTITION:
         raise OptionError(
             f"command: partition runs as a job array of slurm or kubernetes; the engine is {config.engine}. Set one of these, "

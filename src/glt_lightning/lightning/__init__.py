@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from glt_lightning.lightning.endpoint.deploy import deploy as deploy
     from glt_lightning.lightning.endpoint.replay import replay as replay
     from glt_lightning.lightning.facts import read_array as read_array
+    from glt_lightning.lightning.graph_server import serve_graph as serve_graph
     from glt_lightning.lightning.layerwise.predict import (
         predict_layerwise as predict_layerwise,
         read_embeddings as read_embeddings,
@@ -55,6 +56,12 @@ if TYPE_CHECKING:
     )
     from glt_lightning.lightning.planner.machines import Machines as Machines
     from glt_lightning.lightning.planner.plan import PlannedRun as PlannedRun
+    from glt_lightning.lightning.ray_jobs import (
+        RayJob as RayJob,
+        RayNode as RayNode,
+        ray_job as ray_job,
+        ray_module as ray_module,
+    )
     from glt_lightning.lightning.ray_workers import (
         ReportToRay as ReportToRay,
         ray_worker as ray_worker,
@@ -88,6 +95,7 @@ __all__ = [
     "deploy",
     "predict_layerwise",
     "predict_new",
+    "ray_job",
     "ray_worker",
     "read_embeddings",
     "read_predictions",

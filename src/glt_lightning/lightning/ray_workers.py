@@ -9,66 +9,83 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch.distributed
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from glt_lightning.base import OptionError, at_least
+from glt_lightning.base import ClusterOptions, OptionError, at_least
+from glt_lightning.lightning.ray_jobs import RayJob, RayNode, ray_module
 
 CHECKPOINT = "checkpoint.ckpt"  # the name that Ray's own callback for Lightning gives it
 
 
-@dataclass(frozen=True)
-class RayWorker:
-    """A worker of Ray Train, as `ray_worker` yields it.
+@dataclass(frozen=True, kw_only=True)
+class RayWorker(RayNode):
+    """A worker of Ray Train, or a trial of Ray Tune, as `ray_worker` yields it.
 
     Attributes:
         trainer_options: Options of Lightning's Trainer: the number of nodes and of ranks on each, and who numbers them.
         checkpoint: Path of the checkpoint to continue from, for ``fit``; None in a run that begins.
-        host: Address of this node for others.
     """
 
     trainer_options: dict[str, Any]
     checkpoint: str | None
-    host: str
 
 
 @contextmanager
-def ray_worker() -> Iterator[RayWorker]:
-    """Tells a worker of Ray Train what it is, during a ``with`` block; the checkpoint is gone after it.
+def ray_worker(job: RayJob | None = None) -> Iterator[RayWorker]:
+    """Tells a worker of Ray Train what it is, during a ``with`` block; the checkpoint is gone after it. A trial of Ray Tune is
+    told the same: it is the only rank.
+
+    job: what the workers of several nodes, and graph servers, share. None: the data module has certificates of its own.
 
     Raises `OptionError` without Ray Train, or if nodes have different numbers of workers.
 
     Example:
         >>> def train(config):
-        ...     with ray_worker() as worker:
+        ...     with ray_worker(config["job"]) as worker:
+        ...         data = GLTDataModule("products", cluster=worker.cluster)
         ...         trainer = Trainer(strategy="glt_worker", callbacks=[ReportToRay()], **worker.trainer_options)
         ...         trainer.fit(model, data, ckpt_path=worker.checkpoint)
     """
-    train, environments = _module("ray.train"), _module("ray.train.lightning")
-    context = train.get_context()
+    session = _session()
+    host = ray_module("ray.util").get_node_ip_address()
+    trial = session.__name__ == "ray.tune"
+    number, count, options = (0, 1, {"devices": 1}) if trial else _ranks(session.get_context())
+    with ExitStack() as closing:
+        cluster = ClusterOptions(host=host if count > 1 else None)
+        if job is not None and (count > 1 or job.servers):
+            security = closing.enter_context(job.certified(host))
+            cluster = ClusterOptions(host=host, servers=job.reach_servers(), security=security)
+        saved, path = session.get_checkpoint(), None
+        if saved is not None:
+            path = str(Path(closing.enter_context(saved.as_directory()), CHECKPOINT))
+        yield RayWorker(number=number, count=count, cluster=cluster, trainer_options=options, checkpoint=path)
+
+
+def _ranks(context: Any) -> tuple[int, int, dict[str, Any]]:
+    """The number of this node among all, and options of the Trainer."""
     world, local = context.get_world_size(), context.get_local_world_size()
-    if world % local:
+    counts: list[int] = [local] * world
+    if world > 1:
+        torch.distributed.all_gather_object(counts, local)
+    if min(counts) < max(counts):
         raise OptionError(
-            f"{world} workers of Ray, {local} of them on one node: each node needs as many. Set ScalingConfig.num_workers to a "
-            "multiple of what a node has room for, and placement_strategy to STRICT_PACK or SPREAD."
+            f"{world} workers of Ray, {min(counts)} on one node and {max(counts)} on another: each node needs as many. Set "
+            "ScalingConfig.num_workers to a multiple of the room on a node, and placement_strategy to STRICT_PACK or SPREAD."
         )
-    options = {"devices": local, "num_nodes": world // local, "plugins": [environments.RayLightningEnvironment()]}
-    host, saved = _module("ray.util").get_node_ip_address(), train.get_checkpoint()
-    if saved is None:
-        yield RayWorker(options, None, host)
-        return
-    with saved.as_directory() as folder:
-        yield RayWorker(options, str(Path(folder, CHECKPOINT)), host)
+    environment = ray_module("ray.train.lightning").RayLightningEnvironment()
+    options = {"devices": local, "num_nodes": world // local, "plugins": [environment]}
+    return context.get_node_rank(), world // local, options
 
 
 class ReportToRay(Callback):
-    """Reports metrics, and a checkpoint from which a run goes on with the very next batch, to Ray Train.
+    """Reports metrics, and a checkpoint from which a run goes on with the very next batch, to Ray Train or Ray Tune.
 
     At the end of each epoch, and where wanted within it: after a lost worker or node no more than these steps are done again.
     Ray keeps checkpoints in ``RunConfig.storage_path``.
@@ -103,20 +120,26 @@ class ReportToRay(Callback):
 
     def _report(self, trainer: Trainer) -> None:
         """All ranks call this: saving is a collective operation, and so is Ray's report."""
-        train, self._reported = _module("ray.train"), trainer.global_step
+        session, self._reported = _session(), trainer.global_step
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         metrics |= {"epoch": trainer.current_epoch, "step": trainer.global_step}
         folder = Path(tempfile.mkdtemp(prefix="glt-ray-"))
         try:
             trainer.save_checkpoint(folder / CHECKPOINT, weights_only=False)  # the first rank writes
-            checkpoint = train.Checkpoint.from_directory(str(folder)) if trainer.is_global_zero else None
-            train.report(metrics, checkpoint=checkpoint)
+            checkpoint = session.Checkpoint.from_directory(str(folder)) if trainer.is_global_zero else None
+            session.report(metrics, checkpoint=checkpoint)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _module(name: str) -> ModuleType:
+def _session() -> ModuleType:
+    """Ray Train in one of its workers, Ray Tune in a trial. Raises `OptionError` elsewhere."""
+    train = ray_module("ray.train")
     try:
-        return import_module(name)
-    except ImportError as error:
-        raise OptionError(f"Ray: {error}. Install it: pip install 'glt-lightning[ray-train]'.") from None
+        train.get_context()
+    except (RuntimeError, DeprecationWarning):  # the latter in a trial
+        tune = ray_module("ray.tune")
+        if tune.get_context().get_trial_id() is None:
+            raise OptionError("Ray: this process is no worker of Ray Train, and no trial of Ray Tune.") from None
+        return tune
+    return train

@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     )
     from glt_lightning.workers.transport.certs import (
         CertificateFolder as CertificateFolder,
+        JobAuthority as JobAuthority,
         run_certs as run_certs,
     )
     from glt_lightning.workers.transport.message import (

@@ -22,6 +22,64 @@ _SKEW = datetime.timedelta(hours=1)  # clocks of other hosts may be behind
 _KEY_MODE, _OPEN_MODE = 0o600, 0o644
 
 
+class JobAuthority:
+    """The authority of one job, in the memory of one process. It signs requests, and never sees the keys of others.
+
+    Example:
+        >>> authority = JobAuthority()
+        >>> key, request = JobAuthority.request("10.0.0.5")
+        >>> ca, cert = authority.sign(request)
+    """
+
+    def __init__(self, days: int = 365) -> None:
+        self._days = days
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        name = _name(f"glt-lightning job {secrets.token_hex(4)}")
+        usage = x509.KeyUsage(
+            digital_signature=False,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            key_cert_sign=True,
+            crl_sign=True,
+            encipher_only=False,
+            decipher_only=False,
+        )
+        self.certificate = (
+            _builder(name, name, self.key.public_key(), days)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(usage, critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self.key.public_key()), critical=False)
+            .sign(self.key, hashes.SHA256())
+        )
+
+    @staticmethod
+    def request(host: str) -> tuple[bytes, bytes]:
+        """Makes the key of a process on this host, and a request for a certificate of it. Returns both in PEM format.
+
+        host: its name or address, as peers write it.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        names = x509.SubjectAlternativeName([_host(host)])
+        request = x509.CertificateSigningRequestBuilder().subject_name(_name(host)).add_extension(names, critical=False)
+        return _key_pem(key), _pem(request.sign(key, hashes.SHA256()))
+
+    def sign(self, request: bytes) -> tuple[bytes, bytes]:
+        """Returns the certificate of the authority and that for a request, in PEM format. Raises `OptionError` for a request that
+        its own key has not signed."""
+        try:
+            asked = x509.load_pem_x509_csr(request)
+            names = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        except (ValueError, x509.ExtensionNotFound) as error:
+            raise OptionError(f"certificate: the request cannot be read: {error}.") from None
+        key = asked.public_key()
+        if not isinstance(key, ec.EllipticCurvePublicKey) or not asked.is_signature_valid:
+            raise OptionError("certificate: the request is not signed by the key that it names.")
+        signed = _signed(asked.subject, names, key, self.certificate.subject, self.key, self._days)
+        return _pem(self.certificate), _pem(signed)
+
+
 class CertificateFolder:
     """The files of a job's mutual TLS: its authority, a certificate and key for each host, and the job's secret.
 
@@ -77,29 +135,10 @@ class CertificateFolder:
         Raises `OptionError` if there is an authority already, unless ``force``: replacing it invalidates the certificates that it
         signed.
         """
-        key = ec.generate_private_key(ec.SECP256R1())
-        name = _name(f"glt-lightning job {secrets.token_hex(4)}")
-        usage = x509.KeyUsage(
-            digital_signature=False,
-            content_commitment=False,
-            key_encipherment=False,
-            data_encipherment=False,
-            key_agreement=False,
-            key_cert_sign=True,
-            crl_sign=True,
-            encipher_only=False,
-            decipher_only=False,
-        )
-        certificate = (
-            _builder(name, name, key.public_key(), days)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(usage, critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .sign(key, hashes.SHA256())
-        )
+        made = JobAuthority(days)
         _refuse_existing([self.ca, self.folder / self.CA_KEY], force)
-        _write(self.folder / self.CA_KEY, _key_pem(key), _KEY_MODE)
-        _write(self.ca, certificate.public_bytes(serialization.Encoding.PEM), _OPEN_MODE)
+        _write(self.folder / self.CA_KEY, _key_pem(made.key), _KEY_MODE)
+        _write(self.ca, _pem(made.certificate), _OPEN_MODE)
         return self.ca
 
     def make_certificate(
@@ -112,20 +151,12 @@ class CertificateFolder:
         """
         authority, signer = self._open_authority()
         key = ec.generate_private_key(ec.SECP256R1())
-        both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
-        certificate = (
-            _builder(_name(name), authority.subject, key.public_key(), days)
-            .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.ExtendedKeyUsage(both), critical=False)
-            .add_extension(issuer, critical=False)
-            .sign(signer, hashes.SHA256())
-        )
+        names = x509.SubjectAlternativeName([_host(host) for host in hosts])
+        certificate = _signed(_name(name), names, key.public_key(), authority.subject, signer, days)
         paths = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         _refuse_existing(paths, force)
         _write(paths[1], _key_pem(key), _KEY_MODE)
-        _write(paths[0], certificate.public_bytes(serialization.Encoding.PEM), _OPEN_MODE)
+        _write(paths[0], _pem(certificate), _OPEN_MODE)
         return paths
 
     def make_token(self, *, force: bool = False) -> Path:
@@ -228,6 +259,31 @@ def _builder(
         .not_valid_before(now - _SKEW)
         .not_valid_after(now + datetime.timedelta(days=days))
     )
+
+
+def _signed(
+    subject: x509.Name,
+    names: x509.SubjectAlternativeName,
+    key: ec.EllipticCurvePublicKey,
+    issuer: x509.Name,
+    signer: ec.EllipticCurvePrivateKey,
+    days: int,
+) -> x509.Certificate:
+    """A certificate for ``key``, as server and as client."""
+    both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    return (
+        _builder(subject, issuer, key, days)
+        .add_extension(names, critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(both), critical=False)
+        .add_extension(authority, critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+
+
+def _pem(made: x509.Certificate | x509.CertificateSigningRequest) -> bytes:
+    return made.public_bytes(serialization.Encoding.PEM)
 
 
 def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
