@@ -129,3 +129,14 @@ def test_the_late_module_becomes_the_real_one() -> None:
     """
     ended = _run(SIGNAL.format(use=use.strip()))
     assert "has no attribute 'no_such_name'" in ended.stdout, ended.stderr
+
+
+def test_data_sets_of_pyg_are_imported_when_they_are_used() -> None:
+    ended = _run("""
+with command_process():
+    import torch_geometric
+    assert not {"pandas", "torch_geometric.llm"} & set(sys.modules)
+    from torch_geometric.datasets import Planetoid
+    print(Planetoid.__name__, torch_geometric.datasets.KarateClub.__name__, "pandas" in sys.modules)
+""")
+    assert ended.stdout.split() == ["Planetoid", "KarateClub", "True"], ended.stderr

@@ -27,7 +27,8 @@ def command_process() -> Iterator[None]:
     """Sets the process up for a command, inside of the ``with`` block, and has it end at once when the command is done.
 
     * Threads of OpenMP sleep while they wait for work (`threads_that_sleep`); OpenMP reads that when torch is loaded.
-    * `scipy.signal` is imported when it is used: torchmetrics, which Lightning needs, imports it for one name.
+    * `scipy.signal` and `torch_geometric.datasets` are imported when they are used: torchmetrics, which Lightning needs, imports
+      the first for one name, and torch_geometric the second with pandas and its language models, for none.
     * After the block, the process ends without taking apart the memory of torch, which takes about a second.
     """
     end = _QuickEnd()  # runs after all that others register
@@ -84,16 +85,25 @@ class _QuickEnd:
         os._exit(self.status)
 
 
-_SIGNAL = "scipy.signal"
+def _hamming(*args: Any, **kwargs: Any) -> Any:
+    return import_module("scipy.signal.windows").hamming(*args, **kwargs)
+
+
+# Modules that are imported when a name of them is used, and the names that they have before. torchmetrics looks for ``hamming``,
+# which it adds where SciPy has moved it.
+_LATE: dict[str, dict[str, Any]] = {"scipy.signal": {"hamming": _hamming}, "torch_geometric.datasets": {}}
 
 
 class _LateFinder:
-    """Finds `scipy.signal` as a `_LateModule`, once."""
+    """Finds each of `_LATE` as a `_LateModule`, once."""
+
+    def __init__(self) -> None:
+        self._left = set(_LATE)
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
-        if name != _SIGNAL:
+        if name not in self._left:
             return None
-        sys.meta_path.remove(self)
+        self._left.remove(name)
         real = PathFinder.find_spec(name, path)
         if real is None or real.loader is None:
             return None
@@ -106,7 +116,7 @@ class _LateLoader(Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = _LateModule(spec.name)
-        given = {"__file__": self._real.origin, "__path__": self._real.submodule_search_locations, "hamming": _hamming}
+        given = {"__file__": self._real.origin, "__path__": self._real.submodule_search_locations, **_LATE[spec.name]}
         vars(module).update(given, _real=self._real, _lock=RLock())
         return module
 
@@ -115,8 +125,7 @@ class _LateLoader(Loader):
 
 
 class _LateModule(ModuleType):
-    """A module that is read when a name of it is used. It has the name ``hamming``, for which torchmetrics looks, and which it
-    adds where SciPy has moved it."""
+    """A module that is read when a name of it is used that it does not have yet."""
 
     def __getattr__(self, name: str) -> Any:
         own = vars(self)
@@ -124,13 +133,8 @@ class _LateModule(ModuleType):
             if (real := own.pop("_real", None)) is not None:
                 own["__spec__"], own["__loader__"] = real, real.loader
                 real.loader.exec_module(self)
-                own["hamming"] = own["windows"].hamming
                 self.__class__ = ModuleType  # type: ignore[assignment]
         try:
             return own[name]
         except KeyError:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}") from None
-
-
-def _hamming(*args: Any, **kwargs: Any) -> Any:
-    return import_module("scipy.signal.windows").hamming(*args, **kwargs)
