@@ -96,13 +96,14 @@ class _Distance(_Related):
 
 class TransE(_Distance):
     """The distance (L1) between the source, moved by a vector of the relation, and the destination, both of length one (Bordes et
-    al., 2013)."""
+    al., 2013). Relations begin with that length, too: beside longer ones no difference of nodes changes a sign, and
+    relations have no gradient."""
 
     norm = 1.0
 
     def __init__(self, width: int, num_relations: int | None = None) -> None:
         super().__init__(num_relations)
-        self.relation = self._table(width, -1 / math.sqrt(width), 1 / math.sqrt(width))
+        self.relation = self._table(width, -2 / width, 2 / width)  # of length 1 in the mean
 
     def moved(self, source: Tensor, relation: Relation) -> Tensor:
         return self.placed(source) + self._of(self.relation, relation)
