@@ -76,7 +76,8 @@ class Probe:
     train, validation: batches of each; None: no validation was measured.  seeds, validation_seeds: in an epoch.
     memory: of this process, without batches.  parameter_bytes: of the model.  bfloat16: how much faster the
     model's products are in bfloat16; None: not measured.
-    link, hosts_link: a connection within the machine, and an encrypted one, as between hosts.  cores: that the process may use.  load: of the machine, per core, meanwhile.
+    link, hosts_link: a connection within the machine, and an encrypted one, as between hosts.  cores: that the process
+    may use.  load: of the machine, per core, meanwhile.
     counted: counts of batches, by hosts and ranks of each, such as ``2x1``.
     """
 
