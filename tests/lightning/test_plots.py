@@ -15,11 +15,11 @@ def texts(svg: str) -> list[str]:
 
 def axis(svg: str) -> list[float]:
     """Its numbers, where the labels are letters."""
-    return [float(text) for text in texts(svg) if re.fullmatch(r"[-.\d]+", text)]
+    return [float(text) for text in texts(svg) if re.fullmatch(r"[-+.e\d]+", text)]
 
 
 def dots(svg: str) -> int:
-    return len(re.findall(r"<use [^>]*fill: #1f77b4", svg))
+    return len(re.findall('<circle [^>]*fill="#1f77b4"', svg))
 
 
 @pytest.mark.parametrize(
@@ -29,10 +29,9 @@ def test_the_axis_holds_zero_and_every_value(values: tuple[float | None, ...]) -
     svg = lines(["a", "b"][: len(values)], [Series("it", values)], "")
     ticks = axis(svg)
     known = [v for v in values if v is not None]
-    if max(known, default=0) < 1e6:  # else a power of ten stands beside the axis
-        assert min(ticks) <= 0 <= max(ticks)
-        step = ticks[1] - ticks[0]
-        assert all(ticks[0] - step <= v <= ticks[-1] + step for v in known)
+    assert 0 in ticks
+    step = ticks[1] - ticks[0]
+    assert all(ticks[0] - step <= v <= ticks[-1] + step for v in known)
     assert dots(svg) == len(known)
 
 
@@ -40,7 +39,7 @@ def test_the_axis_holds_zero_and_every_value(values: tuple[float | None, ...]) -
 def test_names_are_text(draw) -> None:
     series = [Series("_<b>", (1.0, None)), Series("$x$ & $y", (None, 2.0))]
     svg = draw(["a", "<i>"], series, "MB")
-    assert {" _&lt;b&gt;", " $x$ &amp; $y", "&lt;i&gt;", "MB"} <= set(texts(svg))
+    assert {"_&lt;b&gt;", "$x$ &amp; $y", "&lt;i&gt;", "MB"} <= set(texts(svg))
     assert svg == draw(["a", "<i>"], series, "MB")  # bit for bit
 
 

@@ -86,16 +86,6 @@ def test_wrong_options_get_one_line(
     assert (tmp_path / "mine.txt").read_text() == "of the user"
 
 
-def test_a_page_needs_packages(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Which is said before anything is read."""
-    monkeypatch.setattr("glt_lightning.lightning.report.page._NEEDED", ("no_such_pages",))
-    with pytest.raises(SystemExit):
-        main(["report", "none", "--html", "page.html"])
-    assert (
-        "--html: pages of reports need no_such_pages: pip install 'glt-lightning[reports]'." in capsys.readouterr().err
-    )
-
-
 def test_a_part_is_not_here(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(Path(folder) / "part1")
     with pytest.raises(SystemExit) as end:

@@ -133,17 +133,6 @@ def test_a_page_that_cannot_be_written_is_one_line(make_data, make_model, make_t
     assert sorted(each.suffix for each in path.parent.iterdir()) == [".ckpt", ".html"]
 
 
-def test_without_the_packages_of_pages_there_is_a_line(
-    make_data, make_model, make_trainer, tmp_path, monkeypatch, caplog
-) -> None:
-    caplog.set_level(logging.INFO)
-    monkeypatch.setattr("glt_lightning.lightning.report.page._NEEDED", ("jinja2", "no_such_plots"))
-    make_trainer(max_epochs=1, **KEPT).fit(make_model(), make_data())
-    needed = "pages of reports need no_such_plots: pip install 'glt-lightning[reports]'."
-    assert [line for line in caplog.messages if "report" in line] == [f"this run has no report: {needed}"]
-    assert not list(tmp_path.rglob("report.html"))
-
-
 def test_a_defect_of_the_report_ends_no_run(make_data, make_model, make_trainer, monkeypatch, caplog) -> None:
     caplog.set_level(logging.INFO)
     monkeypatch.setattr("glt_lightning.lightning.callbacks.run_report.run_html", lambda _: 1 / 0)

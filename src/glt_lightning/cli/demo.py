@@ -82,7 +82,7 @@ def _run(words: Sequence[str], folder: Path) -> int:
 def _end(folder: Path) -> str:
     """The last lines: where the report is, and three commands to go on with."""
     reports = sorted(folder.glob("lightning_logs/*/report.html"), key=lambda path: path.stat().st_mtime)
-    report = reports[-1].resolve() if reports else f"none; pip install '{_PROGRAM}[reports]' and run this again"
+    report = reports[-1].resolve() if reports else "none"
     width = max(len(" ".join(words)) for words, _ in _NEXT)
     commands = [f"  {_PROGRAM} {' '.join(words):<{width}}  # {text}" for words, text in _NEXT]
     return "\n".join(["", f"demo: report of the run: {report}", "", "Next:", f"  cd {folder}", *commands])

@@ -20,12 +20,12 @@ from glt_lightning.base import numbers
 from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
 from glt_lightning.lightning.callbacks.precision import PrecisionProbe
 from glt_lightning.lightning.planner.expected import Expected, expected_of_run, misses
-from glt_lightning.lightning.report.page import may_be_replaced, why_no_pages
+from glt_lightning.lightning.report.page import may_be_replaced
 from glt_lightning.lightning.report.run import EpochRecord, RunRecord, configuration, run_html
 from glt_lightning.partition import whole_file
 
 NAME = "report.html"
-_REWRITE_S = 120.0  # a run that is killed leaves a page that is no older; writing one takes up to a second
+_REWRITE_S = 120.0  # a run that is killed leaves a page that is no older
 _OUR_METRICS = "glt/"
 
 
@@ -34,9 +34,8 @@ class RunReport(Callback):
     went, where rows came from, the configuration.
 
     It is written when the fit ends, also by an interruption or an error, and at most every two minutes in between. Without
-    checkpoints it lies in the folder of the logger; a run that has neither, and ``fast_dev_run``, has no report; nor has one
-    without jinja2 and matplotlib (``pip install 'glt-lightning[reports]'``), which a line of the log says. All
-    ranks must have this callback, or none.
+    checkpoints it lies in the folder of the logger; a run that has neither, and ``fast_dev_run``, has no report. All ranks must
+    have this callback, or none.
 
     Args:
         enabled: Whether there is a report.
@@ -60,9 +59,6 @@ class RunReport(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         folder = _folder(trainer) if self.enabled else None
-        if folder is not None and (why := why_no_pages()) is not None:
-            rank_zero_info(f"this run has no report: {why}")
-            folder = None
         self._in_fit = True
         path = None if folder is None else folder / NAME
         self._ended, self._in_epoch, self._seen = None, False, dict(trainer.callback_metrics)

@@ -3,16 +3,15 @@ in ``templates/``, which `render` fills in."""
 
 from __future__ import annotations
 
-import io
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
+from html import escape
 from pathlib import Path
 from typing import Any
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_NEEDED = ("jinja2", "matplotlib")
 _HEAD = '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>'  # templates/base.html begins so
 
 
@@ -26,14 +25,6 @@ class Table:
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
-
-
-def why_no_pages() -> str | None:
-    """The packages that pages need and that are not installed, as a sentence; None where all are."""
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if not missing:
-        return None
-    return f"pages of reports need {' and '.join(missing)}: pip install 'glt-lightning[reports]'."
 
 
 def render(template: str, **values: Any) -> str:
@@ -93,24 +84,18 @@ def _printable(line: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in line)
 
 
-# Small plots of matplotlib as inline SVG. They have no background, and greys that can be read on light and dark pages.
+# Small plots as inline SVG. They have no background, and greys that can be read on light and dark pages. Matplotlib would take
+# half a second of CPU time to be imported and to draw those of a run.
 
 
 _DOTS = 60  # points of a line from which on they are not marked
 _LABELS = 16  # most labels below a plot
+_TICKS = 6  # most lines across it
 _GREY = "#7d8796"
-
-_STYLE: Any = {
-    "svg.fonttype": "none",  # text stays text, in the font of the page
-    "svg.hashsalt": "glt_lightning",  # the same plot is the same text
-    "text.parse_math": False,  # names may have dollar signs
-    "font.size": 8,
-    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib
-    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), _GREY),
-}
-
-_XLINK = ' xmlns:xlink="http://www.w3.org/1999/xlink"'  # HTML knows it
-_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+_COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#bcbd22", "#17becf")
+_WIDTH, _HEIGHT, _FONT = 317.0, 187.0, 8.0
+_RIGHT = _WIDTH - _FONT  # room for half of the last label
+_LETTER = 0.6 * _FONT  # width of a letter, about
 
 
 @dataclass(frozen=True)
@@ -120,58 +105,106 @@ class Series:
     name: str
     values: tuple[float | None, ...]
 
+    @property
+    def known(self) -> list[tuple[int, float]]:
+        """(position, value) of those that are known."""
+        return [(i, value) for i, value in enumerate(self.values) if value is not None]
+
 
 def bars(labels: Sequence[str], series: Sequence[Series], unit: str) -> str:
     """Groups of bars, one group per label."""
-    width = 0.8 / max(1, len(series))
-
-    def draw(axes: Any) -> list[Any]:
-        return [
-            axes.bar([i + (s + 0.5) * width - 0.4 for i in at], values, width)
-            for s, (at, values) in enumerate(map(_known, series))
-        ]
-
-    return _svg(labels, series, unit, draw)
+    axes, width = _Axes(labels, series, unit), 0.8 / max(1, len(series))
+    marks = []
+    for s, each in enumerate(series):
+        for i, value in each.known:
+            left, right = axes.x(i + s * width - 0.4), axes.x(i + (s + 1) * width - 0.4)
+            top, bottom = axes.y(max(value, 0.0)), axes.y(min(value, 0.0))
+            size = f'width="{right - left:.1f}" height="{bottom - top:.1f}"'
+            marks.append(f'<rect x="{left:.1f}" y="{top:.1f}" {size} fill="{_colour(s)}"/>')
+    return axes.svg(marks)
 
 
 def lines(labels: Sequence[str], series: Sequence[Series], unit: str, thick: bool = True) -> str:
     """One line per series over evenly spaced labels. thick: the last series is drawn thicker."""
-
-    def draw(axes: Any) -> list[Any]:
-        drawn = []
-        for s, (at, values) in enumerate(map(_known, series)):
-            width = 3.5 if thick and s == len(series) - 1 else 1.5
-            drawn += axes.plot(at, values, linewidth=width, marker="o" if len(at) <= _DOTS else "", markersize=3)
-        return drawn
-
-    return _svg(labels, series, unit, draw)
-
-
-def _known(series: Series) -> tuple[list[int], list[float]]:
-    """(positions, values) without those that are not known."""
-    known = [(i, value) for i, value in enumerate(series.values) if value is not None]
-    return [i for i, _ in known], [value for _, value in known]
+    axes = _Axes(labels, series, unit)
+    marks = []
+    for s, each in enumerate(series):
+        at = [(f"{axes.x(i):.1f}", f"{axes.y(value):.1f}") for i, value in each.known]
+        width = 3.5 if thick and s == len(series) - 1 else 1.5
+        way = " ".join(map(",".join, at))
+        marks.append(f'<polyline points="{way}" fill="none" stroke="{_colour(s)}" stroke-width="{width}"/>')
+        if len(at) <= _DOTS:
+            marks += [f'<circle cx="{x}" cy="{y}" r="2" fill="{_colour(s)}"/>' for x, y in at]
+    return axes.svg(marks)
 
 
-def _svg(labels: Sequence[str], series: Sequence[Series], unit: str, draw: Callable[[Any], list[Any]]) -> str:
-    """A plot whose axis of values holds 0, with a legend where there are several series."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure  # draws without pyplot's state and windows
+class _Axes:
+    """Places of labels and values, of which the axis holds 0, and all but the marks of a plot: labels, lines across it, and a
+    legend where there are several series."""
 
-    with rc_context(_STYLE):
-        figure = Figure(figsize=(4.4, 2.6), layout="constrained")
-        axes = figure.add_subplot()
-        drawn = draw(axes)
-        axes.grid(axis="y", alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        low, high = axes.get_ylim()
-        axes.set_ylim(min(low, 0.0), max(high, 0.0))
-        shown = range(0, len(labels), -(-len(labels) // _LABELS) or 1)
-        axes.set_xticks(list(shown), [labels[i] for i in shown])
-        axes.set_ylabel(unit)
-        if len(series) > 1:  # matplotlib leaves out names that begin with an underscore
-            axes.legend(drawn, [f" {each.name}" for each in series], frameon=False)
-        text = io.StringIO()
-        figure.savefig(text, format="svg", transparent=True, metadata=_NO_METADATA)
-    svg = text.getvalue()
-    return svg[svg.index("<svg") :].replace(' xmlns="http://www.w3.org/2000/svg"', "", 1).replace(_XLINK, "", 1)
+    def __init__(self, labels: Sequence[str], series: Sequence[Series], unit: str) -> None:
+        self._labels, self._series, self._unit = labels, series, unit
+        values = [value for each in series for _, value in each.known]
+        low, high = min(values, default=0.0), max(values, default=0.0)
+        low, high = (low, high) if low < 0 or high > 0 else (0.0, 1.0)
+        step = _step(max(high, 0.0) - min(low, 0.0))
+        self._low, self._high = 1.05 * min(low, 0.0), 1.05 * max(high, 0.0)
+        self._ticks = [step * i for i in range(math.ceil(self._low / step), math.floor(self._high / step) + 1)]
+        widest = max(len(f"{tick:g}") for tick in self._ticks)
+        self._left, self._bottom = (2 * _FONT if unit else 2.0) + widest * _LETTER, _HEIGHT - 2 * _FONT
+
+    def x(self, position: float) -> float:
+        return self._left + (position + 0.5) / max(1, len(self._labels)) * (_RIGHT - self._left)
+
+    def y(self, value: float) -> float:
+        return self._bottom - (value - self._low) / (self._high - self._low) * (self._bottom - _FONT)
+
+    def svg(self, marks: Sequence[str]) -> str:
+        names, height = self._legend() if len(self._series) > 1 else ([], _HEIGHT)
+        across = [f'<path d="M{self._left:.1f} {self.y(tick):.1f}H{_RIGHT:g}" opacity=".3"/>' for tick in self._ticks]
+        sides = f'<path d="M{self._left:.1f} {_FONT:g}V{self._bottom:g}H{_RIGHT:g}"/>'
+        values = [_text(self._left - 4, self.y(tick) + 3, f"{tick:g}", "end") for tick in self._ticks]
+        every = -(-len(self._labels) // _LABELS) or 1
+        below = [
+            _text(self.x(i), self._bottom + 10, self._labels[i], "middle") for i in range(0, len(self._labels), every)
+        ]
+        middle = (self._bottom + _FONT) / 2
+        unit = [_text(_FONT, middle, self._unit, "middle", f"rotate(-90 {_FONT:g} {middle:g})")] if self._unit else []
+        parts = [
+            f'<svg viewBox="0 0 {_WIDTH:g} {height:g}" font-size="{_FONT:g}" fill="{_GREY}">',
+            f'<g fill="none" stroke="{_GREY}" stroke-width=".8">',
+            *across,
+            sides,
+            "</g>",
+            *(*values, *below, *unit, *marks, *names),
+            "</svg>",
+        ]
+        return "\n".join(parts)
+
+    def _legend(self) -> tuple[list[str], float]:
+        """The names of the series in rows below the plot, and where these end."""
+        parts, x, y = [], self._left, _HEIGHT + 4
+        for s, each in enumerate(self._series):
+            wide = 16 + _LETTER * len(each.name)
+            if x > self._left and x + wide > _WIDTH:
+                x, y = self._left, y + 11
+            parts.append(f'<rect x="{x:.1f}" y="{y - 6:g}" width="8" height="6" fill="{_colour(s)}"/>')
+            parts.append(_text(x + 11, y, each.name))
+            x += wide
+        return parts, y + 4
+
+
+def _step(span: float) -> float:
+    """The distance of lines across a plot: 1, 2 or 5 times a power of ten."""
+    least = span / (_TICKS - 1)
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(power * times for times in (1, 2, 5, 10) if power * times >= least)
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start", transform: str = "") -> str:
+    turned = f' transform="{transform}"' if transform else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{turned}>{escape(text, quote=False)}</text>'
+
+
+def _colour(number: int) -> str:
+    return _COLOURS[number % len(_COLOURS)]

@@ -18,7 +18,6 @@ from glt_lightning.lightning.report.page import (
     may_be_replaced,
     page_text,
     render,
-    why_no_pages,
 )
 from glt_lightning.loader import Estimate, ExpectedTraffic, TrafficOptions, TrafficPrediction
 from glt_lightning.partition import Contents, whole_file
@@ -106,7 +105,7 @@ class PartitionReport:
         return page_text(facts(self), tables)
 
     def html(self) -> str:
-        """The report as a complete HTML page. Needs jinja2 and matplotlib."""
+        """The report as a complete HTML page."""
         contents = self.contents
         return render(
             "partition.html",
@@ -126,8 +125,6 @@ class PartitionReport:
         if given is None:
             return None
         page = Path(given)
-        if (why := why_no_pages()) is not None:
-            raise OptionError(f"--html: {why}")
         if page.resolve().is_relative_to(folder.resolve()):
             raise OptionError(
                 f"--html: {given} is inside the partition folder, which must not change. Choose another path."

@@ -24,8 +24,7 @@ _MOST_PLOTS = 24
 
 
 def run_html(run: RunRecord) -> str:
-    """A report of a run of ``fit`` as one self-contained HTML page. Works for any part of a run, also if no epoch ended. Needs
-    jinja2 and matplotlib.
+    """A report of a run of ``fit`` as one self-contained HTML page. Works for any part of a run, also if no epoch ended.
 
     Args:
         run: What was recorded of the run.
