@@ -52,6 +52,7 @@ COMMANDS = {
     "headline.py": "{arrays} --graphs cora products_like --rounds 1 --quick",
     "plan.py": "{arrays}/cora.npz --cases in-process --epochs 1 --hidden 8",
     "transport.py": "--rounds 1 --mb 4 --gb 0.2",
+    "half_remote.py": "{part2} --rounds 1 --batches 1",
     "typed_step.py": "{typed} --rounds 1 --batch_size 16 --hidden 8",
     "embedding.py": "--rows 500 --width 4 --batch 50 --rounds 1",
     "inference.py": "{part1} --hidden 8 --sampled 64 --whole 4 --work {tmp}",
