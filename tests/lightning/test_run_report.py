@@ -62,6 +62,9 @@ def test_a_run_that_ends_well(make_data, make_model, make_trainer, tmp_path: Pat
     assert "finished after 4 epochs and 20 steps of the optimizer" in page
     assert f"val_acc {float(trainer.checkpoint_callback.best_model_score):.4g}" in page
     assert rows(page)["seeds"][0] == "400"
+    assert "<main>" in page, "a screen reader asks for it"
+    assert "<th></th>" not in page
+    assert page.count('class="wide"') == page.count('class="wide" tabindex="0"')  # scrolled by keyboard
     names = re.findall(r"<th>(.*?)</th>", page[page.index("<h2>Epochs</h2>") :])
     assert set(names) >= {"epoch", "train_loss", "train_twice", "val_loss", "val_acc", "late", "seeds/s"}
     assert not {"train_twice_step", "train_twice_epoch", "glt/seeds_per_s"} & set(names)

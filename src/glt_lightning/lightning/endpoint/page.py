@@ -26,19 +26,20 @@ _STATUS = {
 }
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{{ api.info.title }}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <style>body{font:15px/1.5 system-ui,sans-serif;max-width:52em;margin:2em auto;padding:0 1em}
 code,pre{background:#8881;padding:.1em .3em}pre{padding:1em;overflow:auto}td,th{padding:.3em .8em .3em 0;text-align:left;
-vertical-align:top}</style></head><body>
+vertical-align:top;overflow-wrap:anywhere}</style></head><body><main>
 <h1>{{ api.info.title }}</h1><p>{{ api.info.description }} <a href="openapi.json">openapi.json</a></p>
 {% for path, methods in api.paths.items() %}{% for method, each in methods.items() %}
 <h2><code>{{ method.upper() }} {{ path }}</code></h2><p>{{ each.summary }}</p>
 {% if each.requestBody %}<table><tr><th>field</th><th>meaning</th></tr>
 {% for name, field in api.components.schemas.Question.properties.items() %}
 <tr><td><code>{{ name }}</code></td><td>{{ field.description }}</td></tr>{% endfor %}</table>
-<pre>curl -H 'content-type: application/json' -d '{{ example }}' http://HOST:PORT/predict</pre>{% endif %}
+<pre tabindex="0">curl -H 'content-type: application/json' -d '{{ example }}' http://HOST:PORT/predict</pre>{% endif %}
 <table>{% for status, answer in each.responses.items() %}
 <tr><td>{{ status }}</td><td>{{ answer.description }}</td></tr>{% endfor %}
-</table>{% endfor %}{% endfor %}</body></html>
+</table>{% endfor %}{% endfor %}</main></body></html>
 """
 
 
