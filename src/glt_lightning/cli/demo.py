@@ -34,7 +34,8 @@ def run_demo(argv: Sequence[str], prog: str) -> None:
     """Runs the subcommand to its end. Raises `GLTError` for a folder that cannot be used, SystemExit for help, for wrong options,
     and with the status of a run that fails, which has printed why."""
     parser = OneLineParser(prog=prog, description=_DESCRIPTION)
-    parser.add_argument("folder", nargs="?", default=_FOLDER, help="Folder of the demo; made if it does not exist.")
+    parser.add_argument("folder", nargs="?", help="Folder of the demo; made if it does not exist.")
+    parser.set_defaults(folder=_FOLDER)  # old versions of jsonargparse refuse a default above
     folder = Path(parser.parse_args(list(argv)).folder)
     _write_config(folder)
     for words in _RUNS:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import yaml  # type: ignore[import-untyped]
-from jsonargparse._typehints import PathError  # type: ignore[attr-defined]  # its own module has another name in 4.39
+from jsonargparse._paths import PathError
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import SaveConfigCallback
 
