@@ -264,6 +264,7 @@ def open_store(environment: ClusterEnvironment, first: bool, ranks: int) -> TCPS
         wait_for_workers=False,
         multi_tenant=True,
         master_listen_fd=listener.detach(),
+        use_libuv=torch.__version__ >= "2.8",  # before, torch's newer store took no socket
     )
 
 
