@@ -113,7 +113,12 @@ assert right > 0.85
 # %%
 command = [sys.executable, "-m", "lightning", "deploy", "--config", "papers.yaml", "--ckpt_path", "best", "--port", "0"]
 endpoint = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-address = next(found[1] for line in endpoint.stdout if (found := re.search(r"endpoint: (http://\S+/predict)", line)))
+begun = ""
+while not (found := re.search(r"endpoint: (http://\S+/predict)", begun)):
+    line = endpoint.stdout.readline()
+    assert line, begun
+    begun += line
+address = found[1]
 
 
 def ask(question: dict) -> list[dict]:
