@@ -11,8 +11,7 @@ namespace {
 
 using glt::fail;
 
-constexpr int64_t kAhead = 24;  // labels of neighbours and slots of pairs miss the cache; prefetched this far ahead
-constexpr uint64_t kEmpty = UINT64_MAX;
+constexpr int64_t kAhead = 24;  // labels of neighbours miss the cache; prefetched this far ahead
 
 template <class Id>
 const Id* neighbors_of(const glt_rows& rows) {
@@ -130,45 +129,6 @@ class Pass {
   std::vector<int32_t> seen_;
 };
 
-// The slot at which the search for a key begins: every bit of the key affects the highest bits of the product.
-uint64_t first_slot(const glt_pairs& pairs, uint64_t key) {
-  return key * 0x9E3779B97F4A7C15ull >> __builtin_clzll(uint64_t(pairs.size) - 1);
-}
-
-// False when there is no room for a new pair.
-bool add(glt_pairs& pairs, uint64_t key, int64_t weight) {
-  const uint64_t mask = uint64_t(pairs.size) - 1;
-  uint64_t slot = first_slot(pairs, key);
-  while (pairs.keys[slot] != key) {
-    if (pairs.keys[slot] == kEmpty) {
-      if (pairs.used >= pairs.limit) return false;
-      ++pairs.used;
-      pairs.keys[slot] = key;
-      pairs.weights[slot] = 0;
-      break;
-    }
-    slot = (slot + 1) & mask;
-  }
-  pairs.weights[slot] += weight;
-  return true;
-}
-
-template <class Id>
-int32_t add_rows(const glt_rows& rows, int64_t begin, const int32_t* labels, glt_pairs& pairs, int64_t* detail) {
-  const Id* neighbors = neighbors_of<Id>(rows);
-  int64_t row = std::upper_bound(rows.indptr, rows.indptr + rows.num_rows + 1, begin) - rows.indptr - 1;
-  for (int64_t e = begin; row < rows.num_rows; ++row) {
-    const uint32_t own = uint32_t(labels[rows.first + row]);
-    for (; e < rows.indptr[row + 1]; ++e) {
-      if (uint64_t(neighbors[e]) >= uint64_t(rows.num_nodes)) return fail(detail, GLT_BAD_ID, row, neighbors[e]);
-      prefetch_label(rows, neighbors, e, labels);
-      const uint32_t other = uint32_t(labels[neighbors[e]]);
-      if (own < other && !add(pairs, uint64_t(own) << 32 | other, 1)) return fail(detail, GLT_GROW, e);
-    }
-  }
-  return GLT_OK;
-}
-
 template <class Id>
 int32_t spread_rows(const glt_rows& rows, const int64_t* values, int32_t width, int64_t* out, int64_t* detail) {
   const Id* neighbors = neighbors_of<Id>(rows);
@@ -197,25 +157,6 @@ int32_t glt_assign_rows(const glt_rows* rows, int32_t* labels, int64_t num_label
   const Loads all(weights, num_constraints, loads, capacity);
   if (rows->id_bytes == 4) return Pass<int32_t>(*rows, labels, num_labels, all, everywhere, counts, detail).run(moved);
   return Pass<int64_t>(*rows, labels, num_labels, all, everywhere, counts, detail).run(moved);
-}
-GLT_CATCH(detail)
-
-int32_t glt_pairs_add_rows(const glt_rows* rows, int64_t begin, const int32_t* labels, glt_pairs* pairs, int64_t* detail) try {
-  if (!known(*rows)) return GLT_BAD_ARG;
-  return (rows->id_bytes == 4 ? add_rows<int32_t> : add_rows<int64_t>)(*rows, begin, labels, *pairs, detail);
-}
-GLT_CATCH(detail)
-
-int32_t glt_pairs_add(const uint64_t* keys, const int64_t* weights, int64_t n, glt_pairs* pairs, int64_t* detail) try {
-  for (int64_t i = 0; i < n; ++i) {
-    if (i + kAhead < n) {
-      const uint64_t slot = first_slot(*pairs, keys[i + kAhead]);
-      glt::prefetch(pairs->keys + slot);
-      glt::prefetch(pairs->weights + slot);
-    }
-    if (!add(*pairs, keys[i], weights[i])) return fail(detail, GLT_GROW, i);
-  }
-  return GLT_OK;
 }
 GLT_CATCH(detail)
 

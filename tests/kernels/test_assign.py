@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from glt_lightning.base import DataError, NativeError
 from glt_lightning.kernels import Labels, NeighborRows, PairTable
-from glt_lightning.kernels.assign import _heaviest, spread_rows
+from glt_lightning.kernels.assign import spread_rows
 from tests.helpers.examples import examples
 from tests.reference import assign as assign_reference
 
@@ -154,6 +154,36 @@ def test_pairs(seed, num_labels, dtype, size):
     assert table.forgotten == 0
 
 
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    limit=st.sampled_from([1, 2, 3, 8, 31]),
+    skew=st.sampled_from([1, 4]),  # 4: the low labels have most of the edges
+    size=st.sampled_from([1, 7, 1000]),
+)
+def test_pairs_in_a_full_table(seed, limit, skew, size):
+    rng = np.random.default_rng(seed)
+    rows = random_rows(rng, 80)
+    labels = (rng.random(80) ** skew * 60).astype(np.int32)
+    table = PairTable(limit)
+    for chunk in chunks(rows, size):
+        table.add(chunk, labels)
+    low, high, counts = (column.tolist() for column in table.pairs())
+    want, forgotten = assign_reference.count_pairs_within(*tensors(rows), 0, torch.from_numpy(labels), limit)
+    assert dict(zip(zip(low, high, strict=True), counts, strict=True)) == want
+    assert table.forgotten == forgotten
+
+
+def test_full_table_of_heavy_pairs() -> None:
+    """Pairs of more edges than are counted one by one, two of which have equally many."""
+    labels = np.arange(6, dtype=np.int32)
+    table = PairTable(4)
+    table.add(written({0: [1] * 3000 + [2] * 5000 + [3] * 3000 + [4] * 1023 + [5]}, 6), labels)
+    low, high, counts = (column.tolist() for column in table.pairs())
+    assert list(zip(low, high, counts, strict=True)) == [(0, 1, 3000), (0, 2, 5000), (0, 5, 1)]
+    assert table.forgotten == 3000 + 1023
+
+
 @pytest.mark.parametrize("size", [1, 13, 1000])
 def test_full_table_forgets_the_lightest(size: int) -> None:
     """Half of the rows' entries are those of 20 pairs, which come again and again; the others are rare."""
@@ -209,13 +239,3 @@ def test_more_labels_than_32_bits_count() -> None:
     """Refused before an array of that length is made."""
     with pytest.raises(DataError, match="got 2,147,483,648, but labels are 32-bit numbers, at most 2,147,483,647"):
         Labels(np.zeros(0, np.int32), np.zeros((0, 1), np.int32), 2**31)
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(seed=st.integers(0, 2**32), size=st.integers(1, 60), heaviest=st.integers(1, 5), count=st.integers(0, 65))
-def test_the_heaviest_pairs_are_those_of_a_sort(seed, size, heaviest, count):
-    rng = np.random.default_rng(seed)
-    keys, weights = rng.permutation(10 * size)[:size].astype(np.uint64), rng.integers(1, heaviest + 1, size)
-    expected = np.zeros(size, np.bool_)
-    expected[np.lexsort((keys, -weights))[:count]] = True
-    np.testing.assert_array_equal(_heaviest(keys, weights, count), expected)

@@ -55,6 +55,28 @@ def count_pairs(indptr: Tensor, neighbors: Tensor, first: int, labels: Tensor) -
     return {(low, high): n for (low, high), n in zip(found.tolist(), counts.tolist(), strict=True)}
 
 
+def count_pairs_within(
+    indptr: Tensor, neighbors: Tensor, first: int, labels: Tensor, limit: int
+) -> tuple[dict[tuple[int, int], int], int]:
+    """`count_pairs` in a table of ``limit`` pairs, and the number of edges that it has dropped.
+
+    Before a pair for which there is no room, all but ``limit // 2`` pairs are dropped: those with the fewest edges, and at a tie
+    those of higher labels.
+    """
+    table: dict[tuple[int, int], int] = {}
+    forgotten = 0
+    for node, row in enumerate(neighbors.split(torch.diff(indptr).tolist()), first):
+        for other in labels[row].tolist():
+            pair = (int(labels[node]), other)
+            if pair[0] >= pair[1]:
+                continue
+            if pair not in table and len(table) == limit:
+                order = sorted(table, key=lambda each: (-table[each], each))
+                forgotten += sum(table.pop(each) for each in order[limit // 2 :])
+            table[pair] = table.get(pair, 0) + 1
+    return table, forgotten
+
+
 def spread_rows(indptr: Tensor, neighbors: Tensor, values: Tensor, out: Tensor) -> Tensor:
     """``out`` plus, for each entry of the rows, the row's values at the neighbour. int64 [rows, K] and [N, K]."""
     return out.index_add(0, neighbors, values.repeat_interleave(torch.diff(indptr), dim=0))

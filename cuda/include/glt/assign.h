@@ -29,24 +29,20 @@ GLT_API int32_t glt_assign_rows(const glt_rows* rows, int32_t* labels, int64_t n
                                 int32_t num_constraints, int64_t* loads, const int64_t* capacity, int32_t everywhere,
                                 int32_t* counts, int64_t* moved, int64_t* detail);
 
-// A table of pairs: keys of (low label << 32 | high label), empty slots hold UINT64_MAX; size is a power of two, >= 2 and
-// greater than limit.
+// A table of pairs and the number of edges of each. A slot is 16 bytes: uint64_t key, low label << 32 | high label, and int64_t
+// number; both are 0 where it is free. size is a power of two, >= 2 and greater than limit.
 typedef struct {
   int64_t size;
-  int64_t limit;           // most entries
+  int64_t limit;           // most pairs, >= 1
   int64_t used;
-  uint64_t* keys;          // [size]
-  int64_t* weights;        // [size]
+  int64_t forgotten;       // edges of the pairs that were dropped
+  void* slots;             // [size]
 } glt_pairs;
 
-// Adds 1 to the pair (label of v, label of its neighbour) for each entry of the rows from entry `begin` on whose label is
-// the greater one. labels: all >= 0. GLT_GROW: the table has reached its limit; detail = {first entry that is not in it}.
-// GLT_BAD_ID: detail = {row, neighbour}.
-GLT_API int32_t glt_pairs_add_rows(const glt_rows* rows, int64_t begin, const int32_t* labels, glt_pairs* pairs,
-                                   int64_t* detail);
-
-// Adds n pairs with their weights. GLT_GROW: the limit is reached.
-GLT_API int32_t glt_pairs_add(const uint64_t* keys, const int64_t* weights, int64_t n, glt_pairs* pairs, int64_t* detail);
+// Adds 1 to the pair (label of v, label of its neighbour) for each entry of the rows whose label is the greater one. labels:
+// all >= 0. A new pair for which there is no room has the pairs with the fewest edges dropped before, all but limit / 2; at a
+// tie, those of higher keys. GLT_BAD_ID: detail = {row, neighbour}.
+GLT_API int32_t glt_count_pairs(const glt_rows* rows, const int32_t* labels, glt_pairs* pairs, int64_t* detail);
 
 // out[neighbour] += values[row] for each entry of the rows; integers, so that no order matters. values: int64
 // [num_rows * width]; out: int64 [num_nodes * width]. GLT_BAD_ID: detail = {row, neighbour}.
