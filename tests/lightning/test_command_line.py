@@ -769,3 +769,11 @@ def test_cluster_is_nothing_to_another_data_module(config: str, built: list[GLTC
     own = ["--data", "usermodule.OtherData", "--model", "usermodule.Plain", "--trainer.strategy", "glt_server_client"]
     main(["fit", "--trainer.accelerator", "cpu", "--trainer.devices", "1", *own, "--cluster.prefetch", "9"])
     assert built[0].trainer.strategy.cluster.prefetch == 9
+
+
+def test_what_was_parsed_is_written_without_another_check() -> None:
+    parser = TrainerParser()
+    parser.add_argument("--rate", type=int)
+    config = parser.parse_object({"rate": 1})
+    config.rate = "checked before"
+    assert parser.dump(config) == "rate: checked before\n"

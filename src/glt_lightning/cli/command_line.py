@@ -77,6 +77,11 @@ _MISFIT = "Error(s) in loading state_dict for"  # torch's
 class TrainerParser(OneLineParser, LightningArgumentParser):
     """A `OneLineParser` for classes of Lightning."""
 
+    def dump(self, *args: Any, **options: Any) -> str:
+        """Writes a configuration as jsonargparse does, but does not check again what parsing has checked: Lightning writes two
+        before the first step, and the checks took two thirds of that."""
+        return str(super().dump(*args, **(options | {"skip_validation": True})))
+
 
 def require_data(data: object) -> GLTDataModule:
     """Returns the data module of a configuration. Raises `OptionError` if it is none of this package."""
