@@ -133,9 +133,13 @@ identifiers = st.one_of(
 
 @settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(
-    data=st.data(), ids=identifiers, extension=st.sampled_from(["parquet", "csv"]), chunk=st.sampled_from([1, 3, 99])
+    data=st.data(),
+    ids=identifiers,
+    extension=st.sampled_from(["parquet", "csv"]),
+    chunk=st.sampled_from([1, 3, 99]),
+    bucket=st.sampled_from([1, 3, 99]),
 )
-def test_everything_follows_its_id(tmp_path_factory, data, ids: list, extension: str, chunk: int) -> None:
+def test_everything_follows_its_id(tmp_path_factory, data, ids: list, extension: str, chunk: int, bucket: int) -> None:
     folder = tmp_path_factory.mktemp("tables")
     number = st.floats(-100, 100, width=32)
     n = len(ids)
@@ -162,7 +166,9 @@ def test_everything_follows_its_id(tmp_path_factory, data, ids: list, extension:
         "edges": {"path": str(folder / f"edges.{extension}"), "source": "s", "destination": "d", "weight": "w"},
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("glt_lightning.partition.sources.tables.nodes._LEAST_CHUNK", chunk)
+        patch.setattr("glt_lightning.partition.sources.tables.nodes._CHUNK", chunk)
+        patch.setattr("glt_lightning.partition.sources.tables.ids._BUCKET", bucket)
+        patch.setattr("glt_lightning.partition.sources.tables.ids._GROUP", chunk)
         source = open_source(given_, folder)
         assert source.num_nodes == {NODE: n}
     np.testing.assert_array_equal(source.node_attrs(NODE)["x"][:], np.array(x, np.float32))
@@ -172,6 +178,38 @@ def test_everything_follows_its_id(tmp_path_factory, data, ids: list, extension:
     assert source.edge_attrs(EDGE)["edge_weight"][:].tolist() == [w for _, _, w in edges]
     stored = source.user_ids(np.arange(n)).tolist()  # type: ignore[attr-defined]
     assert stored == ids or (extension == "csv" and list(map(str, stored)) == ids)
+
+
+@pytest.mark.parametrize("text", [True, False])
+def test_the_same_files_from_ids_that_are_joined_on_disk(
+    tmp_path: Path, text: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    ids = rng.permutation(5000) * 3
+    ends = ids[np.minimum(rng.integers(0, 5000, (2, 20_000)), rng.integers(0, 50_000, (2, 20_000)))]
+    ends[0, ::2] = ids[7]  # one bucket is larger than a group
+
+    def named(numbers: np.ndarray) -> list:
+        return [f"node {'x' * (k % 23)}{k}" if text else k for k in numbers.tolist()]
+
+    given_ = {
+        "nodes": {"path": save(tmp_path / "n.parquet", {"id": named(ids)}), "id": "id"},
+        "edges": {
+            "path": save(tmp_path / "e.parquet", {"s": named(ends[0]), "d": named(ends[1])}, row_group=1000),
+            "source": "s",
+            "destination": "d",
+        },
+    }
+    folders = []
+    for bucket in (1 << 19, 300):
+        monkeypatch.setattr("glt_lightning.partition.sources.tables.ids._BUCKET", bucket)
+        monkeypatch.setattr("glt_lightning.partition.sources.tables.ids._GROUP", 999)
+        monkeypatch.setattr("glt_lightning.partition.sources.tables.nodes._CHUNK", 1500)
+        folder = open_source(given_, tmp_path / str(bucket)).folder  # type: ignore[attr-defined]
+        folders.append({str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()})
+    assert folders[0] == folders[1]
+    source = open_source(given_, tmp_path / "300")
+    assert pairs(source, size=1 << 20) == [*zip(*np.argsort(ids)[ends // 3].tolist(), strict=True)]
 
 
 def test_nodes_without_ids(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from glt_lightning.base import DataError
 from glt_lightning.partition import open_source
-from glt_lightning.partition.sources.tables.nodes import as_numbers
+from glt_lightning.partition.sources.tables.ids import as_numbers
 
 NODES = {"id": ["a", "b", "c"], "label": ["p", "q", "p"], "fold": ["train", "val", "test"], "x": [1.0, 2.0, 3.0]}
 EDGES = {"s": ["a", "b", "c"], "d": ["b", "c", "a"], "w": [1.0, 2.0, 3.0], "t": [1, 2, 3]}
@@ -86,7 +86,9 @@ def test_same_attribute_of_nodes_and_edges(tmp_path: Path) -> None:
         ({"label": [[1], [2], [3]]}, "column 'label': .*expected text, integers or floats"),
     ],
 )
-def test_nodes(tmp_path: Path, nodes: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize("bucket", [1, 100])
+def test_nodes(tmp_path: Path, nodes: dict[str, Any], said: str, bucket: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glt_lightning.partition.sources.tables.ids._BUCKET", bucket)
     fails(graph(tmp_path, nodes), tmp_path, said)
 
 
@@ -112,7 +114,8 @@ def test_nodes(tmp_path: Path, nodes: dict[str, Any], said: str) -> None:
 )
 @pytest.mark.parametrize("chunk", [1, 100])
 def test_edges(tmp_path: Path, edges: dict[str, Any], said: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glt_lightning.partition.sources.tables.nodes._LEAST_CHUNK", chunk)
+    monkeypatch.setattr("glt_lightning.partition.sources.tables.nodes._CHUNK", chunk)
+    monkeypatch.setattr("glt_lightning.partition.sources.tables.ids._BUCKET", chunk)
     fails(graph(tmp_path, edges=edges), tmp_path, said)
 
 
@@ -207,8 +210,10 @@ def test_path_of_one_of_several_types(tmp_path: Path) -> None:
     fails(several, tmp_path, "dataset: nodes: b: path: none.csv: there is no such file")
 
 
+@pytest.mark.parametrize("bucket", [1, 100])
 @pytest.mark.parametrize("swap", ["columns", "types"])
-def test_swapped_ends_are_said(tmp_path: Path, swap: str) -> None:
+def test_swapped_ends_are_said(tmp_path: Path, swap: str, bucket: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glt_lightning.partition.sources.tables.ids._BUCKET", bucket)
     (tmp_path / "a.csv").write_text("email\na@x\nb@x\n")
     (tmp_path / "p.csv").write_text("doi\np1\np2\n")
     (tmp_path / "w.csv").write_text("email,doi\na@x,p1\n")

@@ -16,8 +16,8 @@ from glt_lightning.partition.sources.tables.columns import LabelColumn, feature_
 from glt_lightning.partition.sources.tables.encoders import PlainEncoder
 from glt_lightning.partition.sources.tables.encoding import GraphEncoding, encode_rows
 from glt_lightning.partition.sources.tables.files import TableFiles
+from glt_lightning.partition.sources.tables.ids import KeyIds, ids_of
 from glt_lightning.partition.sources.tables.mapping import EdgeTable, parse_tables
-from glt_lightning.partition.sources.tables.nodes import KeyIds, ids_of
 from glt_lightning.partition.sources.tables.raw_values import is_text
 from glt_lightning.partition.sources.tables.source import tables_folder
 
@@ -171,7 +171,7 @@ def _open_text(what: str, path: str) -> str:
 def _ids(folder: Path, node_type: str) -> KeyIds:
     ids = pa.array(user_ids(folder, np.arange(load_facts(folder)[node_type].num_nodes), node_type))
     ids = ids.cast(pa.large_string()) if is_text(ids.type) else ids
-    return KeyIds(pa.chunked_array([ids]), from_text=False)
+    return KeyIds(ids)
 
 
 def _joined(parts: list[Any]) -> pa.Array:

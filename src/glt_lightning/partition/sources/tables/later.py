@@ -24,17 +24,9 @@ from glt_lightning.partition.sources.tables.converted import ConvertedTables
 from glt_lightning.partition.sources.tables.encoders import CodeEncoder, OneHotEncoder
 from glt_lightning.partition.sources.tables.encoding import GraphEncoding, TableEncoding
 from glt_lightning.partition.sources.tables.files import TableFiles
+from glt_lightning.partition.sources.tables.ids import KeyIds, NodeIds, RowIds, as_numbers, id_types, ids_of
 from glt_lightning.partition.sources.tables.mapping import EdgeTable, NodeTable, Tables, parse_tables
-from glt_lightning.partition.sources.tables.nodes import (
-    EdgeConverter,
-    KeyIds,
-    NodeIds,
-    RowIds,
-    as_numbers,
-    convert_nodes,
-    id_types,
-    ids_of,
-)
+from glt_lightning.partition.sources.tables.nodes import EdgeConverter, convert_nodes
 
 _log = logging.getLogger(__name__)
 _ENDS = ("source.npy", "destination.npy")
@@ -172,7 +164,7 @@ class LaterTables:
         if self._appended is not None and t in self._appended.ids:
             names = np.concatenate([names, self._appended.ids[t]])
         ids = pa.array(names, pa.large_string() if names.dtype == object else pa.int64())
-        return SortedIds(ids) if self._many else KeyIds(pa.chunked_array([ids]), from_text=False)
+        return SortedIds(ids) if self._many else KeyIds(ids)
 
 
 class SortedIds:
