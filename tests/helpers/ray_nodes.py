@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import sys
 import tempfile
 import time
@@ -50,7 +51,8 @@ def ray_nodes(made: Hosts, count: int, *, cpus: int, env: dict[str, str]) -> Ite
         prefix="ray", dir="/tmp", ignore_cleanup_errors=True
     )  # sockets need short paths
     with temporary as temp, contextlib.ExitStack() as closing:
-        nodes = RayNodes(made, cpus, env, temp, closing)
+        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        nodes = RayNodes(made, cpus, env | token, temp, closing)
         for host in range(count):
             nodes.start(host)
         yield nodes

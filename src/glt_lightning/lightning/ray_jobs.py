@@ -121,7 +121,7 @@ def ray_job(
     job = RayJob(f"glt-{secrets.token_hex(4)}", servers)
     with ExitStack() as closing:
         authority = (
-            ray.remote(num_cpus=0)(_Authority)
+            ray.remote(num_cpus=0)(_authority())
             .options(name=f"{job.name}-authority", scheduling_strategy=beside)
             .remote()
         )
@@ -138,16 +138,21 @@ def ray_job(
         yield job
 
 
-class _Authority(JobAuthority):
-    """An actor: the authority, and the addresses of the graph servers, for those that start again."""
+def _authority() -> type[JobAuthority]:
+    """The class of an actor. A class of a function goes to Ray by its code, so the actor imports no torch."""
 
-    addresses: Sequence[str] = ()
+    class Authority(JobAuthority):
+        """The authority, and the addresses of the graph servers, for those that start again."""
 
-    def know(self, addresses: Sequence[str]) -> None:
-        self.addresses = addresses
+        addresses: Sequence[str] = ()
 
-    def known(self) -> Sequence[str]:
-        return self.addresses
+        def know(self, addresses: Sequence[str]) -> None:
+            self.addresses = addresses
+
+        def known(self) -> Sequence[str]:
+            return self.addresses
+
+    return Authority
 
 
 class _GraphServer:
