@@ -160,6 +160,8 @@ def test_a_script_that_is_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     given: Any = 0
     with pytest.raises(OptionError, match="every_n_steps"):
         ReportToRay(given)
+    with pytest.raises(OptionError, match="serve: 2 graph servers need a function"), ray_job(servers=2):
+        raise AssertionError
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(OptionError, match=r"Ray: .*pip install 'glt-lightning\[ray-train\]'"), ray_job():
         raise AssertionError

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
-from glt_lightning.base import ClusterOptions, OptionError, PeerError, SecurityOptions
+from glt_lightning.base import ClusterOptions, OptionError, PeerError, SecurityOptions, at_least
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.graph_server import serve_graph
 from glt_lightning.partition import CopySource, pull_partition
@@ -26,11 +26,8 @@ from glt_lightning.workers import HostedServer, JobAuthority, ServerPlan, placed
 
 _SERVER_PORT = 18800  # as of `launch` on other clusters
 _DEADLINES = ClusterOptions().deadlines
+_COPY_S = 86_400.0  # a server may copy its parts first; as limits.copy_s of `launch`
 _ONE_CPU: Mapping[str, float] = {"CPU": 1}
-
-
-class Closable(Protocol):
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,13 +85,13 @@ class RayJob:
         servers = [self.actor(number) for number in range(self.servers)]
         addresses: list[str] = _get([each.address.remote() for each in servers], "graph servers of the job")
         _get(self.actor("authority").know.remote(addresses), "the authority of the job")
-        _get([each.open.remote(addresses) for each in servers], "graph servers of the job")
+        _get([each.open.remote(addresses) for each in servers], "graph servers of the job", _COPY_S)
         return addresses
 
 
 @contextmanager
 def ray_job(
-    serve: Callable[[RayNode], Closable] | None = None,
+    serve: Callable[[RayNode], HostedServer] | None = None,
     servers: int = 0,
     *,
     port: int = _SERVER_PORT,
@@ -116,6 +113,11 @@ def ray_job(
         ...     with ray_job(lambda node: node.serve(make_data()), servers=2) as job:
         ...         return TorchTrainer(train, train_loop_config={"job": job}).fit()
     """
+    at_least("servers", servers, 0)
+    if servers and serve is None:
+        raise OptionError(
+            f"serve: {servers} graph servers need a function that opens one. Give serve=lambda node: node.serve(data)."
+        )
     ray, strategies = ray_module("ray"), ray_module("ray.util.scheduling_strategies")
     beside = strategies.NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     job = RayJob(f"glt-{secrets.token_hex(4)}", servers)
@@ -158,13 +160,13 @@ def _authority() -> type[JobAuthority]:
 class _GraphServer:
     """An actor: a graph server, which is opened when the addresses of all are known."""
 
-    def __init__(self, job: RayJob, serve: Callable[[RayNode], Closable], number: int, port: int) -> None:
+    def __init__(self, job: RayJob, serve: Callable[[RayNode], HostedServer], number: int, port: int) -> None:
         self._serve, self._number, self._count = serve, number, job.servers
         self._host, self._port = ray_module("ray.util").get_node_ip_address(), port
         self._closing = ExitStack()  # with this process
         self._security = self._closing.enter_context(job.certified(self._host))
         self._addresses: Sequence[str] = ()
-        self._server: Closable | None = None
+        self._server: HostedServer | None = None
         known = _get(job.actor("authority").known.remote(), "the authority of the job")
         if known and known[number] == self.address():
             self.open(known)
@@ -196,13 +198,13 @@ def _place(servers: int, resources: Mapping[str, float]) -> Any:
     return group
 
 
-def _get(asked: Any, whom: str) -> Any:
+def _get(asked: Any, whom: str, limit_s: float = _DEADLINES.join_s) -> Any:
     """The answers of actors. Raises `PeerError` if there are none in time, and errors of ours as they were."""
     ray, errors = ray_module("ray"), ray_module("ray.exceptions")
     try:
-        return ray.get(asked, timeout=_DEADLINES.join_s)
+        return ray.get(asked, timeout=limit_s)
     except errors.GetTimeoutError:
-        raise PeerError(f"{whom}: no answer within {_DEADLINES.join_s:g} s. Is a node of Ray missing?") from None
+        raise PeerError(f"{whom}: no answer within {limit_s:g} s. Is a node of Ray missing?") from None
     except errors.RayTaskError as error:
         raise error.cause if isinstance(error.cause, Exception) else error from None
     except errors.RayActorError as error:

@@ -15,7 +15,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch.distributed
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from glt_lightning.base import ClusterOptions, OptionError, at_least
@@ -71,12 +70,10 @@ def ray_worker(job: RayJob | None = None) -> Iterator[RayWorker]:
 def _ranks(context: Any) -> tuple[int, int, dict[str, Any]]:
     """The number of this node among all, and options of the Trainer."""
     world, local = context.get_world_size(), context.get_local_world_size()
-    counts: list[int] = [local] * world
-    if world > 1:
-        torch.distributed.all_gather_object(counts, local)
-    if min(counts) < max(counts):
+    first = local if world == 1 else ray_module("ray.train.collective").broadcast_from_rank_zero(local)
+    if first != local or world % local:
         raise OptionError(
-            f"{world} workers of Ray, {min(counts)} on one node and {max(counts)} on another: each node needs as many. Set "
+            f"{world} workers of Ray, {local} of them on this node and {first} on that of rank 0: each node needs as many. Set "
             "ScalingConfig.num_workers to a multiple of the room on a node, and placement_strategy to STRICT_PACK or SPREAD."
         )
     environment = ray_module("ray.train.lightning").RayLightningEnvironment()
