@@ -133,7 +133,7 @@ class Job:
         trainer |= {"callbacks": [{"class_path": "plan.Watch"}]}
         trainer |= {"enable_checkpointing": False, "enable_progress_bar": False, "default_root_dir": str(self._folder)}
         given = {"dataset": data, "root": str(self._folder), "num_neighbors": [15, 10], "batch_size": 512}
-        given |= {"undirected": True, "partition": {"num_parts": case.hosts}, "cache": case.cache}
+        given |= {"undirected": not Path(data).is_dir(), "partition": {"num_parts": case.hosts}, "cache": case.cache}
         name = "NodePredictor" if case.model else "GraphSAGE"
         return {
             "seed_everything": 1,
