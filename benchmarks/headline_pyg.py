@@ -20,6 +20,7 @@ import numpy as np
 import torch
 import torch_geometric.typing as available
 import yaml
+from measure import tell_step
 from torch.nn.functional import cross_entropy
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GraphSAGE, to_hetero
@@ -106,6 +107,7 @@ class Script:
                 self.model(data.x_dict, data.edge_index_dict)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=model["lr"], weight_decay=model["weight_decay"])
         self.mixed = precision == "bf16"
+        self.stepped = False
 
     def cast(self) -> contextlib.AbstractContextManager[Any]:
         return torch.autocast("cpu", torch.bfloat16) if self.mixed else contextlib.nullcontext()
@@ -123,6 +125,9 @@ class Script:
         self.optimizer.zero_grad()
         cross_entropy(*self.outputs(batch, seeds)).backward()
         self.optimizer.step()
+        if not self.stepped:
+            self.stepped = True
+            tell_step()
 
     @torch.no_grad()
     def right(self, batch: Any, seeds: Any) -> tuple[int, int]:

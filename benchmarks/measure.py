@@ -34,6 +34,11 @@ def age_s(pid: int) -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(_stat(pid)[19]) / _TICKS
 
 
+def tell_step() -> None:
+    """Prints how long this process has run, at its first step."""
+    print(f"first_step wall_s {age_s(os.getpid()):.2f} cpu_s {cpu_s():.3f}", flush=True)
+
+
 def minor_faults(pid: int) -> int:
     return int(_stat(pid)[7])
 

@@ -48,7 +48,7 @@ COMMANDS = {
     "link.py": "{part1} --rounds 1 --batches 1",
     "temporal.py": "--nodes 500 --degree 5 --batch-size 16 --rounds 1 --batches 1",
     "aggregate_first.py": "{part1} --rounds 1 --batch_size 64 --hidden 8",
-    "first_step.py": "{graph} {tmp}/part --hidden 8",
+    "first_step.py": "../configs/reference/cora.yaml {arrays}/cora.npz --rounds 1 --epochs 1",
     "headline.py": "{arrays} --graphs cora products_like --rounds 1 --quick",
     "plan.py": "{arrays}/cora.npz --cases in-process --epochs 1 --hidden 8",
     "transport.py": "--rounds 1 --mb 4 --gb 0.2",
