@@ -9,8 +9,8 @@ epoch, and the peak of memory that is no file's, of all ranks. Every plan and ru
 other work on the machine, too: compare on a quiet one.
 
 Cases of hosts need root and iproute2: a host is a network namespace with a part of the graph, one core of this machine and a
-link of the speed in the case's name. Their wall time is planned twice: by the rules of `plan`, and event by event
-(`simulate.py`).
+link of the speed in the case's name; the plan is told what plain sockets carry over it. Their wall time is planned twice: by the
+rules of `plan`, and event by event (`simulate.py`).
 
 --grid: each case runs with these numbers of sampler processes, and with what `plan --choose` fills in, in turns.
 --limits: each case runs in a memory control group with these shares of the memory that its plan says; below 1 a plan refuses it.
@@ -52,6 +52,23 @@ from tests.helpers.hosts import Hosts, hosts  # noqa: E402
 from tests.helpers.memory_group import memory_group  # noqa: E402
 
 MARK = "RESULT "
+QUEUE = "5ms"  # before a link; requests wait there behind rows
+LINK_BYTES = 20_000_000
+END = """
+import socket, sys, threading, time
+mine, other, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with socket.create_server((mine, 29502)) as server:
+    time.sleep(0.5)
+    with socket.create_connection((other, 29502)) as sender, server.accept()[0] as receiver:
+        began = time.perf_counter()
+        sending = threading.Thread(target=sender.sendall, args=(bytes(count),))
+        sending.start()
+        while count > 0:
+            count -= len(receiver.recv(1 << 20))
+        print(time.perf_counter() - began)
+        sending.join()
+        time.sleep(0.5)
+"""
 LIMIT_S = 3600.0
 LIMITED_S = 600.0  # of a run with little memory, which may come to a halt
 
@@ -148,23 +165,24 @@ class Job:
     def _write(self, path: Path, given: Mapping[str, Any]) -> None:
         path.write_text(yaml.safe_dump(dict(given)))
 
-    def plan(self) -> dict[str, Any]:
-        """Partitions the graph, and plans the run."""
+    def plan(self, network: float | None = None) -> dict[str, Any]:
+        """Partitions the graph, and plans the run. network: bits per second that a link carries; None without links."""
         run("partition", "--config", str(self._path), "--batches", "1", "--json")
-        more = ["--hosts", str(self.case.hosts), "--network", self.case.rate, "--cores", "1"] if self.case.rate else []
-        cores = ["taskset", "-c", "0"] if self.case.rate else []
+        more, cores = [], []
+        if network is not None:
+            more = ["--hosts", str(self.case.hosts), "--network", f"{network / 1e6:.0f}Mbit", "--cores", "1"]
+            cores = ["taskset", "-c", "0"]
         said = run("plan", "--config", str(self._path), "--batches", "0", "--json", *more, before=cores)
         plan: dict[str, Any] = json.loads(said)
         return plan
 
-    def fit(self, *options: str) -> list[dict[str, Any]]:
+    def fit(self, *options: str, made: Hosts | None = None) -> list[dict[str, Any]]:
         """Runs it; returns what `Watch` of each rank has found."""
-        with hosts(self.case.hosts, self.case.rate) if self.case.rate else nullcontext() as made:
-            commands = [command("fit", "--config", str(self._path), *options)]
-            environments: list[Mapping[str, str]] = [{}]
-            if made is not None:
-                commands, environments = self._on_hosts(made)
-            outputs = finish(commands, environments)
+        commands = [command("fit", "--config", str(self._path), *options)]
+        environments: list[Mapping[str, str]] = [{}]
+        if made is not None:
+            commands, environments = self._on_hosts(made)
+        outputs = finish(commands, environments)
         lines = [line for text in outputs for line in text.splitlines() if line.startswith(MARK)]
         return [json.loads(line[len(MARK) :]) for line in lines]
 
@@ -253,6 +271,13 @@ def stopped_at_the_end() -> Iterator[list[subprocess.Popen[str]]]:
                 each.wait(30)
 
 
+def link_speed(made: Hosts) -> float:
+    """Bits per second that plain sockets carry from each of two hosts to the other at the same time; the lower one."""
+    ends = [[sys.executable, "-c", END, made.address(n), made.address(1 - n), str(LINK_BYTES)] for n in range(2)]
+    outputs = finish([made.command(n, end) for n, end in enumerate(ends)], [{}, {}])
+    return 8 * LINK_BYTES / max(float(output) for output in outputs)
+
+
 def simulated_s(plan: dict[str, Any]) -> float:
     """Wall seconds of an epoch, event by event."""
     layout, counted = Layout(**plan["layout"]), plan["counted"]
@@ -267,7 +292,9 @@ def simulated_s(plan: dict[str, Any]) -> float:
 
 def compare(args: argparse.Namespace, data: str, name: str, folder: Path) -> dict[str, float]:
     job = Job(args, data, CASES[name], folder)
-    plan, found = job.plan(), job.fit()
+    with hosts(job.case.hosts, job.case.rate, QUEUE) if job.case.rate else nullcontext() as made:
+        network = None if made is None else link_speed(made)
+        plan, found = job.plan(network), job.fit(made=made)
     planned, memory, ranks = plan["epoch"]["mid"], plan["memory"], len(found)
     counters = planned["counters"]
     beside = counters["sample_s"] + counters["gather_s"] if plan["layout"]["workers"] else 0.0
@@ -285,8 +312,8 @@ def compare(args: argparse.Namespace, data: str, name: str, folder: Path) -> dic
         "wall_s": statistics.median(wall for _, wall in launchers[0]["spent"][1:]),
         "load": plan["probe"]["load"],
     }
-    if job.case.rate:
-        compared["simulated_wall_s"] = simulated_s(plan)
+    if network is not None:
+        compared |= {"simulated_wall_s": simulated_s(plan), "network_mbit": network / 1e6}
     report(bench="plan", data=Path(data).stem, case=name, **compared)
     return compared
 

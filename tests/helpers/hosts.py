@@ -68,8 +68,10 @@ class Hosts:
 
 
 @contextlib.contextmanager
-def hosts(count: int, rate: str = "1gbit") -> Iterator[Hosts]:
-    """Makes hosts whose links carry ``rate`` each way, and takes them away. What a killed test left goes first."""
+def hosts(count: int, rate: str = "1gbit", queue: str = "50ms") -> Iterator[Hosts]:
+    """Makes hosts whose links carry ``rate`` each way, and takes them away. What a killed test left goes first.
+
+    queue: the longest time that a packet waits before a link."""
     _remove_stale()
     mark = f"{_PREFIX}{os.getpid()}"
     switch, names = f"{mark}-switch", [f"{mark}-{number}" for number in range(count)]
@@ -85,7 +87,7 @@ def hosts(count: int, rate: str = "1gbit") -> Iterator[Hosts]:
             _run("ip", "-n", switch, "link", "set", port, "master", "br0", "up")
             _run("ip", "-n", name, "addr", "add", f"10.77.0.{number + 1}/24", "dev", _PORT)
             _run("ip", "-n", name, "link", "set", _PORT, "up")
-            shape = ["root", "tbf", "rate", rate, "burst", "256kb", "latency", "50ms"]
+            shape = ["root", "tbf", "rate", rate, "burst", "256kb", "latency", queue]
             _run("tc", "-n", name, "qdisc", "add", "dev", _PORT, *shape)
             _run("tc", "-n", switch, "qdisc", "add", "dev", port, *shape)
         yield Hosts(names, switch)
