@@ -39,7 +39,7 @@ from typing import Any
 import numpy as np
 import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
-from measure import cpu_s, report
+from measure import cpu_s, process_tree, report
 from simulate import simulate
 
 from glt_lightning.lightning.planner.rules import BatchCost, Connection, Layout, RemoteCost
@@ -52,6 +52,7 @@ from tests.helpers.hosts import Hosts, hosts  # noqa: E402
 from tests.helpers.memory_group import memory_group  # noqa: E402
 
 MARK = "RESULT "
+SAMPLER = "kernels/child.py"
 QUEUE = "5ms"  # before a link; requests wait there behind rows
 LINK_BYTES = 20_000_000
 END = """
@@ -90,12 +91,19 @@ class Watch(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.marks.append((cpu_s(), time.perf_counter()))
-        status = Path("/proc/self/status").read_text()
-        sizes = {name: int(kb) * 1024 for name, kb in re.findall(r"(VmHWM|RssFile):\s+(\d+)", status)}
+        samplers = [pid for pid in process_tree() if SAMPLER in Path(f"/proc/{pid}/cmdline").read_text()]
+        peak = sum(map(own_peak, [os.getpid(), *samplers]))
         spent = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(self.marks)]
-        found = {"spent": spent, "peak": sizes["VmHWM"] - sizes["RssFile"], "bytes": self.nbytes}
+        found = {"spent": spent, "peak": peak, "bytes": self.nbytes}
         found |= {"first": trainer.local_rank == 0}  # the launcher, whose children the other ranks of a host are
         print(MARK + json.dumps(found), flush=True)
+
+
+def own_peak(pid: int) -> int:
+    """Most bytes of a process that are no file's. Batches that it shares with others are not counted in samplers."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    sizes = {name: int(kb) * 1024 for name, kb in re.findall(r"(VmHWM|RssFile|RssShmem):\s+(\d+)", status)}
+    return sizes["VmHWM"] - sizes["RssFile"] - (0 if pid == os.getpid() else sizes["RssShmem"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,7 +312,7 @@ def compare(args: argparse.Namespace, data: str, name: str, folder: Path) -> dic
     compared = {
         "planned_cpu_s": planned["core_s"] + beside,
         "cpu_s": statistics.median(cpu),
-        "planned_mb": job.case.hosts * (memory["trainers"] + memory["batches"] + memory["cache"]) / 1e6,
+        "planned_mb": job.case.hosts * memory["needed"] / 1e6,
         "mb": sum(each["peak"] for each in found) / 1e6,
         "planned_bytes": sum(counters[f"{kind}_bytes"] for kind in ("local", "remote", "cached")),
         "bytes": sum(each["bytes"] for each in found),

@@ -146,20 +146,28 @@ def test_a_batch_on_a_busy_machine_costs_what_it_computed() -> None:
 def test_memory_is_refused_with_what_would_fit() -> None:
     process = ProcessMemory(base=100, model=20, work=30)
     options = SamplingOptions(num_workers=2, concurrency=3, channel_size="50MB")
-    found = host_memory(process, options, Layout(ranks=2, workers=2), 9_000_000, 10**9, cache=7, pages=5)
+    found = host_memory(process, options, Layout(ranks=2, workers=2), [9_000_000], 10**9, cache=7, pages=5)
     slot = 10 << 20  # an eighth more, in steps of 2 MiB
     assert (found.trainers, found.batches, found.cache) == (300, 2 * (50_000_000 // slot + 1) * slot, 7)
     assert found.needed == found.trainers + found.samplers + found.batches + found.cache
+    afar = host_memory(process, options, Layout(ranks=2, workers=2, concurrency=3), [9_000_000], 10**9, remote=0.5)
+    assert afar.answers == 2 * 2 * 3 * 3 * 4_500_000  # of the batches that samplers make at a time
     require_memory_of(found, found.needed, options, 16)
     with pytest.raises(
         OptionError, match=r"memory: a host .* What would fit: a smaller data.sampling.num_workers than 2"
     ):
         require_memory_of(found, found.needed - 1, options, 16)
-    waiting = host_memory(process, replace(options, channel_size=None), Layout(workers=2), 10**9, 10**9)
+    waiting = host_memory(process, replace(options, channel_size=None), Layout(workers=2), [10**9], 10**9)
     with pytest.raises(OptionError, match=r"a smaller data.sampling.channel_size than 50MB"):
         require_memory_of(waiting, 10**9, options, 16)
-    shared = host_memory(process, replace(options, channel_size="auto"), Layout(workers=2), 9_000_000, 8 * 4 * slot)
+    shared = host_memory(process, replace(options, channel_size="auto"), Layout(workers=2), [9_000_000], 8 * 4 * slot)
     assert shared.batches == 5 * slot  # an eighth of the memory, and the batch in training
+    wide = replace(options, channel_size=None)
+    sizes = ([9_000_000], [30_000_000], [9_000_000, 30_000_000])  # of training, and of validation
+    train, later, both = (host_memory(process, wide, Layout(workers=2), each, 10**12).batches for each in sizes)
+    assert both == train + later  # whose loaders are open at a time
+    own = [host_memory(process, replace(wide, num_workers=0), Layout(), each, 10**12).batches for each in sizes]
+    assert own[2] == max(own)  # they share the memory of the process
 
 
 def test_batches_of_an_epoch_are_limited_as_the_trainer_does() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from glt_lightning.base import OptionError, SamplingOptions
 from glt_lightning.lightning.planner.rules import Layout
 from glt_lightning.workers import batches_in_flight
 
-SAMPLER_BYTES = 40_000_000  # of a sampler process: 25 MB of Python, numpy and its workspace; connections take more
+SAMPLER_BYTES = 40_000_000  # of a sampler process: 25 MB of Python, numpy and its workspace
+ANSWER_COPIES = (
+    3  # of a batch's remote rows: as they arrive, as they are merged, and at their owner; 2.8 to 3.0 were measured
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,36 +31,41 @@ class ProcessMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class HostMemory:
-    """Bytes of a host, by what takes them. pages: mapped files of the partition, which the system gives back when it needs
-    memory."""
+    """Bytes of a host, by what takes them. answers: rows on their way from and to other owners.  pages: mapped files of the
+    partition, which the system gives back when it needs memory."""
 
     trainers: float
     samplers: float
     batches: float
+    answers: float
     cache: float
     pages: float
 
     @property
     def needed(self) -> float:
         """Bytes that have to be there."""
-        return self.trainers + self.samplers + self.batches + self.cache
+        return self.trainers + self.samplers + self.batches + self.answers + self.cache
 
 
 def host_memory(
     process: ProcessMemory,
     sampling: SamplingOptions,
     layout: Layout,
-    batch_bytes: float,
+    batch_bytes: Sequence[float],
     available: int,
     *,
+    remote: float = 0.0,
     cache: float = 0.0,
     pages: float = 0.0,
 ) -> HostMemory:
-    """The memory of one host. available: bytes that the host has for the job, of which ``channel_size: auto`` is a share."""
+    """The memory of one host. batch_bytes: of the largest batch in training, and in validation.  remote: share of rows that
+    other owners have.  available: bytes that the host has for the job, of which ``channel_size: auto`` is a share."""
+    drawn_at_once = max(1, layout.workers * layout.concurrency)
     return HostMemory(
         trainers=layout.ranks * process.total,
         samplers=layout.ranks * layout.workers * SAMPLER_BYTES,
         batches=layout.ranks * batches_in_flight(sampling, batch_bytes, available, layout.ranks),
+        answers=layout.ranks * drawn_at_once * ANSWER_COPIES * remote * max(batch_bytes),
         cache=cache,
         pages=pages,
     )
@@ -70,6 +79,7 @@ def require_memory_of(needed: HostMemory, available: float, sampling: SamplingOp
         "trainers": f"fewer ranks per host, or a smaller data.batch_size than {batch_size}",
         "samplers": f"a smaller data.sampling.num_workers than {sampling.num_workers}",
         "batches": f"a smaller data.sampling.channel_size than {sampling.channel_size}",
+        "answers": f"a smaller data.sampling.concurrency than {sampling.concurrency}",
         "cache": "a smaller cache.ratio or cache.bytes",
     }
     largest = max(advice, key=lambda name: getattr(needed, name))

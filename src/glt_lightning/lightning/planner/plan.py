@@ -182,8 +182,9 @@ class Plan:
             self.probe.memory,
             sampling,
             layout,
-            self.probe.largest_batch,
+            self.probe.largest_batches,
             self.available,
+            remote=0.0 if not self.counted else self.counted.remote.row_bytes / max(1.0, self.counted.row_bytes),
             cache=cache + (data.cache.memory_bytes or 0),
             pages=sum(mapped[p].total - mapped[p].splits for p in parts) + mapped[0].splits,
         )
@@ -270,6 +271,7 @@ def _memory_table(plan: Plan) -> Table:
         ("process of a rank: step", numbers.size(own.work)),
         ("sampler processes of the host", numbers.size(memory.samplers)),
         ("batches in flight of the host", numbers.size(memory.batches)),
+        ("rows on their way between hosts", numbers.size(memory.answers)),
         ("caches of the host", numbers.size(memory.cache)),
         ("needed by a host", numbers.size(memory.needed)),
         ("a host has", numbers.size(plan.available)),

@@ -100,9 +100,9 @@ class Probe:
         return asdict(self)
 
     @property
-    def largest_batch(self) -> float:
-        """Bytes of the largest batch that was measured."""
-        return max(each.largest for each in (self.train, self.validation) if each is not None)
+    def largest_batches(self) -> list[float]:
+        """Bytes of the largest batch that was measured, in training and in validation."""
+        return [each.largest for each in (self.train, self.validation) if each is not None]
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Probe:

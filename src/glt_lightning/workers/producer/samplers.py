@@ -301,14 +301,15 @@ class InlineProducer(OwnSamplers):
         self._made.clear()  # they hold the graph, and a loader that is closed holds this object
 
 
-def batches_in_flight(sampling: SamplingOptions, nbytes: float, available: int, ranks: int) -> float:
-    """Bytes of batches of a rank: those that wait, by the rule that limits them, or the slots of its own process."""
-    slot = _slot_bytes(nbytes)
+def batches_in_flight(sampling: SamplingOptions, nbytes: Sequence[float], available: int, ranks: int) -> float:
+    """Bytes of batches of a rank: the slots of its own process, which its loaders share, or those that wait, by the rule that
+    limits them. nbytes: of the largest batch of each loader that is open at a time."""
+    slots = [_slot_bytes(each) for each in nbytes]
     if sampling.num_workers == 0:
-        return OWN_SLOTS * slot
+        return OWN_SLOTS * max(slots)
     most = sampling.num_workers * sampling.concurrency
     limited = InFlight.of(with_channel_bytes(sampling, ranks, available), most, "")
-    return (limited.allowed(slot) + 1) * slot  # and the one in training
+    return sum((limited.allowed(slot) + 1) * slot for slot in slots)  # and the one in training
 
 
 def _slot_bytes(nbytes: float) -> int:
