@@ -33,7 +33,7 @@ def _library() -> Path:
     lib = ctypes.CDLL(_internal.__file__)
     if not hasattr(lib, "METIS_PartGraphKway") or _internal._idx_type_width() != 64:
         raise NativeError(
-            f"{_internal.__file__}: this METIS was built without 64-bit ids. Install a wheel of pymetis (>= 2025.1), or use "
+            f"{_internal.__file__}: this METIS was built without 64-bit ids. Install a wheel of pymetis (>= 2025.2.1), or use "
             "partition.algorithm: streaming."
         )
     return Path(_internal.__file__)
