@@ -91,7 +91,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     """Has links lead to pages."""
     origin, here = _origins.get(page.file.src_uri), page.file.src_uri
     if here.startswith("decisions/"):
-        page.meta["search"] = {"boost": 0.5}  # who searches wants to do something
+        page.meta["search"] = {"boost": 0.1}  # who searches wants to do something
     if origin is None:
         return markdown
 
