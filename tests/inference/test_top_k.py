@@ -77,3 +77,9 @@ def test_mistakes() -> None:
     for k in (0, 3, 1.5):
         with pytest.raises(OptionError, match="k: expected 1 to 2, the number of destinations"):
             TopK(lambda ids: rows, 2, products, k)  # type: ignore[arg-type]
+
+
+def test_a_source_that_no_key_holds() -> None:
+    assert len(KnownPairs([np.array([[(1 << 31) - 1], [7]])])) == 1
+    with pytest.raises(DataError, match="ids of sources are at most 2147483647"):
+        KnownPairs([np.array([[1 << 31], [7]])])

@@ -26,6 +26,8 @@ class KnownPairs:
 
     def __init__(self, pairs: Iterable[np.ndarray]) -> None:
         keys = np.concatenate([np.zeros(0, np.int64), *((src << 32) | dst for src, dst in pairs)])
+        if (keys < 0).any():
+            raise DataError(f"known pairs: ids of sources are at most {_IDS >> 1}.")
         keys.sort()
         self._keys = keys[np.diff(keys, prepend=-1) != 0]
 
