@@ -38,8 +38,8 @@ class RayWorker(RayNode):
 
 @contextmanager
 def ray_worker(job: RayJob | None = None) -> Iterator[RayWorker]:
-    """Tells a worker of Ray Train what it is, during a ``with`` block; the checkpoint is gone after it. A trial of Ray Tune is
-    told the same: it is the only rank.
+    """Tells a worker of Ray Train what it is, during a ``with`` block; the checkpoint is gone after it. A trial of Ray Tune
+    gets the same; it is the only rank.
 
     job: what the workers of several nodes, and graph servers, share. None: the data module has certificates of its own.
 
