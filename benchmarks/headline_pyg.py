@@ -36,8 +36,6 @@ else:
 
     LOADER = "ours"
 _MOST_EPOCHS = 1000
-
-
 SPLITS = (("train", "train_idx"), ("val", "valid_idx"), ("test", "test_idx"))
 
 
@@ -90,6 +88,24 @@ def add_masks(store: Any, splits: dict[str, torch.Tensor]) -> None:
         store[f"{name}_mask"][ids] = True
 
 
+class TypedSAGE(torch.nn.Module):
+    """The layers of our typed model, by PyG's: a projection of each type, convolutions by ``to_hetero``, and a head."""
+
+    def __init__(self, data: HeteroData, target: str, model: dict[str, Any], classes: int) -> None:
+        super().__init__()
+        width, self.target = model["hidden_channels"], target
+        self.projections = torch.nn.ModuleDict(
+            {t: torch.nn.Linear(data[t].num_features, width) for t in data.node_types}
+        )
+        gnn = GraphSAGE(width, width, model["num_layers"], dropout=model["dropout"])
+        self.gnn, self.dropout = to_hetero(gnn, data.metadata()), torch.nn.Dropout(model["dropout"])
+        self.head = torch.nn.Linear(width, classes)
+
+    def forward(self, x: dict[str, torch.Tensor], edges: dict[Any, torch.Tensor]) -> torch.Tensor:
+        found = self.gnn({t: self.projections[t](rows) for t, rows in x.items()}, edges)
+        return self.head(self.dropout(found[self.target].relu()))
+
+
 class Script:
     """The model, its optimizer and the loop, as in PyG's examples. Typed graphs have one type with labels."""
 
@@ -99,12 +115,11 @@ class Script:
         typed = isinstance(data, HeteroData)
         self.target = next(kind for kind in data.node_types if "y" in data[kind]) if typed else None
         self.labelled = data[self.target] if typed else data
-        classes, width = int(self.labelled.y.max()) + 1, -1 if typed else data.num_features
-        self.model = GraphSAGE(width, model["hidden_channels"], model["num_layers"], classes, dropout=model["dropout"])
+        classes, sizes = int(self.labelled.y.max()) + 1, (model["hidden_channels"], model["num_layers"])
         if typed:
-            self.model = to_hetero(self.model, data.metadata())
-            with torch.no_grad():
-                self.model(data.x_dict, data.edge_index_dict)
+            self.model = TypedSAGE(data, self.target, model, classes)
+        else:
+            self.model = GraphSAGE(data.num_features, *sizes, classes, dropout=model["dropout"])
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=model["lr"], weight_decay=model["weight_decay"])
         self.mixed = precision == "bf16"
         self.stepped = False
@@ -117,7 +132,7 @@ class Script:
         with self.cast():
             if self.target is None:
                 return self.model(batch.x, batch.edge_index)[seeds].float(), batch.y[seeds]
-            found = self.model(batch.x_dict, batch.edge_index_dict)[self.target]
+            found = self.model(batch.x_dict, batch.edge_index_dict)
             return found[seeds].float(), batch[self.target].y[seeds]
 
     def step(self, batch: Any, seeds: Any) -> None:
