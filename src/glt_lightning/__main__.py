@@ -14,10 +14,12 @@ def main() -> None:
     if (answer := quick_answer(words)) is not None:
         print(answer)
         return
-    from glt_lightning.cli import asks_a_server, command_process, without_collections
+    from glt_lightning.cli import command_process, without_collections
 
     with command_process():
         with without_collections():
+            from glt_lightning.cli import asks_a_server  # not before: its imports register functions for the end
+
             if words == ["agent"]:  # starts on every host of a launched job, and must not wait for torch
                 from glt_lightning.launch import main as run
             elif asks_a_server(words):

@@ -65,6 +65,22 @@ def test_what_was_registered_before_runs_as_well() -> None:
     assert (ended.returncode, ended.stdout.split("\n")[0]) == (0, "a tracer")
 
 
+def test_the_program_itself_ends_at_once() -> None:
+    """Nothing that it imports before has registered a function for the end."""
+    code = """
+import os, sys
+end = os._exit
+os._exit = lambda status: (print("at once", flush=True), end(status))
+sys.argv[1:] = ["serve", "--health", "127.0.0.1:1"]
+from glt_lightning.__main__ import main
+main()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=CLEAN, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (ended.returncode, ended.stdout.split()[-2:]) == (1, ["at", "once"]), ended.stderr
+
+
 def test_a_reader_that_has_gone_is_a_status() -> None:
     code = START + "import time\nwith command_process():\n    time.sleep(1); print('x' * 10)"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
