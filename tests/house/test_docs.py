@@ -53,6 +53,12 @@ def test_the_glossary_names_code() -> None:
         assert not missing, f"{module} does not name {missing}"
 
 
+def test_all_pages_together_have_few_words() -> None:
+    """As `wc -w` counts them. Cut elsewhere what a page adds: what is said twice, what is history, what the API says."""
+    words = {page: len(page.read_text().split()) for page in PAGES if page.parent != ROOT}
+    assert sum(words.values()) <= 40_000, f"the longest are {sorted(words, key=lambda page: -words[page])[:5]}"
+
+
 def test_every_page_is_listed() -> None:
     listed = (ROOT / "docs/README.md").read_text()
     pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md") if page != MADE]

@@ -148,6 +148,13 @@ def test_the_builds_of_wheels_agree() -> None:
     assert len(runners) == len(build.ARCHITECTURES)
 
 
+def test_the_oldest_versions_are_the_lower_bounds() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = project["dependencies"] + project["optional-dependencies"]["deploy"]
+    bounds = [re.sub(r"\[.*\]", "", each).replace(">=", "==") for each in needed]
+    assert (ROOT / "packaging/oldest.txt").read_text().splitlines()[1:] == bounds
+
+
 def test_images_have_no_root_and_copy_what_there_is() -> None:
     ended = ran("hadolint", ROOT / "Dockerfile")
     assert ended.returncode == 0, ended.stdout

@@ -4,8 +4,8 @@ A folder (``manifest.py`` has the format) has one manifest and a folder per part
 topology as CSC by destination, attributes as rows, all memory-mapped, so that processes of a host share pages. A folder
 of another build, a truncated file or a manifest that does not match is refused in `Manifest` and `LocalPartition.open`.
 
-One rule chooses the rows that also lie in faster memory than the mapped files (docs/decisions/013): candidates are
-ranked by hotness per byte (``cache_choice.py``). The kinds of faster memory are
+One rule chooses the rows that also lie in faster memory than the mapped files (``cache_choice.py``): candidates are
+ranked by the accesses that a byte saves. The kinds of faster memory are
 
 * the **host tier**: hot rows of mapped parts, kept in memory (``host_tier.py``);
 * the **remote cache**: rows of other hosts' parts, copied into shared memory (``remote_cache.py``,
