@@ -88,6 +88,10 @@ class RemoteCost:
     cached_rows: float = 0.0
     cached_bytes: float = 0.0
 
+    def times(self, factor: float) -> RemoteCost:
+        """The cost of a batch that asks for ``factor`` times as much, in as many calls."""
+        return _times(self, factor, but=("requests", "rounds"))
+
 
 NOTHING_REMOTE = RemoteCost()
 
@@ -105,9 +109,7 @@ class Counted:
 
     def of_seeds(self, seeds: float) -> Counted:
         """The counts of a batch of so many seeds."""
-        return replace(
-            _times(self, seeds / self.seeds), remote=_times(self.remote, seeds / self.seeds, but=("rounds",))
-        )
+        return replace(_times(self, seeds / self.seeds), remote=self.remote.times(seeds / self.seeds))
 
     def with_hosts(self, hosts: int, rounds: int) -> Counted:
         """The counts where nodes are dealt to ``hosts`` hosts at random; computed. An assignment that cuts fewer edges does
@@ -258,7 +260,8 @@ def expect_epoch(
     validation: BatchCost | None = None,
     validation_steps: float = 0.0,
 ) -> EpochTotals:
-    """What `SamplingMonitor` would count of an epoch: sums over all ranks. steps, validation_steps: of each rank.
+    """What `SamplingMonitor` would count of an epoch: sums over all ranks. steps, validation_steps: of each rank.  remote: of a
+    batch of training; one of validation asks for the same share of its nodes.
 
     >>> cost = BatchCost(seeds=10, sample_s=1, gather_s=1, step_s=2, step_cpu_s=2)
     >>> alone = expect_epoch(cost, 5, Layout())
@@ -268,7 +271,9 @@ def expect_epoch(
     12.0
     """
     world, trained = layout.world_size, phase(train, steps, layout, remote, link)
-    validated = phase(validation or BatchCost(), validation_steps, layout, remote, link, trains=False)
+    validation = validation or BatchCost()
+    asked = remote.times(validation.nodes / train.nodes) if train.nodes else remote
+    validated = phase(validation, validation_steps, layout, asked, link, trains=False)
     count = world * steps
     local = train.rows - remote.rows - remote.cached_rows, train.row_bytes - remote.row_bytes - remote.cached_bytes
     counters = Counters(
