@@ -8,9 +8,9 @@ DATA: graphs of nodes with labels, homogeneous, as of ``data.dataset``; `.npz` f
 epoch, and the peak of memory that is no file's, of all ranks. Every plan and run is a process of its own. CPU time grows with
 other work on the machine, too: compare on a quiet one.
 
-Cases of hosts need root and iproute2: a host is a network namespace with a part of the graph, one core of this machine and a
-link of the speed in the case's name; the plan is told what plain sockets carry over it. Their wall time is planned twice: by the
-rules of `plan`, and event by event (`simulate.py`).
+Cases of hosts need root and iproute2: a host is a network namespace with a part of the graph, at most one core of this machine
+and a link of the speed in the case's name; the plan is told what plain sockets carry over it. Their wall time is planned twice:
+by the rules of `plan`, and event by event (`simulate.py`).
 
 --grid: each case runs with these numbers of sampler processes, and with what `plan --choose` fills in, in turns.
 --limits: each case runs in a memory control group with these shares of the memory that its plan says; below 1 a plan refuses it.
@@ -30,7 +30,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from shutil import copytree, ignore_patterns
@@ -42,6 +42,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from measure import cpu_s, process_tree, report
 from simulate import simulate
 
+from glt_lightning.graph import usable_cores
 from glt_lightning.lightning.planner.rules import BatchCost, Connection, Layout, RemoteCost
 from glt_lightning.workers import placed_parts
 
@@ -51,6 +52,7 @@ sys.path.insert(0, str(HERE.parent))
 from tests.helpers.hosts import Hosts, hosts  # noqa: E402
 from tests.helpers.memory_group import memory_group  # noqa: E402
 
+CORES = usable_cores()
 MARK = "RESULT "
 SAMPLER = "kernels/child.py"
 QUEUE = "5ms"  # before a link; requests wait there behind rows
@@ -136,6 +138,8 @@ CASES = {
     "2 hosts, 100 Mbit/s, 1 sampler": Case(
         trainer=WORKER, data={"sampling": {"num_workers": 1}}, hosts=2, rate="100mbit"
     ),
+    "4 hosts, 1 Gbit/s": Case(trainer=WORKER, hosts=4, rate="1gbit"),
+    "4 hosts, 100 Mbit/s": Case(trainer=WORKER, hosts=4, rate="100mbit"),
 }
 
 
@@ -240,7 +244,7 @@ class Job:
             data = given["data"]["init_args"] | {"dataset": None, "partition": {"dir": str(folder / "part")}}
             given["data"] = given["data"] | {"init_args": data}
             self._write(folder / "run.yaml", given)
-            own = ["taskset", "-c", str(n), *command("fit", "--config", str(folder / "run.yaml"))]
+            own = ["taskset", "-c", str(n % CORES), *command("fit", "--config", str(folder / "run.yaml"))]
             commands.append(made.command(n, own))
         return commands, [made.environment(n, 0, 29_501) for n in numbers]
 
@@ -289,6 +293,7 @@ def link_speed(made: Hosts) -> float:
 def simulated_s(plan: dict[str, Any]) -> float:
     """Wall seconds of an epoch, event by event."""
     layout, counted = Layout(**plan["layout"]), plan["counted"]
+    layout = replace(layout, cores=min(1, CORES / layout.hosts))  # type: ignore[arg-type]  # a share of a core
     link = Connection(**plan["probe"]["hosts_link"])
     remote = RemoteCost(**counted["remote"])
     cost = BatchCost(**plan["probe"]["train"]["mid"])

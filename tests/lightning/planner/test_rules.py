@@ -115,6 +115,15 @@ def test_the_network_is_waited_for() -> None:
     )
 
 
+def test_validation_asks_other_hosts_for_the_same_share_of_its_nodes() -> None:
+    layout = Layout(hosts=2, owners=2, cores=99, bytes_per_s=100)
+    remote, link = RemoteCost(nbytes=1000, requests=6, rounds=3), Connection(call_cpu_s=0.01, byte_cpu_s=0.001)
+    wide = replace(COST, nodes=3 * COST.nodes)
+    totals = expect_epoch(COST, 1, layout, remote=remote, link=link, validation=wide, validation_steps=1)
+    made_s = 1 + 2 + 1 + 6 * 0.01 + 3 * 1000 * 0.001 + 3 * 1000 / 100
+    assert totals.validation_s == pytest.approx(2 * (made_s + COST.step_s))
+
+
 def test_gradients_go_over_the_network_of_hosts() -> None:
     layout = Layout(hosts=2, ranks=2, bytes_per_s=100, parameter_bytes=1000)
     assert layout.gradients_s == pytest.approx(2 * 3 / 4 * 1000 / 100)
