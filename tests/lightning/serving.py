@@ -24,7 +24,7 @@ def free_addresses(count: int) -> list[str]:
 
 @contextmanager
 def serving(
-    folder: Path, servers: int = 1, *, cache: CacheOptions | None = None, **options: Any
+    folder: Path, servers: int = 1, *, cache: CacheOptions | None = None, version: int = 0, **options: Any
 ) -> Iterator[tuple[ClusterOptions, list[HostedServer]]]:
     """The options that lead clients to servers of a partition folder, and these."""
     where = cluster(servers=free_addresses(servers), **options)
@@ -32,7 +32,7 @@ def serving(
         hosted = []
         for rank, address in enumerate(where.servers):
             keeps = cache or CacheOptions()
-            plan = ServerPlan(directory=str(folder), cluster=where, address=address, rank=rank, cache=keeps)
-            hosted.append(HostedServer(plan))
+            common: dict[str, Any] = {"directory": str(folder), "cluster": where, "version": version, "cache": keeps}
+            hosted.append(HostedServer(ServerPlan(address=address, rank=rank, **common)))
             stack.callback(hosted[-1].close)
         yield of_clients(where), hosted

@@ -197,6 +197,9 @@ def test_appended_rows_are_a_version_of_the_graph(growing: Path, capfd: pytest.C
     assert found["id"][270:].tolist() == LATER
     for name in expected:
         assert found[name][270:].tolist() == expected[name].tolist()
+    served = ["--data.partition.version", "latest", "--trainer.strategy", "glt_server_client"]
+    of_server = predict("served", *served, *every, checkpoint=str(best_of(growing)))
+    assert {name: values.tolist() for name, values in of_server.items()} == {n: v.tolist() for n, v in found.items()}
     before = predict("before", *every)
     assert before["n_id"].tolist() == [*range(270)]
 
@@ -372,12 +375,12 @@ def test_layer_by_layer_reads_the_version(growing: Path) -> None:
     np.testing.assert_allclose(rows["v1"]["probability"], sampled["probability"], atol=1e-5)
 
 
-def test_graph_servers_refuse_versions(papers: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_graph_servers_refuse_a_version_that_does_not_exist(papers: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(
             ["serve", "--config", "papers.yaml", "--data.partition.version", "1", "--cluster.servers", "[127.0.0.1:0]"]
         )
-    assert "partition.version: graph servers read the partition itself" in capfd.readouterr().err
+    assert "there is no version 1; the latest is 0" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -248,6 +248,7 @@ def test_status_as_a_table() -> None:
         "address": "10.0.0.2:18800",
         "graph": "abc",
         "partition": "/data/p",
+        "version": 3,
         "parts": [1],
         "num_parts": 2,
         "uptime_s": 61.2,
@@ -256,8 +257,9 @@ def test_status_as_a_table() -> None:
         "memory": {"server_bytes": 1000, "sampler_bytes": [2_000_000, 999]},
         "batches_per_s": 4.5,
     }
-    head, *_, columns, row = status_table(status).splitlines()
+    head, where, *_, columns, row = status_table(status).splitlines()
     assert head == "server 1 at 10.0.0.2:18800, up for 61 s"
+    assert where == "partition  /data/p (abc), version 3, parts [1] of 2"
     assert columns.split() == [
         "client",
         "job",

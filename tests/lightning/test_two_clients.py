@@ -10,15 +10,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
 from glt_lightning import CacheOptions, ClusterOptions
+from glt_lightning.base import EDGE
+from glt_lightning.partition import Additions, NewEdges, NewNodes, append_rows
 from tests.helpers import Run, run_script, started
 from tests.helpers.family import settle
 from tests.lightning.serving import serving
 from tests.lightning.test_two_ranks import WITH_TESTS
-from tests.lightning.tiny import NODES
+from tests.lightning.tiny import NODES, WIDTH
 
 # Fits, tests and predicts on two ranks; prints what each saw.
 SCRIPT = """
@@ -110,6 +113,17 @@ def test_ranks_with_a_part_each_equal_ddp(
         "glt_worker", ClusterOptions(placement="rank"), **data, sampling={"num_workers": workers}, cache=cache
     )
     assert there == here
+
+
+@pytest.mark.slow
+def test_a_version_whose_parts_ranks_share_equals_ddp(
+    run_two: Callable[..., Any], graph_npz: Path, folder: Path
+) -> None:
+    ends = np.stack([np.arange(NODES, NODES + 20), np.arange(20)])
+    new = {"x": np.ones((20, WIDTH), np.float32), "y": np.zeros(20, np.int64)}
+    append_rows(folder, Additions(nodes={"node": NewNodes(20, new)}, edges={EDGE: NewEdges(ends)}))
+    data = {"dataset": str(graph_npz), "root": "root", "partition": {"num_parts": 2, "version": "latest"}}
+    assert run_two("glt_worker", ClusterOptions(placement="rank"), **data) == run_two("ddp", **data)
 
 
 @pytest.mark.slow

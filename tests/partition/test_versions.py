@@ -131,7 +131,19 @@ def test_rows_that_are_added_are_described_as_before_there_were_deletions(graph:
     append_rows(folder, rows)
     delete_rows(folder, nodes={"node": np.array([1])})
     first, second = (json.loads((Versions(folder).root / n / "delta.json").read_text()) for n in ("1", "2"))
-    keys = {"format", "version", "number", "previous", "nodes", "edges", "changed", "ids", "arrays", "digest"}
+    keys = {
+        "format",
+        "version",
+        "number",
+        "previous",
+        "nodes",
+        "edges",
+        "changed",
+        "ids",
+        "overlay",
+        "arrays",
+        "digest",
+    }
     assert (first["version"], set(first)) == (1, keys)
     assert (second["version"], set(second)) == (2, keys | {"deleted"})
     partition = LocalPartition.open(folder)

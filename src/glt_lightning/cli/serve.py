@@ -113,8 +113,10 @@ def _announcement(plan: ServerPlan, server: HostedServer) -> str:
     manifest = partition.manifest
     nodes, edges = sum(manifest.num_nodes), sum(manifest.num_edges)
     name = manifest.made_by.get("source", partition.directory.name)
+    parts = [p for p in partition.parts if p < manifest.base_parts]
+    version = f", version {manifest.of_version}" if manifest.of_version else ""
     return (
-        f"server {plan.rank} of {plan.num_servers}: parts {list(partition.parts)} of {name} "
-        f"({counted(manifest.num_parts, 'part')}, {counted(nodes, 'node')}, {counted(edges, 'edge')}), "
+        f"server {plan.rank} of {plan.num_servers}: parts {parts} of {name}{version} "
+        f"({counted(manifest.base_parts, 'part')}, {counted(nodes, 'node')}, {counted(edges, 'edge')}), "
         f"listening at {server.address}"
     )

@@ -78,7 +78,8 @@ def status_table(status: Mapping[str, Any]) -> str:
     pids = ", ".join(map(str, samplers["pids"]))
     lines = [
         f"server {status['rank']} at {status['address']}, up for {status['uptime_s']:.0f} s",
-        f"partition  {status['partition']} ({status['graph']}), parts {status['parts']} of {status['num_parts']}",
+        f"partition  {status['partition']} ({status['graph']}), version {status['version']}, "
+        f"parts {status['parts']} of {status['num_parts']}",
         f"samplers   {len(samplers['pids'])} (pids {pids}), restarted {samplers['restarts']} times",
         f"memory     {_bytes(memory['server_bytes'])} server, "
         f"{', '.join(_bytes(each) for each in memory['sampler_bytes'])} samplers",

@@ -102,6 +102,7 @@ if TYPE_CHECKING:
         GrownNumbers as GrownNumbers,
         GrownPartition as GrownPartition,
         Overlay as Overlay,
+        OverlayFacts as OverlayFacts,
     )
     from glt_lightning.graph.placement import (
         BatchArrays as BatchArrays,

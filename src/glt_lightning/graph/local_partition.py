@@ -502,7 +502,7 @@ def _checked(parts: Sequence[int] | None, directory: Path, num_parts: int) -> tu
 # Whether two hosts have the same partition, by what their manifests say: the options it was made with, and all its files.
 
 
-_COPY = "Copy one partition folder to all hosts, or partition with the same options and seed"
+_COPY = "Copy one partition folder, with its versions, to all hosts, or partition with the same options and seed"
 
 
 def files_hash(manifest: Manifest) -> str:

@@ -383,6 +383,7 @@ class Manifest:
         edge_splits: `edge_split_key` -> the edges to predict.
         row_order: The order of rows by time; None: rows are ordered by the user id of the source.
         edge_columns: For each edge type the user's edges that it was made from; None in a folder of an earlier release.
+        of_version: Of a partition with an overlay, which no folder has: the number of the version; 0: rows of this process alone.
 
     Raises:
         PartitionError: By `load`, for a manifest that is missing, damaged or of another version.
@@ -418,6 +419,12 @@ class Manifest:
     edge_splits: Mapping[str, EdgeSplitEntry] = field(default_factory=dict)
     row_order: RowOrder | None = None
     edge_columns: tuple[EdgeColumns, ...] | None = None
+    of_version: int | None = None
+
+    @property
+    def base_parts(self) -> int:
+        """Number of parts without those of an overlay: its part ``base_parts`` + p is where part p is."""
+        return self.num_parts if self.of_version is None else self.num_parts // 2
 
     @property
     def options_hash(self) -> str:
@@ -620,6 +627,7 @@ class Manifest:
             ),
             **({} if self.row_order is None else {"row_order": self.row_order.to_json()}),
             **({} if self.edge_columns is None else {"edge_columns": [asdict(e) for e in self.edge_columns]}),
+            **({} if self.of_version is None else {"of_version": self.of_version}),
             "options_hash": self.options_hash,
         }
 
@@ -688,4 +696,5 @@ class Manifest:
             edge_columns=None
             if raw.get("edge_columns") is None
             else tuple(EdgeColumns(e["count"], e["reverse_of"]) for e in raw["edge_columns"]),
+            of_version=raw.get("of_version"),
         )

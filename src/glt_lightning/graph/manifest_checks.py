@@ -47,6 +47,9 @@ def checked(raw: Mapping[str, Any]) -> None:
     for key, (test, expected) in _FIELDS.items():
         require(key in raw, f"key {key!r} is missing")
         require(test(raw[key]), f"{key}: expected {expected}, found {_short(raw[key])}")
+    version = raw.get("of_version")
+    good = version is None or (_count(version) and raw["num_parts"] % 2 == 0)
+    require(good, f"of_version: it is damaged: {_short(version)}")
     _check_types(raw)
     _check_bounds(raw)
     _check_array_entries(raw)
@@ -156,6 +159,11 @@ def _is_dtype(value: object) -> bool:
     return dtype is not None and dtype.kind in "biuf" and dtype.newbyteorder("<").str == value
 
 
+def _base_parts(raw: Mapping[str, Any]) -> int:
+    """Returns the number of parts without those of an overlay."""
+    return int(raw["num_parts"]) // (1 if raw.get("of_version") is None else 2)
+
+
 def _check_nodes(raw: Mapping[str, Any], arrays: _Folders) -> None:
     for t, bounds in enumerate(raw["bounds"]):
         rows = [bounds[p + 1] - bounds[p] for p in range(raw["num_parts"])]
@@ -176,14 +184,18 @@ def _check_edges(raw: Mapping[str, Any], arrays: _Folders) -> None:
             prefix, edges = f"part{p}/edges/{r}/", folder["indices"]["shape"][0]
             for name in sorted(set(folder) - {"indptr"}):
                 _check_entry(f"{prefix}{name}.npy", folder[name], folders[0][name], edges)
-            _check_vector(prefix + "indptr.npy", folder["indptr"], "<i8", bounds[p + 1] - bounds[p] + 1)
+            rows = bounds[p + 1] - bounds[p]
+            if p >= _base_parts(raw):  # and the rows that are read in place of those of the base
+                rows = max(rows, _product(folder["indptr"]["shape"]) - 1)
+            _check_vector(prefix + "indptr.npy", folder["indptr"], "<i8", rows + 1)
             _check_vector(prefix + "indices.npy", folder["indices"], _ID_DTYPES[raw["id_dtype"]], edges)
             _check_vector(prefix + "edge_ids.npy", folder["edge_ids"], _ID_DTYPES[raw["edge_id_dtype"]], edges)
             for name in (name for name in folder if name.endswith(".cum")):
                 require(name.removesuffix(".cum") in folder, f"arrays: {prefix}{name}.npy are sums of no attribute")
                 _check_vector(f"{prefix}{name}.npy", folder[name], "<i4", edges)
         total = sum(folder["indices"]["shape"][0] for folder in folders)
-        require(total == count, f"num_edges: {count} edges of type {edge_type}, but the parts have {total}")
+        good = total == count or (total > count and _base_parts(raw) < raw["num_parts"])  # replaced rows come twice
+        require(good, f"num_edges: {count} edges of type {edge_type}, but the parts have {total}")
 
 
 def _check_edge_columns(raw: Mapping[str, Any]) -> None:
@@ -290,7 +302,8 @@ def _check_hot(raw: Mapping[str, Any], arrays: _Folders) -> None:
     require(
         kinds <= set(raw["hotness"]), f"hotness: the entry of one of the rankings {', '.join(sorted(kinds))} is missing"
     )
-    places = itertools.product(range(raw["num_parts"] if raw["num_parts"] > 1 else 0), range(len(raw["node_types"])))
+    num_parts = _base_parts(raw)
+    places = itertools.product(range(num_parts if num_parts > 1 else 0), range(len(raw["node_types"])))
     expected = {f"part{p}/hot/{kind}/{t}" for p, t in places for kind in kinds}
     found = {folder for folder in arrays if "/hot/" in folder}
     require(

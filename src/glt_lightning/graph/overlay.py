@@ -4,7 +4,8 @@ An overlay of a graph in P parts is P more parts in memory. Part P + p has the n
 their rows, and for each edge type whole rows of nodes of part p that got further edges (**replaced** rows), which are read
 in place of those of part p; whoever has part p has it, too. So every reader of a partition reads an overlay: native calls
 find the row of a node by ``kernels.graph.Overlaid``, all arrays have twice the parts, and nothing else asks whether there is
-an overlay.
+an overlay. A process that maps some parts makes the arrays of their parts of the overlay alone, and knows of the others what
+`OverlayFacts` says.
 
 New nodes follow the old ones of their type, by user id and by gid. Gids of later types thus move up: stored sources are
 shifted when they are read (``Overlaid.source_shift``), and seeds and gids here. `partition.add_rows` makes the arrays.
@@ -13,6 +14,7 @@ shifted when they are read (``Overlaid.source_shift``), and seeds and gids here.
 from __future__ import annotations
 
 import hashlib
+import math
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -29,13 +31,37 @@ from glt_lightning.graph.manifest import (
     EdgeColumns,
     EdgeSplitEntry,
     Manifest,
+    deleted_path,
+    edge_split_path,
     gid_path,
     node_times_path,
+    split_path,
 )
 from glt_lightning.graph.shared_arrays import SharedArrays
 from glt_lightning.kernels import Overlaid, ReplacedRows, Shards
 
 _NONE = np.empty(0, np.int64)
+_HEADER = 4096  # of a file
+
+
+@dataclass(frozen=True)
+class OverlayFacts:
+    """What every process knows of an overlay, also one that maps some parts alone.
+
+    digest: a hash of all its arrays.  num_edges: number of edges of each edge type, with the new ones.  edges: for each edge type
+    the number of edges in each part of the overlay.
+    """
+
+    digest: str
+    num_edges: tuple[int, ...]
+    edges: tuple[tuple[int, ...], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> OverlayFacts:
+        return cls(str(raw["digest"]), tuple(raw["num_edges"]), tuple(tuple(each) for each in raw["edges"]))
 
 
 @dataclass(frozen=True)
@@ -44,15 +70,17 @@ class Overlay:
 
     Attributes:
         placed: For each node type int32 [n]: the part in which each new node was placed, by user id.
-        arrays: The arrays of the overlay's parts by their paths. Row pointers have the rows of new nodes first, by user id, then
-            the replaced rows, by gid. Stored sources are gids less `GrownNumbers.shift`.
+        arrays: The arrays of the overlay's parts that are here, by their paths. Row pointers have the rows of new nodes first, by
+            user id, then the replaced rows, by gid. Stored sources are gids less `GrownNumbers.shift`.
         replaced: For each edge type int64 [n], ascending: gids of the nodes whose rows are replaced.
-        num_edges: Number of edges of each edge type, with the new ones.
+        num_edges: As in `OverlayFacts`.
         edge_columns: As in the manifest, with the new edges.
         times: Times of the new nodes of a type by user id, for types that have times.
         changed: (node type, attribute) -> gids of old nodes, ascending, and their rows as stored.
         deleted: Node type -> int64 [n], user ids of deleted nodes, ascending, whose edges no row has.
         deleted_edges: Edge type of the user's -> int64 [2, n], ends of deleted edges, user ids.
+        recorded: The facts, where some of its parts are not here.
+        version: Number of the version; 0: rows of this process alone.
     """
 
     placed: tuple[np.ndarray, ...]
@@ -64,6 +92,21 @@ class Overlay:
     changed: Mapping[tuple[int, str], tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     deleted: Mapping[int, np.ndarray] = field(default_factory=dict)
     deleted_edges: Mapping[int, np.ndarray] = field(default_factory=dict)
+    recorded: OverlayFacts | None = None
+    version: int = 0
+
+    @cached_property
+    def facts(self) -> OverlayFacts:
+        """What other processes know of it."""
+        if self.recorded is not None:
+            return self.recorded
+        counts: list[dict[int, int]] = [{} for _ in self.num_edges]
+        for path, array in self.arrays.items():
+            part, kind, of, name = path.split("/")
+            if kind == "edges" and name == "indices.npy":
+                counts[int(of)][int(part.removeprefix("part"))] = len(array)
+        edges = tuple(tuple(each[p] for p in sorted(each)) for each in counts)
+        return OverlayFacts(self._digest(), self.num_edges, edges)
 
     @property
     def num_new(self) -> tuple[int, ...]:
@@ -83,7 +126,8 @@ class Overlay:
         meta = {
             "base": base.location,
             "num_parts": base.manifest.num_parts,
-            "num_edges": list(self.num_edges),
+            "facts": self.facts.to_json(),
+            "version": self.version,
             "edge_columns": [asdict(each) for each in self.edge_columns],
         }
         found = SharedArrays.create({name: (a.dtype, a.shape) for name, a in given.items()}, meta)
@@ -100,22 +144,23 @@ class Overlay:
             kind, _, rest = name.partition("/")
             kinds.setdefault(kind, {})[rest] = array
         meta = shared.meta
+        facts = OverlayFacts.from_json(meta["facts"])
         pairs = [(key.partition("/"), gids, kinds["rows"][key]) for key, gids in kinds.get("gids", {}).items()]
         return cls(
             placed=tuple(kinds["placed"][str(t)] for t in range(len(kinds["placed"]))),
             arrays=kinds.get("array", {}),
-            replaced=[kinds["replaced"][str(r)] for r in range(len(meta["num_edges"]))],
-            num_edges=tuple(meta["num_edges"]),
+            replaced=[kinds["replaced"][str(r)] for r in range(len(facts.num_edges))],
+            num_edges=facts.num_edges,
             edge_columns=tuple(EdgeColumns(**each) for each in meta["edge_columns"]),
             times={int(t): times for t, times in kinds.get("times", {}).items()},
             changed={(int(t), name): (gids, rows) for (t, _, name), gids, rows in pairs},
             deleted={int(t): ids for t, ids in kinds.get("deleted", {}).items()},
             deleted_edges={int(r): ends for r, ends in kinds.get("deleted_edges", {}).items()},
+            recorded=facts,
+            version=meta["version"],
         )
 
-    @property
-    def digest(self) -> str:
-        """A hash of all arrays."""
+    def _digest(self) -> str:
         digest = hashlib.blake2b(digest_size=16)
         arrays = {**self.arrays, **{f"replaced/{r}": gids for r, gids in enumerate(self.replaced)}}
         arrays |= {f"placed/{t}": parts for t, parts in enumerate(self.placed)}
@@ -183,19 +228,26 @@ class GrownPartition(LocalPartition):
             raise SamplerError(f"{base.directory}: a host tier (cache.memory) has no room for new rows. Leave it out.")
         self.base, self.overlay = base, overlay
         self._numbers = GrownNumbers(base.manifest, overlay.placed)
-        manifest, num_parts = _with_arrays(base.manifest, self._numbers.manifest, overlay), base.manifest.num_parts
+        manifest, num_parts = _with_arrays(base, self._numbers.manifest, overlay), base.manifest.num_parts
         manifest = _with_splits(manifest, base, overlay)
+        deleted = _all_deleted(base, overlay)
+        manifest = replace(manifest, arrays={**manifest.arrays, **{path: _entry(ids) for path, ids in deleted.items()}})
         parts = (*base.parts, *(p + num_parts for p in base.parts))
         super().__init__(base.directory, manifest.as_stored if as_stored else manifest, parts)
-        self._maps = _OverlaidMaps(base, manifest, overlay, self._numbers)
+        self._maps = _OverlaidMaps(base, manifest, {**overlay.arrays, **deleted}, overlay.times, self._numbers)
         replaced = []
-        for t, gids in zip(self.schema.destination_types(), overlay.replaced, strict=True):
-            part = np.searchsorted(manifest.bounds[t], gids - manifest.offsets[t], side="right") - 1
+        for r, (t, gids) in enumerate(zip(self.schema.destination_types(), overlay.replaced, strict=True)):
+            part = _parts_of_replaced(base.manifest, manifest, overlay, r)
             new = np.bincount(overlay.placed[t], minlength=num_parts)
             replaced.append(ReplacedRows(gids, part, new, manifest.total_nodes))
         self.overlaid = Overlaid(replaced, [self._numbers.shift(t) for t in self.schema.source_types()])
 
         self._shared: SharedArrays | None = None
+
+    @property
+    def shifts(self) -> list[int]:
+        """For each node type what is added to the gids of its old nodes in the base."""
+        return [self._numbers.shift(t) for t in range(len(self.manifest.num_nodes))]
 
     @property
     def location(self) -> str:
@@ -233,10 +285,6 @@ class GrownPartition(LocalPartition):
     def edge_split(self, edge_type: int, name: str) -> EdgeSplit:
         return _edges_left(self.base, self.overlay, edge_type, name)
 
-    def deleted(self, node_type: int) -> np.ndarray:
-        here, before = self.overlay.deleted.get(node_type, _NONE), self.base.deleted(node_type)
-        return np.union1d(here, before) if len(before) else here
-
     def seeds(self, node_type: int, user_ids: np.ndarray | None = None) -> Seeds:
         if user_ids is None:
             return super().seeds(node_type)
@@ -252,6 +300,16 @@ class GrownPartition(LocalPartition):
         found = super().node_shards(node_type, name)
         changed = self.overlay.changed.get((node_type, name))
         return found if changed is None else found.with_rows(*changed)
+
+
+def _all_deleted(base: LocalPartition, overlay: Overlay) -> dict[str, np.ndarray]:
+    """Returns `deleted_path` -> the user ids of all deleted nodes, for types that have some."""
+    found = {}
+    for t in range(len(base.manifest.num_nodes)):
+        here, before = overlay.deleted.get(t, _NONE), base.deleted(t)
+        if len(here) or len(before):
+            found[deleted_path(t)] = np.union1d(here, before) if len(before) else here
+    return found
 
 
 def _seeds_left(base: LocalPartition, overlay: Overlay, name: str) -> Seeds:
@@ -298,26 +356,35 @@ def _with_splits(manifest: Manifest, base: LocalPartition, overlay: Overlay) -> 
     """Returns the manifest with the splits without deleted rows."""
     if not any(map(len, overlay.deleted.values())) and not overlay.deleted_edges:
         return manifest
-    splits, edge_splits = dict(manifest.splits), dict(manifest.edge_splits)
+    splits, edge_splits, arrays = dict(manifest.splits), dict(manifest.edge_splits), dict(manifest.arrays)
     for name, entry in manifest.splits.items():
         seeds = _seeds_left(base, overlay, name)
         ids = base.user_ids(seeds.node_type)[seeds.gids - base.manifest.offsets[seeds.node_type]]
         splits[name] = replace(entry, count=len(ids), ids_hash=None if entry.ids_hash is None else seeds_hash(ids))
+        arrays[split_path(name)] = _entry(seeds.gids)
     for key in edge_splits:
         r, _, name = key.partition("/")
         found = _edges_left(base, overlay, int(r), name)
         edge_splits[key] = EdgeSplitEntry(len(found), found.digest)
-    return replace(manifest, splits=splits, edge_splits=edge_splits)
+        arrays |= {edge_split_path(int(r), name, each): _entry(array) for each, array in found.arrays.items()}
+    return replace(manifest, splits=splits, edge_splits=edge_splits, arrays=arrays)
 
 
 class _OverlaidMaps(_MapsAndRows):
     """The maps of a partition and the arrays of its overlay. Arrays over all nodes are made when they are asked for."""
 
-    def __init__(self, base: LocalPartition, manifest: Manifest, overlay: Overlay, numbers: GrownNumbers) -> None:
-        super().__init__(base._maps, manifest, overlay.arrays)
+    def __init__(
+        self,
+        base: LocalPartition,
+        manifest: Manifest,
+        arrays: Mapping[str, np.ndarray],
+        times: Mapping[int, np.ndarray],
+        numbers: GrownNumbers,
+    ) -> None:
+        super().__init__(base._maps, manifest, arrays)
         types = range(len(manifest.num_nodes))
         self._gids = {gid_path(t): t for t in types}
-        self._times = {node_times_path(t): overlay.times[t] for t in overlay.times}
+        self._times = {node_times_path(t): later for t, later in times.items()}
         self._numbers = numbers
 
     def open(self, path: str) -> np.ndarray:
@@ -331,22 +398,46 @@ class _OverlaidMaps(_MapsAndRows):
         return super().open(path)
 
 
-def _with_arrays(base: Manifest, manifest: Manifest, overlay: Overlay) -> Manifest:
-    """Returns the manifest of a partition with an overlay, whose digest makes its identity another one. manifest: of
-    `GrownNumbers`."""
-    arrays = {**base.arrays, **{path: _entry(array) for path, array in overlay.arrays.items()}}
+def _with_arrays(base: LocalPartition, manifest: Manifest, overlay: Overlay) -> Manifest:
+    """Returns the manifest of a partition with an overlay, whose digest makes its identity another one, and which is the same
+    in all processes, whatever parts they map. manifest: of `GrownNumbers`."""
+    old, facts = base.manifest, overlay.facts
+    here = old.num_parts + base.parts[0]
+    own = {path.partition("/")[2]: array for path, array in overlay.arrays.items() if path.startswith(f"part{here}/")}
+    arrays = dict(old.arrays)
+    for p in range(old.num_parts):
+        for path, array in own.items():
+            kind, of, name = path.split("/")
+            rows = manifest.rows(old.num_parts + p, int(of)) if kind == "nodes" else facts.edges[int(of)][p]
+            if name == "indptr.npy":
+                new = manifest.rows(old.num_parts + p, old.schema.destination_types()[int(of)])
+                rows = new + int(np.count_nonzero(_parts_of_replaced(old, manifest, overlay, int(of)) == p)) + 1
+            arrays[f"part{old.num_parts + p}/{path}"] = _entry_of(array.dtype, (rows, *array.shape[1:]))
     for t, count in enumerate(manifest.num_nodes):
         for path in (gid_path(t), node_times_path(t)):
             if path in arrays:
-                arrays[path] = replace(arrays[path], shape=(count,))
+                arrays[path] = _entry_of(np.dtype(arrays[path].dtype), (count,))
     return replace(
         manifest,
         arrays=arrays,
-        num_edges=overlay.num_edges,
+        num_edges=facts.num_edges,
         edge_columns=overlay.edge_columns,
-        made_by={**base.made_by, "overlay": overlay.digest},
+        made_by={**old.made_by, "overlay": facts.digest},
+        of_version=overlay.version,
     )
 
 
+def _parts_of_replaced(base: Manifest, manifest: Manifest, overlay: Overlay, edge_type: int) -> np.ndarray:
+    """Returns int64 [n]: the part of the base of each replaced row of an edge type. manifest: with the new nodes."""
+    t = base.schema.destination_types()[edge_type]
+    numbers = overlay.replaced[edge_type] - manifest.offsets[t]
+    return np.asarray(np.searchsorted(np.array(base.bounds[t]), numbers, side="right") - 1)
+
+
 def _entry(array: np.ndarray) -> ArrayEntry:
-    return ArrayEntry(array.dtype.str, array.shape, array.nbytes, crc32=0)
+    return _entry_of(array.dtype, array.shape)
+
+
+def _entry_of(dtype: np.dtype, shape: tuple[int, ...]) -> ArrayEntry:
+    """Returns the entry of an array that no file has, as if one had it."""
+    return ArrayEntry(dtype.str, shape, _HEADER + dtype.itemsize * math.prod(shape), crc32=0)

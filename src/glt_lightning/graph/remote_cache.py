@@ -6,7 +6,7 @@ import difflib
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from glt_lightning.base import CacheOptions, OptionError
 from glt_lightning.graph.cache_choice import Candidates, Ranked, choose, rank_by_edges, rank_stored
 from glt_lightning.graph.local_partition import LocalPartition
 from glt_lightning.graph.manifest import Manifest, node_path
+from glt_lightning.graph.overlay import GrownPartition
 from glt_lightning.graph.shared_arrays import SharedArrays
 from glt_lightning.graph.topology_cache import TopologyCache
 from glt_lightning.kernels import RankedSet, row_bytes
@@ -35,7 +36,13 @@ class CacheChoice:
 
     @classmethod
     def by(cls, partition: LocalPartition, options: CacheOptions) -> CacheChoice:
-        """Ranks the nodes by the policy of the options. Raises `OptionError` for a policy that this folder does not have."""
+        """Ranks the nodes by the policy of the options; new nodes of an overlay are not ranked. Raises `OptionError` for a policy
+        that this folder does not have."""
+        if isinstance(partition, GrownPartition):
+            old = cls.by(partition.base, options)
+            shifted = zip(old.ranked, partition.shifts, strict=True)
+            ranked = [replace(each, gids=each.gids + shift) for each, shift in shifted]
+            return cls(partition.manifest, old.policy, ranked)
         policy = _policy(partition, options)
         choice = cls.stored(partition, policy)
         if choice is not None and not any(len(each.gids) for each in choice.ranked):

@@ -178,8 +178,10 @@ class GLTDataModule(SeedDataModule):
         """Opens the graph. Who samples it starts with the first loader."""
         host = self._host()
         self._require_predicting(stage)
-        self._graph = host.open_graph(None if self._servers else self.partition_dir, self.sampling, self.cache)
-        self._open_version(self.new if stage == "predict" else None)
+        new = self.new if stage == "predict" else None
+        folder, version = None if self._servers else self.partition_dir, self.partition.version
+        self._graph = host.open_graph(folder, self.sampling, self.cache, version if new is None else None)
+        self._read_version(new)
         if self.new is not None and stage == "predict" and self.trainer is not None:
             self.new.prepare(self.trainer.lightning_module)
         if self.trainer is not None:

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
@@ -15,6 +16,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from glt_lightning.base import (
     ClusterOptions,
     Fanouts,
+    NodeType,
     Normalize,
     OptionError,
     PartitionError,
@@ -34,7 +36,6 @@ from glt_lightning.partition import (
     GraphFacts,
     GraphSource,
     Versions,
-    add_rows,
     follow_batches,
     open_source,
     partition_dir,
@@ -234,7 +235,8 @@ class GraphDataModule(LightningDataModule):
         """The manifest of the partition; None where it is still to be made."""
         if self._graph is not None:
             # a model is built for the nodes that it was trained on, not for those that came later
-            return self._manifest_at_version() if isinstance(self._graph, GrownPartition) else self._graph.manifest
+            grown = isinstance(self._graph, GrownPartition) and self._graph.manifest.of_version == 0
+            return self._manifest_at_version() if grown else self._graph.manifest
         if self._servers:
             return ask_manifest(self._cluster)
         return self._manifest_at_version() if self.is_partitioned else None
@@ -252,23 +254,36 @@ class GraphDataModule(LightningDataModule):
     def _manifest_at_version(self) -> Manifest:
         return Versions(self.partition_dir).manifest_at(Manifest.load(self.partition_dir), self.partition.version)
 
-    def _open_version(self, new: NewRows | None) -> None:
-        """Adds to the open graph the rows of ``partition.version``, and rows to predict."""
-        graph, version = self._graph, self.partition.version
-        if new is None and version in (None, 0):
-            return
-        if not isinstance(graph, LocalPartition) or len(graph.parts) < graph.manifest.num_parts:
-            raise OptionError(
-                f"{'data.new' if new else 'partition.version'}: rows are added to a graph that this process maps whole. Use the "
-                "strategy auto, or glt_worker on one host."
-            )
-        self._appended = Versions(graph.directory).read(graph.manifest, version)
+    def _read_version(self, new: NewRows | None) -> None:
+        """Adds rows to predict to the open graph. Raises `OptionError` for a version that graph servers do not have."""
+        graph, version, self._appended = self._graph, self.partition.version, None
         if new is not None:
+            if not isinstance(graph, LocalPartition) or len(graph.parts) < graph.manifest.num_parts:
+                raise OptionError(
+                    "data.new: rows are added to a graph that this process maps whole. Use the strategy auto, or glt_worker on "
+                    "one host."
+                )
+            self._appended = Versions(graph.directory).read(graph.manifest, version)
             self._graph = new.added_to(graph, self.dataset, self.root, self._appended)
-        elif self._appended.version:
-            self._graph = add_rows(graph, self._appended.additions)
+            return
+        assert graph is not None
+        opened = graph.manifest.of_version or 0
+        if version not in (None, "latest", opened):
+            raise OptionError(
+                f"partition.version: {version}, and the graph servers read version {opened}. Write {opened}, or start them with "
+                f"--data.partition.version {version}."
+            )
 
     _appended: Appended | None = None
+
+    @property
+    def _later_ids(self) -> Mapping[NodeType, np.ndarray]:
+        """What tables call the nodes of the open graph that came after these were converted."""
+        graph = self._opened()
+        version, known = graph.manifest.of_version, self.dataset is not None or self.partition.dir is not None
+        if self._appended is None and known and (version or isinstance(graph, LocalPartition)) and self.is_partitioned:
+            self._appended = Versions(self.partition_dir).read(Manifest.load(self.partition_dir), version)
+        return {} if self._appended is None else self._appended.ids
 
     @property
     def _version_read(self) -> dict[str, Any] | None:
@@ -279,7 +294,7 @@ class GraphDataModule(LightningDataModule):
         partition = graph if isinstance(graph, LocalPartition) else getattr(graph, "partition", None)
         return {
             "folder": "the servers' folder" if partition is None else partition.directory.name,
-            "version": 0 if self._appended is None else self._appended.version,
+            "version": graph.manifest.of_version or 0,
             "rows": made.get("overlay"),
             "data": made.get("fingerprint"),
         }

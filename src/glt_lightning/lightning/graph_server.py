@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from glt_lightning.base import OptionError, PartitionError, parse_address
 from glt_lightning.lightning.datamodule import GLTDataModule
+from glt_lightning.partition import Versions
 from glt_lightning.workers import HostedServer, ServerPlan
 
 
@@ -17,14 +18,15 @@ def serve_graph(data: GLTDataModule, plan: ServerPlan) -> HostedServer:
     data: its graph and samplers.  plan: the rest; the folder of the partition is filled in.
     Raises `PartitionError` where the graph is not partitioned and this is not the host of server 0.
     """
-    if data.partition.version not in (None, 0) or data.new is not None:
+    if data.new is not None:
         raise OptionError(
-            "partition.version: graph servers read the partition itself, without rows that were added to it. Leave it out."
+            "data.new: graph servers serve the rows of partition.version. Append these rows, or leave them out."
         )
     _prepare(data, plan)
     folder = str(data.partition_dir.resolve())
     gpus = ServerPlan.sampling_gpus(folder, data.sampling, data.cache)
-    return HostedServer(replace(plan, directory=folder, cache=data.cache, gpus=gpus, picker=data.sampling.draw.picker))
+    plan = replace(plan, directory=folder, version=Versions(folder).number(data.partition.version))
+    return HostedServer(replace(plan, cache=data.cache, gpus=gpus, picker=data.sampling.draw.picker))
 
 
 def _prepare(data: GLTDataModule, plan: ServerPlan) -> None:

@@ -22,7 +22,7 @@ from glt_lightning.base import (
     WeightAttr,
     edge_type_str,
 )
-from glt_lightning.graph import EdgeSplit, LocalPartition, checked_ids
+from glt_lightning.graph import EdgeSplit, checked_ids
 from glt_lightning.lightning.embeddings import embeddings_of
 from glt_lightning.lightning.facts import (
     check_fanouts,
@@ -35,7 +35,7 @@ from glt_lightning.lightning.facts import (
 from glt_lightning.lightning.graph_data_module import GraphDataModule
 from glt_lightning.lightning.new_rows import NewRows
 from glt_lightning.loader import BatchTransform, LinkSpec, LoaderSpec, batch_schema
-from glt_lightning.partition import ConvertedTables, Versions, check_overlap, is_tables, read_edge_split
+from glt_lightning.partition import ConvertedTables, check_overlap, is_tables, read_edge_split
 
 WEIGHT = "edge_weight"
 
@@ -256,10 +256,7 @@ class SeedDataModule(GraphDataModule):
     @property
     def _tables(self) -> ConvertedTables:
         """The tables of the graph, with the ids of nodes that came later."""
-        graph, later = self._opened(), self._appended
-        if later is None and isinstance(graph, LocalPartition):
-            later = Versions(graph.directory).read(graph.manifest, None)
-        return ConvertedTables(self.root, graph.manifest, {} if later is None else later.ids)
+        return ConvertedTables(self.root, self._opened().manifest, self._later_ids)
 
     def edges_of(self, split: str, edge_type: EdgeType) -> np.ndarray | None:
         """int64 [2, E]: the edges of a split of one type to predict, in the user's ids; None where there are none of it."""

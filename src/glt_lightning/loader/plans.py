@@ -241,7 +241,8 @@ def _owner_ranks(seeds: TypedSeeds, manifest: Manifest, world_size: int) -> np.n
     parts = []
     for each in seeds.parts:
         rows = each.gids - manifest.offsets[each.node_type]
-        parts.append(np.searchsorted(manifest.bounds[each.node_type], rows, side="right") - 1)
+        found = np.searchsorted(manifest.bounds[each.node_type], rows, side="right") - 1
+        parts.append(found % manifest.base_parts)  # with an overlay, its parts are where those of the base are
     return joined(parts) % world_size
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import EdgeType, NodeType, PartitionError, edge_type_str
-from glt_lightning.graph import ArrayEntry, open_array, open_regular, parse_json
+from glt_lightning.graph import ArrayEntry, OverlayFacts, open_array, open_regular, parse_json
 from glt_lightning.partition.additions import Additions, ChangedNodes, Deleted, DeletedEdges, NewEdges, NewNodes
 from glt_lightning.partition.stored_tables import names_of, save_named, stored_names
 
@@ -25,12 +25,13 @@ _NOTHING: Mapping[str, Any] = {"nodes": [], "edges": []}
 @dataclass(frozen=True)
 class Delta:
     """A version. previous: the digest of the one before it, or the identity of the partition.  ids: of tables, as
-    `versions.Appended` has them."""
+    `versions.Appended` has them.  facts: of all rows up to this version; None in one of an earlier release."""
 
     previous: str
     digest: str
     additions: Additions
     ids: Mapping[NodeType, np.ndarray]
+    facts: OverlayFacts | None
 
     @classmethod
     def load(cls, place: Path) -> Delta:
@@ -66,7 +67,8 @@ class Delta:
             src, rel, dst = name.split("__")
             gone[src, rel, dst] = DeletedEdges(**arrays[("deleted_edges", name)])
         deleted = Deleted({t: arrays[("deleted", t)]["ids"] for t in deleted_types(raw)["nodes"]}, gone)
-        return cls(raw["previous"], raw["digest"], Additions(nodes, edges, changed, deleted), own)
+        facts = OverlayFacts.from_json(raw["overlay"]) if "overlay" in raw else None
+        return cls(raw["previous"], raw["digest"], Additions(nodes, edges, changed, deleted), own, facts)
 
 
 def read_header(place: Path) -> dict[str, Any]:
@@ -97,9 +99,14 @@ def digest_of(raw: Mapping[str, Any]) -> str:
 
 
 def write_delta(
-    folder: Path, number: int, previous: str, additions: Additions, ids: Mapping[NodeType, np.ndarray]
+    folder: Path,
+    number: int,
+    previous: str,
+    additions: Additions,
+    ids: Mapping[NodeType, np.ndarray],
+    facts: OverlayFacts,
 ) -> None:
-    """Writes a version into a folder."""
+    """Writes a version into a folder. number, facts: as of `Delta`."""
     arrays: dict[str, np.ndarray] = {}
     for t, nodes in additions.nodes.items():
         arrays |= {f"nodes/{t}/{name}.npy": values for name, values in nodes.attrs.items()}
@@ -127,6 +134,7 @@ def write_delta(
         "edges": [edge_type_str(e) for e in additions.edges],
         "changed": list(additions.changed),
         "ids": list(ids),
+        "overlay": facts.to_json(),
         "arrays": {path: save_named(folder, path, arrays[path])[1].to_json() for path in sorted(arrays)},
     }
     deleted = additions.deleted

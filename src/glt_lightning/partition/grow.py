@@ -8,7 +8,7 @@ overlay takes memory for the degrees of the nodes that new edges lead to, and no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -22,6 +22,7 @@ from glt_lightning.graph import (
     LocalPartition,
     Manifest,
     Overlay,
+    OverlayFacts,
     cum_name,
     edge_path,
     node_path,
@@ -41,12 +42,16 @@ _MOST_IDS = 2**31 - 1
 _NONE = np.empty(0, np.int64)
 
 
-def add_rows(base: LocalPartition, additions: Additions) -> GrownPartition:
+def add_rows(
+    base: LocalPartition, additions: Additions, version: int = 0, recorded: OverlayFacts | None = None
+) -> GrownPartition:
     """Returns the partition with further rows, in memory. Its batches equal those of the graph partitioned anew.
 
     Args:
         base: The partition; it stays as it is, and open.
         additions: The rows.
+        version: The number of the version that they make; 0: they are of this process alone.
+        recorded: What is known of the overlay, where some parts are not mapped here.
 
     Raises:
         DataError: For rows that do not fit the graph, naming the row.
@@ -64,13 +69,15 @@ def add_rows(base: LocalPartition, additions: Additions) -> GrownPartition:
         >>> partition.close()
     """
     manifest = base.manifest
-    require_growable(manifest, additions, base)
-    return GrownPartition(base, _Layers(base, additions).overlay())
+    require_growable(manifest, additions, base, recorded)
+    return GrownPartition(base, replace(_Layers(base, additions, recorded).overlay(), version=version))
 
 
-def require_growable(manifest: Manifest, additions: Additions, base: LocalPartition) -> None:
+def require_growable(
+    manifest: Manifest, additions: Additions, base: LocalPartition, recorded: OverlayFacts | None = None
+) -> None:
     """Raises `PartitionError` for a partition that cannot be grown."""
-    if len(base.parts) < manifest.num_parts:
+    if len(base.parts) < manifest.num_parts and recorded is None:
         raise PartitionError(f"{base.directory}: rows can be added where all parts are mapped; here are {base.parts}.")
     if manifest.edge_columns is None:
         raise PartitionError(
@@ -87,10 +94,10 @@ def require_growable(manifest: Manifest, additions: Additions, base: LocalPartit
 
 
 class _Layers:
-    """The arrays of an overlay, made type by type."""
+    """The arrays of an overlay of the mapped parts, made type by type. recorded: the facts, where others are not mapped."""
 
-    def __init__(self, base: LocalPartition, additions: Additions) -> None:
-        self.base, self.additions, self.old = base, additions, base.manifest
+    def __init__(self, base: LocalPartition, additions: Additions, recorded: OverlayFacts | None) -> None:
+        self.base, self.additions, self.old, self.recorded = base, additions, base.manifest, recorded
         self.num_new, self.num_parts = additions.num_new(self.old), self.old.num_parts
         names = self.old.schema.node_types
         counts = (n + k for n, k in zip(self.old.num_nodes, self.num_new, strict=True))
@@ -113,11 +120,12 @@ class _Layers:
             for each in [of_type] if isinstance(of_type, ChangedNodes) else of_type:
                 changed |= self._changed(self.manifest.schema.node_index(name), each)
         made = [_EdgeLayer(self, r).build() for r in range(len(self.manifest.schema.edge_types))]
+        self._require_recorded()
         return Overlay(
             placed=self.placed,
             arrays=self.arrays,
             replaced=[replaced for replaced, _ in made],
-            num_edges=tuple(count for _, count in made),
+            num_edges=tuple(count for _, count in made) if self.recorded is None else self.recorded.num_edges,
             edge_columns=tuple(
                 EdgeColumns(c.count + self._num_given(r), c.reverse_of) for r, c in enumerate(self.columns)
             ),
@@ -125,7 +133,20 @@ class _Layers:
             changed=changed,
             deleted={self.manifest.schema.node_index(t): ids for t, ids in self.additions.deleted.nodes.items()},
             deleted_edges={self.manifest.schema.edge_index(e): d.ends for e, d in self.additions.deleted.edges.items()},
+            recorded=self.recorded,
         )
+
+    def _require_recorded(self) -> None:
+        """Raises `PartitionError` unless the mapped parts have the edges that were recorded."""
+        for r, counts in enumerate(() if self.recorded is None else self.recorded.edges):
+            for p in self.base.parts:
+                count = len(self.arrays[edge_path(self.num_parts + p, r, "indices")])
+                if count != counts[p]:
+                    raise PartitionError(
+                        f"{self.base.directory}: part {p} of the version has {count} edges of type "
+                        f"{edge_type_str(self.old.schema.edge_types[r])}, and where it was appended {counts[p]}. Use the same "
+                        "release everywhere, and check the files by partition --verify."
+                    )
 
     def _place(self, t: int) -> np.ndarray:
         """Returns int32 [n]: the part of each new node of a type, that of most of its old neighbours; the lowest of several; of a
@@ -203,7 +224,7 @@ class _Layers:
         rows["n_id"] = ids.astype(old.id_dtype)
         if node_path(0, t, "hotness") in old.arrays:
             rows["hotness"] = np.zeros(count, np.float32)
-        for p in range(self.num_parts):
+        for p in self.base.parts:
             mine = self.placed[t] == p
             self.arrays |= {node_path(self.num_parts + p, t, n): values[mine] for n, values in rows.items()}
 
@@ -276,7 +297,7 @@ class _EdgeLayer:
         self.shift = layers.numbers.shift(self.src)
 
     def build(self) -> tuple[np.ndarray, int]:
-        """Makes the arrays. Returns (gids of the replaced rows, number of edges of the grown graph)."""
+        """Makes the arrays. Returns (gids of the replaced rows, number of edges of the grown graph, if all parts are mapped)."""
         added, dst = self._added()
         first_new = self.manifest.offsets[self.dst] + self.old.num_nodes[self.dst]
         is_new = dst >= first_new
@@ -290,11 +311,12 @@ class _EdgeLayer:
         numbers = dst[is_new] - first_new
         added.row[is_new] = numbers + replaced_before[np.searchsorted(before, numbers, side="right")]
         added.row[~is_new] = rows_of_replaced[np.searchsorted(replaced, dst[~is_new])]
+        begins = np.append(replaced_before + before - new, len(replaced) + new.sum())
+        added = added[np.isin(np.searchsorted(begins, added.row, side="right") - 1, self.base.parts)]
         whole = self._stored(replaced, part, rows_of_replaced)
         stored = whole[~self._is_deleted(whole.edge_id)]
         entries = self._ordered(_Entries.joined([stored, added]), len(stored.row))
-        begins = np.append(replaced_before + before - new, len(replaced) + new.sum())
-        for p in range(len(new)):
+        for p in self.base.parts:
             rows = self._ids_of_rows(p, replaced[part == p])
             self._write(p, entries.of_rows(begins[p], begins[p + 1]), rows)
         return replaced, self.old.num_edges[self.r] + len(entries.row) - len(whole.row)
@@ -361,7 +383,7 @@ class _EdgeLayer:
         edge_bounds = self.old.edge_bounds(self.r)
         none = np.empty(0, np.int64)
         edges, row_of, sources = [none], [none], [none]
-        for p in np.unique(part).tolist():
+        for p in self.base.parts:
             mine = np.flatnonzero(part == p)
             row = numbers[mine] - self.old.bounds[self.dst][p]
             indptr = self.base.pointers(self.r, p)
@@ -408,7 +430,10 @@ class _EdgeLayer:
         old, placed = self.old.num_nodes[self.src], self.layers.placed[self.src]
         numbers = gids - self.manifest.offsets[self.src]
         found, is_old = np.empty(len(gids), np.int64), numbers < old
-        found[is_old] = self.base.node_shards(self.src, "n_id").gather(numbers[is_old] + self.old.offsets[self.src])
+        if len(self.base.parts) == self.old.num_parts:
+            found[is_old] = self.base.node_shards(self.src, "n_id").gather(numbers[is_old] + self.old.offsets[self.src])
+        else:  # sources are of any part
+            found[is_old] = self.base.user_ids(self.src)[numbers[is_old]]
         found[~is_old] = old + np.argsort(placed, kind="stable")[numbers[~is_old] - old]
         return found
 

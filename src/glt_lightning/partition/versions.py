@@ -8,6 +8,7 @@ checksums of its arrays and the hash of the version before: versions form a chai
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from glt_lightning.graph import (
     ArrayEntry,
     LocalPartition,
     Manifest,
+    OverlayFacts,
     partition_id,
     verify_array,
 )
@@ -49,12 +51,14 @@ class Appended:
         additions: The rows.
         ids: Node type -> what the user's tables call the last nodes, which the converted tables lack; types with ids alone.
         num_nodes: Node type -> number of all nodes.
+        recorded: Facts of the overlay that they make; None for no rows, and of an earlier release.
     """
 
     version: int
     additions: Additions
     ids: Mapping[NodeType, np.ndarray]
     num_nodes: Mapping[NodeType, int]
+    recorded: OverlayFacts | None = None
 
     def followed_by(self, later: Additions, manifest: Manifest) -> Additions:
         """Returns these rows and later ones, which may leave out what `add_rows` lets them. manifest: that of the partition."""
@@ -95,7 +99,7 @@ class Versions:
         """Reads the rows of all versions up to one. manifest: of the partition.
 
         Raises `PartitionError`, naming the file, for a folder that is damaged or of another graph."""
-        number, found = self.number(version), list[Additions]()
+        number, found, facts = self.number(version), list[Additions](), None
         ids: list[Mapping[NodeType, np.ndarray]] = [read_later_ids(self.folder, manifest)]
         previous = partition_id(manifest)
         for n in range(1, number + 1):
@@ -106,7 +110,7 @@ class Versions:
                     f"{place / DELTA}: this version was appended to another graph, or to another version before it. Delete "
                     f"{self.root}, or bring back the partition that it belongs to."
                 )
-            previous = delta.digest
+            previous, facts = delta.digest, delta.facts
             found.append(delta.additions)
             ids.append(delta.ids)
         names = sorted({t for each in ids for t in each})
@@ -114,7 +118,7 @@ class Versions:
         rows = _joined(found, manifest)
         new = rows.num_new(manifest)
         counts = (n + k for n, k in zip(manifest.num_nodes, new, strict=True))
-        return Appended(number, rows, joined, dict(zip(manifest.schema.node_types, counts, strict=True)))
+        return Appended(number, rows, joined, dict(zip(manifest.schema.node_types, counts, strict=True)), facts)
 
     def manifest_at(self, manifest: Manifest, version: Version) -> Manifest:
         """Returns the manifest with the numbers of nodes of a version; its arrays are those of the partition."""
@@ -219,20 +223,21 @@ def _append(folder: str | Path, make: _Rows, timeout_s: float, after: int | None
             require_growable(base.manifest, Additions(), base)
             additions, ids = make(base, before)
             filled = _filled(additions, base.manifest)
-            add_rows(base, before.followed_by(filled, base.manifest)).close()  # raises for rows that do not fit
             number = before.version + 1
+            with closing(add_rows(base, before.followed_by(filled, base.manifest), number)) as grown:
+                facts = grown.overlay.facts  # rows that do not fit were refused
             previous = partition_id(base.manifest) if number == 1 else Delta.load(versions.place(number - 1)).digest
             root.mkdir(exist_ok=True)
             with whole_folder(versions.place(number)) as temporary:
-                write_delta(temporary, number, previous, filled, ids)
+                write_delta(temporary, number, previous, filled, ids, facts)
         finally:
             base.close()
     return number
 
 
 def open_version(partition: LocalPartition, version: Version) -> LocalPartition:
-    """Returns a version of a partition, of which all parts are mapped: version 0 is the partition itself. Raises as
-    `Versions.read`.
+    """Returns a version of a partition: version 0 is the partition itself. Where some parts are mapped, the version has these.
+    Raises as `Versions.read`, and for a version that an earlier release appended if not all parts are mapped.
 
     Example:
         >>> partition = LocalPartition.open("parts")
@@ -240,8 +245,21 @@ def open_version(partition: LocalPartition, version: Version) -> LocalPartition:
         True
         >>> partition.close()
     """
-    appended = Versions(partition.directory).read(partition.manifest, version)
-    return partition if appended.version == 0 else add_rows(partition, appended.additions)
+    return appended_to(partition, Versions(partition.directory).read(partition.manifest, version))
+
+
+def appended_to(partition: LocalPartition, appended: Appended) -> LocalPartition:
+    """Returns a partition with the rows of a version, as `open_version`."""
+    if appended.version == 0:
+        return partition
+    if len(partition.parts) == partition.manifest.num_parts:
+        return add_rows(partition, appended.additions, appended.version)
+    if appended.recorded is None:
+        raise PartitionError(
+            f"{Versions(partition.directory).place(appended.version)}: an earlier release appended this version, which is read "
+            "where all parts are mapped. Append further rows with this release, or compact it."
+        )
+    return add_rows(partition, appended.additions, appended.version, appended.recorded)
 
 
 @dataclass(frozen=True)

@@ -249,8 +249,10 @@ class EdgeOwners(Protocol):
 
 
 def wire_dtype(manifest: Manifest) -> np.dtype:
-    """Returns the dtype of ids between processes: int32 if all nodes and edges can be counted with it, else int64."""
-    return np.dtype(np.int32 if max(manifest.total_nodes, *manifest.num_edges, 0) < 2**31 else np.int64)
+    """Returns the dtype of ids between processes: int32 if all nodes and edge rows can be counted with it, else int64."""
+    # with an overlay there are more rows than edges
+    edge_rows = (int(manifest.edge_bounds(r)[-1]) for r in range(len(manifest.num_edges)))
+    return np.dtype(np.int32 if max(manifest.total_nodes, *edge_rows, 0) < 2**31 else np.int64)
 
 
 # Checks and bounds that several questions share.

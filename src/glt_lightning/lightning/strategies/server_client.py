@@ -11,6 +11,7 @@ from pathlib import Path
 from glt_lightning.base import CacheOptions, OptionError, PartitionError, PeerError, SamplingOptions, SecurityOptions
 from glt_lightning.graph import LocalPartition, difference, partition_id
 from glt_lightning.lightning.strategies.base import GLTStrategy
+from glt_lightning.partition import Versions
 from glt_lightning.workers import (
     DistContext,
     Peer,
@@ -65,7 +66,11 @@ class GLTServerClientStrategy(GLTStrategy):
         )
 
     def open_graph(
-        self, folder: str | Path | None, sampling: SamplingOptions = _SAMPLING, cache: CacheOptions = _CACHE
+        self,
+        folder: str | Path | None,
+        sampling: SamplingOptions = _SAMPLING,
+        cache: CacheOptions = _CACHE,
+        version: int | str | None = None,
     ) -> ServedGraph:
         """The graph as the server of this rank tells it. ``folder``: of the partition, for a server that rank 0 starts.
         Raises `PartitionError` where the servers of two ranks have different partitions."""
@@ -77,7 +82,7 @@ class GLTServerClientStrategy(GLTStrategy):
             return partition_id(found[0].manifest)
 
         if not self.options.servers:
-            self._start_server(folder, sampling, cache)
+            self._start_server(folder, sampling, cache, version)
         hashes = self._gather_found(find)
         for rank, theirs in enumerate(hashes):
             if theirs != hashes[0]:
@@ -105,7 +110,9 @@ class GLTServerClientStrategy(GLTStrategy):
         self._peers = [link.peer(f"server {n}", [address], transport) for n, address in enumerate(addresses)]
         return ServedGraph(self._peers[number], options, servers=self._peers)
 
-    def _start_server(self, folder: str | Path | None, sampling: SamplingOptions, cache: CacheOptions) -> None:
+    def _start_server(
+        self, folder: str | Path | None, sampling: SamplingOptions, cache: CacheOptions, version: int | str | None
+    ) -> None:
         """Rank 0 starts a server for all ranks. A collective call."""
         if self.num_nodes > 1:
             raise OptionError(
@@ -113,10 +120,14 @@ class GLTServerClientStrategy(GLTStrategy):
                 "--server.rank R` where the graph is, and list the addresses: cluster.servers: [host:port, ...]."
             )
         self._link(self._role, None)  # agrees on the job before anyone may fail
-        found = self._gather_found(lambda: self._start_here(folder, sampling, cache) if self.global_rank == 0 else "")
+        found = self._gather_found(
+            lambda: self._start_here(folder, sampling, cache, version) if self.global_rank == 0 else ""
+        )
         self._addresses = (found[0],)
 
-    def _start_here(self, folder: str | Path | None, sampling: SamplingOptions, cache: CacheOptions) -> str:
+    def _start_here(
+        self, folder: str | Path | None, sampling: SamplingOptions, cache: CacheOptions, version: int | str | None
+    ) -> str:
         if folder is None:
             raise OptionError(
                 "dataset: not given, and neither is cluster.servers nor a finished partition.dir. Give one of them."
@@ -128,6 +139,7 @@ class GLTServerClientStrategy(GLTStrategy):
             directory=directory,
             cluster=cluster.serving(sampling),
             address="127.0.0.1:0",
+            version=Versions(folder).number(version),
             token=self._secret(),
             cache=cache,
             gpus=ServerPlan.sampling_gpus(directory, sampling, cache),

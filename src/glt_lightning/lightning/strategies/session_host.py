@@ -17,6 +17,7 @@ from glt_lightning.graph import LocalPartition
 from glt_lightning.kernels import keep_freed_memory
 from glt_lightning.lightning.strategies.ranks import gather_text_of, share_cores
 from glt_lightning.loader import Session
+from glt_lightning.partition import open_version
 from glt_lightning.tensors import DistGraph, GraphReader, Reach
 from glt_lightning.workers import Ranks, SampledGraph, with_channel_bytes
 
@@ -43,12 +44,16 @@ class SessionHost(ABC):
 
     @abstractmethod
     def open_graph(
-        self, folder: str | Path | None, sampling: SamplingOptions = _SAMPLING, cache: CacheOptions = _CACHE
+        self,
+        folder: str | Path | None,
+        sampling: SamplingOptions = _SAMPLING,
+        cache: CacheOptions = _CACHE,
+        version: int | str | None = None,
     ) -> LocalPartition | SampledGraph:
         """The graph as this rank sees it, and who makes batches of it. A collective call.
 
         folder: of its partition; None where servers have it.  sampling, cache: for what starts before `open_session`, such
-        as a server of this run.
+        as a server of this run.  version: of the partition, as ``partition.version``; servers have theirs.
         """
 
     @abstractmethod
@@ -149,7 +154,11 @@ class Standalone(SessionHost):
         return self
 
     def open_graph(
-        self, folder: str | Path | None, sampling: SamplingOptions = _SAMPLING, cache: CacheOptions = _CACHE
+        self,
+        folder: str | Path | None,
+        sampling: SamplingOptions = _SAMPLING,
+        cache: CacheOptions = _CACHE,
+        version: int | str | None = None,
     ) -> LocalPartition:
         if folder is None:
             raise OptionError(
@@ -157,6 +166,7 @@ class Standalone(SessionHost):
                 "data.dataset or data.partition.dir without cluster."
             )
         self._opened.append(LocalPartition.open(folder))
+        self._opened.append(open_version(self._opened[-1], version))
         return self._opened[-1]
 
     def _place(self) -> tuple[Ranks, int, torch.device]:

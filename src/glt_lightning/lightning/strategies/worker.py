@@ -7,6 +7,7 @@ from pathlib import Path
 from glt_lightning.base import CacheOptions, OptionError, PartitionError, SamplingOptions
 from glt_lightning.graph import LocalPartition, Manifest, difference
 from glt_lightning.lightning.strategies.base import GLTStrategy
+from glt_lightning.partition import Versions, open_version
 from glt_lightning.workers import DistContext, HostsGraph, Role, SampledGraph, end_by_deadline, placed_parts
 
 _SAMPLING, _CACHE = SamplingOptions(), CacheOptions()
@@ -31,7 +32,7 @@ class GLTWorkerStrategy(GLTStrategy):
     _role = Role.WORKER.value
     _parts: tuple[int, ...] = ()
     _serves = False
-    _opened: LocalPartition | None = None
+    _opened: tuple[LocalPartition, ...] = ()
 
     @property
     def context(self) -> DistContext:
@@ -45,7 +46,11 @@ class GLTWorkerStrategy(GLTStrategy):
         )
 
     def open_graph(
-        self, folder: str | Path | None, sampling: SamplingOptions = _SAMPLING, cache: CacheOptions = _CACHE
+        self,
+        folder: str | Path | None,
+        sampling: SamplingOptions = _SAMPLING,
+        cache: CacheOptions = _CACHE,
+        version: int | str | None = None,
     ) -> LocalPartition | SampledGraph:
         """Maps the parts that ``cluster.placement`` gives to this rank. Raises `PartitionError`, on all ranks, where one
         of them misses a file or has a different partition."""
@@ -56,19 +61,24 @@ class GLTWorkerStrategy(GLTStrategy):
             )
         self._close_graph()
 
+        number = 0
+        if version not in (None, 0):  # the latest one is that of rank 0: an append may come between
+            number = int(self._gather_found(lambda: str(Versions(folder).number(version)))[0])
+
         def find() -> str:
-            self._opened = self._open_parts(folder)
-            return self._opened.identity
+            base = self._open_parts(folder)
+            self._opened = (base,)
+            self._opened = (open_version(base, number), base)
+            return self._opened[0].identity
 
         hashes = self._gather_found(find)
         self._check_same(hashes, folder)
-        assert self._opened is not None
-        self._parts = self._opened.parts
-        return self._of_partition(self._opened)
+        self._parts = self._opened[-1].parts
+        return self._of_partition(self._opened[0])
 
     def _close_graph(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
+        for each in self._opened:
+            each.close()
 
     def _open_parts(self, folder: str | Path) -> LocalPartition:
         by_host = self.options.placement == "host"

@@ -286,3 +286,9 @@ def placed_parts(slot: int, slots: int, num_parts: int) -> tuple[int, ...]:
     [(0,), (1,), (0,)]
     """
     return (slot % num_parts,) if slots > num_parts else tuple(range(slot, num_parts, slots))
+
+
+def served_parts(slot: int, slots: int, manifest: Manifest) -> tuple[int, ...]:
+    """Returns `placed_parts` with their parts of the overlay, if the graph has one."""
+    parts = placed_parts(slot, slots, manifest.base_parts)
+    return tuple(p for p in range(manifest.num_parts) if p % manifest.base_parts in parts)

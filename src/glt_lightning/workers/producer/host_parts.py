@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
-from glt_lightning.base import CacheOptions
-from glt_lightning.graph import LocalPartition
+from glt_lightning.base import CacheOptions, OptionError
+from glt_lightning.graph import GrownPartition, LocalPartition
 from glt_lightning.sampling import DeviceSource
 from glt_lightning.workers.cluster.link import Link
 from glt_lightning.workers.producer.base import Ranks
@@ -19,10 +19,11 @@ class HostParts:
     all ranks construct theirs at the same time. Close it after the samplers.
 
     partition: the mapped parts, with their host tier.  gpus: the GPUs of the sampler processes; None: the CPU samples.
-    Raises `OptionError` if this host has too little memory, on other ranks `PeerError`.
+    Raises `OptionError` if this host has too little memory, on other ranks `PeerError`; and as `require_plain`.
     """
 
     def __init__(self, partition: LocalPartition, cache: CacheOptions, gpus: DeviceSource | None, ranks: Ranks) -> None:
+        require_plain(partition, cache, gpus is not None)
         with ExitStack() as opened:
             memory = shared_host_tier(partition, cache, ranks) if partition.memory is None else None
             if memory is not None:
@@ -40,3 +41,17 @@ class HostParts:
     def close(self) -> None:
         """Safe to call twice."""
         self._opened.close()
+
+
+def require_plain(partition: LocalPartition, cache: CacheOptions, on_gpu: bool) -> None:
+    """Raises `OptionError` for options that an overlay has no part in: what they copy would lack its rows."""
+    refused = {
+        "sampling on a GPU": on_gpu,
+        "cache.device": cache.device_bytes is not None,
+        "cache.memory": cache.memory_bytes is not None,
+    }
+    for name in [name for name, given in refused.items() if given and isinstance(partition, GrownPartition)][:1]:
+        raise OptionError(
+            f"{name}: has no effect on rows that were added to the graph (partition.version, data.new). Leave it out"
+            f"{', or set sampling.topology: cpu' if on_gpu else ''}."
+        )

@@ -7,15 +7,15 @@ import math
 from contextlib import ExitStack
 from dataclasses import replace
 
-from glt_lightning.base import CacheOptions, OptionError, SamplingOptions
-from glt_lightning.graph import GrownPartition, LocalPartition
+from glt_lightning.base import OptionError, SamplingOptions
+from glt_lightning.graph import LocalPartition
 from glt_lightning.sampling import DeviceSource, OwnBatches
 from glt_lightning.workers.cluster.cache import NOTHING_TO_CACHE
 from glt_lightning.workers.cluster.graph import ClusterGraph
 from glt_lightning.workers.cluster.link import Link
 from glt_lightning.workers.producer.base import JoiningProducer, KeptRows, ProducerSetup
 from glt_lightning.workers.producer.group import WorkerGroup
-from glt_lightning.workers.producer.host_parts import HostParts
+from glt_lightning.workers.producer.host_parts import HostParts, require_plain
 from glt_lightning.workers.producer.on_gpu import gpu_kernels, make_device_producer
 from glt_lightning.workers.producer.process import OnLoss
 from glt_lightning.workers.producer.samplers import InlineProducer, Samplers
@@ -94,8 +94,7 @@ def open_mapped(
     sampling, cache = setup.sampling, setup.cache
     kernels = gpu_kernels(setup)
     _require_own_on_cpu(sampling, kernels is not None)
-    if isinstance(partition, GrownPartition):
-        _require_plain(sampling, cache, kernels is not None)
+    require_plain(partition, cache, kernels is not None)
     parts = HostParts(partition, cache, DeviceSource.of_workers(sampling, cache, partition.manifest), setup.ranks)
     opened.callback(parts.close)
     rows, on_device = None, None
@@ -122,18 +121,3 @@ def _require_own_on_cpu(sampling: SamplingOptions, on_gpu: bool) -> None:
     own = [name for name in ("picker", "batch_sampler") if getattr(sampling, name) is not None]
     if own and on_gpu:
         raise OptionError(f"sampling.{own[0]}: runs on CPUs, and here a GPU samples. Set sampling.topology to cpu.")
-
-
-def _require_plain(sampling: SamplingOptions, cache: CacheOptions, on_gpu: bool) -> None:
-    """Raises `OptionError` for options that an overlay has no part in: what they copy would lack its rows."""
-    refused = {
-        "sampling on a GPU": on_gpu or bool(sampling.worker_devices),
-        "cache.device": cache.device_bytes is not None,
-        "cache.memory": cache.memory_bytes is not None,
-    }
-    for name, given in refused.items():
-        if given:
-            raise OptionError(
-                f"{name}: has no effect on rows that were added to the graph (partition.version, data.new). Leave it out"
-                f"{', or set sampling.topology: cpu' if on_gpu else ''}."
-            )

@@ -14,9 +14,17 @@ from typing import Any
 
 from glt_lightning.base import CacheOptions, OptionError, PeerError, PickerSpec, SamplingOptions, ServingOptions
 from glt_lightning.graph import LocalPartition, Manifest
+from glt_lightning.partition import open_version
 from glt_lightning.sampling import DeviceSource, RemoteRows
 from glt_lightning.workers.cluster.cache import NOTHING_TO_CACHE, CacheMaker
-from glt_lightning.workers.cluster.graph import ClusterGraph, DistContext, GraphService, Role, placed_parts
+from glt_lightning.workers.cluster.graph import (
+    ClusterGraph,
+    DistContext,
+    GraphService,
+    Role,
+    placed_parts,
+    served_parts,
+)
 from glt_lightning.workers.cluster.link import Link
 from glt_lightning.workers.cluster.owner import Owner, OwnerAddresses, connect_owners
 from glt_lightning.workers.producer.base import Ranks
@@ -82,7 +90,9 @@ class HostedServer:
             raise
 
     def _open(self, plan: ServerPlan, calls: Mapping[str, CallHandler]) -> None:
-        mapped = open_parts(plan)
+        base = open_parts(plan)
+        self._closing.callback(base.close)
+        mapped = open_version(base, plan.version)
         self._closing.callback(mapped.close)
         options, manifest = plan.cluster, mapped.manifest
         link = Link(
@@ -100,7 +110,7 @@ class HostedServer:
         self.partition = partition = parts.partition
         transport = link.open_transport()
         whole = len(partition.parts) == manifest.num_parts
-        owners = [] if whole else plan.other_servers(manifest.num_parts)
+        owners = [] if whole else plan.other_servers(manifest)
         self.context = DistContext(
             role=Role.SERVER,
             rank=plan.rank,
@@ -155,7 +165,8 @@ _CACHE = CacheOptions()
 class ServerPlan:
     """The options of a graph server. Plain values, so that they can be sent to a child process.
 
-    directory: the partition folder.  rank: number among ``cluster.servers``.  address: where to listen.
+    directory: the partition folder.  version: its version, 0 for the partition itself.  rank: number among ``cluster.servers``.
+    address: where to listen.
     parts: the parts to map; None: those of `placed_parts`.
     token: the secret, if it does not come from ``security.token_file``.
     gpus: the GPUs that sample; None: the CPU samples.
@@ -165,6 +176,7 @@ class ServerPlan:
     directory: str
     cluster: ServingOptions
     address: str
+    version: int = 0
     rank: int = 0
     parts: tuple[int, ...] | None = None
     token: str | None = None
@@ -201,12 +213,12 @@ class ServerPlan:
         picker = None if raw["picker"] is None else PickerSpec.from_wire(raw["picker"])
         return cls(**dict(raw) | changed | {"gpus": gpus, "picker": picker})
 
-    def other_servers(self, num_parts: int) -> list[OwnerAddresses]:
+    def other_servers(self, manifest: Manifest) -> list[OwnerAddresses]:
         """Returns the other servers of the job as owners; servers with the same parts are one owner."""
         found: dict[tuple[int, ...], list[int]] = {}
         for rank in range(len(self.cluster.servers)):
             if rank != self.rank:
-                found.setdefault(placed_parts(rank, self.num_servers, num_parts), []).append(rank)
+                found.setdefault(served_parts(rank, self.num_servers, manifest), []).append(rank)
         return [
             OwnerAddresses(
                 " / ".join(f"server {r}" for r in ranks), parts, tuple(self.cluster.servers[r] for r in ranks)

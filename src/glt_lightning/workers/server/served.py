@@ -13,7 +13,7 @@ import numpy as np
 
 from glt_lightning.base import ClusterOptions, OptionError, SamplerError, SamplingOptions
 from glt_lightning.sampling import BatchRequest, Counters, RemoteRows, Sample
-from glt_lightning.workers.cluster.graph import RemoteGraph, placed_parts
+from glt_lightning.workers.cluster.graph import RemoteGraph, served_parts
 from glt_lightning.workers.cluster.remote_rows import PeerRows
 from glt_lightning.workers.producer.base import InFlight, ProducerSetup
 from glt_lightning.workers.producer.look_ahead import LoaderRun, LookAhead
@@ -44,10 +44,10 @@ class ServedGraph(RemoteGraph):
 
     @cached_property
     def _rows(self) -> PeerRows:
-        number, parts = len(self._servers), self.manifest.num_parts
-        owner_of_part = np.zeros(parts, dtype=np.int32)
+        number = len(self._servers)
+        owner_of_part = np.zeros(self.manifest.num_parts, dtype=np.int32)
         for rank in reversed(range(number)):
-            owner_of_part[list(placed_parts(rank, number, parts))] = 1 + rank
+            owner_of_part[list(served_parts(rank, number, self.manifest))] = 1 + rank
         return PeerRows(owner_of_part, self._servers)
 
     def rows(self) -> RemoteRows:

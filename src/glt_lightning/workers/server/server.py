@@ -13,8 +13,8 @@ Operation, request and reply:
 * **drop**: ``session``, ``run``: the server forgets the batches of the run that it has not made yet
 * **renew**: ``session``: extends the lease
 * **close**: ``session``: ends it
-* **status**: ``rank``, ``address``, ``graph``, ``partition``, ``parts``, ``num_parts``, ``uptime_s``, ``num_clients``,
-  ``clients`` (at most 100), ``samplers``, ``memory``, ``batches_per_s``
+* **status**: ``rank``, ``address``, ``graph``, ``partition``, ``version``, ``parts``, ``num_parts``, ``uptime_s``,
+  ``num_clients``, ``clients`` (at most 100), ``samplers``, ``memory``, ``batches_per_s``
 * stream **batches**: ``session``, ``talk``; ``run``, ``number``, and ``arrays`` and ``counters``, or ``error`` and
   ``traceback``
 
@@ -134,8 +134,9 @@ class GraphServer:
             "address": self.address,
             "graph": manifest.options_hash,
             "partition": str(self._partition.directory),
-            "parts": list(self._partition.parts),
-            "num_parts": manifest.num_parts,
+            "version": manifest.of_version or 0,
+            "parts": [p for p in self._partition.parts if p < manifest.base_parts],
+            "num_parts": manifest.base_parts,
             "uptime_s": round(time.monotonic() - self._begun_s, 3),
             "num_clients": len(clients),
             "clients": clients[:_MOST_SHOWN],
