@@ -1,11 +1,12 @@
 """A graph like ogbn-products, made here: communities, heavy-tailed degrees, features that follow the community.
 
-    python benchmarks/make_graph.py OUT [--scale 1.0]
+    python benchmarks/make_graph.py OUT [--scale 1.0] [--width 100] [--repeats]
 
 Degree-corrected stochastic block model (Karrer and Newman, 2011): each node has a Pareto weight and one of 47
 communities; an edge draws its first end by weight, and its second by weight inside the same community with
 probability 0.8, anywhere otherwise. --scale 1 has the size of ogbn-products (2.45 M nodes, 124 M directed edges).
-Writes the folder of .npy files that `dataset:` takes.
+Writes the folder of .npy files that `dataset:` takes. With --repeats edges stay as they are drawn, in no order, and are
+written at once, so that memory grows with the nodes alone.
 """
 
 from __future__ import annotations
@@ -35,33 +36,50 @@ def draw_edges(rng: np.random.Generator, label: np.ndarray, weight: np.ndarray, 
     return np.minimum(u, v)[keep] * len(order) + np.maximum(u, v)[keep]
 
 
+def write_edges(out: Path, rng: np.random.Generator, label: np.ndarray, weight: np.ndarray, count: int) -> None:
+    """Writes indptr.npy and indices.npy with ``count`` different edges, each in both directions."""
+    n, keys = len(label), np.empty(0, dtype=np.int64)
+    while len(keys) < count:
+        more = [draw_edges(rng, label, weight, 8_000_000) for _ in range(max(1, (count - len(keys)) // 7_000_000))]
+        keys = np.unique(np.concatenate([keys, *more]))
+    keys = np.delete(keys, rng.choice(len(keys), len(keys) - count, replace=False))
+    both = np.concatenate([keys, keys % n * n + keys // n])
+    both.sort()  # by row, then neighbour
+    np.save(out / "indptr.npy", np.concatenate([[0], np.cumsum(np.bincount(both // n, minlength=n))]))
+    np.save(out / "indices.npy", both % n)
+
+
+def write_repeats(out: Path, rng: np.random.Generator, label: np.ndarray, weight: np.ndarray, count: int) -> None:
+    """Writes edge_index.npy with ``count`` edges, some of them the same, each in both directions."""
+    n, done = len(label), 0
+    ends = np.lib.format.open_memmap(out / "edge_index.npy", mode="w+", dtype=np.int64, shape=(2, 2 * count))
+    while done < count:
+        keys = rng.permutation(draw_edges(rng, label, weight, 4_000_000))[: count - done]
+        for row, first, second in ((0, keys // n, keys % n), (1, keys % n, keys // n)):
+            ends[row, 2 * done : 2 * (done + len(keys))] = np.concatenate([first, second])
+        done += len(keys)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--width", type=int, default=WIDTH, help="of the features")
+    parser.add_argument("--repeats", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     n, m, train = (int(size * args.scale) for size in (NODES, EDGES, TRAIN))
     rng = np.random.default_rng(args.seed)
     label = rng.choice(CLASSES, n, p=rng.dirichlet(np.full(CLASSES, 2.0)))
     weight = np.minimum((1 - rng.random(n)) ** (-1 / 1.5), 400.0)
-    keys = np.empty(0, dtype=np.int64)
-    while len(keys) < m:
-        more = [draw_edges(rng, label, weight, 8_000_000) for _ in range(max(1, (m - len(keys)) // 7_000_000))]
-        keys = np.unique(np.concatenate([keys, *more]))
-    keys = np.delete(keys, rng.choice(len(keys), len(keys) - m, replace=False))
-    both = np.concatenate([keys, keys % n * n + keys // n])
-    both.sort()  # by row, then neighbour
     args.out.mkdir(parents=True, exist_ok=True)
-    np.save(args.out / "indptr.npy", np.concatenate([[0], np.cumsum(np.bincount(both // n, minlength=n))]))
-    np.save(args.out / "indices.npy", both % n)
-    del both, keys
-    center = rng.standard_normal((CLASSES, WIDTH), dtype=np.float32)
-    features = np.lib.format.open_memmap(args.out / "feat.npy", mode="w+", dtype=np.float32, shape=(n, WIDTH))
+    (write_repeats if args.repeats else write_edges)(args.out, rng, label, weight, m)
+    center = rng.standard_normal((CLASSES, args.width), dtype=np.float32)
+    features = np.lib.format.open_memmap(args.out / "feat.npy", mode="w+", dtype=np.float32, shape=(n, args.width))
     for begin in range(0, n, 200_000):
         rows = label[begin : begin + 200_000]
         features[begin : begin + len(rows)] = center[rows] + 2 * rng.standard_normal(
-            (len(rows), WIDTH), dtype=np.float32
+            (len(rows), args.width), dtype=np.float32
         )
     np.save(args.out / "label.npy", label)
     order, later = rng.permutation(n), train // 5

@@ -346,7 +346,7 @@ def test_a_file_that_shrinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_folder_that_workers_do_not_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that sees another folder of this name does nothing."""
     other = ThreadPoolExecutor(1)
-    with other, pytest.raises(PartitionError, match=r"host \S+ does not see this folder.*\(partition.dir\)"):
+    with other, pytest.raises(PartitionError, match=r"host \S+ does not see this folder.*\(partition.dir; for"):
         answer = other.submit(
             run_module.run_task, str(tmp_path), "nonce", str(tmp_path / "x"), "hash_chunks", {}
         ).result()
@@ -415,6 +415,7 @@ CLUSTER = """
     from glt_lightning.base import DataError, PartitionOptions
     from glt_lightning.partition import partition_graph
     from tests.helpers.partition_truth import single
+    from tests.partition.sources.test_tables_tasks import DIGESTS, converted, saved
     from tests.partition.test_same_bytes import large
 
     def cluster():
@@ -435,6 +436,7 @@ CLUSTER = """
         partition_graph(large(Path()), "p", PartitionOptions(num_parts=3, **options), undirected=True)
         with pytest.raises(DataError, match="column 0 has source 9"):
             partition_graph(single([(9, 9)], 5), "q", PartitionOptions(**options))
+        assert converted(saved(Path("."), "parquet"), Path("root"), **options) == DIGESTS["parquet"]
 
     if __name__ == "__main__":
         address, processes = cluster() if sys.argv[1] == "dask" else ("local", [])

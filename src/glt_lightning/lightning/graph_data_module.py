@@ -218,7 +218,7 @@ class GraphDataModule(LightningDataModule):
     @cached_property
     def source(self) -> GraphSource:
         """The data set, without the edges that are held out."""
-        source = open_source(self.dataset, self.root, self.transforms, self.partition.seed)
+        source = open_source(self.dataset, self.root, self.transforms, self.partition.seed, self.partition)
         return source if self.links is None else self.links.hold_out(source, self.partition.allow)
 
     @property

@@ -166,8 +166,8 @@ def test_everything_follows_its_id(tmp_path_factory, data, ids: list, extension:
         "edges": {"path": str(folder / f"edges.{extension}"), "source": "s", "destination": "d", "weight": "w"},
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("glt_lightning.partition.sources.tables.nodes._CHUNK", chunk)
-        patch.setattr("glt_lightning.partition.sources.tables.ids._BUCKET", bucket)
+        patch.setattr("glt_lightning.partition.sources.tables.tasks._CHUNK", chunk)
+        patch.setattr("glt_lightning.partition.sources.tables.convert.BUCKET", bucket)
         patch.setattr("glt_lightning.partition.sources.tables.ids._GROUP", chunk)
         source = open_source(given_, folder)
         assert source.num_nodes == {NODE: n}
@@ -202,9 +202,9 @@ def test_the_same_files_from_ids_that_are_joined_on_disk(
     }
     folders = []
     for bucket in (1 << 19, 300):
-        monkeypatch.setattr("glt_lightning.partition.sources.tables.ids._BUCKET", bucket)
+        monkeypatch.setattr("glt_lightning.partition.sources.tables.convert.BUCKET", bucket)
         monkeypatch.setattr("glt_lightning.partition.sources.tables.ids._GROUP", 999)
-        monkeypatch.setattr("glt_lightning.partition.sources.tables.nodes._CHUNK", 1500)
+        monkeypatch.setattr("glt_lightning.partition.sources.tables.tasks._CHUNK", 1500)
         folder = open_source(given_, tmp_path / str(bucket)).folder  # type: ignore[attr-defined]
         folders.append({str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()})
     assert folders[0] == folders[1]

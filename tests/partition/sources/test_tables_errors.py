@@ -88,7 +88,7 @@ def test_same_attribute_of_nodes_and_edges(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("bucket", [1, 100])
 def test_nodes(tmp_path: Path, nodes: dict[str, Any], said: str, bucket: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glt_lightning.partition.sources.tables.ids._BUCKET", bucket)
+    monkeypatch.setattr("glt_lightning.partition.sources.tables.convert.BUCKET", bucket)
     fails(graph(tmp_path, nodes), tmp_path, said)
 
 
@@ -114,8 +114,8 @@ def test_nodes(tmp_path: Path, nodes: dict[str, Any], said: str, bucket: int, mo
 )
 @pytest.mark.parametrize("chunk", [1, 100])
 def test_edges(tmp_path: Path, edges: dict[str, Any], said: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glt_lightning.partition.sources.tables.nodes._CHUNK", chunk)
-    monkeypatch.setattr("glt_lightning.partition.sources.tables.ids._BUCKET", chunk)
+    monkeypatch.setattr("glt_lightning.partition.sources.tables.tasks._CHUNK", chunk)
+    monkeypatch.setattr("glt_lightning.partition.sources.tables.convert.BUCKET", chunk)
     fails(graph(tmp_path, edges=edges), tmp_path, said)
 
 
@@ -213,7 +213,7 @@ def test_path_of_one_of_several_types(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bucket", [1, 100])
 @pytest.mark.parametrize("swap", ["columns", "types"])
 def test_swapped_ends_are_said(tmp_path: Path, swap: str, bucket: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glt_lightning.partition.sources.tables.ids._BUCKET", bucket)
+    monkeypatch.setattr("glt_lightning.partition.sources.tables.convert.BUCKET", bucket)
     (tmp_path / "a.csv").write_text("email\na@x\nb@x\n")
     (tmp_path / "p.csv").write_text("doi\np1\np2\n")
     (tmp_path / "w.csv").write_text("email,doi\na@x,p1\n")

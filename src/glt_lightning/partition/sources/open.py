@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from glt_lightning.base import DataError, NodeType
+from glt_lightning.base import DataError, NodeType, PartitionOptions
 from glt_lightning.partition.sources.base import GraphSource
 from glt_lightning.partition.sources.demo import open_demo
 from glt_lightning.partition.sources.folder import FolderSource, is_graph_folder
@@ -33,7 +33,13 @@ _ACCEPTED = (
 )
 
 
-def open_source(dataset: Any, root: str | Path, transforms: Sequence[Any] = (), seed: int = 0) -> GraphSource:
+def open_source(
+    dataset: Any,
+    root: str | Path,
+    transforms: Sequence[Any] = (),
+    seed: int = 0,
+    options: PartitionOptions | None = None,
+) -> GraphSource:
     """Opens a data set; edges and features are not read before they are needed.
 
     Args:
@@ -41,6 +47,7 @@ def open_source(dataset: Any, root: str | Path, transforms: Sequence[Any] = (), 
         root: Folder of downloads, generated graphs and converted tables.
         transforms: Transforms of PyG, each a class path or ``{class_path, init_args}``; the whole graph is then read into memory.
         seed: Seed of the transforms' random draws.
+        options: Of the partition: ``engine``, ``address``, ``processes`` and ``memory_bytes`` are of tables, too.
 
     Raises:
         DataError: If the data set cannot be found or read; the message lists the forms, or the nearest names.
@@ -54,7 +61,7 @@ def open_source(dataset: Any, root: str | Path, transforms: Sequence[Any] = (), 
             ...
         glt_lightning.base.errors.DataError: dataset: ...
     """
-    source = _open(dataset, root)
+    source = _open(dataset, root, options)
     if not transforms:
         return source
     from glt_lightning.partition.sources.transformed import TransformedSource
@@ -72,7 +79,7 @@ def is_tables(dataset: Any, with_ids_of: NodeType | None = None) -> bool:
     return with_ids_of is None or (table is not None and table.id is not None)
 
 
-def _open(dataset: Any, root: str | Path) -> GraphSource:
+def _open(dataset: Any, root: str | Path, options: PartitionOptions | None) -> GraphSource:
     if isinstance(dataset, (str, Path)):
         return _open_text(str(dataset).strip(), Path(root).expanduser())
     if is_matrix(dataset):  # one kind of them is a mapping too
@@ -85,7 +92,7 @@ def _open(dataset: Any, root: str | Path) -> GraphSource:
             return open_class_path(dataset, Path(root).expanduser())
         if "matrix" in keys:
             return MatrixGraph(dataset)
-        return TableSource(dataset, Path(root).expanduser())
+        return TableSource(dataset, Path(root).expanduser(), options)
     if all(hasattr(dataset, name) for name in ("fingerprint", "schema", "edges", "node_attrs")):
         own: GraphSource = dataset  # a source of the user's own
         return own

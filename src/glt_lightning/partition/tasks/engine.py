@@ -35,9 +35,20 @@ def run_tasks(graph: StoredGraph, folder: Path, key: str, wide_ids: bool) -> Ite
 
     folder: of the run.  key: a text that changes with the user's data and options, so that a later run can go on.
     """
-    options = graph.options
-    with _ENGINES[options.engine](options, graph, folder) as (executor, width):
+    with open_engine(graph.options, _bytes_of(graph), folder) as (executor, width):
         yield Tasks(_job(graph, folder, width, wide_ids), key, executor, width)
+
+
+def open_engine(options: PartitionOptions, nbytes: int, folder: Path) -> AbstractContextManager[Opened]:
+    """Opens the engine of the options. nbytes: that are read and written, about.  folder: of the run."""
+    return _ENGINES[options.engine](options, nbytes, folder)
+
+
+def task_memory(options: PartitionOptions, width: int) -> int:
+    """Returns the working memory of one task."""
+    # On one host the processes share the memory that the options allow; elsewhere each worker has as much.
+    share = width if options.engine == "processes" else 1
+    return max(1 << 20, options.memory_bytes // share)
 
 
 def planned_division(graph: StoredGraph, folder: Path, wide_ids: bool) -> Division:
@@ -46,21 +57,19 @@ def planned_division(graph: StoredGraph, folder: Path, wide_ids: bool) -> Divisi
     options = graph.options
     width = options.processes or 1
     if options.engine == "processes":
-        width = _process_count(options, graph)
+        width = _process_count(options, _bytes_of(graph))
     elif options.engine == "array":
         width = options.processes or array_size() or 1
     return Division(_job(graph, folder, width, wide_ids), width, options.engine != "processes" or width > 1)
 
 
 def _job(graph: StoredGraph, folder: Path, width: int, wide_ids: bool) -> Job:
-    # On one host the processes share the memory that the options allow; elsewhere each worker has as much.
-    share = width if graph.options.engine == "processes" else 1
-    return Job(graph, folder, max(1 << 20, graph.options.memory_bytes // share), wide_ids)
+    return Job(graph, folder, task_memory(graph.options, width), wide_ids)
 
 
 @contextmanager
-def _processes(options: PartitionOptions, graph: StoredGraph, folder: Path) -> Iterator[Opened]:
-    count = _process_count(options, graph)
+def _processes(options: PartitionOptions, nbytes: int, folder: Path) -> Iterator[Opened]:
+    count = _process_count(options, nbytes)
     if count == 1:
         yield None, 1
         return
@@ -68,8 +77,8 @@ def _processes(options: PartitionOptions, graph: StoredGraph, folder: Path) -> I
         yield executor, count
 
 
-def _process_count(options: PartitionOptions, graph: StoredGraph) -> int:
-    return options.processes or max(1, min(usable_cores(), _bytes_of(graph) // _WORTH_A_PROCESS))
+def _process_count(options: PartitionOptions, nbytes: int) -> int:
+    return options.processes or max(1, min(usable_cores(), nbytes // _WORTH_A_PROCESS))
 
 
 def _bytes_of(graph: StoredGraph) -> int:
@@ -84,7 +93,7 @@ def _bytes_of(graph: StoredGraph) -> int:
 
 
 @contextmanager
-def _array(options: PartitionOptions, graph: StoredGraph, folder: Path) -> Iterator[Opened]:
+def _array(options: PartitionOptions, nbytes: int, folder: Path) -> Iterator[Opened]:
     count = options.processes or array_size()
     if count is None:
         raise OptionError("partition.engine: array: the environment does not tell the size. Set partition.processes.")
@@ -92,7 +101,7 @@ def _array(options: PartitionOptions, graph: StoredGraph, folder: Path) -> Itera
 
 
 @contextmanager
-def _dask(options: PartitionOptions, graph: StoredGraph, folder: Path) -> Iterator[Opened]:
+def _dask(options: PartitionOptions, nbytes: int, folder: Path) -> Iterator[Opened]:
     distributed = _module("distributed", "dask")
     where: dict[str, Any] = {"address": options.address}
     if options.address == _LOCAL:
@@ -112,7 +121,7 @@ def _dask(options: PartitionOptions, graph: StoredGraph, folder: Path) -> Iterat
 
 
 @contextmanager
-def _ray(options: PartitionOptions, graph: StoredGraph, folder: Path) -> Iterator[Opened]:
+def _ray(options: PartitionOptions, nbytes: int, folder: Path) -> Iterator[Opened]:
     ray, begun = _module("ray", "ray"), False
     if not ray.is_initialized():
         begun = True
@@ -138,7 +147,7 @@ class _RayExecutor(Executor):
 
 
 @contextmanager
-def _spark(options: PartitionOptions, graph: StoredGraph, folder: Path) -> Iterator[Opened]:
+def _spark(options: PartitionOptions, nbytes: int, folder: Path) -> Iterator[Opened]:
     sessions = _module("pyspark.sql", "spark").SparkSession
     builder, own = sessions.builder, sessions.getActiveSession() is None
     if options.address is not None:
@@ -184,7 +193,7 @@ def _module(name: str, engine: str) -> ModuleType:
         ) from None
 
 
-_ENGINES: dict[str, Callable[[PartitionOptions, StoredGraph, Path], AbstractContextManager[Opened]]] = {
+_ENGINES: dict[str, Callable[[PartitionOptions, int, Path], AbstractContextManager[Opened]]] = {
     "processes": _processes,
     "array": _array,
     "dask": _dask,

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from glt_lightning.base import NodeType, PartitionError, PartitionOptions, Progress
+from glt_lightning.base import NodeType, PartitionOptions, Progress
 from glt_lightning.graph import edge_path, node_path
 from glt_lightning.partition.arrays import ArrayPieces
 from glt_lightning.partition.build.degrees import Degrees
@@ -27,7 +26,7 @@ from glt_lightning.partition.tasks.exchange import load_array, save_array, save_
 from glt_lightning.partition.tasks.shared_source import SharedSource, describe
 
 _INT32_MAX = 2**31 - 1
-_JOB = "job.json"
+JOB = "job.json"  # file of the folder of a run
 # Options that decide what tasks write.
 _OPTIONS = ("num_parts", "storage", "weights", "time_attr", "allow")
 
@@ -89,8 +88,21 @@ class Job:
             "memory_bytes": self.memory_bytes,
             "wide_ids": self._wide,
         }
-        save_text(self.folder / _JOB, json.dumps(text))
+        save_text(self.folder / JOB, json.dumps(text))
         return nonce
+
+    @classmethod
+    def opened(cls, raw: Mapping[str, Any], folder: Path) -> Job:
+        """Opens a job in another process. raw: as `save` wrote it."""
+        source, options = SharedSource(raw["source"]), PartitionOptions(**raw["options"])
+        graph = StoredGraph(source, options, {}, raw["made"], Progress(False))
+        return cls(graph, folder, raw["memory_bytes"], raw["wide_ids"])
+
+    @property
+    def tasks(self) -> Mapping[str, Callable[..., Any]]:
+        from glt_lightning.partition.tasks.table import TASKS  # which knows the jobs
+
+        return TASKS
 
     # The new numbers of the nodes.
 
@@ -207,26 +219,6 @@ class Job:
         if self._last_array is None or self._last_array[0] != (node_type, name):
             self._last_array = (node_type, name), rows[: len(rows)]
         return self._last_array[1]
-
-
-@lru_cache(maxsize=1)
-def open_job(folder: str, nonce: str) -> Job:
-    """Opens a job once per process. nonce: as `Job.save` returned it, which proves that this process sees the same folder.
-
-    Raises `PartitionError` if it does not.
-    """
-    try:
-        raw = json.loads((Path(folder) / _JOB).read_bytes())
-    except FileNotFoundError:
-        raw = {}
-    if raw.get("nonce") != nonce:
-        raise PartitionError(
-            f"{folder}: host {os.uname().nodename} does not see this folder, in which tasks exchange files. Choose one that all "
-            "workers share (partition.dir)."
-        )
-    source, options = SharedSource(raw["source"]), PartitionOptions(**raw["options"])
-    graph = StoredGraph(source, options, {}, raw["made"], Progress(False))
-    return Job(graph, Path(folder), raw["memory_bytes"], raw["wide_ids"])
 
 
 def narrowest(count: int) -> np.dtype:

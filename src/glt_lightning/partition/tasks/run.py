@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from glt_lightning.base import DataError, GLTError, OptionError, PartitionError
 from glt_lightning.partition.tasks.exchange import cut, save_text
-from glt_lightning.partition.tasks.job import Job, open_job
+from glt_lightning.partition.tasks.job import JOB, Job
 from glt_lightning.partition.tasks.processes import WorkerLost
-from glt_lightning.partition.tasks.table import TASKS
 
 _ERRORS: tuple[type[GLTError], ...] = (DataError, OptionError, PartitionError)
 _TRIES = 3  # of a task whose process is lost
@@ -41,19 +42,40 @@ class Division:
         return cut(count, max(1, min(at_most, max(at_least, -(-count // (2 * self.width))))))
 
 
-class Tasks(Division):
+class AnyJob(Protocol):
+    """What tasks work on: the partition of a graph, or the conversion of tables.
+
+    Attributes:
+        folder: Folder of the whole run.
+        out, work: What will be renamed, and the files between tasks.
+    """
+
+    folder: Path
+    out: Path
+    work: Path
+
+    @property
+    def tasks(self) -> Mapping[str, Callable[..., Any]]:
+        """The tasks: functions of the job and of JSON values that return a JSON value, by name."""
+        ...
+
+    def save(self) -> str:
+        """Writes the file `JOB` of the folder, by which other processes open the job. Returns its nonce."""
+        ...
+
+
+class Calls:
     """Runs the tasks of one job.
 
-    executor: where they run; None: in this process, one after the other.  width: how many run at a time.
+    executor: where they run; None: in this process, one after the other.
     key: a text that changes with the user's data and options.
     """
 
-    def __init__(self, job: Job, key: str, executor: Executor | None, width: int) -> None:
-        super().__init__(job, width, executor is not None)
-        self._key, self._executor = key, executor
+    def __init__(self, job: AnyJob, key: str, executor: Executor | None) -> None:
+        self._job, self._key, self._executor = job, key, executor
         for folder in (job.out, job.work, _ledger(job.folder)):
             folder.mkdir(parents=True, exist_ok=True)
-        self._nonce = job.save() if self.shared else ""
+        self._nonce = "" if executor is None else job.save()
 
     def run(
         self,
@@ -91,7 +113,7 @@ class Tasks(Division):
         if self._executor is None:
             return None
         return self._executor.submit(
-            run_task, str(self.job.folder), self._nonce, str(self._file(name, args)), name, args
+            run_task, str(self._job.folder), self._nonce, str(self._file(name, args)), name, args
         )
 
     def _result(self, name: str, args: Mapping[str, Any], future: Future[Any] | None) -> Any:
@@ -114,11 +136,11 @@ class Tasks(Division):
         return answer
 
     def _here(self, name: str, args: Mapping[str, Any]) -> Any:
-        return _perform(lambda: self.job, self._file(name, args), name, args)
+        return _perform(lambda: self._job, self._file(name, args), name, args)
 
     def _file(self, name: str, args: Mapping[str, Any]) -> Path:
         text = json.dumps([self._key, name, args], sort_keys=True)
-        return _ledger(self.job.folder) / hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return _ledger(self._job.folder) / hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def _found(self, name: str, args: Mapping[str, Any]) -> Any:
         try:
@@ -127,15 +149,46 @@ class Tasks(Division):
             return None
 
 
+class Tasks(Division, Calls):
+    """Runs the tasks of one partition. width: how many run at a time.  Others: as of `Calls`."""
+
+    def __init__(self, job: Job, key: str, executor: Executor | None, width: int) -> None:
+        Division.__init__(self, job, width, executor is not None)
+        Calls.__init__(self, job, key, executor)
+
+
 def run_task(folder: str, nonce: str, entry: str, name: str, args: Mapping[str, Any]) -> Any:
     """Runs a task in a process of an executor."""
     return _perform(lambda: open_job(folder, nonce), Path(entry), name, args)
 
 
-def _perform(job: Callable[[], Job], entry: Path, name: str, args: Mapping[str, Any]) -> Any:
+@lru_cache(maxsize=1)
+def open_job(folder: str, nonce: str) -> AnyJob:
+    """Opens a job once per process. nonce: as `AnyJob.save` returned it, which proves that this process sees the same folder.
+
+    Raises `PartitionError` if it does not.
+    """
+    try:
+        raw = json.loads((Path(folder) / JOB).read_bytes())
+    except FileNotFoundError:
+        raw = {}
+    if raw.get("nonce") != nonce:
+        raise PartitionError(
+            f"{folder}: host {os.uname().nodename} does not see this folder, in which tasks exchange files. Choose one that all "
+            "workers share (partition.dir; for tables, data.root)."
+        )
+    if "tables" in raw:
+        from glt_lightning.partition.sources.tables.job import TableJob
+
+        return TableJob.opened(raw, Path(folder))
+    return Job.opened(raw, Path(folder))
+
+
+def _perform(job: Callable[[], AnyJob], entry: Path, name: str, args: Mapping[str, Any]) -> Any:
     """Runs a task and writes its entry into the ledger. Errors about the user's data are results: no engine shall retry them."""
     try:
-        answer = {"result": TASKS[name](job(), **json.loads(json.dumps(args)))}
+        opened = job()
+        answer = {"result": opened.tasks[name](opened, **json.loads(json.dumps(args)))}
     except _ERRORS as error:
         kind = next(e for e in _ERRORS if isinstance(error, e))
         return {"error": [kind.__name__, str(error)]}

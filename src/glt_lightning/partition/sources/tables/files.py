@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import bisect
 import glob
+import io
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -23,6 +27,7 @@ PARQUET = (".parquet", ".pq")
 TEXT = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 _BATCH_BYTES = 16 << 20
 _MAX_BATCH = 1 << 17
+_MOST_ROWS = 1 << 25  # of a range: a run that is interrupted loses no more
 _BUFFER = 64 << 10  # per column: a row group may be larger than memory
 
 
@@ -45,8 +50,47 @@ class TablePiece:
         return DataError(f"{self.table.place(self.begin + row)}, column {column!r}: {message}")
 
 
+class Range(NamedTuple):
+    """Some rows of one file of a table, which a task reads; its argument as a list.
+
+    begin, end: rows of a Parquet file, blocks of a text file.  first: number of the first row in the table.  rows: how many.
+    """
+
+    file: int
+    begin: int
+    end: int
+    first: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The rows of the files of a table.
+
+    rows: of each file, the rows of each row group or of each block of text.
+    open: of each text file, whether a quote is open before each block; None: it can only be read from its beginning, and its rows
+        are those of one block.
+    """
+
+    rows: list[list[int]]
+    open: list[list[bool] | None]
+
+    @property
+    def starts(self) -> list[int]:
+        """The first row of each file."""
+        return [0, *accumulate(map(sum, self.rows))][:-1]
+
+    @property
+    def num_rows(self) -> int:
+        return sum(map(sum, self.rows))
+
+
 class TableFiles:
-    """The files of one table, all Parquet or all text, read in order."""
+    """The files of one table, all Parquet or all text, read in order.
+
+    Attributes:
+        infer: Finds the types of columns of text files: `type_steps` of all rows.
+    """
 
     def __init__(self, what: str, path: tuple[str, ...]) -> None:
         self.what = what
@@ -55,6 +99,7 @@ class TableFiles:
         if len(kinds) > 1:
             raise DataError(f"dataset: {what}: path: expected Parquet files or text files, not both in one table.")
         self.is_text = kinds.pop()
+        self.infer: Callable[[list[str], Sequence[str]], dict[str, pa.DataType]] = self._infer_here
         self._starts: list[int] = []  # first row of each file opened so far
 
     @property
@@ -76,8 +121,7 @@ class TableFiles:
         wanted = list(dict.fromkeys(columns))
         self.check_columns(wanted)
         if self.is_text:
-            with reading(self.paths[0]):
-                return infer_types(self.paths, wanted, missing)
+            return self.infer(wanted, missing)
         found: list[pa.Schema] = []
         for path in self.paths:
             with reading(path):
@@ -88,6 +132,83 @@ class TableFiles:
             except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
                 raise DataError(f"{path}: a column has another type than in {self.paths[0].name} ({error}).") from None
         return {name: found[0].field(name).type for name in wanted}
+
+    def _infer_here(self, columns: list[str], missing: Sequence[str]) -> dict[str, pa.DataType]:
+        with reading(self.paths[0]):
+            batches = (batch for path in self.paths for batch in text_batches(path, columns))
+            return chosen_types([type_steps(batches, columns, missing, (0,))], columns)
+
+    def row_groups(self) -> list[list[int]]:
+        """Returns the number of rows of each row group, for each file of Parquet."""
+        found = map(_metadata, self.paths)
+        return [[each.row_group(i).num_rows for i in range(each.num_row_groups)] for each in found]
+
+    def ranges(self, layout: Layout, columns: int, parts: int) -> list[Range]:
+        """Splits the rows into some ``parts``. Batches of ``columns`` columns are the same, however they are split."""
+        self._starts = layout.starts
+        target = max(1, min(_MOST_ROWS, -(-layout.num_rows // parts)))
+        found = []
+        for index, (start, units) in enumerate(zip(layout.starts, layout.rows, strict=True)):
+            batch = 1 if self.is_text else self._batch_rows(_metadata(self.paths[index]), columns)
+            total, read, first_unit, end = sum(units), 0, 0, 0
+            for unit, rows in enumerate(units):
+                end += rows
+                last = unit == len(units) - 1
+                if not last and end - read < target:
+                    continue
+                to = total if last else min(total, -(-end // batch) * batch)  # where a batch begins
+                if to > read:
+                    bounds = (first_unit, unit + 1) if self.is_text else (read, to)
+                    found.append(Range(index, *bounds, start + read, to - read))
+                    read, first_unit = to, unit + 1
+        return found or [Range(0, 0, 0, 0, 0)]
+
+    def read(self, rows: Range, types: Mapping[str, pa.DataType], layout: Layout) -> Iterator[TablePiece]:
+        """Yields the named columns of a range, converted to these types, some megabytes at a time; of an empty one a piece
+        without rows, from which callers learn types and widths. Raises `DataError` if the rows are not those of the layout."""
+        self._starts = layout.starts
+        path, begin = self.paths[rows.file], rows.first
+        if rows.rows:
+            with reading(path):
+                for batch in self._batches_of(rows, list(types), layout):
+                    piece = TablePiece(self, begin, batch)
+                    begin += len(piece)
+                    if begin > rows.first + rows.rows:
+                        break
+                    yield TablePiece(self, piece.begin, _converted(piece, types))
+        else:
+            yield self._empty(types)
+        if begin != rows.first + rows.rows:
+            raise DataError(f"{path}: it changed while it was read: let no other process write to it.")
+
+    def _batches_of(self, rows: Range, columns: list[str], layout: Layout) -> Iterator[pa.RecordBatch]:
+        path = self.paths[rows.file]
+        if not self.is_text:
+            return self._parquet_rows(path, columns, rows.begin, rows.end)
+        is_open = layout.open[rows.file]
+        if is_open is None:
+            return text_batches(path, columns)
+        first = rows.first - layout.starts[rows.file]
+        return block_batches(path, columns, rows.begin, rows.end, first, is_open[rows.begin])
+
+    def _parquet_rows(self, path: Path, columns: list[str], begin: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Yields the rows [begin, end) of a file in the batches in which the whole file is read: sums are the same."""
+        file = pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)
+        bounds = [0, *accumulate(file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups))]
+        low, high = bisect.bisect_right(bounds, begin) - 1, bisect.bisect_left(bounds, end)
+        size, at, skip = self._batch_rows(file.metadata, len(columns)), begin, begin - bounds[low]
+        held: list[pa.RecordBatch] = []
+        for batch in file.iter_batches(size, row_groups=[*range(low, high)], columns=columns):
+            skipped = min(skip, batch.num_rows)
+            skip, batch = skip - skipped, batch.slice(skipped)
+            while batch.num_rows and at < end:
+                wanted = min(end, (at // size + 1) * size) - at - sum(each.num_rows for each in held)
+                held.append(batch.slice(0, wanted))
+                batch = batch.slice(wanted)
+                if held[-1].num_rows == wanted:
+                    whole = held[0] if len(held) == 1 else pa.concat_batches(held)
+                    yield whole
+                    at, held = at + whole.num_rows, []
 
     def pieces(self, types: Mapping[str, pa.DataType]) -> Iterator[TablePiece]:
         """Yields all rows of the named columns, converted to these types, some megabytes at a time."""
@@ -102,7 +223,10 @@ class TableFiles:
                     yield TablePiece(self, begin, _converted(piece, types))
                     begin += len(piece)
         if begin == 0:  # an empty table: one piece without rows, from which callers learn types and widths
-            yield TablePiece(self, 0, pa.record_batch([pa.array([], kind) for kind in types.values()], list(types)))
+            yield self._empty(types)
+
+    def _empty(self, types: Mapping[str, pa.DataType]) -> TablePiece:
+        return TablePiece(self, 0, pa.record_batch([pa.array([], kind) for kind in types.values()], list(types)))
 
     def place(self, row: int) -> str:
         """Describes a row that was read by its file and its row there, from 0."""
@@ -113,10 +237,14 @@ class TableFiles:
         if self.is_text:
             return text_batches(path, columns)
         file = pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)
-        rows = max(1, file.metadata.num_rows)
-        size = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
-        per_row = max(size // rows, 8 * len(columns), 1)
-        return file.iter_batches(max(64, min(_MAX_BATCH, _BATCH_BYTES // per_row)), columns=columns)
+        return file.iter_batches(self._batch_rows(file.metadata, len(columns)), columns=columns)
+
+    @staticmethod
+    def _batch_rows(metadata: Any, columns: int) -> int:
+        rows = max(1, metadata.num_rows)
+        size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+        per_row = max(size // rows, 8 * columns, 1)
+        return max(64, min(_MAX_BATCH, _BATCH_BYTES // per_row))
 
     def check_columns(self, wanted: Iterable[str]) -> None:
         """Raises `DataError` unless each file has each of these once."""
@@ -242,11 +370,13 @@ def _some(names: list[str]) -> str:
 # CSV and TSV files. All columns are read as text: a type guessed from the first megabyte is wrong in the second.
 
 
+_HEAD = 64
 _BLOCK = 16 << 20  # the longest row
 
 
 # From narrow to wide.
 _TYPES = (pa.int64(), pa.float64(), pa.bool_(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
+MOST_TYPES = len(_TYPES)
 
 
 # (thousands, decimal), the likeliest first
@@ -255,7 +385,16 @@ _WAYS_TO_WRITE = ((",", "."), (None, ","), (".", ","), *((space, end) for space 
 
 def text_columns(path: Path) -> list[str]:
     """The names in the first row."""
-    return _open(path, None).schema.names
+    try:
+        return _header(path, _BUFFER)
+    except pa.ArrowInvalid:  # it may be longer
+        return _header(path, _BLOCK)
+
+
+def _header(path: Path, block: int) -> list[str]:
+    options = csv.ReadOptions(block_size=block, use_threads=False)
+    names: list[str] = csv.open_csv(path, parse_options=_parsing(path), read_options=options).schema.names
+    return names
 
 
 def text_batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -263,57 +402,228 @@ def text_batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
     yield from _open(path, columns)
 
 
-def infer_types(paths: Iterable[Path], columns: list[str], missing: Sequence[str] = ()) -> dict[str, pa.DataType]:
-    """Returns for each column the first type of integer, float, bool, time that fits all its values, else text.
+def type_steps(
+    batches: Iterable[pa.RecordBatch],
+    columns: Sequence[str],
+    missing: Sequence[str] = (),
+    starts: Sequence[int] = range(MOST_TYPES),
+) -> dict[str, list[int]]:
+    """Returns for each column and each of ``starts``, the first of `_TYPES` from there on that fits all values of the batches;
+    their number for text.
 
     missing: words that mean "no value", besides an empty cell.
     """
     words = pa.array(["", *missing], pa.large_string())
-    fitting = {name: list(_TYPES) for name in columns}
-    if columns:
-        for path in paths:
-            for batch in text_batches(path, columns):
-                for name, types in fitting.items():
-                    trimmed = pc.utf8_trim_whitespace(batch.column(name)) if types else None
-                    if types and missing:
-                        trimmed = pc.if_else(
-                            pc.is_in(trimmed, value_set=words), pa.scalar(None, pa.large_string()), trimmed
-                        )
-                    while types and not _fits(trimmed, types[0]):
-                        del types[0]
-    return {name: types[0] if types else pa.large_string() for name, types in fitting.items()}
+    steps = {name: [*starts] for name in columns}
+    for batch in batches:
+        for name, step in steps.items():
+            if min(step) == len(_TYPES):
+                continue
+            trimmed = pc.utf8_trim_whitespace(batch.column(name))
+            if missing:
+                trimmed = pc.if_else(pc.is_in(trimmed, value_set=words), pa.scalar(None, pa.large_string()), trimmed)
+            fits = {at: _fits(trimmed, _TYPES[at]) for at in range(min(step), len(_TYPES)) if len(step) > 1}
+            steps[name] = [_first_that_fits(trimmed, at, fits) for at in step]
+    return steps
+
+
+def _first_that_fits(array: pa.Array, at: int, known: Mapping[int, bool]) -> int:
+    while at < len(_TYPES) and not (known[at] if at in known else _fits(array, _TYPES[at])):
+        at += 1
+    return at
+
+
+def chosen_types(steps: Sequence[Mapping[str, Sequence[int]]], columns: Sequence[str]) -> dict[str, pa.DataType]:
+    """Returns for each column the first type of integer, float, bool, time that fits all its values, else text.
+
+    steps: `type_steps` of consecutive pieces.
+    """
+    found = dict.fromkeys(columns, 0)
+    for each in steps:
+        found = {name: each[name][at] if at < len(_TYPES) else at for name, at in found.items()}
+    return {name: (*_TYPES, pa.large_string())[at] for name, at in found.items()}
 
 
 def _fits(array: pa.Array, kind: pa.DataType) -> bool:
     try:
-        pc.cast(array, kind)
+        for some in (array.slice(0, _HEAD), array):  # a cast that fails makes a message for each value
+            pc.cast(some, kind)
     except pa.ArrowException:
         return False
     return True
 
 
-def _open(path: Path, columns: list[str] | None) -> csv.CSVStreamingReader:
-    tabs = path.name.removesuffix(".gz").endswith(".tsv")
-    names = columns
-    if names is None:  # only the header is wanted
-        return csv.open_csv(path, parse_options=_parsing(tabs), read_options=csv.ReadOptions(block_size=_BLOCK))
+class Scan(NamedTuple):
+    """Blocks of a text file, if a quote is open before them or not.
+
+    rows: of each block, the number of rows that end there, header included.  open: for each, and at the end, whether a quote is.
+    good: whether each quote is one of a pair around a value, or doubled inside; else only reading from the beginning tells.
+    """
+
+    rows: list[int]
+    open: list[bool]
+    good: bool
+
+
+def scan_blocks(path: Path, begin: int, end: int) -> list[Scan]:
+    """Counts the rows of the blocks [begin, end) of a text file, first as if no quote is open before them, then as if one is."""
+    scans = [Scan([], [is_open], True) for is_open in ((False,) if begin == 0 else (False, True))]
+    with open(path, "rb", buffering=0) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        stream.seek(max(0, begin * _BLOCK - 1))
+        before, data = stream.read(1) if begin else b"\n", _read(stream, _BLOCK)
+        for block in range(begin, end):
+            following = _read(stream, _BLOCK)
+            letters = np.frombuffer(before + data + (following[:1] or b"\n"), np.uint8)
+            is_last = (block + 1) * _BLOCK >= size
+            newlines = [np.flatnonzero(letters[:-1] == each) for each in b"\n\r" if each in data or each in before]
+            found = _Found(
+                letters,
+                np.sort(np.concatenate([*newlines, np.zeros(0, np.int64)])),
+                np.flatnonzero(letters[1:-1] == 34) + 1,
+            )
+            scans = [_scanned(each, found, is_last, _separator(path)) for each in scans]
+            before, data = data[-1:] or before, following
+    return scans
+
+
+class _Found(NamedTuple):
+    """Where in a block, with a byte before and one behind, ends of lines and quotes are."""
+
+    letters: np.ndarray
+    newlines: np.ndarray
+    quotes: np.ndarray
+
+
+def _scanned(scan: Scan, block: _Found, is_last: bool, separator: str) -> Scan:
+    """Adds a block."""
+    letters, quotes, before = block.letters, block.quotes, scan.open[-1]
+    opens = (np.arange(len(quotes)) + before) % 2 == 0
+    beside = letters[np.where(opens, quotes - 1, quotes + 1)]
+    good = bool(np.isin(beside, np.frombuffer(f'\n\r"{separator}'.encode(), np.uint8)).all())
+    ends = block.newlines[(np.searchsorted(quotes, block.newlines) + before) % 2 == 0]
+    # empty lines are no rows, and \r\n is one end
+    rows = int(np.count_nonzero(np.diff(ends) > 1)) + int(len(ends) > 0 and ends[0] > 0)
+    rows += is_last and not (len(ends) > 0 and ends[-1] == len(letters) - 2)
+    after = before ^ bool(len(quotes) % 2)
+    return Scan([*scan.rows, rows], [*scan.open, after], scan.good and good)
+
+
+def count_rows(path: Path) -> int:
+    return sum(batch.num_rows for batch in text_batches(path, text_columns(path)[:1]))
+
+
+def block_count(path: Path) -> int:
+    return max(1, -(-path.stat().st_size // _BLOCK))
+
+
+def block_batches(
+    path: Path, columns: list[str], begin: int, end: int, first: int, is_open: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows that end in the blocks [begin, end) of a text file, those of each block by themselves. An empty cell is
+    null.
+
+    first: number of the first row in the file.  is_open: whether a quote is open before the first block.
+    """
+    names = text_columns(path)
+    with open(path, "rb", buffering=0) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        rest = _row_before(stream, begin * _BLOCK, is_open)
+        for block in range(begin, end):
+            data = _read(stream, _BLOCK)
+            is_open ^= bool(data.count(b'"') % 2)
+            whole = len(data) if (block + 1) * _BLOCK >= size else _after_last_row(data, is_open)
+            text, rest = (rest + data[:whole], data[whole:]) if whole else (b"", rest + data)
+            if text[:1] in b"\r\n" and not text.strip(b"\r\n"):
+                continue
+            try:
+                table = csv.read_csv(
+                    pa.BufferReader(text),
+                    read_options=csv.ReadOptions(
+                        block_size=len(text) + 1, use_threads=False, column_names=names if block else None
+                    ),
+                    parse_options=_parsing(path),
+                    convert_options=_as_text(columns),
+                )
+            except pa.ArrowInvalid as error:
+                # counted in the file, the header included
+                raise pa.ArrowInvalid(_later_row(str(error), first + 1 if block else 0)) from None
+            if table.num_rows:
+                yield table.combine_chunks().to_batches()[0]
+                first += table.num_rows
+
+
+def _later_row(message: str, rows: int) -> str:
+    return re.sub(r"(?<=Row #)\d+", lambda number: str(int(number[0]) + rows), message, count=1)
+
+
+def _row_before(stream: io.FileIO, at: int, is_open: bool) -> bytes:
+    """Returns the bytes of the row in which a place of a file lies, up to there; the file is then read from there on.
+
+    is_open: whether a quote is open there.
+    """
+    found: list[bytes] = []
+    end = at
+    while end > 0:
+        begin = max(0, end - _BUFFER)
+        stream.seek(begin)
+        data = _read(stream, end - begin)
+        row = _after_last_row(data, is_open)
+        found.append(data[row:])
+        if row:
+            break
+        end, is_open = begin, is_open ^ bool(data.count(b'"') % 2)
+    stream.seek(at)
+    return b"".join(found[::-1])
+
+
+def _after_last_row(data: bytes, is_open: bool) -> int:
+    """Returns where the last row ends that ends in some bytes; 0 if none does. is_open: whether a quote is open behind them."""
+    for end in range(len(data), 0, -_BUFFER):
+        begin = max(0, end - _BUFFER)
+        letters = np.frombuffer(data[begin:end], np.uint8)
+        opened = np.logical_xor.accumulate(letters[::-1] == 34)[::-1] ^ is_open
+        ends = np.flatnonzero(((letters == 10) | (letters == 13)) & ~opened)
+        if len(ends):
+            return begin + int(ends[-1]) + 1
+        is_open = bool(opened[0])
+    return 0
+
+
+def _read(stream: io.FileIO, size: int) -> bytes:
+    parts, left = [], size
+    while left and (part := stream.read(left)):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def _separator(path: Path) -> str:
+    return "\t" if path.name.removesuffix(".gz").endswith(".tsv") else ","
+
+
+def _as_text(columns: list[str]) -> csv.ConvertOptions:
+    return csv.ConvertOptions(
+        include_columns=columns,
+        column_types=dict.fromkeys(columns, pa.large_string()),
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+        null_values=[""],
+    )
+
+
+def _open(path: Path, columns: list[str]) -> csv.CSVStreamingReader:
     return csv.open_csv(
         path,
         # One thread: only then do errors tell the row.
         read_options=csv.ReadOptions(block_size=_BLOCK, use_threads=False),
-        parse_options=_parsing(tabs),
-        convert_options=csv.ConvertOptions(
-            include_columns=names,
-            column_types=dict.fromkeys(names, pa.large_string()),
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-            null_values=[""],
-        ),
+        parse_options=_parsing(path),
+        convert_options=_as_text(columns),
     )
 
 
-def _parsing(tabs: bool) -> csv.ParseOptions:
-    return csv.ParseOptions(delimiter="\t" if tabs else ",", newlines_in_values=True)
+def _parsing(path: Path) -> csv.ParseOptions:
+    return csv.ParseOptions(delimiter=_separator(path), newlines_in_values=True)
 
 
 def number_pattern(thousands: str | None, decimal: str) -> str:

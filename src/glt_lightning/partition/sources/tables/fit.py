@@ -1,11 +1,12 @@
-"""Fits the columns of a table in one pass. Only sums, and the categories of columns, are held in memory."""
+"""Fits the columns of a table in one pass. Only sums, and the categories of columns, are held in memory. Sums are of the batches
+in which a file is read, and added up in the order of the rows, so that they are the same however tasks divide it."""
 
 from __future__ import annotations
 
 import logging
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from glt_lightning.base import DataError, Progress
+from glt_lightning.base import DataError
 from glt_lightning.partition.sources.tables.columns import NUMBER_OR_DATE, SPLITS, split_codes
 from glt_lightning.partition.sources.tables.encoders import (
     AUTO,
@@ -61,51 +62,83 @@ class Fitting:
     split: str | None
 
 
-def fit_columns(table: TableFiles, fitting: Fitting, progress: Progress) -> dict[str, Encoder]:
-    """Reads the table once. Raises `DataError` for values that are not of their column's kind."""
-    if not fitting.columns:
-        return {}
-    auto = [name for name, how in fitting.columns.items() if how.kind == AUTO]
-    found = table.types(auto, MISSING if fitting.missing is None else fitting.missing)
-    fits = {name: _fit_of(table, name, how, found.get(name), fitting.missing) for name, how in fitting.columns.items()}
-    types = {name: fitting.types[name] for name in fits}
-    if fitting.split is not None:  # words: in a text file there is no type to find
-        types |= {fitting.split: pa.large_string()} if table.is_text else table.types([fitting.split])
-    with progress.phase(f"fitting {table.what}", table.num_rows, "rows") as done:
-        for piece in table.pieces(types):
-            counted = None if fitting.split is None else split_codes(piece, fitting.split) == _TRAIN
-            for fit in fits.values():
-                fit.add(piece, counted)
-            done(len(piece))
-    return {name: fit.finish(table) for name, fit in fits.items()}
+class Fits:
+    """The fits of the columns of a table. Tasks `read` ranges of it; what they found is added in the order of the rows."""
+
+    def __init__(self, table: TableFiles, fitting: Fitting, kinds: Mapping[str, str]) -> None:
+        self._table, self._fitting, self.kinds = table, fitting, dict(kinds)
+        self._fits = {
+            name: _fit_of(self.kinds[name], name, how, fitting.missing) for name, how in fitting.columns.items()
+        }
+
+    @classmethod
+    def begun(cls, table: TableFiles, fitting: Fitting) -> Fits:
+        """Chooses how columns are fitted whose encoding is auto, by the types of their values."""
+        auto = [name for name, how in fitting.columns.items() if how.kind == AUTO]
+        found = table.types(auto, MISSING if fitting.missing is None else fitting.missing)
+        kinds = {name: _kind_of(table, name, how, found.get(name)) for name, how in fitting.columns.items()}
+        return cls(table, fitting, kinds)
+
+    @property
+    def types(self) -> dict[str, pa.DataType]:
+        """The types as which columns are read."""
+        found = {name: self._fitting.types[name] for name in self._fits}
+        if (split := self._fitting.split) is not None:  # words: in a text file there is no type to find
+            found |= {split: pa.large_string()} if self._table.is_text else self._table.types([split])
+        return found
+
+    def read(self, pieces: Iterable[TablePiece]) -> dict[str, list[Any]]:
+        """Returns the findings about each column, as JSON. Raises `DataError` for values that are not of their column's kind."""
+        found: dict[str, list[Any]] = {name: [] for name in self._fits}
+        for piece in pieces:
+            split = self._fitting.split
+            counted = None if split is None else split_codes(piece, split) == _TRAIN
+            for name, fit in self._fits.items():
+                fit.read(piece, counted, found[name])
+        return found
+
+    def add(self, found: Mapping[str, Sequence[Any]]) -> None:
+        """Adds what `read` found in the next rows."""
+        for name, fit in self._fits.items():
+            for each in found[name]:
+                fit.add(self._table, each)
+
+    def finish(self) -> dict[str, Encoder]:
+        return {name: fit.finish(self._table) for name, fit in self._fits.items()}
 
 
 class _Fit(Protocol):
-    def add(self, piece: TablePiece, counted: np.ndarray | None) -> None:
-        """Adds the rows of a piece. counted: bool [N], True for rows that count for statistics; None: all do."""
+    def read(self, piece: TablePiece, counted: np.ndarray | None, found: list[Any]) -> None:
+        """Appends findings about the rows of a piece. counted: bool [N], True for rows that count for statistics; None: all
+        do."""
+        ...
+
+    def add(self, table: TableFiles, found: Any) -> None:
+        """Adds one of the findings of `read`."""
         ...
 
     def finish(self, table: TableFiles) -> Encoder: ...
 
 
-def _fit_of(
-    table: TableFiles, name: str, how: ColumnEncoding, kind: pa.DataType | None, missing: tuple[str, ...] | None
-) -> _Fit:
-    """Makes the fit of a column. kind: type of the values, for a column whose encoding is auto."""
-    chosen = how.kind
-    if kind is not None:
-        if is_list(kind):
-            return _PlainFit(name)
-        chosen = "number" if is_number(kind) or pa.types.is_decimal(kind) else "date" if is_time(kind) else "category"
-        if chosen == "category" and not (is_text(kind) or pa.types.is_null(kind)):
-            raise DataError(
-                f"{table.paths[0]}: column {name!r} is {kind}, which encode: auto cannot take; leave it out."
-            )
-    if chosen == "number":
-        return _NumberFit(name, how, MISSING if missing is None else missing)
-    if chosen == "date":
-        return _DateFit(name, how, MISSING if missing is None else missing)
-    return _CategoryFit(name, how, missing or ())
+def _kind_of(table: TableFiles, name: str, how: ColumnEncoding, kind: pa.DataType | None) -> str:
+    """Returns how a column is fitted: plain, number, date or category. kind: type of the values, for a column whose encoding is
+    auto."""
+    if kind is None:
+        return how.kind if how.kind in ("number", "date") else "category"
+    if is_list(kind):
+        return "plain"
+    chosen = "number" if is_number(kind) or pa.types.is_decimal(kind) else "date" if is_time(kind) else "category"
+    if chosen == "category" and not (is_text(kind) or pa.types.is_null(kind)):
+        raise DataError(f"{table.paths[0]}: column {name!r} is {kind}, which encode: auto cannot take; leave it out.")
+    return chosen
+
+
+def _fit_of(kind: str, name: str, how: ColumnEncoding, missing: tuple[str, ...] | None) -> _Fit:
+    if kind == "plain":
+        return _PlainFit(name)
+    if kind == "category":
+        return _CategoryFit(name, how, missing or ())
+    return (_NumberFit if kind == "number" else _DateFit)(name, how, MISSING if missing is None else missing)
 
 
 class _PlainFit:
@@ -114,7 +147,10 @@ class _PlainFit:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def add(self, piece: TablePiece, counted: np.ndarray | None) -> None:
+    def read(self, piece: TablePiece, counted: np.ndarray | None, found: list[Any]) -> None:
+        pass
+
+    def add(self, table: TableFiles, found: Any) -> None:
         pass
 
     def finish(self, table: TableFiles) -> Encoder:
@@ -135,22 +171,32 @@ class _NumberFit:
     def _values(self, piece: TablePiece) -> np.ndarray:
         return numbers(piece, self._name, self._missing, self._how.thousands, self._how.decimal)
 
-    def add(self, piece: TablePiece, counted: np.ndarray | None) -> None:
+    def read(self, piece: TablePiece, counted: np.ndarray | None, found: list[Any]) -> None:
         values = self._values(piece)
         gaps = np.isnan(values)
-        self._gaps = self._gaps or bool(gaps.any())
         values = values[~gaps if counted is None else ~gaps & counted]
-        if not len(values):
+        sums: list[Any] = [bool(gaps.any()), len(values)]
+        if len(values):
+            with np.errstate(over="ignore"):
+                sums += map(float, (values.mean(), values.var(), values.min(), values.max()))
+            sums.append(values.tolist() if self._how.fill == "median" else [])
+        found.append(sums)
+
+    def add(self, table: TableFiles, found: Any) -> None:
+        gaps, count, *sums = found
+        self._gaps = self._gaps or gaps
+        if not count:
             return
-        total = self._count + len(values)  # merged as in `build.normalize`
-        delta = float(values.mean()) - self._mean
+        mean, variance, least, most, values = sums
+        total = self._count + count  # merged as in `build.normalize`
+        delta = mean - self._mean
         with np.errstate(over="ignore"):
-            self._square += float(values.var()) * len(values) + delta * delta * (self._count * len(values) / total)
-        self._mean += delta * (len(values) / total)
+            self._square += variance * count + delta * delta * (self._count * count / total)
+        self._mean += delta * (count / total)
         self._count = total
-        if self._how.fill == "median":
-            self._held.append(values)
-        self._least, self._most = min(self._least, float(values.min())), max(self._most, float(values.max()))
+        if values:
+            self._held.append(np.array(values))
+        self._least, self._most = min(self._least, least), max(self._most, most)
 
     def finish(self, table: TableFiles) -> Encoder:
         return NumberEncoder(**self._fitted(table), thousands=self._how.thousands, decimal=self._how.decimal)
@@ -214,16 +260,28 @@ class _CategoryFit:
         self._found: Counter[str] = Counter()
         self._gaps = 0
 
-    def add(self, piece: TablePiece, counted: np.ndarray | None) -> None:
-        found = categories(piece, self._name, self._missing)
-        self._gaps += found.null_count
-        counts = pc.value_counts(found.drop_null())
-        values, times = counts.field("values").to_pylist(), counts.field("counts").to_pylist()
-        self._found.update(dict(zip(values, times, strict=True)))
-        if len(self._found) > _MOST_CATEGORIES:
+    def read(self, piece: TablePiece, counted: np.ndarray | None, found: list[Any]) -> None:
+        values = categories(piece, self._name, self._missing)
+        counts = pc.value_counts(values.drop_null())
+        times = dict(zip(*(counts.field(each).to_pylist() for each in ("values", "counts")), strict=True))
+        if not found:
+            found.append([0, {}])
+        found[0][0] += values.null_count
+        for value, count in times.items():
+            found[0][1][value] = found[0][1].get(value, 0) + count
+        self._require_few(piece.table, found[0][1])
+
+    def add(self, table: TableFiles, found: Any) -> None:
+        gaps, counts = found
+        self._gaps += gaps
+        self._found.update(counts)
+        self._require_few(table, self._found)
+
+    def _require_few(self, table: TableFiles, found: Mapping[str, int]) -> None:
+        if len(found) > _MOST_CATEGORIES:
             raise DataError(
-                f"{piece.table.paths[0]}: column {self._name!r} (dataset: {piece.table.what}) has more than {_MOST_CATEGORIES:,} "
-                "different values: an id or free text rather than a category. Leave it out of features."
+                f"{table.paths[0]}: column {self._name!r} (dataset: {table.what}) has more than {_MOST_CATEGORIES:,} different "
+                "values: an id or free text rather than a category. Leave it out of features."
             )
 
     def finish(self, table: TableFiles) -> Encoder:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from glt_lightning.base import DataError
 from glt_lightning.kernels import mix64
-from glt_lightning.partition.arrays import ArrayWriter
+from glt_lightning.partition.arrays import ArrayPieces, ArrayWriter
 from glt_lightning.partition.sources.files import NpyFile
 from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece
-from glt_lightning.partition.tasks.exchange import Runs, RunWriter, cut, read_buckets
+from glt_lightning.partition.tasks.exchange import Runs, RunWriter, cut, load_runs, read_buckets, save_runs, unfinished
 
 _MOST = str(2**63 - 1)
 
@@ -28,8 +30,10 @@ _WIDE = [f"{_MOST[:i]}[{int(i == 0)}-{int(_MOST[i]) - 1}][0-9]{{{18 - i}}}" for 
 # How an int64 is written.
 _NUMBER = rf"^(0|-?([1-9][0-9]{{0,17}}|{'|'.join(_WIDE)}|{_MOST}))$"
 
-_BUCKET = 1 << 19  # ids that are looked up in memory: a hash table of text takes about 200 bytes for each
+BUCKET = 1 << 19  # ids that are looked up in memory: a hash table of text takes about 200 bytes for each
 _GROUP = 1 << 20  # ids that are looked up at once, and rows that are written at once
+EDGES_AT_ONCE = 1 << 20  # whose joined ends are brought back into order at once
+JOINED = np.dtype([("edge", np.int64), ("row", np.int64)])
 _IDS = ("ids.npy", "ids_offsets.npy", "ids_bytes.npy")
 
 
@@ -82,25 +86,10 @@ class KeyIds:
         self.ids = ids
         self.count, self.is_text = len(ids), bool(pa.types.is_large_string(ids.type))
 
-    def chunks(self) -> Iterator[pa.Array]:
-        yield self.ids
-
     @cached_property
     def first(self) -> int | None:
         """The first id, if each id is one more than the id before; else None."""
-        if self.is_text:
-            return None
-        begin, following = None, None
-        for ids in self.chunks():
-            numbers = ids.to_numpy()
-            if not len(numbers):
-                continue
-            least, most = int(numbers[0]), int(numbers[-1])
-            begin = least if begin is None else begin
-            if following not in (None, least) or most - least != len(numbers) - 1 or (np.diff(numbers) != 1).any():
-                return None
-            following = most + 1
-        return begin
+        return None if self.is_text else _consecutive(self.ids.to_numpy())
 
     def compared(self, ids: pa.Array) -> pa.Array:
         """Converts ids to the type of these; null for what is no number, if these are. Numbers written as text are numbers."""
@@ -119,163 +108,236 @@ class KeyIds:
         return self._look_up(ids)
 
     def _look_up(self, ids: pa.Array) -> np.ndarray:
-        return _positions(ids, self.ids)
+        return positions(ids, self.ids)
 
 
 class StoredIds(KeyIds):
     """The ids of a table of nodes, in the files of its folder: ``ids.npy`` [N], or for text the bytes of all ids (UTF-8) and the
     end of each.
 
-    Attributes:
-        buckets: The ids by their hash, after `deal`; None if they are few, or consecutive numbers.
+    first: as of `KeyIds`.  buckets: the ids by their hash; None if they are few, or consecutive numbers.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, first: int | None, buckets: DealtIds | None) -> None:
         self.is_text = (folder / "ids_bytes.npy").exists()
         self._files = [NpyFile(folder / name) for name in (_IDS[1:] if self.is_text else _IDS[:1])]
         self.count = len(self._files[0]) - self.is_text
-        self.buckets: DealtIds | None = None
-
-    def deal(self, work: Path) -> None:
-        """Deals them out by their hash if they are many. work: folder of the buckets, which is made."""
-        if self.count <= _BUCKET or self.first is not None:
-            return
-        with closing(DealtIds(work, -(-self.count // _BUCKET), self.is_text)) as self.buckets:
-            at = 0
-            for ids in self.chunks():
-                self.buckets.add(ids, at)
-                at += len(ids)
+        self.first, self.buckets = first, buckets
 
     @cached_property
     def ids(self) -> pa.Array:
         """All of them, in memory."""
-        return self._read(0, self.count)
-
-    def _read(self, begin: int, end: int) -> pa.Array:
         if not self.is_text:
-            return pa.array(self._files[0][begin:end])
-        offsets = self._files[0][begin : end + 1]
-        return text_array(offsets - offsets[0], self._files[1][int(offsets[0]) : int(offsets[-1])])
-
-    def chunks(self) -> Iterator[pa.Array]:
-        for begin, end in cut(self.count, _GROUP):
-            yield self._read(begin, end)
+            return pa.array(self._files[0][:])
+        return text_array(self._files[0][:], self._files[1][:])
 
     def _look_up(self, ids: pa.Array) -> np.ndarray:
         if self.buckets is None:
             return super()._look_up(ids)
-        found, bucket = np.full(len(ids), -1, np.int64), self.buckets.bucket_of(ids)
+        found, bucket = np.full(len(ids), -1, np.int64), bucket_of(ids, self.is_text, self.buckets.count)
         for each in np.unique(bucket).tolist():
             at = np.flatnonzero(bucket == each)
             known, rows = self.buckets.read(each)
-            found[at] = np.append(rows, -1)[_positions(ids.take(pa.array(at)), known)]
+            found[at] = np.append(rows, -1)[positions(ids.take(pa.array(at)), known)]
         return found
 
-    def check_unique(self, table: TableFiles, column: str) -> None:
-        """Raises `DataError` with the first id that occurs twice."""
-        if self.first is not None:
-            return
-        again: list[tuple[int, int, pa.Scalar]] = []
-        for bucket in range(1 if self.buckets is None else self.buckets.count):
+    def first_again(self, low: int, high: int) -> tuple[int, int, Any] | None:
+        """Returns the first id of some buckets that occurs twice: (its row, the row where it was before, the id)."""
+        again: list[tuple[int, int, Any]] = []
+        for bucket in range(low, high):
             ids, rows = (self.ids, np.arange(self.count)) if self.buckets is None else self.buckets.read(bucket)
-            first = _positions(ids, ids)
+            first = positions(ids, ids)
             if (twice := first != np.arange(len(ids))).any():
                 at = int(twice.argmax())
-                again.append((int(rows[at]), int(rows[first[at]]), ids[at]))
-        if again:
-            row, earlier, given = min(again, key=lambda found: found[0])
-            raise DataError(
-                f"{table.place(row)}, column {column!r}: id {given.as_py()!r} was given before "
-                f"({table.place(earlier)}); a node has one row. Remove one of them."
-            )
+                again.append((int(rows[at]), int(rows[first[at]]), ids[at].as_py()))
+        return min(again, default=None)
 
 
 NodeIds = RowIds | KeyIds
 
 
-class IdWriter:
-    """Writes the ids of a table of nodes while it is read. Use it in a ``with`` block.
+class IdPiece:
+    """Writes the ids of some rows of a table of nodes while they are read, and finds out how they are to be stored. Use it in a
+    ``with`` block.
 
     from_text: they are of a text file, which has no other form of a number.
     """
 
     def __init__(self, folder: Path, kind: pa.DataType, from_text: bool) -> None:
-        self._folder, self._numbers = folder, from_text
-        self._is_text, self._stack, self._end = bool(pa.types.is_large_string(kind)), ExitStack(), 0
+        self._is_text, self._numbers, self._nbytes = bool(pa.types.is_large_string(kind)), from_text, 0
+        self._runs: list[tuple[int, int] | None] = []  # first and last of consecutive numbers
+        self._folder, self._half, self._stack = folder, unfinished(folder), ExitStack()
         dtypes = dict(zip(_IDS[1:], (np.int64, np.uint8), strict=True)) if self._is_text else {_IDS[0]: np.int64}
         self._writers = [
-            self._stack.enter_context(ArrayWriter(folder, name, dtype, hashed=False)) for name, dtype in dtypes.items()
+            self._stack.enter_context(ArrayWriter(self._half, name, dtype, hashed=False))
+            for name, dtype in dtypes.items()
         ]
-        if self._is_text:
-            self._writers[0].write(np.zeros(1, np.int64))
 
     def write(self, ids: pa.Array) -> None:
-        if not self._is_text:
+        numbers = ids
+        if self._is_text:
+            offsets, data = text_buffers(ids)
+            self._writers[0].write(offsets[1:] + self._nbytes)
+            self._writers[1].write(data)
+            self._nbytes += len(data)
+            self._numbers = self._numbers and pc.all(pc.match_substring_regex(ids, _NUMBER), min_count=0).as_py()
+            if not self._numbers:
+                return
+            numbers = pc.cast(ids, pa.int64())
+        else:
             self._writers[0].write(ids.to_numpy())
-            return
-        self._numbers = self._numbers and pc.all(pc.match_substring_regex(ids, _NUMBER), min_count=0).as_py()
-        offsets, data = text_buffers(ids)
-        self._writers[0].write(offsets[1:] + self._end)
-        self._writers[1].write(data)
-        self._end += len(data)
+        if len(ids):
+            first = _consecutive(numbers.to_numpy())
+            self._runs.append(None if first is None else (first, first + len(ids)))
 
-    def __enter__(self) -> IdWriter:
+    def facts(self) -> dict[str, Any]:
+        """Returns the facts that `joined_facts` takes."""
+        return {"numbers": not self._is_text or self._numbers, "nbytes": self._nbytes, "run": _joined_runs(self._runs)}
+
+    def __enter__(self) -> IdPiece:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         self._stack.__exit__(kind, *rest)  # type: ignore[arg-type]
-        if kind is None and self._is_text and self._numbers:
-            with IdWriter(self._folder, pa.int64(), False) as numbers:
-                for ids in StoredIds(self._folder).chunks():
-                    numbers.write(pc.cast(ids, pa.int64()))
-            for name in _IDS[1:]:
-                (self._folder / name).unlink()
+        if kind is None:
+            self._folder.mkdir(exist_ok=True)
+            for writer in self._writers:
+                os.replace(self._half / writer.path, self._folder / writer.path)
 
 
-class DealtIds:
-    """Ids with the rows they are of, dealt out over buckets by their hash, in files of a folder."""
+def joined_facts(pieces: Sequence[Mapping[str, Any]]) -> tuple[bool, int | None]:
+    """Returns whether the ids of all pieces are text, and the first one, if each is a number and one more than that before."""
+    is_text = not all(piece["numbers"] for piece in pieces)
+    run = None if is_text else _joined_runs([piece["run"] for piece in pieces if piece["run"] != []])
+    return is_text, run[0] if run else None
+
+
+def _joined_runs(runs: Sequence[Sequence[int] | None]) -> list[int] | None:
+    """Joins consecutive numbers, (first, last + 1) each; [] if there are none."""
+    if not runs:
+        return []
+    known = [run for run in runs if run is not None]
+    follow = len(known) == len(runs) and all(a[1] == b[0] for a, b in pairwise(known))
+    return [known[0][0], known[-1][1]] if follow else None
+
+
+def _consecutive(numbers: np.ndarray) -> int | None:
+    """Returns the first number, if each is one more than the one before; else None."""
+    if not len(numbers) or int(numbers[-1]) - int(numbers[0]) != len(numbers) - 1 or (np.diff(numbers) != 1).any():
+        return None
+    return int(numbers[0])
+
+
+def store_ids(piece: Path, folder: Path, first: int, base: int, is_text: bool) -> Iterator[pa.Array]:
+    """Copies the ids that `IdPiece` wrote to their place among all ids, and yields them, some at a time.
+
+    piece: its folder.  first: row of the first one.  base: number of bytes before it, of text.
+    """
+    stored_as_text = (piece / "ids_bytes.npy").exists()
+    found, known = PieceIds(piece, stored_as_text), base
+    with ExitStack() as stack:
+        names = _IDS[1:] if is_text else _IDS[:1]
+        into = [
+            stack.enter_context(ArrayPieces(folder, name, dtype))
+            for name, dtype in zip(names, (np.int64, np.uint8), strict=False)
+        ]
+        for ids in found.chunks():
+            if is_text:
+                offsets, data = text_buffers(ids)
+                into[0].write(first + 1, offsets[1:] + known)
+                into[1].write(known, data)
+                known += len(data)
+            else:
+                ids = pc.cast(ids, pa.int64())
+                into[0].write(first, ids.to_numpy())
+            yield ids
+            first += len(ids)
+
+
+class PieceIds:
+    """The ids that `IdPiece` wrote."""
+
+    def __init__(self, folder: Path, is_text: bool) -> None:
+        self._files = [NpyFile(folder / name) for name in (_IDS[1:] if is_text else _IDS[:1])]
+
+    def chunks(self) -> Iterator[pa.Array]:
+        at = 0
+        for begin, end in cut(len(self._files[0]), _GROUP):
+            given = self._files[0][begin:end]
+            if len(self._files) == 1:
+                yield pa.array(given)
+            elif len(given):
+                offsets = np.concatenate([[at], given])
+                yield text_array(offsets - at, self._files[1][at : int(given[-1])])
+                at = int(given[-1])
+
+
+def bucket_of(ids: pa.Array, is_text: bool, count: int) -> np.ndarray:
+    """Returns uint32 [n], the bucket of each id by its hash; that of 0 for null."""
+    hashes = _hash_texts(ids) if is_text else mix64(ids.fill_null(0).to_numpy().view(np.uint64))
+    return (hashes % np.uint64(count)).astype(np.uint32)
+
+
+def _widths(is_text: bool) -> dict[str, int]:
+    return {"rows": 8} | ({"lengths": 8, "bytes": 1} if is_text else {"values": 8})
+
+
+class IdDealer:
+    """Deals ids with the rows they are of out over buckets by their hash, into files of a folder; the work of one task. Use it in
+    a ``with`` block. `DealtIds` reads them."""
 
     def __init__(self, folder: Path, buckets: int, is_text: bool) -> None:
-        folder.mkdir(parents=True)
-        self.count, self._is_text = buckets, is_text
-        self._widths = {"rows": 8} | ({"lengths": 8, "bytes": 1} if is_text else {"values": 8})
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._count, self._is_text = folder, buckets, is_text
         self._stack = ExitStack()
-        self._writers = [
-            self._stack.enter_context(RunWriter(folder / name, width, buckets)) for name, width in self._widths.items()
-        ]
-        self._runs: list[Runs] = []
-
-    def bucket_of(self, ids: pa.Array) -> np.ndarray:
-        """Returns uint32 [n], the bucket of each id; that of 0 for null."""
-        hashes = _hash_texts(ids) if self._is_text else mix64(ids.fill_null(0).to_numpy().view(np.uint64))
-        return (hashes % np.uint64(self.count)).astype(np.uint32)
+        self._writers = {
+            name: self._stack.enter_context(RunWriter(unfinished(folder / name), width, buckets))
+            for name, width in _widths(is_text).items()
+        }
 
     def add(self, ids: pa.Array, first: int) -> None:
         """Deals out ids. first: row of the first one; the others follow."""
-        bucket = self.bucket_of(ids)
+        bucket = bucket_of(ids, self._is_text, self._count)
         order = np.argsort(bucket, kind="stable")
-        sizes = np.bincount(bucket, minlength=self.count)
-        self._writers[0].add(order + first, sizes)
+        sizes = np.bincount(bucket, minlength=self._count)
+        self._writers["rows"].add(order + first, sizes)
         ids = ids.take(pa.array(order))
         if not self._is_text:
-            self._writers[1].add(ids.fill_null(0).to_numpy(), sizes)
+            self._writers["values"].add(ids.fill_null(0).to_numpy(), sizes)
             return
         offsets, data = text_buffers(ids)
         ends = np.concatenate([[0], np.cumsum(sizes)])
-        self._writers[1].add(np.diff(offsets), sizes)
-        self._writers[2].add(data, np.diff(offsets[ends]))
+        self._writers["lengths"].add(np.diff(offsets), sizes)
+        self._writers["bytes"].add(data, np.diff(offsets[ends]))
 
-    def close(self) -> None:
-        """Ends the writing; `read` and `groups` come after it. Safe to call twice."""
-        self._stack.close()
-        self._runs = [writer.runs for writer in self._writers]
+    def __enter__(self) -> IdDealer:
+        return self
 
-    def read(self, bucket: int, runs: slice = slice(None)) -> tuple[pa.Array, np.ndarray]:
-        """Returns the ids of a bucket and their rows, int64 [n], ascending. runs: only what was added in these calls."""
-        files = [Runs(each.path, each.table[runs]) for each in self._runs]
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self._stack.__exit__(kind, *rest)  # type: ignore[arg-type]
+        if kind is None:
+            for name, writer in self._writers.items():
+                save_runs(writer.runs, self._folder / name)
+
+
+class DealtIds:
+    """Ids with the rows they are of, dealt out over buckets by their hash.
+
+    folders: of the tasks that dealt them out, in the order of the rows.
+    """
+
+    def __init__(self, folders: Sequence[Path], buckets: int, is_text: bool) -> None:
+        self.count, self._is_text, self._widths = buckets, is_text, _widths(is_text)
+        self._runs = [[load_runs(folder / name) for name in self._widths] for folder in folders]
+
+    def read(self, bucket: int) -> tuple[pa.Array, np.ndarray]:
+        """Returns the ids of a bucket and their rows, int64 [n], ascending."""
+        return self._read(bucket, self._runs)
+
+    def _read(self, bucket: int, runs: Sequence[Sequence[Runs]]) -> tuple[pa.Array, np.ndarray]:
         rows, *data = (
-            read_buckets([each], bucket, bucket + 1, width)[0]
-            for each, width in zip(files, self._widths.values(), strict=True)
+            read_buckets([each[at] for each in runs], bucket, bucket + 1, width)[0]
+            for at, width in enumerate(self._widths.values())
         )
         if not self._is_text:
             return pa.array(data[0].view(np.int64)), rows.view(np.int64)
@@ -284,66 +346,41 @@ class DealtIds:
 
     def groups(self, bucket: int) -> Iterator[tuple[pa.Array, np.ndarray]]:
         """Yields the ids of a bucket and their rows, about `_GROUP` at a time: an edge's end may be the same a billion times."""
-        table = self._runs[0].table
-        sums = np.concatenate([[0], np.cumsum(table[:, bucket + 1] - table[:, bucket])])
-        begin = 0
-        while begin < len(table):
-            end = max(begin + 1, int(np.searchsorted(sums, sums[begin] + _GROUP, "right")) - 1)
-            yield self.read(bucket, slice(begin, end))
-            begin = end
+        held: list[list[Runs]] = []
+        size = 0
+        for of_task in self._runs:
+            table = of_task[0].table
+            for run, ids in enumerate((table[:, bucket + 1] - table[:, bucket]).tolist()):
+                if size and size + ids > _GROUP:
+                    yield self._read(bucket, held)
+                    held, size = [], 0
+                held.append([Runs(each.path, each.table[run : run + 1]) for each in of_task])
+                size += ids
+        if size:
+            yield self._read(bucket, held)
 
 
-class IdJoin:
-    """Looks up one end of many edges in the buckets of `StoredIds`: ends are dealt out by their hash, bucket by bucket they find
-    their rows, and the rows are brought back into the order of the edges. Each is written and read once.
+def join_bucket(nodes: DealtIds, ends: DealtIds, bucket: int, found: RunWriter) -> tuple[int, pa.Array] | None:
+    """Finds the rows of the ends of edges in one bucket, and deals them out over ranges of `EDGES_AT_ONCE` edges.
+
+    Returns the first end that is no node's id, if any: the edge and its id [1].
     """
-
-    def __init__(self, ids: StoredIds, nodes: DealtIds, folder: Path) -> None:
-        self._ids, self._nodes, self._folder = ids, nodes, folder
-        self._edges = DealtIds(folder, nodes.count, ids.is_text)
-        self._count, self._kind = 0, pa.large_string()
-        self.unknown: tuple[int, pa.Array] | None = None  # the first edge whose id is not one of these, and the id [1]
-
-    def add(self, ids: pa.Array) -> None:
-        known, self._kind = self._ids.compared(ids), ids.type
-        if known.null_count:
-            row = int(pc.index(pc.is_null(known), True).as_py())
-            self._miss(self._count + row, ids.slice(row, 1))
-        self._edges.add(known, self._count)
-        self._count += len(ids)
-
-    def close(self) -> None:
-        self._edges.close()
-
-    def _miss(self, edge: int, one: pa.Array) -> None:
-        if self.unknown is None or edge < self.unknown[0]:
-            self.unknown = edge, one
-
-    def rows(self) -> Iterator[np.ndarray]:
-        """Yields the row of each end, in the order of the edges. Ends early if there is an `unknown` one."""
-        self.close()
-        record, capacity = np.dtype([("edge", np.int64), ("row", np.int64)]), _GROUP
-        pieces = -(-self._count // capacity)
-        with RunWriter(self._folder / "found", record.itemsize, pieces) as found:
-            for bucket in range(self._nodes.count):
-                known, rows = self._nodes.read(bucket)
-                for ids, edges in self._edges.groups(bucket):
-                    at = _positions(ids, known)
-                    if (bad := at < 0).any():
-                        first = int(bad.argmax())
-                        self._miss(int(edges[first]), pc.cast(ids.slice(first, 1), self._kind))
-                    elif self.unknown is None:
-                        records = np.empty(len(ids), record)
-                        records["edge"], records["row"] = edges, rows[at]
-                        found.deal(records, edges // capacity)
-        for piece in range(pieces if self.unknown is None else 0):
-            records = read_buckets([found.runs], piece, piece + 1, record.itemsize)[0].view(record)
-            ends = np.empty(len(records), np.int64)
-            ends[records["edge"] - piece * capacity] = records["row"]
-            yield ends
+    unknown: tuple[int, pa.Array] | None = None
+    known, rows = nodes.read(bucket)
+    for ids, edges in ends.groups(bucket):
+        at = positions(ids, known)
+        if (bad := at < 0).any():
+            first = int(np.where(bad, edges, np.iinfo(np.int64).max).argmin())
+            if unknown is None or edges[first] < unknown[0]:
+                unknown = int(edges[first]), ids.slice(first, 1)
+        elif unknown is None:
+            records = np.empty(len(ids), JOINED)
+            records["edge"], records["row"] = edges, rows[at]
+            found.deal(records, edges // EDGES_AT_ONCE)
+    return unknown
 
 
-def _positions(ids: pa.Array, known: pa.Array) -> np.ndarray:
+def positions(ids: pa.Array, known: pa.Array) -> np.ndarray:
     """Returns int64 [n]: where each id is in ``known`` first; -1 for null and for one that is not there."""
     return pc.index_in(ids, value_set=known, skip_nulls=True).fill_null(-1).to_numpy().astype(np.int64)
 

@@ -16,17 +16,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from glt_lightning.base import DataError, EdgeType, NodeType, Progress, edge_type_str
+from glt_lightning.base import DataError, EdgeType, NodeType, PartitionOptions, Progress, edge_type_str
 from glt_lightning.graph import Manifest
 from glt_lightning.partition.additions import Additions, NewEdges, NewNodes
 from glt_lightning.partition.sources.tables.columns import edge_folder, load_facts, node_folder, user_ids
+from glt_lightning.partition.sources.tables.convert import Conversion
 from glt_lightning.partition.sources.tables.converted import ConvertedTables
 from glt_lightning.partition.sources.tables.encoders import CodeEncoder, OneHotEncoder
 from glt_lightning.partition.sources.tables.encoding import GraphEncoding, TableEncoding
 from glt_lightning.partition.sources.tables.files import TableFiles
 from glt_lightning.partition.sources.tables.ids import KeyIds, NodeIds, RowIds, as_numbers, id_types, ids_of
+from glt_lightning.partition.sources.tables.job import TableJob
 from glt_lightning.partition.sources.tables.mapping import EdgeTable, NodeTable, Tables, parse_tables
-from glt_lightning.partition.sources.tables.nodes import EdgeConverter, convert_nodes
+from glt_lightning.partition.tasks.run import Calls
 
 _log = logging.getLogger(__name__)
 _ENDS = ("source.npy", "destination.npy")
@@ -267,7 +269,6 @@ class _Reader:
     ) -> None:
         self._tables, self._fitted, self._temporary = tables, fitted, temporary
         self._ids, self._named = ids, named
-        self._progress = Progress(False)
 
     def read(self) -> LaterRows:
         nodes: dict[NodeType, NewNodes] = {}
@@ -280,13 +281,23 @@ class _Reader:
         shown = {t: _values(each) for t, each in new_ids.items() if isinstance(each, KeyIds)}
         return LaterRows(Additions(nodes=nodes, edges=edges), shown)
 
+    def _conversion(self, ids: Mapping[NodeType, Any]) -> Conversion:
+        """Makes a conversion in this process. ids: for edges, those of nodes."""
+        job = self._job(ids)
+        keys = {t: f"the graph's nodes of type {t!r}, or of its new ones" for t in ids}
+        return Conversion(job, Calls(job, "", None), 1, Progress(False), keys)
+
+    def _job(self, ids: Mapping[NodeType, Any]) -> TableJob:
+        return TableJob(self._tables, self._temporary, PartitionOptions().memory_bytes, prefix="new: ", ids=ids)
+
     def _what(self, table: NodeType | EdgeType) -> str:
         return f"new: {self._tables.key_of(table)}"
 
     def _nodes(self, t: NodeType, table: NodeTable) -> tuple[NewNodes, NodeIds]:
         stored = self._fitted.nodes.get(t, TableEncoding())
-        place = node_folder(self._temporary, t)
-        facts, ids, _ = convert_nodes(table, self._what(t), place, self._progress, replace(stored, classes=None))
+        place = node_folder(self._job({}).out, t)
+        facts, _ = self._conversion({}).nodes(t, replace(stored, classes=None))
+        ids = self._job({}).ids(t)
         if isinstance(ids, RowIds) and self._named(t):
             raise DataError(f"{self._what(t)}: nodes of this type have ids; data.dataset names no column of them.")
         self._log_unknown(self._what(t), table, stored)
@@ -304,10 +315,9 @@ class _Reader:
         return _BothIds(old, new)
 
     def _edges(self, e: EdgeType, table: EdgeTable, ids: Mapping[NodeType, Any]) -> NewEdges:
-        name, place = edge_type_str(e), edge_folder(self._temporary, e)
+        name, place = edge_type_str(e), edge_folder(self._job({}).out, e)
         stored = self._fitted.edges.get(name, TableEncoding())
-        keys = {t: f"the graph's nodes of type {t!r}, or of its new ones" for t in ids}
-        EdgeConverter(table, self._what(e), e, ids, keys, stored).run(place, self._progress)
+        self._conversion(ids).edges(e, stored)
         self._log_unknown(self._what(e), table, stored)
         ends = np.stack([np.load(place / end, allow_pickle=False).astype(np.int64) for end in _ENDS])
         return NewEdges(ends, _arrays(place, _ENDS))

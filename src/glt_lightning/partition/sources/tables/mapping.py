@@ -176,6 +176,11 @@ def is_text(keys: Sequence[str]) -> bool:
     return "encode" not in keys and ("attrs" in keys[:-1] or kinds.get(keys[-1], "").startswith(("str", "tuple[str")))
 
 
+def plain_mapping(given: Any) -> Any:
+    """Returns the mapping as JSON values, which other processes parse again."""
+    return json.loads(json.dumps(_plain(given), default=str))
+
+
 def _plain(value: Any) -> Any:
     """Converts namespaces, which the command line makes, to mappings."""
     if isinstance(value, argparse.Namespace):

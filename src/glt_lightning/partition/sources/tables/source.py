@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import logging
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.base import DataError, EdgeType, NodeType, Progress, edge_type_str
+from glt_lightning.base import DataError, EdgeType, NodeType, PartitionOptions, Progress, edge_type_str
 from glt_lightning.partition.edge_splits.labels import EdgeLabels
-from glt_lightning.partition.folder import exclusive, whole_folder
+from glt_lightning.partition.folder import exclusive, lasting_folder, lasting_path
 from glt_lightning.partition.sources.base import (
     EdgeList,
     Rows,
@@ -37,12 +38,20 @@ from glt_lightning.partition.sources.tables.columns import (
     user_ids,
 )
 from glt_lightning.partition.sources.tables.encoding import FILE as ENCODING, GraphEncoding, encoding_bytes
-from glt_lightning.partition.sources.tables.mapping import EdgeTable, NodeTable, features_asked, parse_tables
+from glt_lightning.partition.sources.tables.mapping import (
+    EdgeTable,
+    NodeTable,
+    features_asked,
+    parse_tables,
+    plain_mapping,
+)
+from glt_lightning.partition.tasks.array import array_number, help_along
 
 _log = logging.getLogger(__name__)
 
 _VERSION = 1  # raise it when the conversion changes what it writes
 _LOCK_S = 6 * 3600.0
+_WORK = 4  # a byte of tables takes as long as so many of arrays
 _NO_ATTRS = ("y", "source", "destination", "ids", "ids_offsets", "ids_bytes")
 
 
@@ -59,27 +68,44 @@ class TableSource:
         schema: Node and edge types.
     """
 
-    def __init__(self, dataset: Mapping[str, Any] | argparse.Namespace, root: str | Path) -> None:
-        self._tables = parse_tables(dataset)
+    def __init__(
+        self,
+        dataset: Mapping[str, Any] | argparse.Namespace,
+        root: str | Path,
+        options: PartitionOptions | None = None,
+    ) -> None:
+        self._tables, self._given = parse_tables(dataset), plain_mapping(dataset)
+        self._options = PartitionOptions() if options is None else options
         self._root = Path(root)
         self.schema = self._tables.schema
         first = next(iter(self._tables.nodes.values())).path[0].rstrip("/")
         self.name = folder_name(self._tables.name or Path(first).name.split(".")[0])
 
     @cached_property
-    def fingerprint(self) -> str:
+    def _paths(self) -> list[list[Path]]:
+        """The files of each table."""
         from glt_lightning.partition.sources.tables.files import list_files
 
-        digest = hashlib.blake2b(f"{_VERSION}:{self._tables.columns_text()}".encode(), digest_size=16)
-        if self._tables.encoding is not None:
-            digest.update(encoding_bytes(self._tables.encoding)[0])
+        found: list[list[Path]] = []
         each: list[tuple[Any, NodeTable | EdgeTable]] = [*sorted(self._tables.nodes.items())]
         each += sorted(self._tables.edges.items())
         for name, table in each:
             if isinstance(table, EdgeTable) and table.is_matrix:
-                files = [Path(table.path[0]).expanduser()]
+                found.append([Path(table.path[0]).expanduser()])
             else:
-                files = list_files(self._tables.key_of(name), table.path)
+                found.append(list_files(self._tables.key_of(name), table.path))
+        return found
+
+    @property
+    def _input_bytes(self) -> int:
+        return sum(path.stat().st_size for files in self._paths for path in files)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        digest = hashlib.blake2b(f"{_VERSION}:{self._tables.columns_text()}".encode(), digest_size=16)
+        if self._tables.encoding is not None:
+            digest.update(encoding_bytes(self._tables.encoding)[0])
+        for files in self._paths:
             try:
                 digest.update(f"{len(files)}:{file_fingerprint(*files)}:".encode())
             except OSError as error:
@@ -91,19 +117,31 @@ class TableSource:
         """The folder of the converted tables, which is made if it does not exist."""
         folder = tables_folder(self._root, self.name, self.fingerprint)
         if not folder.exists():
+            run = lasting_path(folder, self.fingerprint[:16])
+            if self._options.engine == "array" and array_number() > 0:
+                help_along(run, folder.exists, _LOCK_S)
+                return folder
             with exclusive(folder, _LOCK_S):
                 if not folder.exists():  # no other process made it during the wait for the lock
-                    self._convert(folder)
+                    self._convert(folder, run)
         return folder
 
-    def _convert(self, folder: Path) -> None:
-        from glt_lightning.partition.sources.tables.nodes import convert_tables
+    def _convert(self, folder: Path, run: Path) -> None:
+        """Converts the tables; goes on where a run of the same tables was killed. run: the folder of the run."""
+        from glt_lightning.partition.sources.tables.convert import convert_tables
+        from glt_lightning.partition.sources.tables.job import TableJob
+        from glt_lightning.partition.tasks.engine import open_engine, task_memory
+        from glt_lightning.partition.tasks.run import Calls
 
         _log.info("converting the tables of %s: %s", self.name, folder)
-        with whole_folder(folder) as temporary:
-            used = convert_tables(self._tables, temporary, Progress(None), self._applied)
-            used = replace(used, target_type=self.target_type, num_classes=self._count_classes(temporary))
-            (temporary / ENCODING).write_bytes(used.to_bytes())
+        options = self._options
+        with lasting_folder(run), open_engine(options, _WORK * self._input_bytes, run) as (executor, width):
+            job = TableJob(self._tables, run, task_memory(options, width), given=self._given)
+            calls = Calls(job, self.fingerprint, executor)
+            used = convert_tables(job, calls, width, Progress(None), self._applied)
+            used = replace(used, target_type=self.target_type, num_classes=self._count_classes(job.out))
+            (job.out / ENCODING).write_bytes(used.to_bytes())
+            os.rename(job.out, folder)
         for node_type, facts in load_facts(folder).items():
             if facts.classes is not None:
                 print(_classes_text(node_type, facts.classes, folder), file=sys.stderr)

@@ -12,64 +12,65 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from glt_lightning.base import DataError, Progress
-from glt_lightning.partition.arrays import ArrayWriter
+from glt_lightning.base import DataError
+from glt_lightning.partition.arrays import ArrayPieces
 from glt_lightning.partition.sources.tables.columns import feature_columns, feature_types, times, values, weights
-from glt_lightning.partition.sources.tables.encoders import Choices, ColumnEncoding, PlainEncoder
+from glt_lightning.partition.sources.tables.encoders import Choices, ColumnEncoding, Encoder, PlainEncoder
 from glt_lightning.partition.sources.tables.encoding import TableEncoding
 from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece
-from glt_lightning.partition.sources.tables.fit import Fitting, fit_columns
+from glt_lightning.partition.sources.tables.fit import Fitting
 from glt_lightning.partition.sources.tables.mapping import EdgeTable, NodeTable, features_asked
 
 Read = Callable[..., np.ndarray]
 Types = dict[str, pa.DataType]
 
 
-def readers(
-    table: TableFiles,
-    columns: NodeTable | EdgeTable,
-    used: list[str | None],
-    fitted: TableEncoding | None,
-    progress: Progress,
-) -> tuple[dict[str, Read], Types, TableEncoding]:
-    """Returns for features and attributes: array to write -> its reader, the types of the columns read, and the encoding.
-
-    fitted: the encoding to apply; None: it is fitted to this table.
-    """
-    table.check_columns([name for name in used if name])  # a wrong name would make an id a feature of the pattern *
-    chosen: list[tuple[str, str, Read]] = [(name, column, values) for name, column in columns.attrs.items()]
-    if isinstance(columns, EdgeTable) and columns.weight is not None:
-        chosen.append(("edge_weight", columns.weight, weights))
-    if isinstance(columns, EdgeTable) and columns.time is not None:
-        chosen.append(("edge_time", columns.time, times))
-    read: dict[str, Read] = {name: partial(convert, name=column) for name, column, convert in chosen}
-    wanted = [column for _, column, _ in chosen]
-    types = table.types(wanted)
-    if fitted is None:
-        names = feature_columns(table, columns.features, [*filter(None, used), *wanted])
-        encoding, types = _fitted(table, columns, names, types, progress)
-    else:
-        encoding = fitted
-        plain = [each.column for each in fitted.encoders if isinstance(each, PlainEncoder)]
-        types = _encoded_types(table, [e.column for e in fitted.encoders]) | feature_types(table, plain) | types
+def readers(columns: NodeTable | EdgeTable, encoding: TableEncoding) -> dict[str, Read]:
+    """Returns for each array of features and attributes the reader of its rows."""
+    read: dict[str, Read] = {name: partial(convert, name=column) for name, column, convert in _attributes(columns)}
     of_nodes = isinstance(columns, NodeTable)
     if encoding.floats:
         read["x" if of_nodes else "edge_attr"] = encoding.read_floats
     if encoding.codes:
         read["x_codes" if of_nodes else "edge_codes"] = encoding.read_codes
-    return read, types, encoding
+    return read
 
 
-def _fitted(
-    table: TableFiles, columns: NodeTable | EdgeTable, names: list[str], types: Types, progress: Progress
+def _attributes(columns: NodeTable | EdgeTable) -> list[tuple[str, str, Read]]:
+    """Returns (array, column, reader) of attributes."""
+    chosen: list[tuple[str, str, Read]] = [(name, column, values) for name, column in columns.attrs.items()]
+    if isinstance(columns, EdgeTable) and columns.weight is not None:
+        chosen.append(("edge_weight", columns.weight, weights))
+    if isinstance(columns, EdgeTable) and columns.time is not None:
+        chosen.append(("edge_time", columns.time, times))
+    return chosen
+
+
+def encoding_of(
+    table: TableFiles,
+    columns: NodeTable | EdgeTable,
+    used: list[str | None],
+    fitted: TableEncoding | None,
+    fit: Callable[[Fitting], Mapping[str, Encoder]],
 ) -> tuple[TableEncoding, Types]:
-    """Fits the features of a table. Returns the encoding, and the types of the columns read besides those in ``types``."""
+    """Returns the encoding of features, and the types of the columns of features and attributes.
+
+    used: columns that are something else.  fitted: the encoding to apply; None: it is fitted to this table, by ``fit``.
+    """
+    table.check_columns([name for name in used if name])  # a wrong name would make an id a feature of the pattern *
+    wanted = [column for _, column, _ in _attributes(columns)]
+    types = table.types(wanted)
+    if fitted is not None:
+        plain = [each.column for each in fitted.encoders if isinstance(each, PlainEncoder)]
+        types = _encoded_types(table, [e.column for e in fitted.encoders]) | feature_types(table, plain) | types
+        return fitted, types
+    names = feature_columns(table, columns.features, [*filter(None, used), *wanted])
     encoded = _choices(table, columns.encode, names)
     plain = [name for name in names if name not in encoded]
     # A column that is an attribute too is read as that.
     types = _encoded_types(table, list(encoded)) | feature_types(table, plain) | types
     train = columns.split if isinstance(columns, NodeTable) and columns.fit_on != "all" else None
-    fits = fit_columns(table, Fitting(columns=encoded, types=types, missing=columns.missing, split=train), progress)
+    fits = fit(Fitting(columns=encoded, types=types, missing=columns.missing, split=train)) if encoded else {}
     encoders = [fits.get(name) or PlainEncoder(column=name) for name in names]
     return TableEncoding(encoders, features_asked(columns)), types
 
@@ -100,23 +101,32 @@ def _choices(table: TableFiles, encode: Choices, names: list[str]) -> dict[str, 
     return found
 
 
-class ColumnWriters:
-    """The writers of the arrays of one table. They are opened with the first rows, which have the shapes."""
+class ColumnPieces:
+    """Writes rows of the arrays of one table. The files are opened with the first rows, which have the shapes.
 
-    def __init__(self, folder: Path, read: Mapping[str, Read]) -> None:
-        self._folder, self._read = folder, read
+    first: number of the first row.
+
+    Attributes:
+        shapes: Of each array, the dtype and the shape of a row.
+    """
+
+    def __init__(self, folder: Path, read: Mapping[str, Read], first: int) -> None:
+        self._folder, self._read, self._at = folder, read, first
         self._stack = ExitStack()
-        self._writers: dict[str, ArrayWriter] = {}
+        self._pieces: dict[str, ArrayPieces] = {}
+        self.shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
 
     def write(self, piece: TablePiece) -> None:
         for name, read in self._read.items():
             rows = read(piece)
-            if name not in self._writers:
-                writer = ArrayWriter(self._folder, f"{name}.npy", rows.dtype, rows.shape[1:], hashed=False)
-                self._writers[name] = self._stack.enter_context(writer)
-            self._writers[name].write(rows)
+            if name not in self._pieces:
+                pieces = ArrayPieces(self._folder, f"{name}.npy", rows.dtype, rows.shape[1:])
+                self._pieces[name] = self._stack.enter_context(pieces)
+                self.shapes[name] = rows.dtype.str, rows.shape[1:]
+            self._pieces[name].write(self._at, rows)
+        self._at += len(piece)
 
-    def __enter__(self) -> ColumnWriters:
+    def __enter__(self) -> ColumnPieces:
         return self
 
     def __exit__(self, *error: object) -> None:

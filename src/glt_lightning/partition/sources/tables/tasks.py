@@ -1,0 +1,273 @@
+"""The tasks that convert tables: functions of a `TableJob` and of JSON values that return a JSON value, by name. Between them,
+the first process adds up what they found (``convert.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from glt_lightning.partition.arrays import ArrayPieces
+from glt_lightning.partition.sources.tables.columns import LabelColumn, split_codes
+from glt_lightning.partition.sources.tables.files import (
+    Range,
+    Scan,
+    TablePiece,
+    count_rows,
+    reading,
+    scan_blocks,
+    type_steps,
+)
+from glt_lightning.partition.sources.tables.ids import (
+    EDGES_AT_ONCE,
+    JOINED,
+    DealtIds,
+    IdDealer,
+    IdPiece,
+    KeyIds,
+    NodeIds,
+    StoredIds,
+    ids_of,
+    join_bucket,
+    store_ids,
+)
+from glt_lightning.partition.sources.tables.job import TableJob, piece_name
+from glt_lightning.partition.sources.tables.mapping import EdgeTable
+from glt_lightning.partition.sources.tables.writers import ColumnPieces, readers
+from glt_lightning.partition.tasks.exchange import RunWriter, load_runs, read_buckets, save_runs, unfinished
+
+_CHUNK = 1 << 20  # edges that are looked up at once
+_CHUNK_BYTES = 128 << 20  # of their ids
+_INT32_MAX = 2**31 - 1
+ENDS = ("source", "destination")
+
+
+def scan_text(job: TableJob, table: str, file: int, begin: int, end: int) -> list[Scan]:
+    """Counts the rows of blocks of a text file: `scan_blocks`."""
+    path = job.files(table).paths[file]
+    with reading(path):
+        return scan_blocks(path, begin, end)
+
+
+def count_text(job: TableJob, table: str, file: int) -> int:
+    """Counts the rows of a text file, from its beginning."""
+    path = job.files(table).paths[file]
+    with reading(path):
+        return count_rows(path)
+
+
+def find_types(
+    job: TableJob, table: str, columns: list[str], missing: list[str], starts: list[int], rows: Sequence[int]
+) -> dict[str, list[int]]:
+    """Tells which types fit the values of a range of a text file: `type_steps`."""
+    text = dict.fromkeys(columns, pa.large_string())
+    pieces = job.files(table).read(Range(*rows), text, job.layout(table))
+    return type_steps((piece.batch for piece in pieces), columns, missing, starts)
+
+
+def fit_rows(job: TableJob, table: str, rows: Sequence[int]) -> dict[str, list[Any]]:
+    """Reads a range of the columns that are fitted."""
+    fits = job.fits(table)
+    return fits.read(job.files(table).read(Range(*rows), fits.types, job.layout(table)))
+
+
+def convert_rows(job: TableJob, table: str, rows: Sequence[int]) -> dict[str, Any]:
+    """Converts a range of rows: writes attributes, ids as they are, rows of ends that are looked up in memory, labels and splits.
+
+    Returns the shapes of the arrays, and what is found out of each of the others.
+    """
+    given, plan, columns = Range(*rows), job.plan(table), job.table(table)
+    used: list[_Ids | _Ends | _Labels | _Splits] = []
+    with ExitStack() as stack:
+        attributes = stack.enter_context(
+            ColumnPieces(job.array_folder(table), readers(columns, plan.encoding), given.first)
+        )
+        if isinstance(columns, EdgeTable):
+            used.append(_Ends(job, table, columns, given, stack))
+        elif columns.id is not None:
+            used.append(_Ids(job, table, columns.id, plan.types[columns.id], given, stack))
+        if columns.label is not None:
+            used.append(_Labels(job, table, columns.label, plan.types[columns.label], given))
+        if columns.split is not None:
+            used.append(_Splits(job, table, columns.split, given, stack))
+        for piece in job.files(table).read(given, plan.types, job.layout(table)):
+            attributes.write(piece)
+            for each in used:
+                each.write(piece)
+        found: dict[str, Any] = {"shapes": attributes.shapes}
+        for each in used:
+            found |= each.finish()
+    return found
+
+
+class _Ids:
+    def __init__(
+        self, job: TableJob, table: str, column: str, kind: pa.DataType, rows: Range, stack: ExitStack
+    ) -> None:
+        self._column, folder = column, job.scratch(table) / "ids"
+        folder.mkdir(exist_ok=True)
+        self._piece = stack.enter_context(IdPiece(folder / piece_name(rows), kind, job.files(table).is_text))
+
+    def write(self, piece: TablePiece) -> None:
+        self._piece.write(ids_of(piece, self._column))
+
+    def finish(self) -> dict[str, Any]:
+        return {"ids": self._piece.facts()}
+
+
+class _Labels:
+    def __init__(self, job: TableJob, table: str, column: str, kind: pa.DataType, rows: Range) -> None:
+        self._labels, self._folder, self._first = LabelColumn(column, kind), job.scratch(table), rows.first
+
+    def write(self, piece: TablePiece) -> None:
+        self._labels.add(piece)
+
+    def finish(self) -> dict[str, Any]:
+        y, classes = self._labels.finish()
+        with ArrayPieces(self._folder, "y.npy", y.dtype) as pieces:
+            pieces.write(self._first, y)
+        return {"labels": {"dtype": y.dtype.str, "classes": classes}}
+
+
+class _Splits:
+    def __init__(self, job: TableJob, table: str, column: str, rows: Range, stack: ExitStack) -> None:
+        self._column, self._at = column, rows.first
+        self._pieces = stack.enter_context(ArrayPieces(job.scratch(table), "splits.npy", np.int8))
+
+    def write(self, piece: TablePiece) -> None:
+        self._pieces.write(self._at, split_codes(piece, self._column))
+        self._at += len(piece)
+
+    def finish(self) -> dict[str, Any]:
+        return {}
+
+
+class _Ends:
+    """The ends of edges: looked up in memory many at a time, or dealt out to be joined."""
+
+    def __init__(self, job: TableJob, table: str, edges: EdgeTable, rows: Range, stack: ExitStack) -> None:
+        edge_type = job.type_of(table)
+        self._columns, self._types = [str(edges.source), str(edges.destination)], [edge_type[0], edge_type[2]]
+        self._ids: list[NodeIds] = [job.ids(t) for t in self._types]
+        self._job, self._table, self._at = job, table, rows.first
+        self._held: list[list[pa.Array]] = [[], []]
+        self._count = self._nbytes = 0
+        self._unknown: list[list[Any] | None] = [None, None]
+        self._dealers: list[IdDealer | None] = [None, None]
+        self._writers: list[ArrayPieces | None] = [None, None]
+        for n, (name, ids) in enumerate(zip(ENDS, self._ids, strict=True)):
+            if isinstance(ids, StoredIds) and ids.buckets is not None:
+                folder = job.scratch(table) / name / piece_name(rows)
+                self._dealers[n] = stack.enter_context(IdDealer(folder, ids.buckets.count, ids.is_text))
+            else:
+                writer = ArrayPieces(job.array_folder(table), f"{name}.npy", row_dtype(ids))
+                self._writers[n] = stack.enter_context(writer)
+
+    def write(self, piece: TablePiece) -> None:
+        for held, column in zip(self._held, self._columns, strict=True):
+            held.append(ids_of(piece, column))
+            self._nbytes += held[-1].nbytes
+        self._count += len(piece)
+        if self._count >= _CHUNK or self._nbytes >= _CHUNK_BYTES:
+            self._flush()
+
+    def finish(self) -> dict[str, Any]:
+        self._flush()
+        return {"unknown": self._unknown}
+
+    def _flush(self) -> None:
+        if not self._held[0]:
+            return
+        ends = [pa.concat_arrays(pieces) for pieces in self._held]
+        found: list[np.ndarray] | None = None
+        if self._dealers == [None, None] and self._types[0] == self._types[1] and ends[0].type == ends[1].type:
+            # One question for both: it costs a table of all ids.
+            found = np.split(self._ids[0].find(pa.concat_arrays(ends)), [self._count])
+        for n, ids in enumerate(ends):
+            if (writer := self._writers[n]) is not None:
+                rows = self._ids[n].find(ids) if found is None else found[n]
+                self._note(n, ids, rows < 0)
+                writer.write(self._at, rows)
+            if (dealer := self._dealers[n]) is not None:
+                nodes = self._ids[n]
+                assert isinstance(nodes, KeyIds)
+                known = nodes.compared(ids)
+                self._note(n, ids, pc.is_null(known).to_numpy(zero_copy_only=False))
+                dealer.add(known, self._at)
+        self._at += self._count
+        self._held, self._count, self._nbytes = [[], []], 0, 0
+
+    def _note(self, end: int, ids: pa.Array, bad: np.ndarray) -> None:
+        """Notes the first end that is no node."""
+        if self._unknown[end] is None and bad.any():
+            row = int(bad.argmax())
+            self._unknown[end] = [self._at + row, ids[row].as_py()]
+
+
+def row_dtype(ids: NodeIds) -> type:
+    """Returns the dtype of rows of nodes."""
+    return np.int32 if ids.count <= _INT32_MAX else np.int64
+
+
+def place_ids(job: TableJob, table: str, rows: Sequence[int], base: int, is_text: bool, buckets: int) -> None:
+    """Writes the ids of a range to their place; deals them out if they are many. base: bytes before them, of text."""
+    given, name = Range(*rows), piece_name(Range(*rows))
+    stored = store_ids(job.scratch(table) / "ids" / name, job.array_folder(table), given.first, base, is_text)
+    if not buckets:
+        for _ in stored:
+            pass
+        return
+    with IdDealer(job.scratch(table) / "dealt" / name, buckets, is_text) as dealer:
+        first = given.first
+        for ids in stored:
+            dealer.add(ids, first)
+            first += len(ids)
+
+
+def check_ids(job: TableJob, table: str, low: int, high: int) -> tuple[int, int, Any] | None:
+    """Returns the first id of some buckets that occurs twice: `StoredIds.first_again`."""
+    ids = job.ids(job.type_of(table))
+    assert isinstance(ids, StoredIds)
+    return ids.first_again(low, high)
+
+
+def join_ends(
+    job: TableJob, table: str, end: int, pieces: list[str], edges: int, low: int, high: int
+) -> tuple[int, Any] | None:
+    """Finds the rows of the ends of edges in some buckets. Returns the first that is no node: the edge, and its id."""
+    ids = job.ids(job.type_of(table)[2 * end])
+    assert isinstance(ids, StoredIds)
+    assert ids.buckets is not None
+    folder = job.scratch(table) / ENDS[end]
+    dealt = DealtIds([folder / piece for piece in pieces], ids.buckets.count, ids.is_text)
+    target, unknown = folder / f"found.{low}", None
+    with RunWriter(unfinished(target), JOINED.itemsize, -(-edges // EDGES_AT_ONCE)) as found:
+        for bucket in range(low, high):
+            first = join_bucket(ids.buckets, dealt, bucket, found)
+            if first is not None and (unknown is None or first[0] < unknown[0]):
+                unknown = first[0], first[1][0].as_py()
+    save_runs(found.runs, target)
+    return unknown
+
+
+def place_ends(job: TableJob, table: str, end: int, groups: list[int], edges: int, low: int, high: int) -> None:
+    """Writes the rows of the ends of some edges. low, high: in `EDGES_AT_ONCE`.  groups: the first buckets of `join_ends`."""
+    runs = [load_runs(job.scratch(table) / ENDS[end] / f"found.{group}") for group in groups]
+    dtype = row_dtype(job.ids(job.type_of(table)[2 * end]))
+    with ArrayPieces(job.array_folder(table), f"{ENDS[end]}.npy", dtype) as writer:
+        for at in range(low, high):
+            records = read_buckets(runs, at, at + 1, JOINED.itemsize)[0].view(JOINED)
+            first = at * EDGES_AT_ONCE
+            rows: np.ndarray = np.empty(len(records), dtype)
+            rows[records["edge"] - first] = records["row"]
+            writer.write(first, rows)
+
+
+TASKS: dict[str, Callable[..., Any]] = {
+    task.__name__: task
+    for task in (scan_text, count_text, find_types, fit_rows, convert_rows, place_ids, check_ids, join_ends, place_ends)
+}
