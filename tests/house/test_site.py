@@ -97,3 +97,4 @@ def test_the_site_is_built_without_a_warning_and_leads_somewhere(tmp_path: Path)
     assert [name for name in classes if f"{name}" not in api] == []
     assert any("resume" in each["title"].lower() for each in index)
     assert any(each["location"].startswith("options/") for each in index)
+    assert all(each["boost"] < 1 for each in index if each["location"].startswith(("api/", "gallery/", "decisions/")))
