@@ -32,12 +32,12 @@ FROM base AS cuda
 COPY --from=build-cuda /wheels /wheels
 # torch of PyPI brings its own libraries of CUDA
 # hadolint ignore=DL3013
-RUN pip install --no-cache-dir /wheels/*.whl matplotlib
+RUN pip install --no-cache-dir /wheels/*.whl
 USER 1000
 
 # the last stage is what `docker build .` makes
 FROM base AS cpu
 COPY --from=build-cpu /wheels /wheels
 # hadolint ignore=DL3013
-RUN pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu /wheels/*.whl matplotlib
+RUN pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu /wheels/*.whl
 USER 1000

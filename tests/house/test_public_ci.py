@@ -152,7 +152,7 @@ def test_the_oldest_versions_are_the_lower_bounds() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = project["dependencies"] + project["optional-dependencies"]["deploy"]
     bounds = [re.sub(r"\[.*\]", "", each).replace(">=", "==") for each in needed]
-    assert (ROOT / "packaging/oldest.txt").read_text().splitlines()[1:] == bounds
+    assert (ROOT / "packaging/oldest.constraints").read_text().splitlines()[1:] == bounds
 
 
 def test_images_have_no_root_and_copy_what_there_is() -> None:
