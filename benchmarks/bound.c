@@ -12,8 +12,9 @@
  * be still in the first-level cache.
  *
  * Prints one JSON line per variant: plain = draws of a sequential generator, no look-ups; keyed = draws keyed by row;
- * n_id = user ids looked up too; e_id = edge ids too; loader = n_id and the rows of x and y gathered. And one line
- * with the limits of the memory system. All times are CPU seconds of the thread. */
+ * n_id = user ids looked up too; e_id = edge ids too; loader = n_id and the rows of x and y gathered; labor = n_id,
+ * and rows pick the neighbours whose random numbers are below fan-out / degree (LABOR as in its paper: each row picks
+ * so many on average). And one line with the limits of the memory system. All times are CPU seconds of the thread. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -25,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { KEYED = 1, N_ID = 2, E_ID = 4, GATHER = 8 };      /* parts of a variant */
+enum { KEYED = 1, N_ID = 2, E_ID = 4, GATHER = 8, LABOR = 16 };     /* parts of a variant */
 enum { CHUNK = 256, AHEAD = 32, MOST_FANOUT = 32, MOST_HOPS = 8 };
 #define GOLDEN 0x9e3779b97f4a7c15ull
 #define FETCH(p) __builtin_prefetch((const void *)(p), 0, 3)
@@ -81,12 +82,14 @@ static struct {
   const float *x;
   const int64_t *y;
   const int64_t *train;
-  int64_t nodes, edges, seeds, dim;
+  int64_t nodes, edges, seeds, dim, longest;
 } G;
 
 static void load_graph(const char *folder, int huge) {
   Array a = load(folder, "part0/edges/0/indptr", huge);
   G.indptr = (const int64_t *)a.data, G.nodes = a.bytes / 8 - 1;
+  for (int64_t i = 0; i < G.nodes; i++)
+    if (G.indptr[i + 1] - G.indptr[i] > G.longest) G.longest = G.indptr[i + 1] - G.indptr[i];
   a = load(folder, "part0/edges/0/indices", huge);
   G.indices = (const int32_t *)a.data, G.edges = a.bytes / 4;
   G.edge_ids = (const int32_t *)load(folder, "part0/edges/0/edge_ids", huge).data;
@@ -108,8 +111,8 @@ static void load_graph(const char *folder, int huge) {
 
 typedef struct { /* a chunk of rows on its way through the stages */
   int32_t count[CHUNK];
-  uint32_t position[CHUNK * MOST_FANOUT + AHEAD];
-  int32_t neighbour[CHUNK * MOST_FANOUT + AHEAD];
+  uint32_t position[2 * CHUNK * MOST_FANOUT + AHEAD]; /* by LABOR a row may pick twice its fan-out */
+  int32_t neighbour[2 * CHUNK * MOST_FANOUT + AHEAD];
   int64_t first, rows, used;
 } Chunk;
 
@@ -121,6 +124,8 @@ typedef struct {
   int64_t *n_id, *src, *dst, *e_id, *y;
   float *x;
   int64_t nodes, edges;
+  uint8_t *first_bytes; /* of the nodes' random numbers in a hop */
+  uint32_t *likely;
   Chunk chunk;
 } Batch;
 
@@ -169,6 +174,41 @@ INLINE void draw(Batch *b, int64_t end, uint64_t key, uint32_t fanout, int with)
       for (uint32_t k = 0; k < count; k++) at[k] = begin + k;
     else
       pick(b, with & KEYED ? mix(key + (with & N_ID ? b->n_id[lid] : b->gid[lid]) * GOLDEN) : 0, degree, fanout, begin, at, with);
+    at += count;
+  }
+  c->used = at - c->position;
+  for (int i = 0; i < AHEAD; i++) at[i] = at[-1];
+}
+
+INLINE uint64_t number(uint64_t key, int32_t gid) { return mix(key + G.user_ids[gid] * GOLDEN); }
+
+/* Stage 1 by LABOR. The first byte of a number decides for all but one in 256; for few rows numbers are made as needed. */
+INLINE void draw_labor(Batch *b, int64_t end, uint64_t key, uint32_t fanout, int with_bytes) {
+  Chunk *c = &b->chunk;
+  uint32_t *at = c->position;
+  for (int64_t i = 0; i < c->rows; i++) {
+    const int64_t lid = c->first + i;
+    if (lid + AHEAD < end) FETCH(G.indptr + b->gid[lid + AHEAD]);
+    if (lid + 4 < end)
+      for (int64_t k = 0; k < 8; k++) FETCH(G.indices + G.indptr[b->gid[lid + 4]] + 16 * k);
+    const int64_t begin = G.indptr[b->gid[lid]], degree = G.indptr[b->gid[lid] + 1] - begin;
+    uint32_t count = 0;
+    if (degree <= fanout) {
+      for (; count < degree; count++) at[count] = begin + count;
+    } else {
+      const uint64_t below = (uint64_t)(((unsigned __int128)fanout << 64) / degree), last = below >> 56;
+      uint32_t n = 0, *const likely = b->likely;
+      if (with_bytes)
+        for (int64_t k = 0; k < degree; k++) likely[n] = begin + k, n += b->first_bytes[G.indices[begin + k]] <= last;
+      else
+        for (; n < degree; n++) likely[n] = begin + n;
+      for (uint32_t k = 0; k < n && count < 2 * MOST_FANOUT; k++) {
+        const int32_t id = G.indices[likely[k]];
+        at[count] = likely[k];
+        count += (with_bytes && b->first_bytes[id] < last) || number(key, id) < below;
+      }
+    }
+    c->count[i] = count;
     at += count;
   }
   c->used = at - c->position;
@@ -234,9 +274,13 @@ INLINE void sample(Batch *b, const int64_t *seeds, int64_t num_seeds, uint64_t k
   if (with & N_ID) look_up(b, 0, num_seeds);
   for (int64_t h = 0, lo = 0, hi = num_seeds; h < hops; h++) {
     uint64_t hop_key = mix(key ^ mix(h + 1));
+    const int with_bytes = with & LABOR && (hi - lo) * (G.edges / G.nodes) * 8 > G.nodes;
+    if (with_bytes)
+      for (int64_t i = 0; i < G.nodes; i++) b->first_bytes[i] = number(hop_key, i) >> 56;
     for (b->chunk.first = lo; b->chunk.first < hi; b->chunk.first += CHUNK) {
       b->chunk.rows = hi - b->chunk.first < CHUNK ? hi - b->chunk.first : CHUNK;
-      draw(b, hi, hop_key, fanouts[h], with);
+      if (with & LABOR) draw_labor(b, hi, hop_key, fanouts[h], with_bytes);
+      else draw(b, hi, hop_key, fanouts[h], with);
       read_neighbours(b, with);
       relabel(b);
     }
@@ -266,6 +310,7 @@ static void make(Batch *b, const int64_t *seeds, int64_t n, uint64_t key, int ho
     CASE(KEYED);
     CASE(KEYED | N_ID);
     CASE(KEYED | N_ID | E_ID);
+    CASE(KEYED | N_ID | LABOR);
   }
   const double sampled = cpu_s();
   if (with & GATHER) gather(b);
@@ -282,7 +327,7 @@ static void measure(const char *name, int with, int hops, const int *fanouts, in
     for (int h = 0; h < hops; h++) edges += width *= fanouts[h];
     const int64_t nodes = edges + batch < G.nodes + batch ? edges + batch : G.nodes + batch;
     b = memory(sizeof *b, 0);
-    b->table = memory(G.nodes * 4, 1);
+    b->table = memory(G.nodes * 4, 1), b->first_bytes = memory(G.nodes, 0), b->likely = memory(G.longest * 4, 0);
     b->gid = memory(nodes * 4, 1), b->n_id = memory(nodes * 8, 1), b->y = memory(nodes * 8, 1);
     b->src = memory(edges * 8, 1), b->dst = memory(edges * 8, 1), b->e_id = memory(edges * 8, 1);
     b->x = memory(nodes * G.dim * 4, 1);
@@ -342,7 +387,8 @@ int main(int count, char **arg) {
   const char *pages = count > 5 ? arg[5] : "file";
   load_graph(arg[1], !strcmp(pages, "huge"));
   static const struct { const char *name; int with; } variants[] = {
-      {"plain", 0}, {"keyed", KEYED}, {"n_id", KEYED | N_ID}, {"e_id", KEYED | N_ID | E_ID}, {"loader", KEYED | N_ID | GATHER}};
+      {"plain", 0}, {"keyed", KEYED}, {"n_id", KEYED | N_ID}, {"e_id", KEYED | N_ID | E_ID}, {"loader", KEYED | N_ID | GATHER},
+      {"labor", KEYED | N_ID | LABOR}};
   for (size_t v = 0; v < sizeof variants / sizeof *variants; v++)
     measure(variants[v].name, variants[v].with, hops, fanouts, atoll(arg[3]), atof(arg[4]), pages, arg[2]);
   return 0;

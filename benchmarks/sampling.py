@@ -2,9 +2,9 @@
 
     python benchmarks/sampling.py PARTITION [--seconds 3]
 
-``n_id``: what a batch without attributes holds, edge_index and n_id as int64.  ``e_id``: edge ids, too. The path is the
-loader's: a draft of the sampler, written into a recycled slot. ``khop_ms`` is the native call, ``write_ms`` what writes
-the slot; both CPU milliseconds per batch.
+``n_id``: what a batch without attributes holds, edge_index and n_id as int64.  ``e_id``: edge ids, too.  ``labor``: as
+``n_id``, by LABOR. The path is the loader's: a draft of the sampler, written into a recycled slot. ``khop_ms`` is the native
+call, ``write_ms`` what writes the slot; both CPU milliseconds per batch.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ def without_attributes(directory: str) -> LocalPartition:
     return LocalPartition(partition.directory, replace(partition.manifest, arrays=kept), partition.parts)
 
 
-def measure(partition: LocalPartition, fanouts: str, size: int, with_edge: bool, seconds: float) -> dict[str, float]:
-    config = SamplerConfig(0, tuple((int(k),) for k in fanouts.split(",")), with_edge=with_edge)
+def measure(partition: LocalPartition, fanouts: str, size: int, work: str, seconds: float) -> dict[str, float]:
+    hops = tuple((int(k),) for k in fanouts.split(","))
+    config = SamplerConfig(0, hops, with_edge=work == "e_id", labor=work == "labor")
     sampler, slots = KHopSampler(partition, config), SlotPool(Slot, 1)
     seeds = partition.split("train").gids
     if len(seeds) < size:
@@ -93,8 +94,8 @@ def main() -> None:
     args = parser.parse_args()
     partition = without_attributes(args.partition)
     for fanouts, size in CASES.items():
-        for work in ("n_id", "e_id"):
-            found = measure(partition, fanouts, size, work == "e_id", args.seconds)
+        for work in ("n_id", "e_id", "labor"):
+            found = measure(partition, fanouts, size, work, args.seconds)
             report(bench="sampling", system="ours", work=work, fanouts=fanouts, **found)
     report(bench="tiny", system="ours", us_per_call=tiny())
 

@@ -45,6 +45,7 @@ def _sampling(fanouts: str, work: str, target: str) -> Row:
 ROWS = [
     _sampling("15,10,5", "n_id", ">= 14"),
     _sampling("15,10,5", "e_id", ">= 10"),
+    _sampling("15,10,5", "labor", ""),
     _sampling("10,25", "n_id", ">= 18"),
     _sampling("10,25", "e_id", ""),
     Row(

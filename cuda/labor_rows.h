@@ -6,6 +6,7 @@
 
 #include "labor.h"
 #include "threads.h"
+#include "wide.h"
 
 namespace glt {
 
@@ -29,15 +30,28 @@ class FirstBytes {
     if (!bytes_.empty() && type == type_ && key == key_) return bytes_.data();
     if (double(num_rows) * mean_degree(g, edge_type) * 8 < double(range.size)) return nullptr;
     type_ = type, key_ = key;
-    bytes_.assign(size_t(range.size) + 1, 0);
-    const Id* ids = static_cast<const Id*>(g.all_ids[type]);
-    parallel(range.size, threads, 1 << 16, [&](int64_t begin, int64_t end, int) {
-      for (int64_t i = begin; i < end; ++i) bytes_[i] = uint8_t(row_stream(key, int64_t(ids[i])) >> 56);
-    });
+    bytes_.resize(size_t(range.size) + 1);
+    const Bytes<Id> make{static_cast<const Id*>(g.all_ids[type]), key, bytes_.data()};
+    parallel(range.size, threads, 1 << 16, [&](int64_t begin, int64_t end, int) { run_products(make, begin, end); });
+    bytes_[range.size] = 0;
     return bytes_.data();
   }
 
  private:
+  template <class Id>
+  struct Bytes {
+    const Id* GLT_RESTRICT ids;
+    uint64_t key;
+    uint8_t* GLT_RESTRICT out;
+
+    GLT_HD_INLINE void operator()(int64_t begin, int64_t end) const {
+      const Id* GLT_RESTRICT from = ids;
+      uint8_t* GLT_RESTRICT to = out;
+      const uint64_t same = key;
+      for (int64_t i = begin; i < end; ++i) to[i] = uint8_t(row_stream(same, int64_t(from[i])) >> 56);
+    }
+  };
+
   // Of the rows that are mapped.
   static double mean_degree(const glt_graph& g, int32_t edge_type) {
     int64_t edges = 0, rows = 0;
@@ -58,7 +72,7 @@ class FirstBytes {
 constexpr int64_t kLaborAhead = 32;
 
 template <class Id>
-void prefetch_source(const LaborRow<Id>& row, int64_t position) {
+GLT_HD_INLINE void prefetch_source(const LaborRow<Id>& row, int64_t position) {
   const int64_t at = int64_t(row.neighbors[position]) - row.first_gid;
   prefetch(row.user_ids + (uint64_t(at) < uint64_t(row.num_gids) ? at : 0));
 }
@@ -136,22 +150,6 @@ void offer_all(const LaborRow<Id>& row, Smallest& found) {
   });
 }
 
-// Finds the entries in [begin, end) of a row without weights whose first bytes are at most `most`; returns their number. A
-// function of its own, so that all its variables are in registers: with more work in the loop a batch took 1.3 times as long.
-template <class Id>
-size_t find_likely(const LaborRow<Id>& row, const uint8_t* first_bytes, uint8_t most, int64_t begin, int64_t end, uint32_t* out) {
-  const Id* const neighbors = row.neighbors;
-  const int64_t first = row.first_gid;
-  const uint64_t none = uint64_t(row.num_gids);
-  size_t n = 0;
-  for (int64_t i = begin; i < end; ++i) {
-    const uint64_t at = uint64_t(int64_t(neighbors[i]) - first);
-    out[n] = uint32_t(i);
-    n += first_bytes[at < none ? at : none] <= most;
-  }
-  return n;
-}
-
 // Offers the entries whose first bytes do not rule them out.
 template <class Id>
 void offer_likely(const LaborRow<Id>& row, const uint8_t* first_bytes, Smallest& found) {
@@ -165,31 +163,27 @@ void offer_likely(const LaborRow<Id>& row, const uint8_t* first_bytes, Smallest&
       found.offer(row.value(likely[i]), likely[i]);
     }
   };
-  if (row.entries.sums || row.entries.excluded.n) {
-    size_t n = 0;
-    row.each([&](int64_t position, uint32_t weight) {
-      const uint64_t at = uint64_t(int64_t(row.neighbors[position]) - row.first_gid);
-      const uint64_t least = uint64_t(first_bytes[std::min(at, uint64_t(row.num_gids))]) << 56;
-      likely[n] = uint32_t(position);
-      n += least / weight <= found.bound;
-      if (n == kAtOnce) look(n), n = 0;
-    });
-    return look(n);
-  }
-  for (int64_t i = 0; i < row.entries.length; i += kAtOnce) {
-    const int64_t end = std::min(row.entries.length, i + kAtOnce);
-    look(find_likely(row, first_bytes, uint8_t(found.bound >> 56), i, end, likely));
-  }
+  size_t n = 0;
+  row.each([&](int64_t position, uint32_t weight) {
+    const uint64_t at = uint64_t(int64_t(row.neighbors[position]) - row.first_gid);
+    const uint64_t least = uint64_t(first_bytes[std::min(at, uint64_t(row.num_gids))]) << 56;
+    likely[n] = uint32_t(position);
+    n += least / weight <= found.bound;
+    if (n == kAtOnce) look(n), n = 0;
+  });
+  look(n);
 }
+
+// The share of a row's entries among which its `count` picks are nearly always: 2.5 standard deviations more than they are.
+inline double likely_share(uint32_t count, double entries) { return (count + 2.5 * std::sqrt(double(count)) + 2) / entries; }
 
 // `count` positions, ascending; as many can be picked. first_bytes: null where there are none.
 template <class Id>
 void pick_by_labor(const LaborRow<Id>& row, const uint8_t* first_bytes, uint32_t count, uint32_t* out,
                    std::vector<LaborEntry>& found) {
-  // The bound is the picked share of entries plus 2.5 standard deviations: nearly always enough entries lie below it, and for the
-  // others only their numbers are computed. If too few do, all are offered: the bound affects the time, not the picks.
+  // Nearly always enough numbers lie below the bound. If too few do, all are offered: the bound affects the time, not the picks.
   const double all = row.entries.sums ? row.entries.left() : double(row.entries.length - row.entries.excluded.n);
-  const double share = (count + 2.5 * std::sqrt(double(count)) + 2) / all;
+  const double share = likely_share(count, all);
   if (share < 1) {
     Smallest smallest(count, uint64_t(share * 0x1p64), found);
     if (first_bytes) offer_likely(row, first_bytes, smallest);

@@ -10,7 +10,7 @@ namespace glt {
 
 constexpr uint64_t kGolden = 0x9e3779b97f4a7c15ull;
 
-GLT_HD uint64_t mix(uint64_t z) {
+GLT_HD_INLINE uint64_t mix(uint64_t z) {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
   return z ^ (z >> 31);
@@ -23,7 +23,7 @@ GLT_HD uint64_t hop_key(uint64_t batch_key, int hop, uint64_t edge_type_key) {
 // The key of a hop in one tree of a disjoint batch: a node in two trees draws independently in each.
 GLT_HD uint64_t tree_key(uint64_t hop_key, int32_t tree) { return mix(hop_key ^ mix(uint64_t(uint32_t(tree)) + 1)); }
 
-GLT_HD uint64_t row_stream(uint64_t hop_key, int64_t user_id) { return mix(hop_key + uint64_t(user_id) * kGolden); }
+GLT_HD_INLINE uint64_t row_stream(uint64_t hop_key, int64_t user_id) { return mix(hop_key + uint64_t(user_id) * kGolden); }
 
 // The i-th draw of a row, uniform in [0, n): the high half of a 64 x 64 bit product (Lemire, 2019, without rejection;
 // the bias is below n / 2^64).

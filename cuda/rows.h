@@ -4,7 +4,7 @@
 
 #include "excluded.h"
 #include "graph.h"
-#include "labor_rows.h"
+#include "labor_block.h"
 #include "pick.h"
 #include "weighted_rows.h"
 #include "window.h"
@@ -34,7 +34,7 @@ struct Row {
   uint64_t stream;        // by LABOR the key of the numbers
   ExcludedRow excluded;
   const int32_t* sums;    // null: all entries weigh the same. Else `degree` counts the excluded entries, too
-  const uint32_t* drawn;  // the positions that are picked, where draw_weighted_rows has drawn them; else null
+  const uint32_t* drawn;  // the positions that are picked, where draw_rows has drawn them; else null
   const int64_t* times;   // null: every entry can be picked
   uint32_t base;          // of `sums`
   int32_t tree;
@@ -137,7 +137,7 @@ int32_t find_rows(const RowRequest& q, const int64_t* gids, const int64_t* uids,
     r.excluded = q.excluded ? q.excluded->of(gids[i]) : ExcludedRow{nullptr, 0};
     r.stream = draw_stream(g, trees ? tree_key(q.key, trees[i]) : q.key, uid[i]);
     r.drawn = nullptr;
-    if (g.all_ids) prefetch_entries<Id>(r);
+    if (g.all_ids && !q.first_bytes) prefetch_entries<Id>(r);
     r.sums = sums && sums[part[i]] ? sums[part[i]] + begin : nullptr;
     r.base = 0;
     r.times = times && times[part[i]] ? times[part[i]] + begin : nullptr;
@@ -181,12 +181,23 @@ inline void draw_weighted(const RowRequest& q, const Row& r, uint32_t* out) {
   std::sort(out, out + r.count);
 }
 
-// Memory for the positions that draw_weighted_rows draws for the rows of a block.
+// Memory that grows: the positions of the longest row that is drawn from.
+struct Spare {
+  std::vector<uint32_t> picks;
+  std::vector<LaborEntry> found;
+  LaborRoom labor;
+};
+
+template <class Id>
+LaborRow<Id> labor_row_of(const RowRequest& q, const Row& r) {
+  return labor_row<Id>(*q.graph, q.edge_type, r.first, r.stream, r.whole());
+}
+
+// Memory for the positions that draw_rows draws for the rows of a block.
 using DrawnRows = uint32_t[kBlock * kFewPicks];
 
 // Counts the entries of the rows of a block that are picked by weight, and draws them where they are few.
 inline void draw_weighted_rows(const RowRequest& q, int64_t n, Row* rows, DrawnRows& out) {
-  if (!q.graph->sums) return;
   constexpr int64_t kFewRows = 4;  // lanes without a row take as long as those with one
   const bool few = !q.replace && !q.graph->all_ids && q.fanout > 0 && q.fanout <= kFewPicks;
   Row* drawn[kBlock];
@@ -212,15 +223,26 @@ inline void draw_weighted_rows(const RowRequest& q, int64_t n, Row* rows, DrawnR
   }
 }
 
-// Memory that grows: the positions of the longest row that is drawn from.
-struct Spare {
-  std::vector<uint32_t> picks;
-  std::vector<LaborEntry> found;
-};
-
+// Draws the rows of a block by LABOR, where first bytes are enough.
 template <class Id>
-LaborRow<Id> labor_row_of(const RowRequest& q, const Row& r) {
-  return labor_row<Id>(*q.graph, q.edge_type, r.first, r.stream, r.whole());
+void draw_labor_rows(const RowRequest& q, int64_t n, Row* rows, DrawnRows& out, Spare& memory) {
+  if (!q.first_bytes || q.fanout > kFewPicks) return;
+  LaborRows<Id, kBlock> drawn;
+  for (int64_t i = 0; i < n; ++i) {
+    Row& r = rows[i];
+    if (r.sums || r.excluded.n || r.degree <= q.fanout) continue;
+    uint32_t* const picks = out + i * q.fanout;
+    drawn.add(static_cast<const Id*>(r.first), r.degree, picks);
+    r.drawn = picks;
+  }
+  if (drawn.n) pick_by_bytes(drawn, labor_row_of<Id>(q, rows[0]), q.first_bytes, uint32_t(q.fanout), memory.labor);
+}
+
+// Draws the rows of a block that take less time together than one after another.
+template <class Id>
+void draw_rows(const RowRequest& q, int64_t n, Row* rows, DrawnRows& out, Spare& memory) {
+  if (q.graph->sums) draw_weighted_rows(q, n, rows, out);
+  if (q.graph->all_ids) draw_labor_rows<Id>(q, n, rows, out, memory);
 }
 
 // Prefetches what drawing this row reads, while the row before is drawn.
@@ -321,7 +343,7 @@ void sample_slice(const RowRequest& q, const int64_t* gids, const int64_t* uids,
     const int64_t n = std::min<int64_t>(kBlock, s.end - i), start = s.used;
     s.status = find_rows<Id>(q, gids + i, uids + i, trees ? trees + i : nullptr, n, rows, s.detail);
     if (s.status) return;
-    draw_weighted_rows(q, n, rows, drawn);
+    draw_rows<Id>(q, n, rows, drawn, spare);
     for (int64_t k = 0; k < n; ++k) {
       const Row& r = rows[k];
       if (s.used + r.count > s.cap) {

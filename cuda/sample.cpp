@@ -59,7 +59,7 @@ int32_t pick_range(const RowRequest& q, const int64_t* gids, const Window& w, in
     for (int64_t k = i; k < i + m; ++k)
       if (!range.has(gids[k])) return fail(detail, GLT_BAD_ID, k, gids[k]);
     if (const int32_t status = find_rows<Id>(q, gids + i, nullptr, trees_from(q, i), m, rows, detail)) return status;
-    draw_weighted_rows(q, m, rows, drawn);
+    draw_rows<Id>(q, m, rows, drawn, spare);
     for (int64_t k = i; k < i + m; ++k) {
       if (rows[k - i].count != w.offset[k + 1] - w.offset[k]) return fail(detail, GLT_BAD_ARG, k, rows[k - i].count);
       if (k + 1 < i + m) prefetch_row<Id>(q, rows[k + 1 - i]);

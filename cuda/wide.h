@@ -1,5 +1,5 @@
-// Runs a loop in the widest instructions that the processor has of those we compile for: the baseline and AVX2. Without
-// fused products, so that all processors give the same bits.
+// Runs a loop in the widest instructions that the processor has of those we compile for: the baseline and AVX2; for products of
+// 64-bit integers also AVX-512. Without fused products, so that all processors give the same bits.
 #pragma once
 
 namespace glt {
@@ -7,6 +7,11 @@ namespace glt {
 #if defined(__x86_64__) && defined(__GNUC__)
 template <class Body, class... Arguments>
 __attribute__((target("avx2"))) void run_avx2(const Body& body, Arguments... arguments) {
+  body(arguments...);
+}
+
+template <class Body, class... Arguments>
+__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))) void run_avx512(const Body& body, Arguments... arguments) {
   body(arguments...);
 }
 #endif
@@ -26,6 +31,17 @@ void run_widest(const Wide& wide, const Narrow& narrow, Arguments... arguments) 
 template <class Body, class... Arguments>
 void run_wide(const Body& body, Arguments... arguments) {
   run_widest(body, body, arguments...);
+}
+
+// For loops that multiply 64-bit integers, which AVX2 cannot.
+template <class Body, class... Arguments>
+void run_products(const Body& body, Arguments... arguments) {
+#if defined(__x86_64__) && defined(__GNUC__)
+  static const bool avx512 = (__builtin_cpu_init(), __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                                                        __builtin_cpu_supports("avx512vl"));
+  if (avx512) return run_avx512(body, arguments...);
+#endif
+  run_wide(body, arguments...);
 }
 
 }  // namespace glt

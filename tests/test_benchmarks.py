@@ -119,7 +119,7 @@ def figures(output: str) -> list[dict[str, object]]:
 def test_sampling(places: dict[str, str]) -> None:
     lines = [line for line in figures(run("sampling.py", places["part1"], "--seconds", "0.01")) if "work" in line]
     cases = [(line["fanouts"], line["work"]) for line in lines]
-    assert cases == [(fanouts, work) for fanouts in ("15,10,5", "10,25") for work in ("n_id", "e_id")]
+    assert cases == [(fanouts, work) for fanouts in ("15,10,5", "10,25") for work in ("n_id", "e_id", "labor")]
     assert all(float(str(line["m_edges_per_cpu_s"])) > 0 for line in lines)
 
 

@@ -65,15 +65,21 @@ def test_a_row_alone_is_drawn_uniformly(tmp_path: Path) -> None:
     assert_law(Counter(row for (row,) in found), dict.fromkeys(combinations(range(5), 2), 0.1))
 
 
-def test_a_long_row(tmp_path: Path) -> None:
-    """Most of its entries are not looked at twice; those that are picked are the smallest all the same."""
-    rows = [[*range(3000)], [*range(1, 3000, 2)]]
-    found = picks(copies(tmp_path, rows, 2), rows, 40)
-    for copy, each in enumerate(found):
-        for row, picked in zip(rows, each, strict=True):
-            ids = torch.tensor(row) + 3000 * copy
-            numbers = reference.source_numbers(7, 0, GraphSchema.single().node_type_keys()[0], ids, None)
-            assert list(picked) == [row[i] for i in reference.pick_smallest(numbers, [1] * len(row), 40).tolist()]
+@pytest.mark.parametrize(
+    ("sources", "lengths", "count", "fanout"),
+    [(3000, (3000, 1500), 1, 40), (3000, (3000, 1500), 20, 40), (300, (60,), 2000, 5)],
+)
+def test_the_smallest_are_picked(
+    tmp_path: Path, sources: int, lengths: tuple[int, ...], count: int, fanout: int
+) -> None:
+    """Where rows are many, the first bytes of numbers decide. Some of the short rows have fewer likely entries than picks."""
+    draw = np.random.default_rng(0)
+    rows = [sorted(draw.permutation(sources)[:length].tolist()) for length in lengths * count]
+    (found,) = picks(copies(tmp_path, rows, 1), rows, fanout)
+    key = GraphSchema.single().node_type_keys()[0]
+    numbers = reference.source_numbers(7, 0, key, torch.arange(sources), None)
+    for row, picked in zip(rows, found, strict=True):
+        assert list(picked) == [row[i] for i in reference.pick_smallest(numbers[row], [1] * len(row), fanout).tolist()]
 
 
 def by_weight(weights: list[float], count: int) -> dict[tuple[int, ...], float]:
