@@ -23,6 +23,7 @@ _GOOD: dict[str, Any] = {
     "partition": {
         "options_hash": "a" * 32,
         "hashes": "b" * 32,
+        "rows": "",
         "parts": [0],
         "absent": [],
         "absent_parts": [],
@@ -75,6 +76,7 @@ def _to(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
             "n1: its folder holds another partition (options_hash): cccccccccccc;",
         ),
         (_in("partition", hashes="c" * 32), "n1: its folder holds other files (hashes)"),
+        (_in("partition", rows="c" * 32), "n1: its folder holds another version (hash of its rows): cccccccccccc;"),
         (
             _to("partition", {"error": "part: this folder holds no partition"}),
             "n1: part: this folder holds no partition.",

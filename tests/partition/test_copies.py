@@ -13,18 +13,31 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
 import pytest
 
 from glt_lightning.base import OptionError, PartitionError, Progress
 from glt_lightning.cli import main
 from glt_lightning.graph import MANIFEST, LocalPartition, Manifest
-from glt_lightning.partition import CopySource, hash_partition, pull_partition, verify_partition
+from glt_lightning.partition import (
+    CopySource,
+    Versions,
+    append_rows,
+    delete_rows,
+    hash_partition,
+    open_version,
+    pull_partition,
+    verify_partition,
+)
+from glt_lightning.partition.delta import digest_of
 from tests.helpers.disks import full_soon
+from tests.helpers.grown import two_versions
 from tests.helpers.partitions import partitioned, small_graph
 
 CHUNK = 1 << 10  # bytes, so that small files have many
@@ -550,3 +563,81 @@ def test_killed_while_parts_are_added(parts: Path, tmp_path: Path) -> None:
         assert not list(tmp_path.glob("*partial*"))
     assert {".npy"} in left_behind
     assert set() in left_behind  # folders alone, of files that have all been moved
+
+
+# Versions: what was appended to the partition is copied with it.
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Path:
+    """A partition in two with two versions."""
+    two = two_versions(np.random.default_rng(1))
+    two.partition(two.base, tmp_path / "source", 2).close()
+    append_rows(tmp_path / "source", two.additions)
+    delete_rows(tmp_path / "source", nodes={"node": np.array([0])})
+    return tmp_path / "source"
+
+
+def below(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_versions_are_copied(
+    growing: Path, source: Counted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy, of_source = tmp_path / "copy", growing.with_name("source.versions")
+    pulled = pull_partition(growing, copy, [1], version=1, progress=False)
+    assert (pulled.version, pulled.fetched, pulled.bytes) == (1, source.bytes, source.bytes)
+    assert sorted(path.name for path in Path(f"{copy}.versions").iterdir()) == ["1"]
+    main(["pull", str(growing), str(copy), "--parts", "1"])
+    assert f"{copy}: version 2, " in capsys.readouterr().out
+    assert below(Path(f"{copy}.versions")) == below(of_source)
+    assert not (copy / "part0").exists()
+    before = source.bytes
+    assert pull_partition(growing, copy, [1], progress=False).version == 2
+    assert source.bytes == before
+    with closing(LocalPartition.open(copy, parts=[1])) as base, closing(open_version(base, "latest")) as version:
+        assert version.deleted(0).tolist() == [0]
+    assert pull_partition(growing, tmp_path / "none", version=0, progress=False).version == 0
+    assert not (tmp_path / "none.versions").exists()
+    with pytest.raises(PartitionError, match="source: there is no version 3; the latest is 2"):
+        pull_partition(growing, tmp_path / "third", version=3, progress=False)
+    with pytest.raises(OptionError, match="version: expected a number or latest, got 'newest'"):
+        pull_partition(growing, tmp_path / "fourth", version="newest", progress=False)
+
+
+def test_an_interrupted_copy_of_a_version_goes_on(growing: Path, source: Counted, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+
+    def stop(path: str, begin: int, data: bytes) -> bytes:
+        if path.startswith("deleted"):
+            raise KeyboardInterrupt
+        return data
+
+    source.change = stop
+    with pytest.raises(KeyboardInterrupt):
+        pull_partition(growing, copy, progress=False)
+    assert Versions(copy).number("latest") == 1  # whole
+    source.change = unchanged
+    assert pull_partition(growing, copy, progress=False).version == 2
+    assert below(Path(f"{copy}.versions")) == below(growing.with_name("source.versions"))
+
+
+def test_versions_that_are_damaged_or_of_other_rows_are_refused(growing: Path, source: Counted, tmp_path: Path) -> None:
+    source.change = lambda path, begin, data: data[:-1] + b"\x07" if path.startswith("edges/") else data
+    with pytest.raises(PartitionError, match=r"versions/1/edges/.* came broken 3 times"):
+        pull_partition(growing, tmp_path / "copy", progress=False)
+    source.change = unchanged
+    pull_partition(growing, tmp_path / "other", version=0, progress=False)
+    delete_rows(tmp_path / "other", nodes={"node": np.array([0])})
+    with pytest.raises(PartitionError, match=r"other.versions/1: it has other rows than .*source.versions/1"):
+        pull_partition(growing, tmp_path / "other", progress=False)
+    path = growing.with_name("source.versions") / "1" / "delta.json"
+    raw = json.loads(path.read_text())
+    for change, text in (
+        ({"previous": "another"}, "this version was appended to another graph"),
+        ({"arrays": {"nodes/../x.npy": next(iter(raw["arrays"].values()))}}, "is not a path of this format"),
+    ):
+        path.write_text(json.dumps(raw | change | {"digest": digest_of(raw | change)}))
+        with pytest.raises(PartitionError, match=text):
+            pull_partition(growing, tmp_path / "third", progress=False)

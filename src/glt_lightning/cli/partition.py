@@ -205,9 +205,9 @@ def _require_dataset(data: GLTDataModule) -> None:
 
 
 _PULL_DESCRIPTION = (
-    "Copies a partition, or some of its parts, and checks each piece by its hash. The folder appears when it is complete. What "
-    "was copied before an interruption stays beside it, and the same command goes on from there; parts are added to a copy that "
-    "exists."
+    "Copies a partition, or some of its parts, with its versions, and checks each piece by its hash. A folder appears when it is "
+    "complete. What was copied before an interruption stays beside it, and the same command goes on from there; parts and "
+    "versions are added to a copy that exists."
 )
 
 
@@ -219,16 +219,20 @@ def run_pull(argv: Sequence[str], prog: str) -> None:
     parser.add_argument(
         "--parts", type=str | None, default=None, metavar="0,2", help="The parts that this host needs. Default: all."
     )
+    parser.add_argument(
+        "--version", type=int | str, default="latest", help="The last version to copy, with those before it; 0: none."
+    )
     given = parser.parse_args(list(argv))
     folder = Path(given.folder)
     left = (
         f"what was copied is in {folder.with_name(folder.name + '.partial')}, and the same command goes on from there"
     )
     with interruptible(left):
-        pulled = pull_partition(given.url, folder, None if given.parts is None else part_numbers(given.parts))
-    print(
-        f"{folder}: {counted(pulled.files, 'file')}, {size(pulled.bytes)}; copied {size(pulled.fetched)}.", flush=True
-    )
+        parts = None if given.parts is None else part_numbers(given.parts)
+        pulled = pull_partition(given.url, folder, parts, version=given.version)
+    version = f"version {pulled.version}, " if pulled.version else ""
+    files = f"{counted(pulled.files, 'file')}, {size(pulled.bytes)}"
+    print(f"{folder}: {version}{files}; copied {size(pulled.fetched)}.", flush=True)
 
 
 # ``python -m lightning partition --from dgl DIR --to FOLDER``: the partition of another system becomes one of ours.

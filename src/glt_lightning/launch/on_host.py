@@ -29,7 +29,7 @@ from typing import Any
 
 from glt_lightning.base import GLTError, __version__, counted, size
 from glt_lightning.graph import MANIFEST, Manifest, check_header, files_hash, verify_array
-from glt_lightning.partition import CopySource, pull_partition
+from glt_lightning.partition import CopySource, Versions, pull_partition
 from glt_lightning.workers import PROTOCOL, placed_parts
 
 _GREETING, _GREET_S, _AT_ONCE = b"glt", 10.0, 16
@@ -38,8 +38,8 @@ _PAUSE_S = 0.2  # between two questions to a server that is not healthy
 
 
 def facts(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Reports facts about the host. asked: ``folder`` of the partition; ``slots`` of ``of``, whose parts are on this host;
-    ``verify``, to compare the files of these parts with their hashes."""
+    """Reports facts about the host. asked: ``folder`` of the partition; its ``version``; ``slots`` of ``of``, whose parts are on
+    this host; ``verify``, to compare the files of these parts with their hashes."""
     return {
         "versions": _versions(),
         "partition": None if asked["folder"] is None else _partition(asked),
@@ -66,6 +66,9 @@ def _partition(asked: Mapping[str, Any]) -> dict[str, Any]:
         manifest = Manifest.load(folder)
         parts = _parts(asked, manifest)
         wanted = manifest.files_of(parts)
+        if asked["verify"]:
+            Versions(folder).verify()
+        appended = Versions(folder).read(manifest, asked["version"])
         absent = [path for path in wanted if not (folder / path).exists()]
         for path, entry in wanted.items():
             if path not in absent:
@@ -75,6 +78,7 @@ def _partition(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "options_hash": manifest.options_hash,
         "hashes": files_hash(manifest),
+        "rows": appended.digest,
         "parts": parts,
         "absent": absent[:3],
         "absent_parts": sorted({path.split("/")[0] for path in absent}),
@@ -186,6 +190,7 @@ def copy(asked: Mapping[str, Any]) -> None:
     except (GLTError, OSError) as error:
         sys.exit(f"error: {error}")
     files = f"{counted(pulled.files, 'file')}, {size(pulled.bytes)}"
+    files = f"version {pulled.version}, {files}" if pulled.version else files
     print(f"{asked['folder']}: parts {parts}, {files}; copied {size(pulled.fetched)}")
 
 

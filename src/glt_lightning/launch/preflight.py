@@ -29,6 +29,7 @@ _VERSIONS = ("Python", "glt_lightning", "torch", "lightning", "wire protocol")
 _PARTITION: Shape = {
     "options_hash": str,
     "hashes": str,
+    "rows": str,
     "parts": [int],
     "absent": [str],
     "absent_parts": [str],
@@ -170,16 +171,35 @@ class Preflight:
 def question(config: LaunchConfig, machine: Machine, *, verify: bool) -> dict[str, Any]:
     """The arguments of `on_host.facts` for a host."""
     slots, of = slots_of(config, machine)
-    return {"folder": folder_of(config) if slots else None, "slots": slots, "of": of, "verify": verify}
+    return {
+        "folder": folder_of(config) if slots else None,
+        "version": version_of(config),
+        "slots": slots,
+        "of": of,
+        "verify": verify,
+    }
 
 
 def root_of(config: LaunchConfig) -> str:
     """The root folder of checkpoints, below the folder of each host."""
+    return str(_argument(config, _WORDS_OF_ROOT) or group_of(config, "trainer").get("default_root_dir") or ".")
+
+
+def version_of(config: LaunchConfig) -> int | str | None:
+    """The version of the partition that the job reads, as ``data.partition.version``."""
+    given = _argument(config, "--data.partition.version")
+    if given is None:
+        given = group_of(config, "data", "init_args", "partition").get("version")
+    return int(given) if isinstance(given, str) and given.isdecimal() else given
+
+
+def _argument(config: LaunchConfig, option: str) -> Any:
+    """The value of an option in the arguments of the job; None if they do not have it."""
     for number, word in enumerate(config.args):
         name, equals, value = word.partition("=")
-        if name == _WORDS_OF_ROOT:
-            return value if equals else config.args[number + 1] if number + 1 < len(config.args) else "."
-    return str(group_of(config, "trainer").get("default_root_dir") or ".")
+        if name == option:
+            return value if equals else config.args[number + 1] if number + 1 < len(config.args) else None
+    return None
 
 
 def listeners(config: LaunchConfig, machine: Machine) -> list[dict[str, Any]]:
@@ -234,10 +254,12 @@ def _partition(host: HostFacts, hosts: Sequence[HostFacts]) -> Iterator[str]:
         return
     first = next(each for each in hosts if each.found["partition"] and each.found["partition"].get("error") is None)
     there = first.found["partition"]
-    for key, name in (("options_hash", "another partition (options_hash)"), ("hashes", "other files (hashes)")):
+    known = (("options_hash", "another partition (options_hash)"), ("hashes", "other files (hashes)"))
+    for key, name in (*known, ("rows", "another version (hash of its rows)")):
         if here[key] != there[key]:
             yield (
-                f"its folder holds {name}: {here[key][:12]}; that of {first.machine.name} has {there[key][:12]}. Copy one "
+                f"its folder holds {name}: {here[key][:12] or 'none'}; that of {first.machine.name} has "
+                f"{there[key][:12] or 'none'}. Copy one "
                 "partition to all hosts: --copy."
             )
             return

@@ -15,13 +15,16 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePath
 from typing import TypeVar
 
 from glt_lightning.base import OptionError, PartitionError, Progress
-from glt_lightning.graph import MANIFEST, ArrayEntry, Manifest, check_header, parse_json
+from glt_lightning.graph import MANIFEST, ArrayEntry, Manifest, check_header, parse_json, partition_id
 from glt_lightning.partition.arrays import chunk_digest, chunk_ranges
+from glt_lightning.partition.delta import DELTA, parse_header, read_header
 from glt_lightning.partition.folder import (
     LOCK_TIMEOUT_S,
     NOT_OURS,
@@ -30,6 +33,7 @@ from glt_lightning.partition.folder import (
     open_below,
     open_folder_below,
 )
+from glt_lightning.partition.versions import LATEST, Versions
 
 _STREAMS = 4  # pieces that are fetched at once
 _ATTEMPTS = 3  # of a piece that comes broken: more would hide a source that is damaged
@@ -41,12 +45,13 @@ _T = TypeVar("_T")
 @dataclass(frozen=True)
 class Pulled:
     """The result of a copy. files, bytes: number and size of the requested files.  fetched: bytes read from the source, broken
-    pieces included."""
+    pieces included.  version: the last version that the copy has."""
 
     folder: Path
     files: int
     bytes: int
     fetched: int
+    version: int = 0
 
 
 def pull_partition(
@@ -54,17 +59,20 @@ def pull_partition(
     folder: str | Path,
     parts: Sequence[int] | None = None,
     *,
+    version: int | str = LATEST,
     progress: bool | None = None,
     timeout_s: float = LOCK_TIMEOUT_S,
 ) -> Pulled:
-    """Copies a partition into ``folder``, which appears when it is complete.
+    """Copies a partition and its versions into ``folder`` and ``FOLDER.versions``, which appear when they are complete.
 
-    A copy that was interrupted is resumed. To a copy that exists, missing parts are added; its own files are not read again.
+    A copy that was interrupted is resumed. To a copy that exists, missing parts and versions are added; its own files are not
+    read again.
 
     Args:
         source: A folder, or a URL of fsspec.
         folder: Folder of the copy.
         parts: Numbers of the parts to copy; None: all. Files that all hosts need are always copied.
+        version: The last version to copy, with those before it; 0: none.
         progress: Whether to show a progress bar. None: on a terminal.
         timeout_s: How long to wait for another process that writes the same folder, in seconds.
 
@@ -72,7 +80,10 @@ def pull_partition(
         PartitionError: For a source that is damaged, lacks hashes or is another partition than that in ``folder``; for a full
             disk; for a piece that arrived broken three times. Complete pieces stay, and the next call goes on from there.
         OptionError: For parts that do not exist, or the address of a graph server.
+        PartitionError: Also for a version that the source does not have, and for other versions beside ``folder``.
     """
+    if version != LATEST and (isinstance(version, bool) or not isinstance(version, int) or version < 0):
+        raise OptionError(f"version: expected a number or {LATEST}, got {version!r}.")
     store, target = CopySource(source), Path(folder)
     manifest = store.manifest()
     wanted = manifest.files_of(parts)
@@ -80,16 +91,70 @@ def pull_partition(
     with exclusive(target, timeout_s):
         # Under the lock: another process may have completed the copy while this one waited.
         there = _require_same(manifest, store.name, target)
-        copy = _Copy(store, target.with_name(f"{target.name}.partial"))
-        copy.require_ours(manifest)
+        begun = _Copy(store, target.with_name(f"{target.name}.partial"))
+        begun.require_ours(manifest)
         missing = {path: entry for path, entry in wanted.items() if not (there and _has(target, path, entry))}
         if missing:
-            copy.run(missing, Progress(progress))
+            begun.run(missing, Progress(progress))
         if not there:
-            copy.become(target, manifest, missing)
+            begun.become(target, missing, manifest.save)
         else:
-            copy.move_into(target, missing)
-    return Pulled(target, len(wanted), sum(entry.bytes for entry in wanted.values()), copy.fetched)
+            begun.move_into(target, missing)
+    deltas = _pull_versions(store, target, manifest, version, Progress(progress), timeout_s)
+    entries, fetched = [*wanted.values(), *deltas.entries], begun.fetched + deltas.fetched
+    return Pulled(target, len(entries), sum(entry.bytes for entry in entries), fetched, deltas.version)
+
+
+@dataclass
+class _PulledVersions:
+    """version: the last one.  entries: of their files.  fetched: as of `Pulled`."""
+
+    version: int = 0
+    entries: list[ArrayEntry] = field(default_factory=list)
+    fetched: int = 0
+
+
+def _pull_versions(
+    store: CopySource, target: Path, manifest: Manifest, version: int | str, progress: Progress, timeout_s: float
+) -> _PulledVersions:
+    """Copies the versions that are missing beside ``target``, one after the other, each of which belongs to the one before."""
+    versions, found, previous = Versions(target), _PulledVersions(), partition_id(manifest)
+    while version == LATEST or found.version < int(version):
+        number = found.version + 1
+        source, place = store.version(number), versions.place(number)
+        text = source.read_all(DELTA)
+        if text is None:
+            if version == LATEST:
+                break
+            raise PartitionError(f"{store.name}: there is no version {version}; the latest is {found.version}.")
+        raw = parse_header(text, f"{source.name}/{DELTA}")
+        if raw["previous"] != previous:
+            raise PartitionError(
+                f"{source.name}/{DELTA}: this version was appended to another graph, or to another version before it."
+            )
+        found.version, previous = number, raw["digest"]
+        entries = {path: ArrayEntry.from_json(each) for path, each in raw["arrays"].items()}
+        found.entries += entries.values()
+        with exclusive(versions.root, timeout_s):
+            if place.exists():
+                if read_header(place)["digest"] != previous:
+                    raise PartitionError(
+                        f"{place}: it has other rows than {source.name}. Choose another folder, or delete {versions.root}."
+                    )
+                continue
+            _check_entries(source.name, entries)
+            versions.root.mkdir(exist_ok=True)
+            begun = _Copy(source, place.with_name(f"{number}.partial"))
+            begun.run(entries, progress)
+            begun.become(place, entries, partial(_write, text=text))
+            found.fetched += begun.fetched
+    return found
+
+
+def _write(folder: Path, text: bytes) -> None:
+    with (folder / DELTA).open("xb") as stream:
+        stream.write(text)
+        os.fsync(stream.fileno())
 
 
 class CopySource:
@@ -126,6 +191,23 @@ class CopySource:
         except Exception as error:  # as above
             raise PartitionError(f"{path}: it cannot be read ({_one_line(error)}).") from error
         return Manifest.parse(raw, path)
+
+    def version(self, number: int) -> CopySource:
+        """Returns the folder of a version of this one."""
+        found = copy(self)
+        found.name, found._folder = f"{self.name}.versions/{number}", f"{self._folder}.versions/{number}"
+        return found
+
+    def read_all(self, path: str) -> bytes | None:
+        """Reads a file; None if there is none. Raises `PartitionError`."""
+        try:
+            return bytes(self._files.cat_file(f"{self._folder}/{path}"))
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # as above
+            raise PartitionError(
+                f"{self.name}/{path}: it cannot be read ({_one_line(error)}). To copy no versions: --version 0."
+            ) from error
 
     def read(self, path: str, begin: int, end: int) -> bytes:
         """Reads the bytes [begin, end) of a file; fewer at its end. Raises `PartitionError`."""
@@ -321,15 +403,15 @@ class _Copy:
                 data, begin = data[written:], begin + written
             os.fdatasync(stream.fileno())  # a power cut after the rename must not leave a whole folder with empty files
 
-    def become(self, target: Path, manifest: Manifest, files: dict[str, ArrayEntry]) -> None:
-        """Writes the manifest into the folder, in which ``files`` are complete, and renames it to ``target``."""
+    def become(self, target: Path, files: dict[str, ArrayEntry], save: Callable[[Path], object]) -> None:
+        """Renames the folder, in which ``files`` are complete, to ``target``. save: writes their description into the folder."""
         for path in [each for each in self._folder.rglob("*") if not each.is_dir()]:
             # Others belong to other parts, or to a copy that was killed in its last step.
             if str(path.relative_to(self._folder)) not in files:
                 path.unlink()
                 with suppress(OSError):
                     os.removedirs(path.parent)  # those that are empty
-        manifest.save(self._folder)
+        save(self._folder)
         if target.exists():
             target.rmdir()  # it is empty
         os.rename(self._folder, target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from glt_lightning.partition.stored_tables import names_of, save_named, stored_n
 DELTA = "delta.json"
 _FORMAT = "glt_lightning.delta"
 _ADDS, _DELETES = 1, 2  # versions of the format: releases that know no deletions refuse what has some
+_ARRAY_PATH = re.compile(r"[a-z_]+/(?!\.\.?/)[^/\0]+/[^/\0]+\.npy")
 _NOTHING: Mapping[str, Any] = {"nodes": [], "edges": []}
 
 
@@ -76,13 +78,24 @@ def read_header(place: Path) -> dict[str, Any]:
     path = place / DELTA
     try:
         with open_regular(path) as stream:
-            raw: Any = parse_json(stream.read())
+            return parse_header(stream.read(), str(path))
+    except OSError as error:
+        raise PartitionError(f"{path}: damaged, or not a version of a graph ({error}).") from None
+
+
+def parse_header(text: bytes, path: str) -> dict[str, Any]:
+    """Parses and checks the content of ``delta.json``. Raises `PartitionError`, naming ``path``, for a damaged one."""
+    try:
+        raw: Any = parse_json(text)
         if raw["format"] != _FORMAT or raw["version"] not in (_ADDS, _DELETES):
             raise ValueError(f"format {raw['format']!r}, version {raw['version']!r}")
         if raw["digest"] != digest_of(raw):
             raise ValueError("its digest does not match its content")
+        bad = [name for name in raw["arrays"] if not _ARRAY_PATH.fullmatch(name)]
+        if bad:
+            raise ValueError(f"{bad[0]!r:.100} is not a path of this format")
         return dict(raw)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise PartitionError(f"{path}: damaged, or not a version of a graph ({error}).") from None
 
 

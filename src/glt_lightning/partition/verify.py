@@ -26,7 +26,7 @@ from glt_lightning.graph import (
 )
 from glt_lightning.partition.arrays import hash_array
 from glt_lightning.partition.folder import LOCK_TIMEOUT_S, exclusive
-from glt_lightning.partition.versions import VersionFacts, list_versions, verify_versions, versions_text
+from glt_lightning.partition.versions import VersionFacts, Versions, list_versions, versions_text
 
 _LEAST_TIME = -(2**63)
 _CHUNK = 1 << 22  # entries checked at once: 32 MiB of 64-bit ids
@@ -88,7 +88,7 @@ def verify_partition(folder: Path, progress: Progress, parts: Sequence[int] | No
     nodes = sum(manifest.rows(p, t) for p in here for t in types)
     listed = list_versions(folder)
     with progress.phase("verifying versions", sum(each.bytes for each in listed), "B") as done:
-        versions = tuple(verify_versions(folder, done))
+        versions = tuple(Versions(folder).verify(done))
     return Verified(len(files), total, nodes, edges, seeds, hot, versions)
 
 

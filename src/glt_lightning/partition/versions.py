@@ -51,6 +51,7 @@ class Appended:
         additions: The rows.
         ids: Node type -> what the user's tables call the last nodes, which the converted tables lack; types with ids alone.
         num_nodes: Node type -> number of all nodes.
+        digest: Of the last version; "" for no rows.
         recorded: Facts of the overlay that they make; None for no rows, and of an earlier release.
     """
 
@@ -58,6 +59,7 @@ class Appended:
     additions: Additions
     ids: Mapping[NodeType, np.ndarray]
     num_nodes: Mapping[NodeType, int]
+    digest: str = ""
     recorded: OverlayFacts | None = None
 
     def followed_by(self, later: Additions, manifest: Manifest) -> Additions:
@@ -118,7 +120,25 @@ class Versions:
         rows = _joined(found, manifest)
         new = rows.num_new(manifest)
         counts = (n + k for n, k in zip(manifest.num_nodes, new, strict=True))
-        return Appended(number, rows, joined, dict(zip(manifest.schema.node_types, counts, strict=True)), facts)
+        num_nodes = dict(zip(manifest.schema.node_types, counts, strict=True))
+        return Appended(number, rows, joined, num_nodes, previous if number else "", facts)
+
+    def verify(self, done: Callable[[int], object] = lambda n: None) -> list[VersionFacts]:
+        """Compares all files of all versions with their checksums, and each version with the one before it.
+
+        done: called with numbers of bytes that were read. Returns what was verified. Raises `PartitionError` with the first
+        damage.
+        """
+        found = list_versions(self.folder)
+        for each in found:
+            place = self.place(each.number)
+            for path, raw in read_header(place)["arrays"].items():
+                entry = ArrayEntry.from_json(raw)
+                verify_array(place, path, entry)
+                done(entry.bytes)
+        if found:
+            self.read(Manifest.load(self.folder), LATEST)
+        return found
 
     def manifest_at(self, manifest: Manifest, version: Version) -> Manifest:
         """Returns the manifest with the numbers of nodes of a version; its arrays are those of the partition."""
@@ -304,23 +324,6 @@ def versions_text(versions: Sequence[VersionFacts]) -> str:
     nodes, edges, *gone = (sum(sum(getattr(each, name).values()) for each in versions) for name in names)
     without = f", less {counted(gone[0], 'node')} and {counted(gone[1], 'edge')}" if any(gone) else ""
     return f"{counted(len(versions), 'version')} after it, with {counted(nodes, 'node')} and {counted(edges, 'edge')}{without}"
-
-
-def verify_versions(folder: str | Path, done: Callable[[int], object] = lambda n: None) -> list[VersionFacts]:
-    """Compares all files of all versions with their checksums, and each version with the one before it.
-
-    done: called with numbers of bytes that were read. Returns what was verified. Raises `PartitionError` with the first damage.
-    """
-    versions, found = Versions(folder), list_versions(folder)
-    for each in found:
-        place = versions.place(each.number)
-        for path, raw in read_header(place)["arrays"].items():
-            entry = ArrayEntry.from_json(raw)
-            verify_array(place, path, entry)
-            done(entry.bytes)
-    if found:
-        versions.read(Manifest.load(folder), LATEST)
-    return found
 
 
 # Rows of several versions.
