@@ -30,6 +30,7 @@ COMMANDS = {
     "partitioning.py": "{graph} --parts 2 --rounds 1 --algorithms random,streaming --work {tmp} --results {tmp}/a.jsonl",
     "hotness.py": "{part2} --batch_size 256",
     "streaming.py": "--nodes 2000 --degree 4 --communities 10",
+    "table_ids.py": "--nodes 500 --edges 500 --work {tmp}/ids",
     "feature_dtype.py": "{part1} --rounds 1",
     "storage.py": "--rows 1000 --features 4 --rounds 1",
     "cache.py": "traffic {part2} --policies degree --ratio 0.1 --batches 2 --batch_size 256",

@@ -15,6 +15,7 @@ from glt_lightning.base import PartitionError
 from glt_lightning.launch import on_host
 from glt_lightning.partition import pull_partition
 from tests.helpers.partitions import partitioned, small_graph
+from tests.helpers.s3 import s3_store
 
 pytestmark = pytest.mark.slow
 
@@ -22,24 +23,10 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """host:port of a store with the partition ``source/parts3`` in s3://bucket/parts."""
-    server = pytest.importorskip("moto.server", reason="moto is not installed: pip install glt-lightning[test]")
-    s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed: pip install glt-lightning[test]")
     partitioned(small_graph(), tmp_path / "source", 3)
-    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    try:
-        address = "{}:{}".format(*running.get_host_and_port())
-        given = {"ACCESS_KEY_ID": "test", "SECRET_ACCESS_KEY": "secret-of-a-test", "DEFAULT_REGION": "us-east-1"}
-        for name, value in (given | {"ENDPOINT_URL": f"http://{address}"}).items():
-            monkeypatch.setenv(f"AWS_{name}", value)
-        s3fs.S3FileSystem.clear_instance_cache()  # of the address of another test
-        store = s3fs.S3FileSystem(skip_instance_cache=True)
-        store.mkdir("bucket")
+    with s3_store(monkeypatch) as (store, address):
         store.put(str(tmp_path / "source" / "parts3"), "bucket/parts", recursive=True)
         yield address
-        store.rm("bucket", recursive=True)
-    finally:
-        running.stop()
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -421,9 +420,10 @@ def folder_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", text).strip("._-") or "graph"
 
 
-def file_fingerprint(*paths: Path, times: bool = True) -> str:
+def file_fingerprint(*paths: Any, times: bool = True) -> str:
     """Returns a fingerprint of files, in the order given; their folder does not matter.
 
+    paths: or what has these methods of a path, such as a file in a store.
     times: include the time of change of large files.
     """
     digest = hashlib.blake2b(digest_size=16)

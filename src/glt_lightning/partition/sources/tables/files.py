@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import bisect
-import glob
-import io
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +19,7 @@ from pyarrow import csv
 
 from glt_lightning.base import DataError
 from glt_lightning.graph import open_regular
+from glt_lightning.partition.sources.tables.location import File, find_files, for_arrow, open_binary
 
 PARQUET = (".parquet", ".pq")
 TEXT = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
@@ -106,7 +104,7 @@ class TableFiles:
     def columns(self) -> list[str]:
         """Names of the columns of the first file."""
         with reading(self.paths[0]):
-            return text_columns(self.paths[0]) if self.is_text else list(pq.read_schema(self.paths[0]).names)
+            return text_columns(self.paths[0]) if self.is_text else list(pq.read_schema(for_arrow(self.paths[0])).names)
 
     @property
     def num_rows(self) -> int:
@@ -125,7 +123,7 @@ class TableFiles:
         found: list[pa.Schema] = []
         for path in self.paths:
             with reading(path):
-                schema = pq.read_schema(path)
+                schema = pq.read_schema(for_arrow(path))
             found.append(pa.schema([(name, _decoded(schema.field(name).type)) for name in wanted]))
             try:
                 found = [pa.unify_schemas(found, promote_options="permissive")]
@@ -191,9 +189,9 @@ class TableFiles:
         first = rows.first - layout.starts[rows.file]
         return block_batches(path, columns, rows.begin, rows.end, first, is_open[rows.begin])
 
-    def _parquet_rows(self, path: Path, columns: list[str], begin: int, end: int) -> Iterator[pa.RecordBatch]:
+    def _parquet_rows(self, path: File, columns: list[str], begin: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yields the rows [begin, end) of a file in the batches in which the whole file is read: sums are the same."""
-        file = pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)
+        file = pq.ParquetFile(for_arrow(path), buffer_size=_BUFFER, pre_buffer=False)
         bounds = [0, *accumulate(file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups))]
         low, high = bisect.bisect_right(bounds, begin) - 1, bisect.bisect_left(bounds, end)
         size, at, skip = self._batch_rows(file.metadata, len(columns)), begin, begin - bounds[low]
@@ -233,10 +231,10 @@ class TableFiles:
         index = bisect.bisect_right(self._starts, row) - 1
         return f"{self.paths[index]}: row {row - self._starts[index]}"
 
-    def _batches(self, path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    def _batches(self, path: File, columns: list[str]) -> Iterator[pa.RecordBatch]:
         if self.is_text:
             return text_batches(path, columns)
-        file = pq.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)
+        file = pq.ParquetFile(for_arrow(path), buffer_size=_BUFFER, pre_buffer=False)
         return file.iter_batches(self._batch_rows(file.metadata, len(columns)), columns=columns)
 
     @staticmethod
@@ -250,7 +248,7 @@ class TableFiles:
         """Raises `DataError` unless each file has each of these once."""
         for path in self.paths:
             with reading(path):
-                known = text_columns(path) if self.is_text else list(pq.read_schema(path).names)
+                known = text_columns(path) if self.is_text else list(pq.read_schema(for_arrow(path)).names)
             for name in wanted:
                 if known.count(name) != 1:
                     how = "no column" if name not in known else "several columns"
@@ -260,36 +258,30 @@ class TableFiles:
                     )
 
 
-def is_text(path: Path) -> bool:
+def is_text(path: File) -> bool:
     return path.name.endswith(TEXT)
 
 
-def list_files(what: str, path: tuple[str, ...]) -> list[Path]:
-    """Lists the files of ``path``, whose items are files, globs or folders; entries of a folder are sorted by name."""
-    found: list[Path] = []
+def list_files(what: str, path: tuple[str, ...]) -> list[File]:
+    """Lists the files of ``path``, whose items are files, globs, folders or URLs of these; entries of a folder are sorted."""
+    found: list[File] = []
     for each in path:
-        given = Path(each).expanduser()
-        if given.is_dir():
-            inside = sorted(file for file in given.iterdir() if file.name.endswith(PARQUET + TEXT))
-            files = [file for file in inside if not file.name.startswith((".", "_"))]
-        elif given.exists():
-            files = [given]
-        else:
-            files = [Path(file) for file in sorted(glob.glob(str(given), recursive=True))]
+        files, is_folder = find_files(each, PARQUET + TEXT)
         if not files:
-            why = "the folder has no such file" if given.is_dir() else "there is no such file or folder"
+            why = "the folder has no such file" if is_folder else "there is no such file or folder"
             raise DataError(f"dataset: {what}: path: {each}: {why}; expected {', '.join(PARQUET + TEXT)}.")
         found += files
     for file in found:
         if not file.name.endswith(PARQUET + TEXT):
             raise DataError(f"dataset: {what}: path: {file}: its extension is not one of {', '.join(PARQUET + TEXT)}.")
-        with reading(file):
-            open_regular(file).close()  # a FIFO would be waited for
+        if isinstance(file, Path):
+            with reading(file):
+                open_regular(file).close()  # a FIFO would be waited for
     return found
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
+def reading(path: File) -> Iterator[None]:
     """Turns pyarrow's error about a file that cannot be read into a `DataError` of one line with the file's name."""
     try:
         yield
@@ -301,9 +293,9 @@ def reading(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: cannot be read as a table ({reason}). {advice}") from None
 
 
-def _metadata(path: Path) -> Any:
+def _metadata(path: File) -> Any:
     with reading(path):
-        return pq.read_metadata(path)
+        return pq.read_metadata(for_arrow(path))
 
 
 def _decoded(kind: pa.DataType) -> pa.DataType:
@@ -354,7 +346,7 @@ def first_failure(array: pa.Array, kind: pa.DataType) -> int:
     return low
 
 
-def _separator_hint(path: Path, columns: list[str]) -> str:
+def _separator_hint(path: File, columns: list[str]) -> str:
     """Returns a hint if the header of a text file looks as if another character separated its columns; else ""."""
     if is_text(path) and len(columns) == 1:
         for character in (";", "\t", "|", ","):
@@ -383,7 +375,7 @@ MOST_TYPES = len(_TYPES)
 _WAYS_TO_WRITE = ((",", "."), (None, ","), (".", ","), *((space, end) for space in " \u00a0\u202f'_" for end in ".,"))
 
 
-def text_columns(path: Path) -> list[str]:
+def text_columns(path: File) -> list[str]:
     """The names in the first row."""
     try:
         return _header(path, _BUFFER)
@@ -391,13 +383,13 @@ def text_columns(path: Path) -> list[str]:
         return _header(path, _BLOCK)
 
 
-def _header(path: Path, block: int) -> list[str]:
+def _header(path: File, block: int) -> list[str]:
     options = csv.ReadOptions(block_size=block, use_threads=False)
-    names: list[str] = csv.open_csv(path, parse_options=_parsing(path), read_options=options).schema.names
+    names: list[str] = csv.open_csv(for_arrow(path), parse_options=_parsing(path), read_options=options).schema.names
     return names
 
 
-def text_batches(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def text_batches(path: File, columns: list[str]) -> Iterator[pa.RecordBatch]:
     """Yields the columns as text; an empty cell is null."""
     yield from _open(path, columns)
 
@@ -465,11 +457,11 @@ class Scan(NamedTuple):
     good: bool
 
 
-def scan_blocks(path: Path, begin: int, end: int) -> list[Scan]:
+def scan_blocks(path: File, begin: int, end: int) -> list[Scan]:
     """Counts the rows of the blocks [begin, end) of a text file, first as if no quote is open before them, then as if one is."""
     scans = [Scan([], [is_open], True) for is_open in ((False,) if begin == 0 else (False, True))]
-    with open(path, "rb", buffering=0) as stream:
-        size = os.fstat(stream.fileno()).st_size
+    with open_binary(path) as stream:
+        size = path.stat().st_size
         stream.seek(max(0, begin * _BLOCK - 1))
         before, data = stream.read(1) if begin else b"\n", _read(stream, _BLOCK)
         for block in range(begin, end):
@@ -509,16 +501,16 @@ def _scanned(scan: Scan, block: _Found, is_last: bool, separator: str) -> Scan:
     return Scan([*scan.rows, rows], [*scan.open, after], scan.good and good)
 
 
-def count_rows(path: Path) -> int:
+def count_rows(path: File) -> int:
     return sum(batch.num_rows for batch in text_batches(path, text_columns(path)[:1]))
 
 
-def block_count(path: Path) -> int:
+def block_count(path: File) -> int:
     return max(1, -(-path.stat().st_size // _BLOCK))
 
 
 def block_batches(
-    path: Path, columns: list[str], begin: int, end: int, first: int, is_open: bool
+    path: File, columns: list[str], begin: int, end: int, first: int, is_open: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yields the rows that end in the blocks [begin, end) of a text file, those of each block by themselves. An empty cell is
     null.
@@ -526,8 +518,8 @@ def block_batches(
     first: number of the first row in the file.  is_open: whether a quote is open before the first block.
     """
     names = text_columns(path)
-    with open(path, "rb", buffering=0) as stream:
-        size = os.fstat(stream.fileno()).st_size
+    with open_binary(path) as stream:
+        size = path.stat().st_size
         rest = _row_before(stream, begin * _BLOCK, is_open)
         for block in range(begin, end):
             data = _read(stream, _BLOCK)
@@ -557,7 +549,7 @@ def _later_row(message: str, rows: int) -> str:
     return re.sub(r"(?<=Row #)\d+", lambda number: str(int(number[0]) + rows), message, count=1)
 
 
-def _row_before(stream: io.FileIO, at: int, is_open: bool) -> bytes:
+def _row_before(stream: BinaryIO, at: int, is_open: bool) -> bytes:
     """Returns the bytes of the row in which a place of a file lies, up to there; the file is then read from there on.
 
     is_open: whether a quote is open there.
@@ -590,7 +582,7 @@ def _after_last_row(data: bytes, is_open: bool) -> int:
     return 0
 
 
-def _read(stream: io.FileIO, size: int) -> bytes:
+def _read(stream: BinaryIO, size: int) -> bytes:
     parts, left = [], size
     while left and (part := stream.read(left)):
         parts.append(part)
@@ -598,7 +590,7 @@ def _read(stream: io.FileIO, size: int) -> bytes:
     return b"".join(parts)
 
 
-def _separator(path: Path) -> str:
+def _separator(path: File) -> str:
     return "\t" if path.name.removesuffix(".gz").endswith(".tsv") else ","
 
 
@@ -612,9 +604,9 @@ def _as_text(columns: list[str]) -> csv.ConvertOptions:
     )
 
 
-def _open(path: Path, columns: list[str]) -> csv.CSVStreamingReader:
+def _open(path: File, columns: list[str]) -> csv.CSVStreamingReader:
     return csv.open_csv(
-        path,
+        for_arrow(path),
         # One thread: only then do errors tell the row.
         read_options=csv.ReadOptions(block_size=_BLOCK, use_threads=False),
         parse_options=_parsing(path),
@@ -622,7 +614,7 @@ def _open(path: Path, columns: list[str]) -> csv.CSVStreamingReader:
     )
 
 
-def _parsing(path: Path) -> csv.ParseOptions:
+def _parsing(path: File) -> csv.ParseOptions:
     return csv.ParseOptions(delimiter=_separator(path), newlines_in_values=True)
 
 

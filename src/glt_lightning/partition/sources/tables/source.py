@@ -38,6 +38,7 @@ from glt_lightning.partition.sources.tables.columns import (
     user_ids,
 )
 from glt_lightning.partition.sources.tables.encoding import FILE as ENCODING, GraphEncoding, encoding_bytes
+from glt_lightning.partition.sources.tables.location import File
 from glt_lightning.partition.sources.tables.mapping import (
     EdgeTable,
     NodeTable,
@@ -82,11 +83,11 @@ class TableSource:
         self.name = folder_name(self._tables.name or Path(first).name.split(".")[0])
 
     @cached_property
-    def _paths(self) -> list[list[Path]]:
+    def _paths(self) -> list[list[File]]:
         """The files of each table."""
         from glt_lightning.partition.sources.tables.files import list_files
 
-        found: list[list[Path]] = []
+        found: list[list[File]] = []
         each: list[tuple[Any, NodeTable | EdgeTable]] = [*sorted(self._tables.nodes.items())]
         each += sorted(self._tables.edges.items())
         for name, table in each:
