@@ -19,7 +19,7 @@ import torch
 from lightning.pytorch import Trainer
 
 import glt_lightning as glt
-from glt_lightning.base import DataError, OptionError
+from glt_lightning.base import EDGE, DataError, OptionError
 from glt_lightning.lightning import PredictionWriter, deploy, predict_new, read_predictions, replay
 from glt_lightning.partition import Additions, NewEdges, NewNodes, append_rows, delete_rows
 from tests.helpers.asgi import Reply, request
@@ -421,20 +421,30 @@ def test_pairs_and_rows_of_tables(make_trainer: Any, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.slow
-def test_graph_servers_have_the_same_answers(make_data: Any, make_trainer: Any) -> None:
-    data = make_data(**SAMPLED, partition={"num_parts": 2})
+@pytest.mark.parametrize("version", [0, 1])
+def test_graph_servers_have_the_same_answers(make_data: Any, make_trainer: Any, version: int) -> None:
+    data = make_data(**SAMPLED, partition={"num_parts": 2, "version": version})
+    data.prepare_data()
+    if version:
+        new = {"x": np.ones((1, WIDTH), np.float32), "y": np.zeros(1, np.int64)}
+        edges = NewEdges(np.array([[0, NODES], [NODES, 7]]))
+        append_rows(data.partition_dir, Additions(nodes={"node": NewNodes(1, new)}, edges={EDGE: edges}))
     model = model_of(data)
     said: list[Any] = []
 
     def talk(endpoint: Any, ask: Ask) -> None:
         with ThreadPoolExecutor(4) as threads:
-            found = list(threads.map(lambda i: ask("/predict", {"ids": [i, 7]}).json(), range(6)))
-        said.append([(each["sample"], each["predictions"][0]["pred"], each["graph"]) for each in found])
+            found = list(
+                threads.map(lambda i: ask("/predict", {"ids": [i, 7]}).json(), [*range(6), NODES - 1 + version])
+            )
+        assert {each["version"] for each in found} == {version}
+        graphs = [None if version else each["graph"] for each in found]
+        said.append([(each["sample"], each["predictions"][0]["pred"]) for each in found] + graphs)
         assert (ask("/predict", {"nodes": [{"x": [0.0] * WIDTH}]}).status == 200) == (not data_of)
 
     data_of: list[Any] = []
     talking(make_trainer(), model, data, talk)
-    with serving(data.partition_dir, servers=2) as (where, _):
+    with serving(data.partition_dir, servers=2, version=version) as (where, _):
         data_of.append(glt.GLTDataModule(num_neighbors=[5, 5], batch_size=20, cluster=where, **SAMPLED))
         talking(make_trainer(strategy="glt_server_client"), model, data_of[0], talk)
     assert said[0] == said[1]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glt_lightning.base import EDGE, CacheOptions, PartitionError, SamplingOptions
+from glt_lightning.base import EDGE, CacheOptions, OptionError, PartitionError, SamplingOptions
 from glt_lightning.graph import LocalPartition
 from glt_lightning.loader import LinkSpec, LoaderSpec, Session
 from glt_lightning.partition import Additions, Versions, append_rows, delete_rows, open_version
@@ -108,6 +108,16 @@ def test_hosts_have_the_batches_of_one_process(tmp_path: Path, kind: str, number
         with Session(whole, sampling, seed=3, ranks=Ranks(rank, 2)) as session:
             assert found[rank] == contents_of(session, made)
     whole.close()
+
+
+@pytest.mark.parametrize("cache", [{"memory": "1GB"}, {"device": "1GB"}])
+def test_servers_refuse_copies_that_lack_the_rows(tmp_path: Path, cache: dict[str, str]) -> None:
+    grown(tmp_path / "base", "plain", 0, 1)
+    with (
+        pytest.raises(OptionError, match=rf"cache.{next(iter(cache))}: has no effect on rows that were added"),
+        serving(tmp_path / "base", version=1, cache=CacheOptions(**cache)),
+    ):
+        pass
 
 
 def test_hosts_with_other_rows_refuse_each_other(tmp_path: Path) -> None:

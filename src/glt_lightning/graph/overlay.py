@@ -404,14 +404,17 @@ def _with_arrays(base: LocalPartition, manifest: Manifest, overlay: Overlay) -> 
     old, facts = base.manifest, overlay.facts
     here = old.num_parts + base.parts[0]
     own = {path.partition("/")[2]: array for path, array in overlay.arrays.items() if path.startswith(f"part{here}/")}
-    arrays = dict(old.arrays)
+    arrays, dst = dict(old.arrays), old.schema.destination_types()
+    replaced = [
+        np.bincount(_parts_of_replaced(old, manifest, overlay, r), minlength=old.num_parts).tolist()
+        for r in range(len(dst))
+    ]
     for p in range(old.num_parts):
         for path, array in own.items():
             kind, of, name = path.split("/")
             rows = manifest.rows(old.num_parts + p, int(of)) if kind == "nodes" else facts.edges[int(of)][p]
             if name == "indptr.npy":
-                new = manifest.rows(old.num_parts + p, old.schema.destination_types()[int(of)])
-                rows = new + int(np.count_nonzero(_parts_of_replaced(old, manifest, overlay, int(of)) == p)) + 1
+                rows = manifest.rows(old.num_parts + p, dst[int(of)]) + replaced[int(of)][p] + 1
             arrays[f"part{old.num_parts + p}/{path}"] = _entry_of(array.dtype, (rows, *array.shape[1:]))
     for t, count in enumerate(manifest.num_nodes):
         for path in (gid_path(t), node_times_path(t)):

@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
@@ -16,7 +15,6 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from glt_lightning.base import (
     ClusterOptions,
     Fanouts,
-    NodeType,
     Normalize,
     OptionError,
     PartitionError,
@@ -277,13 +275,13 @@ class GraphDataModule(LightningDataModule):
     _appended: Appended | None = None
 
     @property
-    def _later_ids(self) -> Mapping[NodeType, np.ndarray]:
-        """What tables call the nodes of the open graph that came after these were converted."""
+    def later_rows(self) -> Appended | None:
+        """The rows of the version of the open graph, of which tables have ids; None where its folder is not here."""
         graph = self._opened()
         version, known = graph.manifest.of_version, self.dataset is not None or self.partition.dir is not None
         if self._appended is None and known and (version or isinstance(graph, LocalPartition)) and self.is_partitioned:
             self._appended = Versions(self.partition_dir).read(Manifest.load(self.partition_dir), version)
-        return {} if self._appended is None else self._appended.ids
+        return self._appended
 
     @property
     def _version_read(self) -> dict[str, Any] | None:

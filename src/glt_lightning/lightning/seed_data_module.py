@@ -256,7 +256,8 @@ class SeedDataModule(GraphDataModule):
     @property
     def _tables(self) -> ConvertedTables:
         """The tables of the graph, with the ids of nodes that came later."""
-        return ConvertedTables(self.root, self._opened().manifest, self._later_ids)
+        later = self.later_rows
+        return ConvertedTables(self.root, self._opened().manifest, {} if later is None else later.ids)
 
     def edges_of(self, split: str, edge_type: EdgeType) -> np.ndarray | None:
         """int64 [2, E]: the edges of a split of one type to predict, in the user's ids; None where there are none of it."""

@@ -77,7 +77,7 @@ class GraphVersion:
         self, data: GLTDataModule, graph: Any, session: Session, base: LocalPartition | None, appended: Appended | None
     ) -> None:
         self.data, self.graph, self.base, self.appended = data, graph, base, appended
-        self.number = 0 if appended is None else appended.version
+        self.number = (graph.manifest.of_version or 0) if appended is None else appended.version
         self._session, self._lock = session, threading.Lock()
         self._configs: set[Any] = set()
         self._users, self._retired, self._counting = 0, False, threading.Lock()
@@ -352,7 +352,7 @@ class ServedGraph:
             appended = Versions(self._base.directory).read(self._base.manifest, data.partition.version)
             self.current = GraphVersion(data, graph, open_session(data, graph), self._base, appended)
         else:
-            self.current = GraphVersion(data, graph, data.session, None, None)
+            self.current = GraphVersion(data, graph, data.session, None, data.later_rows)
         self.current.prepare()
         manifest = graph.manifest if self._base is None else self._base.manifest
         self.hash = partition_id(manifest)
@@ -389,7 +389,7 @@ class ServedGraph:
         """Returns a version. Raises `PartitionError` for one that does not exist."""
         if number not in self._known:
             if self._base is None:
-                raise OptionError(f"version {number}: graph servers have the partition itself.")
+                raise OptionError(f"version {number}: the graph servers read version {self.current.number}.")
             appended = Versions(self._base.directory).read(self._base.manifest, number)
             graph = add_rows(self._base, appended.additions) if number else self._base
             self._known[number] = GraphVersion(self.data, graph, open_session(self.data, graph), self._base, appended)
