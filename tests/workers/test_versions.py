@@ -165,3 +165,11 @@ def test_a_version_of_other_rows_than_were_recorded_is_refused(tmp_path: Path) -
         PartitionError, match=r"part 1 of the version has \d+ edges of type node__to__node, and where it was"
     ):
         open_version(LocalPartition.open(tmp_path / "base", parts=[1]), 1)
+
+
+def test_a_folder_with_the_manifest_of_a_version_is_refused(tmp_path: Path) -> None:
+    grown(tmp_path / "base", "plain", 0, 2)
+    with closing(open_version(LocalPartition.open(tmp_path / "base"), "latest")) as version:
+        version.manifest.save(tmp_path / "base")
+    with pytest.raises(PartitionError, match=r"manifest.json: of_version: no folder has an overlay"):
+        LocalPartition.open(tmp_path / "base")

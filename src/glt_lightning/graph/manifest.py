@@ -645,7 +645,10 @@ class Manifest:
     def load(cls, folder: str | Path) -> Manifest:
         """Reads and checks ``folder/manifest.json``. Raises `PartitionError` with the file and the fault."""
         path = Path(folder) / MANIFEST
-        return cls.parse(read_json(path), str(path))
+        manifest = cls.parse(read_json(path), str(path))
+        if manifest.of_version is not None:
+            raise PartitionError(f"{path}: of_version: no folder has an overlay, so the file was edited.")
+        return manifest
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any], where: str) -> Manifest:
