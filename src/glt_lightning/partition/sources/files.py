@@ -255,8 +255,11 @@ def known_classes() -> Iterator[None]:
     from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
     from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
 
-    rebuild = np._core.multiarray._reconstruct  # type: ignore[attr-defined]
-    arrays = [np.ndarray, np.dtype, rebuild, (rebuild, "numpy.core.multiarray._reconstruct")]
+    rebuild = np.empty(0).__reduce__()[0]
+    named = [
+        (rebuild, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")
+    ]  # before NumPy 2, and since
+    arrays = [np.ndarray, np.dtype, *named]
     graphs = [Data, HeteroData, DataEdgeAttr, DataTensorAttr, BaseStorage, EdgeStorage, GlobalStorage, NodeStorage]
     needed = [*graphs, *arrays, *(type(np.dtype(d)) for d in _DTYPES)]
     # On leaving, torch forgets all that it was given, whether it knew it before or not.
