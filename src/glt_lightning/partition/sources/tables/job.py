@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,7 @@ class TableJob:
         self.out, self.work = folder / "tables", folder / "work"
         self._given, self._prefix, self._ids, self._paths = given, prefix, dict(ids or {}), dict(paths or {})
         self._files: dict[str, TableFiles] = {}
+        self._layouts: dict[str, Layout] = {}
 
     def save(self) -> str:
         nonce = os.urandom(8).hex()
@@ -159,9 +160,10 @@ class TableJob:
     def save_ids(self, t: NodeType, facts: IdFacts) -> None:
         save_text(self.scratch(f"nodes.{t}") / "ids.json", json.dumps(asdict(facts)))
 
-    @cache  # noqa: B019 - a process has few jobs
     def layout(self, name: str) -> Layout:
-        return Layout(**self._load(name, "layout"))
+        if name not in self._layouts:
+            self._layouts[name] = Layout(**self._load(name, "layout"))
+        return self._layouts[name]
 
     def fits(self, name: str) -> Fits:
         raw = self._load(name, "fits")
