@@ -256,9 +256,8 @@ def known_classes() -> Iterator[None]:
     from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
 
     rebuild = np.empty(0).__reduce__()[0]
-    named = [
-        (rebuild, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")
-    ]  # before NumPy 2, and since
+    # its module in files that were written before NumPy 2, and since
+    named = [(rebuild, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
     arrays = [np.ndarray, np.dtype, *named]
     graphs = [Data, HeteroData, DataEdgeAttr, DataTensorAttr, BaseStorage, EdgeStorage, GlobalStorage, NodeStorage]
     needed = [*graphs, *arrays, *(type(np.dtype(d)) for d in _DTYPES)]
