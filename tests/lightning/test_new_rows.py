@@ -340,6 +340,7 @@ def test_deleted_rows_are_in_no_prediction(growing: Path, capfd: pytest.CaptureF
     for name in ("n_id", "id", "pred"):
         assert exact[name].tolist() == after[name].tolist()
     np.testing.assert_allclose(exact["probability"], after["probability"], atol=1e-5)
+    Path("again.csv").write_text(f"email,paper\n{email},P-004\n{email},P-003\n")
     for words, error in (
         (["--delete", "gone.yaml"], "node 'P-003' of type 'paper' is deleted already"),
         (
@@ -348,6 +349,14 @@ def test_deleted_rows_are_in_no_prediction(growing: Path, capfd: pytest.CaptureF
         ),
         (["--delete", "gone.yaml", "--new", "new.yaml"], "--delete: a version adds rows or deletes some"),
         (["--delete", "{nodes: {paper: new.csv}}"], "--delete: cannot read"),
+        (
+            ["--edges", "author__writes__paper=again.csv"],
+            "again.csv: row 1, column 'paper': node 'P-003' of type 'paper' is deleted. Remove the edge.",
+        ),
+        (
+            ["--edges", "author__writes__paper=again.csv", "--data.partition.dir", "less"],
+            "again.csv: row 1, column 'paper': node 'P-003' of type 'paper' is deleted. Remove the edge.",
+        ),
     ):
         with pytest.raises(SystemExit):
             main(["append", "--config", "papers.yaml", *words])

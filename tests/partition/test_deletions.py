@@ -337,6 +337,9 @@ def test_mistakes(ring: Path, given: dict[str, Any], said: str) -> None:
     with pytest.raises(DataError, match=said):
         delete_rows(ring, **given)
     assert len(list_versions(ring)) == 1
+    append_rows(
+        ring, Additions(edges={EDGE: NewEdges(np.array([[1, 2], [2, 3]]))})
+    )  # edges are counted from each append on
     with pytest.raises(DataError, match="edge 1 leads to node 8 of type 'node', which is deleted"):
         append_rows(ring, Additions(edges={EDGE: NewEdges(np.array([[1, 8], [2, 3]]))}))
 
@@ -364,6 +367,37 @@ def test_edges_to_predict_without_deleted_ones(tmp_path: Path) -> None:
             assert graph.manifest.edge_splits[f"0/{name}"].count == left.sum()
     appended = Versions(tmp_path / "base").read(Manifest.load(tmp_path / "base"), 1)
     assert appended.additions.deleted.nodes["node"].tolist() == [node]
+
+
+@pytest.mark.parametrize("undirected", [False, True])
+def test_edges_that_are_held_out_are_deleted(tmp_path: Path, undirected: bool) -> None:
+    """By their ends, in either direction where both are stored, by one of their nodes, and together with edges of the graph."""
+    partition_graph(
+        with_edges_to_predict(), tmp_path / "base", PartitionOptions(), undirected=undirected, progress=False
+    )
+    base = LocalPartition.open(tmp_path / "base")
+    val, test, train = (base.edge_split(0, name).edge for name in ("val", "test", "train"))
+    pairs = np.stack([val[:, 0], test[::-1, 1] if undirected else test[:, 1], train[:, 2]], axis=1)
+    gone = {tuple(pair) for pair in pairs.T.tolist()} | {tuple(pair) for pair in pairs[::-1].T.tolist() if undirected}
+    assert delete_rows(tmp_path / "base", edges={EDGE: pairs[:, :2]}) == 1
+    assert delete_rows(tmp_path / "base", edges={EDGE: pairs[:, 2:]}) == 2
+    (edges, _) = (each.deleted_edges["node__to__node"] for each in list_versions(tmp_path / "base"))
+    assert edges == 2
+    for again in (pairs[:, :1], pairs[::-1, :1]):  # neither is there any more
+        with pytest.raises(DataError, match="there is no edge from"):
+            delete_rows(tmp_path / "base", edges={EDGE: again})
+    node = next(n for n in test[0].tolist() if n not in pairs)
+    delete_rows(tmp_path / "base", nodes={"node": np.array([node])})
+    with pytest.raises(DataError, match=f"there is no edge from {node} to"):
+        delete_rows(tmp_path / "base", edges={EDGE: test[:, test[0] == node][:, :1]})
+    verify_partition(tmp_path / "base", Progress(False))
+    for forget in (False, True):
+        compact_partition(tmp_path / "base", tmp_path / f"new{forget}", forget=forget, progress=False)
+    opened = [LocalPartition.open(tmp_path / f"new{forget}") for forget in (False, True)]
+    for graph in (open_version(base, "latest"), *opened):
+        for name, edge in (("val", val), ("test", test), ("train", train)):
+            left = [pair for pair in edge.T.tolist() if tuple(pair) not in gone and node not in pair]
+            assert graph.edge_split(0, name).edge.T.tolist() == left
 
 
 def test_a_given_source_that_is_deleted_cannot_stand_among_negatives(tmp_path: Path) -> None:

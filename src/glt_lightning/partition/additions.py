@@ -13,6 +13,7 @@ from glt_lightning.kernels import BFLOAT16, ENCODINGS
 from glt_lightning.partition.build.rows import StoredAs
 
 Attributes = Mapping[str, np.ndarray]
+_NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -71,18 +72,24 @@ class DeletedEdges:
     """Edges of one type of the user's edges that are deleted.
 
     Attributes:
-        ids: int64 [n], edge ids, ascending.
+        ids: int64 [n], edge ids, ascending; `HELD_OUT` of one that no row has: an edge to predict.
         ends: int64 [2, n], user ids; where both directions are stored, in either.
     """
+
+    HELD_OUT = -1
 
     ids: np.ndarray
     ends: np.ndarray
 
     @classmethod
     def of(cls, ids: np.ndarray, ends: np.ndarray) -> DeletedEdges:
-        """Sorts edges by their ids, and keeps each once."""
+        """Sorts edges by their ids, and keeps each once, of those that are held out each pair."""
+        held_out = np.unique(ends[:, ids == cls.HELD_OUT].astype(np.int64), axis=1)
         ids, first = np.unique(ids.astype(np.int64), return_index=True)
-        return cls(ids, np.ascontiguousarray(ends[:, first], np.int64))
+        first = first[ids != cls.HELD_OUT]
+        ends = np.concatenate([held_out, ends[:, first]], axis=1)
+        alone = np.full(held_out.shape[1], cls.HELD_OUT, np.int64)
+        return cls(np.concatenate([alone, ids[ids != cls.HELD_OUT]]), np.ascontiguousarray(ends, np.int64))
 
 
 @dataclass(frozen=True)
@@ -263,6 +270,19 @@ def _head(stored: StoredAs) -> int:
 
 def _is_encoded(attrs: StoredAttributes, name: str) -> bool:
     return attr_key(attrs.kind, attrs.index, name) in attrs.manifest.encodings
+
+
+def require_alive(
+    edge_type: EdgeType, index: np.ndarray, deleted: Mapping[NodeType, np.ndarray], gone: np.ndarray = _NONE
+) -> None:
+    """Raises `DataError` for a new edge of a deleted node. index: [2, E].  deleted: user ids by node type.  gone: positions of
+    edges that are deleted themselves."""
+    for row, t in zip(index, (edge_type[0], edge_type[2]), strict=True):
+        bad = np.setdiff1d(np.flatnonzero(np.isin(row, deleted.get(t, _NONE))), gone)
+        if len(bad):
+            raise DataError(
+                f"edges of {edge_type_str(edge_type)}: edge {bad[0]} leads to node {row[bad[0]]} of type {t!r}, which is deleted."
+            )
 
 
 def checked_edges(

@@ -93,10 +93,28 @@ class _Search:
         )
         missing = ~self._is_pair(e, both, pairs, edges.ends)
         if missing.any():
+            held_out = self._held_out(e, both, pairs[:, missing])
+            ids = np.append(edges.ids, np.full(held_out.shape[1], DeletedEdges.HELD_OUT))
+            edges = DeletedEdges.of(ids, np.concatenate([edges.ends, held_out], axis=1))
+            missing = ~self._is_pair(e, both, pairs, edges.ends)
+        if missing.any():
             pair = zip((e[0], e[2]), pairs[:, missing.argmax()].tolist(), strict=True)
             one, other = (self._name(t, node) for t, node in pair)
             raise DataError(f"delete: edges of {edge_type_str(e)}: there is no edge from {one!r} to {other!r}.")
         return edges
+
+    def _held_out(self, e: EdgeType, both: bool, pairs: np.ndarray) -> np.ndarray:
+        """Returns [2, n] those pairs that are edges to predict, which the graph does not have where they are held out."""
+        keys = (key.split("/") for key in self._manifest.edge_splits)
+        splits = [self._base.edge_split(int(r), name).edge for r, name in keys if int(r) == self._of_user[e]]
+        if not splits:
+            return pairs[:, :0]
+        deleted, before = self._before.deleted, self._before.deleted.edges.get(e)
+        known = self._is_pair(e, both, pairs, np.concatenate(splits, axis=1))
+        gone = np.zeros(len(known), bool) if before is None else self._is_pair(e, both, pairs, before.ends)
+        for row, t in zip(pairs, (e[0], e[2]), strict=True):
+            gone |= np.isin(row, deleted.nodes.get(t, _NONE))
+        return pairs[:, known & ~gone]
 
     def _is_pair(self, e: EdgeType, both: bool, ends: np.ndarray, pairs: np.ndarray) -> np.ndarray:
         width = self._num_nodes[e[2]]

@@ -19,7 +19,7 @@ from glt_lightning.partition.stored_tables import names_of, save_named, stored_n
 
 DELTA = "delta.json"
 _FORMAT = "glt_lightning.delta"
-_ADDS, _DELETES = 1, 2  # versions of the format: releases that know no deletions refuse what has some
+_ADDS, _DELETES, _HELD_OUT = 1, 2, 3  # versions of the format: releases refuse deletions that they do not know
 _ARRAY_PATH = re.compile(r"[a-z_]+/(?!\.\.?/)[^/\0]+/[^/\0]+\.npy")
 _NOTHING: Mapping[str, Any] = {"nodes": [], "edges": []}
 
@@ -87,7 +87,7 @@ def parse_header(text: bytes, path: str) -> dict[str, Any]:
     """Parses and checks the content of ``delta.json``. Raises `PartitionError`, naming ``path``, for a damaged one."""
     try:
         raw: Any = parse_json(text)
-        if raw["format"] != _FORMAT or raw["version"] not in (_ADDS, _DELETES):
+        if raw["format"] != _FORMAT or raw["version"] not in (_ADDS, _DELETES, _HELD_OUT):
             raise ValueError(f"format {raw['format']!r}, version {raw['version']!r}")
         if raw["digest"] != digest_of(raw):
             raise ValueError("its digest does not match its content")
@@ -101,7 +101,7 @@ def parse_header(text: bytes, path: str) -> dict[str, Any]:
 
 def deleted_types(header: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns of a header the types of deleted ``nodes`` and ``edges``."""
-    found: Mapping[str, Any] = header["deleted"] if header["version"] == _DELETES else _NOTHING
+    found: Mapping[str, Any] = _NOTHING if header["version"] == _ADDS else header["deleted"]
     return found
 
 
@@ -153,6 +153,7 @@ def write_delta(
     deleted = additions.deleted
     if deleted.nodes or deleted.edges:
         types = {"nodes": list(deleted.nodes), "edges": [edge_type_str(e) for e in deleted.edges]}
-        raw |= {"version": _DELETES, "deleted": types}
+        held_out = any((some.ids == DeletedEdges.HELD_OUT).any() for some in deleted.edges.values())
+        raw |= {"version": _HELD_OUT if held_out else _DELETES, "deleted": types}
     raw["digest"] = digest_of(json.loads(json.dumps(raw)))
     (folder / DELTA).write_text(json.dumps(raw, indent=1) + "\n", "utf-8")

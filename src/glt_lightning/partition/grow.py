@@ -35,6 +35,7 @@ from glt_lightning.partition.additions import (
     NewEdges,
     StoredAttributes,
     checked_edges,
+    require_alive,
 )
 from glt_lightning.partition.build.times import WeightSums
 
@@ -183,14 +184,11 @@ class _Layers:
         """Raises `DataError` for an edge of a deleted node that was not deleted with it. first: the id of the first edge."""
         deleted = self.additions.deleted
         gone = deleted.edges[edge_type].ids - first if edge_type in deleted.edges else _NONE
-        for row, t in zip(index, (edge_type[0], edge_type[2]), strict=True):
-            nodes = np.append(deleted.nodes.get(t, _NONE), self.base.deleted(self.old.schema.node_index(t)))
-            bad = np.setdiff1d(np.flatnonzero(np.isin(row, nodes)), gone)
-            if len(bad):
-                raise DataError(
-                    f"edges of {edge_type_str(edge_type)}: edge {bad[0]} leads to node {row[bad[0]]} of type {t!r}, which is "
-                    "deleted."
-                )
+        nodes = {
+            t: np.append(deleted.nodes.get(t, _NONE), self.base.deleted(self.old.schema.node_index(t)))
+            for t in (edge_type[0], edge_type[2])
+        }
+        require_alive(edge_type, index, nodes, gone)
 
     def deleted_of(self, edge_type: int) -> DeletedEdges | None:
         """Returns the deleted edges of the user's edge type that a stored one was made from; None: there are none."""

@@ -20,6 +20,8 @@ from glt_lightning.graph import (
     LocalPartition,
     Manifest,
     OverlayFacts,
+    deleted_path,
+    open_array,
     partition_id,
     verify_array,
 )
@@ -30,6 +32,7 @@ from glt_lightning.partition.additions import (
     NewEdges,
     NewNodes,
     StoredAttributes,
+    require_alive,
 )
 from glt_lightning.partition.deletions import find_deleted
 from glt_lightning.partition.delta import DELTA, Delta, deleted_types, read_header, write_delta
@@ -53,17 +56,26 @@ class Appended:
         num_nodes: Node type -> number of all nodes.
         digest: Of the last version; "" for no rows.
         recorded: Facts of the overlay that they make; None for no rows, and of an earlier release.
+        deleted: Node type -> user ids of all deleted nodes, those of the partition among them.
     """
 
     version: int
     additions: Additions
     ids: Mapping[NodeType, np.ndarray]
     num_nodes: Mapping[NodeType, int]
+    deleted: Mapping[NodeType, np.ndarray]
     digest: str = ""
     recorded: OverlayFacts | None = None
 
     def followed_by(self, later: Additions, manifest: Manifest) -> Additions:
-        """Returns these rows and later ones, which may leave out what `add_rows` lets them. manifest: that of the partition."""
+        """Returns these rows and later ones, which may leave out what `add_rows` lets them. manifest: that of the partition.
+
+        Raises `DataError` for rows that do not fit the graph, as far as their numbers among all rows would say something else.
+        """
+        for e, edges in later.edges.items():
+            index = np.asarray(edges.edge_index)
+            if index.ndim == 2 and len(index) == 2:  # else `add_rows` refuses it
+                require_alive(e, index, self.deleted)
         return _joined([self.additions, _filled(later, manifest)], manifest)
 
 
@@ -121,7 +133,10 @@ class Versions:
         new = rows.num_new(manifest)
         counts = (n + k for n, k in zip(manifest.num_nodes, new, strict=True))
         num_nodes = dict(zip(manifest.schema.node_types, counts, strict=True))
-        return Appended(number, rows, joined, num_nodes, previous if number else "", facts)
+        deleted = deleted_nodes(self.folder, manifest)
+        for t, gone in rows.deleted.nodes.items():
+            deleted[t] = np.append(deleted.get(t, gone[:0]), gone)
+        return Appended(number, rows, joined, num_nodes, deleted, previous if number else "", facts)
 
     def verify(self, done: Callable[[int], object] = lambda n: None) -> list[VersionFacts]:
         """Compares all files of all versions with their checksums, and each version with the one before it.
@@ -147,6 +162,13 @@ class Versions:
             for t, count in read_header(self.place(n))["nodes"].items():
                 counts[t] += count
         return replace(manifest, num_nodes=tuple(counts.values()))
+
+
+def deleted_nodes(folder: Path, manifest: Manifest) -> dict[NodeType, np.ndarray]:
+    """Returns the user ids of the deleted nodes of a partition, without its versions, by type."""
+    paths = {t: deleted_path(n) for n, t in enumerate(manifest.schema.node_types)}
+    arrays = manifest.arrays
+    return {t: open_array(folder, path, arrays[path]) for t, path in paths.items() if path in arrays}
 
 
 def append_rows(

@@ -6,7 +6,7 @@ import bisect
 import logging
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,13 +36,17 @@ _IDS = ("ids.npy", "ids_offsets.npy", "ids_bytes.npy")
 
 
 class EarlierRows(Protocol):
-    """Rows that were appended before: `versions.Appended`. ids: as in `LaterRows`.  num_nodes: of all nodes by type."""
+    """Rows that were appended before: `versions.Appended`. ids: as in `LaterRows`.  num_nodes: of all nodes by type.  deleted:
+    the numbers of deleted nodes by type."""
 
     @property
     def num_nodes(self) -> Mapping[NodeType, int]: ...
 
     @property
     def ids(self) -> Mapping[NodeType, np.ndarray]: ...
+
+    @property
+    def deleted(self) -> Mapping[NodeType, np.ndarray]: ...
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,7 @@ class LaterTables:
         with self._lock:
             fitted = self._fitted = self._fitted or GraphEncoding.load(self._folder)
         with tempfile.TemporaryDirectory(prefix="glt-new-") as temporary:
-            return _Reader(tables, fitted, self.ids, self.has_ids, Path(temporary)).read()
+            return _Reader(tables, fitted, self, Path(temporary)).read()
 
     def read_deleted(self, given: Mapping[str, Any]) -> tuple[dict[NodeType, np.ndarray], dict[EdgeType, np.ndarray]]:
         """Reads rows to delete: nodes by their ids, from the column of ids or else the first one; edges by their ends.
@@ -134,6 +138,16 @@ class LaterTables:
         """Returns what the user's table calls a node: its id, or its row where nodes have none."""
         found = self.ids(t)
         return node if isinstance(found, RowIds) else found.ids[node].as_py()
+
+    def require_alive(self, files: TableFiles, ends: Sequence[tuple[str, NodeType, np.ndarray]]) -> None:
+        """Raises `DataError` for an edge of a deleted node. ends: of both ends the column, the type, and the numbers [E] of the
+        nodes."""
+        deleted = {} if self._appended is None else self._appended.deleted
+        for column, t, numbers in ends:
+            bad = np.flatnonzero(np.isin(numbers, deleted.get(t, ())))
+            if len(bad):
+                place, node = files.place(int(bad[0])), self.name(t, int(numbers[bad[0]]))
+                raise DataError(f"{place}, column {column!r}: node {node!r} of type {t!r} is deleted. Remove the edge.")
 
     def _numbers(self, files: TableFiles, columns: Mapping[str, NodeType]) -> np.ndarray:
         """Returns int64 [columns, rows]: the numbers of the nodes that columns name."""
@@ -257,18 +271,11 @@ class _BothIds:
 
 
 class _Reader:
-    """ids: gives those of all old nodes of a type.  named: tells whether nodes of a type have ids of their own."""
+    """tables: of the new rows.  graph: those of the graph."""
 
-    def __init__(
-        self,
-        tables: Tables,
-        fitted: GraphEncoding,
-        ids: Callable[[NodeType], Any],
-        named: Callable[[NodeType], bool],
-        temporary: Path,
-    ) -> None:
+    def __init__(self, tables: Tables, fitted: GraphEncoding, graph: LaterTables, temporary: Path) -> None:
         self._tables, self._fitted, self._temporary = tables, fitted, temporary
-        self._ids, self._named = ids, named
+        self._graph, self._named = graph, graph.has_ids
 
     def read(self) -> LaterRows:
         nodes: dict[NodeType, NewNodes] = {}
@@ -281,9 +288,8 @@ class _Reader:
         shown = {t: _values(each) for t, each in new_ids.items() if isinstance(each, KeyIds)}
         return LaterRows(Additions(nodes=nodes, edges=edges), shown)
 
-    def _conversion(self, ids: Mapping[NodeType, Any]) -> Conversion:
-        """Makes a conversion in this process. ids: for edges, those of nodes."""
-        job = self._job(ids)
+    def _conversion(self, job: TableJob, ids: Iterable[NodeType] = ()) -> Conversion:
+        """Makes a conversion in this process. ids: of these types, for edges."""
         keys = {t: f"the graph's nodes of type {t!r}, or of its new ones" for t in ids}
         return Conversion(job, Calls(job, "", None), 1, Progress(False), keys)
 
@@ -295,16 +301,16 @@ class _Reader:
 
     def _nodes(self, t: NodeType, table: NodeTable) -> tuple[NewNodes, NodeIds]:
         stored = self._fitted.nodes.get(t, TableEncoding())
-        place = node_folder(self._job({}).out, t)
-        facts, _ = self._conversion({}).nodes(t, replace(stored, classes=None))
-        ids = self._job({}).ids(t)
+        job = self._job({})
+        facts, _ = self._conversion(job).nodes(t, replace(stored, classes=None))
+        ids = job.ids(t)
         if isinstance(ids, RowIds) and self._named(t):
             raise DataError(f"{self._what(t)}: nodes of this type have ids; data.dataset names no column of them.")
         self._log_unknown(self._what(t), table, stored)
-        return NewNodes(facts.num_nodes, _arrays(place, _IDS)), ids
+        return NewNodes(facts.num_nodes, _arrays(node_folder(job.out, t), _IDS)), ids
 
     def _both(self, t: NodeType, new: NodeIds) -> _BothIds:
-        old = self._ids(t)
+        old = self._graph.ids(t)
         if not self._named(t):
             return _BothIds(RowIds(old.count + new.count), RowIds(0))
         if isinstance(new, KeyIds) and new.count and (again := old.find(new.ids) >= 0).any():
@@ -315,11 +321,13 @@ class _Reader:
         return _BothIds(old, new)
 
     def _edges(self, e: EdgeType, table: EdgeTable, ids: Mapping[NodeType, Any]) -> NewEdges:
-        name, place = edge_type_str(e), edge_folder(self._job({}).out, e)
-        stored = self._fitted.edges.get(name, TableEncoding())
-        self._conversion(ids).edges(e, stored)
+        name, job = edge_type_str(e), self._job(ids)
+        place, stored = edge_folder(job.out, e), self._fitted.edges.get(name, TableEncoding())
+        self._conversion(job, ids).edges(e, stored)
         self._log_unknown(self._what(e), table, stored)
         ends = np.stack([np.load(place / end, allow_pickle=False).astype(np.int64) for end in _ENDS])
+        columns = str(table.source), str(table.destination)
+        self._graph.require_alive(job.files(f"edges.{name}"), [*zip(columns, (e[0], e[2]), ends, strict=True)])
         return NewEdges(ends, _arrays(place, _ENDS))
 
     def _log_unknown(self, what: str, table: NodeTable | EdgeTable, stored: TableEncoding) -> None:
