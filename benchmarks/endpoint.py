@@ -4,7 +4,8 @@
 
 An endpoint of GraphSAGE without training, in a process of its own with one thread of torch. First an open loop: requests for one
 node each come at --rate a second whether earlier ones are answered or not, and the latency of each is counted from the moment
-when it was due. Then a closed loop: --clients ask one after the other, as fast as they are answered.
+when it was due. Then a closed loop: --clients ask one after the other, as fast as they are answered. Memory is that of the
+endpoint after each loop. `endpoint_pyg.py` is what a PyG user would write.
 """
 
 from __future__ import annotations
@@ -128,8 +129,10 @@ def measure(args: argparse.Namespace, port: int, server: int) -> None:
         bench="endpoint",
         loop="closed",
         clients=args.clients,
+        answers=answers,
         answers_per_s=round(answers / seconds, 1),
         answers_per_cpu_s=round(answers / cpu, 1),
+        **memory_mb(pids),
     )
 
 

@@ -58,6 +58,7 @@ COMMANDS = {
     "embedding.py": "--rows 500 --width 4 --batch 50 --rounds 1",
     "inference.py": "{part1} --hidden 8 --sampled 64 --whole 4 --work {tmp}",
     "endpoint.py": "{part1} --rate 50 --seconds 1 --clients 2 --hidden 8 --fanouts 3 3",
+    "endpoint_pyg.py": "{graph} --requests 5 --hidden 8 --fanouts 3 3",
     "embedding_disk.py": "--rows 500 --width 4 --batch 50 --rounds 1 --share 1 --seconds 0.1 --scratch {tmp}",
 }
 # what the scripts above start or import, and what tests/test_gpu_*.py run

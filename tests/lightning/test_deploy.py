@@ -438,8 +438,7 @@ def test_graph_servers_have_the_same_answers(make_data: Any, make_trainer: Any, 
                 threads.map(lambda i: ask("/predict", {"ids": [i, 7]}).json(), [*range(6), NODES - 1 + version])
             )
         assert {each["version"] for each in found} == {version}
-        graphs = [None if version else each["graph"] for each in found]
-        said.append([(each["sample"], each["predictions"][0]["pred"]) for each in found] + graphs)
+        said.append([(each["sample"], each["predictions"][0]["pred"], each["graph"]) for each in found])
         assert (ask("/predict", {"nodes": [{"x": [0.0] * WIDTH}]}).status == 200) == (not data_of)
 
     data_of: list[Any] = []

@@ -25,7 +25,7 @@ import numpy as np
 
 from glt_lightning.base import DataError, SamplerError
 from glt_lightning.graph.graph import EdgeSplit, Seeds, checked_ids, existing_ids, seeds_hash
-from glt_lightning.graph.local_partition import LocalPartition, _MapsAndRows
+from glt_lightning.graph.local_partition import LocalPartition, _MapsAndRows, partition_id
 from glt_lightning.graph.manifest import (
     ArrayEntry,
     EdgeColumns,
@@ -425,7 +425,7 @@ def _with_arrays(base: LocalPartition, manifest: Manifest, overlay: Overlay) -> 
         arrays=arrays,
         num_edges=facts.num_edges,
         edge_columns=overlay.edge_columns,
-        made_by={**old.made_by, "overlay": facts.digest},
+        made_by={**old.made_by, "overlay": facts.digest, "base": partition_id(old)},
         of_version=overlay.version,
     )
 

@@ -354,8 +354,8 @@ class ServedGraph:
         else:
             self.current = GraphVersion(data, graph, data.session, None, data.later_rows)
         self.current.prepare()
-        manifest = graph.manifest if self._base is None else self._base.manifest
-        self.hash = partition_id(manifest)
+        # that of the partition, whatever version of it answers
+        self.hash: str = graph.manifest.made_by.get("base") or partition_id(graph.manifest)
         self.key = batch_key(data.sampling_seed, "predict", 0, 0)
         self._known = {self.current.number: self.current}
 
