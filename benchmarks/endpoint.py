@@ -46,7 +46,9 @@ class Client:
         self._port, self._streams = port, None
 
     async def ask(self, node: int) -> None:
-        if self._streams is None:
+        if (
+            self._streams is None or self._streams[0].at_eof()
+        ):  # the server closes one that has no requests for some seconds
             self._streams = await asyncio.open_connection("127.0.0.1", self._port)
         reader, writer = self._streams
         body = json.dumps({"ids": [node]}).encode()

@@ -62,7 +62,8 @@ def read_folder(folder: Path) -> Data:
     degrees = arrays["indptr"].diff()
     edges = torch.stack([arrays["indices"], torch.arange(len(degrees)).repeat_interleave(degrees)])
     data = Data(x=arrays["feat"], y=arrays["label"], edge_index=edges)
-    add_masks(data, {n: torch.from_numpy(np.load(folder / f"{k.removesuffix('_idx')}.npy")) for n, k in SPLITS})
+    files = {name: folder / f"{key.removesuffix('_idx')}.npy" for name, key in SPLITS}
+    add_masks(data, {name: torch.from_numpy(np.load(path)) for name, path in files.items() if path.exists()})
     return data
 
 

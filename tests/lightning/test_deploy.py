@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -327,6 +330,42 @@ def test_new_versions_are_answered_from(make_data: Any, make_trainer: Any, tmp_p
     found = replay(make_trainer(), model, make_data(**SAMPLED), record, alone=True)
     assert found.equal, found
     assert found.answers == 4
+
+
+def test_a_thousand_answers_are_replayed(make_data: Any, make_trainer: Any, tmp_path: Path) -> None:
+    """Of eight clients at a time, while rows are appended; some bring rows of their own."""
+    data = make_data(**SAMPLED, partition={"version": "latest"})
+    model, record = model_of(data), tmp_path / "record.jsonl"
+    numbers = np.random.default_rng(0)
+    questions = [{"ids": numbers.integers(NODES, size=1 + i % 3).tolist()} for i in range(1000)]
+    questions[::10] = [{"nodes": [{"x": numbers.random(WIDTH).tolist()}]} for _ in range(100)]
+    answered: Counter[int] = Counter()
+    growing, versions = threading.Lock(), itertools.count(1)
+
+    def talk(endpoint: Any, ask: Ask) -> None:
+        def grow(version: int) -> None:
+            node = NewNodes(1, {"x": numbers.random((1, WIDTH), np.float32)})
+            edges = np.stack([np.full(40, NODES + version - 1), numbers.integers(NODES, size=40)])
+            append_rows(data.partition_dir, Additions({"node": node}, {EDGE: NewEdges(edges)}))
+            until = time.monotonic() + 60
+            while ask("/health").json()["version"] < version and time.monotonic() < until:
+                time.sleep(0.02)
+
+        def answer(i: int) -> int:
+            if i % 250 == 249:
+                with growing:
+                    grow(next(versions))
+            return int(ask("/predict", questions[i]).json()["version"])
+
+        with ThreadPoolExecutor(8) as threads:
+            answered.update(threads.map(answer, range(1000)))
+
+    talking(make_trainer(), model, data, talk, record=str(record), poll_s=0.02)
+    assert sum(answered.values()) == 1000
+    assert set(answered) == {0, 1, 2, 3, 4}
+    found = replay(make_trainer(), model, make_data(**SAMPLED), record)
+    assert found.equal, found
+    assert found.answers == 1000
 
 
 SHOP = {
