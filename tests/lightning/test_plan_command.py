@@ -86,6 +86,8 @@ def test_a_plan_and_the_run_after_it(config: Path, tmp_path: Path, capsys: pytes
     assert text.count(" an epoch; with ") == 2
     both = ["--config", config, "--config", tmp_path / "chosen.yaml", "--choose", "--data.sampling.concurrency", 2]
     assert said(capsys, "plan", *both)[0] == "# nothing is left open\n"
+    alone = said(capsys, "plan", "--config", config, "--choose", "--data.sampling.num_workers", 1)[0]
+    assert yaml.safe_load(alone)["data"]["init_args"]["sampling"]["concurrency"] == 4  # any is as fast
 
 
 def test_without_a_partition_it_plans_that(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

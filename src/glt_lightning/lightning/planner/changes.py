@@ -130,7 +130,8 @@ def _short(given: Fanouts) -> str:
 # Choices: only of options on which no batch depends; of the others, `changes` says what they would gain.
 
 
-_CONCURRENCY = (1, 2, 4, 8, 16)
+# Fewer only where memory needs it: batches that are ready hide how much batches differ, which plans do not know.
+_CONCURRENCY = (4, 8, 16, 2, 1)
 _CACHES = (0.01, 0.05, 0.1, 0.2, 0.5)
 _NEAR = 0.02  # a gain that is not worth another process, or more memory
 
