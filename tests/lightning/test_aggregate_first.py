@@ -51,7 +51,10 @@ def test_same_outputs_and_gradients(make_data, model: str, options: dict[str, An
         outputs.append(module(batch))
         gradients.append(torch.autograd.grad(outputs[-1].square().sum(), list(module.parameters())))
     torch.testing.assert_close(*outputs, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-6)
+    for expected, found in zip(
+        *gradients, strict=True
+    ):  # sums of rows are in float32: the error is that of the largest
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6 * max(1.0, float(expected.abs().max())))
 
 
 @pytest.mark.parametrize("encoder", ["GAT", "GATv2Conv", "GraphSAGE"])

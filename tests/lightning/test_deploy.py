@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,10 @@ import glt_lightning as glt
 from glt_lightning.base import EDGE, DataError, OptionError
 from glt_lightning.lightning import PredictionWriter, deploy, predict_new, read_predictions, replay
 from glt_lightning.partition import Additions, NewEdges, NewNodes, append_rows, delete_rows
+from glt_lightning.workers import HostedServer, ServerPlan
 from tests.helpers.asgi import Reply, request
-from tests.lightning.serving import serving
+from tests.helpers.servers import DEADLINES, cluster, of_clients
+from tests.lightning.serving import free_addresses, serving
 from tests.lightning.tiny import NODES, WIDTH, learnable_graph
 
 pytest.importorskip("starlette", reason="an endpoint needs the extra deploy: pip install glt-lightning[deploy]")
@@ -486,6 +489,31 @@ def test_graph_servers_have_the_same_answers(make_data: Any, make_trainer: Any, 
         data_of.append(glt.GLTDataModule(num_neighbors=[5, 5], batch_size=20, cluster=where, **SAMPLED))
         talking(make_trainer(strategy="glt_server_client"), model, data_of[0], talk)
     assert said[0] == said[1]
+
+
+@pytest.mark.slow
+def test_a_graph_server_may_restart(make_data: Any, make_trainer: Any) -> None:
+    data = make_data(**SAMPLED)
+    model = model_of(data)
+    where = cluster(servers=free_addresses(1), deadlines=replace(DEADLINES, reconnect_s=1.0))
+    plan = ServerPlan(address=where.servers[0], directory=str(data.partition_dir), cluster=where)
+    servers = [HostedServer(plan)]
+
+    def talk(endpoint: Any, ask: Ask) -> None:
+        before = columns_of(ask("/predict", {"ids": [3, 7]}))
+        for _ in range(2):
+            servers[0].close()
+            for _ in range(2):
+                refused = ask("/predict", {"ids": [3, 7]})
+                assert (refused.status, "server 0" in refused.text) == (503, True), refused.text
+            servers[0] = HostedServer(plan)
+            assert columns_of(ask("/predict", {"ids": [3, 7]})) == before
+
+    try:
+        served = glt.GLTDataModule(num_neighbors=[5, 5], batch_size=20, cluster=of_clients(where), **SAMPLED)
+        talking(make_trainer(strategy="glt_server_client"), model, served, talk)
+    finally:
+        servers[0].close()
 
 
 def test_what_cannot_be_deployed(make_data: Any, make_trainer: Any, make_model: Any) -> None:

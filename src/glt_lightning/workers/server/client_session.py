@@ -85,7 +85,8 @@ class ClientSession:
         return self._peer.name
 
     def ask(self, question: Question) -> None:
-        """Requests a batch. Returns at once."""
+        """Requests a batch. Returns at once. After a server that was lost, this is a new attempt to reach it."""
+        self._begin_again()
         with self._state:
             self._unanswered[question.key] = question
             if not self._threads and not self._closed:
@@ -94,6 +95,16 @@ class ClientSession:
                     self._threads.append(thread)
                     thread.start()
         self._to_send.put(question.key)
+
+    def _begin_again(self) -> None:
+        with self._state:
+            threads = self._threads if isinstance(self._error, PeerLostError) and not self._closed else []
+        for thread in threads:
+            thread.join(_LEAVE_LOST_S)
+        with self._state:
+            if threads is self._threads and not any(thread.is_alive() for thread in threads):
+                self._error, self._threads, self._session = None, [], ""
+                self._outage = Outage(self._deadlines.reconnect_s, self._clock)
 
     def answer(self, key: Key) -> Message:
         """Takes the answer to a question. Waits ``timeout_s``, and again after the server has come back.
@@ -161,6 +172,9 @@ class ClientSession:
     def _fail(self, error: PeerError) -> None:
         with self._state:
             self._error = self._error or error
+            for key in self._unanswered:  # now: a later question may begin again before who waits for this one looks
+                self._answers[key] = type(self._error)(*self._error.args)
+            self._unanswered.clear()
             stream = self._stream
             self._state.notify_all()
         self._to_send.put(None)
