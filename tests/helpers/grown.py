@@ -13,6 +13,15 @@ from glt_lightning.graph import LocalPartition
 from glt_lightning.partition import Additions, ArraySource, ChangedNodes, NewEdges, NewNodes, partition_graph
 
 TYPED: tuple[EdgeType, ...] = (("a", "likes", "b"), ("b", "by", "a"), ("b", "near", "b"), ("c", "owns", "a"))
+# Options of `two_versions` and of sampling
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "labor": {"sampling": {"method": "labor"}},
+    "weights": {"graph": {"weighted": True}, "sampling": {"weight_attr": "weight"}},
+    "times of edges": {"graph": {"timed": "edges"}, "sampling": {"time_attr": "time"}},
+    "times of nodes": {"graph": {"timed": "nodes"}, "sampling": {"time_attr": "time"}},
+    "undirected": {"graph": {"undirected": True}},
+}
 
 
 @dataclass

@@ -33,20 +33,15 @@ from glt_lightning.tensors import DistGraph, GraphReader
 from glt_lightning.workers import Link, Ranks, ServedGraph
 from glt_lightning.workers.producer.mapped import HostsGraph
 from tests.helpers.contents import contents
-from tests.helpers.grown import TwoVersions, two_versions
+from tests.helpers.grown import KINDS as GROWN, TwoVersions, two_versions
 from tests.helpers.ranks import run_ranks
 from tests.helpers.servers import cluster, of_clients, open_farm
 from tests.partition.test_compact import GivenParts, cases, with_edges_to_predict, with_splits
 from tests.partition.test_grow import batches
 from tests.partition.test_versions import halves
 
-KINDS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "labor": {"sampling": {"method": "labor"}},
-    "weights": {"graph": {"weighted": True}, "sampling": {"weight_attr": "weight"}},
-    "times of edges": {"graph": {"timed": "edges"}, "sampling": {"time_attr": "time"}},
-    "times of nodes": {"graph": {"timed": "nodes"}, "sampling": {"time_attr": "time"}},
-    "undirected": {"graph": {"undirected": True}},
+KINDS = {
+    **GROWN,
     "undirected, times": {"graph": {"undirected": True, "timed": "edges"}, "sampling": {"time_attr": "time"}},
     "fewer bytes": {"graph": {"storage": {"x": "int8", "edge_attr": "float16"}, "weighted": True}},
 }

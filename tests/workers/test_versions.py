@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -18,22 +19,14 @@ from glt_lightning.partition import Additions, Versions, append_rows, delete_row
 from glt_lightning.partition.delta import digest_of
 from glt_lightning.workers import HostsGraph, Ranks, RemoteGraph
 from tests.helpers.contents import contents
-from tests.helpers.grown import TYPED, TwoVersions, two_versions
+from tests.helpers.grown import KINDS as GROWN, TYPED, TwoVersions, two_versions
 from tests.helpers.ranks import run_ranks
 from tests.helpers.servers import open_farm
 from tests.lightning.serving import serving
 from tests.partition.test_grow import specs
 from tests.workers.test_group import link
 
-KINDS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "labor": {"sampling": {"method": "labor"}},
-    "weights": {"graph": {"weighted": True}, "sampling": {"weight_attr": "weight"}},
-    "times of edges": {"graph": {"timed": "edges"}, "sampling": {"time_attr": "time"}},
-    "times of nodes": {"graph": {"timed": "nodes"}, "sampling": {"time_attr": "time"}},
-    "undirected": {"graph": {"undirected": True}},
-    "deleted": {"graph": {"undirected": True}, "deletes": True},
-}
+KINDS = {**GROWN, "deleted": {"graph": {"undirected": True}, "deletes": True}}
 
 
 def contents_of(session: Session, made: list[LoaderSpec | LinkSpec]) -> list[Any]:
@@ -136,14 +129,17 @@ def test_hosts_with_other_rows_refuse_each_other(tmp_path: Path) -> None:
         run_ranks(2, rank_of)
 
 
-def test_a_version_of_an_earlier_release_is_refused_where_some_parts_are_mapped(tmp_path: Path) -> None:
-    two = two_versions(np.random.default_rng(6))
-    two.partition(two.base, tmp_path / "base", 2).close()
-    append_rows(tmp_path / "base", two.additions)
-    path = Versions(tmp_path / "base").place(1) / "delta.json"
+def write_other_header(folder: Path, change: Callable[[Any], object]) -> None:
+    """Makes a folder with a version, whose description is changed."""
+    grown(folder, "plain", 0, 2)
+    path = Versions(folder).place(1) / "delta.json"
     raw = json.loads(path.read_text())
-    del raw["overlay"]
+    change(raw)
     path.write_text(json.dumps(raw | {"digest": digest_of(raw)}))
+
+
+def test_a_version_of_an_earlier_release_is_refused_where_some_parts_are_mapped(tmp_path: Path) -> None:
+    write_other_header(tmp_path / "base", lambda raw: raw.pop("overlay"))
     whole, part = (LocalPartition.open(tmp_path / "base", parts=parts) for parts in (None, [1]))
     open_version(whole, 1).close()
     with pytest.raises(PartitionError, match=r"base.versions/1: an earlier release appended this version"):
@@ -154,13 +150,10 @@ def test_a_version_of_an_earlier_release_is_refused_where_some_parts_are_mapped(
 
 
 def test_a_version_of_other_rows_than_were_recorded_is_refused(tmp_path: Path) -> None:
-    two = two_versions(np.random.default_rng(6))
-    two.partition(two.base, tmp_path / "base", 2).close()
-    append_rows(tmp_path / "base", two.additions)
-    path = Versions(tmp_path / "base").place(1) / "delta.json"
-    raw = json.loads(path.read_text())
-    raw["overlay"]["edges"][0][1] += 1
-    path.write_text(json.dumps(raw | {"digest": digest_of(raw)}))
+    def change(raw: Any) -> None:
+        raw["overlay"]["edges"][0][1] += 1
+
+    write_other_header(tmp_path / "base", change)
     with pytest.raises(
         PartitionError, match=r"part 1 of the version has \d+ edges of type node__to__node, and where it was"
     ):

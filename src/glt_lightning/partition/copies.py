@@ -77,10 +77,10 @@ def pull_partition(
         timeout_s: How long to wait for another process that writes the same folder, in seconds.
 
     Raises:
-        PartitionError: For a source that is damaged, lacks hashes or is another partition than that in ``folder``; for a full
-            disk; for a piece that arrived broken three times. Complete pieces stay, and the next call goes on from there.
-        OptionError: For parts that do not exist, or the address of a graph server.
-        PartitionError: Also for a version that the source does not have, and for other versions beside ``folder``.
+        PartitionError: For a source that is damaged, lacks hashes or the version, or has other rows than ``folder`` or a
+            version beside it; for a full disk; for a piece that arrived broken three times. Complete pieces stay, and the next
+            call goes on from there.
+        OptionError: For parts that do not exist, for what is no version, or the address of a graph server.
     """
     if version != LATEST and (isinstance(version, bool) or not isinstance(version, int) or version < 0):
         raise OptionError(f"version: expected a number or {LATEST}, got {version!r}.")

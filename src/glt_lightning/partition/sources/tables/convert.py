@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -137,9 +138,8 @@ class Conversion:
     ) -> DataError:
         """Makes the error about an end that is no node. given: its id."""
         own, other = (e[0], e[2]) if end == 0 else (e[2], e[0])
-        given = (
-            str(given) if pa.types.is_large_string(kind) else int(given)
-        )  # they were compared as the ids of nodes are
+        # The lookup compared it as the ids of the nodes are, text or numbers; the message has it as the table does.
+        given = str(given) if pa.types.is_large_string(kind) else int(given)
         advice = "Add that node or remove the edge."
         one = pa.array([given], pa.large_string() if isinstance(given, str) else pa.int64())
         if own != other and self._job.ids(other).find(one)[0] >= 0:
@@ -263,14 +263,14 @@ class _Reading:
     def _write_splits(self) -> None:
         folder = self._job.array_folder(self.name) / "splits"
         for code, name in enumerate(dict.fromkeys(SPLITS.values())):
-            at, writer = 0, None
-            for codes in self._scratch_rows("splits.npy", np.dtype(np.int8), 0, self.count):
-                if len(ids := np.flatnonzero(codes == code)):
-                    writer = writer or ArrayWriter(folder, f"{name}.npy", np.int64, hashed=False)
-                    writer.write(ids + at)
-                at += len(codes)
-            if writer is not None:
-                writer.close()
+            with ExitStack() as stack:
+                at, writer = 0, None
+                for codes in self._scratch_rows("splits.npy", np.dtype(np.int8), 0, self.count):
+                    if len(ids := np.flatnonzero(codes == code)):
+                        if writer is None:  # a split without rows has no file
+                            writer = stack.enter_context(ArrayWriter(folder, f"{name}.npy", np.int64, hashed=False))
+                        writer.write(ids + at)
+                    at += len(codes)
 
     def _scratch_rows(self, path: str, dtype: np.dtype, begin: int, end: int) -> Iterator[np.ndarray]:
         for first in range(begin, end, _ROWS):
