@@ -104,7 +104,8 @@ def _client(address: str, credentials: Credentials, deadlines: DeadlineOptions, 
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_http_proxy", 0),
         ("grpc.enable_retries", 0),
-        ("grpc.min_reconnect_backoff_ms", timeout_ms),  # which is how long gRPC tries to connect
+        # How long gRPC tries to connect: longer than the caller waits, whose error says more.
+        ("grpc.min_reconnect_backoff_ms", timeout_ms + 1000),
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
         # Flight gives no access to the server's settings, and by its defaults gRPC ends a connection that pings while
