@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
@@ -49,6 +50,23 @@ def test_the_end_names_the_newest_report_and_what_to_do_next(
     assert Path("glt-demo/demo.yaml").read_text() == "{}"  # one's own stays
 
 
+@pytest.mark.parametrize(("encoding", "bars"), [("utf-8", "▁█▅"), ("ascii", "_#=")])
+def test_a_picture_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str, bars: str) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(demo, "_RUNS", ())
+    folder = tmp_path / "lightning_logs/version_0"
+    folder.mkdir(parents=True)
+    (folder / "report.html").touch()
+    lines = ["epoch,train_loss,val_acc", "0,4.5,", "0,,0.25", "1,2.5,", "1,,0.75", "2,2.5,", "2,,0.5"]
+    (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
+    demo.run_demo([str(tmp_path)], "glt-lightning demo")
+    out.seek(0)
+    shown = out.read()
+    assert f"  val_acc     {bars}  0.25 to 0.5 in 3 epochs\n" in shown
+    assert "val_loss" not in shown
+
+
 def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OptionError, match=r"file is a file\. Give another name: glt-lightning demo FOLDER"):
@@ -78,6 +96,7 @@ def test_a_first_run_and_what_it_says_to_do_next(tmp_path: Path) -> None:
     (tmp_path / "glt-demo").mkdir()
     (tmp_path / "glt-demo/demo.yaml").write_text(yaml.safe_dump(config))
     shown = run_cli("demo", cwd=tmp_path).stdout
+    assert re.search(r"^  val_acc     [▁█]{2}  0\.\d+ to 0\.\d+ in 2 epochs$", shown, re.M)
     report = re.search(r"report of the run: (.+)", shown)
     assert report is not None
     assert "<svg" in Path(report[1]).read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import signal
 import subprocess
@@ -81,9 +82,29 @@ def _run(words: Sequence[str], folder: Path) -> int:
 
 
 def _end(folder: Path) -> str:
-    """The last lines: where the report is, and three commands to go on with."""
+    """The last lines: a picture of the run, where its report is, and three commands to go on with."""
     reports = sorted(folder.glob("lightning_logs/*/report.html"), key=lambda path: path.stat().st_mtime)
-    report = reports[-1].resolve() if reports else "none"
+    report = reports[-1].resolve() if reports else None
     width = max(len(" ".join(words)) for words, _ in _NEXT)
     commands = [f"  {_PROGRAM} {' '.join(words):<{width}}  # {text}" for words, text in _NEXT]
-    return "\n".join(["", f"demo: report of the run: {report}", "", "Next:", f"  cd {folder}", *commands])
+    picture = _picture(report.with_name("metrics.csv")) if report else []
+    return "\n".join(
+        ["", *picture, f"demo: report of the run: {report or 'none'}", "", "Next:", f"  cd {folder}", *commands]
+    )
+
+
+def _picture(metrics: Path) -> list[str]:
+    """The metrics of a run by epoch as bars, from the least to the greatest value; none for a file that is not there."""
+    try:
+        rows = list(csv.DictReader(metrics.read_text().splitlines()))
+    except OSError:
+        return []
+    bars = "▁▂▃▄▅▆▇█" if (sys.stdout.encoding or "").lower().startswith("utf") else "_.-~=+*#"
+    lines = []
+    for name in ("train_loss", "val_loss", "val_acc"):
+        by_epoch = {row["epoch"]: float(row[name]) for row in rows if row.get(name)}  # the last of each epoch
+        if values := list(by_epoch.values()):
+            low, span = min(values), max(values) - min(values) or 1.0
+            drawn = "".join(bars[round((value - low) / span * (len(bars) - 1))] for value in values)
+            lines.append(f"  {name:<10}  {drawn}  {values[0]:.3g} to {values[-1]:.3g} in {len(values)} epochs")
+    return lines
