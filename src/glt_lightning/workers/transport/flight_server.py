@@ -291,6 +291,7 @@ class _Flight(flight.FlightServerBase):
         while waiting.is_alive():
             sever_accepted(port)
             waiting.join(0.05)
+        del self._service  # pyarrow 19 never frees this object, and the service has the parts of the graph
 
 
 def _opened(received: Any) -> tuple[Frame, np.ndarray] | None:
