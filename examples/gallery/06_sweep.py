@@ -2,7 +2,7 @@
 # jupyter: {jupytext: {text_representation: {extension: .py, format_name: percent}}}
 # ---
 # %% [markdown]
-# # A sweep over one sampling service
+# # Hyperparameters: a sweep over one sampling service
 #
 # A graph server holds the graph and samples. Each trial of Optuna is a client of it: none opens the graph, or starts samplers.
 

@@ -50,7 +50,7 @@ _LANGUAGES = {
     ".h": "cpp",
 }
 # Who searches wants to do something: guides come before the API, programs and reasons.
-_BOOSTS = {"api": 0.45, "gallery": 0.4, "decisions": 0.1}
+_BOOSTS = {"api": 0.15, "options.md": 0.3, "gallery": 0.4, "project": 0.15, "decisions": 0.1}
 _NOT_SEARCHED = "---\nsearch: {exclude: true}\n---\n"
 
 _origins: dict[str, str] = {}  # page -> its file in the repository

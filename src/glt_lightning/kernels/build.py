@@ -265,7 +265,7 @@ def to_bfloat16(values: np.ndarray) -> np.ndarray:
 
 def from_bfloat16(bits: np.ndarray) -> np.ndarray:
     """Converts bfloat16, as uint16, to float32, exactly."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def _to_float16(values: np.ndarray) -> np.ndarray:

@@ -188,7 +188,7 @@ def _answers(meeting: Meeting) -> bool:
 def _open_store(meeting: Meeting) -> torch.distributed.TCPStore:
     try:
         return _store(meeting, is_master=True)
-    except torch.distributed.DistError as error:
+    except RuntimeError as error:  # a DistError in newer versions of torch
         raise OptionError(
             f"MASTER_PORT: rank 0 cannot listen at port {meeting.port} of this host "
             f"({str(error).splitlines()[0]}). Stop the process that uses it, or choose another port, the same on all "

@@ -141,6 +141,8 @@ def load_array(path: Path) -> np.ndarray:
     """Maps an ``.npy`` file. Several threads may do so at once: the workers of some engines have more than one."""
     with open(path, "rb") as stream:
         shape, _, dtype = read_npy_header(stream)
+        if 0 in shape:  # numpy before 2 maps nothing at the end of a file
+            return np.empty(shape, dtype)
         return np.memmap(stream, dtype, "r", stream.tell(), shape)
 
 

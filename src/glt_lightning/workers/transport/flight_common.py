@@ -267,6 +267,7 @@ _REFUSALS = (
     ("certificate_verify_failed", _UNTRUSTED),
     ("certificate verify failed", _UNTRUSTED),
     ("signature failure", _UNTRUSTED),
+    ("asn1 encoding routines", _UNTRUSTED),  # the signature, in pyarrow 19
     (
         "is not in peer certificate",
         "the server's certificate is for another host. Make one for this address (glt-lightning certs --hosts)",
@@ -288,6 +289,7 @@ _REASONS = (
     ("no route to host", "there is no route to that host"),
     ("network is unreachable", "there is no route to that host"),
     ("connection timed out", "the connection timed out"),
+    ("dns resolution failed", "the host name cannot be resolved"),
     ("address lookup failed", "the host name cannot be resolved"),
     ("cancelled", CLOSED),
 )
