@@ -47,3 +47,11 @@ def test_many_points_are_a_line_alone() -> None:
     svg = lines([f"e{i}" for i in range(500)], [Series("a", tuple(float(i) for i in range(500)))], "s")
     assert dots(svg) == 0
     assert len([text for text in texts(svg) if text.startswith("e")]) <= 16
+
+
+@pytest.mark.parametrize("unit", ["", "MB"])
+def test_the_numbers_of_the_axis_are_inside(unit: str) -> None:
+    svg = lines(["a", "b"], [Series("it", (-30.0, 2.0))], unit)
+    ends = re.findall(r'<text x="([\d.]+)"[^>]*text-anchor="end"[^>]*>([^<]*)<', svg)
+    assert len(ends) >= 3
+    assert all(float(x) >= len(text) * 0.6 * 8 for x, text in ends)

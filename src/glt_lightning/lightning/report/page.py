@@ -151,7 +151,7 @@ class _Axes:
         self._low, self._high = 1.05 * min(low, 0.0), 1.05 * max(high, 0.0)
         self._ticks = [step * i for i in range(math.ceil(self._low / step), math.floor(self._high / step) + 1)]
         widest = max(len(f"{tick:g}") for tick in self._ticks)
-        self._left, self._bottom = (2 * _FONT if unit else 2.0) + widest * _LETTER, _HEIGHT - 2 * _FONT
+        self._left, self._bottom = (2 * _FONT if unit else 7.0) + widest * _LETTER, _HEIGHT - 2 * _FONT
 
     def x(self, position: float) -> float:
         return self._left + (position + 0.5) / max(1, len(self._labels)) * (_RIGHT - self._left)
