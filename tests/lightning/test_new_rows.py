@@ -17,7 +17,7 @@ from lightning.pytorch import Trainer
 from torch_geometric.data import HeteroData
 
 import glt_lightning as glt
-from glt_lightning.base import DataError, OptionError
+from glt_lightning.base import DataError
 from glt_lightning.cli import main
 from glt_lightning.lightning import PredictionWriter, predict_new, read_predictions
 from tests.lightning.test_tables_encode import CONFIG as OF_SAGE, write_tables
@@ -499,13 +499,6 @@ def test_the_data_module_and_the_trainer_stay_as_they_were(arrays: tuple[glt.GLT
 def test_bad_arrays(arrays: tuple[glt.GLTDataModule, Any], nodes: Any, said: str) -> None:
     with pytest.raises(DataError, match=said):
         predict_new(arrays[1], arrays[0], nodes=nodes)
-
-
-def test_sparse_embeddings_are_refused(arrays: tuple[glt.GLTDataModule, Any]) -> None:
-    datamodule, _ = arrays
-    sparse = model_for(datamodule, node_embedding="sparse")
-    with pytest.raises(OptionError, match="sparse embeddings of nodes"):
-        predict_new(sparse, datamodule, nodes=NEW)
 
 
 # The page is run as it stands.

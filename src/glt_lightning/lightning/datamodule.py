@@ -38,7 +38,7 @@ from glt_lightning.lightning.batch_checks import check_batches
 from glt_lightning.lightning.callbacks.added import add_callbacks, save_with_checkpoints
 from glt_lightning.lightning.facts import require_taken, warn_of_hops
 from glt_lightning.lightning.link_seeds import BALANCED, LinkSeeds, weights_of
-from glt_lightning.lightning.new_rows import NewRows
+from glt_lightning.lightning.new_rows import NewRows, extend_embeddings
 from glt_lightning.lightning.seed_data_module import SeedDataModule
 from glt_lightning.lightning.strategies.dry_run import give_shapes_early
 from glt_lightning.lightning.strategies.ranks import check_ranks
@@ -183,7 +183,7 @@ class GLTDataModule(SeedDataModule):
         self._graph = host.open_graph(folder, self.sampling, self.cache, version if new is None else None)
         self._read_version(new)
         if self.new is not None and stage == "predict" and self.trainer is not None:
-            self.new.prepare(self.trainer.lightning_module)
+            extend_embeddings(self.trainer.lightning_module, self.new.embeddings)
         if self.trainer is not None:
             self._require_split(stage, self._split_names())
             require_taken(self.sampling.aggregate_first, self.trainer.lightning_module)

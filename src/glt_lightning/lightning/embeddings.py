@@ -7,10 +7,12 @@ import resource
 from collections.abc import Callable
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import nn
 
 from glt_lightning.base import OptionError, numbers, size
+from glt_lightning.graph import Manifest
 from glt_lightning.lightning.callbacks.row_checkpoints import save_rows_of
 from glt_lightning.tensors import DistEmbedding, DistGraph, Optimizers
 
@@ -23,8 +25,9 @@ def embeddings_of(module: nn.Module | None) -> dict[str, DistEmbedding]:
     return {name: each for name, each in module.named_modules() if isinstance(each, DistEmbedding)}
 
 
-def attach_embeddings(trainer: Trainer, graph: Callable[[], DistGraph]) -> None:
-    """Attaches the module's embeddings to the graph, which is not opened for a module without any. A collective call.
+def attach_embeddings(trainer: Trainer, graph: Callable[[], DistGraph], manifest: Manifest) -> None:
+    """Attaches the module's embeddings to the graph, which is not opened for a module without any, nor for embeddings that are
+    read alone (`DistEmbedding.new_nodes`). A collective call.
 
     Raises `OptionError` for what cannot work with them.
     """
@@ -50,7 +53,10 @@ def attach_embeddings(trainer: Trainer, graph: Callable[[], DistGraph]) -> None:
         # until a collection. These need the memory now.
         gc.collect()
     for name, embedding in found.items():
-        embedding.attach(graph(), name)
+        if embedding.new_nodes is not None and trainer.state.fn == TrainerFn.PREDICTING:
+            embedding.prepare(name, manifest)
+        else:
+            embedding.attach(graph(), name)
 
 
 def _pages_and_faults(module: nn.Module) -> tuple[int, int]:

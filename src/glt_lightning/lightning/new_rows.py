@@ -41,7 +41,6 @@ from glt_lightning.partition import (
     is_tables,
     list_versions,
 )
-from glt_lightning.tensors import DistEmbedding
 
 if TYPE_CHECKING:
     from glt_lightning.lightning.datamodule import GLTDataModule
@@ -103,26 +102,14 @@ class NewRows:
         names = self._ids.get(node_type)
         return None if names is None else names[np.asarray(n_id) - self._counts[node_type][0]]
 
-    def prepare(self, module: LightningModule) -> None:
-        """Tells the encoders of a model how nodes without a trained embedding are computed. Raises `OptionError` for a module
-        whose embeddings cannot be extended."""
-        extend_embeddings("data.new", module, self.embeddings)
 
-
-def extend_embeddings(what: str, module: nn.Module, rule: str) -> None:
-    """Tells the encoders of a model how nodes without a trained embedding are computed.
-
-    rule: of `DeployOptions.EMBEDDINGS`.  what: the beginning of the `OptionError` for a module whose embeddings cannot be
-    extended."""
+def extend_embeddings(module: nn.Module, rule: str | None) -> None:
+    """Tells a model how nodes without a trained embedding are computed. rule: of `DeployOptions.EMBEDDINGS`; None: there are none
+    any more."""
     each: Any
     for each in module.modules():
         if hasattr(each, "new_nodes"):
             each.new_nodes = rule
-        elif isinstance(each, DistEmbedding):
-            raise OptionError(
-                f"{what}: the model has sparse embeddings of nodes (DistEmbedding), and new nodes have none. Train it with "
-                "node_embedding: dense, or give these nodes features."
-            )
 
 
 def additions_of(nodes: Mapping[NodeType, Any], edges: Mapping[str, Any]) -> Additions:
@@ -191,6 +178,7 @@ def predict_new(
             made.predict(model, data, ckpt_path=ckpt_path, return_predictions=False)
         finally:
             made.callbacks.remove(writer)
+            extend_embeddings(model, None)
             if isinstance(model, LightningModule):
                 model.trainer = before  # else it would keep the last batch after an error
         return read_predictions(folder / "predictions")

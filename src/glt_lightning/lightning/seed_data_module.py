@@ -119,6 +119,7 @@ class SeedDataModule(GraphDataModule):
         """How a loader makes batches, whatever its seeds."""
         train, exact = name == "train", self.evaluation.mode == "layerwise" and name in ("val", "test")
         module = None if self.trainer is None else self.trainer.lightning_module
+        by_row = any(each.new_nodes is None for each in embeddings_of(module).values())
         return {
             "name": name,
             "num_neighbors": self.num_neighbors if train else [] if exact else self._eval_num_neighbors,
@@ -127,7 +128,7 @@ class SeedDataModule(GraphDataModule):
             "exact": not train,
             **vars(self.batches),
             "transform": self.transform,
-            "with_row": self.batches.with_row or exact or bool(embeddings_of(module)),
+            "with_row": self.batches.with_row or exact or by_row,
         }
 
     def recipe_to_predict(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import secrets
 import threading
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from glt_lightning.base import DataError, OptionError, TensorOptions, one_of
+from glt_lightning.graph import Manifest, partition_id
 from glt_lightning.kernels import RowSums
 from glt_lightning.tensors.dist_graph import DistGraph
 from glt_lightning.tensors.exchange import EmbeddingRows, Held
-from glt_lightning.tensors.saved import WEIGHT, open_saved
+from glt_lightning.tensors.saved import WEIGHT, SavedRows, open_saved
 from glt_lightning.tensors.tables import TableSpec
 
 MARKER = "glt_rows"  # in a state dict: the name of a table whose rows are beside the checkpoint
@@ -40,6 +42,66 @@ class _LookUp(torch.autograd.Function):
         return None, None, None
 
 
+class _TrainedRows:
+    """Rows that are read by the user's ids of nodes and not trained any more: of a module that was attached to a graph, or of a
+    checkpoint, whose file is mapped.
+
+    Attributes:
+        count: Number of nodes that have one.
+        hash: Of all rows, in the order of the ids: of their file beside a checkpoint, whether there is one or not.
+    """
+
+    def __init__(self, read: Callable[[np.ndarray], np.ndarray], count: int, width: int, hash_: str) -> None:
+        self._read, self.count, self._width, self.hash = read, count, width, hash_
+
+    @classmethod
+    def of_table(cls, rows: EmbeddingRows) -> _TrainedRows:
+        kept = rows.to_save(None)
+        _, (count, width), read = kept.arrays[WEIGHT]
+        return cls(lambda ids: read(kept.order[ids]), count, width, kept.hash(WEIGHT))
+
+    @classmethod
+    def of_checkpoint(cls, saved: SavedRows, name: str, width: int) -> _TrainedRows:
+        values = saved.open(name, WEIGHT, (width,), _FLOAT32)
+        return cls(lambda ids: values[ids], len(values), width, saved.table(name)["arrays"][WEIGHT]["blake2b"])
+
+    def read(self, ids: np.ndarray, rule: str) -> np.ndarray:
+        """Returns float32 [n, width] of ids int64 [n]. rule: `DistEmbedding.new_nodes`. Raises `DataError` by ``error``."""
+        later = ids >= self.count
+        if not later.any():
+            return self._read(ids)
+        if rule == "error":
+            raise DataError(
+                f"{int(later.sum())} nodes of the batch came after training, and have no embedding. Choose mean or zero as "
+                "embeddings, or train again."
+            )
+        found = np.empty((len(ids), self._width), np.float32)
+        found[~later] = self._read(ids[~later])
+        found[later] = self._mean if rule == "mean" else 0
+        return found
+
+    @cached_property
+    def _mean(self) -> np.ndarray:
+        total = np.zeros(self._width)
+        for begin in range(0, self.count, _AT_ONCE):
+            rows = self._read(np.arange(begin, min(begin + _AT_ONCE, self.count)))
+            total += rows.sum(axis=0, dtype=np.float64)
+        return (total / max(1, self.count)).astype(np.float32)
+
+
+def _base_of(manifest: Manifest) -> str:
+    """Returns the identity of the partition, whatever version of it the graph is."""
+    return str(manifest.made_by.get("base") or partition_id(manifest))
+
+
+def _require_graph(name: str, theirs: str | None, identity: str) -> None:
+    if theirs is not None and theirs != identity:
+        raise OptionError(
+            f"embedding {name!r} has the rows of another graph or partition ({theirs}) than this one ({identity}). Make a new "
+            "module and load a checkpoint, which finds rows by the user's ids."
+        )
+
+
 class DistEmbedding(nn.Module):
     """A vector for each node of a type. The vectors lie in a table that the ranks of the host share, not in parameters, so DDP
     does not see them: lookups read rows, and the backward pass hands their gradients to a sparse optimizer.
@@ -52,6 +114,10 @@ class DistEmbedding(nn.Module):
         of: Node type; None: the only one.
         init: First values, by the user's ids of the nodes, as in `DistTensor`. The default is that of `nn.Embedding`.
         storage: Place of the table and the states of its optimizer: ``memory`` or ``disk``. None: ``cluster.tensors.storage``.
+
+    Attributes:
+        new_nodes: In predictions, the row of a node that came after training: ``mean`` of all, ``zero``, or ``error``. Rows are
+            then read by ids of nodes, and not trained. None: all nodes have rows.
 
     Raises:
         OptionError: For a width that is no positive integer; by `attach` for rows of another graph.
@@ -88,12 +154,15 @@ class DistEmbedding(nn.Module):
         self.register_buffer("like", torch.empty(0), persistent=False)  # moves with the module, and so tells its device
         self._rows: EmbeddingRows | None = None
         self._saved: dict[str, Any] | None = None  # of a checkpoint that was loaded before there was a graph
+        self.new_nodes: str | None = None
+        self._name, self._most = "", 0  # of `prepare`
         self._forget()
 
     def _forget(self) -> None:
         self._received: list[tuple[int, np.ndarray, Tensor]] = []
         self._sums: RowSums | None = None
         self._lookups, self._lock = 0, threading.Lock()
+        self._trained: _TrainedRows | None = None
 
     def extra_repr(self) -> str:
         return f"{self.embedding_dim}" + ("" if self.of is None else f", of={self.of!r}")
@@ -126,11 +195,7 @@ class DistEmbedding(nn.Module):
         mine, identity = None if before is None else [before.token, before.graph], graph.hash
         everyone = [json.loads(text) for text in graph.ranks.exchange(json.dumps([mine, secrets.token_hex(8)]))]
         for theirs, _ in everyone:
-            if theirs is not None and theirs[1] != identity:
-                raise OptionError(
-                    f"embedding {name!r} has the rows of another graph or partition ({theirs[1]}) than this one ({identity}). "
-                    "Make a new module and load a checkpoint, which finds rows by the user's ids."
-                )
+            _require_graph(name, None if theirs is None else theirs[1], identity)
         tables = graph.tables.apart()
         token = None if everyone[0][0] is None else everyone[0][0][0]
         if before is not None and all(theirs == mine for theirs, _ in everyone) and before.lies_as(tables.homes):
@@ -148,12 +213,38 @@ class DistEmbedding(nn.Module):
                 init=np.arange(space.num_rows, dtype=wide),
                 storage=self.storage,
             )
-            held = Held(tables.create(spec), tables.create(ids), identity, everyone[0][1])
+            base = _base_of(graph.reader.manifest)
+            held = Held(tables.create(spec), tables.create(ids), identity, base, everyone[0][1])
             self._rows = EmbeddingRows(name, tables, space, held, self.storage)
             if token is not None:
                 self._take_over(before if before is not None and before.token == token else None)
+        self.new_nodes, self._trained = None, None
         if self._saved is not None:
             self._load_saved(self._saved)
+
+    def prepare(self, name: str, manifest: Manifest) -> None:
+        """Prepares the reading of trained rows by ``new_nodes``, instead of `attach`. name: of the table in checkpoints.
+        manifest: of the graph. Raises `OptionError` if there are rows of another graph."""
+        if self._rows is not None:
+            _require_graph(name, self._rows.held.base, _base_of(manifest))
+        count = manifest.num_nodes[0 if self.of is None else manifest.schema.node_index(self.of)]
+        self._name, self._most, self._trained = name, count, None
+
+    @property
+    def trained(self) -> _TrainedRows:
+        """The rows for ``new_nodes``. Raises `DataError` where there are none, or those of a checkpoint are damaged."""
+        if self._trained is None and self._rows is not None:
+            self._trained = _TrainedRows.of_table(self._rows)
+        elif self._trained is None and self._saved is not None:
+            self._trained = _TrainedRows.of_checkpoint(open_saved(self._saved), self._name, self.embedding_dim)
+        if self._trained is None:
+            raise DataError(f"embedding {self._name!r} has no trained rows. Give the checkpoint, as ckpt_path.")
+        if self._trained.count > self._most:
+            raise DataError(
+                f"embedding {self._name!r} has {self._trained.count} rows of another graph; this one has {self._most} nodes of "
+                "the type. Use the data that the model was trained on."
+            )
+        return self._trained
 
     def _take_over(self, before: Held | None) -> None:
         """Copies the values that the ranks have from an earlier run with other ranks or hosts. A collective call.
@@ -191,14 +282,29 @@ class DistEmbedding(nn.Module):
     def forward(self, rows: Any) -> Tensor:
         """Looks up rows. Returns float32 [*, embedding_dim].
 
-        rows: int64 or int32 [*], numbers of nodes in the type; or a batch, of which the nodes' numbers (``row``) are taken.
+        rows: int64 or int32 [*], numbers of nodes in the type; or a batch, of which the nodes' numbers (``row``) are taken; with
+            ``new_nodes`` it has to be a batch.
         """
-        values: Tensor = self._look_up(rows if isinstance(rows, Tensor) else self._rows_of(rows))
+        look_up = self._look_up if self.new_nodes is None else self._look_up_by_id
+        values: Tensor = look_up(rows)
         return values
 
+    def _store(self, batch: Any) -> Any:
+        return batch[self.of] if self.of is not None and hasattr(batch, "node_types") else batch
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _look_up_by_id(self, batch: Any) -> Tensor:
+        if isinstance(batch, Tensor):
+            raise DataError(
+                "DistEmbedding: nodes that came after training are found by their ids, not by rows. Call it with the batch."
+            )
+        assert self.new_nodes is not None
+        ids: Tensor = self._store(batch).n_id
+        found = torch.from_numpy(self.trained.read(ids.cpu().numpy(), self.new_nodes))
+        return found.to(ids.device)
+
     def _rows_of(self, batch: Any) -> Tensor:
-        store = batch[self.of] if self.of is not None and hasattr(batch, "node_types") else batch
-        found = getattr(store, "row", None)
+        found = getattr(self._store(batch), "row", None)
         if not isinstance(found, Tensor):
             raise DataError(
                 "DistEmbedding: the batch has no row numbers. Set data.batches.with_row: true, or with_row=True of the loader."
@@ -206,7 +312,8 @@ class DistEmbedding(nn.Module):
         return found
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _look_up(self, rows: Tensor) -> Tensor:
+    def _look_up(self, given: Any) -> Tensor:
+        rows = given if isinstance(given, Tensor) else self._rows_of(given)
         if rows.dtype not in (torch.int64, torch.int32):
             raise DataError(f"DistEmbedding: expected rows as int64, got {rows.dtype}.")
         at = np.array(rows.detach().reshape(-1).cpu().numpy(), np.int64)  # a copy: the memory of batches is used again
@@ -269,6 +376,7 @@ class DistEmbedding(nn.Module):
                 "DistEmbedding: this state dict has no rows: they are beside the checkpoint that a Trainer writes. Load the "
                 "checkpoint (Trainer.fit(ckpt_path=...), load_from_checkpoint)."
             )
+        self._trained = None
         if self._rows is None:
             self._saved = dict(found)
         else:
@@ -282,7 +390,9 @@ class DistEmbedding(nn.Module):
     # Copies
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {key: value for key, value in self.__dict__.items() if key not in ("_received", "_sums", "_lock")}
+        kept = {
+            key: value for key, value in self.__dict__.items() if key not in ("_received", "_sums", "_lock", "_trained")
+        }
         return kept | {"_rows": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

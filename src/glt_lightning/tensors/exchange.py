@@ -140,11 +140,12 @@ class Held:
     tested after its fit.
 
     ids: the user's ids of the rows, kept here since the servers that know them may be gone when a checkpoint is saved.
-    graph: hash of the partition.  token: the same on all ranks that have this table.
+    graph: hash of the partition, with its version.  base: identity of the partition.  token: the same on all ranks that have this
+    table.
     """
 
-    def __init__(self, table: SharedTable, ids: SharedTable, graph: str, token: str) -> None:
-        self.table, self.ids, self.graph, self.token = table, ids, graph, token
+    def __init__(self, table: SharedTable, ids: SharedTable, graph: str, base: str, token: str) -> None:
+        self.table, self.ids, self.graph, self.base, self.token = table, ids, graph, base, token
         self.states: dict[str, SharedTable] = {}
 
     def lies_as(self, homes: Homes) -> bool:

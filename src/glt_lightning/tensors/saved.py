@@ -54,6 +54,11 @@ class RowsToSave:
         """Number of rows of all arrays together."""
         return len(self.order) * len(self.arrays)
 
+    def hash(self, name: str) -> str:
+        """Returns the hash of the file that an array would be written to."""
+        dtype, shape, read = self.arrays[name]
+        return hash_of(_pieces(_npy_head(dtype, shape), read, self.order, dtype, shape, lambda _: None))
+
 
 def write_rows(folder: Path, tables: Sequence[RowsToSave], graph: str) -> str:
     """Writes a new folder, complete and synced to disk when this returns. Returns the hash of its index.

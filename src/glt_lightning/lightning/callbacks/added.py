@@ -34,7 +34,7 @@ def add_callbacks(trainer: Trainer, data: GLTDataModule) -> None:
     write_whole(trainer.strategy)
     _resume_exactly(trainer)
     _add_reports(trainer)
-    attach_embeddings(trainer, lambda: data.dist_graph)
+    attach_embeddings(trainer, lambda: data.dist_graph, data.opened_graph.manifest)
     if data.evaluation.mode == "layerwise":
         from glt_lightning.lightning.layerwise.evaluation import (
             evaluate_exactly,  # it knows the models, which know data modules

@@ -15,6 +15,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from glt_lightning.base import OptionError
 from glt_lightning.lightning.callbacks.predictions import class_column
 from glt_lightning.lightning.datamodule import GLTDataModule
+from glt_lightning.lightning.embeddings import embeddings_of
 from glt_lightning.lightning.endpoint.served_graph import AskedRows
 from glt_lightning.lightning.new_rows import extend_embeddings
 from glt_lightning.loader import AskedSample
@@ -36,7 +37,7 @@ class Model:
         self.module = module
         self._module: Any = module
         self._data = data
-        extend_embeddings("deploy", module, embeddings)
+        extend_embeddings(module, embeddings)
         if isinstance(getattr(module, "embeddings", None), bool):  # of a ready module: its predictions have them
             setattr(module, "embeddings", True)  # noqa: B010
         names = getattr(module, "class_names", None) or data.class_names or ()
@@ -102,4 +103,6 @@ def _hash(module: torch.nn.Module) -> str:
         if isinstance(value, torch.Tensor):
             found.update(f"{name}:{value.dtype}:{tuple(value.shape)}:".encode())
             found.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    for name, rows in sorted(embeddings_of(module).items()):
+        found.update(f"{name}:{rows.trained.hash}:".encode())
     return found.hexdigest()

@@ -24,6 +24,7 @@ from glt_lightning.lightning.endpoint.compute import Columns, Model
 from glt_lightning.lightning.endpoint.question import JSON, Answer, Question, read_question
 from glt_lightning.lightning.endpoint.queue import Request, RequestQueue
 from glt_lightning.lightning.endpoint.served_graph import AskedRows, ServedGraph
+from glt_lightning.lightning.new_rows import extend_embeddings
 from glt_lightning.lightning.wrapper import ModuleWrapper
 
 _log = logging.getLogger(__name__)
@@ -89,6 +90,7 @@ def deploy(
 
 
 def predict_with(trainer: Trainer, module: ServingModule, data: GLTDataModule, ckpt_path: str | Path | None) -> None:
+    extend_embeddings(module.inner, module.options.embeddings)  # before the data module attaches them to the graph
     callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
     others = [each for each in callbacks if not isinstance(each, PredictionWriter | ProgressBar)]
     trainer.callbacks = others  # type: ignore[attr-defined]
@@ -96,6 +98,7 @@ def predict_with(trainer: Trainer, module: ServingModule, data: GLTDataModule, c
         trainer.predict(module, datamodule=data, return_predictions=False, ckpt_path=ckpt_path)
     finally:
         trainer.callbacks = callbacks  # type: ignore[attr-defined]
+        extend_embeddings(module.inner, None)
         module.close()
 
 

@@ -277,6 +277,8 @@ def _table(given: Any, name: str) -> pa.Table:
             if not isinstance(each, dict):
                 raise QuestionError(f"{name}: expected an object with columns, got {each!r:.80}.", name, row)
         names = dict.fromkeys(column for each in given for column in each)
+        if not names:  # nodes without attributes: rows and no columns
+            return pa.table({"": pa.nulls(len(given))}).select([])
         given = {column: [each.get(column) for each in given] for column in names}
     if not isinstance(given, dict) or not all(isinstance(column, list) for column in given.values()):
         raise QuestionError(f"{name}: expected a list of rows, or columns.", name)

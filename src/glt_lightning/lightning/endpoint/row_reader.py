@@ -89,7 +89,7 @@ class RowReader:
                     raise found[min(found)]  # without ids, nodes are told apart by number, which would change
                 errors += found.values()
                 left = [row for row in range(len(table)) if row not in found]
-                good[kind][name] = table.take(pa.array(left, pa.int64()))
+                good[kind][name] = table.take(pa.array(left, pa.int64())) if found else table
                 if kind == "edges":
                     for t, ids in self._ends(name, table.take(pa.array([*found], pa.int64()))).items():
                         bad.setdefault(t, set()).update(ids)
@@ -164,7 +164,8 @@ def _arrays(given: _Tables) -> Additions:
         if not {"source", "destination"} <= set(columns):
             raise QuestionError(f"edges.{name}: expected the columns source and destination.", f"edges.{name}")
         edges[name] = np.stack([columns.pop("source"), columns.pop("destination")]), columns
-    return additions_of({t: _columns(table) for t, table in given["nodes"].items()}, edges)
+    nodes: dict[str, Any] = {t: _columns(table) or table.num_rows for t, table in given["nodes"].items()}
+    return additions_of(nodes, edges)
 
 
 def _columns(table: pa.Table) -> dict[str, Any]:
