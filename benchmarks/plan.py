@@ -310,12 +310,11 @@ def compare(args: argparse.Namespace, data: str, name: str, folder: Path) -> dic
         plan, found = job.plan(network), job.fit(made=made)
     planned, memory, ranks = plan["epoch"]["mid"], plan["memory"], len(found)
     counters = planned["counters"]
-    beside = counters["sample_s"] + counters["gather_s"] if plan["layout"]["workers"] else 0.0
     launchers = [each for each in found if each["first"]]
     epochs = range(1, args.epochs + 1)
     cpu = [sum(each["spent"][epoch][0] for each in launchers) for epoch in epochs]
     compared = {
-        "planned_cpu_s": planned["core_s"] + beside,
+        "planned_cpu_s": planned["cpu_s"],
         "cpu_s": statistics.median(cpu),
         "planned_mb": job.case.hosts * memory["needed"] / 1e6,
         "mb": sum(each["peak"] for each in found) / 1e6,

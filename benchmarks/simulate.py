@@ -263,7 +263,8 @@ class Job:
 
     def _call(self, rank: Rank, owner: int, share: float) -> Process:
         """A call and its answer. Half of its CPU time is the owner's."""
-        served_s, nbytes = share * self._link.cpu_s(self._remote), share * self._remote.nbytes
+        calls, nbytes = share * self._remote.requests, share * self._remote.nbytes
+        served_s = self._link.cpu_s(calls, nbytes, self._layout.bytes_per_s if self._layout.hosts > 1 else None)
         trip_s = self._link.round_trip_s + self._layout.latency_s
         yield self.clock.sleep(trip_s)
         yield self._hosts[owner].cores.use(served_s / 2, 1.0)

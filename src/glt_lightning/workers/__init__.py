@@ -45,13 +45,13 @@ if TYPE_CHECKING:
     from glt_lightning.workers.cluster.link import (
         Link as Link,
         Silence as Silence,
-        time_calls as time_calls,
     )
     from glt_lightning.workers.cluster.owner import ask_status as ask_status
     from glt_lightning.workers.cluster.remote_rows import (
         Asked as Asked,
         CountingOwners as CountingOwners,
     )
+    from glt_lightning.workers.cluster.timing import time_calls as time_calls
     from glt_lightning.workers.producer.base import (
         Producer as Producer,
         ProducerSetup as ProducerSetup,

@@ -17,6 +17,7 @@ from glt_lightning.lightning.planner.memory import ProcessMemory, host_memory, r
 from glt_lightning.lightning.planner.probe import Probe, Spread, _cost
 from glt_lightning.lightning.planner.record import find_probe, keep_probe, record_path
 from glt_lightning.lightning.planner.rules import (
+    SUMS_CPU_S,
     BatchCost,
     Connection,
     Counted,
@@ -76,8 +77,8 @@ def test_one_process_does_one_after_the_other() -> None:
     [
         (Layout(workers=1, cores=8), 5, 1, "compute"),  # the trainer decides: 1 + 4
         (Layout(workers=1, cores=1), 8, 8 / 5, "cores"),  # 3 + 1 + 4 CPU seconds for one core
-        (Layout(ranks=2, workers=1, cores=2), 8, 8 / 5, "cores"),
-        (Layout(ranks=2, workers=1, cores=4), 5, 1, "compute"),
+        (Layout(ranks=2, workers=1, cores=2), 8 + SUMS_CPU_S, (8 + SUMS_CPU_S) / (5 + SUMS_CPU_S), "cores"),
+        (Layout(ranks=2, workers=1, cores=4), 5 + SUMS_CPU_S, 1, "compute"),
     ],
 )
 def test_samplers_work_at_the_same_time(layout: Layout, period_s: float, stretch: float, bound: str) -> None:
@@ -115,6 +116,30 @@ def test_the_network_is_waited_for() -> None:
     )
 
 
+def test_bytes_of_a_slow_network_arrive_a_few_at_a_time() -> None:
+    link = Connection(call_cpu_s=10, byte_cpu_s=2, arrival_cpu_s=1000)
+    assert link.cpu_s(3, 1e6) == 30 + 2e6  # within a host
+    assert link.cpu_s(3, 1e6, 12.5e6) == 30 + 2e6 + 1000 * 1e6 / 12.5e3
+    assert link.cpu_s(3, 1e6, 1e12) == pytest.approx(30 + 2e6 + 1000 * 1e6 / 65536)
+
+
+def test_servers_send_their_batches() -> None:
+    link = Connection(call_cpu_s=0.2, byte_cpu_s=0.001)
+    layout, sent_s = Layout(workers=1, cores=8), 0.2 + 1000 * 0.001
+    own, served = (phase(COST, 1, replace(layout, served=each), link=link) for each in (False, True))
+    assert served.cpu_s == pytest.approx(own.cpu_s + sent_s)
+    assert served.trainer_cpu_s == pytest.approx(own.trainer_cpu_s + sent_s / 2)
+    afar = phase(COST, 1, replace(layout, served=True, hosts=2, bytes_per_s=100), link=link)
+    assert afar.period_s == pytest.approx(1000 / 100)
+
+
+def test_all_processes_of_all_passes_are_counted() -> None:
+    layout = Layout(ranks=2, workers=1, cores=8)
+    for each in (layout, replace(layout, workers=0)):
+        totals = expect_epoch(COST, 5, each, validation=COST, validation_steps=2)
+        assert totals.cpu_s == pytest.approx(2 * (7 * 8 + 5 * SUMS_CPU_S))
+
+
 def test_validation_asks_other_hosts_for_the_same_share_of_its_nodes() -> None:
     layout = Layout(hosts=2, owners=2, cores=99, bytes_per_s=100)
     remote, link = RemoteCost(nbytes=1000, requests=6, rounds=3), Connection(call_cpu_s=0.01, byte_cpu_s=0.001)
@@ -126,7 +151,7 @@ def test_validation_asks_other_hosts_for_the_same_share_of_its_nodes() -> None:
 
 def test_gradients_go_over_the_network_of_hosts() -> None:
     layout = Layout(hosts=2, ranks=2, bytes_per_s=100, parameter_bytes=1000)
-    assert layout.gradients_s == pytest.approx(2 * 3 / 4 * 1000 / 100)
+    assert layout.gradients_s == pytest.approx(2 * 3 / 4 * 1000 / 100 + SUMS_CPU_S)
     assert Layout(parameter_bytes=1000).gradients_s == 0
     assert phase(COST, 1, replace(layout, cores=99), trains=False).trainer_s == COST.step_s
 

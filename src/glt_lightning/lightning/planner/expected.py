@@ -19,6 +19,7 @@ from glt_lightning.lightning.planner.rules import (
     BatchCost,
     Counted,
     Dealing,
+    ExpectedTotals,
     Layout,
     Limit,
     expect_epoch,
@@ -38,9 +39,9 @@ _MARGIN = 0.1  # of a time, below which nobody would call it wrong
 class Expected:
     """An epoch at its ``low``, ``mid`` and ``high`` end."""
 
-    low: EpochTotals
-    mid: EpochTotals
-    high: EpochTotals
+    low: ExpectedTotals
+    mid: ExpectedTotals
+    high: ExpectedTotals
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ def layout_of(trainer: Trainer, data: GLTDataModule, parameter_bytes: int) -> La
         concurrency=data.sampling.concurrency,
         cores=usable_cores(),
         parameter_bytes=parameter_bytes,
+        served=issubclass(type(trainer.strategy), GLTServerClientStrategy),
     )
 
 
@@ -176,6 +178,8 @@ def dealing_of(data: GLTDataModule, limit: Limit, validation_limit: Limit, every
 def planned_table(expected: Expected) -> Table:
     """What an epoch is expected to take."""
     rows = [(each.name, _shown(each, expected)) for each in QUANTITIES if each.value(expected.mid)]
+    low, mid, high = (numbers.duration(end.cpu_s) for end in (expected.low, expected.mid, expected.high))
+    rows.append(("CPU time of all processes", f"{mid} ({low} to {high})"))
     ranks = f"; by rank, bytes and times of samplers of all {expected.mid.ranks}" if expected.mid.ranks > 1 else ""
     return Table("An epoch", ("", "planned"), tuple(rows), f"mean (most batches between){ranks}")
 

@@ -31,6 +31,7 @@ from glt_lightning.lightning.planner.probe import Probe, measure
 from glt_lightning.lightning.planner.record import find_probe, keep_probe, probe_key
 from glt_lightning.lightning.planner.rules import Counted, Dealing, Layout
 from glt_lightning.lightning.report.page import Table, page_text
+from glt_lightning.lightning.strategies.server_client import GLTServerClientStrategy
 from glt_lightning.loader import remote_cache_bytes
 from glt_lightning.partition import mapped_memory
 from glt_lightning.workers import placed_parts
@@ -67,6 +68,7 @@ class PlannedRun:
             concurrency=self.data.sampling.concurrency,
             cores=self.machines.cores or usable_cores(),
             latency_s=self.machines.latency_ms / 1000,
+            served=issubclass(kind, GLTServerClientStrategy),
         )
         if self.machines.network is None:
             return layout

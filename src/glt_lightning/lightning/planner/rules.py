@@ -23,7 +23,9 @@ from glt_lightning.lightning.callbacks.monitor import EpochTotals
 from glt_lightning.sampling import Counters, EpochPlan
 
 GLOO_BYTES_PER_S = 1e9  # between processes of one host: two copies and a sum; not measured
+SUMS_CPU_S = 1e-3  # of gloo's threads, for each rank and step; 0.9 were measured with two ranks on a busy machine C
 LEAST_NETWORK = 1.25e9  # bytes per second, 10 Gbit/s, where nobody says what connects the hosts
+MOST_ARRIVING, ARRIVING_S = 1 << 16, 1e-3  # Linux sends so many bytes at a time, or those of so many seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,21 +137,25 @@ def _times(each: Any, factor: float, but: tuple[str, ...] = ()) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class Connection:
     """What a connection between two processes costs. round_trip_s: wall seconds of a small call.  call_cpu_s, byte_cpu_s: CPU
-    seconds of both ends, per call and per byte."""
+    seconds of both ends, per call and per byte.  arrival_cpu_s: of each time that bytes arrive which have been waited for."""
 
     round_trip_s: float = 0.0
     call_cpu_s: float = 0.0
     byte_cpu_s: float = 0.0
+    arrival_cpu_s: float = 0.0
 
-    def cpu_s(self, remote: RemoteCost) -> float:
-        return remote.requests * self.call_cpu_s + remote.nbytes * self.byte_cpu_s
+    def cpu_s(self, calls: float, nbytes: float, bytes_per_s: float | None = None) -> float:
+        """CPU seconds of both ends. bytes_per_s: of the network between them; None within a host."""
+        arrivals = 0.0 if bytes_per_s is None else nbytes / min(MOST_ARRIVING, ARRIVING_S * bytes_per_s)
+        return calls * self.call_cpu_s + nbytes * self.byte_cpu_s + arrivals * self.arrival_cpu_s
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """Where a job runs, and how its ranks sample. hosts; ranks, workers: of each host, of each rank.  owners: number of
     places with parts of their own: hosts, ranks, or 1 where every host maps all parts.  cores: of each host.  bytes_per_s: of a
-    host's network, each way.  latency_s: of the network alone.  parameter_bytes: what ranks sum up in each step."""
+    host's network, each way.  latency_s: of the network alone.  parameter_bytes: what ranks sum up in each step.
+    served: batches come from graph servers."""
 
     hosts: int = 1
     ranks: int = 1
@@ -160,6 +166,7 @@ class Layout:
     bytes_per_s: float = LEAST_NETWORK
     latency_s: float = 0.0
     parameter_bytes: float = 0.0
+    served: bool = False
 
     @property
     def world_size(self) -> int:
@@ -181,7 +188,7 @@ class Layout:
             return 0.0
         sent = 2 * (self.world_size - 1) / self.world_size * self.parameter_bytes
         speed = self.bytes_per_s if self.hosts > 1 else GLOO_BYTES_PER_S
-        return sent / speed + 2 * self.latency_s
+        return sent / speed + 2 * self.latency_s + SUMS_CPU_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +196,7 @@ class Phase:
     """One pass over seeds, on one rank: training, or validation. Seconds of each batch.
 
     period_s: from one batch to the next.  trainer_s: of it the step and the gradients.  sampler_cpu_s: of those who sample and
-    answer for it.  latency_s: the wait of a sampler for owners.  trainer_cpu_s: of the rank's own process.
+    answer for it.  latency_s: the wait of a sampler for owners.  trainer_cpu_s: of the rank's own process.  cpu_s: of all.
     stretch: how much longer than without other processes on the cores, at least 1.  first_s: until the first batch is there,
     where samplers work ahead.
     """
@@ -199,6 +206,7 @@ class Phase:
     trainer_s: float
     sampler_cpu_s: float
     trainer_cpu_s: float
+    cpu_s: float
     latency_s: float
     stretch: float
     first_s: float
@@ -219,23 +227,27 @@ def phase(
 ) -> Phase:
     """The seconds of a pass of ``steps`` batches. trains: gradients are summed up."""
     link = link or Connection()
-    served_s = link.cpu_s(remote)
-    network_s = layout.ranks * remote.nbytes / layout.bytes_per_s if layout.hosts > 1 else 0.0
+    speed = layout.bytes_per_s if layout.hosts > 1 else None
+    served_s = link.cpu_s(remote.requests, remote.nbytes, speed)
+    delivered_s = link.cpu_s(1, batch.nbytes, speed) / 2 if layout.served else 0.0  # of each end
+    carried = remote.nbytes + (batch.nbytes if layout.served else 0.0)
+    network_s = 0.0 if speed is None else layout.ranks * carried / speed
     round_trip_s = link.round_trip_s + (layout.latency_s if layout.hosts > 1 else 0.0)
     latency_s = remote.rounds * round_trip_s + network_s
-    made_s = batch.sample_s + batch.gather_s + served_s
+    made_s = batch.sample_s + batch.gather_s + served_s + delivered_s
     trainer_s = batch.step_s + (layout.gradients_s if trains else 0.0)
+    trainer_cpu_s = batch.collate_s + batch.step_cpu_s + delivered_s
+    trainer_cpu_s += SUMS_CPU_S if trains and layout.world_size > 1 else 0.0
+    demand_s = layout.ranks * (made_s + trainer_cpu_s) / layout.cores
     if layout.workers == 0:
         alone_s = made_s + latency_s + batch.collate_s + trainer_s
         bounds = [alone_s]
-        trainer_cpu_s = made_s + batch.collate_s + batch.step_cpu_s
+        trainer_cpu_s += made_s
     else:
         in_flight = layout.concurrency if latency_s else 1
         alone_s = batch.collate_s + trainer_s
         made_each_s = max(made_s, (made_s + latency_s) / in_flight) / layout.workers
         bounds = [alone_s, made_each_s, network_s]
-        trainer_cpu_s = batch.collate_s + batch.step_cpu_s
-    demand_s = layout.ranks * (made_s + batch.collate_s + batch.step_cpu_s) / layout.cores
     unshared_s = max(bounds)
     stretch = max(1.0, demand_s / unshared_s) if unshared_s else 1.0
     return Phase(
@@ -244,10 +256,18 @@ def phase(
         trainer_s=trainer_s * stretch,
         sampler_cpu_s=made_s,
         trainer_cpu_s=trainer_cpu_s,
+        cpu_s=trainer_cpu_s + (made_s if layout.workers else 0.0),
         latency_s=latency_s,
         stretch=stretch,
         first_s=made_s + latency_s if layout.workers else 0.0,
     )
+
+
+@dataclass
+class ExpectedTotals(EpochTotals):
+    """cpu_s: CPU seconds of all processes, of ranks, samplers and servers, in training and validation."""
+
+    cpu_s: float = 0.0
 
 
 def expect_epoch(
@@ -259,7 +279,7 @@ def expect_epoch(
     link: Connection | None = None,
     validation: BatchCost | None = None,
     validation_steps: float = 0.0,
-) -> EpochTotals:
+) -> ExpectedTotals:
     """What `SamplingMonitor` would count of an epoch: sums over all ranks. steps, validation_steps: of each rank.  remote: of a
     batch of training; one of validation asks for the same share of its nodes.
 
@@ -288,7 +308,7 @@ def expect_epoch(
         remote_s=count * trained.latency_s,
     )
     core_s = world * (steps * trained.trainer_cpu_s + validation_steps * validated.trainer_cpu_s)
-    return EpochTotals(
+    return ExpectedTotals(
         ranks=world,
         batches=count,
         seeds=round(count * train.seeds),
@@ -301,6 +321,7 @@ def expect_epoch(
         counters=counters,
         core_s=core_s,
         core_wait_s=core_s * (trained.stretch - 1),
+        cpu_s=world * (steps * trained.cpu_s + validation_steps * validated.cpu_s),
     )
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from glt_lightning.base import DeadlineOptions, LimitOptions, RefusedError, SecurityOptions
 from glt_lightning.graph import difference
-from glt_lightning.workers.transport.base import PROTOCOL, Caller, CallHandler, Server, Service, Transport
-from glt_lightning.workers.transport.message import Message
+from glt_lightning.workers.transport.base import PROTOCOL, CallHandler, Server, Service, Transport
 from glt_lightning.workers.transport.peer import Peer, Retry
 
 _SECURITY, _DEADLINES, _RETRY, _LIMITS = SecurityOptions(), DeadlineOptions(), Retry(), LimitOptions()
@@ -211,53 +207,3 @@ def _describe(state: State | None) -> str:
     if state.letter in _STOPPED:
         return "its process is stopped by SIGSTOP or a debugger"
     return f"its process uses no CPU time (state {state.letter}), so it is frozen or deadlocked"
-
-
-# What a connection costs.
-
-
-_CALLS, _PIECES, _PIECE_BYTES = 64, 8, 4 << 20
-
-
-def time_calls(*, encrypted: bool = False) -> dict[str, float]:
-    """Times calls over loopback between two ends in this process: ``round_trip_s``, wall seconds of a small call, and
-    ``call_cpu_s`` and ``byte_cpu_s``, CPU seconds of both ends, per call and per byte. encrypted: by mutual TLS, as between
-    hosts."""
-    link = Link(job="plan", role="worker", name="plan", token="connection-of-a-probe")
-    if not encrypted:
-        return _time_calls(link)
-    from glt_lightning.workers.transport.certs import CertificateFolder
-
-    with tempfile.TemporaryDirectory() as name:
-        folder = CertificateFolder(name)
-        folder.make_authority()
-        cert, key = folder.make_certificate("plan", ["127.0.0.1"])
-        return _time_calls(replace(link, security=SecurityOptions(ca=str(folder.ca), cert=str(cert), key=str(key))))
-
-
-def _time_calls(link: Link) -> dict[str, float]:
-    body = np.zeros(_PIECE_BYTES, dtype=np.uint8)
-
-    def answer(message: Message, _caller: Caller) -> Message:
-        return Message({}, body) if message.header.get("large") else Message({})
-
-    server = link.serve("127.0.0.1:0", {"ask": answer})
-    peer = link.peer("plan", [server.address], link.open_transport())
-    try:
-        for large in (False, True):
-            peer.ask("ask", {"large": large}, bulk=large).result()
-        calls = _timed(lambda: [peer.ask("ask", {}).result() for _ in range(_CALLS)])
-        pieces = _timed(lambda: [peer.ask("ask", {"large": True}, bulk=True).result() for _ in range(_PIECES)])
-    finally:
-        peer.close()
-        server.close()
-    call_cpu_s = calls[1] / _CALLS
-    byte_cpu_s = max(0.0, pieces[1] / _PIECES - call_cpu_s) / _PIECE_BYTES
-    return {"round_trip_s": calls[0] / _CALLS, "call_cpu_s": call_cpu_s, "byte_cpu_s": byte_cpu_s}
-
-
-def _timed(work: Callable[[], object]) -> tuple[float, float]:
-    """(wall, CPU) seconds."""
-    wall_s, cpu_s = time.perf_counter(), time.process_time()
-    work()
-    return time.perf_counter() - wall_s, time.process_time() - cpu_s

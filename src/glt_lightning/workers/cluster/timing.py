@@ -1,0 +1,146 @@
+"""What a connection costs: calls over loopback between two ends in this process, timed."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from glt_lightning.base import SecurityOptions
+from glt_lightning.workers.cluster.link import Link
+from glt_lightning.workers.transport.base import Caller
+from glt_lightning.workers.transport.message import Message
+from glt_lightning.workers.transport.peer import Peer
+
+_CALLS, _PIECES, _PIECE_BYTES = 64, 8, 4 << 20
+_ARRIVAL_BYTES, _PAUSE_S = 12_500, 0.001  # of 100 Mbit/s
+
+
+def time_calls(*, encrypted: bool = False) -> dict[str, float]:
+    """Times calls over loopback: ``round_trip_s``, wall seconds of a small call, and CPU seconds of both ends: ``call_cpu_s``,
+    per call, ``byte_cpu_s``, per byte, and ``arrival_cpu_s``, for each time that bytes arrive which have been waited for.
+    encrypted: by mutual TLS, as between hosts."""
+    link = Link(job="plan", role="worker", name="plan", token="connection-of-a-probe")
+    if not encrypted:
+        return _time_calls(link)
+    from glt_lightning.workers.transport.certs import CertificateFolder
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = CertificateFolder(name)
+        folder.make_authority()
+        cert, key = folder.make_certificate("plan", ["127.0.0.1"])
+        return _time_calls(replace(link, security=SecurityOptions(ca=str(folder.ca), cert=str(cert), key=str(key))))
+
+
+def _time_calls(link: Link) -> dict[str, float]:
+    batch = np.zeros(_PIECE_BYTES, dtype=np.uint8)
+
+    def answer(message: Message, _caller: Caller) -> Message:
+        # new memory, as an owner's rows are
+        return Message({}, np.ones(_PIECE_BYTES, dtype=np.uint8)) if message.header.get("large") else Message({})
+
+    def take(peer: Peer, count: int) -> None:
+        for _ in range(count):
+            batch[:] = peer.ask("ask", {"large": True}, bulk=True).result().body  # as rows are copied into a batch
+
+    server = link.serve("127.0.0.1:0", {"ask": answer})
+    try:
+        with _peer(link, server.address) as peer:
+            take(peer, 1)
+            calls = _timed(lambda: [peer.ask("ask", {}).result() for _ in range(_CALLS)])
+            pieces = _timed(lambda: take(peer, _PIECES))
+        with _slow_road(server.address) as road, _peer(link, road.address) as peer:
+            peer.ask("ask", {}, bulk=True).result()
+            own_s, arrived = road.cpu_s, road.arrivals
+            _, slow_s = _timed(lambda: take(peer, 1))
+            own_s, arrived = road.cpu_s - own_s, road.arrivals - arrived
+    finally:
+        server.close()
+    call_cpu_s, piece_cpu_s = calls[1] / _CALLS, pieces[1] / _PIECES
+    return {
+        "round_trip_s": calls[0] / _CALLS,
+        "call_cpu_s": call_cpu_s,
+        "byte_cpu_s": max(0.0, piece_cpu_s - call_cpu_s) / _PIECE_BYTES,
+        "arrival_cpu_s": max(0.0, slow_s - own_s - piece_cpu_s) / arrived,
+    }
+
+
+@contextmanager
+def _peer(link: Link, address: str) -> Iterator[Peer]:
+    peer = link.peer("plan", [address], link.open_transport())
+    try:
+        yield peer
+    finally:
+        peer.close()
+
+
+def _timed(work: Callable[[], object]) -> tuple[float, float]:
+    """(wall, CPU) seconds."""
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    work()
+    return time.perf_counter() - wall_s, time.process_time() - cpu_s
+
+
+@dataclass
+class _SlowRoad:
+    """address: of its beginning.  cpu_s: of its own threads.  arrivals: pieces that it has brought."""
+
+    address: str
+    cpu_s: float = 0.0
+    arrivals: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def carry(self, source: socket.socket, target: socket.socket) -> None:
+        """Carries bytes until either end closes."""
+        before_s = time.thread_time()
+        with suppress(OSError):
+            while data := source.recv(_ARRIVAL_BYTES):
+                target.sendall(data)
+                time.sleep(_PAUSE_S)
+                now_s = time.thread_time()
+                with self.lock:
+                    self.cpu_s, self.arrivals = self.cpu_s + now_s - before_s, self.arrivals + 1
+                before_s = now_s
+        for end in (source, target):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def _slow_road(address: str) -> Iterator[_SlowRoad]:
+    """Carries connections to an address in small pieces, as a slow network does."""
+    host, _, port = address.rpartition(":")
+    ends: list[socket.socket] = []
+    threads: list[threading.Thread] = []
+    with socket.create_server((host, 0)) as listener:
+        road = _SlowRoad(f"{host}:{listener.getsockname()[1]}")
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    pair = listener.accept()[0], socket.create_connection((host, int(port)))
+                    ends.extend(pair)
+                    for source, target in (pair, pair[::-1]):
+                        threads.append(threading.Thread(target=road.carry, args=(source, target), daemon=True))
+                        threads[-1].start()
+
+        accepting = threading.Thread(target=accept, daemon=True)
+        accepting.start()
+        try:
+            yield road
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            accepting.join()
+            for end in ends:
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+            for thread in threads:
+                thread.join()
+            for end in ends:
+                end.close()
