@@ -71,6 +71,7 @@ def test_a_plan_and_the_run_after_it(config: Path, tmp_path: Path, capsys: pytes
         "of its network",
         "data.cache.ratio: 0.2",
         "and 3 parts",
+        "parts          each host has 1 of 2",
     ):
         assert line in text
     assert "not measured   the sum of gradients over ranks" in text
@@ -88,6 +89,17 @@ def test_a_plan_and_the_run_after_it(config: Path, tmp_path: Path, capsys: pytes
     assert said(capsys, "plan", *both)[0] == "# nothing is left open\n"
     alone = said(capsys, "plan", "--config", config, "--choose", "--data.sampling.num_workers", 1)[0]
     assert yaml.safe_load(alone)["data"]["init_args"]["sampling"]["concurrency"] == 4  # any is as fast
+
+    text, _ = said(capsys, "plan", "--config", config, "--hosts", 2)  # without a strategy that deals parts
+    assert "parts          each host has 2 of 2" in text
+    assert "remote" not in text
+    assert "3 parts" not in text
+    served = ["--trainer.strategy", "glt_server_client", "--ranks", 2, "--cores", 6]
+    found = json.loads(said(capsys, "plan", "--config", config, *served, "--data.sampling.num_workers", 2, "--json")[0])
+    assert "one sampler process less" not in {each["name"] for each in found["changes"]}
+    text, _ = said(capsys, "plan", "--config", config, *served, "--choose")
+    assert "; with 4: " in text  # samplers of a server are those of all its ranks, and it has some
+    assert yaml.safe_load(text)["data"]["init_args"]["sampling"]["num_workers"] == 2
 
 
 def test_without_a_partition_it_plans_that(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,12 +124,14 @@ def test_refused_in_one_line(config: Path, capsys: pytest.CaptureFixture[str]) -
     refused(
         config, capsys, ["--choose"], "no partition is there yet, and options are chosen by its batches. Run python -m"
     )
+    refused(config, capsys, ["--network", "fast"], "--network: expected the speed of a network such as 25Gbit")
     main(["partition", "--config", str(config), "--batches", "1"])
     server = ["--trainer.strategy", "glt_server_client", "--cluster.servers", "[h:1]"]
     for args, line in (
         (["--hosts", "0"], "--hosts: expected at least 1, got 0."),
         (["--batches", "-1"], "--batches: expected at least 0, got -1."),
         (["--hosts", "2", "--network", "fast"], "--network: expected the speed of a network such as 25Gbit"),
+        (["--latency_ms", "-1"], "--latency_ms: expected at least 0, got -1."),
         (["--memory", "20MB"], "memory: a host of this job needs "),
         (["--machine", "r7i.8xlarg"], "got 'r7i.8xlarg'. Did you mean r7i.8xlarge?"),
         (["--netwrok", "1Gbit"], "unrecognized arguments: --netwrok 1Gbit. Did you mean --network?"),

@@ -39,7 +39,7 @@ def _others(plan: Plan) -> Iterator[tuple[str, Plan, str]]:
         replace(plan, layout=replace(layout, workers=layout.workers + 1)),
         "measured",
     )
-    if layout.workers:
+    if layout.workers > layout.served:  # graph servers have at least one
         yield "one sampler process less", replace(plan, layout=replace(layout, workers=layout.workers - 1)), "measured"
     yield from _precision(plan)
     if plan.counted is None:
@@ -86,8 +86,9 @@ def _half_bytes(plan: Plan) -> float:
 def _one_more_host(plan: Plan, counted: Counted) -> tuple[str, Plan, str]:
     layout = plan.layout
     hosts, parts = layout.hosts + 1, plan.batches.partition.manifest.num_parts
-    more = replace(layout, hosts=hosts, owners=hosts * (layout.owners // layout.hosts or 1))
-    if more.owners <= parts:
+    whole = layout.hosts > 1 and layout.owners == 1  # all hosts have all parts
+    more = replace(layout, hosts=hosts, owners=1 if whole else hosts * max(1, layout.owners // layout.hosts))
+    if more.owners <= parts or layout.owners > parts:
         return "one more host", replace(plan, layout=more, counted=plan.batches.counted(more)), _COUNTED
     rounds = rounds_of(plan.batches.options.num_neighbors)
     dealt = counted.with_hosts(more.owners, rounds)
@@ -164,7 +165,9 @@ def choose(plan: Plan, given: Iterable[str]) -> tuple[list[Choice], Plan]:
 
 def _choose_workers(plan: Plan, chosen: list[Choice]) -> Plan:
     most = max(1, plan.layout.cores // plan.layout.ranks)
-    tried = {n: replace(plan, layout=replace(plan.layout, workers=n)) for n in range(most + 1)}
+    each = plan.layout.ranks if plan.layout.served else 1  # ranks that share the samplers of their server
+    least = int(plan.layout.served)
+    tried = {n * each: replace(plan, layout=replace(plan.layout, workers=n)) for n in range(least, most + 1)}
     value = _least(tried, plan.available)
     chosen.append(Choice(option="sampling.num_workers", value=value, why=_seconds(tried, value)))
     return tried[value]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import math
 from dataclasses import dataclass
 
-from glt_lightning.base import OptionError, parse_bytes
+from glt_lightning.base import OptionError, parse_bytes, parse_rate
 from glt_lightning.graph import available_memory
 
 # name: threads of cores, memory, network
@@ -55,6 +56,12 @@ class Machines:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise OptionError(f"--{name}: expected at least 1, got {value}.")
+        if not 0 <= self.latency_ms < math.inf:
+            raise OptionError(f"--latency_ms: expected at least 0, got {self.latency_ms:g}.")
+        if self.network is not None:
+            parse_rate("--network", self.network)
+        if self.memory is not None:
+            parse_bytes("--memory", self.memory)
 
     @property
     def available(self) -> int:

@@ -241,6 +241,11 @@ def _facts(plan: Plan) -> list[tuple[str, str]]:
             f"{probe.train.batches} batches on {probe.machine}, {probe.made} (load {probe.load:.1f} per core)",
         ),
     ]
+    if layout.hosts > 1:
+        parts = plan.batches.partition.manifest.num_parts
+        places = range(max(1, layout.owners // layout.hosts))
+        placed = {part for place in places for part in placed_parts(place, layout.owners, parts)}
+        facts.insert(1, ("parts", f"each host has {len(placed)} of {parts}"))
     return [*facts, *(("not measured", text) for text in _unmeasured(plan))]
 
 
