@@ -2,10 +2,12 @@
 #include <glt/assign.h>
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "graph.h"
 #include "guard.h"
+#include "threads.h"
 
 namespace {
 
@@ -49,6 +51,7 @@ class Loads {
   }
 
   int64_t load(int64_t label, int32_t c) const { return loads_[label * c_ + c]; }
+  void prefetch(int64_t label) const { glt::prefetch(loads_ + std::max<int64_t>(label, 0) * c_); }
 
  private:
   int64_t weight(int64_t node, int32_t c) const { return weights_[node * c_ + c]; }
@@ -59,56 +62,132 @@ class Loads {
   const int64_t* capacity_;
 };
 
+// A label among the neighbours of a row, and how often it occurs.
+struct Seen {
+  int32_t label;
+  int32_t count;
+};
+
+// Counts the labels among the neighbours of a row. It changes only its own memory, so several may count at once.
+template <class Id>
+class alignas(128) Tally {  // those of two threads share no cache line
+ public:
+  Tally(const glt_rows& rows, const int32_t* labels, int64_t num_labels)
+      : rows_(rows), labels_(labels), num_labels_(num_labels) {}
+
+  // Writes the labels of a row in the order in which they occur to `seen`, which is as long as the row, and their number to
+  // `*found`: -1 if a neighbour is a node in [changing, node of the row).
+  int32_t count(int64_t row, int64_t changing, Seen* seen, int64_t* found, int64_t* detail) {
+    const Id* neighbors = neighbors_of<Id>(rows_);
+    const int64_t begin = rows_.indptr[row], end = rows_.indptr[row + 1];
+    const uint64_t behind = uint64_t(rows_.first + row - changing);
+    int32_t n = 0;
+    clear(end - begin);
+    *found = -1;
+    for (int64_t e = begin; e < end; ++e) {
+      const int64_t id = neighbors[e];
+      if (uint64_t(id) >= uint64_t(rows_.num_nodes)) return fail(detail, GLT_BAD_ID, row, id);
+      if (uint64_t(id - changing) < behind) return GLT_OK;
+      prefetch_label(rows_, neighbors, e, labels_);
+      const int32_t label = labels_[id];
+      if (label < 0) continue;
+      if (label >= num_labels_) return fail(detail, GLT_BAD_ARG, row, label);
+      int32_t& slot = find(label, seen);
+      if (!slot) seen[n] = {label, 0}, slot = ++n;
+      ++seen[slot - 1].count;
+    }
+    *found = n;
+    return GLT_OK;
+  }
+
+ private:
+  void clear(int64_t degree) {
+    const int64_t most = std::max<int64_t>(1, std::min(degree, num_labels_));
+    const int bits = 65 - __builtin_clzll(uint64_t(most));  // half of the slots stay free
+    shift_ = 64 - bits, mask_ = (uint64_t(1) << bits) - 1;
+    if (slots_.size() <= mask_) slots_.resize(std::max<size_t>(mask_ + 1, 64));
+    std::fill_n(slots_.begin(), mask_ + 1, 0);
+  }
+
+  // The slot of a label: one more than its position in `seen`; 0 if it was not seen yet.
+  int32_t& find(int32_t label, const Seen* seen) {
+    uint64_t at = uint64_t(label) * 0x9E3779B97F4A7C15ull >> shift_;
+    while (slots_[at] && seen[slots_[at] - 1].label != label) at = (at + 1) & mask_;
+    return slots_[at];
+  }
+
+  const glt_rows& rows_;
+  const int32_t* labels_;
+  const int64_t num_labels_;
+  std::vector<int32_t> slots_;
+  int shift_ = 0;
+  uint64_t mask_ = 0;
+};
+
+// Moves nodes, one after the other. Several threads count the labels of a window of rows before its first node moves; a row
+// with a neighbour that may move before it is counted when its turn comes, so threads change nothing but the time.
 template <class Id>
 class Pass {
  public:
-  Pass(const glt_rows& rows, int32_t* labels, int64_t num_labels, const Loads& loads, bool everywhere, int32_t* counts,
+  Pass(const glt_rows& rows, int32_t* labels, int64_t num_labels, const Loads& loads, bool everywhere, int32_t threads,
        int64_t* detail)
-      : rows_(rows), labels_(labels), num_labels_(num_labels), loads_(loads), everywhere_(everywhere), counts_(counts),
-        detail_(detail) {}
+      : rows_(rows), labels_(labels), num_labels_(num_labels), loads_(loads), everywhere_(everywhere), detail_(detail),
+        tallies_(std::max(1, threads), Tally<Id>(rows, labels, num_labels)) {}
 
   int32_t run(int64_t* moved) {
     *moved = 0;
-    for (int64_t row = 0; row < rows_.num_rows; ++row) {
-      const int32_t status = count(row);
-      if (status == GLT_OK) *moved += place(rows_.first + row);
-      for (const int32_t label : seen_) counts_[label] = 0;
-      seen_.clear();
-      if (status != GLT_OK) return status;
+    for (int64_t begin = 0; begin < rows_.num_rows;) {
+      const int64_t end = window(begin);
+      for (int64_t row = begin; row < end; ++row) {
+        Seen* seen = seen_.data() + (rows_.indptr[row] - rows_.indptr[begin]);
+        if (const int32_t status = place(row, seen, found_[row - begin], moved)) return status;
+      }
+      begin = end;
     }
     return GLT_OK;
   }
 
  private:
-  // Counts each label among the neighbours; `seen_` has the labels in order of occurrence.
-  int32_t count(int64_t row) {
-    const Id* neighbors = neighbors_of<Id>(rows_);
-    const int32_t own = labels_[rows_.first + row];
-    if (own >= num_labels_) return fail(detail_, GLT_BAD_ARG, row, own);
-    for (int64_t e = rows_.indptr[row]; e < rows_.indptr[row + 1]; ++e) {
-      const int64_t id = neighbors[e];
-      if (uint64_t(id) >= uint64_t(rows_.num_nodes)) return fail(detail_, GLT_BAD_ID, row, id);
-      prefetch_label(rows_, neighbors, e, labels_);
-      const int32_t label = labels_[id];
-      if (label < 0) continue;
-      if (label >= num_labels_) return fail(detail_, GLT_BAD_ARG, row, label);
-      if (counts_[label]++ == 0) seen_.push_back(label);
-    }
-    return GLT_OK;
+  // Counts the labels of the rows from `begin` on, as far as possible; returns the end of the window.
+  int64_t window(int64_t begin) {
+    const int64_t* from = rows_.indptr + begin;
+    // Of nodes that are numbered at random, few have a neighbour in the same window.
+    const int64_t most = tallies_.size() == 1 ? 0 : std::clamp(rows_.num_nodes / 16, kLeastEdges, 4 * kLeastEdges);
+    const int64_t rows = std::max<int64_t>(
+        1, std::upper_bound(from, rows_.indptr + rows_.num_rows + 1, *from + most) - from - 1);
+    found_.assign(rows, -1);
+    if (const size_t edges = from[rows] - *from; edges > seen_.size()) seen_.resize(edges);
+    if (tallies_.size() > 1)
+      glt::parallel(rows, int32_t(tallies_.size()), 1, [&](int64_t low, int64_t high, int index) {
+        int64_t detail[4];  // a bad row is found again by `place`
+        for (int64_t i = low; i < high; ++i)
+          tallies_[index].count(begin + i, rows_.first + begin, seen_.data() + (from[i] - *from), &found_[i], detail);
+      });
+    return begin + rows;
   }
 
-  bool place(int64_t node) {
+  // seen, n: the labels of the row's neighbours; -1: they are not counted yet.
+  int32_t place(int64_t row, Seen* seen, int64_t n, int64_t* moved) {
+    const int64_t node = rows_.first + row;
     const int32_t own = labels_[node];
+    if (own >= num_labels_) return fail(detail_, GLT_BAD_ARG, row, own);
+    if (row + kRowsAhead < rows_.num_rows) loads_.prefetch(labels_[node + kRowsAhead]);
+    if (n < 0)
+      if (const int32_t status = tallies_[0].count(row, node, seen, &n, detail_)) return status;
     const bool must_leave = own < 0 || loads_.is_over(own, node);
     int32_t best = must_leave ? -1 : own;
-    int32_t most = must_leave ? -1 : counts_[own];
-    for (const int32_t label : seen_)
-      if (label != own && counts_[label] > most && loads_.has_room(label, node)) best = label, most = counts_[label];
+    int32_t most = must_leave ? -1 : 0;
+    for (int64_t i = 0; i < n && !must_leave && most == 0; ++i)
+      if (seen[i].label == own) most = seen[i].count;
+    for (int64_t i = 0; i < n; ++i)
+      if (seen[i].label != own && seen[i].count > most && loads_.has_room(seen[i].label, node))
+        best = seen[i].label, most = seen[i].count;
     if (best < 0 && everywhere_) best = emptiest(node, own);
-    if (best < 0 || best == own) return false;
+    if (best < 0 || best == own) return GLT_OK;
     loads_.move(node, own, best);
     labels_[node] = best;
-    return true;
+    ++*moved;
+    return GLT_OK;
   }
 
   int32_t emptiest(int64_t node, int32_t own) const {
@@ -119,24 +198,34 @@ class Pass {
     return best;
   }
 
+  static constexpr int64_t kRowsAhead = 4;         // whose loads are prefetched
+  static constexpr int64_t kLeastEdges = 1 << 16;  // of a window: about half a millisecond of work
+
   const glt_rows& rows_;
   int32_t* labels_;
   const int64_t num_labels_;
   Loads loads_;
   const bool everywhere_;
-  int32_t* counts_;
   int64_t* detail_;
-  std::vector<int32_t> seen_;
+  std::vector<Tally<Id>> tallies_;  // one per thread
+  std::vector<int64_t> found_;      // of each row of the window, the number of labels
+  std::vector<Seen> seen_;
 };
 
+// Adds to the neighbours in [low, high). In a sorted row they follow each other, so a processor can predict the others.
 template <class Id>
-int32_t spread_rows(const glt_rows& rows, const int64_t* values, int32_t width, int64_t* out, int64_t* detail) {
+int32_t spread_rows(const glt_rows& rows, const int64_t* values, int32_t width, int64_t* out, int64_t low, int64_t high,
+                    int64_t* detail) {
   const Id* neighbors = neighbors_of<Id>(rows);
   const int64_t end = rows.indptr[rows.num_rows];
+  const uint64_t own = uint64_t(high - low);
   for (int64_t row = 0; row < rows.num_rows; ++row) {
     for (int64_t e = rows.indptr[row]; e < rows.indptr[row + 1]; ++e) {
       const int64_t id = neighbors[e];
-      if (uint64_t(id) >= uint64_t(rows.num_nodes)) return fail(detail, GLT_BAD_ID, row, id);
+      if (uint64_t(id - low) >= own) {
+        if (uint64_t(id) >= uint64_t(rows.num_nodes)) return fail(detail, GLT_BAD_ID, row, id);
+        continue;
+      }
       if (e + kAhead < end) glt::prefetch(out + neighbors[e + kAhead] * width);
       for (int32_t k = 0; k < width; ++k) out[id * width + k] += values[row * width + k];
     }
@@ -152,17 +241,27 @@ extern "C" {
 
 int32_t glt_assign_rows(const glt_rows* rows, int32_t* labels, int64_t num_labels, const int32_t* weights,
                         int32_t num_constraints, int64_t* loads, const int64_t* capacity, int32_t everywhere,
-                        int32_t* counts, int64_t* moved, int64_t* detail) try {
+                        int32_t threads, int64_t* moved, int64_t* detail) try {
   if (!known(*rows) || num_constraints < 1) return GLT_BAD_ARG;
   const Loads all(weights, num_constraints, loads, capacity);
-  if (rows->id_bytes == 4) return Pass<int32_t>(*rows, labels, num_labels, all, everywhere, counts, detail).run(moved);
-  return Pass<int64_t>(*rows, labels, num_labels, all, everywhere, counts, detail).run(moved);
+  if (rows->id_bytes == 4) return Pass<int32_t>(*rows, labels, num_labels, all, everywhere, threads, detail).run(moved);
+  return Pass<int64_t>(*rows, labels, num_labels, all, everywhere, threads, detail).run(moved);
 }
 GLT_CATCH(detail)
 
-int32_t glt_spread_rows(const glt_rows* rows, const int64_t* values, int32_t width, int64_t* out, int64_t* detail) try {
-  if (!known(*rows) || width < 1) return GLT_BAD_ARG;
-  return (rows->id_bytes == 4 ? spread_rows<int32_t> : spread_rows<int64_t>)(*rows, values, width, out, detail);
+int32_t glt_spread_rows(const glt_rows* rows, const int64_t* values, int32_t width, int64_t* out, int32_t threads,
+                        int64_t* detail) try {
+  if (!known(*rows) || width < 1 || threads < 1) return GLT_BAD_ARG;
+  const auto spread = rows->id_bytes == 4 ? spread_rows<int32_t> : spread_rows<int64_t>;
+  std::vector<int32_t> status(threads, GLT_OK);
+  std::vector<std::array<int64_t, 4>> details(threads);
+  // Each thread has a range of the sums, and reads all rows.
+  glt::parallel(rows->num_nodes, threads, 1, [&](int64_t low, int64_t high, int index) {
+    status[index] = spread(*rows, values, width, out, low, high, details[index].data());
+  });
+  for (int32_t t = 0; t < threads; ++t)  // a bad id is found by each of them
+    if (status[t]) return fail(detail, status[t], details[t][0], details[t][1]);
+  return GLT_OK;
 }
 GLT_CATCH(detail)
 

@@ -51,8 +51,9 @@ def written(edges: dict[int, list[int]], num_nodes: int, dtype: type = np.int32)
     everywhere=st.booleans(),
     dtype=st.sampled_from([np.int32, np.int64]),
     size=st.sampled_from([1, 7, 1000]),
+    threads=st.sampled_from([1, 3]),
 )
-def test_propagation(seed, num_labels, constraints, slack, everywhere, dtype, size):
+def test_propagation(seed, num_labels, constraints, slack, everywhere, dtype, size, threads):
     rng = np.random.default_rng(seed)
     num_nodes = int(rng.integers(1, 60))
     rows = random_rows(rng, num_nodes, dtype)
@@ -62,7 +63,9 @@ def test_propagation(seed, num_labels, constraints, slack, everywhere, dtype, si
     labels = Labels(given_labels, weights, num_labels)
     want_labels, want_loads = torch.from_numpy(given_labels.copy()), torch.from_numpy(labels.loads.copy())
     for _ in range(3):
-        moved = sum(labels.propagate(chunk, capacity, everywhere=everywhere) for chunk in chunks(rows, size))
+        moved = sum(
+            labels.propagate(chunk, capacity, everywhere=everywhere, threads=threads) for chunk in chunks(rows, size)
+        )
         want_moved = assign_reference.propagate_labels(
             *tensors(rows),
             0,
@@ -112,17 +115,34 @@ def test_weight_of_zero_needs_no_room() -> None:
     assert labels.labels.tolist() == [1, 0, 1, 0]
 
 
+def test_threads_of_many_windows() -> None:
+    """Rows of more edges than a window has, some without and some with a neighbour that moves just before."""
+    rng = np.random.default_rng(0)
+    rows = random_rows(rng, 20_000, mean=30)
+    near = rng.random(len(rows.neighbors)) < 0.1
+    ends = np.repeat(np.arange(20_000), np.diff(rows.indptr))
+    rows.neighbors[near] = np.maximum(0, ends[near] - 1)
+    found = [Labels(np.arange(20_000), np.ones((20_000, 1)), 20_000) for _ in range(2)]
+    moved = [
+        [labels.propagate(rows, np.array([50]), everywhere=False, threads=threads) for _ in range(3)]
+        for labels, threads in zip(found, (1, 4), strict=True)
+    ]
+    assert moved[0] == moved[1]
+    assert (found[0].labels == found[1].labels).all()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("bad", [-1, 4])
-def test_ids_that_are_none(dtype: type, bad: int) -> None:
+def test_ids_that_are_none(dtype: type, bad: int, threads: int) -> None:
     rows = written({1: [0, bad]}, 4, dtype)
     labels = Labels(np.zeros(4), np.ones((4, 1)), 1)
     with pytest.raises(DataError, match=f"assign rows: id {bad} at position 1 is not in the graph"):
-        labels.propagate(rows, np.array([9]), everywhere=False)
+        labels.propagate(rows, np.array([9]), everywhere=False, threads=threads)
     with pytest.raises(DataError, match=f"count pairs: id {bad} at position 1"):
         PairTable(10).add(rows, labels.labels)
     with pytest.raises(DataError, match=f"spread rows: id {bad} at position 1"):
-        spread_rows(rows, np.ones((4, 1), np.int64), np.zeros((4, 1), np.int64))
+        spread_rows(rows, np.ones((4, 1), np.int64), np.zeros((4, 1), np.int64), threads)
 
 
 def test_labels_that_are_none() -> None:
@@ -222,15 +242,16 @@ def test_row_longer_than_the_table() -> None:
     width=st.sampled_from([1, 3, 8]),
     dtype=st.sampled_from([np.int32, np.int64]),
     size=st.sampled_from([1, 7, 1000]),
+    threads=st.sampled_from([1, 3]),
 )
-def test_spreading(seed, width, dtype, size):
+def test_spreading(seed, width, dtype, size, threads):
     rng = np.random.default_rng(seed)
     rows = random_rows(rng, int(rng.integers(1, 80)), dtype, mean=20)
     values = rng.integers(-(2**62), 2**62, (len(rows), width))  # sums wrap
     before = rng.integers(0, 99, (rows.num_nodes, width))
     out = before.copy()
     for chunk in chunks(rows, size):
-        spread_rows(chunk, np.ascontiguousarray(values[chunk.first : chunk.first + len(chunk)]), out)
+        spread_rows(chunk, np.ascontiguousarray(values[chunk.first : chunk.first + len(chunk)]), out, threads)
     want = assign_reference.spread_rows(*tensors(rows), torch.from_numpy(values), torch.from_numpy(before))
     assert out.tolist() == want.tolist()
 

@@ -23,11 +23,11 @@ typedef struct {
 // one, and `everywhere`, to the one of least load in the first constraint (the lowest label at a tie). Neighbours without a
 // label (-1) do not count.
 // labels: int32 [num_nodes]; weights: int32 [num_nodes * C]; loads: int64 [num_labels * C], kept up to date;
-// capacity: int64 [C]; counts: int32 [num_labels], zero before and after. *moved: nodes that changed their label.
+// capacity: int64 [C]; threads: that count labels, which changes no result. *moved: nodes that changed their label.
 // GLT_BAD_ID: detail = {row, neighbour}; GLT_BAD_ARG: detail = {row, label}.
 GLT_API int32_t glt_assign_rows(const glt_rows* rows, int32_t* labels, int64_t num_labels, const int32_t* weights,
                                 int32_t num_constraints, int64_t* loads, const int64_t* capacity, int32_t everywhere,
-                                int32_t* counts, int64_t* moved, int64_t* detail);
+                                int32_t threads, int64_t* moved, int64_t* detail);
 
 // A table of pairs and the number of edges of each. A slot is 16 bytes: uint64_t key, low label << 32 | high label, and int64_t
 // number; both are 0 where it is free. size is a power of two, >= 2 and greater than limit.
@@ -45,8 +45,9 @@ typedef struct {
 GLT_API int32_t glt_count_pairs(const glt_rows* rows, const int32_t* labels, glt_pairs* pairs, int64_t* detail);
 
 // out[neighbour] += values[row] for each entry of the rows; integers, so that no order matters. values: int64
-// [num_rows * width]; out: int64 [num_nodes * width]. GLT_BAD_ID: detail = {row, neighbour}.
-GLT_API int32_t glt_spread_rows(const glt_rows* rows, const int64_t* values, int32_t width, int64_t* out, int64_t* detail);
+// [num_rows * width]; out: int64 [num_nodes * width]. threads: at least 1; each has a range of `out`. GLT_BAD_ID: detail = {row, neighbour}.
+GLT_API int32_t glt_spread_rows(const glt_rows* rows, const int64_t* values, int32_t width, int64_t* out,
+                                int32_t threads, int64_t* detail);
 
 #ifdef __cplusplus
 }

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from glt_lightning.kernels.cuda.rows import CudaNeighborSums
 
 _SIGNATURES: Signatures = {
-    "glt_assign_rows": [P, P, I64, P, I32, P, P, I32, P, P, P],
+    "glt_assign_rows": [P, P, I64, P, I32, P, P, I32, I32, P, P],
     "glt_count_pairs": [P, P, P, P],
-    "glt_spread_rows": [P, P, I32, P, P],
+    "glt_spread_rows": [P, P, I32, P, I32, P],
 }
 _library = bind(_SIGNATURES)
 
@@ -105,14 +105,14 @@ class Labels:
             self.loads[:, c] = np.bincount(
                 self.labels[labelled], weights=self.weights[labelled, c], minlength=num_labels
             ).astype(np.int64)
-        self._counts = np.zeros(num_labels, np.int32)
 
-    def propagate(self, rows: NeighborRows, capacity: np.ndarray, *, everywhere: bool) -> int:
+    def propagate(self, rows: NeighborRows, capacity: np.ndarray, *, everywhere: bool, threads: int = 1) -> int:
         """One pass of label propagation over the rows, in place; returns the number of nodes that changed their label.
 
         A node takes the most frequent label of its neighbours whose load stays within ``capacity`` (int64 [C]), as in
         Raghavan, Albert, Kumara (2007) with the size limit of Meyerhenke, Sanders, Schulz (2014).
         everywhere: a node of a label above its capacity may also take a label that none of its neighbours has.
+        threads: that count labels; nodes are moved by one, in order, so the result is the same.
         """
         capacity, moved = np.ascontiguousarray(capacity, np.int64), np.zeros(1, np.int64)
         assert capacity.shape == (self.loads.shape[1],)
@@ -128,7 +128,7 @@ class Labels:
             self.loads,
             capacity,
             everywhere,
-            self._counts,
+            threads,
             moved,
         )
         check(status, detail, "assign rows")
@@ -169,14 +169,14 @@ class PairTable:
 class NeighborSums:
     """Sums for each node the values of the rows that list it: int64 [N, K]. `kernels.cuda.rows.CudaNeighborSums` is its twin."""
 
-    def __init__(self, num_nodes: int, width: int) -> None:
-        self._out = np.zeros((num_nodes, width), np.int64)
+    def __init__(self, num_nodes: int, width: int, threads: int = 1) -> None:
+        self._out, self._threads = np.zeros((num_nodes, width), np.int64), threads
 
     @classmethod
-    def on(cls, device: str, num_nodes: int, width: int) -> NeighborSums | CudaNeighborSums:
-        """Makes sums on ``cpu`` or a CUDA device. Raises `NativeError` if the device is not usable."""
+    def on(cls, device: str, num_nodes: int, width: int, threads: int) -> NeighborSums | CudaNeighborSums:
+        """Makes sums on ``cpu``, by some threads, or a CUDA device. Raises `NativeError` if the device is not usable."""
         if device == "cpu":
-            return cls(num_nodes, width)
+            return cls(num_nodes, width, threads)
         from glt_lightning.kernels.cuda.rows import CudaNeighborSums  # imports torch
         from glt_lightning.kernels.cuda.stream import Kernels
 
@@ -184,14 +184,14 @@ class NeighborSums:
 
     def add(self, rows: NeighborRows, values: np.ndarray) -> None:
         """Adds ``sums[neighbour] += values[row]`` for each entry of the rows. values: int64 [rows, K]."""
-        spread_rows(rows, values, self._out)
+        spread_rows(rows, values, self._out, self._threads)
 
     def result(self) -> np.ndarray:
         """Returns the sums, int64 [N, K]."""
         return self._out
 
 
-def spread_rows(rows: NeighborRows, values: np.ndarray, out: np.ndarray) -> None:
+def spread_rows(rows: NeighborRows, values: np.ndarray, out: np.ndarray, threads: int = 1) -> None:
     """Adds ``out[neighbour] += values[row]`` for each entry of the rows. values: int64 [rows, K].  out: int64 [N, K]."""
     assert values.dtype == out.dtype == np.int64
     assert values.flags.c_contiguous
@@ -199,5 +199,5 @@ def spread_rows(rows: NeighborRows, values: np.ndarray, out: np.ndarray) -> None
     assert values.shape == (len(rows), out.shape[1])
     assert len(out) == rows.num_nodes
     struct = rows.struct()
-    status, detail = call(_library().glt_spread_rows, ctypes.byref(struct), values, out.shape[1], out)
+    status, detail = call(_library().glt_spread_rows, ctypes.byref(struct), values, out.shape[1], out, threads)
     check(status, detail, "spread rows")

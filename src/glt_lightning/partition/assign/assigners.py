@@ -378,7 +378,7 @@ def pass_over(graph: GraphToPartition, labels: Labels, capacity: np.ndarray, wha
         for _ in range(passes):
             moved = 0
             for rows in graph.topology.neighbors():
-                moved += labels.propagate(rows, capacity, everywhere=everywhere)
+                moved += labels.propagate(rows, capacity, everywhere=everywhere, threads=graph.topology.threads)
                 done(len(rows.neighbors))
             if moved == 0:
                 return

@@ -9,23 +9,25 @@ from __future__ import annotations
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from glt_lightning.base import EdgeType, NodeType
-from glt_lightning.kernels import NeighborRows, spread
+from glt_lightning.graph import usable_cores
+from glt_lightning.kernels import NeighborRows
 from glt_lightning.partition.arrays import seal_array
 from glt_lightning.partition.build.degrees import Degrees
 from glt_lightning.partition.build.edge_types import StoredEdgeType
+from glt_lightning.partition.build.row_files import RowFiles, merged
 from glt_lightning.partition.build.steps import plan_buckets, sort_edges
-from glt_lightning.partition.sources.files import NpyFile
 from glt_lightning.partition.tasks.job import EdgeSort
 from glt_lightning.partition.tasks.run import Tasks
 
 _ROWS = "topology"  # begins the name of each working folder
 _MOST_EDGES = 1 << 22  # per chunk: 32 MiB of 64-bit neighbours
-_CACHED_EDGES = 1 << 15  # per chunk that stays in a core's cache while it is read several times
+_CHECKED_EDGES = 1 << 26  # by a task
 
 
 class Topology(ABC):
@@ -36,7 +38,10 @@ class Topology(ABC):
         total: Nodes of all types.
         stored_types: The stored edge types.
         degrees: Of all nodes.
+        threads: Number of threads for passes over all edges that one process makes.
     """
+
+    threads = 1
 
     def __init__(
         self, num_nodes: Mapping[NodeType, int], stored_types: Sequence[StoredEdgeType], degrees: Degrees
@@ -68,12 +73,13 @@ class GraphTopology(Topology):
         graph = tasks.job.graph
         super().__init__(graph.num_nodes, graph.stored_types, degrees)
         self._tasks, self.folder, self._edges = tasks, tasks.job.work, graph.edges
-        self._files: dict[tuple[EdgeType, bool, bool], _RowFiles] = {}
+        self._files: dict[tuple[EdgeType, bool, bool], RowFiles] = {}
+        self.threads = min(tasks.width, usable_cores())
         self._chunk = max(1, min(_MOST_EDGES, graph.options.memory_bytes // 128))
 
     def sampled(self, stored_type: StoredEdgeType) -> Iterator[NeighborRows]:
         files = self._rows(stored_type)
-        yield from _merged([files], self._offsets[stored_type.edge_type[2]], self.total, self._chunk)
+        yield from merged([files], self._offsets[stored_type.edge_type[2]], self.total, self._chunk, 0, len(files))
 
     def sampled_arrays(self, stored_type: StoredEdgeType) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows of `sampled` as arrays, memory maps: indptr int64 [N + 1], neighbours int32 or int64 [E]."""
@@ -86,7 +92,7 @@ class GraphTopology(Topology):
             if not self.num_nodes[node_type]:
                 continue
             files = [self._rows(stored_type) for stored_type in self._touching(node_type)]
-            yield from _merged(files, offset, self.total, self._chunk, self.num_nodes[node_type])
+            yield from merged(files, offset, self.total, self._chunk, 0, self.num_nodes[node_type])
 
     def count_neighbors(self) -> int:
         """Returns the number of entries in all rows of `neighbors`."""
@@ -109,13 +115,13 @@ class GraphTopology(Topology):
             elif src == node_type:
                 yield StoredEdgeType((dst, rel, src), edge_type, flip=True)
 
-    def _rows(self, stored_type: StoredEdgeType) -> _RowFiles:
+    def _rows(self, stored_type: StoredEdgeType) -> RowFiles:
         key = (stored_type.source, stored_type.flip, stored_type.both)
         if key not in self._files:
             self._files[key] = self._same_rows(stored_type) or self._build(stored_type, self._name(stored_type))
         return self._files[key]
 
-    def _same_rows(self, stored_type: StoredEdgeType) -> _RowFiles | None:
+    def _same_rows(self, stored_type: StoredEdgeType) -> RowFiles | None:
         """Files that already hold these rows, if the edge type is symmetric: each edge has its reverse, and none occurs twice.
 
         If degrees allow it, one direction is sorted first: that takes half the time and half the space of both.
@@ -139,17 +145,18 @@ class GraphTopology(Topology):
         files[(source, False, False)] = one_way or self._build(straight, name)
         return files[(source, False, False)]
 
-    def _is_symmetric(self, files: _RowFiles, offset: int) -> bool:
-        """Tells whether each edge has its reverse (compared by a checksum of each direction) and none occurs twice."""
-        difference = 0
-        for rows in _merged([files], 0, self.total, min(self._chunk, _CACHED_EDGES)):
-            src, dst = rows.neighbors.astype(np.uint64) - np.uint64(offset), _row_of_each(rows).astype(np.uint64)
-            if ((src[1:] == src[:-1]) & (dst[1:] == dst[:-1])).any():  # sources are sorted within a row
-                return False
-            difference += _checksum(src, dst) - _checksum(dst, src)
-        return difference % 2**64 == 0
+    def _is_symmetric(self, files: RowFiles, offset: int) -> bool:
+        """Tells whether each edge has its reverse and none occurs twice."""
+        ends = [end for _, end in self._tasks.pieces(int(files.indptr[-1]), at_most=_CHECKED_EDGES)]
+        bounds = [0, *np.searchsorted(files.indptr, ends[:-1]).tolist(), len(files)]
+        calls = [
+            {"rows": files.folder.name, "offset": offset, "begin": begin, "end": end} for begin, end in pairwise(bounds)
+        ]
+        with self._tasks.job.graph.progress.phase("comparing directions", len(files), "rows") as done:
+            found = self._tasks.run("compare_directions", calls, done, [*np.diff(bounds).tolist()])
+        return None not in found and sum(found) % 2**64 == 0
 
-    def _build(self, stored_type: StoredEdgeType, name: str) -> _RowFiles:
+    def _build(self, stored_type: StoredEdgeType, name: str) -> RowFiles:
         sort, tasks = EdgeSort(name, None, stored_type), self._tasks
         plan_buckets(tasks, sort, self.degrees.in_degree(stored_type))
         with tasks.job.graph.progress.phase("sorting edges", 2 * self.degrees.num_edges(stored_type), "edges") as done:
@@ -157,7 +164,7 @@ class GraphTopology(Topology):
         folder = tasks.job.work / sort.name
         for path, (dtype, shape) in arrays.items():
             seal_array(folder, path, dtype, shape)
-        return _RowFiles(folder)
+        return RowFiles(folder)
 
     def _name(self, stored_type: StoredEdgeType) -> str:
         index = [*self._edges].index(stored_type.source)
@@ -168,70 +175,3 @@ def remove_rows(folder: Path) -> None:
     """Removes the files of the topologies in a folder, when an interrupted run will not need them again."""
     for rows in folder.glob(f"{_ROWS}*"):
         shutil.rmtree(rows)
-
-
-def _checksum(src: np.ndarray, dst: np.ndarray) -> int:
-    """A 64-bit sum over the edges (uint64 [E] each) that does not depend on their order; sums of chunks add up.
-
-    The constants are those of splitmix64 (Steele, Lea, Flood 2014).
-    """
-    z = src * np.uint64(0x9E3779B97F4A7C15) + dst
-    z ^= z >> np.uint64(32)
-    z *= np.uint64(0xBF58476D1CE4E5B9)
-    z ^= z >> np.uint64(29)
-    return int(z.sum(dtype=np.uint64))
-
-
-def _row_of_each(rows: NeighborRows) -> np.ndarray:
-    """Returns int64 [E]: the node whose row lists each neighbour."""
-    return np.repeat(np.arange(rows.first, rows.first + len(rows)), np.diff(rows.indptr))
-
-
-class _RowFiles:
-    """Rows of neighbours: indptr mapped, neighbours read."""
-
-    def __init__(self, folder: Path) -> None:
-        self.indptr = NpyFile(folder / "indptr.npy").mapped()
-        self._file = NpyFile(folder / "indices.npy")
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self._file.dtype
-
-    def read(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (indptr from 0, neighbours) of the rows [begin, end)."""
-        indptr = self.indptr[begin : end + 1]
-        return indptr - indptr[0], self._file[int(indptr[0]) : int(indptr[-1])]
-
-    def mapped(self) -> np.ndarray:
-        return self._file.mapped()
-
-
-def _merged(
-    files: Sequence[_RowFiles], offset: int, total: int, most_edges: int, num_rows: int | None = None
-) -> Iterator[NeighborRows]:
-    """Yields chunks of rows; each row concatenates its neighbours in all the files."""
-    count = len(files[0].indptr) - 1 if num_rows is None else num_rows
-    ends = files[0].indptr if len(files) == 1 else sum((f.indptr for f in files), start=np.zeros(count + 1, np.int64))
-    begin = 0
-    while begin < count:
-        end = max(begin + 1, int(np.searchsorted(ends, ends[begin] + most_edges, side="right")) - 1)
-        indptr, neighbors = _joined([f.read(begin, end) for f in files], end - begin)
-        yield NeighborRows(offset + begin, indptr, neighbors, total)
-        begin = end
-
-
-def _joined(pieces: Sequence[tuple[np.ndarray, np.ndarray]], num_rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Concatenates the corresponding rows of all pieces. Returns (indptr, neighbours)."""
-    if len(pieces) == 1:
-        return pieces[0]
-    if not pieces:
-        return np.zeros(num_rows + 1, np.int64), np.empty(0, np.int32)
-    indptr = sum((p[0] for p in pieces), start=np.zeros(num_rows + 1, np.int64))
-    out = np.empty(int(indptr[-1]), max((p[1].dtype for p in pieces), key=lambda d: d.itemsize))
-    first = indptr[:-1].copy()
-    for own, neighbors in pieces:
-        sizes = np.diff(own)
-        out[spread(first, sizes)] = neighbors
-        first += sizes
-    return indptr, out

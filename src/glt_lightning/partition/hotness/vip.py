@@ -90,9 +90,8 @@ def inclusion(
     edges = sum(topology.degrees.num_edges(r) for r in topology.stored_types)
     with progress.phase("ranking nodes", len(fanouts) * edges, "edges") as done:
         for hop in fanouts:
-            missed = NeighborSums.on(
-                device, *frontier.shape
-            )  # sums of -log(probability that a row does not draw the node)
+            # sums of -log(probability that a row does not draw the node)
+            missed = NeighborSums.on(device, len(frontier), frontier.shape[1], topology.threads)
             for stored_type in topology.stored_types:
                 fanout = hop[schema.edge_index(stored_type.edge_type)]
                 for rows in topology.sampled(stored_type):

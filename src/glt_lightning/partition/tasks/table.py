@@ -18,6 +18,7 @@ from glt_lightning.partition.build import edges as edge_steps, layout as layout_
 from glt_lightning.partition.build.degrees import count_degrees
 from glt_lightning.partition.build.edges import Segment
 from glt_lightning.partition.build.normalize import Normalization
+from glt_lightning.partition.build.row_files import RowFiles, asymmetry
 from glt_lightning.partition.build.values import checked_attrs
 from glt_lightning.partition.hotness.lists import hotness_arrays
 from glt_lightning.partition.tasks.exchange import (
@@ -48,6 +49,11 @@ def count_piece(job: Job, index: int, piece: Piece) -> None:
     found = count_degrees(edge_type, graph.edges[edge_type], graph.num_nodes, piece, graph.counted_by)
     for end, counts in zip(("out", "into"), found, strict=True):
         save_array(job.degree_file(index, end, piece), counts)
+
+
+def compare_directions(job: Job, rows: str, offset: int, begin: int, end: int) -> int | None:
+    """Returns the `asymmetry` of a range of sorted rows, which lie in a working folder."""
+    return asymmetry(RowFiles(job.work / rows), offset, job.graph.total_nodes, begin, end)
 
 
 def deal_nodes(job: Job, node_type: NodeType, piece: Piece) -> list[int]:
@@ -215,6 +221,7 @@ TASKS: dict[str, Callable[..., Any]] = {
     for task in (
         check_piece,
         count_piece,
+        compare_directions,
         deal_nodes,
         number_parts,
         place_numbers,
