@@ -64,6 +64,7 @@ COMMANDS = {
 # what the scripts above start or import, and what tests/test_gpu_*.py run
 WITHIN = {"sampling", "loader", "startup", "memory", "train", "table", "measure", "cluster", "proxy", "make_graph"}
 WITHIN |= {
+    "flame",
     "peer",
     "peer_dgl",
     "peer_dgl_step",
@@ -142,6 +143,26 @@ def test_the_pictures_of_docs_are_drawn_from_the_results(tmp_path: Path) -> None
         assert len(drawn) > 10
         assert kept == drawn, f"docs/{name} is older than benchmarks/results: python benchmarks/charts.py"
         assert re.search(rf"!\[[^\]]{{40,}}\]\({name}\)", pages), name
+
+
+def test_a_flame_graph(tmp_path: Path) -> None:
+    """As wide as its share of the samples, without the numbers of lines; no waiting threads, no frames without names."""
+    stacks = """
+process 7:"python";0x7f01 (libc.so.6);main (glt_lightning/cli/main.py:3);step (torch/optim.py:10) 30
+process 7:"python";0x7f01 (libc.so.6);main (glt_lightning/cli/main.py:4);step (torch/optim.py:11) 30
+process 7:"python";main (glt_lightning/cli/main.py:5);process 8:"";draw<int> (glt_lightning/sampling/khop.py:2) 40
+process 7:"python";Condition.wait (threading.py:1) 900
+"""
+    (tmp_path / "run.txt").write_text(stacks.lstrip())
+    run("flame.py", str(tmp_path / "run.txt"), str(tmp_path / "run.svg"))
+    titles = re.findall(r"<title>([^<]*)</title>", (tmp_path / "run.svg").read_text())
+    assert titles == [
+        "the command 100.0 %",
+        "main (glt_lightning/cli/main.py) 100.0 %",
+        "step (torch/optim.py) 60.0 %",
+        "a process beside it 40.0 %",
+        "draw&lt;int&gt; (glt_lightning/sampling/khop.py) 40.0 %",
+    ]
 
 
 @pytest.mark.slow
