@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,29 @@ class TwoVersions:
     additions: Additions
     options: dict[str, Any] = field(default_factory=dict)
     undirected: bool = False
+    normalize: str = "none"
 
     def partition(self, source: ArraySource, folder: Path, parts: int) -> LocalPartition:
-        options = PartitionOptions(num_parts=parts, **self.options)
-        partition_graph(source, folder, options, undirected=self.undirected, progress=False)
+        options, normalize = PartitionOptions(num_parts=parts, **self.options), self.normalize
+        if source is self.whole and normalize != "none":
+            source, normalize = self.normalized(), "none"
+        partition_graph(source, folder, options, undirected=self.undirected, normalize=normalize, progress=False)
         return LocalPartition.open(folder)
+
+    def normalized(self) -> ArraySource:
+        """The whole graph, normalised by the statistics of the base."""
+        node = {t: dict(attrs) for t, attrs in self.whole.node.items()}
+        for t, attrs in node.items():
+            x, old = np.asarray(attrs["x"]), np.asarray(self.base.node[t]["x"])
+            if self.normalize == "rows":
+                moved = x - old.min()
+                attrs["x"] = moved / np.maximum(moved.sum(axis=1, keepdims=True), 1)
+                continue
+            mean, deviation = old.mean(axis=0, dtype=np.float64), np.sqrt(old.astype(np.float64).var(axis=0))
+            varies = deviation > 1e-9 * np.abs(mean)
+            scale = np.where(varies, 1 / np.where(varies, deviation, 1), 0)
+            attrs["x"] = ((x.astype(np.float64) - mean) * scale).astype(np.float32)
+        return replace(self.whole, node=node)
 
 
 def two_versions(
@@ -50,6 +68,7 @@ def two_versions(
     timed: str | None = None,
     changes: bool = True,
     storage: dict[str, str] | None = None,
+    normalize: str = "none",
 ) -> TwoVersions:
     """A random graph, cut at random: nodes and edges of the base come first. Skewed degrees, parallel edges, self loops, nodes
     without edges, types to which nothing is added.
@@ -110,7 +129,7 @@ def two_versions(
     options: dict[str, Any] = {"weights": ["weight"]} if weighted else {}
     options |= {} if timed is None else {"time_attr": "time"}
     options |= {} if storage is None else {"storage": storage}
-    return TwoVersions(base, whole, additions, options, undirected)
+    return TwoVersions(base, whole, additions, options, undirected, normalize)
 
 
 def _changed(

@@ -42,6 +42,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "undirected": {"undirected": True},
     "undirected, times of edges": {"undirected": True, "timed": "edges", "weighted": True},
     "undirected, times of nodes": {"undirected": True, "timed": "nodes"},
+    "normalized": {"normalize": "standardize"},
     "fewer bytes": {"storage": {"x": "int8", "edge_attr": "float16"}, "weighted": True},
 }
 
@@ -102,6 +103,7 @@ def same_files(one: Path, other: Path) -> None:
     raw = [Manifest.load(each).to_json() for each in (one, other)]
     for each in raw:
         del each["made_by"], each["options_hash"]
+        each.pop("normalization", None)
     assert raw[0] == raw[1]
 
 
@@ -118,7 +120,9 @@ def cases(kinds: Mapping[str, Any], quick: set[str]) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(("kind", "edge_types", "number"), cases(KINDS, {"plain", "undirected, times of edges"}))
+@pytest.mark.parametrize(
+    ("kind", "edge_types", "number"), cases(KINDS, {"plain", "normalized", "undirected, times of edges"})
+)
 def test_files_equal_those_of_the_graph_partitioned_anew(
     tmp_path: Path, kind: str, edge_types: Any, number: int
 ) -> None:
@@ -131,7 +135,9 @@ def test_files_equal_those_of_the_graph_partitioned_anew(
     for rows in halves(two, rng):
         append_rows(tmp_path / "base", rows)
     version = open_version(base, "latest")
-    whole: Any = WithoutMerged(two.whole) if two.undirected else two.whole
+    whole: Any = (
+        WithoutMerged(two.whole) if two.undirected else two.whole if two.normalize == "none" else two.normalized()
+    )
     options = PartitionOptions(num_parts=parts, **two.options)
     partition_graph(
         whole, tmp_path / "anew", options, undirected=two.undirected, assigner=GivenParts(version), progress=False
@@ -139,6 +145,7 @@ def test_files_equal_those_of_the_graph_partitioned_anew(
     compacted = compact_partition(tmp_path / "base", tmp_path / "new", memory_bytes=1 << 20, progress=False)
     same_files(tmp_path / "new", tmp_path / "anew")
     verify_partition(tmp_path / "new", Progress(False))
+    assert compacted.normalization == base.manifest.normalization
     came_from = compacted.made_by["compacted"]
     assert (came_from["folder"], came_from["version"]) == ("base", 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["anew", "base", "base.versions", "new"]

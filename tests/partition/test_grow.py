@@ -50,6 +50,8 @@ KINDS: dict[str, dict[str, Any]] = {
         "sampling": {"importance_neighbors": {"walks": 20, "length": 3}, "weight_attr": "weight", "with_edge": False},
     },
     "fewer bytes": {"graph": {"storage": {"x": "int8", "edge_attr": "float16"}, "weighted": True}},
+    "rows that sum to 1": {"graph": {"normalize": "rows"}},
+    "standardized, fewer bytes": {"graph": {"normalize": "standardize", "storage": {"x": "bfloat16"}}},
 }
 
 

@@ -149,6 +149,7 @@ def partitioned(folder: Path, case: Case, **engine: Any) -> str:
                 manifest["made_by"].pop(name, None)
             manifest.pop("hash", None)
             manifest.pop("options_hash", None)
+            manifest.pop("normalization", None)  # earlier releases kept no statistics
             data = json.dumps(manifest).encode()
         digest.update(f"{path.relative_to(folder)}:{len(data)}:".encode() + data)
     return digest.hexdigest()

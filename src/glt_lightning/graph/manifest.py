@@ -123,6 +123,9 @@ and sent in their stored form, and decoded when they are gathered into a batch.
   it was made from, and if it has their reverses, the position of the edge type that has the edges themselves (its own
   where it has both); else ``null``. Folders of earlier releases lack it: no rows can be added to them
 * ``encodings``: optional: attribute → ``{"stored", "given"}`` (above)
+* ``normalization``: optional, with ``normalize``: index of a node type, as text → ``{"rows", "shift", "scale"}``, how
+  its ``x`` was normalised, and later rows are. ``rows`` true: less ``shift[0]``, then each row divided by its sum, or by
+  1 if that is smaller; false: column c less ``shift[c]``, times ``scale[c]``
 * ``num_categories``: optional: node type → the number of codes of each column of its attribute ``x_codes``, integers
   [rows, C]
 * ``num_edge_categories``: optional: the same of ``edge_codes``, by index of the edge type, as text
@@ -376,6 +379,7 @@ class Manifest:
         made_by: The options that the partition was made with.
         hotness: Ranking (``vip``, ``presample``, ``degree``) -> the options it was computed with; the first orders the rows.
         encodings: `attr_key` of each attribute that is stored in another dtype than batches have -> its encoding.
+        normalization: Index of a node type whose ``x`` was normalised -> how.
         num_categories: Node type -> number of codes of each column of its ``x_codes``.
         num_edge_categories: Index of an edge type -> number of codes of each column of its ``edge_codes``.
         edge_labels: Index of an edge type whose edges to predict have labels -> their classes.
@@ -412,6 +416,7 @@ class Manifest:
     made_by: Mapping[str, Any] = field(default_factory=dict)
     hotness: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     encodings: Mapping[str, EncodingEntry] = field(default_factory=dict)
+    normalization: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     num_categories: Mapping[NodeType, tuple[int, ...]] = field(default_factory=dict)
     num_edge_categories: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     edge_labels: Mapping[int, EdgeLabelEntry] = field(default_factory=dict)
@@ -610,6 +615,11 @@ class Manifest:
             "made_by": dict(self.made_by),
             "hotness": {k: dict(v) for k, v in self.hotness.items()},
             **({"encodings": {k: asdict(e) for k, e in sorted(self.encodings.items())}} if self.encodings else {}),
+            **(
+                {"normalization": {str(t): dict(each) for t, each in sorted(self.normalization.items())}}
+                if self.normalization
+                else {}
+            ),
             **({"num_categories": {t: list(c) for t, c in self.num_categories.items()}} if self.num_categories else {}),
             **(
                 {"num_edge_categories": {str(r): list(c) for r, c in sorted(self.num_edge_categories.items())}}
@@ -690,6 +700,7 @@ class Manifest:
             made_by=raw["made_by"],
             hotness=raw["hotness"],
             encodings={k: EncodingEntry(e["stored"], e["given"]) for k, e in raw.get("encodings", {}).items()},
+            normalization={int(t): each for t, each in raw.get("normalization", {}).items()},
             num_categories={t: tuple(counts) for t, counts in raw.get("num_categories", {}).items()},
             num_edge_categories={int(r): tuple(c) for r, c in raw.get("num_edge_categories", {}).items()},
             edge_labels={int(r): EdgeLabelEntry.from_json(each) for r, each in raw.get("edge_labels", {}).items()},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -64,6 +65,7 @@ def checked(raw: Mapping[str, Any]) -> None:
     _check_gids(raw, folders)
     _check_hot(raw, folders)
     _check_encodings(raw, folders)
+    _check_normalization(raw, folders)
     _check_categories(raw, folders)
     _check_class_names(raw)
     _check_tables(folders.get("tables", {}), raw["num_nodes"])
@@ -335,6 +337,18 @@ def _check_encodings(raw: Mapping[str, Any], arrays: _Folders) -> None:
         good = array["dtype"] == encoding.dtype.str
         good = good and (not encoding.head or (len(row) == 1 and row[0] >= encoding.head))
         require(good, f"encodings: {key} is {array['dtype']} {array['shape']}, which cannot store {stored}")
+
+
+def _check_normalization(raw: Mapping[str, Any], arrays: _Folders) -> None:
+    given = raw.get("normalization", {})
+    require(isinstance(given, dict), f"normalization: expected an object, found {_short(given)}")
+    known = {str(t) for t in range(len(raw["node_types"])) if "x" in arrays.get(f"part0/nodes/{t}", {})}
+    numbers = _list_of(lambda each: isinstance(each, (int, float)) and math.isfinite(each))
+    for key, entry in given.items():
+        good = key in known and isinstance(entry, dict) and set(entry) == {"rows", "shift", "scale"}
+        good = good and isinstance(entry["rows"], bool) and numbers(entry["shift"]) and numbers(entry["scale"])
+        good = good and len(entry["shift"]) == len(entry["scale"]) and (not entry["rows"] or len(entry["shift"]) == 1)
+        require(good, f"normalization: the entry of {key!r} is damaged: {_short(entry)}")
 
 
 def _check_categories(raw: Mapping[str, Any], arrays: _Folders) -> None:

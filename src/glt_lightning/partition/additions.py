@@ -10,6 +10,7 @@ import numpy as np
 from glt_lightning.base import DataError, EdgeType, NodeType, edge_type_str
 from glt_lightning.graph import IN_TRAINING, ArrayEntry, Manifest, attr_key, edge_path, node_path
 from glt_lightning.kernels import BFLOAT16, ENCODINGS
+from glt_lightning.partition.build.normalize import Normalization
 from glt_lightning.partition.build.rows import StoredAs
 
 Attributes = Mapping[str, np.ndarray]
@@ -214,7 +215,7 @@ class StoredAttributes:
             )
 
     def encode(self, name: str, values: np.ndarray, count: int, ids: np.ndarray) -> np.ndarray:
-        """Returns rows of one attribute as stored: [count, ...]."""
+        """Returns rows of one attribute as stored: [count, ...]; normalised as the partition was, by its statistics."""
         stored, entry = self.stored_as(name), self.entry(name)
         shape = tuple(entry.shape[1:])
         if stored.entry is not None and (head := _head(stored)):
@@ -231,6 +232,9 @@ class StoredAttributes:
         elif stored.entry.given == "bfloat16" and values.dtype != BFLOAT16:
             raise DataError(f"{stored.what}: expected bfloat16, got {values.dtype}. Convert it.")
         self._require_in_range(name, values, ids)
+        normalized = self.manifest.normalization.get(self.index) if self.kind == "nodes" and name == "x" else None
+        if normalized is not None:
+            values = Normalization(**normalized).apply(np.ascontiguousarray(values))
         return np.ascontiguousarray(stored.encode(values, ids))
 
     def _require_in_range(self, name: str, values: np.ndarray, ids: np.ndarray) -> None:

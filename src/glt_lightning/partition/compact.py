@@ -122,6 +122,7 @@ class _Compaction:
                     manifest,
                     arrays={**manifest.arrays, **more, **write_later_ids(tasks.job.out, self._ids())},
                     encodings=base.encodings,
+                    normalization=base.normalization,
                     edge_labels=base.edge_labels,
                 )
                 manifest.save(tasks.job.out)

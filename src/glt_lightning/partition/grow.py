@@ -56,7 +56,7 @@ def add_rows(
 
     Raises:
         DataError: For rows that do not fit the graph, naming the row.
-        PartitionError: For a partition to which no rows can be added: of an earlier release, or with ``normalize``.
+        PartitionError: For a partition of an earlier release, to which no rows can be added.
 
     Example:
         >>> partition = LocalPartition.open("parts")
@@ -86,11 +86,13 @@ def require_growable(
             "are not known. Partition again."
         )
     if manifest.made_by.get("normalize", "none") != "none" and any(
-        "x" in manifest.node_attrs(t) for t, name in enumerate(manifest.schema.node_types) if name in additions.nodes
+        "x" in manifest.node_attrs(t) and t not in manifest.normalization
+        for t, name in enumerate(manifest.schema.node_types)
+        if (name in additions.nodes or name in additions.changed) and manifest.num_nodes[t]
     ):
         raise PartitionError(
-            f"{base.directory}: made with normalize: {manifest.made_by['normalize']}, whose statistics cover all rows, so new "
-            "ones cannot be added. Partition with normalize: none, and normalise x beforehand."
+            f"{base.directory}: an earlier release made this partition with normalize: {manifest.made_by['normalize']} and kept "
+            "no statistics, by which new rows would be normalised. Partition again."
         )
 
 

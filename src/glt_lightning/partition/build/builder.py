@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from glt_lightning.partition.build.steps import (
     plan_buckets,
     seal,
     sort_edges,
+    statistics,
     write_nodes,
 )
 from glt_lightning.partition.build.stored_graph import StoredGraph
@@ -85,6 +87,12 @@ class Builder:
             id_dtype=self._job.id_dtype,
             edge_id_dtype=self._job.edge_id_dtype,
         )
+        normalized = {
+            t: statistics(self._tasks, name, "x")
+            for t, name in enumerate(graph.num_nodes)
+            if "x" in graph.source.node_attrs(name)
+        }
+        head = replace(head, normalization={t: each for t, each in normalized.items() if each is not None})
         return head.with_parts(entries)
 
     def _number(self) -> dict[str, Any]:

@@ -206,14 +206,8 @@ def write_nodes(tasks: Tasks) -> Arrays:
 def _write_attr(tasks: Tasks, node_type: NodeType, name: str, done: Done) -> Arrays:
     job = tasks.job
     rows, stored = job.graph.source.node_attrs(node_type)[name], job.graph.storage.nodes[node_type][name]
-    mode = job.graph.normalize if name == "x" else "none"
     how = {"node_type": node_type, "name": name}
-
-    def statistics() -> object:
-        found = normalization(mode, rows, stored.require_finite)
-        return None if found is None else asdict(found)
-
-    normalized = how | {"normalization": tasks.once("normalization", how | {"mode": mode}, statistics)}
+    normalized = how | {"normalization": statistics(tasks, node_type, name)}
     count = len(rows)
     ranges, capacity = row_ranges(tasks, rows)
     if capacity is None:
@@ -232,6 +226,21 @@ def _write_attr(tasks: Tasks, node_type: NodeType, name: str, done: Done) -> Arr
         node_path(part, index, name): (stored.dtype, (bounds[part + 1] - bounds[part], *stored.row_shape))
         for part in range(len(bounds) - 1)
     }
+
+
+def statistics(tasks: Tasks, node_type: NodeType, name: str) -> dict[str, Any] | None:
+    """Returns how an attribute is normalised; None if it stays as it is. The first call reads all rows."""
+    graph = tasks.job.graph
+    mode = graph.normalize if name == "x" else "none"
+
+    def read() -> object:
+        rows, stored = graph.source.node_attrs(node_type)[name], graph.storage.nodes[node_type][name]
+        found = normalization(mode, rows, stored.require_finite)
+        return None if found is None else asdict(found)
+
+    how = {"node_type": node_type, "name": name, "mode": mode}
+    found: dict[str, Any] | None = tasks.once("normalization", how, read)
+    return found
 
 
 def row_ranges(division: Division, rows: Rows) -> tuple[list[tuple[int, int]], int | None]:
