@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
+import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -514,6 +516,55 @@ def test_a_graph_server_may_restart(make_data: Any, make_trainer: Any) -> None:
         talking(make_trainer(strategy="glt_server_client"), model, served, talk)
     finally:
         servers[0].close()
+
+
+@pytest.mark.slow
+def test_samplers_of_a_graph_server_may_be_killed(make_data: Any, make_trainer: Any) -> None:
+    """While requests come, again and again: each answer is that of before, or 503 with the reason."""
+    data = make_data(**SAMPLED)
+    model = model_of(data)
+    questions = [{"ids": [i, 7]} for i in range(8)]
+    killed: list[int] = []
+
+    def talk(endpoint: Any, ask: Ask) -> None:
+        before = [columns_of(ask("/predict", each)) for each in questions]
+
+        def kill() -> None:
+            for turn in range(40):
+                pids = servers[0].server.status()["samplers"]["pids"]
+                killed.extend(pids)
+                for pid in pids:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                time.sleep(0.01 if turn < 30 else 0.2)  # also faster than they can start
+
+        with ThreadPoolExecutor(5) as threads:
+            killing, number = threads.submit(kill), 0
+            while not killing.done():
+                for expected, reply in zip(before, threads.map(partial(ask, "/predict"), questions), strict=True):
+                    number += 1
+                    assert reply.status in (200, 503), reply.text
+                    if reply.status == 503:
+                        assert re.search("sampler|server", reply.text), reply.text
+                    else:
+                        close(columns_of(reply), expected)
+            killing.result()
+        assert number >= len(questions)
+        until = time.monotonic() + 60
+        while ask("/predict", questions[0]).status != 200 and time.monotonic() < until:
+            time.sleep(0.1)
+        assert [columns_of(ask("/predict", each)) for each in questions] == before
+
+    with serving(data.partition_dir) as (where, servers):
+        served = glt.GLTDataModule(num_neighbors=[5, 5], batch_size=20, cluster=where, **SAMPLED)
+        talking(make_trainer(strategy="glt_server_client"), model, served, talk)
+    assert len(set(killed)) > 1
+
+
+def close(found: dict[str, list[Any]], expected: dict[str, list[Any]]) -> None:
+    """The bits of products depend on the requests that were computed together."""
+    assert found["id"] == expected["id"]
+    np.testing.assert_allclose(found["probability"], expected["probability"], atol=1e-6)
 
 
 def test_what_cannot_be_deployed(make_data: Any, make_trainer: Any, make_model: Any) -> None:

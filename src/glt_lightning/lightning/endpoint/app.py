@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
 
-from glt_lightning.base import DeployOptions, OptionError, PeerLostError, __version__
+from glt_lightning.base import DeployOptions, OptionError, PeerLostError, RemoteError, __version__
 from glt_lightning.lightning.endpoint.deploy import Endpoint
 from glt_lightning.lightning.endpoint.page import openapi, page
 from glt_lightning.lightning.endpoint.question import ARROW, JSON, QuestionError
@@ -108,6 +108,10 @@ class _Service:
             return _error(error.status, str(error), field=error.field, row=error.row)
         except PeerLostError as error:  # too many requests, or a graph server that is away
             return _error(503, str(error), retry=True)
+        except RemoteError as error:
+            if error.kind != "SamplerError" or error.traceback:
+                return _failed(error)
+            return _error(503, str(error), retry=True)  # samplers of a graph server ended, as often as it tried
         except TimeoutError:
             return _error(
                 503,
@@ -116,8 +120,8 @@ class _Service:
             )
         except ClientDisconnect:
             return Response(status_code=400)
-        except Exception as error:  # the endpoint has logged it
-            return _error(500, f"the request failed: {type(error).__name__}: {str(error).partition(chr(10))[0]:.300}")
+        except Exception as error:
+            return _failed(error)
         wanted = request.headers.get("accept", "")
         if ARROW in wanted or (ARROW in content_type and JSON not in wanted):
             return Response(answer.to_arrow(), media_type=ARROW)
@@ -163,6 +167,11 @@ class _Service:
         if hmac.compare_digest(given.encode(), self._key.encode()):
             return None
         return _error(401, "the key is missing or wrong. Send it as Authorization: Bearer KEY.")
+
+
+def _failed(error: Exception) -> Response:
+    """The answer to an error that the endpoint has logged."""
+    return _error(500, f"the request failed: {type(error).__name__}: {str(error).partition(chr(10))[0]:.300}")
 
 
 def _error(
