@@ -51,6 +51,11 @@ class Group:
         stat = dict(line.split() for line in (self.folder / "memory.stat").read_text().splitlines())
         return int(stat["total_rss" if self.first else "anon"])
 
+    def shared_bytes(self) -> int:
+        """Shared memory that is in no file."""
+        stat = dict(line.split() for line in (self.folder / "memory.stat").read_text().splitlines())
+        return int(stat["total_shmem" if self.first else "shmem"])
+
     def limit(self, nbytes: int) -> None:
         (self.folder / ("memory.limit_in_bytes" if self.first else "memory.max")).write_text(str(nbytes))
 

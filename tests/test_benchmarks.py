@@ -38,6 +38,7 @@ COMMANDS = {
     "cache_fill.py": "fill {part2} --rounds 1",
     "cache_fill.py memory": "memory {part2}",
     "disk.py": "{part1} --rounds 1",
+    "pressure.py": "{part1} --shares --workers 0 --rounds 1 --batches 2 --warm 1 --batch-size 64",
     "step.py": "{part1} --rounds 1 --batch_size 64 --hidden 8 --edge_format tensor edge_index_csr",
     "epoch.py": "{graph} --rounds 1 --batch_size 64 --hidden 8",
     "draws.py": "{part1} --rounds 1 --batches 1 --work {tmp}",

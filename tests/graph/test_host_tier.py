@@ -101,6 +101,24 @@ def test_the_hottest_rows_are_those_of_the_folder(tmp_path: Path) -> None:
     assert saved / sum(h.sum() for h in hot) > 1.2 * share
 
 
+@pytest.mark.parametrize("make", [wide_graph, wide_hetero])
+def test_automatic_budget(tmp_path: Path, make) -> None:
+    """It is what 7/8 of the available memory leave beside topology and ids, unless everything fits into them."""
+    whole = partitioned(make(), tmp_path, 2)
+    part = LocalPartition.open(whole.directory, parts=[1])
+    manifest = part.manifest
+    attributes = sum(manifest.arrays[path].bytes for path in hottest_rows(part, 0))
+    read = {"indptr.npy", "indices.npy", "n_id.npy"}
+    topology = sum(e.bytes for path, e in manifest.arrays.items() if "part1/" in path and Path(path).name in read)
+    enough = 8 * (attributes + topology) // 7 + 8
+    assert HostTier.automatic_budget(manifest, part.parts, enough) is None
+    assert HostTier.automatic_budget(manifest, whole.parts, enough) is not None
+    too_little = HostTier.automatic_budget(manifest, part.parts, enough - 100)
+    assert too_little is not None
+    assert attributes - 200 < too_little < attributes
+    assert HostTier.automatic_budget(manifest, part.parts, topology) == 0
+
+
 def test_opened_by_path(tmp_path: Path) -> None:
     partition = partitioned(wide_graph(), tmp_path, 2)
     tier = HostTier.create(partition, 300_000)

@@ -95,17 +95,21 @@ def test_more_memory_than_there_is():
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_control_group_limits_memory(tmp_path, monkeypatch, version):
-    files = {"memory.max": "1000000", "memory.current": "300000", "memory.stat": "anon 5\ninactive_file 100000\n"}
+    files = {
+        "memory.max": "1000000",
+        "memory.current": "300000",
+        "memory.stat": "anon 5\ninactive_file 90000\nactive_file 10000\n",
+    }
     if version == 1:
         files = {
             "memory.limit_in_bytes": "1000000",
             "memory.usage_in_bytes": "300000",
-            "memory.stat": "total_inactive_file 100000\n",
+            "memory.stat": "total_inactive_file 90000\ntotal_active_file 10000\n",
         }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    names = ("memory.max", "memory.current", "inactive_file")
+    names = ("memory.max", "memory.current", "")
     if version == 1:
-        names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
     assert free_memory._left(tmp_path, *names) == [800_000]
     assert 0 < free_memory.available_memory() < 1 << 50

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from torch_geometric.data import Data
 
 from glt_lightning.base import CacheOptions, OptionError, PartitionError, SamplerError, SamplingOptions
 from glt_lightning.graph import HostTier, LocalPartition, node_path
-from glt_lightning.loader import LoaderSpec, Session
+from glt_lightning.loader import LoaderSpec, NeighborLoader, Session
 from glt_lightning.sampling import BatchRequest, KHopSampler, SamplerConfig
 from tests.helpers.contents import Contents, contents
 from tests.helpers.owners import DirectRows
@@ -49,6 +50,34 @@ def test_same_batches_of_encoded_rows(tmp_path, storage):
     graph = partitioned(data, tmp_path, 2, storage={"x": storage})
     expected = contents_of(graph, None)
     assert contents_of(graph, 3000) == contents_of(graph, 3000, workers=1) == expected
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_automatic(tmp_path, monkeypatch, caplog, workers):
+    """A graph that does not fit has a host tier, with one line in the log; others have none."""
+    graph = partitioned(wide_graph(), tmp_path, 2)
+    found, disk_rows = [], []
+    for available in (1 << 30, 2_000_000):
+        monkeypatch.setattr("glt_lightning.workers.producer.group.available_memory", lambda free=available: free)
+        with (
+            caplog.at_level(logging.INFO, logger="glt_lightning"),
+            Session(graph, SamplingOptions(num_workers=workers, with_edge=True), seed=7) as context,
+        ):
+            loader = context.make_loader(TRAIN)
+            found.append([contents(batch) for batch in loader])
+            disk_rows.append(loader.stats().counters.disk_rows)
+        lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("cache.memory: auto: ")]
+        assert len(lines) == (available == 2_000_000)
+    assert found[0] == found[1]
+    assert disk_rows[0] == 0 < disk_rows[1]
+
+
+def test_automatic_of_a_graph_in_memory(monkeypatch):
+    """It is in memory already."""
+    monkeypatch.setattr("glt_lightning.workers.producer.group.available_memory", lambda: 1)
+    data = small_graph()
+    loader = NeighborLoader(data, [4, 3], input_nodes=data.train_mask, batch_size=16)
+    assert sum(batch.batch_size for batch in loader) == int(data.train_mask.sum())
 
 
 def test_sampler_that_is_killed(tmp_path):

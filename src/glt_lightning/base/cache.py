@@ -17,7 +17,7 @@ CACHE_POLICIES = ("auto", "vip", "degree", "none")
 @dataclass(frozen=True, kw_only=True)
 class CacheOptions:
     """Rows that are held in memory near the samplers. They change how fast batches come, never what is in them. Without
-    ``ratio``, ``bytes``, ``memory`` and ``device`` there is no cache.
+    ``ratio``, ``bytes`` and ``device`` there is no cache of a graph that fits into memory.
 
     Attributes:
         policy: Which remote rows (rows of parts that other hosts own) a host caches: those that ``vip`` or ``degree``
@@ -27,7 +27,9 @@ class CacheOptions:
         bytes: Size of the remote cache in bytes per host, such as ``"2GiB"``, instead of ``ratio``.
         topology: Bytes, taken out of ``bytes``, for neighbour lists of the hottest nodes.
         memory: Bytes per host for the attributes of the host's own parts. The hottest rows stay in memory, the other rows are
-            read from disk for each batch. ``None``: files are mapped, and the operating system decides.
+            read from disk for each batch. ``auto``: where the parts do not fit into 7/8 of the memory that is
+            available, what these leave beside the topology; else, and with GPUs that sample, as ``None``. ``None``: files are
+            mapped, and the operating system decides.
         device: Bytes on the GPU that trains, such as ``"4GiB"``, for the attributes of the hottest nodes of all parts: batches
             from the CPU bring only the rows of the other nodes. (The budget of a GPU that samples is
             ``sampling.feature_bytes``.)
@@ -48,7 +50,7 @@ class CacheOptions:
     ratio: float | dict[str, float] | None = None
     bytes: int | str | None = None
     topology: int | str | None = None
-    memory: int | str | None = None
+    memory: int | str | None = "auto"
     device: int | str | None = None
 
     def __post_init__(self) -> None:
@@ -64,7 +66,7 @@ class CacheOptions:
                 raise OptionError(f"{name}: expected a share of the nodes from 0 to 1, such as 0.1; got {ratio!r}.")
         if self.bytes is not None:
             parse_bytes("cache.bytes", self.bytes)
-        if self.memory is not None:
+        if self.memory not in (None, "auto"):
             parse_bytes("cache.memory", self.memory)
         if self.device is not None:
             parse_bytes("cache.device", self.device)
@@ -89,8 +91,8 @@ class CacheOptions:
 
     @property
     def memory_bytes(self) -> int | None:
-        """``memory`` as a number."""
-        return None if self.memory is None else parse_bytes("cache.memory", self.memory)
+        """``memory`` as a number; None also for ``auto``."""
+        return None if self.memory in (None, "auto") else parse_bytes("cache.memory", self.memory)
 
     @property
     def device_bytes(self) -> int | None:

@@ -33,18 +33,19 @@ def _groups() -> list[int]:
     left = [1 << 62]
     for version, folder in control_groups("memory"):
         if version == 2:
-            left += _left(folder, "memory.max", "memory.current", "inactive_file")
+            left += _left(folder, "memory.max", "memory.current", "")
         else:
-            left += _left(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            left += _left(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
     return left
 
 
-def _left(folder: Path, limit: str, used: str, cached: str) -> list[int]:
+def _left(folder: Path, limit: str, used: str, total: str) -> list[int]:
     try:
         most = (folder / limit).read_text().strip()
         if most == "max":
             return []
         stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        return [int(most) - int((folder / used).read_text()) + int(stat.get(cached, 0))]
+        cached = sum(int(stat.get(f"{total}{kind}_file", 0)) for kind in ("inactive", "active"))
+        return [int(most) - int((folder / used).read_text()) + cached]
     except OSError:
         return []  # not mounted here, or the root group, which has no limit

@@ -188,6 +188,11 @@ class LocalPartition:
             )
         return {**self.__dict__, "directory": self.directory.absolute()}
 
+    @property
+    def is_in_files(self) -> bool:
+        """Whether all of its arrays lie in the files of its folder."""
+        return type(self._maps) is _Maps
+
     def with_memory(self, memory: MemoryRows) -> LocalPartition:
         """Returns the same parts with a `HostTier`."""
         partition = LocalPartition(self.directory, self.manifest, self.parts, memory)

@@ -50,7 +50,7 @@ def _check_walks(data: Any) -> None:
             "one of them."
         )
     cache = data.cache
-    ranked = cache.memory is not None or cache.device is not None or cache.keeps_rows
+    ranked = cache.memory_bytes is not None or cache.device is not None or cache.keeps_rows
     if ranked:
         rank_zero_warn(
             f"cache: rows are ranked (cache.policy: {cache.policy}) as if neighbours were drawn from edges, and "

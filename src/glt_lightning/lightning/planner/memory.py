@@ -80,7 +80,7 @@ def require_memory_of(needed: HostMemory, available: float, sampling: SamplingOp
         "samplers": f"a smaller data.sampling.num_workers than {sampling.num_workers}",
         "batches": f"a smaller data.sampling.channel_size than {sampling.channel_size}",
         "answers": f"a smaller data.sampling.concurrency than {sampling.concurrency}",
-        "cache": "a smaller cache.ratio or cache.bytes",
+        "cache": "a smaller cache.ratio, cache.bytes or cache.memory",
     }
     largest = max(advice, key=lambda name: getattr(needed, name))
     parts = ", ".join(f"{name} {getattr(needed, name) / 1e9:,.2f} GB" for name in advice if getattr(needed, name))

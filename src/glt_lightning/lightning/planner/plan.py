@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from glt_lightning.base import ClusterOptions, OptionError, numbers, parse_rate
-from glt_lightning.graph import LocalPartition, usable_cores
+from glt_lightning.graph import HostTier, LocalPartition, usable_cores
 from glt_lightning.lightning.planner.batches import Batches
 from glt_lightning.lightning.planner.changes import Change, as_yaml, changes, choose
 from glt_lightning.lightning.planner.expected import (
@@ -187,8 +187,18 @@ class Plan:
             self.probe.largest_batches,
             self.available,
             remote=0.0 if not self.counted else self.counted.remote.row_bytes / max(1.0, self.counted.row_bytes),
-            cache=cache + (data.cache.memory_bytes or 0),
+            cache=cache + (self._attributes_in_memory or 0),
             pages=sum(mapped[p].total - mapped[p].splits for p in parts) + mapped[0].splits,
+        )
+
+    @property
+    def _attributes_in_memory(self) -> int | None:
+        """Bytes of the host tier; None without one."""
+        cache, manifest = self.batches.data.cache, self.batches.partition.manifest
+        if cache.memory != "auto":
+            return cache.memory_bytes
+        return HostTier.automatic_budget(
+            manifest, placed_parts(0, self.layout.owners, manifest.num_parts), self.available
         )
 
     def changes(self) -> list[Change]:
@@ -291,6 +301,8 @@ def _network_and_disk(plan: Plan) -> Table:
     manifest, layout = plan.batches.partition.manifest, plan.layout
     rows = [("partition on disk, all parts", numbers.size(sum(entry.bytes for entry in manifest.arrays.values())))]
     rows.append(("checkpoints, best and last", numbers.size(_checkpoints(plan))))
+    if (held := plan._attributes_in_memory) is not None:
+        rows.append(("read from disk: attributes beyond", numbers.size(held)))
     if plan.counted is not None and plan.counted.remote.nbytes:
         remote, totals = plan.counted.remote, plan.expected.mid
         speed = layout.ranks * remote.nbytes * totals.batches / totals.elapsed_s

@@ -16,6 +16,7 @@ notice that another one is gone.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,16 @@ from dataclasses import replace
 from typing import Any
 
 from glt_lightning.base import CacheOptions, OptionError, PartitionError, PeerError, Progress
-from glt_lightning.graph import BatchArrays, HostTier, LocalPartition, SharedArrays, copy_for_uva, difference, open_uva
+from glt_lightning.graph import (
+    BatchArrays,
+    HostTier,
+    LocalPartition,
+    SharedArrays,
+    available_memory,
+    copy_for_uva,
+    difference,
+    open_uva,
+)
 from glt_lightning.sampling import DeviceSource, RemoteRows
 from glt_lightning.workers.cluster.cache import CacheMaker
 from glt_lightning.workers.cluster.graph import ClusterGraph
@@ -33,6 +43,8 @@ from glt_lightning.workers.cluster.owner import OwnerAddresses, connect_owners
 from glt_lightning.workers.cluster.remote_rows import PeerRows
 from glt_lightning.workers.producer.base import JoiningProducer, ProducerSetup, Ranks
 from glt_lightning.workers.producer.process import OnLoss, OwnerWatch
+
+_log = logging.getLogger(__name__)
 
 _LOOK_S = 0.2  # between checks for dead samplers, which other ranks wait for
 
@@ -173,22 +185,31 @@ class SharedCache:
 
 def shared_host_tier(partition: LocalPartition, options: CacheOptions, ranks: Ranks) -> HostTier | None:
     """Makes the host tier of the mapped parts, or opens the one that another rank of this host made; None without
-    ``cache.memory``. Close it. Collective: all ranks call it.
+    ``cache.memory``, and where ``auto`` finds that they fit. Close it. Collective: all ranks call it.
 
     Raises `OptionError` if this host has too little memory.
     """
-    budget = options.memory_bytes
-    if budget is None:
+    if options.memory is None or (options.memory == "auto" and not partition.is_in_files):
         return None
     made: list[HostTier] = []
 
-    def make(_sharing: int) -> str:
+    def make(_sharing: int) -> str | None:
+        budget = options.memory_bytes
+        if budget is None:
+            available = available_memory()
+            budget = HostTier.automatic_budget(partition.manifest, partition.parts, available)
+            if budget is None:
+                return None
+            _log.info(
+                "cache.memory: auto: parts %s do not fit into the available memory (%.2f GB): %.2f GB are for attributes.",
+                *(list(partition.parts), available / 1e9, budget / 1e9),
+            )
         made.append(HostTier.create(partition, budget, Progress(None).phase))
         return made[0].path
 
     try:
         path = ranks.once_per_host(partition.parts, make)
-        return made[0] if made else HostTier.open(path)
+        return None if path is None else made[0] if made else HostTier.open(path)
     except BaseException:
         for tier in made:
             tier.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from glt_lightning.base import CacheOptions, OptionError
@@ -18,12 +19,23 @@ class HostParts:
     """Opens the host tier (``cache.memory``) and the memory that GPUs of sampler processes read, once per host. Collective:
     all ranks construct theirs at the same time. Close it after the samplers.
 
-    partition: the mapped parts, with their host tier.  gpus: the GPUs of the sampler processes; None: the CPU samples.
+    partition: the mapped parts, with their host tier.  gpus: the GPUs of the sampler processes; None: the CPU samples, or with
+    ``on_gpu`` this process's GPU. GPUs read no tier that ``cache.memory: auto`` would make.
     Raises `OptionError` if this host has too little memory, on other ranks `PeerError`; and as `require_plain`.
     """
 
-    def __init__(self, partition: LocalPartition, cache: CacheOptions, gpus: DeviceSource | None, ranks: Ranks) -> None:
-        require_plain(partition, cache, gpus is not None)
+    def __init__(
+        self,
+        partition: LocalPartition,
+        cache: CacheOptions,
+        gpus: DeviceSource | None,
+        ranks: Ranks,
+        on_gpu: bool = False,
+    ) -> None:
+        on_gpu = on_gpu or gpus is not None
+        require_plain(partition, cache, on_gpu)
+        if on_gpu and cache.memory == "auto":
+            cache = replace(cache, memory=None)
         with ExitStack() as opened:
             memory = shared_host_tier(partition, cache, ranks) if partition.memory is None else None
             if memory is not None:

@@ -95,7 +95,8 @@ def open_mapped(
     kernels = gpu_kernels(setup)
     _require_own_on_cpu(sampling, kernels is not None)
     require_plain(partition, cache, kernels is not None)
-    parts = HostParts(partition, cache, DeviceSource.of_workers(sampling, cache, partition.manifest), setup.ranks)
+    gpus = DeviceSource.of_workers(sampling, cache, partition.manifest)
+    parts = HostParts(partition, cache, gpus, setup.ranks, kernels is not None)
     opened.callback(parts.close)
     rows, on_device = None, None
     gpus_sample = kernels is not None or bool(sampling.worker_devices)  # then cache.device is their budget
