@@ -98,7 +98,8 @@ class Watch(Callback):
         spent = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(self.marks)]
         found = {"spent": spent, "peak": peak, "bytes": self.nbytes}
         found |= {"first": trainer.local_rank == 0}  # the launcher, whose children the other ranks of a host are
-        print(MARK + json.dumps(found), flush=True)
+        sys.stdout.write(f"{MARK}{json.dumps(found)}\n")  # at once, beside the lines of other ranks
+        sys.stdout.flush()
 
 
 def own_peak(pid: int) -> int:

@@ -11,7 +11,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.strategies import StrategyRegistry
 
 import glt_lightning
-from glt_lightning import GLTWorkerStrategy, LoaderSpec, LocalPartition, SamplingOptions
+from glt_lightning import GLTWorkerStrategy, GraphSAGE, LoaderSpec, LocalPartition, SamplingOptions
 from glt_lightning.base import OptionError, SamplerError
 from tests.lightning.tiny import Noting
 
@@ -74,6 +74,21 @@ def test_same_training_as_with_any_other_strategy(
     make_trainer().fit(theirs, make_data(sampling=sampling))
     assert ours.seen == theirs.seen
     assert ours.losses == pytest.approx(theirs.losses, rel=1e-5)
+
+
+@pytest.mark.parametrize("buffers", [False, True])
+def test_only_buffers_with_numbers_are_synchronized(make_data, make_trainer, buffers: bool) -> None:
+    class Watched(GraphSAGE):
+        def on_train_start(self) -> None:
+            found.append(bool(self.trainer.strategy.model.modules_buffers))
+
+    found: list[bool] = []
+    model = Watched(in_channels=8, out_channels=3, hidden_channels=4, num_layers=2)
+    if buffers:
+        model.register_buffer("mean", torch.zeros(3))
+    assert [name for name, _ in model.named_buffers() if name != "mean"]  # which have no numbers
+    make_trainer(strategy="glt_worker", max_epochs=1).fit(model, make_data())
+    assert found == [buffers]
 
 
 def test_fit_then_test_then_fit_in_one_process(make_data, make_model, make_trainer, sampling: SamplingOptions) -> None:

@@ -179,8 +179,13 @@ class WatchedDDP(DDPStrategy):
 
     def configure_ddp(self) -> None:
         """Wraps nothing where no parameter trains, which DDP refuses: rows of embeddings do not need it."""
-        assert self.model is not None
-        if any(each.requires_grad for each in self.model.parameters()):
+        model = self.model
+        assert model is not None
+        if any(each.requires_grad for each in model.parameters()):
+            # for any buffer, an empty one too, DDP would have a collective call in each forward pass
+            empty = [name for name, each in model.named_buffers() if not each.numel()]
+            ignored = {*getattr(model, "_ddp_params_and_buffers_to_ignore", ()), *empty}
+            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, sorted(ignored))
             super().configure_ddp()
 
     def end_soon(self) -> None:
