@@ -222,11 +222,11 @@ int32_t spread_rows(const glt_rows& rows, const int64_t* values, int32_t width, 
   for (int64_t row = 0; row < rows.num_rows; ++row) {
     for (int64_t e = rows.indptr[row]; e < rows.indptr[row + 1]; ++e) {
       const int64_t id = neighbors[e];
+      if (e + kAhead < end && uint64_t(neighbors[e + kAhead] - low) < own) glt::prefetch(out + neighbors[e + kAhead] * width);
       if (uint64_t(id - low) >= own) {
         if (uint64_t(id) >= uint64_t(rows.num_nodes)) return fail(detail, GLT_BAD_ID, row, id);
         continue;
       }
-      if (e + kAhead < end) glt::prefetch(out + neighbors[e + kAhead] * width);
       for (int32_t k = 0; k < width; ++k) out[id * width + k] += values[row * width + k];
     }
   }
