@@ -65,7 +65,16 @@ def test_a_file_that_changes_is_another_graph(tmp_path: Path, memory: Any) -> No
     ("path", "message"),
     [
         ("memory://none.csv", "nodes: path: memory://none.csv: there is no such file or folder"),
-        ("nowhere://user:word@host/none.csv", r"^nowhere://host/none.csv: it cannot be opened \(ValueError: Protocol"),
+        ("nowhere://host/none.csv", r"^nowhere://host/none.csv: it cannot be opened \(ValueError: Protocol"),
+        (
+            "ftp://user:word@host/none.csv",
+            "^ftp://host/none.csv: was given with a password.*FSSPEC_<PROTOCOL>_PASSWORD",
+        ),
+        (
+            "simplecache::memory://nodes.csv",
+            "^simplecache::memory://nodes.csv: chains .* Give the URL of the store itself",
+        ),
+        ("zip://a.csv::memory://b.zip", "^zip://a.csv::memory://b.zip: chains of file systems"),
         ("memory://bad.csv", r"memory://?/?/bad.csv: row 1, column 'value': 'x' is not a valid float"),
     ],
 )

@@ -223,9 +223,12 @@ class _Reading:
         ranges = self.files.ranges(self._layout, len(fits.types), self._parts)
         calls = [{"table": self.name, "rows": rows} for rows in ranges]
         with self._progress.phase(f"fitting {self.files.what}", self.count, "rows") as done:
-            for found in self._calls.run("fit_rows", calls, done, [rows.rows for rows in ranges]):
-                fits.add(found)
-        return fits.finish()
+            results = self._calls.run("fit_rows", calls, done, [rows.rows for rows in ranges])
+        for rows, found in zip(ranges, results, strict=True):
+            fits.add(found, self._job.fit_folder(self.name, rows))
+        fitted = fits.finish()
+        shutil.rmtree(self._job.scratch(self.name) / "fits", ignore_errors=True)
+        return fitted
 
     def _with_widths(self, encoding: TableEncoding) -> TableEncoding:
         """Completes the encoding by the widths of lists of numbers, which are those of the first row."""

@@ -4,10 +4,14 @@ in which a file is read, and added up in the order of the rows, so that they are
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from glt_lightning.base import DataError
+from glt_lightning.partition.arrays import write_at
 from glt_lightning.partition.sources.tables.columns import NUMBER_OR_DATE, SPLITS, split_codes
 from glt_lightning.partition.sources.tables.encoders import (
     AUTO,
@@ -38,6 +43,7 @@ from glt_lightning.partition.sources.tables.raw_values import (
     is_time,
     numbers,
 )
+from glt_lightning.partition.tasks.exchange import unfinished
 
 _log = logging.getLogger(__name__)
 
@@ -87,33 +93,39 @@ class Fits:
             found |= {split: pa.large_string()} if self._table.is_text else self._table.types([split])
         return found
 
-    def read(self, pieces: Iterable[TablePiece]) -> dict[str, list[Any]]:
-        """Returns the findings about each column, as JSON. Raises `DataError` for values that are not of their column's kind."""
+    def read(self, pieces: Iterable[TablePiece], folder: Path) -> dict[str, list[Any]]:
+        """Returns the findings about each column, as JSON. Raises `DataError` for values that are not of their column's kind.
+
+        folder: for values of which there are too many for JSON.
+        """
         found: dict[str, list[Any]] = {name: [] for name in self._fits}
-        for piece in pieces:
-            split = self._fitting.split
-            counted = None if split is None else split_codes(piece, split) == _TRAIN
-            for name, fit in self._fits.items():
-                fit.read(piece, counted, found[name])
+        with ExitStack() as stack:
+            kept = [stack.enter_context(SortedBlocks(folder / str(index))) for index in range(len(self._fits))]
+            for piece in pieces:
+                split = self._fitting.split
+                counted = None if split is None else split_codes(piece, split) == _TRAIN
+                for (name, fit), blocks in zip(self._fits.items(), kept, strict=True):
+                    fit.read(piece, counted, found[name], blocks)
         return found
 
-    def add(self, found: Mapping[str, Sequence[Any]]) -> None:
-        """Adds what `read` found in the next rows."""
-        for name, fit in self._fits.items():
+    def add(self, found: Mapping[str, Sequence[Any]], folder: Path) -> None:
+        """Adds what `read` found in the next rows. folder: as there."""
+        for index, (name, fit) in enumerate(self._fits.items()):
+            blocks = SortedBlocks(folder / str(index))
             for each in found[name]:
-                fit.add(self._table, each)
+                fit.add(self._table, each, blocks)
 
     def finish(self) -> dict[str, Encoder]:
         return {name: fit.finish(self._table) for name, fit in self._fits.items()}
 
 
 class _Fit(Protocol):
-    def read(self, piece: TablePiece, counted: np.ndarray | None, found: list[Any]) -> None:
+    def read(self, piece: TablePiece, counted: np.ndarray | None, found: list[Any], blocks: SortedBlocks) -> None:
         """Appends findings about the rows of a piece. counted: bool [N], True for rows that count for statistics; None: all
         do."""
         ...
 
-    def add(self, table: TableFiles, found: Any) -> None:
+    def add(self, table: TableFiles, found: Any, blocks: SortedBlocks) -> None:
         """Adds one of the findings of `read`."""
         ...
 
@@ -147,10 +159,10 @@ class _PlainFit:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def read(self, piece: TablePiece, counted: np.ndarray | None, found: list[Any]) -> None:
+    def read(self, piece: TablePiece, counted: np.ndarray | None, found: list[Any], blocks: SortedBlocks) -> None:
         pass
 
-    def add(self, table: TableFiles, found: Any) -> None:
+    def add(self, table: TableFiles, found: Any, blocks: SortedBlocks) -> None:
         pass
 
     def finish(self, table: TableFiles) -> Encoder:
@@ -159,19 +171,19 @@ class _PlainFit:
 
 class _NumberFit:
     """The fit of a column of numbers: count, mean, sum of squared deviations, least and greatest value of the rows that count;
-    for a median all values, 8 bytes each."""
+    for a median, files of all values."""
 
     def __init__(self, name: str, how: ColumnEncoding, missing: tuple[str, ...]) -> None:
         self._name, self._how, self._missing = name, how, missing
         self._gaps = False
         self._count, self._mean, self._square = 0, 0.0, 0.0
         self._least, self._most = np.inf, -np.inf
-        self._held: list[np.ndarray] = []
+        self._held: list[np.ndarray] = []  # maps of sorted blocks
 
     def _values(self, piece: TablePiece) -> np.ndarray:
         return numbers(piece, self._name, self._missing, self._how.thousands, self._how.decimal)
 
-    def read(self, piece: TablePiece, counted: np.ndarray | None, found: list[Any]) -> None:
+    def read(self, piece: TablePiece, counted: np.ndarray | None, found: list[Any], blocks: SortedBlocks) -> None:
         values = self._values(piece)
         gaps = np.isnan(values)
         values = values[~gaps if counted is None else ~gaps & counted]
@@ -179,23 +191,24 @@ class _NumberFit:
         if len(values):
             with np.errstate(over="ignore"):
                 sums += map(float, (values.mean(), values.var(), values.min(), values.max()))
-            sums.append(values.tolist() if self._how.fill == "median" else [])
+            if self._how.fill == "median":
+                blocks.write(values)
         found.append(sums)
 
-    def add(self, table: TableFiles, found: Any) -> None:
+    def add(self, table: TableFiles, found: Any, blocks: SortedBlocks) -> None:
         gaps, count, *sums = found
         self._gaps = self._gaps or gaps
         if not count:
             return
-        mean, variance, least, most, values = sums
+        mean, variance, least, most = sums
         total = self._count + count  # merged as in `build.normalize`
         delta = mean - self._mean
         with np.errstate(over="ignore"):
             self._square += variance * count + delta * delta * (self._count * count / total)
         self._mean += delta * (count / total)
         self._count = total
-        if values:
-            self._held.append(np.array(values))
+        if self._how.fill == "median":
+            self._held.append(blocks.next(count))
         self._least, self._most = min(self._least, least), max(self._most, most)
 
     def finish(self, table: TableFiles) -> Encoder:
@@ -230,7 +243,7 @@ class _NumberFit:
     def _fill(self) -> float | None:
         how = self._how.fill
         if how == "median":
-            return float(np.median(np.concatenate(self._held)))
+            return median_of(self._held)
         return self._mean if how == "mean" else None if how == "none" else float(how)
 
     def _shift_and_scale(self) -> tuple[float, float]:
@@ -260,7 +273,7 @@ class _CategoryFit:
         self._found: Counter[str] = Counter()
         self._gaps = 0
 
-    def read(self, piece: TablePiece, counted: np.ndarray | None, found: list[Any]) -> None:
+    def read(self, piece: TablePiece, counted: np.ndarray | None, found: list[Any], blocks: SortedBlocks) -> None:
         values = categories(piece, self._name, self._missing)
         counts = pc.value_counts(values.drop_null())
         times = dict(zip(*(counts.field(each).to_pylist() for each in ("values", "counts")), strict=True))
@@ -271,7 +284,7 @@ class _CategoryFit:
             found[0][1][value] = found[0][1].get(value, 0) + count
         self._require_few(piece.table, found[0][1])
 
-    def add(self, table: TableFiles, found: Any) -> None:
+    def add(self, table: TableFiles, found: Any, blocks: SortedBlocks) -> None:
         gaps, counts = found
         self._gaps += gaps
         self._found.update(counts)
@@ -338,3 +351,68 @@ class _CategoryFit:
 def _yaml_word(value: str) -> str:
     """Writes a value as an item of a list in YAML, with quotes if a comma in it would make two items of it."""
     return value if re.fullmatch(r"[A-Za-z][\w./-]*", value) else repr(value)
+
+
+class SortedBlocks:
+    """A file of float64 values that are sorted block by block: one task writes it, in a ``with`` block, and the first process
+    reads the blocks in the same order. Without blocks there is no file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._at = path, 0
+        self._fd: int | None = None
+
+    @cached_property
+    def _values(self) -> np.ndarray:
+        return np.memmap(self._path, np.float64, "r")
+
+    def write(self, values: np.ndarray) -> None:
+        if self._fd is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(unfinished(self._path), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        block = np.sort(values.astype(np.float64))
+        write_at(self._fd, memoryview(block.view(np.uint8)), 8 * self._at, self._path.parent)
+        self._at += len(block)
+
+    def next(self, count: int) -> np.ndarray:
+        """Returns the next block, a map of the file."""
+        self._at += count
+        return self._values[self._at - count : self._at]
+
+    def __enter__(self) -> SortedBlocks:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            if kind is None:
+                os.replace(unfinished(self._path), self._path)
+
+
+def median_of(blocks: Sequence[np.ndarray]) -> float:
+    """Returns the median of the values of all blocks, float64, each ascending. Reads some values of each."""
+    lower = (sum(map(len, blocks)) - 1) // 2
+    low, high = (_ordered(np.array(each)) for each in (min(b[0] for b in blocks), max(b[-1] for b in blocks)))
+    while low < high:  # by the bits of a number
+        middle = (low + high) >> 1
+        value = _value(middle)
+        if sum(int(np.searchsorted(b, value, "right")) for b in blocks) > lower:
+            high = middle
+        else:
+            low = middle + 1
+    value = _value(low) + 0.0  # 0, if it is -0
+    ends = [int(np.searchsorted(b, value, "right")) for b in blocks]
+    upper = value
+    if sum(map(len, blocks)) % 2 == 0 and sum(ends) == lower + 1:
+        upper = min(float(b[end]) for b, end in zip(blocks, ends, strict=True) if end < len(b))
+    return float(np.mean([value, upper])) if upper != value else value
+
+
+def _ordered(value: np.ndarray) -> int:
+    """Returns the bits of a float64 as a number of the same order."""
+    bits = int(value.view(np.int64))
+    return bits if bits >= 0 else bits ^ (2**63 - 1)
+
+
+def _value(ordered: int) -> float:
+    bits = ordered if ordered >= 0 else ordered ^ (2**63 - 1)
+    return float(np.array(bits, np.int64).view(np.float64))

@@ -138,6 +138,10 @@ class TableJob:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
+    def fit_folder(self, name: str, rows: Range) -> Path:
+        """Folder of the values that a task keeps for the fit of columns."""
+        return self.scratch(name) / "fits" / piece_name(rows)
+
     # Files about a table, which the first process writes before tasks need them.
 
     def save_layout(self, name: str, layout: Layout) -> None:

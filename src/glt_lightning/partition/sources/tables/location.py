@@ -65,7 +65,7 @@ def for_arrow(file: File) -> Any:
 def find_files(each: str, extensions: Sequence[str]) -> tuple[list[File], bool]:
     """Returns the files that a path, a glob, a folder or a URL stands for, sorted by name; and whether it is a folder, of which
     files with these extensions count."""
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", each):
+    if re.match(r"([A-Za-z][A-Za-z0-9+.-]+::)*[A-Za-z][A-Za-z0-9+.-]+://", each):
         return _find_urls(each, extensions)
     given = Path(each).expanduser()
     if given.is_dir():
@@ -78,6 +78,7 @@ def find_files(each: str, extensions: Sequence[str]) -> tuple[list[File], bool]:
 def _find_urls(each: str, extensions: Sequence[str]) -> tuple[list[File], bool]:
     import fsspec  # type: ignore[import-untyped]
 
+    _check_url(each)
     try:
         files, path = fsspec.core.url_to_fs(each)
         if files.isdir(path):
@@ -87,8 +88,23 @@ def _find_urls(each: str, extensions: Sequence[str]) -> tuple[list[File], bool]:
             return [Url(files, path)], False
         return [Url(files, file) for file in sorted(files.glob(path))], False
     except Exception as error:  # each store has its own: of its network, its credentials, its client
-        shown, reason = re.sub(r"(?<=://)[^/@]*@", "", each), " ".join(f"{type(error).__name__}: {error}".split())
-        raise DataError(f"{shown}: it cannot be opened ({reason}).") from error
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise DataError(f"{each}: it cannot be opened ({reason}).") from error
+
+
+def _check_url(given: str) -> None:
+    """Raises `DataError` for a URL that names several file systems, or has a password."""
+    shown = re.sub(r"(?<=://)[^/@]*:[^/@]*@", "", given)
+    if "::" in given:
+        raise DataError(
+            f"{shown}: chains of file systems (::) are not supported. Give the URL of the store itself: each file is read in "
+            "large blocks, so a cache before it gains nothing; unpack archives."
+        )
+    if shown != given:
+        raise DataError(
+            f"{shown}: was given with a password, which would be written down beside the converted tables. Leave it out, and set "
+            "it where fsspec looks for it: FSSPEC_<PROTOCOL>_PASSWORD in the environment, or a file in ~/.config/fsspec."
+        )
 
 
 def _counts(name: str, extensions: Sequence[str]) -> bool:

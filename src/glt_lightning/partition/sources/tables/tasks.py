@@ -71,8 +71,8 @@ def find_types(
 
 def fit_rows(job: TableJob, table: str, rows: Sequence[int]) -> dict[str, list[Any]]:
     """Reads a range of the columns that are fitted."""
-    fits = job.fits(table)
-    return fits.read(job.files(table).read(Range(*rows), fits.types, job.layout(table)))
+    fits, given = job.fits(table), Range(*rows)
+    return fits.read(job.files(table).read(given, fits.types, job.layout(table)), job.fit_folder(table, given))
 
 
 def convert_rows(job: TableJob, table: str, rows: Sequence[int]) -> dict[str, Any]:
