@@ -251,15 +251,15 @@ class GraphVersion:
         def find(t: str, ids: Sequence[Any]) -> np.ndarray:
             count = self.graph.manifest.num_nodes[self.graph.schema.node_index(t)]
             texts = [str(each) if isinstance(each, int | str) and not isinstance(each, bool) else "" for each in ids]
-            array = pa.array(texts, pa.large_string())
-            tables = self._tables
+            tables, deleted = self._tables, self._deleted(t)
             if tables is not None:
-                found = np.array(tables.ids(t).find(array))
+                found = np.array(tables.ids(t).find(pa.array(texts, pa.large_string())))
             else:
                 found = np.array(
                     [int(each) if each.isdecimal() and int(each) < count else -1 for each in texts], np.int64
                 )
-            found = np.where(np.isin(found, self._deleted(t)), -1, found)
+            if len(deleted):
+                found = np.where(np.isin(found, deleted), -1, found)
             if new is not None:
                 own = {str(name): count + at for at, name in enumerate(self._new_names(new, t))}
                 bad = new.bad.get(t, set())
