@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,11 @@ import torch
 from lightning.pytorch import Trainer
 
 import glt_lightning as glt
-from glt_lightning.base import EDGE, DataError, OptionError
+from glt_lightning.base import EDGE, DataError, DeployOptions, OptionError
 from glt_lightning.lightning import PredictionWriter, deploy, predict_new, read_predictions, replay
+from glt_lightning.lightning.endpoint.question import Question
+from glt_lightning.lightning.endpoint.queue import Request, RequestQueue
+from glt_lightning.lightning.endpoint.served_graph import AskedRows
 from glt_lightning.partition import Additions, NewEdges, NewNodes, append_rows, delete_rows
 from glt_lightning.workers import HostedServer, ServerPlan
 from tests.helpers.asgi import Reply, request
@@ -182,6 +186,48 @@ def test_the_whole_way(make_data: Any, make_trainer: Any, tmp_path: Path, capfd:
     record.write_text("{}\n")
     with pytest.raises(DataError, match=r"line 1: not a batch of a record"):
         replay(make_trainer(), model, make_data(**SAMPLED), record)
+
+
+def test_who_samples() -> None:
+    """The thread of the model, as long as it has nothing to do; other ones while it has, and what takes long."""
+    threads: dict[Any, str] = {}
+
+    def sample(question: Question) -> AskedRows:
+        threads[question.key] = threading.current_thread().name
+        return AskedRows({}, np.arange(1), [], SimpleNamespace(config=None), "node", False, 0, 0)  # type: ignore[arg-type]
+
+    queue = RequestQueue(sample, DeployOptions(), is_quick=lambda question: question.key != 2)
+    idle = threading.Event()
+
+    def ask() -> None:
+        for key in range(4):
+            request = Request(b"", "", Question(ids=[7], key=key))
+            while key < 3 and not queue._idle:
+                time.sleep(0.001)
+            queue.put(request)
+            if key == 0:
+                idle.wait(10)  # the model computes
+                queue.put(Request(b"", "", Question(ids=[7], key=9)))
+            request.future.result(10)
+        queue.close()
+
+    with ThreadPoolExecutor(1, "ask") as asking:
+        asked, answered = asking.submit(ask), []
+        for batch in queue.batches():
+            idle.set()
+            if not answered:
+                while 9 not in threads:
+                    time.sleep(0.001)
+            for request in batch:
+                answered.append(request.question.key)
+                request.answer(None)
+        asked.result()
+    queue.abandon(RuntimeError())
+    here = threading.current_thread().name
+    assert sorted(answered) == [0, 1, 2, 3, 9]
+    assert (threads[0], threads[1]) == (here, here)
+    assert threads[2].startswith("sample")
+    assert threads[9].startswith("sample")
 
 
 BAD: list[tuple[Any, int, str]] = [

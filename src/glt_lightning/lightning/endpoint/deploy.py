@@ -28,6 +28,7 @@ from glt_lightning.lightning.new_rows import extend_embeddings
 from glt_lightning.lightning.wrapper import ModuleWrapper
 
 _log = logging.getLogger(__name__)
+_FEW = 8  # rows of a request whose sample takes no longer than its batch
 
 
 class Watcher(Protocol):
@@ -199,7 +200,7 @@ class Endpoint:
         self.data, self.options = data, options
         self.graph = ServedGraph(data)
         self.model = Model(module, data, options.embeddings)
-        self.queue = RequestQueue(self._sample, options)
+        self.queue = RequestQueue(self._sample, options, is_quick=self._is_quick)
         self.watcher: Watcher | None = None
         self._record = Record(options.record, self)
         self._stop = threading.Event()
@@ -226,6 +227,10 @@ class Endpoint:
         request = Request(body, content_type, read_question(body, content_type, self.options))
         self.queue.put(request)
         return request.future
+
+    def _is_quick(self, question: Question) -> bool:
+        """Few nodes of a graph that is mapped here."""
+        return self.graph.is_mapped and question.num_rows <= _FEW and not (question.nodes or question.edges)
 
     def _sample(self, question: Question) -> AskedRows:
         key = self.graph.key if question.key is None else question.key

@@ -47,11 +47,20 @@ class Request:
 class RequestQueue:
     """Takes requests from any thread and gives them out as batches, each of requests that one batch of the model can have.
 
-    sample: samples a request.  threads: how many do it at once.
+    sample: samples a request.  threads: how many do it at once.  is_quick: whether it is fast for a request. Then the thread of
+    the model does it, as long as there is nothing else for it: waking another one and being woken takes 0.15 ms.
     """
 
-    def __init__(self, sample: Callable[[Question], AskedRows], options: DeployOptions, threads: int = 2) -> None:
-        self._sample, self._options = sample, options
+    def __init__(
+        self,
+        sample: Callable[[Question], AskedRows],
+        options: DeployOptions,
+        threads: int = 2,
+        is_quick: Callable[[Question], bool] = lambda question: False,
+    ) -> None:
+        self._sample, self._options, self._is_quick = sample, options, is_quick
+        self._idle = False  # whether the thread of the model waits, and has got nothing
+        self._given: Request | None = None  # to the thread of the model, which samples it
         self._threads = ThreadPoolExecutor(threads, "sample")
         self._ready: deque[Request] = deque()
         self._condition = threading.Condition()
@@ -77,7 +86,11 @@ class RequestQueue:
                     f"{len(self._in_work)} requests are in work, as many as are taken (endpoint.max_waiting). Ask again later."
                 )
             self._in_work.add(request)
-            self._threads.submit(self._prepare, request)
+            if self._idle and self._is_quick(request.question):
+                self._idle, self._given = False, request
+                self._condition.notify()
+            else:
+                self._threads.submit(self._prepare, request)
         request.future.add_done_callback(partial(self._done, request))
 
     def _done(self, request: Request, _: Any) -> None:
@@ -103,10 +116,15 @@ class RequestQueue:
         """Yields batches until `close` was called and all requests are answered."""
         while True:
             with self._condition:
-                while not self._ready:
+                while not self._ready and self._given is None:
                     if self._closed and not self._in_work:
                         return
+                    self._idle = True
                     self._condition.wait(_STEP_S)
+                self._idle = False
+                given, self._given = self._given, None
+            if given is not None:
+                self._prepare(given)
             self._wait_for_more()
             with self._condition:
                 batch = self._take()

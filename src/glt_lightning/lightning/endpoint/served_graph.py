@@ -360,6 +360,11 @@ class ServedGraph:
         self._known = {self.current.number: self.current}
 
     @property
+    def is_mapped(self) -> bool:
+        """Whether this process has the graph; else graph servers have it."""
+        return self._base is not None
+
+    @property
     def follows(self) -> bool:
         """Whether it moves to new versions."""
         return self._base is not None and self.data.partition.version == LATEST
