@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
@@ -9,6 +10,7 @@ import re
 import signal
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -228,6 +230,28 @@ def test_who_samples() -> None:
     assert (threads[0], threads[1]) == (here, here)
     assert threads[2].startswith("sample")
     assert threads[9].startswith("sample")
+
+
+def test_an_answered_request_is_forgotten() -> None:
+    """At once: its sample would fill memory until garbage is collected, which a large process does rarely."""
+    rows: list[Any] = []
+
+    def sample(question: Question) -> AskedRows:
+        found = AskedRows({}, np.arange(1), [], SimpleNamespace(config=None), "node", False, 0, 0)  # type: ignore[arg-type]
+        rows.append(weakref.ref(found))
+        return found
+
+    queue = RequestQueue(sample, DeployOptions())
+    gc.disable()
+    try:
+        queue.put(Request(b"", "", Question(ids=[7])))
+        for batch in queue.batches():
+            batch.pop().answer(None)
+            queue.close()
+        queue.abandon(RuntimeError())
+        assert rows[0]() is None
+    finally:
+        gc.enable()
 
 
 BAD: list[tuple[Any, int, str]] = [

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from glt_lightning.base import DeployOptions, FullError
@@ -64,7 +63,8 @@ class RequestQueue:
         self._threads = ThreadPoolExecutor(threads, "sample")
         self._ready: deque[Request] = deque()
         self._condition = threading.Condition()
-        self._in_work: set[Request] = set()
+        # By their futures: one that referred to its request would be a cycle, and keep the sample until garbage is collected.
+        self._in_work: dict[Future[Any], Request] = {}
         self._closed = False
 
     @property
@@ -85,17 +85,17 @@ class RequestQueue:
                 raise FullError(
                     f"{len(self._in_work)} requests are in work, as many as are taken (endpoint.max_waiting). Ask again later."
                 )
-            self._in_work.add(request)
+            self._in_work[request.future] = request
             if self._idle and self._is_quick(request.question):
                 self._idle, self._given = False, request
                 self._condition.notify()
             else:
                 self._threads.submit(self._prepare, request)
-        request.future.add_done_callback(partial(self._done, request))
+        request.future.add_done_callback(self._done)
 
-    def _done(self, request: Request, _: Any) -> None:
+    def _done(self, future: Future[Any]) -> None:
         with self._condition:
-            self._in_work.discard(request)
+            self._in_work.pop(future, None)
             self._condition.notify()
 
     def _prepare(self, request: Request) -> None:
@@ -164,7 +164,7 @@ class RequestQueue:
             self._closed = True
         self._threads.shutdown(wait=True, cancel_futures=True)
         with self._condition:
-            left = list(self._in_work)
+            left = list(self._in_work.values())
         for request in left:
             request.fail(error)
 
