@@ -18,8 +18,16 @@ import torch
 import yaml
 
 from glt_lightning import DistGraph, read_embeddings
-from glt_lightning.base import PartitionOptions
-from glt_lightning.partition import open_source, partition_graph
+from glt_lightning.base import EDGE, PartitionOptions
+from glt_lightning.partition import (
+    Additions,
+    NewEdges,
+    NewNodes,
+    append_rows,
+    delete_rows,
+    open_source,
+    partition_graph,
+)
 from glt_lightning.workers import placed_parts, run_certs
 from tests.helpers import started
 from tests.helpers.hosts import Hosts, hosts, why_not
@@ -66,6 +74,8 @@ def make_folders(
         if number in parts:
             others = [f"part{p}" for each in parts.values() for p in each if p not in parts[number]]
             shutil.copytree(whole, folder / "part", ignore=shutil.ignore_patterns(*others))
+            if (versions := whole.with_name(f"{whole.name}.versions")).exists():
+                shutil.copytree(versions, folder / "part.versions")
         folders.append(folder)
     return folders
 
@@ -102,10 +112,10 @@ def end_well(runs: list[Run]) -> None:
 
 
 @contextlib.contextmanager
-def two_servers(made: Hosts, folders: list[Path]) -> Iterator[None]:
+def two_servers(made: Hosts, folders: list[Path], *more: object) -> Iterator[None]:
     """On the first two hosts; they outlive what is done meanwhile."""
     with contextlib.ExitStack() as stack:
-        argv = ["serve", "--config", "run.yaml", "--server.rank"]
+        argv = ["serve", "--config", "run.yaml", *more, "--server.rank"]
         runs = [stack.enter_context(on_host(made, n, folders[n], *argv, n)) for n in range(2)]
         for run in runs:
             serving(run)
@@ -151,6 +161,55 @@ def test_two_worker_hosts_with_their_own_parts(tmp_path, four_hosts, whole, calm
     with fitting(four_hosts, folders, [0, 1], "glt_worker") as runs:
         end_well(runs)
     same(weights(folders[0]), calm(2))
+
+
+_LATEST = ["--data.partition.version", "latest"]
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory, whole: Path) -> Path:
+    """The demo graph with a version: new nodes, edges to old and new ones, and without some old nodes."""
+    folder = tmp_path_factory.mktemp("grown") / "part"
+    shutil.copytree(whole, folder)
+    with DistGraph(folder) as graph:
+        count, width = graph.num_nodes(), graph.ndata["x"].shape[1]
+    rng = np.random.default_rng(5)
+    new = NewNodes(40, {"x": rng.random((40, width), np.float32), "y": rng.integers(0, 2, 40)})
+    ends = np.stack([rng.integers(0, count + 40, 900), rng.integers(0, count, 900)])
+    append_rows(folder, Additions({"node": new}, {EDGE: NewEdges(np.concatenate([ends, ends[::-1]], axis=1))}))
+    delete_rows(folder, nodes={"node": np.arange(0, count, 50)})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def calm_grown(tmp_path_factory: pytest.TempPathFactory, grown: Path) -> dict[str, torch.Tensor]:
+    """The weights of two ranks on one host, which read the version."""
+    folder = tmp_path_factory.mktemp("calm")
+    (folder / "run.yaml").write_text(yaml.safe_dump(config(2)))
+    argv = ["fit", "--config", "run.yaml", "--trainer.devices", "2", "--trainer.strategy", "ddp", *_LATEST]
+    argv += ["--data.partition.dir", str(grown)]
+    with started([sys.executable, "-m", "glt_lightning", *argv], cwd=folder, env=ONE_THREAD) as run:
+        assert run.wait(LIMIT_S) == 0, run.output
+    return weights(folder)
+
+
+def test_two_worker_hosts_read_a_version(tmp_path, four_hosts, grown, calm, calm_grown):
+    """Each has its part of the partition and of what was appended."""
+    folders = make_folders(tmp_path, 2, four_hosts, grown, _OWN)
+    with fitting(four_hosts, folders, [0, 1], "glt_worker", *_LATEST) as runs:
+        end_well(runs)
+    same(weights(folders[0]), calm_grown)
+    assert any(not torch.equal(value, calm_grown[name]) for name, value in calm(2).items())
+
+
+def test_two_servers_of_a_version(tmp_path, four_hosts, grown, calm_grown):
+    folders = make_folders(tmp_path, 4, four_hosts, grown, _OWN, servers=addresses(four_hosts))
+    with (
+        two_servers(four_hosts, folders, *_LATEST),
+        fitting(four_hosts, folders, [2, 3], "glt_server_client") as runs,
+    ):
+        end_well(runs)
+    same(weights(folders[2]), calm_grown)
 
 
 @pytest.mark.parametrize("strategy", ["glt_worker", "glt_server_client"])
