@@ -165,6 +165,31 @@ def test_rows_of_a_version(made: Made, tmp_path: Path) -> None:
         talking(trainer_of(tmp_path), model_for(other, node_embedding="sparse"), other, talk, tmp_path / "first.ckpt")
 
 
+def test_dense_embeddings_of_an_earlier_version(made: Made, tmp_path: Path) -> None:
+    """A module for the grown graph reads a checkpoint from before, as one for the base does."""
+    data_of, _, _ = made
+    base, found = data_of(), []
+    torch.manual_seed(1)
+    model = model_for(base)
+    trainer = trainer_of(tmp_path, max_epochs=1, enable_checkpointing=True)
+    trainer.fit(model, base)
+    trainer.save_checkpoint(tmp_path / "dense.ckpt")
+    rows = Additions({"author": NewNodes(1)}, {WRITES: NewEdges(np.array([[12, 3], [0, 0]]))})
+    append_rows(base.partition_dir, rows)
+
+    def talk(endpoint: Any, ask: Ask) -> None:
+        found.append(columns_of(ask("/predict", {"ids": [0, 1], "node_type": "paper"}))["probability"])
+
+    for version in (0, 1):
+        sized = data_of(partition={"num_parts": 2, "version": version})
+        latest = data_of(partition={"num_parts": 2, "version": "latest"})
+        talking(trainer_of(tmp_path), model_for(sized), latest, talk, tmp_path / "dense.ckpt")
+    assert found[0] == found[1]
+    plain = data_of(partition={"num_parts": 2, "version": 1})
+    with pytest.raises(RuntimeError, match="size mismatch"):  # without a rule
+        trainer_of(tmp_path).predict(model_for(plain), plain, ckpt_path=str(tmp_path / "dense.ckpt"))
+
+
 @pytest.mark.slow
 def test_through_graph_servers(made: Made, tmp_path: Path) -> None:
     """The endpoint reads the rows of the checkpoint, and the servers sample."""

@@ -350,6 +350,16 @@ class NodeEncoder(nn.Module):
             )
         return self.layer(x.to(self.like.dtype))
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Takes the embeddings of a checkpoint as they are, where nodes that came after it have a rule."""
+        rows = state_dict.get(f"{prefix}layer.weight")
+        if self.new_nodes is not None and isinstance(self.layer, nn.Embedding) and rows is not None:
+            count, width = rows.shape
+            if count < self.layer.num_embeddings and width == self.layer.embedding_dim:
+                like = self.layer.weight
+                self.layer = nn.Embedding(count, width, device=like.device, dtype=like.dtype)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
     def _embedded(self, node_type: NodeType, layer: nn.Module, n_id: Tensor) -> Tensor:
         assert isinstance(layer, nn.Embedding)
         # the look for such nodes waits for a device
