@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from glt_lightning.base import EDGE, NODE, PartitionError, PartitionOptions
-from glt_lightning.partition import PartitionPlan, partition_graph, plan_partition
+from glt_lightning.partition import PartitionPlan, open_source, partition_graph, plan_partition
 from glt_lightning.partition.sources.folder import FolderSource
 from glt_lightning.partition.tasks.run import Tasks
 from tests.helpers.partition_truth import HETERO, random_source, single
@@ -119,3 +121,34 @@ def test_a_disk_that_is_too_small(tmp_path: Path, source: FolderSource, monkeypa
     with pytest.raises(PartitionError) as caught:
         partition_graph(source, tmp_path / "p", PartitionOptions())
     assert str(caught.value).partition(":")[2] == str(error).partition(":")[2]
+
+
+@pytest.mark.parametrize("extension", ["parquet", "csv"])
+def test_tables_that_are_not_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extension: str) -> None:
+    tables = {
+        "nodes": pd.DataFrame({"id": [f"n{i}" for i in range(1000)], "f": 1.5, "g": 2.5}),
+        "edges": pd.DataFrame({"s": ["n1"] * 3000, "d": ["n2"] * 3000}),
+    }
+    paths = {name: tmp_path / f"{name}.{extension}" for name in tables}
+    for name, table in tables.items():
+        table.to_parquet(paths[name]) if extension == "parquet" else table.to_csv(paths[name], index=False)
+    nodes = {"path": str(paths["nodes"]), "id": "id", "features": "*"}
+    edges = {"path": str(paths["edges"]), "source": "s", "destination": "d"}
+    source = open_source({"nodes": nodes, "edges": edges}, tmp_path / "root")
+    plan, error = plan_partition(source, tmp_path / "p", PartitionOptions())
+    assert error is None
+    assert not (tmp_path / "root").exists()
+    assert [step.name for step in plan.steps] == ["converting nodes", "converting edges"]
+    assert plan.steps[0].reads >= paths["nodes"].stat().st_size
+    assert "the tables are converted first" in plan.text(tmp_path / "p", PartitionOptions())
+    assert json.dumps(plan.to_json())
+    assert plan.disk_bytes == (1000 * (8 + 2 * 4) + 3000 * 8 if extension == "parquet" else 0)
+    if extension == "parquet":
+        with monkeypatch.context() as full:
+            full.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=39_999))
+            plan, error = plan_partition(source, tmp_path / "p", PartitionOptions())
+        assert "the conversion of these tables needs at least 40,000 bytes of disk" in str(error)
+    assert source.num_nodes == {NODE: 1000}  # converts them
+    assert sum(path.stat().st_size for path in (tmp_path / "root").rglob("*.npy")) >= plan.disk_bytes
+    plan, error = plan_partition(source, tmp_path / "p", PartitionOptions())
+    assert plan.tables is None

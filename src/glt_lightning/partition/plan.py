@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glt_lightning.base import (
     EdgeType,
@@ -32,6 +32,7 @@ from glt_lightning.partition.build.space import (
     is_ranked_by_vip,
     reads_of,
     require_room,
+    require_space,
 )
 from glt_lightning.partition.build.steps import (
     counts,
@@ -47,9 +48,15 @@ from glt_lightning.partition.edge_splits.read import KeptEdges
 from glt_lightning.partition.run import follow_batches
 from glt_lightning.partition.sources.base import EdgeList, GraphSource, Rows
 from glt_lightning.partition.sources.files import CscEdges, EndFiles, FileEdges
+from glt_lightning.partition.sources.tables.mapping import NodeTable
+from glt_lightning.partition.sources.tables.source import TableSource
+from glt_lightning.partition.sources.transformed import TransformedSource
 from glt_lightning.partition.splits import resolve_splits
-from glt_lightning.partition.tasks.engine import planned_division
+from glt_lightning.partition.tasks.engine import planned_division, planned_width, task_memory
 from glt_lightning.partition.tasks.run import Division
+
+if TYPE_CHECKING:
+    from glt_lightning.partition.sources.tables.job import TableJob
 
 # CPU nanoseconds on one core of a server with x86-64 processors, measured with 12 M edges in files; METIS with 124 M.
 _COUNTED, _DEALT, _SORTED = 8, 24, 52  # an edge
@@ -57,6 +64,7 @@ _CHECKED, _WRITTEN, _HASHED = 0.3, 0.7, 1.2  # a byte
 _ASSIGNED, _NUMBERED = 100, 400  # a node
 _RANKED, _PROPAGATED, _CUT = 4, 6, 670  # an edge of a hop for a part; an edge of a pass; an edge
 _HASH_BYTES = 64 << 20
+_OF_NODES, _OF_EDGES = 20, 60  # a byte of tables; measured with text and Parquet, with integers and text as ids
 
 _LIBRARIES = 130_000_000  # bytes of the interpreter and libraries
 # Bytes for each node in the first process, measured (tests/partition/test_bounded_memory.py): while rows are read; for `vip`;
@@ -86,7 +94,7 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class PartitionPlan:
-    """What a partition takes.
+    """What a partition takes; or the conversion of its tables, which comes first.
 
     Attributes:
         steps: In the order in which they run.
@@ -96,6 +104,7 @@ class PartitionPlan:
         first_bytes: Memory of the first process, about; METIS included.
         task_bytes: Memory of each of the others, about.
         available_bytes: Memory that this host has left.
+        tables: The folder of the converted tables, of the plan of a conversion.
     """
 
     steps: tuple[PlannedStep, ...]
@@ -105,9 +114,11 @@ class PartitionPlan:
     first_bytes: int
     task_bytes: int
     available_bytes: int
+    tables: Path | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "cpu_s": self.cpu_s, "wall_s": self.wall_s}
+        tables = {} if self.tables is None else {"tables": str(self.tables)}
+        return {**asdict(self), "cpu_s": self.cpu_s, "wall_s": self.wall_s} | tables
 
     @property
     def cpu_s(self) -> float | None:
@@ -126,6 +137,8 @@ class PartitionPlan:
     def text(self, folder: Path, options: PartitionOptions) -> str:
         """The plan as lines for people. folder, options: those of the partition."""
         lines = [f"{folder}: {counted(options.num_parts, 'part')}, {options.algorithm_name}"]
+        if self.tables is not None:
+            lines = [f"{self.tables}: the tables are converted first; the partition is planned when they are"]
         lines.append(f"{'':46}{'tasks':>8}{'reads':>12}{'CPU':>14}")
         for each in self.steps:
             time = "not known" if each.cpu_s is None else numbers.duration(each.cpu_s)
@@ -139,7 +152,7 @@ class PartitionPlan:
             f"disk: at least {size(self.disk_bytes)} while it is made, working files included; {size(self.free_bytes)} free"
         )
         if self.cpu_s is None or self.wall_s is None:
-            lines.append("time: not known for this assignment")
+            lines.append("time: not known for " + ("this assignment" if self.tables is None else "compressed text"))
         else:
             lines.append(
                 f"time: about {numbers.duration(self.cpu_s)} of CPU; {numbers.duration(self.wall_s)} with "
@@ -159,7 +172,7 @@ def plan_partition(
     num_neighbors: Fanouts | None = None,
     batch_size: int | None = None,
 ) -> tuple[PartitionPlan, PartitionError | None]:
-    """Plans a partition without reading edges or features.
+    """Plans a partition without reading edges or features; of tables that are not converted yet, their conversion.
 
     Returns the plan, and the error with which `partition_graph` would refuse it: too little disk, or too little memory for METIS.
 
@@ -172,6 +185,9 @@ def plan_partition(
         >>> [step.name for step in plan.steps][:3], error
         (['checking values', 'counting edges', 'assigning nodes'], None)
     """
+    tables = source.inner if isinstance(source, TransformedSource) else source
+    if isinstance(tables, TableSource) and not tables.future_folder.exists():
+        return plan_conversion(tables, options)
     folder = Path(out_dir)
     options = follow_batches(options, folder, num_neighbors, batch_size)
     made = {"undirected": bool(undirected), "normalize": normalize}
@@ -315,3 +331,41 @@ def input_bytes(edges: EdgeList) -> int:
 
 def _bytes(rows: Rows) -> int:
     return row_bytes(rows.dtype, tuple(rows.shape))
+
+
+def plan_conversion(source: TableSource, options: PartitionOptions) -> tuple[PartitionPlan, PartitionError | None]:
+    """Plans the conversion of tables by the sizes of their files and what Parquet says of rows. Returns as `plan_partition`."""
+    from glt_lightning.partition.sources.tables.job import TableJob  # imports pyarrow
+
+    folder = source.future_folder
+    there = next(each for each in folder.absolute().parents if each.exists())
+    tables, nbytes = source.conversion()
+    width = planned_width(options, nbytes)
+    job = TableJob(tables, there / "run", task_memory(options, width))
+    disk = sum(job.least_bytes(name) for name in job.names)
+    plan = PartitionPlan(
+        steps=tuple(_converting(job, name, width) for name in job.names),
+        width=width,
+        disk_bytes=disk,
+        free_bytes=shutil.disk_usage(there).free,
+        first_bytes=_LIBRARIES + job.memory_bytes,
+        task_bytes=_LIBRARIES + job.memory_bytes,
+        available_bytes=available_memory(),
+        tables=folder,
+    )
+    try:
+        require_space(there, disk, "the conversion of these tables")
+    except PartitionError as error:
+        return plan, error
+    return plan, None
+
+
+def _converting(job: TableJob, name: str, width: int) -> PlannedStep:
+    files, table = job.files(name), job.table(name)
+    size = sum(path.stat().st_size for path in files.paths)
+    ns = _OF_NODES if isinstance(table, NodeTable) else _OF_EDGES
+    packed = any(path.name.endswith(".gz") for path in files.paths)
+    # Text is read to count rows and to find types, too; all of it again to fit encodings.
+    turns = (3 if files.is_text else 1) + bool(table.encode)
+    tasks = max(len(files.paths), min(4 * width, size >> 20))
+    return PlannedStep(f"converting {files.what}", tasks, turns * size, None if packed else size * ns / 1e9)

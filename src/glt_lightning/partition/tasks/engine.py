@@ -54,13 +54,15 @@ def task_memory(options: PartitionOptions, width: int) -> int:
 def planned_division(graph: StoredGraph, folder: Path, wide_ids: bool) -> Division:
     """Returns the division into tasks that `run_tasks` would make, without a cluster: where its size is not given, as for one
     worker."""
-    options = graph.options
-    width = options.processes or 1
-    if options.engine == "processes":
-        width = _process_count(options, _bytes_of(graph))
-    elif options.engine == "array":
-        width = options.processes or array_size() or 1
+    options, width = graph.options, planned_width(graph.options, _bytes_of(graph))
     return Division(_job(graph, folder, width, wide_ids), width, options.engine != "processes" or width > 1)
+
+
+def planned_width(options: PartitionOptions, nbytes: int) -> int:
+    """Returns how many tasks would run at a time, as far as that is known without a cluster. nbytes: as of `open_engine`."""
+    if options.engine == "processes":
+        return _process_count(options, nbytes)
+    return options.processes or (array_size() if options.engine == "array" else None) or 1
 
 
 def _job(graph: StoredGraph, folder: Path, width: int, wide_ids: bool) -> Job:

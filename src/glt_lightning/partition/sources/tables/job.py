@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from glt_lightning.base import EdgeType, NodeType, edge_type_str
-from glt_lightning.partition.sources.tables.columns import edge_folder, node_folder
+from glt_lightning.partition.sources.tables.columns import edge_folder, feature_columns, node_folder
 from glt_lightning.partition.sources.tables.encoders import ColumnEncoding
 from glt_lightning.partition.sources.tables.encoding import TableEncoding
 from glt_lightning.partition.sources.tables.files import Layout, Range, TableFiles
@@ -128,6 +128,15 @@ class TableJob:
         if name not in self._files:
             self._files[name] = TableFiles(self.what(name), self._paths.get(name, self.table(name).path))
         return self._files[name]
+
+    def least_bytes(self, name: str) -> int:
+        """Lower bound on the bytes of a table's arrays: of features, and of ids or ends. 0 for text, whose rows are not known."""
+        table, rows = self.table(name), self.files(name).num_rows
+        if isinstance(table, EdgeTable):
+            return rows * 2 * 4
+        taken = [table.id, table.label, table.split, *table.attrs.values()]
+        features = feature_columns(self.files(name), table.features, [each for each in taken if each]) if rows else []
+        return rows * (8 * (table.id is not None) + 4 * len(features))
 
     def array_folder(self, name: str) -> Path:
         of = self._types[name]

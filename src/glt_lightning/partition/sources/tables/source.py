@@ -42,6 +42,7 @@ from glt_lightning.partition.sources.tables.location import File
 from glt_lightning.partition.sources.tables.mapping import (
     EdgeTable,
     NodeTable,
+    Tables,
     features_asked,
     parse_tables,
     plain_mapping,
@@ -113,10 +114,19 @@ class TableSource:
                 raise DataError(f"{error.filename or files[0]}: cannot be read ({error.strerror}).") from None
         return digest.hexdigest()
 
+    @property
+    def future_folder(self) -> Path:
+        """The folder of the converted tables, whether it exists or not."""
+        return tables_folder(self._root, self.name, self.fingerprint)
+
+    def conversion(self) -> tuple[Tables, int]:
+        """Returns the parsed mapping, and how many bytes the conversion is counted as for the number of processes."""
+        return self._tables, _WORK * self._input_bytes
+
     @cached_property
     def folder(self) -> Path:
         """The folder of the converted tables, which is made if it does not exist."""
-        folder = tables_folder(self._root, self.name, self.fingerprint)
+        folder = self.future_folder
         if not folder.exists():
             run = lasting_path(folder, self.fingerprint[:16])
             if self._options.engine == "array" and array_number() > 0:
@@ -136,7 +146,7 @@ class TableSource:
 
         _log.info("converting the tables of %s: %s", self.name, folder)
         options = self._options
-        with lasting_folder(run), open_engine(options, _WORK * self._input_bytes, run) as (executor, width):
+        with lasting_folder(run), open_engine(options, self.conversion()[1], run) as (executor, width):
             job = TableJob(self._tables, run, task_memory(options, width), given=self._given)
             calls = Calls(job, self.fingerprint, executor)
             used = convert_tables(job, calls, width, Progress(None), self._applied)
