@@ -185,7 +185,7 @@ def test_memory_is_refused_with_what_would_fit() -> None:
     assert (found.trainers, found.batches, found.cache) == (300, 2 * (50_000_000 // slot + 1) * slot, 7)
     assert found.needed == found.trainers + found.samplers + found.batches + found.cache
     afar = host_memory(process, options, Layout(ranks=2, workers=2, concurrency=3), [9_000_000], 10**9, remote=0.5)
-    assert afar.answers == 2 * 2 * 3 * 3 * 4_500_000  # of the batches that samplers make at a time
+    assert afar.answers == 2 * 2 * 3 * 4 * 4_500_000  # of the batches that samplers make at a time
     require_memory_of(found, found.needed, options, 16)
     with pytest.raises(
         OptionError, match=r"memory: a host .* What would fit: a smaller data.sampling.num_workers than 2"
