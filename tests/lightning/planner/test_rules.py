@@ -121,6 +121,7 @@ def test_bytes_of_a_slow_network_arrive_a_few_at_a_time() -> None:
     assert link.cpu_s(3, 1e6) == 30 + 2e6  # within a host
     assert link.cpu_s(3, 1e6, 12.5e6) == 30 + 2e6 + 1000 * 1e6 / 12.5e3
     assert link.cpu_s(3, 1e6, 1e12) == pytest.approx(30 + 2e6 + 1000 * 1e6 / 65536)
+    assert link.cpu_s(3, 1e6, 1) == pytest.approx(30 + 2e6 + 1000 * 1e6 / 1448)
 
 
 def test_servers_send_their_batches() -> None:

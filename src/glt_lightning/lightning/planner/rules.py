@@ -25,7 +25,8 @@ from glt_lightning.sampling import Counters, EpochPlan
 GLOO_BYTES_PER_S = 1e9  # between processes of one host: two copies and a sum; not measured
 SUMS_CPU_S = 1e-3  # of gloo's threads, for each rank and step; 0.9 were measured with two ranks on a busy machine C
 LEAST_NETWORK = 1.25e9  # bytes per second, 10 Gbit/s, where nobody says what connects the hosts
-MOST_ARRIVING, ARRIVING_S = 1 << 16, 1e-3  # Linux sends so many bytes at a time, or those of so many seconds
+# Bytes that arrive at a time: a packet at least; Linux sends those of a millisecond, and not more than 64 KiB
+PACKET, ARRIVING_S, MOST_ARRIVING = 1448, 1e-3, 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +147,11 @@ class Connection:
 
     def cpu_s(self, calls: float, nbytes: float, bytes_per_s: float | None = None) -> float:
         """CPU seconds of both ends. bytes_per_s: of the network between them; None within a host."""
-        arrivals = 0.0 if bytes_per_s is None else nbytes / min(MOST_ARRIVING, ARRIVING_S * bytes_per_s)
-        return calls * self.call_cpu_s + nbytes * self.byte_cpu_s + arrivals * self.arrival_cpu_s
+        spent_s = calls * self.call_cpu_s + nbytes * self.byte_cpu_s
+        if bytes_per_s is None:
+            return spent_s
+        arriving = min(MOST_ARRIVING, max(PACKET, ARRIVING_S * bytes_per_s))
+        return spent_s + nbytes / arriving * self.arrival_cpu_s
 
 
 @dataclass(frozen=True, kw_only=True)
