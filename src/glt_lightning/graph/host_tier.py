@@ -93,7 +93,10 @@ class HostTier:
                 topology += [edge_path(p, r, name) for name in ("indptr", "indices")]
                 attributes += [edge_path(p, r, name) for name in manifest.edge_attrs(r)]
         usable = available - available // _SPARE - sum(manifest.arrays[path].bytes for path in topology)
-        return None if sum(manifest.arrays[path].bytes for path in attributes) <= usable else max(0, usable)
+        if sum(manifest.arrays[path].bytes for path in attributes) <= usable:
+            return None
+        # Mapped pages give way to batches in flight, a tier does not: then pages of the topology would be missing.
+        return max(0, usable - available // _SPARE)
 
     @classmethod
     def create(cls, partition: LocalPartition, budget_bytes: int, progress: Phase | None = None) -> HostTier:
