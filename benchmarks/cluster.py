@@ -72,7 +72,7 @@ def rank_main(args: argparse.Namespace) -> None:
     def exchange(text: str) -> list[str]:
         found = [json.loads(said) for said in barrier.exchange(text)]
         for number, said in enumerate(found):
-            if number != args.rank:
+            if number != args.rank and "addresses" in said:
                 said["addresses"] = [proxies.before(address) for address in said["addresses"]]
         return [json.dumps(said) for said in found]
 

@@ -234,6 +234,8 @@ def through(proxies: ExitStack, opened: list[Proxy], exchange: Callable[[str], l
     def replaced(text: str) -> list[str]:
         mine, *others = [json.loads(said) for said in exchange(text)]
         for other in others:
+            if "addresses" not in other:  # another exchange
+                continue
             for i, address in enumerate(other["addresses"]):
                 opened.append(proxies.enter_context(Proxy(address)))
                 other["addresses"][i] = opened[-1].address

@@ -108,7 +108,7 @@ def test_same_sums_of_remote_cached_and_stored_rows(tmp_path, workers, cache):
         assert found == all_expected(halves, TRAIN, rank=rank, world_size=2, method=method)
         assert counters.remote_rows > 0
         assert (counters.cached_rows > 0) == bool(cache.ratio)
-        assert (counters.disk_rows > 0) == bool(cache.memory)
+        assert (counters.disk_rows > 0) == bool(cache.memory_bytes)
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "int8", "given float16", "given bfloat16"])

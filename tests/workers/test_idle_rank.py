@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from glt_lightning.base import DeadlineOptions, SamplingOptions
+from glt_lightning.base import CacheOptions, DeadlineOptions, SamplingOptions
 from glt_lightning.graph import LocalPartition
 from glt_lightning.loader import LoaderSpec, Session
 from glt_lightning.workers import HostsGraph, Link, Ranks
@@ -45,7 +45,8 @@ def test_sampler_of_a_rank_that_takes_no_batches(tmp_path: Path) -> None:
         graph = HostsGraph(LocalPartition.open(whole.directory, parts=[rank]), link, "127.0.0.1")
         opening.acquire()
         before = {child.pid for child in children()}
-        with Session(graph, OPTIONS, seed=3, ranks=Ranks(rank, 2, spread)) as context:
+        cache = CacheOptions(memory=None)  # without a call of all ranks before the sampler is started
+        with Session(graph, OPTIONS, seed=3, ranks=Ranks(rank, 2, spread), cache=cache) as context:
             batches = iter(context.make_loader(SPEC))
             found = [contents(next(batches))]
             if rank == 0:
