@@ -58,6 +58,8 @@ COMMANDS = {
     "typed_step.py": "{typed} --rounds 1 --batch_size 16 --hidden 8",
     "embedding.py": "--rows 500 --width 4 --batch 50 --rounds 1",
     "inference.py": "{part1} --hidden 8 --sampled 64 --whole 4 --work {tmp}",
+    "versions.py": "cost {graph} --rounds 1 --batches 1 --work {tmp}",
+    "versions.py accuracy": "accuracy {arrays}/cora.npz --epochs 1 --work {tmp}",
     "endpoint.py": "{part1} --rate 50 --seconds 1 --clients 2 --hidden 8 --fanouts 3 3",
     "endpoint_pyg.py": "{graph} --requests 5 --hidden 8 --fanouts 3 3",
     "embedding_disk.py": "--rows 500 --width 4 --batch 50 --rounds 1 --share 1 --seconds 0.1 --scratch {tmp}",
