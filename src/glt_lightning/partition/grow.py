@@ -91,7 +91,7 @@ def require_growable(
         if (name in additions.nodes or name in additions.changed) and manifest.num_nodes[t]
     ):
         raise PartitionError(
-            f"{base.directory}: an earlier release made this partition with normalize: {manifest.made_by['normalize']} and kept "
+            f"{base.directory}: an earlier release made this partition with normalize: {manifest.made_by['normalize']} and saved "
             "no statistics, by which new rows would be normalised. Partition again."
         )
 

@@ -56,9 +56,9 @@ class _TrainedRows:
 
     @classmethod
     def of_table(cls, rows: EmbeddingRows) -> _TrainedRows:
-        kept = rows.to_save(None)
-        _, (count, width), read = kept.arrays[WEIGHT]
-        return cls(lambda ids: read(kept.order[ids]), count, width, kept.hash(WEIGHT))
+        saved = rows.to_save(None)
+        _, (count, width), read = saved.arrays[WEIGHT]
+        return cls(lambda ids: read(saved.order[ids]), count, width, saved.hash(WEIGHT))
 
     @classmethod
     def of_checkpoint(cls, saved: SavedRows, name: str, width: int) -> _TrainedRows:
@@ -390,10 +390,10 @@ class DistEmbedding(nn.Module):
     # Copies
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {
+        state = {
             key: value for key, value in self.__dict__.items() if key not in ("_received", "_sums", "_lock", "_trained")
         }
-        return kept | {"_rows": None}
+        return state | {"_rows": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]

@@ -100,11 +100,11 @@ class Fits:
         """
         found: dict[str, list[Any]] = {name: [] for name in self._fits}
         with ExitStack() as stack:
-            kept = [stack.enter_context(SortedBlocks(folder / str(index))) for index in range(len(self._fits))]
+            files = [stack.enter_context(SortedBlocks(folder / str(index))) for index in range(len(self._fits))]
             for piece in pieces:
                 split = self._fitting.split
                 counted = None if split is None else split_codes(piece, split) == _TRAIN
-                for (name, fit), blocks in zip(self._fits.items(), kept, strict=True):
+                for (name, fit), blocks in zip(self._fits.items(), files, strict=True):
                     fit.read(piece, counted, found[name], blocks)
         return found
 
