@@ -36,3 +36,16 @@ int32_t glt_gather(const void* const* shards, const int64_t* bounds, int32_t num
   });
 }
 GLT_CATCH(detail)
+
+int32_t glt_copy_runs(const void* rows, int64_t num_rows, int64_t row_bytes, const int64_t* begin, const int64_t* count,
+                      const int64_t* at, int64_t n, void* out, int64_t num_out, int64_t* detail) try {
+  const char* const from = static_cast<const char*>(rows);
+  char* const to = static_cast<char*>(out);
+  for (int64_t i = 0; i < n; ++i) {
+    if (count[i] < 0 || begin[i] < 0 || at[i] < 0 || begin[i] > num_rows - count[i] || at[i] > num_out - count[i])
+      return glt::fail(detail, GLT_BAD_ARG, i);
+    std::memcpy(to + at[i] * row_bytes, from + begin[i] * row_bytes, count[i] * row_bytes);
+  }
+  return GLT_OK;
+}
+GLT_CATCH(detail)

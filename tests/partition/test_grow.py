@@ -18,9 +18,10 @@ from glt_lightning.base import (
     SamplingOptions,
     edge_type_str,
 )
-from glt_lightning.graph import GrownPartition, LocalPartition
+from glt_lightning.graph import GrownPartition, LocalPartition, edge_path
 from glt_lightning.loader import LinkSpec, LoaderSpec, Session
 from glt_lightning.partition import Additions, ChangedNodes, NewEdges, NewNodes, add_rows
+from glt_lightning.partition.grow import check_rows
 from glt_lightning.sampling import KHopSampler
 from glt_lightning.tensors import GraphReader
 from glt_lightning.tensors.space import row_spaces
@@ -104,6 +105,13 @@ def test_batches_equal_those_of_the_graph_partitioned_anew(
     anew = two.partition(two.whole, tmp_path / "anew", 1)
     base = two.partition(two.base, tmp_path / "base", 1 + (number + len(kind)) % 4)
     grown = add_rows(base, two.additions)
+    assert check_rows(base, two.additions) == grown.overlay.facts
+    made = {path: len(array) for path, array in grown.overlay.arrays.items() if path.endswith("indices.npy")}
+    parts = base.manifest.num_parts
+    counts = tuple(
+        tuple(made[edge_path(parts + p, r, "indices")] for p in base.parts) for r in range(len(base.schema.edge_types))
+    )
+    assert grown.overlay.facts.edges == counts
     assert grown.manifest.num_nodes == anew.manifest.num_nodes
     assert grown.manifest.num_edges == anew.manifest.num_edges
     assert grown.manifest.edge_columns == anew.manifest.edge_columns

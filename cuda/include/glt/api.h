@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define GLT_ABI_VERSION 25
+#define GLT_ABI_VERSION 26
 #define GLT_MAX_HOPS 16
 #define GLT_MAX_FANOUT 65536  // larger ones are mistakes, or meant as -1: a row takes up to fanout^2 steps on a device
 
@@ -190,6 +190,12 @@ GLT_API int32_t glt_relabel(const int64_t* ids, int64_t n, void* table, int64_t 
 // out[i] = row (ids[i]) of an array stacked from P shards: bounds [P + 1], shards [P] -> row_bytes each row.
 GLT_API int32_t glt_gather(const void* const* shards, const int64_t* bounds, int32_t num_shards, int64_t row_bytes,
                            const int64_t* ids, int64_t n, void* out, int32_t threads, int64_t* detail);
+
+// Copies n runs of consecutive rows, row_bytes each: count[i] rows from row begin[i] of `rows` [num_rows] to row at[i] of `out`
+// [num_out]. GLT_BAD_ARG: a run does not lie in both; detail = {its number}.
+GLT_API int32_t glt_copy_runs(const void* rows, int64_t num_rows, int64_t row_bytes, const int64_t* begin,
+                              const int64_t* count, const int64_t* at, int64_t n, void* out, int64_t num_out,
+                              int64_t* detail);
 
 // Routes ids [n] to their owners: owner [n], the ids grouped by owner in their order (wire_bytes each, group o at begin[o] of
 // [O + 1]), and place [n]: the id itself if owner is 0, else first_place[owner] + position in its group. bounds [shards + 1].

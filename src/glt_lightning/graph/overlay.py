@@ -13,7 +13,6 @@ shifted when they are read (``Overlaid.source_shift``), and seeds and gids here.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import weakref
 from collections.abc import Mapping, Sequence
@@ -48,7 +47,7 @@ _HEADER = 4096  # of a file
 class OverlayFacts:
     """What every process knows of an overlay, also one that maps some parts alone.
 
-    digest: a hash of all its arrays.  num_edges: number of edges of each edge type, with the new ones.  edges: for each edge type
+    digest: a hash of what it adds.  num_edges: number of edges of each edge type, with the new ones.  edges: for each edge type
     the number of edges in each part of the overlay.
     """
 
@@ -73,40 +72,25 @@ class Overlay:
         arrays: The arrays of the overlay's parts that are here, by their paths. Row pointers have the rows of new nodes first, by
             user id, then the replaced rows, by gid. Stored sources are gids less `GrownNumbers.shift`.
         replaced: For each edge type int64 [n], ascending: gids of the nodes whose rows are replaced.
-        num_edges: As in `OverlayFacts`.
+        facts: What every process knows of it.
         edge_columns: As in the manifest, with the new edges.
         times: Times of the new nodes of a type by user id, for types that have times.
         changed: (node type, attribute) -> gids of old nodes, ascending, and their rows as stored.
         deleted: Node type -> int64 [n], user ids of deleted nodes, ascending, whose edges no row has.
         deleted_edges: Edge type of the user's -> int64 [2, n], ends of deleted edges, user ids.
-        recorded: The facts, where some of its parts are not here.
         version: Number of the version; 0: rows of this process alone.
     """
 
     placed: tuple[np.ndarray, ...]
     arrays: Mapping[str, np.ndarray]
     replaced: Sequence[np.ndarray]
-    num_edges: tuple[int, ...]
+    facts: OverlayFacts
     edge_columns: tuple[EdgeColumns, ...]
     times: Mapping[int, np.ndarray] = field(default_factory=dict)
     changed: Mapping[tuple[int, str], tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     deleted: Mapping[int, np.ndarray] = field(default_factory=dict)
     deleted_edges: Mapping[int, np.ndarray] = field(default_factory=dict)
-    recorded: OverlayFacts | None = None
     version: int = 0
-
-    @cached_property
-    def facts(self) -> OverlayFacts:
-        """What other processes know of it."""
-        if self.recorded is not None:
-            return self.recorded
-        counts: list[dict[int, int]] = [{} for _ in self.num_edges]
-        for path, array in self.arrays.items():
-            part, kind, of, name = path.split("/")
-            if kind == "edges" and name == "indices.npy":
-                counts[int(of)][int(part.removeprefix("part"))] = len(array)
-        edges = tuple(tuple(each[p] for p in sorted(each)) for each in counts)
-        return OverlayFacts(self._digest(), self.num_edges, edges)
 
     @property
     def num_new(self) -> tuple[int, ...]:
@@ -150,28 +134,14 @@ class Overlay:
             placed=tuple(kinds["placed"][str(t)] for t in range(len(kinds["placed"]))),
             arrays=kinds.get("array", {}),
             replaced=[kinds["replaced"][str(r)] for r in range(len(facts.num_edges))],
-            num_edges=facts.num_edges,
+            facts=facts,
             edge_columns=tuple(EdgeColumns(**each) for each in meta["edge_columns"]),
             times={int(t): times for t, times in kinds.get("times", {}).items()},
             changed={(int(t), name): (gids, rows) for (t, _, name), gids, rows in pairs},
             deleted={int(t): ids for t, ids in kinds.get("deleted", {}).items()},
             deleted_edges={int(r): ends for r, ends in kinds.get("deleted_edges", {}).items()},
-            recorded=facts,
             version=meta["version"],
         )
-
-    def _digest(self) -> str:
-        digest = hashlib.blake2b(digest_size=16)
-        arrays = {**self.arrays, **{f"replaced/{r}": gids for r, gids in enumerate(self.replaced)}}
-        arrays |= {f"placed/{t}": parts for t, parts in enumerate(self.placed)}
-        arrays |= {f"deleted/{t}": ids for t, ids in self.deleted.items()}
-        arrays |= {f"deleted_edges/{r}": ends for r, ends in self.deleted_edges.items()}
-        for (t, name), (gids, rows) in self.changed.items():
-            arrays |= {f"changed/{t}/{name}/gids": gids, f"changed/{t}/{name}/rows": rows}
-        for path, array in sorted(arrays.items()):
-            digest.update(f"{path}:{array.dtype.str}:{array.shape}:".encode())
-            digest.update(np.ascontiguousarray(array).tobytes())
-        return digest.hexdigest()
 
 
 class GrownNumbers:

@@ -167,6 +167,7 @@ if TYPE_CHECKING:
         OnDisk as OnDisk,
         Shards as Shards,
         TieredShards as TieredShards,
+        copy_runs as copy_runs,
         entries_of as entries_of,
         row_bytes as row_bytes,
         spread as spread,

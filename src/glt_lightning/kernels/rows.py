@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.base import DataError
+from glt_lightning.base import DataError, PartitionError
 from glt_lightning.kernels.build import Encoding
 from glt_lightning.kernels.disk import DiskFile, DiskRead, DiskRows, ReadSlots
-from glt_lightning.kernels.native import I32, I64, P, Signatures, bind, call, check, library, pointers
+from glt_lightning.kernels.native import BAD_ARG, I32, I64, P, Signatures, bind, call, check, library, pointers
 
 OnDisk = Callable[[DiskRead], object]
 
 _SIGNATURES: Signatures = {
+    "glt_copy_runs": [P, I64, I64, P, P, P, I64, P, I64, P],
     "glt_gather_decode": [P, P, I32, I32, I64, P, I64, P, I32, P],
     "glt_gather_sum": [P, P, I32, I32, I64, P, I64, P, P, I64, I64, I32, P, I32, P],
 }
@@ -311,3 +312,22 @@ def entries_of(lists: np.ndarray, counts: np.ndarray) -> np.ndarray:
     repeat.  counts: int [L], the lengths of all lists, which lie one after the other."""
     begin = np.cumsum(counts) - counts
     return spread(begin[lists], counts[lists])
+
+
+def copy_runs(rows: np.ndarray, begin: np.ndarray, counts: np.ndarray, out: np.ndarray, at: np.ndarray) -> None:
+    """Copies runs of consecutive rows: ``counts[i]`` rows from row ``begin[i]`` of ``rows`` on to row ``at[i]`` of ``out``.
+
+    rows, out: C-contiguous [n, ...] of one dtype and row shape.  begin, counts, at: int64 [runs]. Raises `PartitionError` for a
+    run that does not lie in both.
+    """
+    assert rows.dtype == out.dtype
+    assert rows.shape[1:] == out.shape[1:]
+    size = row_bytes(rows.dtype, rows.shape[1:])
+    status, detail = call(_library().glt_copy_runs, rows, len(rows), size, begin, counts, at, len(begin), out, len(out))
+    if status == BAD_ARG:
+        i = detail[0]
+        raise PartitionError(
+            f"the partition is damaged: a row with {counts[i]} edges from edge {begin[i]} on lies outside its part, which has "
+            f"{len(rows)}. Delete the partition folder and partition again."
+        )
+    check(status, detail, "copy_runs")

@@ -1,15 +1,17 @@
 """Adds rows to a partition, and leaves out deleted ones: makes the overlay (`graph.overlay`) by which it reads as the graph
 partitioned anew.
 
-A row with new entries is stored whole, with the old entries copied and the new ones merged in by the order of rows. So an
-overlay takes memory for the degrees of the nodes that new edges lead to, and no reader merges anything.
+A row with new entries is stored whole: the places of the new ones are searched for in the order of rows, and the old ones are
+copied around them. So an overlay takes memory for the degrees of the nodes that new edges lead to, and no reader merges anything.
+To append rows, they are checked and counted alone.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -27,7 +29,7 @@ from glt_lightning.graph import (
     edge_path,
     node_path,
 )
-from glt_lightning.kernels import from_bfloat16, spread
+from glt_lightning.kernels import Shards, copy_runs, from_bfloat16, spread
 from glt_lightning.partition.additions import (
     Additions,
     ChangedNodes,
@@ -74,6 +76,19 @@ def add_rows(
     return GrownPartition(base, replace(_Layers(base, additions, recorded).overlay(), version=version))
 
 
+def check_rows(base: LocalPartition, additions: Additions) -> OverlayFacts:
+    """Checks rows as `add_rows` does, which raises the same errors. Returns what is known of the overlay.
+
+    No rows with stored entries are made, unless weights or deleted rows must be checked, so it reads little of the graph.
+    """
+    require_growable(base.manifest, additions, base)
+    layers = _Layers(base, additions, None)
+    deleted = additions.deleted
+    if deleted.nodes or deleted.edges or any(layer.weights for layer in layers.edges):
+        GrownPartition(base, layers.overlay()).close()
+    return layers.facts
+
+
 def require_growable(
     manifest: Manifest, additions: Additions, base: LocalPartition, recorded: OverlayFacts | None = None
 ) -> None:
@@ -112,44 +127,66 @@ class _Layers:
         self.placed = tuple(self._place(t) for t in range(len(names)))
         self.numbers = GrownNumbers(self.old, self.placed)
         self.manifest = self.numbers.manifest
-        self.arrays: dict[str, np.ndarray] = {}
+        self.arrays: dict[str, np.ndarray] = {}  # of nodes
         self.times: dict[int, np.ndarray] = {}
+        for t in range(len(names)):
+            self._add_nodes(t)
+        self.changed: dict[tuple[int, str], tuple[np.ndarray, np.ndarray]] = {}
+        for name, of_type in additions.changed.items():
+            for each in [of_type] if isinstance(of_type, ChangedNodes) else of_type:
+                self.changed |= self._changed(self.manifest.schema.node_index(name), each)
+        self.edges = [_EdgeLayer(self, r) for r in range(len(self.manifest.schema.edge_types))]
+
+    @cached_property
+    def facts(self) -> OverlayFacts:
+        """What other processes know of the overlay. Raises `PartitionError` unless the mapped parts have the edges recorded."""
+        counts = tuple(tuple(layer.counts()) for layer in self.edges)
+        if self.recorded is None:
+            return OverlayFacts(self._digest(), tuple(layer.num_edges() for layer in self.edges), counts)
+        for r, wanted in enumerate(self.recorded.edges):
+            for p in self.base.parts:
+                if counts[r][p] != wanted[p]:
+                    raise PartitionError(
+                        f"{self.base.directory}: part {p} of the version has {counts[r][p]} edges of type "
+                        f"{edge_type_str(self.old.schema.edge_types[r])}, and where it was appended {wanted[p]}. Use the same "
+                        "release everywhere, and check the files by partition --verify."
+                    )
+        return self.recorded
 
     def overlay(self) -> Overlay:
-        changed: dict[tuple[int, str], tuple[np.ndarray, np.ndarray]] = {}
-        for t in range(len(self.num_new)):
-            self._add_nodes(t)
-        for name, of_type in self.additions.changed.items():
-            for each in [of_type] if isinstance(of_type, ChangedNodes) else of_type:
-                changed |= self._changed(self.manifest.schema.node_index(name), each)
-        made = [_EdgeLayer(self, r).build() for r in range(len(self.manifest.schema.edge_types))]
-        self._require_recorded()
+        facts, arrays = self.facts, dict(self.arrays)
+        for layer in self.edges:
+            arrays |= layer.build()
         return Overlay(
             placed=self.placed,
-            arrays=self.arrays,
-            replaced=[replaced for replaced, _ in made],
-            num_edges=tuple(count for _, count in made) if self.recorded is None else self.recorded.num_edges,
+            arrays=arrays,
+            replaced=[layer.replaced for layer in self.edges],
+            facts=facts,
             edge_columns=tuple(
                 EdgeColumns(c.count + self._num_given(r), c.reverse_of) for r, c in enumerate(self.columns)
             ),
             times=self.times,
-            changed=changed,
+            changed=self.changed,
             deleted={self.manifest.schema.node_index(t): ids for t, ids in self.additions.deleted.nodes.items()},
             deleted_edges={self.manifest.schema.edge_index(e): d.ends for e, d in self.additions.deleted.edges.items()},
-            recorded=self.recorded,
         )
 
-    def _require_recorded(self) -> None:
-        """Raises `PartitionError` unless the mapped parts have the edges that were recorded."""
-        for r, counts in enumerate(() if self.recorded is None else self.recorded.edges):
-            for p in self.base.parts:
-                count = len(self.arrays[edge_path(self.num_parts + p, r, "indices")])
-                if count != counts[p]:
-                    raise PartitionError(
-                        f"{self.base.directory}: part {p} of the version has {count} edges of type "
-                        f"{edge_type_str(self.old.schema.edge_types[r])}, and where it was appended {counts[p]}. Use the same "
-                        "release everywhere, and check the files by partition --verify."
-                    )
+    def _digest(self) -> str:
+        """Returns a hash of the rows as stored, without those of the base: the overlay is made of these and the base alone."""
+        arrays = {**self.arrays, **{f"placed/{t}": parts for t, parts in enumerate(self.placed)}}
+        arrays |= {f"ends/{r}": index for r, (index, _) in self.given.items()}
+        for r, layer in enumerate(self.edges):
+            arrays |= {f"edges/{r}/{name}": values for name, values in layer.added.rows.items()}
+        for (t, name), (gids, rows) in self.changed.items():
+            arrays |= {f"changed/{t}/{name}/gids": gids, f"changed/{t}/{name}/rows": rows}
+        arrays |= {f"deleted/{t}": ids for t, ids in self.additions.deleted.nodes.items()}
+        for e, gone in self.additions.deleted.edges.items():
+            arrays |= {f"deleted/{edge_type_str(e)}/ids": gone.ids, f"deleted/{edge_type_str(e)}/ends": gone.ends}
+        digest = hashlib.blake2b(digest_size=16)
+        for path, array in sorted(arrays.items()):
+            digest.update(f"{path}:{array.dtype.str}:{array.shape}:".encode())
+            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        return digest.hexdigest()
 
     def _place(self, t: int) -> np.ndarray:
         """Returns int32 [n]: the part of each new node of a type, that of most of its old neighbours; the lowest of several; of a
@@ -256,9 +293,9 @@ class _Layers:
 
 @dataclass
 class _Entries:
-    """Entries of rows: the row of each, gid of the source, edge id, and arrays by name, as stored."""
+    """New entries of rows: gids of the destination and the source, edge id, and arrays by name, as stored."""
 
-    row: np.ndarray
+    dst: np.ndarray
     source: np.ndarray
     edge_id: np.ndarray
     rows: dict[str, np.ndarray]
@@ -266,25 +303,30 @@ class _Entries:
     @classmethod
     def joined(cls, pieces: Sequence[_Entries]) -> _Entries:
         return cls(
-            np.concatenate([each.row for each in pieces]),
+            np.concatenate([each.dst for each in pieces]),
             np.concatenate([each.source for each in pieces]),
             np.concatenate([each.edge_id for each in pieces]),
             {name: np.concatenate([each.rows[name] for each in pieces]) for name in pieces[0].rows},
         )
 
-    def of_rows(self, begin: int, end: int) -> _Entries:
-        """Returns the entries of rows [begin, end), which ascend, with rows counted from ``begin`` on."""
-        low, high = np.searchsorted(self.row, [begin, end])
-        found = self[slice(int(low), int(high))]
-        return _Entries(found.row - begin, found.source, found.edge_id, found.rows)
-
     def __getitem__(self, which: np.ndarray | slice) -> _Entries:
         rows = {name: values[which] for name, values in self.rows.items()}
-        return _Entries(self.row[which], self.source[which], self.edge_id[which], rows)
+        return _Entries(self.dst[which], self.source[which], self.edge_id[which], rows)
 
 
 class _EdgeLayer:
-    """The rows of one stored edge type in an overlay: those of the new nodes, then the replaced ones."""
+    """The rows of one stored edge type in an overlay.
+
+    Those of all parts are numbered one part after the other: of a part those of its new nodes, then the replaced ones.
+
+    Attributes:
+        replaced: int64 [n], ascending: gids of the replaced rows.
+        added: The new entries of the mapped parts. Where both directions of edges are stored they are sorted, and without
+            those that parallel ones, which are there already, stand for.
+        begins: int64 [parts + 1]: the first row of each part.
+        begin, end: int64 [rows]: the stored entries of each row, as edge rows of the base; of a new node none.
+        dropped: int64 [2, n], ascending: the rows and stored entries of deleted edges.
+    """
 
     def __init__(self, layers: _Layers, edge_type: int) -> None:
         self.layers, self.r = layers, edge_type
@@ -295,70 +337,104 @@ class _EdgeLayer:
         self.weights, self.timed = self.old.weights(edge_type), self.old.is_timed(edge_type)
         self.both = layers.columns[edge_type].reverse_of == edge_type
         self.shift = layers.numbers.shift(self.src)
+        self.first = self.manifest.offsets[self.dst]
+        self.first_new = self.first + self.old.num_nodes[self.dst]
+        self.shards: dict[str, Shards] = {}
+        added, of_deleted = self._added(), self._rows_of_deleted()
+        here = np.isin(self._part_of(added.dst), self.base.parts)
+        self.replaced = self._distinct(np.concatenate([added.dst[added.dst < self.first_new], of_deleted]))
+        self._number_rows()
+        self.added = added if here.all() else added[here]
+        self.dropped = self._dropped(self._rows(np.unique(of_deleted)))
+        if self.both:
+            self.places = self._sort()
 
-    def build(self) -> tuple[np.ndarray, int]:
-        """Makes the arrays. Returns (gids of the replaced rows, number of edges of the grown graph, if all parts are mapped)."""
-        added, dst = self._added()
-        first_new = self.manifest.offsets[self.dst] + self.old.num_nodes[self.dst]
-        is_new = dst >= first_new
-        replaced = np.unique(np.concatenate([dst[~is_new], self._rows_of_deleted(first_new)]))
-        # Rows of all parts of the overlay, one part after the other: those of its new nodes, then the replaced ones.
-        new = np.bincount(self.layers.placed[self.dst], minlength=self.layers.num_parts)
-        part = self._parts(replaced)
-        before = np.cumsum(new)  # new nodes of a part and those before it
-        rows_of_replaced = before[part] + np.arange(len(replaced))
-        replaced_before = np.searchsorted(part, np.arange(len(new)))
-        numbers = dst[is_new] - first_new
-        added.row[is_new] = numbers + replaced_before[np.searchsorted(before, numbers, side="right")]
-        added.row[~is_new] = rows_of_replaced[np.searchsorted(replaced, dst[~is_new])]
-        begins = np.append(replaced_before + before - new, len(replaced) + new.sum())
-        added = added[np.isin(np.searchsorted(begins, added.row, side="right") - 1, self.base.parts)]
-        whole = self._stored(replaced, part, rows_of_replaced)
-        stored = whole[~self._is_deleted(whole.edge_id)]
-        entries = self._ordered(_Entries.joined([stored, added]), len(stored.row))
+    def _number_rows(self) -> None:
+        parts = np.arange(self.layers.num_parts + 1)
+        part, part_of_new = self._part_of(self.replaced), np.sort(self.layers.placed[self.dst])
+        replaced_before, new_before = np.searchsorted(part, parts), np.searchsorted(part_of_new, parts)
+        self.begins = replaced_before + new_before
+        self.row_of_new = np.arange(len(part_of_new)) + replaced_before[part_of_new]
+        self.row_of_replaced = np.arange(len(part)) + new_before[part + 1]
+        first_edges = np.asarray(self.old.edge_bounds(self.r)[: len(parts) - 1], np.int64)
+        self.begin = np.repeat(first_edges, np.diff(self.begins))
+        self.end = self.begin.copy()
         for p in self.base.parts:
-            rows = self._ids_of_rows(p, replaced[part == p])
-            self._write(p, entries.of_rows(begins[p], begins[p + 1]), rows)
-        return replaced, self.old.num_edges[self.r] + len(entries.row) - len(whole.row)
+            mine = slice(*replaced_before[p : p + 2])
+            pointers, rows = self.base.pointers(self.r, p), self.row_of_replaced[mine]
+            stored = self.replaced[mine] - self.first - self.old.bounds[self.dst][p]
+            self.begin[rows] += pointers[stored]
+            self.end[rows] += pointers[stored + 1]
 
-    def _rows_of_deleted(self, first_new: int) -> np.ndarray:
+    def counts(self) -> list[int]:
+        """Returns the number of entries in each part of the overlay."""
+        stored = np.diff(np.append(0, np.cumsum(self.end - self.begin))[self.begins])
+        added = np.bincount(self._part_of(self.added.dst), minlength=len(stored))
+        dropped = np.diff(np.searchsorted(self.dropped[0], self.begins))
+        return [int(n) for n in stored + added - dropped]
+
+    def num_edges(self) -> int:
+        """Returns the number of edges of the grown graph, if all parts are mapped."""
+        return self.old.num_edges[self.r] + len(self.added.dst) - len(self.dropped[0])
+
+    def _part_of(self, dst: np.ndarray) -> np.ndarray:
+        """Returns the part of the base that nodes belong to, or were placed in."""
+        found = np.searchsorted(np.array(self.manifest.bounds[self.dst]), dst - self.first, side="right") - 1
+        return found % self.layers.num_parts
+
+    def _rows(self, dst: np.ndarray) -> np.ndarray:
+        """Returns the rows of new nodes and of replaced ones."""
+        found, is_new = np.empty(len(dst), np.int64), dst >= self.first_new
+        found[is_new] = self.row_of_new[dst[is_new] - self.first_new]
+        found[~is_new] = self.row_of_replaced[np.searchsorted(self.replaced, dst[~is_new])]
+        return found
+
+    def _distinct(self, gids: np.ndarray) -> np.ndarray:
+        """Returns gids of old destinations, each once, ascending. Of many, marks take a tenth of the time of a sort."""
+        count = self.old.num_nodes[self.dst]
+        if 16 * len(gids) < count:
+            return np.unique(gids)
+        marks = np.zeros(count, bool)
+        marks[gids - self.first] = True
+        return np.flatnonzero(marks) + self.first
+
+    def _rows_of_deleted(self) -> np.ndarray:
         """Returns the gids of the old nodes that deleted edges lead to."""
         deleted = self.layers.deleted_of(self.r)
         if deleted is None:
             return _NONE
         ends = deleted.ends.ravel() if self.both else deleted.ends[0 if self.layers.origin(self.r) != self.r else 1]
         gids = self.layers.gids(self.dst, ends)
-        return gids[gids < first_new]
+        return gids[gids < self.first_new]
+
+    def _dropped(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the deleted entries of some rows, as `dropped`."""
+        counts = self.end[rows] - self.begin[rows]
+        entries = np.stack([np.repeat(rows, counts), spread(self.begin[rows], counts)])
+        return entries[:, self._is_deleted(self._stored("edge_ids", entries[1]))] if entries.size else entries
 
     def _is_deleted(self, edge_ids: np.ndarray) -> np.ndarray:
         deleted = self.layers.deleted_of(self.r)
         return np.zeros(len(edge_ids), bool) if deleted is None else np.isin(edge_ids, deleted.ids)
 
-    def _ids_of_rows(self, part: int, replaced: np.ndarray) -> np.ndarray:
-        """Returns the user ids of the rows of a part of the overlay, for errors."""
-        new = np.flatnonzero(self.layers.placed[self.dst] == part) + self.old.num_nodes[self.dst]
-        numbers = replaced - self.layers.numbers.shift(self.dst)
-        return np.concatenate([new, self.base.node_shards(self.dst, "n_id").gather(numbers)])
-
-    def _added(self) -> tuple[_Entries, np.ndarray]:
-        """Returns the entries of new edges, in both directions where the type has both, and the gids of their destinations."""
+    def _added(self) -> _Entries:
+        """Returns the entries of new edges, in both directions where the type has both."""
         layers, origin = self.layers, self.layers.origin(self.r)
         index, edges = layers.given.get(origin, (np.empty((2, 0), np.int64), NewEdges(np.empty((2, 0), np.int64))))
         first, count = layers.columns[origin].count, index.shape[1]
         ids = np.arange(first, first + count)
         attrs = self.attrs.encoded(edges.attrs, count, ids) if count else self.attrs.empty()
         alive = ~self._is_deleted(ids)
-        index, ids, attrs = index[:, alive], ids[alive], {name: rows[alive] for name, rows in attrs.items()}
-        count = len(ids)
+        if not alive.all():
+            index, ids, attrs = index[:, alive], ids[alive], {name: rows[alive] for name, rows in attrs.items()}
         ends = [index[::-1] if origin != self.r else index, *([index[::-1]] if self.both else [])]
-        pieces, destinations = [], []
+        pieces = []
         for src, dst in ends:
             rows = dict(attrs)
             if self.timed:
                 rows[TIMES] = self._times(src, attrs)
-            pieces.append(_Entries(np.zeros(count, np.int64), layers.gids(self.src, src), ids, rows))
-            destinations.append(layers.gids(self.dst, dst))
-        return _Entries.joined(pieces), np.concatenate(destinations)
+            pieces.append(_Entries(layers.gids(self.dst, dst), layers.gids(self.src, src), ids, rows))
+        return pieces[0] if len(pieces) == 1 else _Entries.joined(pieces)
 
     def _times(self, sources: np.ndarray, attrs: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns int64 [n], the times of new edges: of their own, or of their sources by user id."""
@@ -373,86 +449,136 @@ class _EdgeLayer:
         found[old], found[~old] = times[sources[old]], new[sources[~old] - len(times)]
         return found
 
-    def _parts(self, gids: np.ndarray) -> np.ndarray:
-        numbers = gids - self.manifest.offsets[self.dst]
-        return np.searchsorted(np.array(self.old.bounds[self.dst]), numbers, side="right") - 1
+    def _sort(self) -> tuple[np.ndarray, np.ndarray]:
+        """Sorts the new entries in the order of rows, and merges parallel edges where reverse edges were added.
 
-    def _stored(self, replaced: np.ndarray, part: np.ndarray, rows: np.ndarray) -> _Entries:
-        """Returns the old entries of the replaced rows. rows: the numbers of these in the overlay."""
-        numbers = replaced - self.manifest.offsets[self.dst]
-        edge_bounds = self.old.edge_bounds(self.r)
-        none = np.empty(0, np.int64)
-        edges, row_of, sources = [none], [none], [none]
-        for p in self.base.parts:
-            mine = np.flatnonzero(part == p)
-            row = numbers[mine] - self.old.bounds[self.dst][p]
-            indptr = self.base.pointers(self.r, p)
-            begin, counts = indptr[row], indptr[row + 1] - indptr[row]
-            at = spread(begin, counts)
-            sources.append(self.base.sources(self.r, p)[at].astype(np.int64) + self.shift)
-            edges.append(at + edge_bounds[p])
-            row_of.append(np.repeat(rows[mine], counts))
-        edge = np.concatenate(edges)
-        names = (*self.attrs.names, *((TIMES,) if self.timed else ()))
-        read = {name: self.base.edge_shards(self.r, name).raw.gather(edge) for name in names}
-        ids = self.base.edge_shards(self.r, "edge_ids").gather(edge).astype(np.int64)
-        return _Entries(np.concatenate(row_of), np.concatenate(sources), ids, read)
-
-    def _ordered(self, entries: _Entries, num_stored: int) -> _Entries:
-        """Sorts entries in the order of rows, and merges parallel edges where reverse edges were added. The first ``num_stored``
-        are in order, and have lower edge ids than the others."""
-        if not len(entries.row):
-            return entries
-        keys = [entries.edge_id, self._user_ids(entries.source), entries.row]
-        if self.timed:
-            keys.insert(2, entries.rows[TIMES])
-        order = np.lexsort(keys) if self.timed else self._merged(keys, num_stored)
+        Returns int64 [n], the row of each, and the stored entry that comes behind it. Of equal keys stored entries come first:
+        their edge ids are lower.
+        """
+        added, row = self.added, self._rows(self.added.dst)
+        keys = [self._user_ids(added.source), *([added.rows[TIMES]] if self.timed else [])]
+        order = np.lexsort([added.edge_id, *keys, row])
+        added, row, keys = added[order], row[order], [key[order] for key in keys]
+        places = self._places(row, keys)
         if self.both:
-            again = np.ones(len(order), dtype=bool)
-            again[0] = False
-            for key in keys[1:]:
-                again[1:] &= key[order][1:] == key[order][:-1]
-            order = order[~again]
-        return entries[order]
+            again = np.zeros(len(row), bool)
+            again[1:] = np.logical_and.reduce([key[1:] == key[:-1] for key in (row, *keys)])
+            behind = np.flatnonzero(places > self.begin[row])
+            before = places[behind] - 1
+            equal = [stored == key[behind] for stored, key in zip(self._stored_keys(before), keys, strict=True)]
+            again[behind[np.logical_and.reduce(equal) & ~np.isin(before, self.dropped[1])]] = True
+            added, row, places = added[~again], row[~again], places[~again]
+        self.added = added
+        return row, places
 
-    def _merged(self, keys: Sequence[np.ndarray], num_stored: int) -> np.ndarray:
-        """Returns the order of entries by (row, user id of the source, edge id). keys: edge ids, user ids, rows.
+    def _places(self, row: np.ndarray, keys: Sequence[np.ndarray]) -> np.ndarray:
+        """Returns for new entries the first stored entry of their row whose keys, the last of which comes first, are greater."""
+        low: np.ndarray = self.begin[row]
+        high = self.end[row]
+        left = np.flatnonzero(low < high)
+        while len(left):
+            middle = (low[left] + high[left]) // 2
+            behind = np.ones(len(left), bool)
+            for stored, key in zip(self._stored_keys(middle), keys, strict=True):
+                behind = (key[left] > stored) | ((key[left] == stored) & behind)
+            low[left[behind]], high[left[~behind]] = middle[behind] + 1, middle[~behind]
+            left = left[low[left] < high[left]]
+        return low
 
-        A sort of all takes ten times as long as this search for the places of the new ones, which are few."""
-        edge_id, user_id, row = keys
-        key = row * np.int64(self.manifest.num_nodes[self.src]) + user_id
-        new = num_stored + np.lexsort((edge_id[num_stored:], key[num_stored:]))
-        places = np.searchsorted(key[:num_stored], key[new], side="right")
-        return np.insert(np.arange(num_stored), places, new)
+    def _stored_keys(self, entries: np.ndarray) -> list[np.ndarray]:
+        sources = self._stored("indices", entries).astype(np.int64)
+        return [self._old_user_ids(sources), *([self._stored(TIMES, entries)] if self.timed else [])]
+
+    @cached_property
+    def n_id(self) -> Shards:
+        """The user ids of sources by gid of the base."""
+        return self.base.node_shards(self.src, "n_id")
+
+    def _stored(self, name: str, entries: np.ndarray) -> np.ndarray:
+        return self._shards_of(name).gather(entries)
+
+    def _shards_of(self, name: str) -> Shards:
+        if name not in self.shards:
+            self.shards[name] = self.base.edge_shards(self.r, name).raw
+        return self.shards[name]
 
     def _user_ids(self, gids: np.ndarray) -> np.ndarray:
         """Returns int64 [n]: the user's ids of sources."""
-        old, placed = self.old.num_nodes[self.src], self.layers.placed[self.src]
-        numbers = gids - self.manifest.offsets[self.src]
-        found, is_old = np.empty(len(gids), np.int64), numbers < old
-        if len(self.base.parts) == self.old.num_parts:
-            found[is_old] = self.base.node_shards(self.src, "n_id").gather(numbers[is_old] + self.old.offsets[self.src])
-        else:  # sources are of any part
-            found[is_old] = self.base.user_ids(self.src)[numbers[is_old]]
-        found[~is_old] = old + np.argsort(placed, kind="stable")[numbers[~is_old] - old]
+        numbers = gids - self.manifest.offsets[self.src] - self.old.num_nodes[self.src]
+        found, is_new = np.empty(len(gids), np.int64), numbers >= 0
+        found[~is_new] = self._old_user_ids(gids[~is_new] - self.shift)
+        found[is_new] = (
+            self.old.num_nodes[self.src] + np.argsort(self.layers.placed[self.src], kind="stable")[numbers[is_new]]
+        )
         return found
 
-    def _write(self, part: int, entries: _Entries, nodes: np.ndarray) -> None:
-        """Makes the arrays of one part. nodes: user ids of its rows."""
-        old, arrays = self.old, self.layers.arrays
-        indptr = np.concatenate([[0], np.cumsum(np.bincount(entries.row, minlength=len(nodes)))]).astype(np.int64)
+    def _old_user_ids(self, gids: np.ndarray) -> np.ndarray:
+        """Returns the user's ids of sources. gids: as in the base."""
+        if len(self.base.parts) == self.old.num_parts:
+            return self.n_id.gather(gids)
+        return np.asarray(self.base.user_ids(self.src)[gids - self.old.offsets[self.src]])  # sources are of any part
+
+    def build(self) -> dict[str, np.ndarray]:
+        """Makes the arrays of the mapped parts."""
+        row, places = self.places if self.both else self._sort()
+        found: dict[str, np.ndarray] = {}
+        for p in self.base.parts:
+            path = partial(edge_path, self.layers.num_parts + p, self.r)
+            found |= {path(name): array for name, array in self._build_part(p, row, places).items()}
+        return found
+
+    def _build_part(self, p: int, row: np.ndarray, places: np.ndarray) -> dict[str, np.ndarray]:
+        """Makes the arrays of one part: runs of stored entries, between which new ones lie, and dropped ones lay."""
+        rows, first_edge = self.begins[p : p + 2], self.old.edge_bounds(self.r)[p]
+        begin, end = (each[slice(*rows)] - first_edge for each in (self.begin, self.end))
+        mine = slice(*np.searchsorted(row, rows))
+        gone = self.dropped[:, slice(*np.searchsorted(self.dropped[0], rows))]
+        added = self.added[mine]
+        # A run ends where an entry is added before a stored one, or where one is dropped; the next begins behind that.
+        cut = np.concatenate([row[mine], gone[0]]) - rows[0]
+        stop = np.concatenate([places[mine], gone[1]]) - first_edge
+        drops = np.arange(len(cut)) >= len(added.dst)
+        if gone.size:
+            order = np.lexsort([drops, stop, cut])
+            cut, stop, drops = cut[order], stop[order], drops[order]
+        runs_before = np.searchsorted(cut, np.arange(len(begin) + 1)) + np.arange(len(begin) + 1)
+        after = np.arange(len(cut)) + cut + 1  # the run after each cut
+        starts, ends, adds = np.zeros((3, len(begin) + len(cut)), np.int64)
+        starts[runs_before[:-1]], starts[after] = begin, stop + drops
+        ends[runs_before[1:] - 1], ends[after - 1] = end, stop
+        adds[after] = ~drops
+        counts = ends - starts
+        indptr = np.append(0, np.cumsum(counts + adds))
+        at = indptr[1:] - counts
+        indptr = indptr[runs_before]
+        at_added = at[after[~drops]] - 1
+
+        def whole(name: str, values: np.ndarray) -> np.ndarray:
+            stored = self._shards_of(name).arrays[p]
+            assert stored is not None
+            made = np.empty((indptr[-1], *stored.shape[1:]), stored.dtype)
+            if len(made):
+                copy_runs(stored, starts, counts, made, at)
+                made[at_added] = values
+            return made
+
         found = {
             "indptr": indptr,
-            "indices": (entries.source - self.shift).astype(old.id_dtype),
-            "edge_ids": entries.edge_id.astype(old.edge_id_dtype),
-            **entries.rows,
+            "indices": whole("indices", added.source - self.shift),
+            "edge_ids": whole("edge_ids", added.edge_id),
+            **{name: whole(name, values) for name, values in added.rows.items()},
         }
         for name in self.weights:
             sums = WeightSums(f"{name} of {self.attrs.what}")
-            values = self._weights(name, entries.rows[name])
-            found[cum_name(name)] = sums.prefix_sums(values, indptr, entries.edge_id, nodes)
-        path = partial(edge_path, self.layers.num_parts + part, self.r)
-        arrays |= {path(name): np.ascontiguousarray(a) for name, a in found.items()}
+            values = self._weights(name, found[name])
+            found[cum_name(name)] = sums.prefix_sums(values, indptr, found["edge_ids"], self._nodes(p))
+        return found
+
+    def _nodes(self, p: int) -> np.ndarray:
+        """Returns the user ids of the rows of a part, for errors."""
+        new = np.flatnonzero(self.layers.placed[self.dst] == p) + self.old.num_nodes[self.dst]
+        replaced = self.replaced[self._part_of(self.replaced) == p] - self.first + self.old.offsets[self.dst]
+        return np.concatenate([new, self.base.node_shards(self.dst, "n_id").gather(replaced)])
 
     def _weights(self, name: str, stored: np.ndarray) -> np.ndarray:
         """Returns the values of weights. Raises `PartitionError` where only rounded ones are stored."""

@@ -8,7 +8,6 @@ checksums of its arrays and the hash of the version before: versions form a chai
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -37,7 +36,7 @@ from glt_lightning.partition.additions import (
 from glt_lightning.partition.deletions import find_deleted
 from glt_lightning.partition.delta import DELTA, Delta, deleted_types, read_header, write_delta
 from glt_lightning.partition.folder import exclusive, whole_folder
-from glt_lightning.partition.grow import add_rows, require_growable
+from glt_lightning.partition.grow import add_rows, check_rows, require_growable
 from glt_lightning.partition.stored_tables import read_later_ids
 
 LATEST = "latest"
@@ -266,8 +265,7 @@ def _append(folder: str | Path, make: _Rows, timeout_s: float, after: int | None
             additions, ids = make(base, before)
             filled = _filled(additions, base.manifest)
             number = before.version + 1
-            with closing(add_rows(base, before.followed_by(filled, base.manifest), number)) as grown:
-                facts = grown.overlay.facts  # rows that do not fit were refused
+            facts = check_rows(base, before.followed_by(filled, base.manifest))
             previous = partition_id(base.manifest) if number == 1 else Delta.load(versions.place(number - 1)).digest
             root.mkdir(exist_ok=True)
             with whole_folder(versions.place(number)) as temporary:
@@ -294,9 +292,7 @@ def appended_to(partition: LocalPartition, appended: Appended) -> LocalPartition
     """Returns a partition with the rows of a version, as `open_version`."""
     if appended.version == 0:
         return partition
-    if len(partition.parts) == partition.manifest.num_parts:
-        return add_rows(partition, appended.additions, appended.version)
-    if appended.recorded is None:
+    if appended.recorded is None and len(partition.parts) < partition.manifest.num_parts:
         raise PartitionError(
             f"{Versions(partition.directory).place(appended.version)}: an earlier release appended this version, which is read "
             "where all parts are mapped. Append further rows with this release, or compact it."
