@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from glt_lightning.cli import main
+from glt_lightning.lightning.planner.gpus import CONTEXT_BYTES, GPUS
 from tests.lightning.report.test_run_html import rows
 
 MODEL = {"class_path": "glt_lightning.GraphSAGE", "init_args": {"hidden_channels": 16, "num_layers": 2}}
@@ -38,7 +40,9 @@ def said(capsys: pytest.CaptureFixture[str], *args: Any) -> tuple[str, str]:
     return found.out, found.err
 
 
-def test_a_plan_and_the_run_after_it(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_and_the_run_after_it(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     main(["partition", "--config", str(config), "--batches", "1"])
     (folder,) = (path for path in (tmp_path / "root" / "partitions").iterdir() if path.is_dir())
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
@@ -89,6 +93,28 @@ def test_a_plan_and_the_run_after_it(config: Path, tmp_path: Path, capsys: pytes
     assert said(capsys, "plan", *both)[0] == "# nothing is left open\n"
     alone = said(capsys, "plan", "--config", config, "--choose", "--data.sampling.num_workers", 1)[0]
     assert yaml.safe_load(alone)["data"]["init_args"]["sampling"]["concurrency"] == 4  # any is as fast
+
+    gpus = ["--machine", "p5.48xlarge", "--gpus", 2]
+    text, _ = said(capsys, "plan", "--config", config, *gpus)
+    for line in (
+        "1 host with 2 ranks each",
+        "An epoch; its seconds are computed, not measured",
+        "H100 has",
+        "attributes",
+    ):
+        assert line in text
+    found = json.loads(said(capsys, "plan", "--config", config, *gpus, "--data.sampling.num_workers", 1, "--json")[0])
+    assert found["gpu"]["how"] == "computed, not measured"
+    assert found["epoch"]["low"]["copy_s"] < found["epoch"]["high"]["copy_s"]
+    assert found["gpu"]["attributes"] == 0  # samplers have them
+    assert {each["how"] for each in found["changes"]} == {"computed"}
+    assert min(found["probe"]["train"]["mid"][name] for name in ("flops", "moved_bytes", "launches")) > 0
+    small = replace(GPUS["H100"], memory=CONTEXT_BYTES + 1e4)
+    monkeypatch.setitem(GPUS, "H100", small)
+    refused(
+        config, capsys, [*map(str, gpus), "--data.sampling.topology", "cpu"], "memory: a GPU of this job needs 0.60 GB"
+    )
+    refused(config, capsys, [*map(str, gpus), "--data.sampling.topology", "device"], "of the GPU's memory, and ")
 
     text, _ = said(capsys, "plan", "--config", config, "--hosts", 2)  # without a strategy that deals parts
     assert "parts          each host has 2 of 2" in text

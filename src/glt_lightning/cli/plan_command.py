@@ -49,6 +49,10 @@ class _PlanCLI(GLTCLI):
             default=None,
             help="A machine that can be rented, for all hosts: r7i.8xlarge, ...",
         )
+        parser.add_argument("--gpus", type=int | None, default=None, help="GPUs of each host, each with a rank.")
+        parser.add_argument(
+            "--gpu", type=str | None, default=None, help="Their kind, such as H100; default: of --machine."
+        )
         parser.add_argument("--cores", type=int | None, default=None, help="Cores of each host; default: of this one.")
         parser.add_argument(
             "--memory",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glt_lightning.base import DrawOptions, GpuBudgets, OptionError
+from glt_lightning.base import CacheOptions, DrawOptions, GpuBudgets, OptionError, SamplingOptions
 from glt_lightning.graph.local_partition import LocalPartition
 from glt_lightning.graph.manifest import cum_name, edge_path, node_path
 from glt_lightning.graph.row_order import TIMES
@@ -103,6 +103,10 @@ class BatchArrays:
             features=sum(_nbytes(self.partition, path) for path in self.feature_paths()),
             features_on_disk=self.partition.memory is not None,
         )
+
+    def placed(self, sampling: SamplingOptions, cache: CacheOptions, free_bytes: int) -> Placement:
+        """Places these arrays by the options on a device with so much free memory, as `place` does."""
+        return place(sampling.topology, sampling.features, self.need, GpuBudgets.of(sampling, cache), free_bytes)
 
 
 def place(topology: str, features: str, need: Need, budgets: GpuBudgets, free_bytes: int | None) -> Placement:

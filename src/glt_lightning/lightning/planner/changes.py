@@ -29,7 +29,10 @@ class Change:
 
 def changes(plan: Plan) -> list[Change]:
     """What each of several options would change, by itself."""
-    return [Change(name=name, seconds=other.seconds - plan.seconds, how=how) for name, other, how in _others(plan)]
+    return [
+        Change(name=name, seconds=other.seconds - plan.seconds, how=how if plan.gpu is None else _COMPUTED)
+        for name, other, how in _others(plan)
+    ]
 
 
 def _others(plan: Plan) -> Iterator[tuple[str, Plan, str]]:
@@ -66,7 +69,7 @@ def _precision(plan: Plan) -> Iterator[tuple[str, Plan, str]]:
         )
         probe = replace(plan.probe, train=plan.probe.train.map(lambda cost: cost.scaled(row_bytes=half)))
         yield "data.partition.storage: {x: bfloat16}", replace(plan, probe=probe, counted=smaller), _COMPUTED
-    if (ratio := plan.probe.bfloat16) is not None:
+    if (ratio := plan.probe.bfloat16) is not None and plan.gpu is None:
         step = plan.probe.train.map(lambda cost: cost.scaled(step=1 / ratio))
         name = "trainer.precision: bf16-mixed, at best"
         yield name, replace(plan, probe=replace(plan.probe, train=step)), "measured products"

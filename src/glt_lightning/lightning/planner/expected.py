@@ -12,6 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from glt_lightning.base import ClusterOptions, SamplingOptions, numbers
 from glt_lightning.graph import usable_cores
 from glt_lightning.lightning.callbacks.monitor import EpochTotals
+from glt_lightning.lightning.planner.gpus import COMPUTED, EFFICIENCIES, OnGpu
 from glt_lightning.lightning.planner.probe import Probe
 from glt_lightning.lightning.planner.record import find_probe, probe_key
 from glt_lightning.lightning.planner.rules import (
@@ -82,9 +83,11 @@ QUANTITIES = (
 )
 
 
-def expect(probe: Probe, layout: Layout, dealing: Dealing, counted: Counted | None = None) -> Expected:
+def expect(
+    probe: Probe, layout: Layout, dealing: Dealing, counted: Counted | None = None, gpu: OnGpu | None = None
+) -> Expected:
     """The expectation of an epoch with a probe's constants. counted: what was counted of batches with this layout; None: the
-    probe's batches stand for all, and nothing is remote."""
+    probe's batches stand for all, and nothing is remote.  gpu: where ranks train; None: on the CPU."""
     passes = dealing.passes(probe.seeds, probe.validation_seeds, layout.world_size)
     validation: tuple[BatchCost | None, ...] = (None, None, None)
     if probe.validation is not None:
@@ -92,9 +95,12 @@ def expect(probe: Probe, layout: Layout, dealing: Dealing, counted: Counted | No
     counted = None if counted is None else counted.of_seeds(passes.seeds)
     remote = NOTHING_REMOTE if counted is None else counted.remote
     found = []
-    for full, validated in zip(probe.train.ends, validation, strict=True):
+    for full, validated, efficiency in zip(probe.train.ends, validation, EFFICIENCIES, strict=True):
         train = full.of_seeds(passes.seeds)
         train = train if counted is None else train.with_counts(counted)
+        if gpu is not None:
+            train = gpu.cost(train, efficiency)
+            validated = None if validated is None else gpu.cost(validated, efficiency)
         found.append(
             expect_epoch(
                 train,
@@ -175,13 +181,19 @@ def dealing_of(data: GLTDataModule, limit: Limit, validation_limit: Limit, every
     )
 
 
-def planned_table(expected: Expected) -> Table:
-    """What an epoch is expected to take."""
-    rows = [(each.name, _shown(each, expected)) for each in QUANTITIES if each.value(expected.mid)]
-    low, mid, high = (numbers.duration(end.cpu_s) for end in (expected.low, expected.mid, expected.high))
-    rows.append(("CPU time of all processes", f"{mid} ({low} to {high})"))
+_COPIES = Quantity("copies to GPUs", lambda totals: getattr(totals, "copy_s", 0.0), numbers.duration)
+_ALL_CPU = Quantity("CPU time of all processes", lambda totals: getattr(totals, "cpu_s", 0.0), numbers.duration)
+
+
+def planned_table(expected: Expected, gpu: OnGpu | None = None) -> Table:
+    """What an epoch is expected to take. gpu: where ranks train."""
+    shown = [each for each in (*QUANTITIES, _COPIES, _ALL_CPU) if each.value(expected.mid)]
+    rows = [(each.name, _shown(each, expected)) for each in shown]
+    title = "An epoch"
+    if gpu is not None:
+        title = f"An epoch; its seconds are {COMPUTED}"
     ranks = f"; by rank, bytes and times of samplers of all {expected.mid.ranks}" if expected.mid.ranks > 1 else ""
-    return Table("An epoch", ("", "planned"), tuple(rows), f"mean (most batches between){ranks}")
+    return Table(title, ("", "planned"), tuple(rows), f"mean (most batches between){ranks}")
 
 
 def comparison(expected: Expected, totals: EpochTotals, epochs: int) -> Table:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from glt_lightning.base import OptionError, parse_bytes, parse_rate
 from glt_lightning.graph import available_memory
+from glt_lightning.lightning.planner.gpus import GPUS, Gpu
+
+T = TypeVar("T")
 
 # name: threads of cores, memory, network
 NAMED: dict[str, tuple[int, str, str]] = {
@@ -20,23 +25,36 @@ NAMED: dict[str, tuple[int, str, str]] = {
     "n2-standard-32": (32, "128GB", "32Gbit"),
     "n2-highmem-64": (64, "512GB", "32Gbit"),
     "Standard_E32s_v5": (32, "256GiB", "16Gbit"),
+    "g6.12xlarge": (48, "192GiB", "40Gbit"),
+    "g6e.12xlarge": (48, "384GiB", "100Gbit"),
+    "p4de.24xlarge": (96, "1152GiB", "400Gbit"),
+    "p5.48xlarge": (192, "2048GiB", "3200Gbit"),
+    "p5en.48xlarge": (192, "2048GiB", "3200Gbit"),
+}
+_GPUS_OF = {
+    "g6.12xlarge": ("L4", 4),
+    "g6e.12xlarge": ("L40S", 4),
+    "p4de.24xlarge": ("A100", 8),
+    "p5.48xlarge": ("H100", 8),
+    "p5en.48xlarge": ("H200", 8),
 }
 
 
-def _named(name: str) -> tuple[int, str, str]:
-    """Returns (threads of cores, memory, network) of a machine. Raises `OptionError` that lists them."""
-    if name not in NAMED:
-        near = difflib.get_close_matches(name, NAMED, n=1)
-        hint = f" Did you mean {near[0]}?" if near else " Of others give --cores, --memory and --network."
-        raise OptionError(f"--machine: expected one of {', '.join(NAMED)}; got {name!r}.{hint}")
-    return NAMED[name]
+def _named(option: str, name: str, table: Mapping[str, T], others: str) -> T:
+    """Returns the entry of a name. Raises `OptionError` that lists all."""
+    if name not in table:
+        near = difflib.get_close_matches(name, table, n=1)
+        hint = f"Did you mean {near[0]}?" if near else others
+        raise OptionError(f"{option}: expected one of {', '.join(table)}; got {name!r}. {hint}")
+    return table[name]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machines:
     """The hosts that a plan is for, as the command line names them; None: as the configuration says, or as this machine.
 
-    machine: one that can be rented, which gives its cores, memory and network where these are None.
+    machine: one that can be rented, which gives its cores, memory, network and kind of GPU where these are None.
+    gpus: of each host, with a rank each; None: no steps on GPUs.
     """
 
     hosts: int | None = None
@@ -46,13 +64,17 @@ class Machines:
     cores: int | None = None
     memory: str | None = None
     machine: str | None = None
+    gpus: int | None = None
+    gpu: str | None = None
 
     def __post_init__(self) -> None:
         if self.machine is not None:
-            for name, value in zip(("cores", "memory", "network"), _named(self.machine), strict=True):
+            figures = _named("--machine", self.machine, NAMED, "Of others give --cores, --memory and --network.")
+            for name, value in zip(("cores", "memory", "network"), figures, strict=True):
                 if getattr(self, name) is None:
                     object.__setattr__(self, name, value)
-        for name in ("hosts", "ranks", "cores"):
+        self._check_gpus()
+        for name in ("gpus", "hosts", "ranks", "cores"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise OptionError(f"--{name}: expected at least 1, got {value}.")
@@ -62,6 +84,32 @@ class Machines:
             parse_rate("--network", self.network)
         if self.memory is not None:
             parse_bytes("--memory", self.memory)
+
+    def _check_gpus(self) -> None:
+        if self.gpus is None:
+            if self.gpu is not None:
+                raise OptionError("--gpu: say how many there are of each host, with --gpus.")
+            return
+        machine = self.machine
+        kind, most = (self.gpu, self.gpus) if machine is None else _GPUS_OF.get(machine, (None, 0))
+        if self.gpus > most:
+            raise OptionError(f"--gpus: {machine} has {most}; got {self.gpus}.")
+        if kind is None:
+            raise OptionError(
+                f"--gpus: say which they are, with --gpu {'|'.join(GPUS)}, or name a --machine that has some."
+            )
+        if self.gpu not in (None, kind):
+            raise OptionError(f"--gpu: {machine} has {kind}; got {self.gpu}.")
+        object.__setattr__(self, "gpu", kind)
+        if self.ranks not in (None, self.gpus):
+            raise OptionError(f"--ranks: each of the {self.gpus} GPUs has one rank; got {self.ranks}. Leave it out.")
+        object.__setattr__(self, "ranks", self.gpus)
+        _ = self.on
+
+    @property
+    def on(self) -> Gpu | None:
+        """The kind of GPU of each rank; None on a CPU."""
+        return None if self.gpu is None else _named("--gpu", self.gpu, GPUS, "The figures of others are not known.")
 
     @property
     def available(self) -> int:

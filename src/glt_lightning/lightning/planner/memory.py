@@ -32,7 +32,7 @@ class ProcessMemory:
 @dataclass(frozen=True, kw_only=True)
 class HostMemory:
     """Bytes of a host, by what takes them. answers: rows on their way from and to other owners.  pages: mapped files of the
-    partition, which the system gives back when it needs memory."""
+    partition, which the system gives back when it needs memory.  locked: arrays that GPUs read on the host."""
 
     trainers: float
     samplers: float
@@ -40,11 +40,12 @@ class HostMemory:
     answers: float
     cache: float
     pages: float
+    locked: float = 0.0
 
     @property
     def needed(self) -> float:
         """Bytes that have to be there."""
-        return self.trainers + self.samplers + self.batches + self.answers + self.cache
+        return self.trainers + self.samplers + self.batches + self.answers + self.cache + self.locked
 
 
 def host_memory(
@@ -57,6 +58,7 @@ def host_memory(
     remote: float = 0.0,
     cache: float = 0.0,
     pages: float = 0.0,
+    locked: float = 0.0,
 ) -> HostMemory:
     """The memory of one host. batch_bytes: of the largest batch in training, and in validation.  remote: share of rows that
     other owners have.  available: bytes that the host has for the job, of which ``channel_size: auto`` is a share."""
@@ -68,6 +70,7 @@ def host_memory(
         answers=layout.ranks * drawn_at_once * ANSWER_COPIES * remote * max(batch_bytes),
         cache=cache,
         pages=pages,
+        locked=locked,
     )
 
 
@@ -81,6 +84,7 @@ def require_memory_of(needed: HostMemory, available: float, sampling: SamplingOp
         "batches": f"a smaller data.sampling.channel_size than {sampling.channel_size}",
         "answers": f"a smaller data.sampling.concurrency than {sampling.concurrency}",
         "cache": "a smaller cache.ratio, cache.bytes or cache.memory",
+        "locked": "data.sampling.topology: cpu, or hosts with more memory",
     }
     largest = max(advice, key=lambda name: getattr(needed, name))
     parts = ", ".join(f"{name} {getattr(needed, name) / 1e9:,.2f} GB" for name in advice if getattr(needed, name))

@@ -6,14 +6,14 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from glt_lightning.base import ClusterOptions, OptionError, numbers, parse_rate
-from glt_lightning.graph import HostTier, LocalPartition, usable_cores
+from glt_lightning.graph import BatchArrays, HostTier, LocalPartition, usable_cores
 from glt_lightning.lightning.planner.batches import Batches
 from glt_lightning.lightning.planner.changes import Change, as_yaml, changes, choose
 from glt_lightning.lightning.planner.expected import (
@@ -25,6 +25,7 @@ from glt_lightning.lightning.planner.expected import (
     samplers_of,
     threads_of,
 )
+from glt_lightning.lightning.planner.gpus import COMPUTED, EFFICIENCIES, GpuMemory, OnGpu, on_gpu
 from glt_lightning.lightning.planner.machines import Machines
 from glt_lightning.lightning.planner.memory import HostMemory, host_memory, require_memory_of
 from glt_lightning.lightning.planner.probe import Probe, measure
@@ -34,6 +35,7 @@ from glt_lightning.lightning.report.page import Table, page_text
 from glt_lightning.lightning.strategies.server_client import GLTServerClientStrategy
 from glt_lightning.loader import remote_cache_bytes
 from glt_lightning.partition import mapped_memory
+from glt_lightning.sampling import drawn_on_gpu
 from glt_lightning.workers import placed_parts
 
 if TYPE_CHECKING:
@@ -70,6 +72,9 @@ class PlannedRun:
             latency_s=self.machines.latency_ms / 1000,
             served=issubclass(kind, GLTServerClientStrategy),
         )
+        if (gpu := self.machines.on) is not None:
+            samples = not layout.served and self.data.sampling.topology != "cpu"
+            layout = replace(layout, gpu_samples=samples, sums_bytes_per_s=gpu.sums_bytes_per_s)
         if self.machines.network is None:
             return layout
         return replace(layout, bytes_per_s=parse_rate("--network", self.machines.network))
@@ -165,7 +170,32 @@ class Plan:
 
     @property
     def expected(self) -> Expected:
-        return expect(self.probe, self.layout, self.dealing, self.counted)
+        return expect(self.probe, self.layout, self.dealing, self.counted, self.gpu)
+
+    @cached_property
+    def gpu(self) -> OnGpu | None:
+        """Where ranks train; None: on the CPU. Raises `OptionError` for a graph that is to be there and does not fit."""
+        if (kind := self.run.machines.on) is None:
+            return None
+        data, mapped, layout = self.run.data, self.batches.partition, self.layout
+        parts = placed_parts(0, layout.owners, mapped.manifest.num_parts)
+        partition = LocalPartition.open(mapped.directory, parts=parts) if layout.owners > 1 else mapped
+        return on_gpu(
+            kind,
+            BatchArrays.of(partition, drawn_on_gpu(mapped.manifest, data.sampling)),
+            data,
+            self.run.trainer.precision,
+            samples=layout.gpu_samples and layout.workers == 0,
+            parameters=self.probe.parameter_bytes,
+        )
+
+    @property
+    def gpu_memory(self) -> GpuMemory | None:
+        """Of the GPU of a rank."""
+        if self.gpu is None:
+            return None
+        own, ahead = self.probe.memory, self.run.data.sampling.prefetch if self.gpu.samples else 1
+        return self.gpu.memory(own.model, own.work, (1 + ahead) * max(self.probe.largest_batches))
 
     @property
     def seconds(self) -> float:
@@ -189,6 +219,7 @@ class Plan:
             remote=0.0 if not self.counted else self.counted.remote.row_bytes / max(1.0, self.counted.row_bytes),
             cache=cache + (self._attributes_in_memory or 0),
             pages=sum(mapped[p].total - mapped[p].splits for p in parts) + mapped[0].splits,
+            locked=0 if self.gpu is None else self.gpu.locked,
         )
 
     @property
@@ -213,11 +244,20 @@ class Plan:
 
     def require_memory(self) -> None:
         """Raises `OptionError` for a job that does not fit on its hosts."""
-        require_memory_of(self.memory, self.available, self.batches.data.sampling, self.batches.data.batch_size)
+        data = self.batches.data
+        require_memory_of(self.memory, self.available, data.sampling, data.batch_size)
+        if self.gpu is not None and self.gpu_memory is not None:
+            self.gpu.require(self.gpu_memory, data.batch_size)
 
     def text(self) -> str:
         """The plan as facts and aligned tables, for a terminal."""
-        tables = [planned_table(self.expected), _memory_table(self), _network_and_disk(self), _changes_table(self)]
+        tables = [
+            planned_table(self.expected, self.gpu),
+            _memory_table(self),
+            _gpu_table(self),
+            _network_and_disk(self),
+        ]
+        tables.append(_changes_table(self))
         return page_text(_facts(self), [table for table in tables if table.rows])
 
     def to_json(self) -> dict[str, Any]:
@@ -229,11 +269,17 @@ class Plan:
             "bound": expected.mid.verdict,
             "memory": {**asdict(memory), "needed": memory.needed, "available": self.available},
             "process": asdict(self.probe.memory),
+            "gpu": self._gpu_json(),
             "counted": None if self.counted is None else asdict(self.counted),
             "changes": [asdict(each) for each in self.changes()],
             "not_measured": _unmeasured(self),
             "probe": self.probe.to_json(),
         }
+
+    def _gpu_json(self) -> dict[str, Any] | None:
+        if self.gpu is None or (memory := self.gpu_memory) is None:
+            return None
+        return {**asdict(self.gpu), "memory": {**asdict(memory), "needed": memory.needed}, "how": COMPUTED}
 
 
 # What is shown of a plan.
@@ -245,7 +291,7 @@ def _facts(plan: Plan) -> list[tuple[str, str]]:
     samplers = numbers.counted(layout.workers, "sampler")
     facts = [
         ("configuration", f"{plan.batches.partition.directory}, {where}, {samplers} per rank"),
-        ("epoch", f"{numbers.duration(plan.seconds)}, bound by {totals.bound()}"),
+        ("epoch", f"{numbers.duration(plan.seconds)}, bound by {totals.bound()}" + _computed(plan)),
         (
             "measured",
             f"{probe.train.batches} batches on {probe.machine}, {probe.made} (load {probe.load:.1f} per core)",
@@ -271,8 +317,14 @@ def _unmeasured(plan: Plan) -> list[str]:
         found.append(f"{machines.machine}: a core is taken to be one of this machine")
     if layout.world_size > 1:
         found.append("the sum of gradients over ranks: computed from the size of the model")
-    if str(plan.run.trainer.accelerator) not in ("cpu", "auto") or (torch.cuda.is_available()):
-        found.append("GPUs: the steps were measured on the CPU")
+    if (gpu := plan.gpu) is not None:
+        low, mid, high = EFFICIENCIES
+        found.append(
+            f"{gpu.gpu.name}: steps, batches, copies, sums and memory of GPUs are computed from published figures, of which "
+            f"{mid:.0%} ({high:.0%} to {low:.0%}) are taken to be reached"
+        )
+    elif str(plan.run.trainer.accelerator) not in ("cpu", "auto") or torch.cuda.is_available():
+        found.append("GPUs: the steps were measured on the CPU; --gpus and --gpu plan them on GPUs")
     if probe.validation is None:
         found.append("validation: there is none, or it is computed layer by layer")
     if plan.counted is None:
@@ -290,11 +342,32 @@ def _memory_table(plan: Plan) -> Table:
         ("batches in flight of the host", numbers.size(memory.batches)),
         ("rows on their way between hosts", numbers.size(memory.answers)),
         ("caches of the host", numbers.size(memory.cache)),
+        ("arrays that GPUs read on the host", numbers.size(memory.locked)),
         ("needed by a host", numbers.size(memory.needed)),
         ("a host has", numbers.size(plan.available)),
         ("mapped files, as far as there is room", numbers.size(memory.pages)),
     ]
     return Table("Memory", ("", "bytes"), tuple(row for row in rows if row[1] != "0 B"))
+
+
+def _gpu_table(plan: Plan) -> Table:
+    gpu, memory, rows = plan.gpu, plan.gpu_memory, []
+    if gpu is not None and memory is not None:
+        rows = [
+            ("CUDA and its libraries", numbers.size(memory.context)),
+            ("model, gradients, optimizer", numbers.size(memory.model)),
+            ("step", numbers.size(memory.work)),
+            ("batches in training and ahead", numbers.size(memory.batches)),
+            ("graph", numbers.size(memory.graph)),
+            ("attributes", numbers.size(memory.attributes)),
+            ("needed", numbers.size(memory.needed)),
+            (f"{gpu.gpu.name} has", numbers.size(gpu.gpu.memory)),
+        ]
+    return Table(f"Memory of each GPU, {COMPUTED}", ("", "bytes"), tuple(row for row in rows if row[1] != "0 B"))
+
+
+def _computed(plan: Plan) -> str:
+    return "" if plan.gpu is None else f"; {COMPUTED}"
 
 
 def _network_and_disk(plan: Plan) -> Table:

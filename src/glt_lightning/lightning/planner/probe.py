@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from glt_lightning.graph import usable_cores
 from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
 from glt_lightning.lightning.callbacks.precision import bfloat16_ratio, weight_shapes
+from glt_lightning.lightning.planner.gpus import StepWork
 from glt_lightning.lightning.planner.memory import ProcessMemory
 from glt_lightning.lightning.planner.rules import BatchCost, Connection, Counted, RemoteCost
 from glt_lightning.loader import DistNeighborLoader
@@ -154,8 +155,8 @@ def measure(make_trainer: Callable[..., Trainer], module: LightningModule, data:
     work = max(0.0, watch.peak - base - (model - parameters) - watch.slots)
     validation = watch.validation if validates else None
     return Probe(
-        train=Spread.of(watch.train.costs),
-        validation=Spread.of(validation.costs) if validation is not None and validation.costs else None,
+        train=watch.train.spread,
+        validation=validation.spread if validation is not None and validation.costs else None,
         seeds=watch.train.seeds,
         validation_seeds=0 if validation is None else validation.seeds,
         memory=ProcessMemory(base=base - parameters, model=model, work=work),
@@ -184,11 +185,25 @@ class _Pass:
     began_s: float = 0.0
     mark: dict[str, float] = field(default_factory=dict)
     cpu_s: float = 0.0  # when the step began
+    work: StepWork = field(default_factory=StepWork)
+
+    @property
+    def spread(self) -> Spread:
+        """Of the batches, all with the work of the first."""
+        return Spread.of([self.work.of(each) for each in self.costs])
+
+    def begin_step(self) -> None:
+        """Counts the work of the first step, which is no measure of times."""
+        if not self.costs:
+            self.work.__enter__()  # type: ignore[no-untyped-call]
+        self.cpu_s = time.process_time()
 
     def begin(self, loader: DistNeighborLoader) -> None:
         self.seeds, self.began_s, self.mark = len(loader.plan.seeds), time.perf_counter(), _mark(loader)
 
     def add(self, loader: DistNeighborLoader, batch: Any) -> None:
+        if not self.costs:
+            self.work.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         now = _mark(loader)
         spent = {name: now[name] - self.mark[name] for name in now}
         nbytes = sum(leaf.nbytes for leaf in tree_leaves(batch.to_dict()) if isinstance(leaf, torch.Tensor))
@@ -243,7 +258,7 @@ class _Watch(Callback):
         self.train.begin(_loader(trainer.train_dataloader))
 
     def on_train_batch_start(self, *_: Any) -> None:
-        self.train.cpu_s = time.process_time()
+        self.train.begin_step()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -256,7 +271,7 @@ class _Watch(Callback):
         self.validation.begin(_loader(trainer.val_dataloaders))
 
     def on_validation_batch_start(self, *_: Any) -> None:
-        self.validation.cpu_s = time.process_time()
+        self.validation.begin_step()
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any

@@ -36,6 +36,7 @@ class BatchCost:
     seeds, nodes, edges: counts.  rows, row_bytes: of attributes, as stored.  nbytes: of the batch in memory.
     sample_s, gather_s: seconds of a sampler.  collate_s: seconds of the trainer between a sampler's batch and its step.
     step_s: wall seconds of the step, with what Lightning does around it.  step_cpu_s: its CPU seconds, of all threads.
+    copy_s: seconds of copies to a GPU.  flops, moved_bytes, launches: what the step does, as `StepWork` counts it.
     """
 
     seeds: float = 0.0
@@ -50,6 +51,10 @@ class BatchCost:
     collate_s: float = 0.0
     step_s: float = 0.0
     step_cpu_s: float = 0.0
+    copy_s: float = 0.0
+    flops: float = 0.0
+    moved_bytes: float = 0.0
+    launches: float = 0.0
 
     def scaled(
         self, nodes: float = 1.0, edges: float = 1.0, row_bytes: float = 1.0, step: float | None = None
@@ -58,13 +63,14 @@ class BatchCost:
         None: half of it goes by nodes, half by edges."""
         step = (nodes + edges) / 2 if step is None else step
         times = dict.fromkeys(("nodes", "rows", "collate_s"), nodes)
-        times |= {"edges": edges, "sample_s": edges, "step_s": step, "step_cpu_s": step}
+        times |= {"edges": edges, "sample_s": edges}
+        times |= dict.fromkeys(("step_s", "step_cpu_s", "flops", "moved_bytes"), step)
         times |= dict.fromkeys(("row_bytes", "gather_s", "nbytes"), nodes * row_bytes)
         return replace(self, **{name: getattr(self, name) * by for name, by in times.items()})
 
     def of_seeds(self, seeds: float) -> BatchCost:
         """The cost of a batch of so many seeds, such as the mean of an epoch whose last batch is smaller."""
-        return _times(self, seeds / self.seeds) if self.seeds else self
+        return _times(self, seeds / self.seeds, but=("launches",)) if self.seeds else self
 
     def with_counts(self, counted: Counted) -> BatchCost:
         """The same times, with the counts of other batches."""
@@ -159,7 +165,8 @@ class Layout:
     """Where a job runs, and how its ranks sample. hosts; ranks, workers: of each host, of each rank.  owners: number of
     places with parts of their own: hosts, ranks, or 1 where every host maps all parts.  cores: of each host.  bytes_per_s: of a
     host's network, each way.  latency_s: of the network alone.  parameter_bytes: what ranks sum up in each step.
-    served: batches come from graph servers."""
+    served: batches come from graph servers.  gpu_samples: the GPU of a rank makes its batches if there are no workers.
+    sums_bytes_per_s: of sums over ranks of a host."""
 
     hosts: int = 1
     ranks: int = 1
@@ -171,6 +178,8 @@ class Layout:
     latency_s: float = 0.0
     parameter_bytes: float = 0.0
     served: bool = False
+    gpu_samples: bool = False
+    sums_bytes_per_s: float = GLOO_BYTES_PER_S
 
     @property
     def world_size(self) -> int:
@@ -191,7 +200,7 @@ class Layout:
         if self.world_size == 1:
             return 0.0
         sent = 2 * (self.world_size - 1) / self.world_size * self.parameter_bytes
-        speed = self.bytes_per_s if self.hosts > 1 else GLOO_BYTES_PER_S
+        speed = self.bytes_per_s if self.hosts > 1 else self.sums_bytes_per_s
         return sent / speed + 2 * self.latency_s + SUMS_CPU_S
 
 
@@ -199,16 +208,14 @@ class Layout:
 class Phase:
     """One pass over seeds, on one rank: training, or validation. Seconds of each batch.
 
-    period_s: from one batch to the next.  trainer_s: of it the step and the gradients.  sampler_cpu_s: of those who sample and
-    answer for it.  latency_s: the wait of a sampler for owners.  trainer_cpu_s: of the rank's own process.  cpu_s: of all.
-    stretch: how much longer than without other processes on the cores, at least 1.  first_s: until the first batch is there,
-    where samplers work ahead.
+    period_s: from one batch to the next.  trainer_s: of it the step and the gradients.  latency_s: the wait of a sampler for
+    owners.  trainer_cpu_s: of the rank's own process.  cpu_s: of all.  stretch: how much longer than without other processes on
+    the cores, at least 1.  first_s: until the first batch is there, where samplers work ahead.
     """
 
     steps: float
     period_s: float
     trainer_s: float
-    sampler_cpu_s: float
     trainer_cpu_s: float
     cpu_s: float
     latency_s: float
@@ -238,18 +245,21 @@ def phase(
     network_s = 0.0 if speed is None else layout.ranks * carried / speed
     round_trip_s = link.round_trip_s + (layout.latency_s if layout.hosts > 1 else 0.0)
     latency_s = remote.rounds * round_trip_s + network_s
+    on_gpu = layout.gpu_samples and layout.workers == 0
     made_s = batch.sample_s + batch.gather_s + served_s + delivered_s
+    made_cpu_s = served_s if on_gpu else made_s
     trainer_s = batch.step_s + (layout.gradients_s if trains else 0.0)
     trainer_cpu_s = batch.collate_s + batch.step_cpu_s + delivered_s
     trainer_cpu_s += SUMS_CPU_S if trains and layout.world_size > 1 else 0.0
-    demand_s = layout.ranks * (made_s + trainer_cpu_s) / layout.cores
+    demand_s = layout.ranks * (made_cpu_s + trainer_cpu_s) / layout.cores
     if layout.workers == 0:
-        alone_s = made_s + latency_s + batch.collate_s + trainer_s
-        bounds = [alone_s]
-        trainer_cpu_s += made_s
+        alone_s = made_s + batch.collate_s + batch.copy_s + trainer_s
+        # a GPU does one after the other, and meanwhile the host waits for owners
+        bounds = [alone_s, latency_s / layout.concurrency] if on_gpu else [alone_s + latency_s]
+        trainer_cpu_s += made_cpu_s
     else:
         in_flight = layout.concurrency if latency_s else 1
-        alone_s = batch.collate_s + trainer_s
+        alone_s = batch.collate_s + batch.copy_s + trainer_s
         made_each_s = max(made_s, (made_s + latency_s) / in_flight) / layout.workers
         bounds = [alone_s, made_each_s, network_s]
     unshared_s = max(bounds)
@@ -258,7 +268,6 @@ def phase(
         steps=steps,
         period_s=unshared_s * stretch,
         trainer_s=trainer_s * stretch,
-        sampler_cpu_s=made_s,
         trainer_cpu_s=trainer_cpu_s,
         cpu_s=trainer_cpu_s + (made_s if layout.workers else 0.0),
         latency_s=latency_s,
@@ -269,9 +278,11 @@ def phase(
 
 @dataclass
 class ExpectedTotals(EpochTotals):
-    """cpu_s: CPU seconds of all processes, of ranks, samplers and servers, in training and validation."""
+    """cpu_s: CPU seconds of all processes, of ranks, samplers and servers, in training and validation.  copy_s: seconds of
+    copies to GPUs, in training."""
 
     cpu_s: float = 0.0
+    copy_s: float = 0.0
 
 
 def expect_epoch(
@@ -326,6 +337,7 @@ def expect_epoch(
         core_s=core_s,
         core_wait_s=core_s * (trained.stretch - 1),
         cpu_s=world * (steps * trained.cpu_s + validation_steps * validated.cpu_s),
+        copy_s=count * train.copy_s,
     )
 
 
