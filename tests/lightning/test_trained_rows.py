@@ -207,3 +207,33 @@ def test_through_graph_servers(made: Made, tmp_path: Path) -> None:
         through = trainer_of(tmp_path, strategy="glt_server_client")
         talking(through, model_for(data, node_embedding="sparse"), served, talk, checkpoint)
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("embedding", ["dense", "sparse"])
+def test_the_rule_error_refuses_requests_alone(made: Made, tmp_path: Path, embedding: str) -> None:
+    """A new node without an embedding is the fault of its row; a later node of the graph that of the request that reads it."""
+    data_of, model, checkpoint = made
+    data = data_of(partition={"num_parts": 2, "version": "latest"})
+    wanted: list[Any] = []
+
+    def talk(endpoint: Any, ask: Ask) -> None:
+        papers = {"node_type": "paper", "ids": [1, 2]}
+        wanted.append(columns_of(ask("/predict", papers)))
+        refused = ask("/predict", BODY)
+        error = refused.json()["error"]
+        assert (refused.status, error["field"], error["row"]) == (422, "nodes.author", 0)
+        assert "new nodes of type 'author' have no trained embedding" in error["message"]
+        known = BODY | {"nodes": {"paper": BODY["nodes"]["paper"]}, "edges": {}}  # type: ignore[index]
+        assert len(columns_of(ask("/predict", known))["pred"]) == 2
+        rows = Additions({"author": NewNodes(1)}, {WRITES: NewEdges(np.array([[12], [0]]))})
+        append_rows(data.partition_dir, rows)
+        assert endpoint.graph.move()
+        refused = ask("/predict", {"node_type": "paper", "ids": [0]})
+        assert refused.status == 422
+        assert "1 nodes of the batch came after training" in refused.json()["error"]["message"]
+        wanted.append(columns_of(ask("/predict", papers)))
+
+    answering = dense_twin(data_of(), model) if embedding == "dense" else model_for(data_of(), node_embedding="sparse")
+    options = {"embeddings": "error", "poll_s": 1000.0}
+    talking(trainer_of(tmp_path), answering, data, talk, checkpoint if embedding == "sparse" else None, **options)
+    assert wanted[0] == wanted[1]

@@ -41,6 +41,7 @@ from glt_lightning.partition import (
     is_tables,
     list_versions,
 )
+from glt_lightning.tensors import DistEmbedding
 
 if TYPE_CHECKING:
     from glt_lightning.lightning.datamodule import GLTDataModule
@@ -110,6 +111,20 @@ def extend_embeddings(module: nn.Module, rule: str | None) -> None:
     for each in module.modules():
         if hasattr(each, "new_nodes"):
             each.new_nodes = rule
+
+
+def require_embeddings(module: nn.Module, rows: Additions) -> None:
+    """Raises `DataError` for new nodes of a type that has trained embeddings alone, by the rule `extend_embeddings` told."""
+    each: Any
+    for each in module.modules():
+        learned = isinstance(getattr(each, "layer", each), (nn.Embedding, DistEmbedding))
+        if getattr(each, "new_nodes", None) == "error" and learned:
+            for t, nodes in rows.nodes.items():
+                if nodes.count and each.of in (None, t):
+                    raise DataError(
+                        f"new nodes of type {t!r} have no trained embedding, which the model needs (embeddings: error). Choose "
+                        "mean or zero, or train again."
+                    )
 
 
 def additions_of(nodes: Mapping[NodeType, Any], edges: Mapping[str, Any]) -> Additions:

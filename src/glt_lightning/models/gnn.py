@@ -313,9 +313,10 @@ class NodeEncoder(nn.Module):
         self.codes = CodeEmbedding(num_categories, width) if num_categories else None
         self.like: Tensor
         self.layer: nn.Module | None
+        self.new_nodes: str | None
         self.in_channels = in_channels
         self.register_buffer("like", torch.empty(0), persistent=False)  # has the dtype that the model is cast to
-        self.new_nodes: str | None = None
+        self.of, self.new_nodes = of, None
         self.layer = None
         if in_channels is not None:
             self.layer = nn.Linear(in_channels, width) if project else nn.Identity()

@@ -77,6 +77,17 @@ class Appended:
                 require_alive(e, index, self.deleted)
         return _joined([self.additions, _filled(later, manifest)], manifest)
 
+    def added_to(self, partition: LocalPartition) -> LocalPartition:
+        """Returns a partition with these rows, as `open_version`."""
+        if self.version == 0:
+            return partition
+        if self.recorded is None and len(partition.parts) < partition.manifest.num_parts:
+            raise PartitionError(
+                f"{Versions(partition.directory).place(self.version)}: an earlier release appended this version, which is read "
+                "where all parts are mapped. Append further rows with this release, or compact it."
+            )
+        return add_rows(partition, self.additions, self.version, self.recorded)
+
 
 class Versions:
     """The versions of a partition. folder: of the partition.
@@ -285,19 +296,7 @@ def open_version(partition: LocalPartition, version: Version) -> LocalPartition:
         True
         >>> partition.close()
     """
-    return appended_to(partition, Versions(partition.directory).read(partition.manifest, version))
-
-
-def appended_to(partition: LocalPartition, appended: Appended) -> LocalPartition:
-    """Returns a partition with the rows of a version, as `open_version`."""
-    if appended.version == 0:
-        return partition
-    if appended.recorded is None and len(partition.parts) < partition.manifest.num_parts:
-        raise PartitionError(
-            f"{Versions(partition.directory).place(appended.version)}: an earlier release appended this version, which is read "
-            "where all parts are mapped. Append further rows with this release, or compact it."
-        )
-    return add_rows(partition, appended.additions, appended.version, appended.recorded)
+    return Versions(partition.directory).read(partition.manifest, version).added_to(partition)
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 
-from glt_lightning.base import DeployOptions, GLTError, OptionError, WriteError, as_options
+from glt_lightning.base import DataError, DeployOptions, GLTError, OptionError, WriteError, as_options
 from glt_lightning.lightning.callbacks.predictions import PredictionWriter
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.endpoint.compute import Columns, Model
-from glt_lightning.lightning.endpoint.question import JSON, Answer, Question, read_question
+from glt_lightning.lightning.endpoint.question import JSON, Answer, Question, QuestionError, read_question
 from glt_lightning.lightning.endpoint.queue import Request, RequestQueue
 from glt_lightning.lightning.endpoint.served_graph import AskedRows, ServedGraph
 from glt_lightning.lightning.new_rows import extend_embeddings
@@ -198,7 +198,7 @@ class Endpoint:
 
     def __init__(self, module: LightningModule, data: GLTDataModule, options: DeployOptions) -> None:
         self.data, self.options = data, options
-        self.graph = ServedGraph(data)
+        self.graph = ServedGraph(data, module)
         self.model = Model(module, data, options.embeddings)
         self.queue = RequestQueue(self._sample, options, is_quick=self._is_quick)
         self.watcher: Watcher | None = None
@@ -249,7 +249,10 @@ class Endpoint:
                 for each in batch:
                     self.answer([each])
                 return
-            _log.exception("a request failed")
+            if isinstance(error, DataError):  # of these rows: others were answered, if only when it started
+                error = QuestionError(str(error), "body")
+            else:
+                _log.exception("a request failed")
             batch[0].fail(error)
             return
         self._record.add(batch, asked, found)

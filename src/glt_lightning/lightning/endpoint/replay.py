@@ -112,7 +112,7 @@ class ReplayModule(ServingModule):
         self._model: Model | None = None
 
     def open(self, data: GLTDataModule) -> None:
-        self._graph = ServedGraph(data)
+        self._graph = ServedGraph(data, self.inner)
         self._model = Model(self.inner, data, self.options.embeddings)
         self._lines = list(read_record(self._record))
         for number, line in enumerate(self._lines):

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from lightning.pytorch import LightningModule
 
 from glt_lightning.base import (
     CacheOptions,
@@ -25,6 +26,7 @@ from glt_lightning.graph import GrownPartition, LocalPartition, partition_id
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.endpoint.question import Question, QuestionError
 from glt_lightning.lightning.endpoint.row_reader import NewRows, RowReader
+from glt_lightning.lightning.new_rows import require_embeddings
 from glt_lightning.loader import AskedSample, Session
 from glt_lightning.partition import (
     Additions,
@@ -70,13 +72,19 @@ class AskedRows:
 class GraphVersion:
     """One version of the graph. Several threads ask it.
 
-    data: the options.  graph: this version.  base: the partition below it.  appended: its rows.
+    data: the options.  module: the model.  graph: this version.  base: the partition below it.  appended: its rows.
     """
 
     def __init__(
-        self, data: GLTDataModule, graph: Any, session: Session, base: LocalPartition | None, appended: Appended | None
+        self,
+        data: GLTDataModule,
+        module: LightningModule,
+        graph: Any,
+        session: Session,
+        base: LocalPartition | None,
+        appended: Appended | None,
     ) -> None:
-        self.data, self.graph, self.base, self.appended = data, graph, base, appended
+        self.data, self.module, self.graph, self.base, self.appended = data, module, graph, base, appended
         self.number = (graph.manifest.of_version or 0) if appended is None else appended.version
         self._session, self._lock = session, threading.Lock()
         self._configs: set[Any] = set()
@@ -307,7 +315,11 @@ class GraphVersion:
     def _read_new(self, question: Question) -> NewRows:
         if self.base is None:
             raise QuestionError("nodes: graph servers have the graph, to which this endpoint cannot add rows.", "nodes")
-        return RowReader(self.graph.schema, self._tables, lambda rows: self._grown(rows).close()).read(question)
+        return RowReader(self.graph.schema, self._tables, self._check).read(question)
+
+    def _check(self, rows: Additions) -> None:
+        require_embeddings(self.module, rows)
+        self._grown(rows).close()
 
     def _new_names(self, new: NewRows | None, t: str) -> Sequence[Any]:
         """Own ids of the new nodes of a type, in their order; without ids of their own their numbers."""
@@ -343,16 +355,16 @@ def open_session(data: GLTDataModule, graph: LocalPartition) -> Session:
 class ServedGraph:
     """The graph of an endpoint: the version that answers, and those before it."""
 
-    def __init__(self, data: GLTDataModule) -> None:
-        self.data = data
+    def __init__(self, data: GLTDataModule, module: LightningModule) -> None:
+        self.data, self.module = data, module
         graph = data.opened_graph
         self._base: LocalPartition | None = None
         if isinstance(graph, LocalPartition):
             self._base = graph.base if isinstance(graph, GrownPartition) else graph
             appended = Versions(self._base.directory).read(self._base.manifest, data.partition.version)
-            self.current = GraphVersion(data, graph, open_session(data, graph), self._base, appended)
+            self.current = GraphVersion(data, module, graph, open_session(data, graph), self._base, appended)
         else:
-            self.current = GraphVersion(data, graph, data.session, None, data.later_rows)
+            self.current = GraphVersion(data, module, graph, data.session, None, data.later_rows)
         self.current.prepare()
         # that of the partition, whatever version of it answers
         self.hash: str = graph.manifest.made_by.get("base") or partition_id(graph.manifest)
@@ -396,9 +408,10 @@ class ServedGraph:
             if self._base is None:
                 raise OptionError(f"version {number}: the graph servers read version {self.current.number}.")
             appended = Versions(self._base.directory).read(self._base.manifest, number)
-            graph = add_rows(self._base, appended.additions) if number else self._base
-            self._known[number] = GraphVersion(self.data, graph, open_session(self.data, graph), self._base, appended)
-            self._known[number].prepare()
+            graph = appended.added_to(self._base)
+            session = open_session(self.data, graph)
+            found = self._known[number] = GraphVersion(self.data, self.module, graph, session, self._base, appended)
+            found.prepare()
         return self._known[number]
 
     def close(self) -> None:
