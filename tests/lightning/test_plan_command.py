@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -88,9 +89,15 @@ def test_a_plan_and_the_run_after_it(
     chosen = yaml.safe_load(text)["data"]["init_args"]
     assert set(chosen["sampling"]) == {"num_workers", "channel_size"}
     assert chosen["cache"]["ratio"] in (None, 0.01, 0.05, 0.1, 0.2, 0.5)
-    assert text.count(" an epoch; with ") == 2
+    assert "; with streaming: " in text  # partitions that were made to be counted
+    assert chosen["partition"]["algorithm"] in ("random", "streaming", "metis")
+    assert '# yours to choose: data.partition.storage: {"x": "bfloat16"}: rounds values; ' in text
+    assert [path for path in (tmp_path / "root" / "partitions").iterdir() if path.is_dir()] == [folder]
+    assert text.count(" an epoch; with ") == 4
     both = ["--config", config, "--config", tmp_path / "chosen.yaml", "--choose", "--data.sampling.concurrency", 2]
-    assert said(capsys, "plan", *both)[0] == "# nothing is left open\n"
+    assert said(capsys, "plan", *both)[0].startswith(
+        "# nothing is left open\n# yours to choose: data.partition.storage"
+    )
     alone = said(capsys, "plan", "--config", config, "--choose", "--data.sampling.num_workers", 1)[0]
     assert yaml.safe_load(alone)["data"]["init_args"]["sampling"]["concurrency"] == 4  # any is as fast
 
@@ -126,6 +133,23 @@ def test_a_plan_and_the_run_after_it(
     text, _ = said(capsys, "plan", "--config", config, *served, "--choose")
     assert "; with 4: " in text  # samplers of a server are those of all its ranks, and it has some
     assert yaml.safe_load(text)["data"]["init_args"]["sampling"]["num_workers"] == 2
+
+
+def test_what_changes_no_value_is_chosen_for_a_slow_network(
+    config: Path, graph_npz: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arrays = dict(np.load(graph_npz))
+    np.savez(tmp_path / "exact.npz", **arrays | {"x": np.round(arrays["x"])})
+    given = ["--config", config, "--data.dataset", tmp_path / "exact.npz", "--data.partition.algorithm", "random"]
+    given += ["--data.sampling.num_workers", 0, "--data.cache.ratio", "null"]
+    main(["partition", *map(str, given[:6]), "--batches", "1"])
+    hosts = ["--trainer.strategy", "glt_worker", "--hosts", 2, "--network", "1Mbit", "--choose"]
+    text, _ = said(capsys, "plan", *given, *hosts)
+    assert yaml.safe_load(text)["data"]["init_args"] == {"partition": {"storage": {"x": "float16"}}}
+    assert "changes no value; " in text
+    (folder,) = (path for path in (tmp_path / "root" / "partitions").iterdir() if path.is_dir())
+    text, _ = said(capsys, "plan", *given, *hosts, "--data.partition.dir", folder)
+    assert text == "# nothing is left open\n"  # a partition that is named is not made anew
 
 
 def test_without_a_partition_it_plans_that(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,11 @@ class Batches:
     """Counts batches of training, by sampling them without their attributes.
 
     batches: of each rank that is looked at; 0 for all.
+
+    row_share: bytes of rows to those of the partition.
     """
+
+    row_share = 1.0
 
     def __init__(self, partition: LocalPartition, data: GLTDataModule, batches: int) -> None:
         if batches < 0:
@@ -77,7 +82,13 @@ class Batches:
             asked = {"requests": mean("requests", hit), "nbytes": mean("bytes", hit)}
             remote = replace(remote, rows=rows, row_bytes=row_bytes, **asked, **cached)
         counts = {name: mean(name) for name in ("seeds", "nodes", "edges", "rows", "row_bytes")}
-        return Counted(**counts, remote=remote)
+        return Counted(**counts, remote=remote).in_row_bytes(self.row_share)
+
+    def in_row_bytes(self, share: float) -> Batches:
+        """The same batches where rows take ``share`` of their bytes."""
+        other = copy(self)
+        other.row_share = share * self.row_share
+        return other
 
 
 def _of_cache(part: Any, ratio: float) -> Any:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from glt_lightning.base import Fanouts, numbers
+from glt_lightning.lightning.planner.partitions import by_algorithm, exact_encoding, in_16_bits, wide_attributes
 from glt_lightning.lightning.planner.rules import Counted, rounds_of
 
 if TYPE_CHECKING:
@@ -58,32 +60,14 @@ def _others(plan: Plan) -> Iterator[tuple[str, Plan, str]]:
 
 
 def _precision(plan: Plan) -> Iterator[tuple[str, Plan, str]]:
-    if plan.counted is not None and (half := _half_bytes(plan)) < 1:
-        remote = plan.counted.remote
-        smaller = replace(
-            plan.counted,
-            row_bytes=half * plan.counted.row_bytes,
-            remote=replace(
-                remote, row_bytes=half * remote.row_bytes, nbytes=remote.nbytes - (1 - half) * remote.row_bytes
-            ),
-        )
-        probe = replace(plan.probe, train=plan.probe.train.map(lambda cost: cost.scaled(row_bytes=half)))
-        yield "data.partition.storage: {x: bfloat16}", replace(plan, probe=probe, counted=smaller), _COMPUTED
+    kinds = dict.fromkeys(wide_attributes(plan.batches.partition.manifest), "bfloat16")
+    if kinds and plan.counted is not None:
+        storage, other = in_16_bits(plan, kinds)
+        yield f"data.partition.storage: {json.dumps(storage)}", other, _COMPUTED
     if (ratio := plan.probe.bfloat16) is not None and plan.gpu is None:
         step = plan.probe.train.map(lambda cost: cost.scaled(step=1 / ratio))
         name = "trainer.precision: bf16-mixed, at best"
         yield name, replace(plan, probe=replace(plan.probe, train=step)), "measured products"
-
-
-def _half_bytes(plan: Plan) -> float:
-    """The bytes of attributes with ``x`` in 16 bits, as a share of those of now."""
-    manifest = plan.batches.partition.manifest
-    all_bytes = halves = 0
-    for path, entry in manifest.arrays.items():
-        if path.startswith("part0/nodes/") and path.rpartition("/")[2] in ("x.npy", "y.npy"):
-            all_bytes += entry.bytes
-            halves += entry.bytes // 2 if path.endswith("/x.npy") and entry.dtype in ("float32", "<f4") else 0
-    return 1 - halves / all_bytes if all_bytes else 1.0
 
 
 def _one_more_host(plan: Plan, counted: Counted) -> tuple[str, Plan, str]:
@@ -131,7 +115,7 @@ def _short(given: Fanouts) -> str:
     return "half of each" if isinstance(given, dict) else str(given)
 
 
-# Choices: only of options on which no batch depends; of the others, `changes` says what they would gain.
+# Choices: only of options on which no batch depends; others are listed with their gain.
 
 
 # Fewer only where memory needs it: batches that are ready hide how much batches differ, which plans do not know.
@@ -142,17 +126,31 @@ _NEAR = 0.02  # a gain that is not worth another process, or more memory
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """An option with its value, and why. option: below ``data``."""
+    """An option with its value, and why. option: below ``data``.  yours: batches would change, so that it is only listed."""
 
     option: str
     value: Any
     why: str
+    yours: bool = False
 
 
 def choose(plan: Plan, given: Iterable[str]) -> tuple[list[Choice], Plan]:
     """Chooses what is not among the ``given`` options, one after the other. Returns the choices, and the plan with them."""
     taken = set(given)
     chosen: list[Choice] = []
+    partition, data, batches = plan.batches.partition, plan.run.data, plan.batches
+    anew = data.dataset is not None and not taken & {"data.partition.dir", "data.partition.version"}
+    with ExitStack() as partitions:
+        dealt = 1 < plan.layout.owners <= partition.manifest.num_parts and plan.counted is not None
+        if anew and dealt and "data.partition.algorithm" not in taken:
+            plan = _choose_algorithm(plan, chosen, partitions)
+        if anew and not any(each.startswith("data.partition.storage") for each in taken):
+            plan = _choose_storage(plan, chosen)
+        plan = _choose_sampling(plan, taken, chosen)
+    return chosen, replace(plan, batches=batches)
+
+
+def _choose_sampling(plan: Plan, taken: set[str], chosen: list[Choice]) -> Plan:
     if not taken & {"data.cache.ratio", "data.cache.bytes", "data.cache"} and plan.layout.owners > 1:
         plan = _choose_cache(plan, chosen)
     if "data.sampling.num_workers" not in taken:
@@ -163,7 +161,34 @@ def choose(plan: Plan, given: Iterable[str]) -> tuple[list[Choice], Plan]:
         waiting = plan.memory.batches / plan.layout.ranks
         why = f"an eighth of the memory that is free, for all ranks: up to {numbers.size(waiting)} of batches per rank"
         chosen.append(Choice(option="sampling.channel_size", value="auto", why=why))
-    return chosen, plan
+    return plan
+
+
+def _choose_algorithm(plan: Plan, chosen: list[Choice], partitions: ExitStack) -> Plan:
+    tried, left_out = partitions.enter_context(by_algorithm(plan))
+    value = _least(tried, plan.available)
+    yours = plan.run.data.sampling.seed_placement == "owner" and tried[value] is not plan
+    why = "; ".join([_seconds(tried, value), *left_out])
+    if yours:
+        why = f"batches would have other seeds, by seed_placement; {why}"
+    chosen.append(Choice(option="partition.algorithm", value=value, why=why, yours=yours))
+    return plan if yours else tried[value]
+
+
+def _choose_storage(plan: Plan, chosen: list[Choice]) -> Plan:
+    wide = list(wide_attributes(plan.batches.partition.manifest))
+    exact = {key: kind for key in wide if (kind := exact_encoding(plan.batches.partition, *key)) is not None}
+    for kinds, yours in ((exact, False), (dict.fromkeys(wide, "bfloat16"), True)):
+        if not kinds or (yours and len(exact) == len(wide)):
+            continue
+        storage, other = in_16_bits(plan, kinds)
+        tried = {"{}": plan, json.dumps(storage): other}
+        if yours or tried[_least(tried, plan.available)] is other:
+            how = "rounds values" if yours else "changes no value"
+            why = f"{how}; {_seconds(tried, json.dumps(storage))}"
+            chosen.append(Choice(option="partition.storage", value=storage, why=why, yours=yours))
+            plan = plan if yours else other
+    return plan
 
 
 def _choose_workers(plan: Plan, chosen: list[Choice]) -> Plan:
@@ -210,9 +235,13 @@ def as_yaml(choices: Sequence[Choice]) -> str:
     """A configuration to give after the user's own: ``fit --config run.yaml --config chosen.yaml``."""
     groups: dict[str, list[Choice]] = {}
     for each in choices:
-        groups.setdefault(each.option.partition(".")[0], []).append(each)
+        if not each.yours:
+            groups.setdefault(each.option.partition(".")[0], []).append(each)
     lines = ["data:", "  init_args:"] if groups else ["# nothing is left open"]
     for group, members in groups.items():
         lines.append(f"    {group}:")
         lines += [f"      {each.option.partition('.')[2]}: {json.dumps(each.value)}  # {each.why}" for each in members]
+    lines += [
+        f"# yours to choose: data.{each.option}: {json.dumps(each.value)}: {each.why}" for each in choices if each.yours
+    ]
     return "\n".join(lines)

@@ -120,6 +120,13 @@ class Counted:
         """The counts of a batch of so many seeds."""
         return replace(_times(self, seeds / self.seeds), remote=self.remote.times(seeds / self.seeds))
 
+    def in_row_bytes(self, share: float) -> Counted:
+        """The counts where rows take ``share`` of their bytes."""
+        remote, names = self.remote, ("row_bytes", "cached_bytes")
+        smaller = replace(remote, **{name: share * getattr(remote, name) for name in names})
+        smaller = replace(smaller, nbytes=remote.nbytes - remote.row_bytes + smaller.row_bytes)
+        return replace(self, row_bytes=share * self.row_bytes, remote=smaller)
+
     def with_hosts(self, hosts: int, rounds: int) -> Counted:
         """The counts where nodes are dealt to ``hosts`` hosts at random; computed. An assignment that cuts fewer edges does
         better."""
