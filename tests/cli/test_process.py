@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -156,3 +157,44 @@ with command_process():
     print(Planetoid.__name__, torch_geometric.datasets.KarateClub.__name__, "pandas" in sys.modules)
 """)
     assert ended.stdout.split() == ["Planetoid", "KarateClub", "True"], ended.stderr
+
+
+def test_the_compiler_of_torch_and_matplotlib_are_imported_when_they_are_used() -> None:
+    ended = _run("""
+with command_process():
+    import torch, torchmetrics
+    from lightning.fabric.wrappers import _unwrap_compiled
+    from torch._dynamo import OptimizedModule
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    print(_unwrap_compiled(model)[0] is model, isinstance(model, OptimizedModule))
+    print({"matplotlib", "torch._dynamo.utils", "sympy"} & set(sys.modules) or "none")
+    compiled = torch.compile(model, backend="eager")
+    optimizer.zero_grad()
+    print(bool(compiled(torch.ones(1, 2)) == model(torch.ones(1, 2))), isinstance(compiled, OptimizedModule))
+    optimizer.step()
+    class Own(OptimizedModule): pass
+    import torch._dynamo.utils
+    print(Own.__mro__[1] is torch._dynamo.OptimizedModule, type(torch._dynamo).__name__, torch._dynamo.utils.__spec__.loader)
+    metric = torchmetrics.MeanMetric()
+    metric.update(1.0)
+    print(type(metric.plot()[0]).__name__, "matplotlib" in sys.modules)
+""")
+    *first, names, plotted = ended.stdout.splitlines()
+    assert first == ["True False", "none", "True True"], ended.stderr
+    assert re.fullmatch("True module <.*SourceFileLoader.*", names)
+    assert plotted == "Figure True"
+
+
+def test_a_part_of_the_compiler_is_imported_after_it() -> None:
+    ended = _run("""
+with command_process():
+    import torch._dynamo
+    from torch._dynamo.utils import counters
+    print(torch._dynamo.utils.counters is counters, sys.modules["torch._dynamo.utils"] is torch._dynamo.utils)
+    print(type(torch._dynamo).__name__, torch._dynamo.disable.__module__, torch._dynamo.utils.__spec__.loader)
+""")
+    assert ended.stdout.startswith("True True\nmodule torch._dynamo.decorators <"), ended.stderr
+    assert "SourceFileLoader" in ended.stdout

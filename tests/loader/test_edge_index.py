@@ -3,6 +3,8 @@
 import copy
 import io
 import pickle
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +19,7 @@ from torch_geometric.transforms import AddSelfLoops, ToUndirected
 from torch_geometric.utils import trim_to_layer
 
 from glt_lightning.loader import LoaderSpec, Session, plain
-from glt_lightning.loader.edge_index import BatchEdges, first_edges
+from glt_lightning.loader.edge_index import BatchEdges, first_edges, make_edge_index
 from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.reference import ops as reference
@@ -261,3 +263,43 @@ def test_hgt_and_to_hetero(typed):
         model(typed.x_dict, as_tensors(typed).edge_index_dict)  # lazy weights
         run = lambda data, model=model: model(data.x_dict, data.edge_index_dict)["paper"]  # noqa: E731
         same_outputs(model, run, typed, as_tensors(typed))
+
+
+def test_ends_and_first_edges_are_those_of_pyg() -> None:
+    edges, colptr = torch.tensor([[1, 2, 0, 3], [0, 0, 1, 2]]), torch.tensor([0, 2, 3, 4])
+    ours = make_edge_index(edges, 4, 3, colptr, None)
+    theirs = EdgeIndex(edges, sparse_size=(4, 3), sort_order="col")
+    keys = [0, 1, -1, -2, (0, slice(2)), (slice(None), slice(0)), (slice(None), slice(2)), (slice(None), slice(9))]
+    keys += [
+        (slice(None), slice(-1)),
+        (slice(None), slice(1, 3)),
+        (slice(None), slice(None)),
+        slice(1),
+        torch.tensor([1]),
+    ]
+    for key in keys:
+        mine, other = ours[key], theirs[key]
+        assert torch.equal(torch.as_tensor(mine), torch.as_tensor(other)), key
+        assert type(mine).__mro__[-4:] == type(other).__mro__[-4:]
+        if isinstance(mine, EdgeIndex):
+            assert (mine.sparse_size(), mine.sort_order) == (other.sparse_size(), other.sort_order)
+        elif hasattr(mine, "dim_size"):
+            assert (mine.dim_size, mine.is_sorted) == (other.dim_size, other.is_sorted)
+    with pytest.raises(IndexError):
+        ours[2]
+
+
+def test_layers_need_no_distributed_tensors() -> None:
+    """Their import takes half a second."""
+    code = """
+import sys, torch
+from glt_lightning.cli import command_process
+with command_process():
+    from torch_geometric.nn import SAGEConv
+    from glt_lightning.loader import fuse_layers
+    layer, edges = fuse_layers(SAGEConv(4, 8)), torch.tensor([[1, 2, 0], [0, 0, 1]])
+    layer(torch.randn(3, 4), edges).sum().backward()
+    print("torch.distributed.tensor" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split() == ["False"], done.stderr

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial, wraps
 from importlib import import_module
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
@@ -27,8 +28,7 @@ def command_process() -> Iterator[None]:
     """Sets the process up for a command, inside of the ``with`` block, and has it end at once when the command is done.
 
     * Threads of OpenMP sleep while they wait for work (`threads_that_sleep`); OpenMP reads that when torch is loaded.
-    * `scipy.signal` and `torch_geometric.datasets` are imported when they are used: torchmetrics, which Lightning needs, imports
-      the first for one name, and torch_geometric the second with pandas and its language models, for none.
+    * `scipy.signal`, matplotlib, torch's compiler and `torch_geometric.datasets` are imported when they are used (`_LATE`).
     * After the block, the process ends without taking apart the memory of torch, which takes about a second.
     """
     end = _QuickEnd()  # runs after all that others register
@@ -74,7 +74,8 @@ class _QuickEnd:
         if self.status is None:
             return
         for kind in (io.TextIOWrapper, (io.BufferedWriter, io.BufferedRandom)):  # a text file writes into a buffer
-            for file in [each for each in gc.get_objects() if isinstance(each, kind)]:
+            # not isinstance, which asks an object for its class, and an old name of torch answers with a warning
+            for file in [each for each in gc.get_objects() if issubclass(type(each), kind)]:
                 with suppress(OSError, ValueError):
                     file.flush()
         for stream in (sys.stdout, sys.stderr):
@@ -85,13 +86,99 @@ class _QuickEnd:
         os._exit(self.status)
 
 
-def _hamming(*args: Any, **kwargs: Any) -> Any:
-    return import_module("scipy.signal.windows").hamming(*args, **kwargs)
+# Modules that are imported when a name of them is used that they do not have before. Lightning and torch's optimizers import
+# torch's compiler, and torchmetrics matplotlib, which take half of the time of all imports, for names that a run does not use.
 
 
-# Modules that are imported when a name of them is used, and the names that they have before. torchmetrics looks for ``hamming``,
-# which it adds where SciPy has moved it.
-_LATE: dict[str, dict[str, Any]] = {"scipy.signal": {"hamming": _hamming}, "torch_geometric.datasets": {}}
+class _LateModule(ModuleType):
+    """A module that is read when a name of it is used that it does not have yet."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "__path__":  # which every import of a name asks for
+            _read(self)
+        try:
+            return vars(self)[name]
+        except KeyError:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}") from None
+
+
+def _read(module: ModuleType) -> None:
+    """Makes a `_LateModule` the real one; nothing for other modules, and while one is read."""
+    own = vars(module)
+    if not isinstance(module, _LateModule) or "_lock" not in own:
+        return
+    with own["_lock"]:  # another thread waits until the module is whole
+        if (real := own.pop("_real", None)) is not None:
+            own["__spec__"], own["__loader__"] = real, real.loader
+            real.loader.exec_module(module)
+            module.__class__ = ModuleType  # type: ignore[assignment]
+
+
+class _LateName:
+    """Stands for a class or a function of a `_LateModule`. Calls and subclasses get the real one; no object is an instance of a
+    class that was not read."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self._module, self._name = module, name
+
+    def _real(self) -> Any:
+        _read(module := import_module(self._module))
+        return getattr(module, self._name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._real()(*args, **kwargs)
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (self._real(),)
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        return not _is_late(self._module) and isinstance(instance, self._real())
+
+    def __subclasscheck__(self, subclass: Any) -> bool:
+        return not _is_late(self._module) and issubclass(subclass, self._real())
+
+
+def _is_late(name: str) -> bool:
+    return isinstance(sys.modules.get(name), _LateModule)
+
+
+def _disable(fn: Any = None, recursive: bool = True, **options: Any) -> Any:
+    """torch's: has the compiler leave a function alone. There is nothing to leave alone before the compiler is read."""
+    if fn is None:
+        return partial(_disable, recursive=recursive, **options)
+    disabled: Any = None
+
+    @wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal disabled
+        if disabled is None:
+            if _is_late(_COMPILER):
+                return fn(*args, **kwargs)
+            disabled = sys.modules[_COMPILER].disable(fn, recursive, **options)
+        return disabled(*args, **kwargs)
+
+    return call
+
+
+def _graph_break(*_: Any, **__: Any) -> None:
+    """torch's: ends the part of a function that is compiled together."""
+
+
+_COMPILER, _PLOTS = "torch._dynamo", "torchmetrics.utilities.plot"
+_PLOT_TYPES = ("_AX_TYPE", "_CMAP_TYPE", "_PLOT_OUT_TYPE")  # for annotations
+_PLOT_FUNCTIONS = ("plot_single_or_multi_val", "plot_confusion_matrix", "plot_curve")
+# The names that they have before: those that Lightning, torch's optimizers and torchmetrics, which puts ``hamming`` where SciPy
+# had it, take from them.
+_LATE: dict[str, dict[str, Any]] = {
+    "scipy.signal": {"hamming": _LateName("scipy.signal.windows", "hamming")},
+    "torch_geometric.datasets": {},
+    _COMPILER: {
+        "OptimizedModule": _LateName(_COMPILER, "OptimizedModule"),
+        "disable": _disable,
+        "graph_break": _graph_break,
+    },
+    _PLOTS: {**dict.fromkeys(_PLOT_TYPES, Any), **{name: _LateName(_PLOTS, name) for name in _PLOT_FUNCTIONS}},
+}
 
 
 class _LateFinder:
@@ -101,13 +188,17 @@ class _LateFinder:
         self._left = set(_LATE)
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
+        if name.startswith(f"{_COMPILER}.") and _is_late(_COMPILER):  # its parts expect to be imported by it
+            _read(sys.modules[_COMPILER])
+            return ModuleSpec(name, _FoundLoader()) if name in sys.modules else None
         if name not in self._left:
             return None
         self._left.remove(name)
         real = PathFinder.find_spec(name, path)
         if real is None or real.loader is None:
             return None
-        return ModuleSpec(name, _LateLoader(real), origin=real.origin, is_package=True)
+        is_package = real.submodule_search_locations is not None
+        return ModuleSpec(name, _LateLoader(real), origin=real.origin, is_package=is_package)
 
 
 class _LateLoader(Loader):
@@ -116,25 +207,23 @@ class _LateLoader(Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = _LateModule(spec.name)
-        given = {"__file__": self._real.origin, "__path__": self._real.submodule_search_locations, **_LATE[spec.name]}
-        vars(module).update(given, _real=self._real, _lock=RLock())
+        vars(module).update(_LATE[spec.name], __file__=self._real.origin)
+        if (folders := self._real.submodule_search_locations) is not None:
+            module.__path__ = folders
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Leaves that to the module."""
+        """Leaves that to `_read`."""
+        vars(module).update(_real=self._real, _lock=RLock())
 
 
-class _LateModule(ModuleType):
-    """A module that is read when a name of it is used that it does not have yet."""
+class _FoundLoader(Loader):
+    """Of a module that was imported while it was looked for."""
 
-    def __getattr__(self, name: str) -> Any:
-        own = vars(self)
-        with own["_lock"]:  # another thread waits until the module is whole
-            if (real := own.pop("_real", None)) is not None:
-                own["__spec__"], own["__loader__"] = real, real.loader
-                real.loader.exec_module(self)
-                self.__class__ = ModuleType  # type: ignore[assignment]
-        try:
-            return own[name]
-        except KeyError:
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}") from None
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = sys.modules[spec.name]
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec

@@ -15,7 +15,7 @@ from glt_lightning.kernels import split_by_source
 
 Csr = tuple[tuple[Tensor, Tensor], Tensor | None]  # (pointers, ends), positions
 Hops = tuple[dict[Any, Sequence[int]], dict[Any, Sequence[int]]]  # numbers per hop, by node type and by edge type
-_SLICE, _CAT = torch.ops.aten.slice.Tensor, torch.ops.aten.cat.default
+_SLICE, _SELECT, _CAT = torch.ops.aten.slice.Tensor, torch.ops.aten.select.int, torch.ops.aten.cat.default
 
 
 class BatchEdges(EdgeIndex):  # type: ignore[misc]  # PyG has no types
@@ -29,6 +29,18 @@ class BatchEdges(EdgeIndex):  # type: ignore[misc]  # PyG has no types
     _T_index: tuple[Tensor | None, Tensor | None]
     # Whose first edges these are, if their order by source has not been asked for yet: it costs a pass over all edges.
     _whole: BatchEdges | None = None
+
+    def __getitem__(self, key: Any) -> Any:
+        """Takes one end or the first edges, which layers ask for, past torch's dispatcher: at its first call for a subclass of
+        `Tensor` it imports torch's distributed tensors, in half a second."""
+        if not torch.compiler.is_compiling():
+            if type(key) is int:
+                return self.__torch_dispatch__(_SELECT, (), (self, 0, key))
+            if type(key) is tuple and [type(part) for part in key] == [slice, slice] and key[0] == slice(None):
+                end = key[1].stop
+                if type(end) is int and key[1] == slice(end) and end >= 0:
+                    return self.__torch_dispatch__(_SLICE, (), (self, 1, 0, end))
+        return super().__getitem__(key)
 
     def get_csr(self) -> Csr:
         self._cut_by_source()

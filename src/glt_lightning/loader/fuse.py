@@ -28,6 +28,7 @@ from glt_lightning.loader.aggregation import (
     made,
     value_name,
 )
+from glt_lightning.loader.edge_index import BatchEdges
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -129,7 +130,7 @@ def sorted_edges(edge_index: Tensor, sources: int, destinations: int) -> EdgeInd
         fits = (col[0] >= 0) & (col[-1] < destinations)
         if not bool((col[1:] >= col[:-1]).all() & fits):
             return None
-    return EdgeIndex(edge_index.contiguous(), sparse_size=(sources, destinations), sort_order="col")
+    return BatchEdges(edge_index.contiguous(), sparse_size=(sources, destinations), sort_order="col")
 
 
 def _before_propagate(layer: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
