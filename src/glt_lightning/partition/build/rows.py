@@ -55,10 +55,11 @@ class RowJob:
                     writer.write(first - low, self.stored.encode(rows, ids))
 
 
-def is_picked(rows: Rows, memory_bytes: int) -> bool:
-    """Tells whether rows are picked at random, as they are in memory or fit in half of it; others are read in their order."""
+def is_picked(rows: Rows, options: PartitionOptions) -> bool:
+    """Tells whether rows are picked at random, as they are in memory or fit in half of it; others are read in their order. The
+    processes of a host map one file, so they share the memory that it takes."""
     size = len(rows) * row_bytes(rows.dtype, rows.shape[1:])
-    return isinstance(rows, LazyArray) or in_memory(rows) is not None or size <= memory_bytes // 2
+    return isinstance(rows, LazyArray) or in_memory(rows) is not None or size <= options.memory_bytes // 2
 
 
 def take_rows(job: RowJob, begin: int, end: int, array: np.ndarray) -> None:

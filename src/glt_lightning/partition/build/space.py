@@ -100,7 +100,7 @@ def bytes_to_write(job: Job) -> int:
         for name, rows in graph.source.node_attrs(node_type).items():
             size = count * row_bytes(rows.dtype, rows.shape[1:])
             remaining += count * graph.storage.nodes[node_type][name].bytes_per_row
-            worst = max(worst, remaining + (0 if is_picked(rows, job.memory_bytes) else size))
+            worst = max(worst, remaining + (0 if is_picked(rows, graph.options) else size))
     files = []
     for own in graph.stored_types:
         width = id_bytes + edge_id_bytes

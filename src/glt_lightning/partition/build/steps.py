@@ -246,12 +246,12 @@ def statistics(tasks: Tasks, node_type: NodeType, name: str) -> dict[str, Any] |
 def row_ranges(division: Division, rows: Rows) -> tuple[list[tuple[int, int]], int | None]:
     """Returns the ranges of an attribute's rows for tasks; and, if they are dealt out before they are placed, how many rows are
     placed at once."""
-    count, width, memory_bytes = len(rows), max(1, row_bytes(rows.dtype, rows.shape[1:])), division.job.memory_bytes
+    count, width = len(rows), max(1, row_bytes(rows.dtype, rows.shape[1:]))
     at_least = (1 << 24) // width
-    if is_picked(rows, memory_bytes):
+    if is_picked(rows, division.job.graph.options):
         return division.pieces(count, at_least=at_least, at_most=count), None
     ranges = division.pieces(count, at_least=at_least, at_most=max(1, _MOST_BYTES // width))
-    return ranges, max(1, memory_bytes // 4 // width)
+    return ranges, max(1, division.job.memory_bytes // 4 // width)
 
 
 def cut_at(count: int, size: int) -> list[tuple[int, int]]:
