@@ -59,7 +59,7 @@ def measure(rows: NeighborRows) -> dict[str, float]:
         "pairs_ns": ns(lambda: pairs.add(rows, clusters)),
         "refine_ns": ns(lambda: parts.propagate(rows, np.array([nodes]), everywhere=True)),
     }
-    between = pairs.forgotten + int(pairs.pairs()[2].sum())
+    between = pairs.forgotten + int(pairs.graph(len(used))[2].sum()) // 2
     return found | {"clusters": len(used), "forgotten": pairs.forgotten / max(1, between)}
 
 

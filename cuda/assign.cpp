@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <utility>
 #include <vector>
 
 #include "graph.h"
@@ -13,6 +15,7 @@ namespace {
 
 using glt::fail;
 
+constexpr int64_t kFewLabels = 64;  // at most as many are counted by numbers of 8 bits, and with a bit each
 constexpr int64_t kAhead = 24;  // labels of neighbours miss the cache; prefetched this far ahead
 
 template <class Id>
@@ -20,8 +23,10 @@ const Id* neighbors_of(const glt_rows& rows) {
   return static_cast<const Id*>(rows.neighbors);
 }
 
+// Always inlined, as `glt::prefetch`: without it a row takes twice as long.
 template <class Id, class Label>
-void prefetch_label(const glt_rows& rows, const Id* neighbors, int64_t at, const Label* labels) {
+__attribute__((always_inline)) inline void prefetch_label(const glt_rows& rows, const Id* neighbors, int64_t at,
+                                                          const Label* labels) {
   if (at + kAhead < rows.indptr[rows.num_rows]) glt::prefetch(labels + neighbors[at + kAhead]);
 }
 
@@ -69,10 +74,11 @@ struct Seen {
 };
 
 // Counts the labels among the neighbours of a row. It changes only its own memory, so several may count at once.
-template <class Id>
+// Label: int32_t, or int8_t where there are few labels.
+template <class Id, class Label>
 class alignas(128) Tally {  // those of two threads share no cache line
  public:
-  Tally(const glt_rows& rows, const int32_t* labels, int64_t num_labels)
+  Tally(const glt_rows& rows, const Label* labels, int64_t num_labels)
       : rows_(rows), labels_(labels), num_labels_(num_labels) {}
 
   // Writes the labels of a row in the order in which they occur to `seen`, which is as long as the row, and their number to
@@ -81,8 +87,9 @@ class alignas(128) Tally {  // those of two threads share no cache line
     const Id* neighbors = neighbors_of<Id>(rows_);
     const int64_t begin = rows_.indptr[row], end = rows_.indptr[row + 1];
     const uint64_t behind = uint64_t(rows_.first + row - changing);
+    Few few;
     int32_t n = 0;
-    clear(end - begin);
+    if (!kFew) clear(end - begin);
     *found = -1;
     for (int64_t e = begin; e < end; ++e) {
       const int64_t id = neighbors[e];
@@ -91,16 +98,42 @@ class alignas(128) Tally {  // those of two threads share no cache line
       prefetch_label(rows_, neighbors, e, labels_);
       const int32_t label = labels_[id];
       if (label < 0) continue;
+      if (kFew) {
+        if (few.is_new(label)) seen[n++].label = label;
+        few.add(label, e);
+        continue;
+      }
       if (label >= num_labels_) return fail(detail, GLT_BAD_ARG, row, label);
       int32_t& slot = find(label, seen);
       if (!slot) seen[n] = {label, 0}, slot = ++n;
       ++seen[slot - 1].count;
     }
+    for (int32_t i = 0; kFew && i < n; ++i) seen[i].count = few.count(seen[i].label);
     *found = n;
     return GLT_OK;
   }
 
  private:
+  static constexpr bool kFew = sizeof(Label) == 1;
+
+  // The counts of few labels. Each has several: one alone would wait for itself where neighbours have the same label.
+  struct Few {
+    uint64_t seen = 0;
+    int32_t counts[4][kFewLabels];
+
+    bool is_new(int32_t label) {
+      const uint64_t bit = uint64_t(1) << label;
+      if (seen & bit) return false;
+      seen |= bit;
+      for (auto& each : counts) each[label] = 0;
+      return true;
+    }
+    void add(int32_t label, int64_t e) { ++counts[e % 4][label]; }
+    int32_t count(int32_t label) const {
+      return counts[0][label] + counts[1][label] + counts[2][label] + counts[3][label];
+    }
+  };
+
   void clear(int64_t degree) {
     const int64_t most = std::max<int64_t>(1, std::min(degree, num_labels_));
     const int bits = 65 - __builtin_clzll(uint64_t(most));  // half of the slots stay free
@@ -117,53 +150,81 @@ class alignas(128) Tally {  // those of two threads share no cache line
   }
 
   const glt_rows& rows_;
-  const int32_t* labels_;
+  const Label* labels_;
   const int64_t num_labels_;
   std::vector<int32_t> slots_;
   int shift_ = 0;
   uint64_t mask_ = 0;
 };
 
-// Moves nodes, one after the other. Several threads count the labels of a window of rows before its first node moves; a row
-// with a neighbour that may move before it is counted when its turn comes, so threads change nothing but the time.
-template <class Id>
+// Rows whose labels are counted before the first of their nodes moves.
+struct Window {
+  int64_t begin = 0, end = 0;
+  std::atomic<int64_t> next{0};  // the first row that no thread has taken
+  std::vector<int64_t> found;    // of each row, the number of labels; -1: not counted
+  std::vector<Seen> seen;        // as long as the rows
+};
+
+// Moves nodes, one after the other, in windows of rows. While the nodes of one move, other threads count the labels of the next,
+// and so does this one when it is done. A row with a neighbour that may move in the meantime is counted when its turn comes, so
+// threads change nothing but the time.
+template <class Id, class Label>
 class Pass {
  public:
-  Pass(const glt_rows& rows, int32_t* labels, int64_t num_labels, const Loads& loads, bool everywhere, int32_t threads,
-       int64_t* detail)
-      : rows_(rows), labels_(labels), num_labels_(num_labels), loads_(loads), everywhere_(everywhere), detail_(detail),
-        tallies_(std::max(1, threads), Tally<Id>(rows, labels, num_labels)) {}
+  // counted: the labels once more, as they are counted; or the same.
+  Pass(const glt_rows& rows, int32_t* labels, Label* counted, int64_t num_labels, const Loads& loads, bool everywhere,
+       int32_t threads, int64_t* detail)
+      : rows_(rows), labels_(labels), counted_(counted), num_labels_(num_labels), loads_(loads), everywhere_(everywhere),
+        detail_(detail), tallies_(std::max(1, threads), Tally<Id, Label>(rows, counted, num_labels)) {}
 
   int32_t run(int64_t* moved) {
     *moved = 0;
-    for (int64_t begin = 0; begin < rows_.num_rows;) {
-      const int64_t end = window(begin);
-      for (int64_t row = begin; row < end; ++row) {
-        Seen* seen = seen_.data() + (rows_.indptr[row] - rows_.indptr[begin]);
-        if (const int32_t status = place(row, seen, found_[row - begin], moved)) return status;
-      }
-      begin = end;
+    const int32_t threads = int32_t(tallies_.size());
+    Window windows[2], *now = &windows[0], *next = &windows[1];
+    open(*now, 0);
+    while (now->begin < rows_.num_rows) {
+      open(*next, now->end);
+      int32_t status = GLT_OK;
+      glt::parallel(threads, threads, 1, [&](int64_t, int64_t, int index) {
+        if (index == 0 && (status = move(*now, moved))) return;
+        if (threads > 1) count(*next, now->begin, tallies_[index]);
+      });
+      if (status) return status;
+      std::swap(now, next);
     }
     return GLT_OK;
   }
 
  private:
-  // Counts the labels of the rows from `begin` on, as far as possible; returns the end of the window.
-  int64_t window(int64_t begin) {
+  // Makes a window of the rows from `begin` on.
+  void open(Window& window, int64_t begin) const {
     const int64_t* from = rows_.indptr + begin;
     // Of nodes that are numbered at random, few have a neighbour in the same window.
-    const int64_t most = tallies_.size() == 1 ? 0 : std::clamp(rows_.num_nodes / 16, kLeastEdges, 4 * kLeastEdges);
-    const int64_t rows = std::max<int64_t>(
-        1, std::upper_bound(from, rows_.indptr + rows_.num_rows + 1, *from + most) - from - 1);
-    found_.assign(rows, -1);
-    if (const size_t edges = from[rows] - *from; edges > seen_.size()) seen_.resize(edges);
-    if (tallies_.size() > 1)
-      glt::parallel(rows, int32_t(tallies_.size()), 1, [&](int64_t low, int64_t high, int index) {
-        int64_t detail[4];  // a bad row is found again by `place`
-        for (int64_t i = low; i < high; ++i)
-          tallies_[index].count(begin + i, rows_.first + begin, seen_.data() + (from[i] - *from), &found_[i], detail);
-      });
-    return begin + rows;
+    const int64_t most = tallies_.size() == 1 ? 0 : std::clamp(rows_.num_nodes / 16, kLeastEdges, 2 * kLeastEdges);
+    const int64_t* last = std::upper_bound(from, rows_.indptr + rows_.num_rows + 1, *from + most) - 1;
+    if (begin < rows_.num_rows) last = std::max(last, from + 1);
+    window.begin = begin, window.end = last - rows_.indptr, window.next = 0;
+    window.found.assign(last - from, -1);
+    if (const size_t edges = *last - *from; edges > window.seen.size()) window.seen.resize(edges);
+  }
+
+  Seen* seen_of(Window& window, int64_t row) const {
+    return window.seen.data() + (rows_.indptr[row] - rows_.indptr[window.begin]);
+  }
+
+  // Counts rows that no other thread has taken. changing: the first row whose node may move before these.
+  void count(Window& window, int64_t changing, Tally<Id, Label>& tally) const {
+    constexpr int64_t kTaken = 16;  // at once
+    int64_t detail[4];              // a bad row is found again by `place`
+    for (int64_t begin; (begin = window.begin + window.next.fetch_add(kTaken)) < window.end;)
+      for (int64_t row = begin; row < std::min(begin + kTaken, window.end); ++row)
+        tally.count(row, rows_.first + changing, seen_of(window, row), &window.found[row - window.begin], detail);
+  }
+
+  int32_t move(Window& window, int64_t* moved) {
+    for (int64_t row = window.begin; row < window.end; ++row)
+      if (const int32_t status = place(row, seen_of(window, row), window.found[row - window.begin], moved)) return status;
+    return GLT_OK;
   }
 
   // seen, n: the labels of the row's neighbours; -1: they are not counted yet.
@@ -185,7 +246,7 @@ class Pass {
     if (best < 0 && everywhere_) best = emptiest(node, own);
     if (best < 0 || best == own) return GLT_OK;
     loads_.move(node, own, best);
-    labels_[node] = best;
+    labels_[node] = best, counted_[node] = Label(best);
     ++*moved;
     return GLT_OK;
   }
@@ -203,14 +264,26 @@ class Pass {
 
   const glt_rows& rows_;
   int32_t* labels_;
+  Label* counted_;
   const int64_t num_labels_;
   Loads loads_;
   const bool everywhere_;
   int64_t* detail_;
-  std::vector<Tally<Id>> tallies_;  // one per thread
-  std::vector<int64_t> found_;      // of each row of the window, the number of labels
-  std::vector<Seen> seen_;
+  std::vector<Tally<Id, Label>> tallies_;  // one per thread
 };
+
+template <class Id>
+int32_t run(const glt_rows& rows, int32_t* labels, int64_t num_labels, const Loads& loads, bool everywhere, int32_t threads,
+            int64_t* moved, int64_t* detail) {
+  if (num_labels > kFewLabels || rows.indptr[rows.num_rows] < rows.num_nodes)
+    return Pass<Id, int32_t>(rows, labels, labels, num_labels, loads, everywhere, threads, detail).run(moved);
+  std::vector<int8_t> counted(rows.num_nodes);  // a quarter of the memory that is read at random
+  for (int64_t node = 0; node < rows.num_nodes; ++node) {
+    if (labels[node] >= num_labels) return fail(detail, GLT_BAD_ARG, node, labels[node]);
+    counted[node] = int8_t(std::max(labels[node], -1));
+  }
+  return Pass<Id, int8_t>(rows, labels, counted.data(), num_labels, loads, everywhere, threads, detail).run(moved);
+}
 
 // Adds to the neighbours in [low, high). In a sorted row they follow each other, so a processor can predict the others.
 template <class Id>
@@ -220,6 +293,8 @@ int32_t spread_rows(const glt_rows& rows, const int64_t* values, int32_t width, 
   const int64_t end = rows.indptr[rows.num_rows];
   const uint64_t own = uint64_t(high - low);
   for (int64_t row = 0; row < rows.num_rows; ++row) {
+    const int64_t* value = values + row * width;
+    if (std::all_of(value, value + width, [](int64_t v) { return v == 0; })) continue;
     for (int64_t e = rows.indptr[row]; e < rows.indptr[row + 1]; ++e) {
       const int64_t id = neighbors[e];
       if (e + kAhead < end && uint64_t(neighbors[e + kAhead] - low) < own) glt::prefetch(out + neighbors[e + kAhead] * width);
@@ -227,7 +302,7 @@ int32_t spread_rows(const glt_rows& rows, const int64_t* values, int32_t width, 
         if (uint64_t(id) >= uint64_t(rows.num_nodes)) return fail(detail, GLT_BAD_ID, row, id);
         continue;
       }
-      for (int32_t k = 0; k < width; ++k) out[id * width + k] += values[row * width + k];
+      for (int32_t k = 0; k < width; ++k) out[id * width + k] += value[k];
     }
   }
   return GLT_OK;
@@ -244,8 +319,8 @@ int32_t glt_assign_rows(const glt_rows* rows, int32_t* labels, int64_t num_label
                         int32_t threads, int64_t* moved, int64_t* detail) try {
   if (!known(*rows) || num_constraints < 1) return GLT_BAD_ARG;
   const Loads all(weights, num_constraints, loads, capacity);
-  if (rows->id_bytes == 4) return Pass<int32_t>(*rows, labels, num_labels, all, everywhere, threads, detail).run(moved);
-  return Pass<int64_t>(*rows, labels, num_labels, all, everywhere, threads, detail).run(moved);
+  const auto pass = rows->id_bytes == 4 ? run<int32_t> : run<int64_t>;
+  return pass(*rows, labels, num_labels, all, everywhere, threads, moved, detail);
 }
 GLT_CATCH(detail)
 

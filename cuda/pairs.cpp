@@ -185,7 +185,41 @@ int32_t add_rows(const glt_rows& rows, const int32_t* labels, glt_pairs& pairs, 
   return GLT_OK;
 }
 
+// Writes the graph of the pairs. No sort: each half of the rows is made by reading the other half in order.
+int32_t write_rows(const glt_pairs& pairs, int64_t num_labels, int64_t* indptr, int64_t* neighbors, int64_t* numbers,
+                   int64_t* detail) {
+  std::vector<int64_t> greater(num_labels, 0), smaller(num_labels, 0);  // where the next of a row goes
+  for (const Pair *at = slots_of(pairs), *end = at + pairs.size; at < end; ++at) {
+    if (!at->key) continue;
+    if (uint32_t(at->key) >= num_labels) return fail(detail, GLT_BAD_ARG, at->key >> 32, uint32_t(at->key));
+    ++greater[at->key >> 32], ++smaller[uint32_t(at->key)];
+  }
+  std::vector<int64_t> middle(num_labels);  // of each row
+  indptr[0] = 0;
+  for (int64_t label = 0; label < num_labels; ++label) {
+    middle[label] = indptr[label] + greater[label];
+    indptr[label + 1] = middle[label] + smaller[label];
+    greater[label] = indptr[label], smaller[label] = middle[label];
+  }
+  const auto put = [&](int64_t at, int64_t label, int64_t number) { neighbors[at] = label, numbers[at] = number; };
+  each(pairs, [&](const Pair& pair) {  // in the order of the table, to be written again below
+    if (pair.key) put(greater[pair.key >> 32]++, uint32_t(pair.key), pair.weight);
+  });
+  for (int64_t label = 0; label < num_labels; ++label)
+    for (int64_t at = indptr[label]; at < middle[label]; ++at) put(smaller[neighbors[at]]++, label, numbers[at]);
+  std::copy_n(indptr, num_labels, greater.begin());
+  for (int64_t label = 0; label < num_labels; ++label)
+    for (int64_t at = middle[label]; at < indptr[label + 1]; ++at) put(greater[neighbors[at]]++, label, numbers[at]);
+  return GLT_OK;
+}
+
 }  // namespace
+
+int32_t glt_pair_rows(const glt_pairs* pairs, int64_t num_labels, int64_t* indptr, int64_t* neighbors, int64_t* numbers,
+                      int64_t* detail) try {
+  return write_rows(*pairs, num_labels, indptr, neighbors, numbers, detail);
+}
+GLT_CATCH(detail)
 
 int32_t glt_count_pairs(const glt_rows* rows, const int32_t* labels, glt_pairs* pairs, int64_t* detail) try {
   if (rows->id_bytes != 4 && rows->id_bytes != 8) return GLT_BAD_ARG;

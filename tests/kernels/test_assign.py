@@ -34,6 +34,20 @@ def tensors(rows: NeighborRows) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(rows.indptr), torch.from_numpy(rows.neighbors.astype(np.int64))
 
 
+def pairs_of(table: PairTable, num_labels: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(low labels, high labels, numbers of edges), ordered by the labels."""
+    indptr, other, counts = table.graph(num_labels)
+    own = np.repeat(np.arange(num_labels), np.diff(indptr))
+    greater = own < other
+    order = np.lexsort((other, ~greater, own))
+    assert order.tolist() == [*range(len(own))]  # of each row the greater labels, then the smaller ones
+    listed = own[greater], other[greater], counts[greater]
+    back = np.lexsort((own[~greater], other[~greater]))
+    for there, again in zip(listed, (other[~greater], own[~greater], counts[~greater]), strict=True):
+        assert there.tolist() == again[back].tolist()
+    return listed
+
+
 def written(edges: dict[int, list[int]], num_nodes: int, dtype: type = np.int32) -> NeighborRows:
     """Rows written down: node -> neighbours."""
     lists = [edges.get(node, []) for node in range(num_nodes)]
@@ -45,7 +59,7 @@ def written(edges: dict[int, list[int]], num_nodes: int, dtype: type = np.int32)
 @settings(max_examples=examples(60), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
-    num_labels=st.sampled_from([1, 3, 40]),
+    num_labels=st.sampled_from([1, 3, 40, 70]),
     constraints=st.integers(1, 3),
     slack=st.sampled_from([0.5, 1.0, 1.3, 9.0]),  # over-full at the start, binding, loose
     everywhere=st.booleans(),
@@ -115,16 +129,18 @@ def test_weight_of_zero_needs_no_room() -> None:
     assert labels.labels.tolist() == [1, 0, 1, 0]
 
 
-def test_threads_of_many_windows() -> None:
+@pytest.mark.parametrize("num_labels", [4, 20_000])
+def test_threads_of_many_windows(num_labels: int) -> None:
     """Rows of more edges than a window has, some without and some with a neighbour that moves just before."""
     rng = np.random.default_rng(0)
     rows = random_rows(rng, 20_000, mean=30)
     near = rng.random(len(rows.neighbors)) < 0.1
     ends = np.repeat(np.arange(20_000), np.diff(rows.indptr))
     rows.neighbors[near] = np.maximum(0, ends[near] - 1)
-    found = [Labels(np.arange(20_000), np.ones((20_000, 1)), 20_000) for _ in range(2)]
+    found = [Labels(np.arange(20_000) % num_labels, np.ones((20_000, 1)), num_labels) for _ in range(2)]
+    capacity = np.array([max(50, 21_000 // num_labels)])
     moved = [
-        [labels.propagate(rows, np.array([50]), everywhere=False, threads=threads) for _ in range(3)]
+        [labels.propagate(rows, capacity, everywhere=False, threads=threads) for _ in range(3)]
         for labels, threads in zip(found, (1, 4), strict=True)
     ]
     assert moved[0] == moved[1]
@@ -167,7 +183,7 @@ def test_pairs(seed, num_labels, dtype, size):
     table = PairTable(10_000)
     for chunk in chunks(rows, size):
         table.add(chunk, labels)
-    low, high, counts = (column.tolist() for column in table.pairs())
+    low, high, counts = (column.tolist() for column in pairs_of(table, num_labels))
     want = assign_reference.count_pairs(*tensors(rows), 0, torch.from_numpy(labels))
     assert dict(zip(zip(low, high, strict=True), counts, strict=True)) == want
     assert list(zip(low, high, strict=True)) == list(want)
@@ -188,7 +204,7 @@ def test_pairs_in_a_full_table(seed, limit, skew, size):
     table = PairTable(limit)
     for chunk in chunks(rows, size):
         table.add(chunk, labels)
-    low, high, counts = (column.tolist() for column in table.pairs())
+    low, high, counts = (column.tolist() for column in pairs_of(table, 60))
     want, forgotten = assign_reference.count_pairs_within(*tensors(rows), 0, torch.from_numpy(labels), limit)
     assert dict(zip(zip(low, high, strict=True), counts, strict=True)) == want
     assert table.forgotten == forgotten
@@ -199,7 +215,7 @@ def test_full_table_of_heavy_pairs() -> None:
     labels = np.arange(6, dtype=np.int32)
     table = PairTable(4)
     table.add(written({0: [1] * 3000 + [2] * 5000 + [3] * 3000 + [4] * 1023 + [5]}, 6), labels)
-    low, high, counts = (column.tolist() for column in table.pairs())
+    low, high, counts = (column.tolist() for column in pairs_of(table, 6))
     assert list(zip(low, high, counts, strict=True)) == [(0, 1, 3000), (0, 2, 5000), (0, 5, 1)]
     assert table.forgotten == 3000 + 1023
 
@@ -214,7 +230,7 @@ def test_full_table_forgets_the_lightest(size: int) -> None:
     table = PairTable(100)
     for chunk in chunks(rows, size):
         table.add(chunk, labels)
-    low, high, counts = table.pairs()
+    low, high, counts = pairs_of(table, 1000)
     assert 0 < len(low) <= 100
     heavy = np.argsort(-counts, kind="stable")[:20]
     assert sorted(zip(low[heavy].tolist(), high[heavy].tolist(), strict=True)) == [(i, 500 + i) for i in range(20)]
@@ -222,7 +238,7 @@ def test_full_table_forgets_the_lightest(size: int) -> None:
     assert counts.sum() + table.forgotten == 400 * 40
     whole = PairTable(100)
     whole.add(rows, labels)
-    for column, again in zip(table.pairs(), whole.pairs(), strict=True):
+    for column, again in zip(pairs_of(table, 1000), pairs_of(whole, 1000), strict=True):
         assert column.tolist() == again.tolist()  # however it is cut
 
 
@@ -231,7 +247,7 @@ def test_row_longer_than_the_table() -> None:
     rows = written({0: [*range(1, 1000), *range(1, 1000)]}, 1000, np.int64)
     table = PairTable(16)
     table.add(rows, np.arange(1000, dtype=np.int32))
-    low, _, counts = table.pairs()
+    low, _, counts = pairs_of(table, 1000)
     assert 8 <= len(low) <= 16
     assert counts.sum() + table.forgotten == 2 * 999
 
@@ -254,6 +270,13 @@ def test_spreading(seed, width, dtype, size, threads):
         spread_rows(chunk, np.ascontiguousarray(values[chunk.first : chunk.first + len(chunk)]), out, threads)
     want = assign_reference.spread_rows(*tensors(rows), torch.from_numpy(values), torch.from_numpy(before))
     assert out.tolist() == want.tolist()
+
+
+def test_pairs_of_a_label_that_is_none() -> None:
+    table = PairTable(10)
+    table.add(written({0: [3]}, 4), np.arange(4, dtype=np.int32))
+    with pytest.raises(NativeError, match="list pairs"):
+        table.graph(3)
 
 
 def test_more_labels_than_32_bits_count() -> None:

@@ -44,8 +44,15 @@ typedef struct {
 // tie, those of higher keys. GLT_BAD_ID: detail = {row, neighbour}.
 GLT_API int32_t glt_count_pairs(const glt_rows* rows, const int32_t* labels, glt_pairs* pairs, int64_t* detail);
 
+// The pairs as a symmetric graph of the labels: row l lists the greater labels that it is paired with, then the smaller ones,
+// ascending each. indptr: int64 [num_labels + 1]; neighbors, numbers: int64 [2 * used], labels and numbers of edges.
+// GLT_BAD_ARG: a label is not below num_labels, detail = {low, high}.
+GLT_API int32_t glt_pair_rows(const glt_pairs* pairs, int64_t num_labels, int64_t* indptr, int64_t* neighbors,
+                              int64_t* numbers, int64_t* detail);
+
 // out[neighbour] += values[row] for each entry of the rows; integers, so that no order matters. values: int64
-// [num_rows * width]; out: int64 [num_nodes * width]. threads: at least 1; each has a range of `out`. GLT_BAD_ID: detail = {row, neighbour}.
+// [num_rows * width]; out: int64 [num_nodes * width]. threads: at least 1; each has a range of `out`. Rows whose values are 0 are
+// not read. GLT_BAD_ID: detail = {row, neighbour}.
 GLT_API int32_t glt_spread_rows(const glt_rows* rows, const int64_t* values, int32_t width, int64_t* out,
                                 int32_t threads, int64_t* detail);
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _SIGNATURES: Signatures = {
     "glt_assign_rows": [P, P, I64, P, I32, P, P, I32, I32, P, P],
     "glt_count_pairs": [P, P, P, P],
+    "glt_pair_rows": [P, I64, P, P, P, P],
     "glt_spread_rows": [P, P, I32, P, I32, P],
 }
 _library = bind(_SIGNATURES)
@@ -158,12 +159,16 @@ class PairTable:
         status, detail = call(_library().glt_count_pairs, ctypes.byref(struct), labels, ctypes.byref(self._struct))
         check(status, detail, "count pairs")
 
-    def pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns (low labels, high labels, numbers of edges), int64 each, ordered by the labels."""
-        found = self._slots[self._slots["key"] != 0]
-        found = found[np.argsort(found["key"])]
-        keys = found["key"]
-        return (keys >> np.uint64(32)).astype(np.int64), (keys & np.uint64(2**32 - 1)).astype(np.int64), found["weight"]
+    def graph(self, num_labels: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns the pairs as a symmetric graph: indptr [num_labels + 1], neighbours, numbers of edges, int64 each. Rows have
+        the greater labels, ascending, then the smaller ones. num_labels: greater than all labels."""
+        used = int(self._struct.used)
+        indptr, neighbors, numbers = (np.empty(n, np.int64) for n in (num_labels + 1, 2 * used, 2 * used))
+        status, detail = call(
+            _library().glt_pair_rows, ctypes.byref(self._struct), num_labels, indptr, neighbors, numbers
+        )
+        check(status, detail, "list pairs")
+        return indptr, neighbors, numbers
 
 
 class NeighborSums:

@@ -241,8 +241,7 @@ class StreamingAssigner(Assigner):
             for rows in graph.topology.neighbors():
                 pairs.add(rows, clusters)
                 done(len(rows.neighbors))
-        low, high, edges = pairs.pairs()
-        indptr, neighbors, edge_weights = _both_ways(low, high, edges, count)
+        indptr, neighbors, edge_weights = pairs.graph(count)
         loads = np.stack(
             [np.bincount(clusters, weights=weights[:, c], minlength=count) for c in range(weights.shape[1])], axis=1
         )
@@ -263,16 +262,6 @@ def _numbered(labels: np.ndarray) -> tuple[np.ndarray, int]:
     used[labels] = 1
     rank = np.cumsum(used, dtype=np.int32)
     return rank[labels] - 1, int(rank[-1]) if len(rank) else 0
-
-
-def _both_ways(
-    low: np.ndarray, high: np.ndarray, edges: np.ndarray, count: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The symmetric weighted graph of pairs as CSR: indptr [count + 1], neighbours and numbers of edges, all int64."""
-    row, other, weight = np.concatenate([low, high]), np.concatenate([high, low]), np.concatenate([edges, edges])
-    order = np.argsort(row, kind="stable")
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=count))]).astype(np.int64)
-    return indptr, other[order], weight[order]
 
 
 @dataclass(frozen=True)
