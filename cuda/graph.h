@@ -28,9 +28,10 @@ struct TypeRange {
 // What is added to the stored sources of an edge type to get gids.
 GLT_HD int64_t source_shift(const glt_graph& g, int32_t edge_type) { return g.source_shift ? g.source_shift[edge_type] : 0; }
 
-// The number of a node among those whose rows are replaced, or -1.
+// The number of a node among those whose rows an overlay replaces, or -1.
 inline int64_t find_replaced(const glt_replaced& r, int64_t gid) {
-  if (!r.num_rows) return -1;
+  gid -= r.moved;
+  if (!r.num_rows || gid < 0 || gid > r.gids[r.num_rows - 1]) return -1;
   const int32_t* bucket = r.hint + (gid >> r.shift);
   int64_t low = bucket[0], high = bucket[1];
   while (low < high) {
@@ -48,10 +49,14 @@ struct RowPlace {
 
   RowPlace(const glt_graph& g, int32_t edge_type, int32_t s, int64_t gid)
       : part((edge_type - g.dst_type[edge_type]) * g.num_parts + s), row(gid - g.bounds[s]) {
-    const int64_t at = g.replaced ? find_replaced(g.replaced[edge_type], gid) : -1;
-    if (at < 0) return;
-    row = at + g.replaced[edge_type].offset[part - edge_type * g.num_parts];
-    part += g.num_parts / 2;
+    for (const glt_replaced* r = g.replaced ? g.replaced + edge_type : nullptr; r;
+         r = static_cast<const glt_replaced*>(r->below)) {
+      const int64_t at = find_replaced(*r, gid);
+      if (at < 0) continue;
+      row = at + r->offset[part - edge_type * g.num_parts];
+      part += r->num_parts;
+      return;
+    }
   }
 };
 

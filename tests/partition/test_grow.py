@@ -20,8 +20,7 @@ from glt_lightning.base import (
 )
 from glt_lightning.graph import GrownPartition, LocalPartition, edge_path
 from glt_lightning.loader import LinkSpec, LoaderSpec, Session
-from glt_lightning.partition import Additions, ChangedNodes, NewEdges, NewNodes, add_rows
-from glt_lightning.partition.grow import check_rows
+from glt_lightning.partition import Additions, ChangedNodes, NewEdges, NewNodes, add_rows, check_rows
 from glt_lightning.sampling import KHopSampler
 from glt_lightning.tensors import GraphReader
 from glt_lightning.tensors.space import row_spaces

@@ -27,6 +27,7 @@ from glt_lightning.partition import (
     ChangedNodes,
     NewEdges,
     NewNodes,
+    add_rows,
     append_rows,
     delete_rows,
     list_versions,
@@ -36,7 +37,7 @@ from glt_lightning.partition import (
 from glt_lightning.partition.delta import digest_of
 from glt_lightning.partition.versions import Versions
 from tests.helpers.grown import TYPED, TwoVersions, two_versions
-from tests.partition.test_grow import batches, specs
+from tests.partition.test_grow import KINDS, batches, specs
 
 
 def halves(two: TwoVersions, rng: np.random.Generator) -> list[Additions]:
@@ -255,3 +256,28 @@ def test_a_killed_append_leaves_the_last_version_whole(graph: tuple[Path, Additi
     partition.close()
     left = {path.name for path in Versions(folder).root.iterdir()}
     assert left == {str(n) for n in range(1, whole + 2)}
+
+
+@pytest.mark.parametrize("edge_types", [(EDGE,), TYPED], ids=["homogeneous", "typed"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("number", [0, 1, *(pytest.param(k, marks=pytest.mark.slow) for k in range(2, 8))])
+def test_rows_over_a_version(tmp_path: Path, kind: str, edge_types: Any, number: int) -> None:
+    """An overlay over an overlay has the batches of one with all rows."""
+    if "walks" in kind and edge_types == TYPED:
+        pytest.skip("walks go along the one edge type")
+    rng = np.random.default_rng([number, len(kind), len(edge_types), 1])
+    two = two_versions(rng, edge_types, **KINDS[kind].get("graph", {}))
+    base = two.partition(two.base, tmp_path / "base", 1 + number % 3)
+    first, second = halves(two, rng)
+    given = KINDS[kind].get("sampling", {})
+    sampling = SamplingOptions(**{"with_edge": True, **given})
+    whole, below = add_rows(base, two.additions), add_rows(base, first)
+    grown = add_rows(below, second)
+    assert grown.manifest.num_edges == whole.manifest.num_edges
+    assert grown.identity not in (below.identity, base.identity)
+    for spec in specs(two, rng, "time_attr" in given, "importance_neighbors" in given):
+        assert batches(grown, spec, sampling) == batches(whole, spec, sampling)
+    for t, name in enumerate(base.schema.node_types):
+        ids = np.arange(two.whole.num_nodes[name])
+        found = [each.node_shards(t, "x").gather(each.gids_of(t, ids)) for each in (grown, whole)]
+        assert found[0].tolist() == found[1].tolist()

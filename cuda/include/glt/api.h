@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define GLT_ABI_VERSION 26
+#define GLT_ABI_VERSION 27
 #define GLT_MAX_HOPS 16
 #define GLT_MAX_FANOUT 65536  // larger ones are mistakes, or meant as -1: a row takes up to fanout^2 steps on a device
 
@@ -33,13 +33,16 @@ typedef enum {
 } glt_status;
 
 // Rows of one edge type that an overlay has in place of those of their parts (graph/overlay.py). A graph with an overlay has P
-// parts and then P more, those of the overlay: the row of gids[i], of part p, is row i + offset[p] of part P + p. CPU only.
+// parts and then P more, those of the overlay: the row of gids[i] + moved, of part p, is row i + offset[p] of part P + p. Where
+// overlays lie one over another, the last one is looked at first, whose P are the parts of all below it. CPU only.
 typedef struct {
   int64_t num_rows;
   const int64_t* gids;             // [num_rows] ascending
   const int64_t* offset;           // [P]
   const int32_t* hint;             // [(num_nodes >> shift) + 2] of each bucket of gids, how many of `gids` lie below it
-  int32_t shift, reserved;
+  int32_t shift, num_parts;        // P
+  int64_t moved;                   // new nodes of later overlays that lie before these
+  const void* below;               // the same of the overlay below it, or null
 } glt_replaced;
 
 // A typed graph whose parts are mapped into this process (or copied to this device).

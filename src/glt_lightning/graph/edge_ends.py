@@ -41,7 +41,7 @@ class EdgeEnds:
         manifest, over = self._partition.manifest, self._partition.overlaid
         node_type = self._partition.schema.destination_types()[self._edge_type]
         found: np.ndarray = manifest.offsets[node_type] + manifest.bounds[node_type][part] + rows
-        if over is not None and part >= manifest.num_parts // 2:
+        if over is not None:
             at, gids = over.replaced[self._edge_type].gids_of(part, rows)
             found[at] = gids
         return found

@@ -183,14 +183,14 @@ class GrownNumbers:
         found, old = np.empty(len(user_ids), np.int64), user_ids < count
         found[~old] = self.new_gids[node_type][user_ids[~old] - count]
         if old.any():
-            found[old] = base.gids(node_type)[user_ids[old]].astype(np.int64) + self.shift(node_type)
+            found[old] = base.gids_of(node_type, user_ids[old]) + self.shift(node_type)
         return found
 
 
 class GrownPartition(LocalPartition):
     """A partition with an overlay, in this process.
 
-    base: the partition.  overlay: what is laid over it.
+    base: the partition, which may have an overlay of its own.  overlay: what is laid over it.
     """
 
     def __init__(self, base: LocalPartition, overlay: Overlay, *, as_stored: bool = False) -> None:
@@ -209,15 +209,17 @@ class GrownPartition(LocalPartition):
         for r, (t, gids) in enumerate(zip(self.schema.destination_types(), overlay.replaced, strict=True)):
             part = _parts_of_replaced(base.manifest, manifest, overlay, r)
             new = np.bincount(overlay.placed[t], minlength=num_parts)
-            replaced.append(ReplacedRows(gids, part, new, manifest.total_nodes))
-        self.overlaid = Overlaid(replaced, [self._numbers.shift(t) for t in self.schema.source_types()])
+            below = None if base.overlaid is None else base.overlaid.replaced[r].behind(self._numbers.shift(t))
+            replaced.append(ReplacedRows(gids, part, new, manifest.total_nodes, below))
+        self.overlaid = Overlaid(replaced, [self.shifts[t] for t in self.schema.source_types()])
 
         self._shared: SharedArrays | None = None
 
-    @property
+    @cached_property
     def shifts(self) -> list[int]:
-        """For each node type what is added to the gids of its old nodes in the base."""
-        return [self._numbers.shift(t) for t in range(len(self.manifest.num_nodes))]
+        """For each node type what is added to the gids of its old nodes in the partition, below all overlays."""
+        below = self.base.shifts if isinstance(self.base, GrownPartition) else [0] * len(self.manifest.num_nodes)
+        return [self._numbers.shift(t) + before for t, before in enumerate(below)]
 
     @property
     def location(self) -> str:
@@ -268,8 +270,22 @@ class GrownPartition(LocalPartition):
 
     def node_shards(self, node_type: int, name: str) -> Shards:
         found = super().node_shards(node_type, name)
-        changed = self.overlay.changed.get((node_type, name))
+        changed = self._changed(node_type, name)
         return found if changed is None else found.with_rows(*changed)
+
+    def _changed(self, node_type: int, name: str) -> tuple[np.ndarray, np.ndarray] | None:
+        """Returns the gids of old nodes, ascending, with another value of an attribute, and their rows as stored."""
+        here = self.overlay.changed.get((node_type, name))
+        below = self.base._changed(node_type, name) if isinstance(self.base, GrownPartition) else None
+        if below is None:
+            return here
+        gids, rows = below[0] + self._numbers.shift(node_type), below[1]
+        if here is None:
+            return gids, rows
+        kept = ~np.isin(gids, here[0])
+        gids, rows = np.append(gids[kept], here[0]), np.concatenate([rows[kept], here[1]])
+        order = np.argsort(gids)
+        return gids[order], rows[order]
 
 
 def _all_deleted(base: LocalPartition, overlay: Overlay) -> dict[str, np.ndarray]:
@@ -395,7 +411,7 @@ def _with_arrays(base: LocalPartition, manifest: Manifest, overlay: Overlay) -> 
         arrays=arrays,
         num_edges=facts.num_edges,
         edge_columns=overlay.edge_columns,
-        made_by={**old.made_by, "overlay": facts.digest, "base": partition_id(old)},
+        made_by={**old.made_by, "overlay": facts.digest, "base": old.made_by.get("base") or partition_id(old)},
         of_version=overlay.version,
     )
 

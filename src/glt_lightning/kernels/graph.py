@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -68,34 +69,56 @@ class ReplacedRows:
     part p, and behind their rows the replaced rows of part p.
 
     gids: int64 [n], the nodes, ascending.  parts: int [n], the part of each.  new: int64 [P], for each part the number of new
-    nodes of the destination type that were placed there.  num_nodes: number of nodes of the graph.
+    nodes of the destination type that were placed there.  num_nodes: number of nodes of the graph.  below: the rows that the
+    overlay below this one replaces, whose P parts and P more are the parts here; None: there is none.
     """
 
-    def __init__(self, gids: np.ndarray, parts: np.ndarray, new: np.ndarray, num_nodes: int) -> None:
-        self.gids, self.parts = np.ascontiguousarray(gids, dtype=np.int64), parts
+    def __init__(
+        self, gids: np.ndarray, parts: np.ndarray, new: np.ndarray, num_nodes: int, below: ReplacedRows | None = None
+    ) -> None:
+        self.gids, self.parts, self.below, self.moved = np.ascontiguousarray(gids, dtype=np.int64), parts, below, 0
         self.offset = (new - np.searchsorted(parts, np.arange(len(new)))).astype(np.int64)
         self._new, shift = new, 0
         while (num_nodes >> shift) > 2 * len(gids) + 16:  # about half a node in a bucket, where they are spread evenly
             shift += 1
         starts = np.arange((num_nodes >> shift) + 2, dtype=np.int64) << shift
         self._hint = np.searchsorted(self.gids, starts).astype(np.int32)
-        addresses = (each.ctypes.data for each in (self.gids, self.offset, self._hint))
-        self.struct = ReplacedStruct(len(gids), *addresses, shift)
+        addresses = [each.ctypes.data for each in (self.gids, self.offset, self._hint)]
+        self.struct: ReplacedStruct
+        self._fields = len(gids), *addresses, shift, len(new)
+        self.struct = ReplacedStruct(*self._fields, 0, None if below is None else ctypes.addressof(below.struct))
+
+    def behind(self, more: int) -> ReplacedRows:
+        """Returns the same rows of a graph with ``more`` nodes before those of the destination type."""
+        found = copy.copy(self)
+        found.moved = self.moved + more
+        found.below = None if self.below is None else self.below.behind(more)
+        below = None if found.below is None else ctypes.addressof(found.below.struct)
+        found.struct = ReplacedStruct(*self._fields, found.moved, below)
+        return found
 
     def find(self, gids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Finds the nodes whose rows are replaced. Returns their positions in ``gids``, and for each its part and row."""
         if not len(self.gids):
-            return (np.empty(0, np.int64),) * 3
-        at = np.minimum(np.searchsorted(self.gids, gids), len(self.gids) - 1)
-        found = np.flatnonzero(self.gids[at] == gids)
+            return (np.empty(0, np.int64),) * 3 if self.below is None else self.below.find(gids)
+        at = np.minimum(np.searchsorted(self.gids, gids - self.moved), len(self.gids) - 1)
+        here = self.gids[at] == gids - self.moved
+        found = np.flatnonzero(here)
         part = self.parts[at[found]]
-        return found, part + len(self._new), at[found] + self.offset[part]
+        mine = found, part + len(self._new), at[found] + self.offset[part]
+        if self.below is None:
+            return mine
+        others = np.flatnonzero(~here)
+        which, *place = self.below.find(gids[others])
+        return tuple(map(np.concatenate, zip(mine, (others[which], *place), strict=True)))  # type: ignore[return-value]
 
     def gids_of(self, part: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Finds the rows of a part of the overlay that are replaced ones. Returns their positions in ``rows``, and their gids."""
+        if part < len(self._new):
+            return (np.empty(0, np.int64),) * 2 if self.below is None else self.below.gids_of(part, rows)
         part -= len(self._new)
         found = np.flatnonzero(rows >= self._new[part])
-        return found, self.gids[rows[found] - self.offset[part]]
+        return found, self.gids[rows[found] - self.offset[part]] + self.moved
 
 
 @dataclass(frozen=True)
@@ -120,7 +143,7 @@ class GraphView:
     user_ids: T * P arrays of user ids by row; None if not mapped.
     keys: R, of `GraphSchema.edge_type_keys`; src_types, dst_types: R indices.
     labor: the ids for draws by LABOR; None: each row draws on its own.
-    overlaid: what the second half of the parts lays over the first; None: nothing.
+    overlaid: what the second half of the parts lays over the first, which may be a graph with an overlay; None: nothing.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ import numpy as np
 
 from glt_lightning.base import DataError, NativeError, PartitionError
 
-ABI_VERSION = 26
+ABI_VERSION = 27
 OK, GROW, BAD_ID, BAD_ROW, BAD_ARG, CUDA, NO_MEMORY, NO_THREAD, THROWN = range(9)
 
 
@@ -86,7 +86,9 @@ class ReplacedStruct(ctypes.Structure):
         ("offset", c_void_p),
         ("hint", c_void_p),
         ("shift", c_int32),
-        ("reserved", c_int32),
+        ("num_parts", c_int32),
+        ("moved", c_int64),
+        ("below", c_void_p),
     ]
 
 

@@ -60,7 +60,10 @@ if TYPE_CHECKING:
     from glt_lightning.partition.edge_splits.source import hold_out_edges as hold_out_edges
     from glt_lightning.partition.facts import GraphFacts as GraphFacts
     from glt_lightning.partition.folder import whole_file as whole_file
-    from glt_lightning.partition.grow import add_rows as add_rows
+    from glt_lightning.partition.grow import (
+        add_rows as add_rows,
+        check_rows as check_rows,
+    )
     from glt_lightning.partition.hotness.vip import inclusion_in_memory as inclusion_in_memory
     from glt_lightning.partition.in_memory import partition_in_memory as partition_in_memory
     from glt_lightning.partition.links import (

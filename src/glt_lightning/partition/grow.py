@@ -182,7 +182,7 @@ class _Layers:
         arrays |= {f"deleted/{t}": ids for t, ids in self.additions.deleted.nodes.items()}
         for e, gone in self.additions.deleted.edges.items():
             arrays |= {f"deleted/{edge_type_str(e)}/ids": gone.ids, f"deleted/{edge_type_str(e)}/ends": gone.ends}
-        digest = hashlib.blake2b(digest_size=16)
+        digest = hashlib.blake2b(str(self.old.made_by.get("overlay", "")).encode(), digest_size=16)
         for path, array in sorted(arrays.items()):
             digest.update(f"{path}:{array.dtype.str}:{array.shape}:".encode())
             digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
@@ -324,7 +324,8 @@ class _EdgeLayer:
         added: The new entries of the mapped parts. Where both directions of edges are stored they are sorted, and without
             those that parallel ones, which are there already, stand for.
         begins: int64 [parts + 1]: the first row of each part.
-        begin, end: int64 [rows]: the stored entries of each row, as edge rows of the base; of a new node none.
+        part_of_row: int64 [rows]: the part that has the stored entries of each row.
+        begin, end: int64 [rows]: these, as edge rows of the base; of a new node none.
         dropped: int64 [2, n], ascending: the rows and stored entries of deleted edges.
     """
 
@@ -336,7 +337,9 @@ class _EdgeLayer:
         self.attrs = StoredAttributes(self.old, "edges", edge_type)
         self.weights, self.timed = self.old.weights(edge_type), self.old.is_timed(edge_type)
         self.both = layers.columns[edge_type].reverse_of == edge_type
-        self.shift = layers.numbers.shift(self.src)
+        # stored sources are gids less this, and less that in the base
+        self.base_shift = self.base.shifts[self.src] if isinstance(self.base, GrownPartition) else 0
+        self.shift = self.base_shift + layers.numbers.shift(self.src)
         self.first = self.manifest.offsets[self.dst]
         self.first_new = self.first + self.old.num_nodes[self.dst]
         self.shards: dict[str, Shards] = {}
@@ -356,15 +359,20 @@ class _EdgeLayer:
         self.begins = replaced_before + new_before
         self.row_of_new = np.arange(len(part_of_new)) + replaced_before[part_of_new]
         self.row_of_replaced = np.arange(len(part)) + new_before[part + 1]
-        first_edges = np.asarray(self.old.edge_bounds(self.r)[: len(parts) - 1], np.int64)
-        self.begin = np.repeat(first_edges, np.diff(self.begins))
+        stored = self.replaced - self.first - np.array(self.old.bounds[self.dst])[part]
+        stored_in = part.copy()
+        if self.base.overlaid is not None:
+            gids = self.replaced - self.layers.numbers.shift(self.dst)
+            at, stored_in[at], stored[at] = self.base.overlaid.replaced[self.r].find(gids)
+        self.part_of_row = np.repeat(parts[:-1], np.diff(self.begins))
+        self.part_of_row[self.row_of_replaced] = stored_in
+        self.begin = np.asarray(self.old.edge_bounds(self.r), np.int64)[self.part_of_row]
         self.end = self.begin.copy()
         for p in self.base.parts:
-            mine = slice(*replaced_before[p : p + 2])
+            mine = np.flatnonzero(stored_in == p)
             pointers, rows = self.base.pointers(self.r, p), self.row_of_replaced[mine]
-            stored = self.replaced[mine] - self.first - self.old.bounds[self.dst][p]
-            self.begin[rows] += pointers[stored]
-            self.end[rows] += pointers[stored + 1]
+            self.begin[rows] += pointers[stored[mine]]
+            self.end[rows] += pointers[stored[mine] + 1]
 
     def counts(self) -> list[int]:
         """Returns the number of entries in each part of the overlay."""
@@ -486,7 +494,7 @@ class _EdgeLayer:
         return low
 
     def _stored_keys(self, entries: np.ndarray) -> list[np.ndarray]:
-        sources = self._stored("indices", entries).astype(np.int64)
+        sources = self._stored("indices", entries).astype(np.int64) + self.base_shift
         return [self._old_user_ids(sources), *([self._stored(TIMES, entries)] if self.timed else [])]
 
     @cached_property
@@ -506,14 +514,14 @@ class _EdgeLayer:
         """Returns int64 [n]: the user's ids of sources."""
         numbers = gids - self.manifest.offsets[self.src] - self.old.num_nodes[self.src]
         found, is_new = np.empty(len(gids), np.int64), numbers >= 0
-        found[~is_new] = self._old_user_ids(gids[~is_new] - self.shift)
+        found[~is_new] = self._old_user_ids(gids[~is_new] - self.layers.numbers.shift(self.src))
         found[is_new] = (
             self.old.num_nodes[self.src] + np.argsort(self.layers.placed[self.src], kind="stable")[numbers[is_new]]
         )
         return found
 
     def _old_user_ids(self, gids: np.ndarray) -> np.ndarray:
-        """Returns the user's ids of sources. gids: as in the base."""
+        """Returns the user's ids of sources. gids: of the base."""
         if len(self.base.parts) == self.old.num_parts:
             return self.n_id.gather(gids)
         return np.asarray(self.base.user_ids(self.src)[gids - self.old.offsets[self.src]])  # sources are of any part
@@ -529,14 +537,14 @@ class _EdgeLayer:
 
     def _build_part(self, p: int, row: np.ndarray, places: np.ndarray) -> dict[str, np.ndarray]:
         """Makes the arrays of one part: runs of stored entries, between which new ones lie, and dropped ones lay."""
-        rows, first_edge = self.begins[p : p + 2], self.old.edge_bounds(self.r)[p]
-        begin, end = (each[slice(*rows)] - first_edge for each in (self.begin, self.end))
+        rows = self.begins[p : p + 2]
+        begin, end = self.begin[slice(*rows)], self.end[slice(*rows)]
         mine = slice(*np.searchsorted(row, rows))
         gone = self.dropped[:, slice(*np.searchsorted(self.dropped[0], rows))]
         added = self.added[mine]
         # A run ends where an entry is added before a stored one, or where one is dropped; the next begins behind that.
         cut = np.concatenate([row[mine], gone[0]]) - rows[0]
-        stop = np.concatenate([places[mine], gone[1]]) - first_edge
+        stop = np.concatenate([places[mine], gone[1]])
         drops = np.arange(len(cut)) >= len(added.dst)
         if gone.size:
             order = np.lexsort([drops, stop, cut])
@@ -549,17 +557,19 @@ class _EdgeLayer:
         adds[after] = ~drops
         counts = ends - starts
         indptr = np.append(0, np.cumsum(counts + adds))
-        at = indptr[1:] - counts
-        indptr = indptr[runs_before]
+        at, indptr = indptr[1:] - counts, indptr[runs_before]
         at_added = at[after[~drops]] - 1
+        stored_in = np.repeat(self.part_of_row[slice(*rows)], np.diff(runs_before))
+        runs = [(int(q), np.flatnonzero(stored_in == q)) for q in np.unique(stored_in)]
+        first_edges = self.old.edge_bounds(self.r)
 
         def whole(name: str, values: np.ndarray) -> np.ndarray:
-            stored = self._shards_of(name).arrays[p]
-            assert stored is not None
-            made = np.empty((indptr[-1], *stored.shape[1:]), stored.dtype)
-            if len(made):
-                copy_runs(stored, starts, counts, made, at)
-                made[at_added] = values
+            made = np.empty((indptr[-1], *values.shape[1:]), self._shards_of(name).stored_dtype)
+            made[at_added] = values
+            for q, mine in runs:
+                stored = self._shards_of(name).arrays[q]
+                assert stored is not None
+                copy_runs(stored, starts[mine] - first_edges[q], counts[mine], made, at[mine])
             return made
 
         found = {

@@ -34,6 +34,7 @@ from glt_lightning.partition import (
     LaterTables,
     Versions,
     add_rows,
+    check_rows,
     is_tables,
 )
 from glt_lightning.sampling import batch_key
@@ -243,13 +244,8 @@ class GraphVersion:
                     self._session.close()
                     self._session, self._configs = open_session(self.data, self.graph), set()
             return found
-        with closing(self._grown(new.additions)) as grown, open_session(self.data, grown) as session:
+        with closing(add_rows(self.graph, new.additions)) as grown, open_session(self.data, grown) as session:
             return session.ask(spec, key, limits.sample_bytes)
-
-    def _grown(self, rows: Additions) -> GrownPartition:
-        assert self.base is not None
-        manifest = self.base.manifest
-        return add_rows(self.base, rows if self.appended is None else self.appended.followed_by(rows, manifest))
 
     # Own ids
 
@@ -319,7 +315,7 @@ class GraphVersion:
 
     def _check(self, rows: Additions) -> None:
         require_embeddings(self.module, rows)
-        self._grown(rows).close()
+        check_rows(self.graph, rows)
 
     def _new_names(self, new: NewRows | None, t: str) -> Sequence[Any]:
         """Own ids of the new nodes of a type, in their order; without ids of their own their numbers."""
