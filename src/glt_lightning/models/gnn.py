@@ -354,11 +354,17 @@ class NodeEncoder(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Takes the embeddings of a checkpoint as they are, where nodes that came after it have a rule."""
         rows = state_dict.get(f"{prefix}layer.weight")
-        if self.new_nodes is not None and isinstance(self.layer, nn.Embedding) and rows is not None:
-            count, width = rows.shape
-            if count < self.layer.num_embeddings and width == self.layer.embedding_dim:
-                like = self.layer.weight
+        if isinstance(self.layer, nn.Embedding) and rows is not None:
+            (count, width), like = rows.shape, self.layer.weight
+            if self.new_nodes is not None and count < len(like) and width == self.layer.embedding_dim:
                 self.layer = nn.Embedding(count, width, device=like.device, dtype=like.dtype)
+            elif self.new_nodes is None and count != len(like):
+                nodes = "nodes" if self.of is None else f"nodes of type {self.of!r}"
+                rest[-1].append(
+                    f"the checkpoint has an embedding for each of {count} {nodes}, and the graph has {len(like)}. Read the "
+                    "version that it was trained on (partition.version), or predict later nodes by deploy or data.new, which "
+                    "have a rule for them (embeddings)."
+                )
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _embedded(self, node_type: NodeType, layer: nn.Module, n_id: Tensor) -> Tensor:
