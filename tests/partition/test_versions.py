@@ -21,7 +21,7 @@ from glt_lightning.cli import main
 from glt_lightning.graph import LocalPartition
 from glt_lightning.lightning import PartitionReport
 from glt_lightning.lightning.report.partition import facts as facts_of
-from glt_lightning.loader import TrafficOptions
+from glt_lightning.loader import LoaderSpec, TrafficOptions
 from glt_lightning.partition import (
     Additions,
     ChangedNodes,
@@ -281,3 +281,32 @@ def test_rows_over_a_version(tmp_path: Path, kind: str, edge_types: Any, number:
         ids = np.arange(two.whole.num_nodes[name])
         found = [each.node_shards(t, "x").gather(each.gids_of(t, ids)) for each in (grown, whole)]
         assert found[0].tolist() == found[1].tolist()
+
+
+@pytest.mark.parametrize("edge_types", [(EDGE,), TYPED], ids=["homogeneous", "typed"])
+def test_rows_over_a_version_with_deleted_ones(tmp_path: Path, edge_types: Any) -> None:
+    rng = np.random.default_rng(len(edge_types))
+    two = two_versions(rng, edge_types, undirected=True)
+    base = two.partition(two.base, tmp_path / "base", 2)
+    append_rows(tmp_path / "base", two.additions)
+    (_, _, t), counts = edge_types[0], two.whole.num_nodes
+    delete_rows(tmp_path / "base", nodes={t: np.array([0, 2])})
+    version = open_version(base, "latest")
+
+    def rows(first: int) -> Additions:
+        attrs = {name: values[:2] for name, values in two.whole.node[t].items()}
+        ends = np.array([[1, 3, 3], [first, counts[t], counts[t] + 1]])
+        count = {name: values[:3] for name, values in two.whole.edge[edge_types[0]].items()}
+        return Additions({t: NewNodes(2, attrs)}, {edge_types[0]: NewEdges(ends, count)})
+
+    appended = Versions(tmp_path / "base").read(base.manifest, "latest")
+    grown, whole = add_rows(version, rows(4)), add_rows(base, appended.followed_by(rows(4), base.manifest))
+    assert grown.manifest.num_edges == whole.manifest.num_edges
+    for each in (grown, whole):
+        assert each.deleted(each.schema.node_index(t)).tolist() == [0, 2]
+    seeds = {name: np.arange(3, n + 2 * (name == t)) for name, n in counts.items()}
+    spec = LoaderSpec(name="all", seeds=seeds if len(seeds) > 1 else seeds[t], num_neighbors=[3, -1], batch_size=5)
+    sampling = SamplingOptions(with_edge=True)
+    assert batches(grown, spec, sampling) == batches(whole, spec, sampling)
+    with pytest.raises(DataError, match=f"leads to node 2 of type {t!r}, which is deleted"):
+        add_rows(version, rows(2))
