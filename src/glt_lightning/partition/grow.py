@@ -337,7 +337,7 @@ class _EdgeLayer:
         self.attrs = StoredAttributes(self.old, "edges", edge_type)
         self.weights, self.timed = self.old.weights(edge_type), self.old.is_timed(edge_type)
         self.both = layers.columns[edge_type].reverse_of == edge_type
-        # stored sources are gids less this, and less that in the base
+        # Sources are stored as gids of the base less base_shift, of the grown graph less shift: the same number.
         self.base_shift = self.base.shifts[self.src] if isinstance(self.base, GrownPartition) else 0
         self.shift = self.base_shift + layers.numbers.shift(self.src)
         self.first = self.manifest.offsets[self.dst]
