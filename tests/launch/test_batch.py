@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -20,7 +21,7 @@ import yaml
 
 from glt_lightning.base import OptionError
 from glt_lightning.cli.launch import run_launch
-from glt_lightning.launch import LaunchConfig, LaunchFlags, LaunchPartition, start_job
+from glt_lightning.launch import LaunchConfig, LaunchFlags, LaunchPartition, on_ray, start_job
 from glt_lightning.launch.kubernetes import job_text, on_pods, secret_command
 from glt_lightning.launch.slurm import job_script
 from glt_lightning.workers import HostedServer
@@ -451,6 +452,37 @@ def test_workers_of_ray(capsys: pytest.CaptureFixture[str]) -> None:
     ):
         with pytest.raises(OptionError, match=message):
             start_job(LaunchConfig(**given | {"ray": group} | more), LaunchFlags(dry_run=True), print, open_nothing)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "words", "gpus", "asks"),
+    [
+        (None, [], None, True),  # auto, and the cluster has them
+        ("auto", ["--trainer.devices", "5"], None, True),
+        ("cpu", [], None, False),
+        ("gpu", ["--trainer.accelerator=cpu"], None, False),
+        ("cpu", ["--trainer.accelerator", "cpu", "--trainer.accelerator", "cuda"], None, True),
+        ("gpu", [], False, False),
+        ("cpu", [], True, True),
+    ],
+)
+def test_gpus_of_ray(
+    accelerator: str | None,
+    words: list[str],
+    gpus: bool | None,
+    asks: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = SimpleNamespace(cluster_resources=lambda: {"CPU": 4.0, "GPU": 2.0})
+    monkeypatch.setattr(on_ray, "_module", {"ray": cluster}.__getitem__)
+    (tmp_path / "run.yaml").write_text(f"trainer: {{accelerator: {accelerator}}}" if accelerator else "trainer: {}")
+    config = LaunchConfig(
+        command="fit", run_config=str(tmp_path / "run.yaml"), engine="ray", ray={"storage": "/runs", "gpus": gpus}
+    )
+    assert on_ray._asks_for_gpus(config, words, 2) is asks
+    if accelerator is None:
+        assert not on_ray._asks_for_gpus(config, words, 3)  # more ranks than GPUs
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

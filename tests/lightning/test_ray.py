@@ -126,6 +126,42 @@ def test_launch_changes_no_bit(tmp_path: Path, alone: dict[str, Any]) -> None:
     same_weights(run(tmp_path, LAUNCHED), tmp_path / "storage" / "launched", alone)
 
 
+# What Ray gives to the ranks of a launched job. Its two GPUs are only said to be there.
+GPUS = """
+    import functools, json, os, ray, ray.train.torch as torch
+    from glt_lightning.launch import LaunchConfig, LaunchFlags, start_job
+
+    def rank(words):
+        import os, ray, ray.train
+        groups = ray.util.placement_group_table().values()
+        bundles = [list(each["bundles"].values()) for each in groups if each["state"] == "CREATED"]
+        seen = {"gpus": ray.get_gpu_ids(), "visible": os.environ["CUDA_VISIBLE_DEVICES"], "bundles": bundles}
+        print("seen:", json.dumps(seen), file=open(f"{os.environ['SEEN']}.{ray.train.get_context().get_world_rank()}", "w"))
+
+    if __name__ == "__main__":
+        torch.TorchTrainer = functools.partial(torch.TorchTrainer, torch_config=torch.TorchConfig(backend="gloo"))
+        ray.init(num_cpus=2, num_gpus=2, include_dashboard=False)
+        defaults = {"devices": 2, "env": {"SEEN": f"{os.getcwd()}/seen"}}
+        group = {"storage": f"{os.getcwd()}/storage"}
+        job = LaunchConfig(command="fit", run_config="run.yaml", name="seen", engine="ray", ray=group, defaults=defaults)
+        assert start_job(job, LaunchFlags(), rank, None) == 0
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * TIMEOUT_S)
+def test_ranks_have_a_gpu_each(tmp_path: Path) -> None:
+    for name in ("ray", "pydantic"):
+        if find_spec(name) is None:
+            pytest.skip("needs ray[train]")
+    (tmp_path / "run.yaml").write_text(RUN.replace("accelerator: cpu", "accelerator: auto"))
+    run(tmp_path, GPUS)
+    seen = [json.loads((tmp_path / f"seen.{rank}").read_text().partition(":")[2]) for rank in range(2)]
+    assert [each["visible"] for each in seen] == ["0,1"] * 2  # of which Lightning takes that of the local rank
+    assert [each["gpus"] for each in seen] == [[0], [1]]
+    assert seen[0]["bundles"] == [[{"CPU": 1.0, "GPU": 1.0}] * 2]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(2 * TIMEOUT_S)
 @pytest.mark.parametrize("servers", ["0", "1"])

@@ -165,7 +165,8 @@ class LaunchRay:
         nodes: Nodes that train.
         servers: Graph servers, each on a node of its own, beside the trainers. 0: the nodes that train hold the graph.
         server_port: Port of the graph servers.
-        gpus: Ask for a GPU for each trainer process.
+        gpus: Ask for a GPU for each trainer process. None: if the trainer's accelerator is ``gpu`` or ``cuda``, or ``auto`` and
+            the cluster has as many GPUs.
         cpus_per_task: CPUs that Ray reserves for each trainer process.
         storage: Folder or URL for checkpoints and metrics, which all nodes share.
         every_n_steps: Steps between checkpoints within an epoch. None: only at its end.
@@ -183,7 +184,7 @@ class LaunchRay:
     nodes: int = 1
     servers: int = 0
     server_port: int = 18800
-    gpus: bool = False
+    gpus: bool | None = None
     cpus_per_task: int = 1
     every_n_steps: int | None = None
 

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,6 +23,7 @@ from glt_lightning.lightning import RayNode, ray_job, ray_module, ray_worker
 from glt_lightning.workers import HostedServer
 
 _LOCAL = "local"  # ray.address: a cluster on this host for the time being
+_ACCELERATOR = "--trainer.accelerator"
 _ENVIRONMENT = '[{"class_path": "ray.train.lightning.RayLightningEnvironment"}]'
 
 
@@ -44,8 +46,9 @@ def launch_on_ray(
         print(f"{servers}{devices} x {group.nodes} workers of Ray: {shlex.join(['glt-lightning', *words])}")
         return 0
     train, torch = _module("ray.train"), _module("ray.train.torch")
-    resources = {"CPU": group.cpus_per_task} | ({"GPU": 1} if group.gpus else {})
     _connect(group.address, devices * group.nodes * group.cpus_per_task + group.servers)
+    gpus = _asks_for_gpus(config, words, devices * group.nodes)
+    resources = {"CPU": group.cpus_per_task} | ({"GPU": 1} if gpus else {})
     given = {
         "run_rank": run_rank,
         "open_server": open_server,
@@ -60,7 +63,7 @@ def launch_on_ray(
     }
     scaling = train.ScalingConfig(
         num_workers=devices * group.nodes,
-        use_gpu=group.gpus,
+        use_gpu=gpus,
         resources_per_worker=resources,
         placement_strategy="STRICT_PACK" if group.nodes == 1 else "SPREAD",
     )
@@ -149,6 +152,21 @@ def _words(config: LaunchConfig) -> list[str]:
         every = [] if group.every_n_steps is None else ["--trainer.callbacks.every_n_steps", str(group.every_n_steps)]
         words += ["--trainer.callbacks+", "glt_lightning.lightning.ReportToRay", *every]
     return [*words, "--trainer.plugins", _ENVIRONMENT]
+
+
+def _asks_for_gpus(config: LaunchConfig, words: list[str], ranks: int) -> bool:
+    """Tells whether each rank gets a GPU of Ray: without one, Ray hides all of a node from it."""
+    assert config.ray is not None
+    if config.ray.gpus is not None:
+        return config.ray.gpus
+    accelerator = group_of(config, "trainer").get("accelerator", "auto")
+    for word, after in zip_longest(words, words[1:], fillvalue=""):
+        name, equals, value = word.partition("=")
+        if name == _ACCELERATOR:  # the last one counts
+            accelerator = value if equals else after
+    if accelerator == "auto":
+        return bool(_module("ray").cluster_resources().get("GPU", 0) >= ranks)
+    return accelerator in ("gpu", "cuda")
 
 
 def _connect(address: str | None, cpus: int) -> None:
