@@ -169,8 +169,15 @@ with command_process():
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    torch.nn.parallel.DistributedDataParallel(model)(torch.ones(1, 2))
+    from torch_geometric.nn import Linear
+    print(*Linear(2, 2).state_dict(), torch.onnx.is_in_onnx_export())
     print(_unwrap_compiled(model)[0] is model, isinstance(model, OptimizedModule))
-    print({"matplotlib", "torch._dynamo.utils", "sympy"} & set(sys.modules) or "none")
+    print({"matplotlib", "torch._dynamo.utils", "torch.onnx.ops", "sympy"} & set(sys.modules) or "none")
+    from torch.onnx.errors import OnnxExporterError
+    print(torch.onnx.OnnxExporterError is OnnxExporterError, torch.onnx.is_in_onnx_export.__module__)
+    print(torch._dynamo.trace_rules.LEGACY_MOD_INLINELIST is sys.modules["torch._dynamo.trace_rules"].LEGACY_MOD_INLINELIST)
     compiled = torch.compile(model, backend="eager")
     optimizer.zero_grad()
     print(bool(compiled(torch.ones(1, 2)) == model(torch.ones(1, 2))), isinstance(compiled, OptimizedModule))
@@ -183,7 +190,7 @@ with command_process():
     print(type(metric.plot()[0]).__name__, "matplotlib" in sys.modules)
 """)
     *first, names, plotted = ended.stdout.splitlines()
-    assert first == ["True False", "none", "True True"], ended.stderr
+    assert first == ["weight bias False", "True False", "none", "True torch.onnx", "True", "True True"], ended.stderr
     assert re.fullmatch("True module <.*SourceFileLoader.*", names)
     assert plotted == "Figure True"
 

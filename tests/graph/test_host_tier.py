@@ -103,20 +103,28 @@ def test_the_hottest_rows_are_those_of_the_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [wide_graph, wide_hetero])
 def test_automatic_budget(tmp_path: Path, make) -> None:
-    """It is what 3/4 of the available memory leave beside topology and ids, unless everything fits into 7/8."""
+    """It is what 3/4 of the available memory leave beside topology and ids, unless everything fits into 63/64; of parts that
+    other processes map, each takes its share."""
     whole = partitioned(make(), tmp_path, 2)
     part = LocalPartition.open(whole.directory, parts=[1])
     manifest = part.manifest
     attributes = sum(manifest.arrays[path].bytes for path in hottest_rows(part, 0))
     read = {"indptr.npy", "indices.npy", "n_id.npy"}
     topology = sum(e.bytes for path, e in manifest.arrays.items() if "part1/" in path and Path(path).name in read)
-    enough = 8 * (attributes + topology) // 7 + 8
+    enough = 64 * (attributes + topology) // 63 + 64
     assert HostTier.automatic_budget(manifest, part.parts, enough) is None
     assert HostTier.automatic_budget(manifest, whole.parts, enough) is not None
     too_little = HostTier.automatic_budget(manifest, part.parts, enough - 100)
     assert too_little is not None
     assert abs(too_little - (3 * (enough - 100) // 4 - topology)) < 8
     assert HostTier.automatic_budget(manifest, part.parts, topology) == 0
+    assert HostTier.automatic_budget(manifest, part.parts, 3 * enough, [(0,)]) is None
+    both = [
+        HostTier.automatic_budget(manifest, parts, enough, others) for parts, others in (([0], [(1,)]), ([1], [(0,)]))
+    ]
+    alone = HostTier.automatic_budget(manifest, whole.parts, enough)
+    assert None not in (*both, alone)
+    assert alone - 2 <= sum(both) <= alone
 
 
 def test_opened_by_path(tmp_path: Path) -> None:

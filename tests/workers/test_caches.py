@@ -17,6 +17,7 @@ from tests.helpers.contents import contents
 from tests.helpers.partitions import partitioned, small_graph, small_hetero
 from tests.helpers.ranks import run_ranks
 from tests.helpers.servers import DEADLINES, cluster, inline, open_farm
+from tests.helpers.wide import wide_graph
 from tests.lightning.serving import free_addresses
 from tests.workers.test_group import link
 
@@ -188,6 +189,25 @@ def test_ranks_of_a_host_share_the_hottest_rows_of_their_parts(tmp_path, monkeyp
     for rank in range(2):
         assert found[rank][0] == inline(whole, SPEC, epochs=2, rank=rank, world_size=2)
         assert found[rank][1].disk_rows > 0 < found[rank][1].local_rows
+
+
+def test_ranks_that_map_other_parts_share_the_memory_of_a_host(tmp_path, monkeypatch):
+    """The part of each would fit alone."""
+    whole = partitioned(wide_graph(), tmp_path, 2)
+    sizes = {path: entry.bytes for path, entry in whole.manifest.arrays.items()}
+    free = 64 * max(sum(size for path, size in sizes.items() if f"part{p}/" in path) for p in (0, 1)) // 63 + 64
+    monkeypatch.setattr(shared_tiers, "available_memory", lambda: free)
+
+    def run(rank, exchange):
+        part = LocalPartition.open(whole.directory, parts=[rank])
+        alone = shared_tiers.shared_host_tier(part, CacheOptions(), Ranks())
+        tier = shared_tiers.shared_host_tier(part, CacheOptions(), Ranks(rank, 2, exchange))
+        tier.close()
+        return alone, tier.nbytes
+
+    (first, mine), (second, others) = run_ranks(2, run)
+    assert first is second is None
+    assert 0 < mine < mine + others < free
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -27,9 +27,9 @@ class CacheOptions:
         bytes: Size of the remote cache in bytes per host, such as ``"2GiB"``, instead of ``ratio``.
         topology: Bytes, taken out of ``bytes``, for neighbour lists of the hottest nodes.
         memory: Bytes per host for the attributes of the host's own parts. The hottest rows stay in memory, the other rows are
-            read from disk for each batch. ``auto``: where the parts do not fit into 7/8 of the memory that is available, what
-            3/4 of it leaves beside the topology; else, and with GPUs that sample, as ``None``. ``None``: files are mapped, and
-            the operating system decides.
+            read from disk for each batch. ``auto``: where the parts of this host's processes do not fit into 63/64 of the memory
+            that is available, what 3/4 of it leaves beside the topology; else, and with GPUs that sample, as ``None``. ``None``:
+            files are mapped, and the operating system decides.
         device: Bytes on the GPU that trains, such as ``"4GiB"``, for the attributes of the hottest nodes of all parts: batches
             from the CPU bring only the rows of the other nodes. (The budget of a GPU that samples is
             ``sampling.feature_bytes``.)

@@ -17,7 +17,7 @@ from importlib import import_module
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
 from threading import RLock
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from glt_lightning.base import threads_that_sleep
@@ -87,7 +87,8 @@ class _QuickEnd:
 
 
 # Modules that are imported when a name of them is used that they do not have before. Lightning and torch's optimizers import
-# torch's compiler, and torchmetrics matplotlib, which take half of the time of all imports, for names that a run does not use.
+# torch's compiler, and torchmetrics matplotlib, which take half of the time of all imports, for names that a run does not use;
+# a checkpoint of PyG's linear layers asks whether the model is exported to ONNX.
 
 
 class _LateModule(ModuleType):
@@ -138,6 +139,17 @@ class _LateName:
         return not _is_late(self._module) and issubclass(subclass, self._real())
 
 
+class _LatePart(SimpleNamespace):
+    """Stands for a module of the compiler, with the names that it has before."""
+
+    def __init__(self, name: str, **names: Any) -> None:
+        super().__init__(**names)
+        self.__name__ = f"{_COMPILER}.{name}"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self.__name__), name)
+
+
 def _is_late(name: str) -> bool:
     return isinstance(sys.modules.get(name), _LateModule)
 
@@ -164,11 +176,12 @@ def _graph_break(*_: Any, **__: Any) -> None:
     """torch's: ends the part of a function that is compiled together."""
 
 
-_COMPILER, _PLOTS = "torch._dynamo", "torchmetrics.utilities.plot"
+_COMPILER, _ONNX, _PLOTS = "torch._dynamo", "torch.onnx", "torchmetrics.utilities.plot"
+_WHOLE = (_COMPILER, _ONNX)  # whose parts expect to be imported by them
 _PLOT_TYPES = ("_AX_TYPE", "_CMAP_TYPE", "_PLOT_OUT_TYPE")  # for annotations
 _PLOT_FUNCTIONS = ("plot_single_or_multi_val", "plot_confusion_matrix", "plot_curve")
-# The names that they have before: those that Lightning, torch's optimizers and torchmetrics, which puts ``hamming`` where SciPy
-# had it, take from them.
+# The names that they have before: those that Lightning, torch's optimizers and groups of ranks, the linear layers of PyG, and
+# torchmetrics, which puts ``hamming`` where SciPy had it, take from them.
 _LATE: dict[str, dict[str, Any]] = {
     "scipy.signal": {"hamming": _LateName("scipy.signal.windows", "hamming")},
     "torch_geometric.datasets": {},
@@ -176,7 +189,12 @@ _LATE: dict[str, dict[str, Any]] = {
         "OptimizedModule": _LateName(_COMPILER, "OptimizedModule"),
         "disable": _disable,
         "graph_break": _graph_break,
+        "trace_rules": _LatePart("trace_rules", clear_lru_cache=lambda: None),
+        "utils": _LatePart(
+            "utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"
+        ),  # torch's default: nobody has set another
     },
+    _ONNX: {"is_in_onnx_export": lambda: False},
     _PLOTS: {**dict.fromkeys(_PLOT_TYPES, Any), **{name: _LateName(_PLOTS, name) for name in _PLOT_FUNCTIONS}},
 }
 
@@ -188,9 +206,14 @@ class _LateFinder:
         self._left = set(_LATE)
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
-        if name.startswith(f"{_COMPILER}.") and _is_late(_COMPILER):  # its parts expect to be imported by it
-            _read(sys.modules[_COMPILER])
-            return ModuleSpec(name, _FoundLoader()) if name in sys.modules else None
+        package = next((each for each in _WHOLE if name.startswith(f"{each}.") and _is_late(each)), None)
+        if package is not None:
+            _read(sys.modules[package])
+            if (found := sys.modules.get(name)) is not None:
+                # the import system takes the module's spec, in place of ours, and would run its code again
+                found.__spec__ = ModuleSpec(name, _FoundLoader(found))
+                return found.__spec__
+            return None
         if name not in self._left:
             return None
         self._left.remove(name)
@@ -220,10 +243,11 @@ class _LateLoader(Loader):
 class _FoundLoader(Loader):
     """Of a module that was imported while it was looked for."""
 
+    def __init__(self, found: ModuleType) -> None:
+        self._found, self._spec = found, found.__spec__
+
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = sys.modules[spec.name]
-        self._spec = module.__spec__
-        return module
+        return self._found
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self._spec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import pairwise
@@ -57,9 +57,25 @@ def _attributes(partition: LocalPartition) -> Iterator[tuple[str, Blocks]]:
                 yield from ((edge_path(p, r, name), blocks) for name in names)
 
 
-# 1/8 of the available memory is for the model and for batches. A mapped graph that lacks memory stalls on page faults: with
-# memory for 0.8 of a graph of 1.5 GB, a batch took over 3 s in place of 0.02 s.
-_SPARE = 8
+# A mapped graph that lacks memory stalls on page faults. With memory for 1.02 of a graph of 1.5 GB, mapped files gave the full
+# speed without a fault, with memory for 1.0 of it 0.06; tiers that do not hold all gave 0.06 and 0.13 (benchmarks/pressure.py).
+_SPARE = 64  # the part of the available memory that a mapped graph leaves free
+# Mapped pages give way to batches in flight, a tier does not: then pages of the topology would be missing.
+_BATCHES = 4  # the part that a tier leaves
+
+
+def _bytes_read(manifest: Manifest, part: int) -> tuple[int, int]:
+    """Bytes that batches read of a part: of topology and ids, and of attributes."""
+    schema, topology, attributes = manifest.schema, [], []
+    for t in range(len(schema.node_types)):
+        topology.append(node_path(part, t, "n_id"))
+        attributes += [node_path(part, t, name) for name in manifest.node_attrs(t)]
+    for r in range(len(schema.edge_types)):
+        topology += [edge_path(part, r, name) for name in ("indptr", "indices")]
+        attributes += [edge_path(part, r, name) for name in manifest.edge_attrs(r)]
+    return sum(manifest.arrays[path].bytes for path in topology), sum(
+        manifest.arrays[path].bytes for path in attributes
+    )
 
 
 class HostTier:
@@ -81,22 +97,21 @@ class HostTier:
         self._slots = ReadSlots()
 
     @staticmethod
-    def automatic_budget(manifest: Manifest, parts: Sequence[int], available: int) -> int | None:
+    def automatic_budget(
+        manifest: Manifest, parts: Sequence[int], available: int, others: Collection[Sequence[int]] = ()
+    ) -> int | None:
         """Chooses ``cache.memory`` for ``auto``: the bytes that ``available`` leaves for attributes, beside the topology; None if
-        all that batches read of the mapped ``parts`` fits."""
-        schema, topology, attributes = manifest.schema, [], []
-        for p in parts:
-            for t in range(len(schema.node_types)):
-                topology.append(node_path(p, t, "n_id"))
-                attributes += [node_path(p, t, name) for name in manifest.node_attrs(t)]
-            for r in range(len(schema.edge_types)):
-                topology += [edge_path(p, r, name) for name in ("indptr", "indices")]
-                attributes += [edge_path(p, r, name) for name in manifest.edge_attrs(r)]
-        usable = available - available // _SPARE - sum(manifest.arrays[path].bytes for path in topology)
-        if sum(manifest.arrays[path].bytes for path in attributes) <= usable:
+        all that batches read of the mapped ``parts`` fits.
+
+        others: parts that other processes of this host map, each with a tier of its own; they take their share.
+        """
+        mapped = sorted({p for each in (parts, *others) for p in each})
+        topology = sum(_bytes_read(manifest, p)[0] for p in mapped)
+        attributes = {p: _bytes_read(manifest, p)[1] for p in mapped}
+        if topology + sum(attributes.values()) <= available - available // _SPARE:
             return None
-        # Mapped pages give way to batches in flight, a tier does not: then pages of the topology would be missing.
-        return max(0, usable - available // _SPARE)
+        mine, theirs = (sum(attributes[p] for each in those for p in each) for those in ([parts], others))
+        return max(0, available - available // _BATCHES - topology) * mine // max(1, mine + theirs)
 
     @classmethod
     def create(cls, partition: LocalPartition, budget_bytes: int, progress: Phase | None = None) -> HostTier:

@@ -192,14 +192,19 @@ def shared_host_tier(partition: LocalPartition, options: CacheOptions, ranks: Ra
     if options.memory is None or (options.memory == "auto" and not partition.is_in_files):
         return None
     made: list[HostTier] = []
+    budget, available = options.memory_bytes, 0
+    if budget is None:
+        # what each rank sees before any of them has made its tier, also for other parts than these
+        mine = [Ranks.host_identity(), list(partition.parts), available_memory()]
+        here = [other[1:] for other in map(json.loads, ranks.exchange(json.dumps(mine))) if other[0] == mine[0]]
+        available = min(free for _, free in here)
+        others = {tuple(parts) for parts, _ in here} - {tuple(partition.parts)}
+        budget = HostTier.automatic_budget(partition.manifest, partition.parts, available, others)
 
     def make(_sharing: int) -> str | None:
-        budget = options.memory_bytes
         if budget is None:
-            available = available_memory()
-            budget = HostTier.automatic_budget(partition.manifest, partition.parts, available)
-            if budget is None:
-                return None
+            return None
+        if options.memory == "auto":
             _log.info(
                 "cache.memory: auto: parts %s do not fit into the available memory (%.2f GB): %.2f GB are for attributes.",
                 *(list(partition.parts), available / 1e9, budget / 1e9),
