@@ -41,7 +41,7 @@ class Sampler(Protocol):
 class SamplerSource:
     """The graph for samplers, as plain values that can be sent to a process.
 
-    directory, options_hash: the partition folder, and the hash in its manifest.  parts: the parts to map.
+    graph: the partition, or the path by which another process opens it.  options_hash: in its manifest.  parts: those to map.
     link: the identity for calls to owners of other parts; None if all parts are mapped.  serve: address at which the mapped
     parts are served; None: they are not served.  owners: the owners of the other parts, if known from the start.
     memory: path of the `HostTier` of the parts; None: their attributes are read from the mapped files.
@@ -50,7 +50,7 @@ class SamplerSource:
     picker: the picker that other processes may ask for, too; None: none.
     """
 
-    directory: str
+    graph: LocalPartition | str
     options_hash: str
     parts: tuple[int, ...]
     link: Link | None = None
@@ -66,7 +66,12 @@ class SamplerSource:
         """Makes the source of the parts of ``partition``. changes: other fields."""
         if partition.memory is not None:
             changes = {"memory": partition.memory.path} | changes
-        return cls(partition.location, partition.manifest.options_hash, partition.parts, link, **changes)
+        return cls(partition, partition.manifest.options_hash, partition.parts, link, **changes)
+
+    @property
+    def directory(self) -> str:
+        """The path by which another process opens the partition; rows that were added to it are copied for that."""
+        return self.graph if isinstance(self.graph, str) else self.graph.location
 
     @property
     def is_whole(self) -> bool:
