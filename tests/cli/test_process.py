@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from jsonargparse import Namespace
 
 START = """
 import sys
@@ -205,3 +206,14 @@ with command_process():
 """)
     assert ended.stdout.startswith("True True\nmodule torch._dynamo.decorators <"), ended.stderr
     assert "SourceFileLoader" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("workers", "strategy", "expected"), [(2, "auto", 2), (0, "ddp", 0), (2, "glt_server_client", 0)]
+)
+def test_samplers_start_while_the_trainer_is_made(workers: int, strategy: str, expected: int) -> None:
+    from glt_lightning.cli.subcommands import num_samplers
+
+    given = {"data.init_args.sampling.num_workers": workers, "trainer.strategy": strategy}
+    assert num_samplers(Namespace(given)) == expected
+    assert num_samplers(Namespace({"trainer.strategy": strategy})) == 0

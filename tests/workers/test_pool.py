@@ -10,12 +10,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from glt_lightning.base import SamplingOptions
+from glt_lightning.loader import LoaderSpec, Session
 from glt_lightning.sampling import BatchRequest, SamplerConfig
-from glt_lightning.workers.producer import pool
+from glt_lightning.workers import spare_samplers
+from glt_lightning.workers.producer import pool, process as processes
 from glt_lightning.workers.producer.pool import SamplerPool
 from glt_lightning.workers.producer.process import BatchTask, SamplerProcess
 from glt_lightning.workers.producer.samplers import SamplerSource
 from glt_lightning.workers.slots import SharedSlot, receive, send
+from tests.helpers.contents import contents
+from tests.helpers.partitions import partitioned, small_graph
 
 CONFIG = SamplerConfig(seed_type=0, fanouts=((2,),))
 
@@ -167,3 +172,19 @@ def test_one_off_memory_is_sent_each_time(sampler, once):
             os.close(fd)
     assert sent == [1, int(once)]
     slot.close()
+
+
+def test_a_pool_takes_processes_that_wait_for_a_graph(tmp_path):
+    whole = partitioned(small_graph(), tmp_path)
+    spec = LoaderSpec(name="train", split="train", num_neighbors=[4, 3], batch_size=8, shuffle=True)
+    with Session(whole, seed=3) as context:
+        expected = [contents(batch) for batch in context.make_loader(spec)]
+    with spare_samplers(2):
+        spare = [process for _, process in processes._SPARE]
+        with Session(whole, SamplingOptions(num_workers=1), seed=3) as context:
+            (taken,) = context._producer.pids
+            assert [contents(batch) for batch in context.make_loader(spec)] == expected
+        assert taken in [process.pid for process in spare]
+        assert len(processes._SPARE) == 1
+    assert not processes._SPARE
+    assert None not in [process.poll() for process in spare]

@@ -7,6 +7,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any
@@ -45,6 +46,7 @@ from glt_lightning.cli.subcommands import (
     cluster_of_data,
     list_tools,
     meet_other_hosts,
+    num_samplers,
     ready_classes,
     with_cluster,
 )
@@ -58,8 +60,10 @@ from glt_lightning.lightning import (
     SamplingMonitor,
     unwound_by_sigterm,
 )
+from glt_lightning.workers import spare_samplers
 
 _CLUSTER = ClusterOptions()
+_SAMPLED = ("fit", "validate", "test", "predict")
 _PAST_RUN = ("best", "last")
 _NO_CHECKPOINT = "none"
 _CHECKPOINT_WORDS = (*_PAST_RUN, _NO_CHECKPOINT, "hpc", "registry")
@@ -114,7 +118,8 @@ class GLTCLI(LightningCLI):
         words = sys.argv[1:] if options.get("args") is None else options["args"]
         self._first_word = words[0] if isinstance(words, list) and words else None
         self._threads = how_threads_wait()  # before a strategy sets it for other ranks
-        super().__init__(*classes, **options)
+        with ExitStack() as self._opened:
+            super().__init__(*classes, **options)
 
     def setup_parser(
         self, add_subcommands: bool, main_kwargs: dict[str, Any], subparser_kwargs: dict[str, Any]
@@ -194,6 +199,10 @@ class GLTCLI(LightningCLI):
             self.config = self.parser.parse_object({name: {"model": known}}, self.config)
 
     def instantiate_classes(self) -> None:
+        if (
+            self.subcommand in _SAMPLED
+        ):  # while model, data and Trainer are made, which takes as long as samplers take to start
+            self._opened.enter_context(spare_samplers(num_samplers(self.config[self.subcommand])))
         give_taken_links(self, self._get(self.config, "model"))
         super().instantiate_classes()
         if self.subcommand and self.config_init[self.subcommand].get("ckpt_path") == _NO_CHECKPOINT:

@@ -225,6 +225,14 @@ def strategy_class(strategy: Any) -> type:
     return kind if isinstance(kind, type) else object
 
 
+def num_samplers(config: Any) -> int:
+    """The sampler processes that a rank of a run will have, as its configuration says; none where graph servers sample."""
+    number = config.get("data.init_args.sampling.num_workers", config.get("data.sampling.num_workers"))
+    if not isinstance(number, int) or issubclass(strategy_class(config.trainer.strategy), GLTServerClientStrategy):
+        return 0
+    return number
+
+
 def with_cluster(strategy: Any, cluster: ClusterOptions) -> Any:
     """Sets the group ``cluster`` of a strategy of this package; other strategies are returned unchanged."""
     if isinstance(strategy, str) and strategy in StrategyRegistry and _is_ours(StrategyRegistry[strategy]["strategy"]):

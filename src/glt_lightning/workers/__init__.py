@@ -63,7 +63,10 @@ if TYPE_CHECKING:
         HostsGraph as HostsGraph,
         MappedGraph as MappedGraph,
     )
-    from glt_lightning.workers.producer.process import end_by_deadline as end_by_deadline
+    from glt_lightning.workers.producer.process import (
+        end_by_deadline as end_by_deadline,
+        spare_samplers as spare_samplers,
+    )
     from glt_lightning.workers.producer.samplers import (
         InlineProducer as InlineProducer,
         batches_in_flight as batches_in_flight,

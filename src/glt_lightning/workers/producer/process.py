@@ -9,8 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,19 +76,13 @@ class SamplerProcess:
         self._configs: dict[SamplerConfig, int] = {}
         self._known_slots: set[int] = set()
         self.heard_s = time.monotonic()  # when its last message arrived, or its first task was sent
-        self.sock, theirs = socket.socketpair()
-        self.sock.settimeout(timeout_s)
-        # numpy's BLAS threads would cost each sampler start-up time and memory for nothing
-        env = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         try:
-            self._process = starter.start("glt_lightning.workers.producer.worker", theirs, env)
+            self.sock, self._process = _SPARE.pop() if _SPARE else _start(starter)
         except OSError as error:
-            self.sock.close()
             raise SamplerError(
                 f"cannot start sampler process {index}: {error}. Check the limits of processes and memory of this host."
             ) from error
-        finally:
-            theirs.close()
+        self.sock.settimeout(timeout_s)
         with suppress(ClosedError):  # its death is noticed at the first read
             send(self.sock, {"op": "open", "index": index, "source": source.to_json(), "threads": threads})
 
@@ -169,6 +163,45 @@ class SamplerProcess:
                 raise SamplerError(
                     f"{self.name} did not end {_EXIT_S:g} s after SIGKILL; it probably waits for a disk or network file system."
                 ) from None
+
+
+def _start(starter: Starter) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """Starts a process that waits for the graph that it shall open. Raises `OSError`."""
+    mine, theirs = socket.socketpair()
+    # numpy's BLAS threads would cost each sampler start-up time and memory for nothing
+    env = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    try:
+        return mine, starter.start("glt_lightning.workers.producer.worker", theirs, env)
+    except OSError:
+        mine.close()
+        raise
+    finally:
+        theirs.close()
+
+
+_SPARE: list[tuple[socket.socket, subprocess.Popen[bytes]]] = []  # which nobody has a graph for yet
+os.register_at_fork(after_in_child=_SPARE.clear)  # they are the parent's
+
+
+@contextmanager
+def spare_samplers(number: int) -> Iterator[None]:
+    """Starts sampler processes, beside other work, before it is known which graph they will open. The first that this process
+    needs inside of the ``with`` block are these; those that it did not need are ended after it."""
+    starter, started = Starter(), []
+    try:
+        with suppress(OSError):  # a sampler that is needed and cannot start is an error then
+            for _ in range(number):
+                started.append(_start(starter))
+                _SPARE.append(started[-1])
+        yield
+    finally:
+        for spare in [each for each in started if each in _SPARE]:
+            _SPARE.remove(spare)
+            sock, process = spare
+            sock.close()
+            process.kill()
+            process.wait(_EXIT_S)
+        starter.close()
 
 
 # Notices that a process of another host is lost or stopped while this one is blocked, for instance in a collective call.
