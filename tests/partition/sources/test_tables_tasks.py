@@ -8,6 +8,7 @@ import os
 import sys
 import textwrap
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -181,3 +182,26 @@ def test_a_killed_conversion_is_continued(tmp_path: Path, monkeypatch: pytest.Mo
     assert name in [each for each, _ in again]
     earlier = ["fit_rows", "convert_rows"] if name not in ("fit_rows", "convert_rows") else []
     assert not {(each, "nodes.node") for each in earlier} & {*again}
+
+
+@pytest.mark.parametrize("kind", ["numbers", "text"])
+def test_labels_are_not_held(tmp_path: Path, kind: str) -> None:
+    """A column of labels takes the memory of a piece, however long it is."""
+    count = 1 << 23
+    labels = {
+        "numbers": pa.array(np.arange(count) % 7),
+        "text": pa.DictionaryArray.from_arrays(np.arange(count, dtype=np.int32) % 7, [f"class {i}" for i in range(7)]),
+    }
+    pq.write_table(pa.table({"y": labels[kind]}), tmp_path / "nodes.parquet")
+    (tmp_path / "edges.csv").write_text("s,d\n0,1\n")
+    nodes = {"path": str(tmp_path / "nodes.parquet"), "label": "y"}
+    edges = {"path": str(tmp_path / "edges.csv"), "source": "s", "destination": "d"}
+    source = open_source({"nodes": nodes, "edges": edges}, tmp_path, options=PartitionOptions(processes=1))
+    tracemalloc.start()
+    try:
+        assert source.num_classes == 7
+        assert tracemalloc.get_traced_memory()[1] < 3 * count  # a label has 8 bytes, and files are hashed by 16 MiB
+    finally:
+        tracemalloc.stop()
+    y = source.node_attrs(NODE)["y"]
+    assert y[count - 9 : count].tolist() == [each % 7 for each in range(count - 9, count)]

@@ -34,7 +34,7 @@ class EdgeLabels:
     @cached_property
     def num_classes(self) -> int | None:
         """Number of classes; None for a regression."""
-        return len(self.class_names) if self.class_names is not None else classes_of(self.values[0 : len(self.values)])
+        return len(self.class_names) if self.class_names is not None else classes_of(self.values)
 
     def require_relations(self, name: str) -> None:
         """Raises `DataError` unless each edge has a kind. name: the edge type."""

@@ -237,7 +237,7 @@ class ArraySource:
         labelled = [t for t in self.schema.node_types if "y" in self.node_attrs(t)]
         target = pick_target(labelled, {t for t, _ in self.splits.values()}, self.name)
         y = None if target is None else self.node_attrs(target).get("y")
-        return replace(self, target_type=target, num_classes=None if y is None else classes_of(y[:]))
+        return replace(self, target_type=target, num_classes=None if y is None else classes_of(y))
 
     def edges(self, edge_type: EdgeType) -> EdgeList:
         return ArrayEdges(self.edge_index[edge_type], f"edge_index of {edge_type_str(edge_type)}")
@@ -292,15 +292,18 @@ def width(shape: tuple[int, ...]) -> int:
     return shape[1] if len(shape) > 1 else 1
 
 
-def classes_of(y: np.ndarray) -> int | None:
+_LABELS = 1 << 20  # read at once
+
+
+def classes_of(y: Rows) -> int | None:
     """Returns the number of classes in labels ``y`` [N] or [N, C]; negative labels mean "none". None for a regression: floats
     [N], and integers too great for classes."""
-    if y.ndim > 1:
+    if len(y.shape) > 1:
         return int(y.shape[1])
     if y.dtype.kind not in "iub":
         return None
-    count = max(0, int(y.max()) + 1) if y.size else 0
-    return count if count <= MOST_CLASSES else None
+    count = 1 + max((int(y[begin : begin + _LABELS].max()) for begin in range(0, len(y), _LABELS)), default=-1)
+    return max(0, count) if count <= MOST_CLASSES else None
 
 
 def categories_of(source: GraphSource) -> dict[NodeType, tuple[int, ...]]:

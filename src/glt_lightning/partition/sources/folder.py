@@ -66,7 +66,7 @@ class FolderSource:
     @cached_property
     def num_classes(self) -> int | None:
         y = self._first(_Y)
-        return None if y is None else classes_of(y[: len(y)] if len(y.shape) == 1 else np.empty((0, *y.shape[1:])))
+        return None if y is None else classes_of(y)
 
     @property
     def splits(self) -> Splits:

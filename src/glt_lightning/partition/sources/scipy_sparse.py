@@ -239,7 +239,7 @@ class MatrixGraph(MatrixSource):
         for split, keys in split_keys(self._split_values, _SPLITS).items():
             rows = _rows(f"splits.{keys[0]}", self._split_values[keys[0]])
             splits[split] = (NODE, rows[: len(rows)])
-        classes = classes_of(node["y"][: len(node["y"])]) if "y" in node else None
+        classes = classes_of(node["y"]) if "y" in node else None
         return replace(graph, node={NODE: node}, splits=splits, num_classes=classes)
 
 

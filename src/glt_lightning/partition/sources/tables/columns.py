@@ -174,43 +174,39 @@ def split_codes(piece: TablePiece, name: str) -> np.ndarray:
 
 
 class LabelColumn:
-    """Gathers a column of labels: text gives classes in sorted order, integers stay, floats are a regression."""
+    """Reads a column of labels: text gives classes, integers stay, floats are a regression.
+
+    Attributes:
+        dtype: Of labels: int64, or float32.
+        classes: Names of the classes that were read so far, in the order in which they came; None if labels are not text.
+    """
 
     def __init__(self, name: str, kind: pa.DataType) -> None:
-        self._name, self._is_text = name, pa.types.is_large_string(kind)
-        self._texts: list[pa.Array] = []
-        self._numbers: list[np.ndarray] = []
+        self._name = name
+        self._codes: dict[str, int] | None = {} if pa.types.is_large_string(kind) else None
+        self.dtype = np.dtype(np.float32 if pa.types.is_floating(kind) else np.int64)
 
-    def add(self, piece: TablePiece) -> None:
+    @property
+    def classes(self) -> list[str] | None:
+        return None if self._codes is None else [*self._codes]
+
+    def read(self, piece: TablePiece) -> np.ndarray:
+        """Returns the labels of some rows, of the dtype: of text the positions in ``classes``, -1 for none."""
         array = piece.column(self._name)
-        if self._is_text:
-            self._texts.append(array.dictionary_encode())
-        elif pa.types.is_integer(array.type) or pa.types.is_boolean(array.type):
-            self._numbers.append(pc.cast(array, pa.int64()).fill_null(-1).to_numpy())
-        elif pa.types.is_floating(array.type):
-            found = pc.cast(array, pa.float32(), safe=False).to_numpy(zero_copy_only=False)
-            if (bad := ~np.isfinite(found)).any():
-                message = (
-                    "a float column is a regression and needs a finite label for each node. Store classes as integers"
-                )
-                raise piece.error(self._name, int(bad.argmax()), f"{message} (in pandas: Int64) or text.")
-            self._numbers.append(found)
-        else:
+        if self._codes is not None:
+            words = array.dictionary_encode()
+            names = words.dictionary.to_pylist()
+            codes = [self._codes.setdefault(name, len(self._codes)) for name in names]
+            return np.array([*codes, -1], np.int64)[words.indices.fill_null(len(names)).to_numpy()]
+        if pa.types.is_integer(array.type) or pa.types.is_boolean(array.type):
+            return np.asarray(pc.cast(array, pa.int64()).fill_null(-1).to_numpy())
+        if not pa.types.is_floating(array.type):
             raise piece.error(self._name, 0, f"{array.type}: expected text, integers or floats as labels.")
-
-    def finish(self) -> tuple[np.ndarray, list[str] | None]:
-        """Returns the labels [N], int64 with -1 for none or float32, and the names of the classes, if labels are text."""
-        if not self._is_text:
-            return (np.concatenate(self._numbers) if self._numbers else np.zeros(0, np.int64)), None
-        if not self._texts:
-            return np.zeros(0, np.int64), []
-        joined = pa.chunked_array(self._texts).unify_dictionaries()
-        names = joined.chunk(0).dictionary.to_pylist()
-        order = sorted(range(len(names)), key=names.__getitem__)
-        code = np.full(len(names) + 1, -1, np.int64)  # the last is for nulls
-        code[order] = np.arange(len(names))
-        codes = [code[chunk.indices.fill_null(len(names)).to_numpy()] for chunk in joined.chunks]
-        return np.concatenate(codes), [names[i] for i in order]
+        found: np.ndarray = pc.cast(array, pa.float32(), safe=False).to_numpy(zero_copy_only=False)
+        if (bad := ~np.isfinite(found)).any():
+            message = "a float column is a regression and needs a finite label for each node. Store classes as integers"
+            raise piece.error(self._name, int(bad.argmax()), f"{message} (in pandas: Int64) or text.")
+        return found
 
 
 def _no_null(piece: Columns, name: str, array: pa.Array, advice: str) -> None:

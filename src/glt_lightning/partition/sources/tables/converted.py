@@ -109,7 +109,7 @@ class ConvertedTables:
         types = feature_types(files, plain) | (text if files.is_text else files.types([*ends, *encoded]))
         nodes = [_ids(self.folder, t) for t in (edge_type[0], edge_type[2])]
         classes = None if encoding is None else encoding.classes
-        labels = None
+        labels, numbers = None, list[np.ndarray]()
         if label is not None:
             types[label] = pa.large_string() if classes is not None else files.types([label])[label]
             labels = LabelColumn(label, types[label])
@@ -118,11 +118,13 @@ class ConvertedTables:
         for piece in files.pieces(types):
             found.append(np.stack([_rows_of(piece, *each) for each in zip(ends, nodes, strict=True)]))
             if labels is not None:
-                labels.add(piece)
+                numbers.append(labels.read(piece))
             for name, parts in columns.items():
                 parts.append(piece.column(name))
         edge = np.concatenate(found, axis=1).astype(np.int64) if found else np.zeros((2, 0), np.int64)
-        known_labels = None if labels is None else _numbered(f"{what}: {path}: {label}", labels, classes)
+        known_labels = None
+        if labels is not None:
+            known_labels = _numbered(f"{what}: {path}: {label}", np.concatenate(numbers), labels.classes, classes)
         if not features or not edge.shape[1]:
             return EdgeSplit(edge=edge, label=known_labels)
         made = encode_rows(self.folder, {name: _joined(parts) for name, parts in columns.items()}, edge_type=edge_type)
@@ -151,14 +153,14 @@ def _rows_of(piece: Any, column: str, known: Any) -> np.ndarray:
     return found
 
 
-def _numbered(what: str, labels: LabelColumn, classes: list[str] | None) -> np.ndarray:
-    """Returns int64 [E], labels by the classes of the graph. classes: None if they are numbers. Raises `DataError` for others."""
-    found, names = labels.finish()
+def _numbered(what: str, labels: np.ndarray, names: list[str] | None, classes: list[str] | None) -> np.ndarray:
+    """Returns int64 [E], labels by the classes of the graph. names: of the labels.  classes: None if they are numbers. Raises
+    `DataError` for others."""
     if classes is None or names is None:
-        return found
-    if unknown := [name for name in names if name not in classes]:
+        return labels
+    if unknown := sorted(set(names) - set(classes)):
         raise DataError(f"{what}: expected one of {', '.join(classes[:20])}; found {unknown[0]!r}.")
-    return np.array([*(classes.index(name) for name in names), -1])[found]
+    return np.array([*(classes.index(name) for name in names), -1])[labels]
 
 
 def _open_text(what: str, path: str) -> str:

@@ -233,8 +233,7 @@ class TableSource:
         if target is None or not (path := node_folder(folder, target) / "y.npy").exists():
             return known
         names = load_facts(folder)[target].classes
-        y = NpyFile(path)
-        found = classes_of(y[: len(y)]) if names is None else len(names)
+        found = classes_of(NpyFile(path)) if names is None else len(names)
         return found if found is None or known is None else max(found, known)
 
     @property

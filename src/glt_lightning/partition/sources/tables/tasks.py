@@ -91,7 +91,7 @@ def convert_rows(job: TableJob, table: str, rows: Sequence[int]) -> dict[str, An
         elif columns.id is not None:
             used.append(_Ids(job, table, columns.id, plan.types[columns.id], given, stack))
         if columns.label is not None:
-            used.append(_Labels(job, table, columns.label, plan.types[columns.label], given))
+            used.append(_Labels(job, table, columns.label, plan.types[columns.label], given, stack))
         if columns.split is not None:
             used.append(_Splits(job, table, columns.split, given, stack))
         for piece in job.files(table).read(given, plan.types, job.layout(table)):
@@ -120,17 +120,18 @@ class _Ids:
 
 
 class _Labels:
-    def __init__(self, job: TableJob, table: str, column: str, kind: pa.DataType, rows: Range) -> None:
-        self._labels, self._folder, self._first = LabelColumn(column, kind), job.scratch(table), rows.first
+    def __init__(
+        self, job: TableJob, table: str, column: str, kind: pa.DataType, rows: Range, stack: ExitStack
+    ) -> None:
+        self._labels, self._at = LabelColumn(column, kind), rows.first
+        self._pieces = stack.enter_context(ArrayPieces(job.scratch(table), "y.npy", self._labels.dtype))
 
     def write(self, piece: TablePiece) -> None:
-        self._labels.add(piece)
+        self._pieces.write(self._at, self._labels.read(piece))
+        self._at += len(piece)
 
     def finish(self) -> dict[str, Any]:
-        y, classes = self._labels.finish()
-        with ArrayPieces(self._folder, "y.npy", y.dtype) as pieces:
-            pieces.write(self._first, y)
-        return {"labels": {"dtype": y.dtype.str, "classes": classes}}
+        return {"labels": {"dtype": self._labels.dtype.str, "classes": self._labels.classes}}
 
 
 class _Splits:
