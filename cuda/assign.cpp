@@ -162,7 +162,7 @@ struct Window {
   int64_t begin = 0, end = 0;
   std::atomic<int64_t> next{0};  // the first row that no thread has taken
   std::vector<int64_t> found;    // of each row, the number of labels; -1: not counted
-  std::vector<Seen> seen;        // as long as the rows
+  std::vector<Seen> seen;        // as long as the rows: the labels of those that were taken together, one row after the other
 };
 
 // Moves nodes, one after the other, in windows of rows. While the nodes of one move, other threads count the labels of the next,
@@ -179,7 +179,21 @@ class Pass {
 
   int32_t run(int64_t* moved) {
     *moved = 0;
+    int64_t longest = 0;
+    for (int64_t row = 0; row < rows_.num_rows; ++row) longest = std::max(longest, rows_.indptr[row + 1] - rows_.indptr[row]);
+    own_.resize(longest);
     const int32_t threads = int32_t(tallies_.size());
+    return threads == 1 ? move_all(moved) : move_windows(threads, moved);
+  }
+
+ private:
+  int32_t move_all(int64_t* moved) {
+    for (int64_t row = 0; row < rows_.num_rows; ++row)
+      if (const int32_t status = place(row, own_.data(), -1, moved)) return status;
+    return GLT_OK;
+  }
+
+  int32_t move_windows(int32_t threads, int64_t* moved) {
     Window windows[2], *now = &windows[0], *next = &windows[1];
     open(*now, 0);
     while (now->begin < rows_.num_rows) {
@@ -187,7 +201,7 @@ class Pass {
       int32_t status = GLT_OK;
       glt::parallel(threads, threads, 1, [&](int64_t, int64_t, int index) {
         if (index == 0 && (status = move(*now, moved))) return;
-        if (threads > 1) count(*next, now->begin, tallies_[index]);
+        count(*next, now->begin, tallies_[index]);
       });
       if (status) return status;
       std::swap(now, next);
@@ -195,12 +209,11 @@ class Pass {
     return GLT_OK;
   }
 
- private:
   // Makes a window of the rows from `begin` on.
   void open(Window& window, int64_t begin) const {
     const int64_t* from = rows_.indptr + begin;
     // Of nodes that are numbered at random, few have a neighbour in the same window.
-    const int64_t most = tallies_.size() == 1 ? 0 : std::clamp(rows_.num_nodes / 16, kLeastEdges, 2 * kLeastEdges);
+    const int64_t most = std::clamp(rows_.num_nodes / 16, kLeastEdges, 2 * kLeastEdges);
     const int64_t* last = std::upper_bound(from, rows_.indptr + rows_.num_rows + 1, *from + most) - 1;
     if (begin < rows_.num_rows) last = std::max(last, from + 1);
     window.begin = begin, window.end = last - rows_.indptr, window.next = 0;
@@ -208,22 +221,32 @@ class Pass {
     if (const size_t edges = *last - *from; edges > window.seen.size()) window.seen.resize(edges);
   }
 
-  Seen* seen_of(Window& window, int64_t row) const {
+  // Where the labels of the rows that are taken with this first one begin. Without gaps: another core reads them.
+  Seen* seen_from(Window& window, int64_t row) const {
     return window.seen.data() + (rows_.indptr[row] - rows_.indptr[window.begin]);
   }
 
   // Counts rows that no other thread has taken. changing: the first row whose node may move before these.
   void count(Window& window, int64_t changing, Tally<Id, Label>& tally) const {
-    constexpr int64_t kTaken = 16;  // at once
-    int64_t detail[4];              // a bad row is found again by `place`
-    for (int64_t begin; (begin = window.begin + window.next.fetch_add(kTaken)) < window.end;)
-      for (int64_t row = begin; row < std::min(begin + kTaken, window.end); ++row)
-        tally.count(row, rows_.first + changing, seen_of(window, row), &window.found[row - window.begin], detail);
+    int64_t detail[4];  // a bad row is found again by `place`
+    for (int64_t begin; (begin = window.begin + window.next.fetch_add(kTaken)) < window.end;) {
+      Seen* seen = seen_from(window, begin);
+      for (int64_t row = begin; row < std::min(begin + kTaken, window.end); ++row) {
+        int64_t& found = window.found[row - window.begin];
+        tally.count(row, rows_.first + changing, seen, &found, detail);
+        seen += std::max<int64_t>(found, 0);
+      }
+    }
   }
 
   int32_t move(Window& window, int64_t* moved) {
-    for (int64_t row = window.begin; row < window.end; ++row)
-      if (const int32_t status = place(row, seen_of(window, row), window.found[row - window.begin], moved)) return status;
+    Seen* seen = nullptr;
+    for (int64_t row = window.begin; row < window.end; ++row) {
+      const int64_t at = row - window.begin, found = window.found[at];
+      if (at % kTaken == 0) seen = seen_from(window, row);
+      if (const int32_t status = place(row, found < 0 ? own_.data() : seen, found, moved)) return status;
+      seen += std::max<int64_t>(found, 0);
+    }
     return GLT_OK;
   }
 
@@ -259,6 +282,7 @@ class Pass {
     return best;
   }
 
+  static constexpr int64_t kTaken = 16;            // rows that a thread takes at once
   static constexpr int64_t kRowsAhead = 4;         // whose loads are prefetched
   static constexpr int64_t kLeastEdges = 1 << 16;  // of a window: about half a millisecond of work
 
@@ -270,6 +294,7 @@ class Pass {
   const bool everywhere_;
   int64_t* detail_;
   std::vector<Tally<Id, Label>> tallies_;  // one per thread
+  std::vector<Seen> own_;                  // of a row that is counted when its turn comes
 };
 
 template <class Id>
