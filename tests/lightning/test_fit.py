@@ -14,6 +14,7 @@ from glt_lightning import GLTDataModule, PartitionOptions, SamplingOptions
 from glt_lightning.base import DataError
 from glt_lightning.base.partition import STORAGE
 from glt_lightning.lightning import BestCheckpoint
+from glt_lightning.lightning.callbacks import checkpoints
 from tests.lightning.tiny import NODES, Noting, learnable_graph, save_graph
 
 TRAIN = sorted(learnable_graph()["train_idx"].tolist())
@@ -184,6 +185,32 @@ def test_last_checkpoint_is_the_last_epoch_whatever_its_score(
     make_trainer(callbacks=[keep], **options).fit(make_model(Worse), make_data())
     found = [torch.load(path, weights_only=True)["epoch"] for path in (keep.best_model_path, keep.last_model_path)]
     assert found == kept
+
+
+@pytest.mark.parametrize(
+    ("every_s", "stops_at", "written"), [(0, 9, [0, 1, 2, 3]), (1000, 9, [0, 3]), (1000, 2, [0, 2])]
+)
+def test_last_checkpoint_is_written_once_a_second_and_at_the_end(
+    make_data, make_model, make_trainer, monkeypatch, every_s: int, stops_at: int, written: list[int]
+) -> None:
+    found: list[int] = []
+
+    class Worse(Noting):
+        def validation_step(self, batch, batch_idx) -> None:
+            self.log("val_acc", 1.0 / (1 + self.current_epoch), batch_size=batch.batch_size)
+
+        def on_train_epoch_end(self) -> None:
+            self.trainer.should_stop = self.current_epoch >= stops_at
+
+    class Keep(BestCheckpoint):
+        def _save_checkpoint(self, trainer, filepath: str) -> None:
+            found.extend([trainer.current_epoch] * filepath.endswith("last.ckpt"))
+            super()._save_checkpoint(trainer, filepath)
+
+    monkeypatch.setattr(checkpoints, "_LAST_EVERY_S", every_s)
+    trainer = make_trainer(callbacks=[Keep()], max_epochs=4, enable_checkpointing=True)
+    trainer.fit(make_model(Worse), make_data())
+    assert found == written
 
 
 def test_best_checkpoint_of_a_module_without_val_acc_is_the_latest(make_data, make_model, make_trainer) -> None:
