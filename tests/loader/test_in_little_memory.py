@@ -17,17 +17,18 @@ from tests.helpers.partitions import partitioned
 
 NODES, FEATURES, BUDGET = 100_000, 500, 50 << 20
 
+IMPORTS = """
+import numpy as np
+from glt_lightning.graph import HostTier, LocalPartition
+from glt_lightning.sampling import BatchRequest, KHopSampler, SamplerConfig
+"""
+
 # A process of the group from its first line on, without torch. Says a digest of its batches.
-SCRIPT = """
+SCRIPT = f"""
 import os, sys, zlib
 folder, memory, procs = sys.argv[1:]
 open(procs, "w").write(str(os.getpid()))
-import numpy as np
-from glt_lightning.graph import LocalPartition
-from glt_lightning.graph import HostTier
-from glt_lightning.sampling import KHopSampler
-from glt_lightning.sampling import (BatchRequest, SamplerConfig)
-
+{IMPORTS}
 partition = LocalPartition.open(folder)
 if memory != "mapped":
     partition = partition.with_memory(HostTier.create(partition, int(memory)))
@@ -60,6 +61,8 @@ def test_page_cache_and_own_memory(tmp_path: Path) -> None:
     for memory in ("mapped", str(BUDGET), "1"):
         for file in partition.directory.rglob("*.npy"):
             forget(file)
+        # Pages belong to the group that reads them first: those of modules to none of the groups.
+        subprocess.run([sys.executable, "-c", IMPORTS], check=True, timeout=120)
         with memory_group() as group:
             ran = subprocess.run(
                 [sys.executable, "-c", SCRIPT, str(partition.directory), memory, str(group.procs)],
