@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from measure import report
 
-from glt_lightning.lightning.planner.rules import BatchCost, Connection, Layout, RemoteCost, expect_epoch
+from glt_lightning.lightning.planner.rules import BatchCost, Connection, Layout, RemoteCost, expect_epoch, of_trainer
 
 MOST_OWNERS = 4
 Process = Generator[Any, None, None]  # yields what it waits for: a function that is called with what wakes it
@@ -276,6 +276,7 @@ class Job:
 
     def _train(self, rank: Rank) -> Process:
         cost, layout = self._cost, self._layout
+        taken_s, added_s = of_trainer(cost, layout)
         threads = max(1.0, cost.step_cpu_s / cost.step_s) if cost.step_s else 1.0
         for number in range(self._steps):
             if layout.workers == 0:
@@ -284,8 +285,9 @@ class Job:
                 yield lambda wake, number=number: self._await(rank, number, wake)  # type: ignore[misc]
             if layout.workers:
                 rank.ahead.give()
-            yield self._compute(rank, cost.collate_s)
+            yield self._compute(rank, taken_s)
             yield self._compute(rank, self._factor() * cost.step_cpu_s, threads)
+            yield self._compute(rank, added_s)
             yield self._barrier
             yield self.clock.sleep(layout.gradients_s)
 

@@ -13,7 +13,17 @@ import pytest
 from glt_lightning.lightning.planner.rules import BatchCost, Connection, Layout, RemoteCost, expect_epoch
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
-COST = BatchCost(seeds=10, sample_s=1, gather_s=2, collate_s=0.5, step_s=4, step_cpu_s=4)
+COST = BatchCost(
+    seeds=10,
+    sample_s=1,
+    gather_s=2,
+    collate_s=0.25,
+    step_s=3.75,
+    step_cpu_s=3.75,
+    handed_s=0.25,
+    ranked_s=0.25,
+    ranked_cpu_s=0.25,
+)
 REMOTE = RemoteCost(rows=50, row_bytes=200, requests=6, nbytes=1000, rounds=3)
 LINK = Connection(round_trip_s=0.1, call_cpu_s=0.01, byte_cpu_s=0.001)
 HOSTS: dict[str, Any] = {"hosts": 2, "owners": 2, "cores": 99, "bytes_per_s": 100, "latency_s": 0.2}

@@ -128,16 +128,24 @@ def run_plan(argv: Sequence[str], prog: str) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hides what Lightning says of a Trainer that only measures, and its warning about arguments that are not of the process."""
-    log = logging.getLogger("lightning.pytorch")
-    before = log.level
-    log.setLevel(logging.WARNING)
+    """Hides what is said of Trainers that only measure, and a warning about arguments that are not of the process."""
+    logs = {
+        log: log.level for log in map(logging.getLogger, ("lightning.pytorch", "lightning.fabric", "glt_lightning"))
+    }
+    for log in logs:
+        log.setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
+            for message in (
+                "LightningCLI's args parameter",
+                ".*configure_optimizers. returned",
+                ".*no .validation_step",
+            ):
+                warnings.filterwarnings("ignore", message=message)
             yield
     finally:
-        log.setLevel(before)
+        for log, level in logs.items():
+            log.setLevel(level)
 
 
 def _plan_partition(data: GLTDataModule, config: Any) -> None:

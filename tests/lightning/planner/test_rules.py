@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +16,9 @@ from glt_lightning.base import ClusterOptions, OptionError, parse_rate
 from glt_lightning.lightning.callbacks.monitor import EpochTotals
 from glt_lightning.lightning.planner.expected import comparison, expect, misses, owners_of, samplers_of
 from glt_lightning.lightning.planner.memory import ProcessMemory, host_memory, require_memory_of
-from glt_lightning.lightning.planner.probe import Probe, Spread, _cost
+from glt_lightning.lightning.planner.probe import Probe, Spread, _cost, _handed
 from glt_lightning.lightning.planner.record import find_probe, keep_probe, record_path
 from glt_lightning.lightning.planner.rules import (
-    SUMS_CPU_S,
     BatchCost,
     Connection,
     Counted,
@@ -77,8 +78,8 @@ def test_one_process_does_one_after_the_other() -> None:
     [
         (Layout(workers=1, cores=8), 5, 1, "compute"),  # the trainer decides: 1 + 4
         (Layout(workers=1, cores=1), 8, 8 / 5, "cores"),  # 3 + 1 + 4 CPU seconds for one core
-        (Layout(ranks=2, workers=1, cores=2), 8 + SUMS_CPU_S, (8 + SUMS_CPU_S) / (5 + SUMS_CPU_S), "cores"),
-        (Layout(ranks=2, workers=1, cores=4), 5 + SUMS_CPU_S, 1, "compute"),
+        (Layout(ranks=2, workers=1, cores=2), 8, 8 / 5, "cores"),
+        (Layout(ranks=2, workers=1, cores=4), 5, 1, "compute"),
     ],
 )
 def test_samplers_work_at_the_same_time(layout: Layout, period_s: float, stretch: float, bound: str) -> None:
@@ -124,21 +125,33 @@ def test_bytes_of_a_slow_network_arrive_a_few_at_a_time() -> None:
     assert link.cpu_s(3, 1e6, 1) == pytest.approx(30 + 2e6 + 1000 * 1e6 / 1448)
 
 
-def test_servers_send_their_batches() -> None:
-    link = Connection(call_cpu_s=0.2, byte_cpu_s=0.001)
-    layout, sent_s = Layout(workers=1, cores=8), 0.2 + 1000 * 0.001
-    own, served = (phase(COST, 1, replace(layout, served=each), link=link) for each in (False, True))
-    assert served.cpu_s == pytest.approx(own.cpu_s + sent_s)
-    assert served.trainer_cpu_s == pytest.approx(own.trainer_cpu_s + sent_s / 2)
-    afar = phase(COST, 1, replace(layout, served=True, hosts=2, bytes_per_s=100), link=link)
-    assert afar.period_s == pytest.approx(1000 / 100)
+def test_batches_of_other_processes_take_the_trainer() -> None:
+    cost = replace(COST, handed_s=0.25, ranked_s=0.5, ranked_cpu_s=0.75)
+    layout = Layout(workers=1, cores=8)
+    sampled, served = (phase(cost, 1, replace(layout, served=each)) for each in (False, True))
+    assert (sampled.period_s, sampled.trainer_s) == (1 + 0.25 + 4 + 0.5, 4 + 0.5)
+    assert (sampled.trainer_cpu_s, sampled.cpu_s) == (1 + 0.25 + 4 + 0.75, 1 + 0.25 + 4 + 0.75 + 3)
+    assert (served.period_s, served.trainer_s) == (1 + 0.5 + 4, 4)
+    assert (served.trainer_cpu_s, served.cpu_s) == (1 + 4 + 0.75, 1 + 4 + 0.75 + 3 + 0.75)  # and at the server
+    alone = phase(cost, 1, Layout(cores=2))
+    assert (alone.period_s, alone.trainer_s) == (3 + 1 + 4 + 0.5, 4 + 0.5)
+    small = cost.of_seeds(1)
+    assert (small.handed_s, small.ranked_s, small.step_s) == (0.25, 0.5, 0.4)
+
+
+def test_servers_of_other_hosts_send_bytes() -> None:
+    link, layout = Connection(byte_cpu_s=0.001), Layout(workers=1, cores=8, served=True)
+    here, afar = (phase(COST, 1, replace(layout, hosts=n, bytes_per_s=100), link=link) for n in (1, 2))
+    assert afar.cpu_s == pytest.approx(here.cpu_s + 1000 * 0.001)
+    assert afar.trainer_cpu_s == pytest.approx(here.trainer_cpu_s + 1000 * 0.001 / 2)
+    assert (here.period_s, afar.period_s) == (5, pytest.approx(1000 / 100))
 
 
 def test_all_processes_of_all_passes_are_counted() -> None:
     layout = Layout(ranks=2, workers=1, cores=8)
     for each in (layout, replace(layout, workers=0)):
         totals = expect_epoch(COST, 5, each, validation=COST, validation_steps=2)
-        assert totals.cpu_s == pytest.approx(2 * (7 * 8 + 5 * SUMS_CPU_S))
+        assert totals.cpu_s == pytest.approx(2 * 7 * 8)
 
 
 def test_validation_asks_other_hosts_for_the_same_share_of_its_nodes() -> None:
@@ -152,7 +165,7 @@ def test_validation_asks_other_hosts_for_the_same_share_of_its_nodes() -> None:
 
 def test_gradients_go_over_the_network_of_hosts() -> None:
     layout = Layout(hosts=2, ranks=2, bytes_per_s=100, parameter_bytes=1000)
-    assert layout.gradients_s == pytest.approx(2 * 3 / 4 * 1000 / 100 + SUMS_CPU_S)
+    assert layout.gradients_s == pytest.approx(2 * 3 / 4 * 1000 / 100)
     assert Layout(parameter_bytes=1000).gradients_s == 0
     assert phase(COST, 1, replace(layout, cores=99), trains=False).trainer_s == COST.step_s
 
@@ -176,6 +189,33 @@ def test_a_batch_on_a_busy_machine_costs_what_it_computed() -> None:
     assert (busy.step_s, busy.step_cpu_s, busy.nbytes) == (4, 4, 7)
     quiet = _cost(spent | {"cpu_s": 45.0}, 34.0, 7)  # two threads in 20 seconds, and Lightning's second around them
     assert (quiet.sample_s, quiet.gather_s, quiet.step_s, quiet.step_cpu_s) == (2, 6, 20, 35)
+
+
+def test_what_samplers_and_strategies_add_to_a_step_is_measured() -> None:
+    """By medians of the batches after the first ones, of a step that does nothing."""
+    seen: list[tuple[int, str | None]] = []
+    data = SimpleNamespace(sampling=SamplingOptions(topology="device"))
+
+    def make_trainer(**options: Any) -> Any:
+        (watch,), strategy = options["callbacks"], options.get("strategy")
+
+        def fit(module: Any, datamodule: Any) -> None:
+            workers = datamodule.sampling.num_workers
+            seen.append((workers, strategy))
+            thread_s = {(0, None): 8.0, (1, None): 6.0, (0, "glt_worker"): 9.0, (1, "glt_server_client"): 7.0}
+            step_s = thread_s[workers, strategy]
+            steps = [0, 50, 50, *([step_s] * 5), 70]
+            watch.marks = [(at, 1.5 * at) for at in np.cumsum(steps).tolist()]
+
+        return SimpleNamespace(fit=fit)
+
+    own_s = 8 - COST.sample_s - COST.gather_s
+    assert _handed(make_trainer, data, COST, None) == {"handed_s": 6 - own_s}
+    worker = _handed(make_trainer, data, COST, "glt_worker")
+    assert worker == {"handed_s": 6 - own_s, "ranked_s": 9 - 8, "ranked_cpu_s": 13.5 - 8}
+    served = _handed(make_trainer, data, COST, "glt_server_client")
+    assert served == {"handed_s": 6 - own_s, "ranked_s": 7 - own_s, "ranked_cpu_s": 10.5 - own_s}
+    assert seen[-3:] == [(0, None), (1, None), (1, "glt_server_client")]
 
 
 def test_memory_is_refused_with_what_would_fit() -> None:

@@ -13,7 +13,7 @@ from glt_lightning.base import ClusterOptions, SamplingOptions, numbers
 from glt_lightning.graph import usable_cores
 from glt_lightning.lightning.callbacks.monitor import EpochTotals
 from glt_lightning.lightning.planner.gpus import COMPUTED, EFFICIENCIES, OnGpu
-from glt_lightning.lightning.planner.probe import Probe
+from glt_lightning.lightning.planner.probe import RANKS, SERVED, Probe
 from glt_lightning.lightning.planner.record import find_probe, probe_key
 from glt_lightning.lightning.planner.rules import (
     NOTHING_REMOTE,
@@ -146,6 +146,13 @@ def samplers_of(ranks: int, strategy: type, sampling: SamplingOptions) -> int:
     return max(1, ClusterOptions().serving(sampling).num_workers // ranks)
 
 
+def strategy_of(layout: Layout, strategy: type) -> str | None:
+    """The name of a strategy whose part in a step is that of the ranks'; None: they have none."""
+    if layout.served:
+        return SERVED
+    return RANKS if layout.world_size > 1 or issubclass(strategy, GLTWorkerStrategy) else None
+
+
 def threads_of(layout: Layout) -> int:
     """Threads of torch of each rank, as the strategy will set them."""
     return min(torch.get_num_threads(), fair_threads(layout.cores, layout.ranks, layout.ranks * layout.workers))
@@ -158,7 +165,9 @@ def expected_of_run(trainer: Trainer, module: LightningModule) -> Expected | Non
     if graph is None or data._servers or trainer.strategy.root_device.type != "cpu":
         return None
     layout = layout_of(trainer, data, 0)
-    probe = find_probe(data.partition_dir, probe_key(graph, data, module, trainer.precision, torch.get_num_threads()))
+    strategy = strategy_of(layout, type(trainer.strategy))
+    key = probe_key(graph, data, module, trainer.precision, torch.get_num_threads(), strategy)
+    probe = find_probe(data.partition_dir, key)
     if probe is None:
         return None
     counted = probe.counted.get(layout.name)

@@ -23,6 +23,7 @@ from glt_lightning.lightning.planner.expected import (
     owners_of,
     planned_table,
     samplers_of,
+    strategy_of,
     threads_of,
 )
 from glt_lightning.lightning.planner.gpus import COMPUTED, EFFICIENCIES, GpuMemory, OnGpu, on_gpu
@@ -136,17 +137,17 @@ def _devices(given: Any) -> int:
 def _probe(run: PlannedRun, partition: LocalPartition, layout: Layout, *, again: bool) -> tuple[Probe, str]:
     """The constants of this configuration on this machine, and the key by which they are kept."""
     folder, graph, data = partition.directory, partition.manifest.options_hash, run.data
-    threads, sampling = threads_of(layout), data.sampling
+    threads, sampling, strategy = threads_of(layout), data.sampling, strategy_of(layout, run.strategy)
     with tempfile.TemporaryDirectory() as temporary:
         make_trainer = partial(run.make_trainer, temporary)
-        key = probe_key(graph, data, run.model, make_trainer().precision, threads)
+        key = probe_key(graph, data, run.model, make_trainer().precision, threads, strategy)
         probe = None if again else find_probe(folder, key)
         if probe is None:
             before = torch.get_num_threads()
             torch.set_num_threads(threads)
             print("measuring some batches and steps, for at most half a minute", file=sys.stderr, flush=True)
             try:
-                probe = measure(make_trainer, run.model, data)
+                probe = measure(make_trainer, run.model, data, strategy)
             finally:
                 torch.set_num_threads(before)
                 data.sampling = sampling

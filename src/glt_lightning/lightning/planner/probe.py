@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 MOST_BATCHES, _MOST_VALIDATED = 22, 8
 _WARM = 2  # the first batches also load code and take memory for the first time
-_TRAIN_S = 15.0
+_TRAIN_S, _MOST_IDLE_S = 15.0, 0.05
+RANKS, SERVED = "glt_worker", "glt_server_client"  # strategies whose part in a step is measured
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -129,11 +130,13 @@ def _numbers(kind: Any, raw: Mapping[str, Any]) -> Any:
     return kind(**{name: float(value) for name, value in raw.items()})
 
 
-def measure(make_trainer: Callable[..., Trainer], module: LightningModule, data: GLTDataModule) -> Probe:
+def measure(
+    make_trainer: Callable[..., Trainer], module: LightningModule, data: GLTDataModule, strategy: str | None = None
+) -> Probe:
     """Fits some batches in this process, without writing anything but what is partitioned, and takes their times.
 
     make_trainer: makes a Trainer of the run's options that count for a step, with these keywords. The weights of ``module``
-    change.
+    change.  strategy: of the ranks, by name; None: there is one without any.
     """
     data.sampling = replace(data.sampling, num_workers=0, worker_devices=[])
     watch = _Watch()
@@ -154,9 +157,14 @@ def measure(make_trainer: Callable[..., Trainer], module: LightningModule, data:
     model = 2 * parameters + state
     work = max(0.0, watch.peak - base - (model - parameters) - watch.slots)
     validation = watch.validation if validates else None
+    train = watch.train.spread
+    handed = _handed(make_trainer, data, train.mid, strategy)
+    validated = handed if strategy == SERVED else {"handed_s": handed["handed_s"]}  # without DDP
     return Probe(
-        train=watch.train.spread,
-        validation=validation.spread if validation is not None and validation.costs else None,
+        train=train.map(lambda cost: replace(cost, **handed)),
+        validation=validation.spread.map(lambda cost: replace(cost, **validated))
+        if validation is not None and validation.costs
+        else None,
         seeds=watch.train.seeds,
         validation_seeds=0 if validation is None else validation.seeds,
         memory=ProcessMemory(base=base - parameters, model=model, work=work),
@@ -282,6 +290,65 @@ class _Watch(Callback):
         self.peak = _peak_bytes()
         producer = trainer.datamodule._host().session.producer  # type: ignore[attr-defined]
         self.slots = producer.slot_bytes if isinstance(producer, InlineProducer) else 0
+
+
+# How batches come from other processes to the trainer
+
+
+class _Idle(LightningModule):
+    """Sleeps in each step, and has a gradient."""
+
+    def __init__(self, step_s: float) -> None:
+        super().__init__()
+        self._step_s, self._weight = step_s, torch.nn.Parameter(torch.zeros(1))
+
+    def training_step(self, *_: Any) -> torch.Tensor:
+        time.sleep(self._step_s)
+        return self._weight.sum()
+
+    def configure_optimizers(self) -> None:
+        return None
+
+
+class _Taken(Callback):
+    """Takes the CPU seconds of the trainer's thread, and of its process, from batch to batch."""
+
+    def __init__(self) -> None:
+        self.marks: list[tuple[float, float]] = []
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self.marks.append((time.thread_time(), time.process_time()))
+
+    @property
+    def each(self) -> tuple[float, float]:
+        """Medians, as other programs disturb single batches; of those that warm nothing up, if there are enough."""
+        marks = self.marks[_WARM:] if len(self.marks) > 2 * _WARM else self.marks
+        thread_s, process_s = np.median(np.diff(marks, axis=0), axis=0) if len(marks) > 1 else (0.0, 0.0)
+        return float(thread_s), float(process_s)
+
+
+def _handed(
+    make_trainer: Callable[..., Trainer], data: GLTDataModule, batch: BatchCost, strategy: str | None
+) -> dict[str, float]:
+    """What sampler processes, and the strategy of the ranks, add to a batch that is made in this process by itself."""
+
+    def taken(workers: int, **options: Any) -> tuple[float, float]:
+        data.sampling = replace(data.sampling, num_workers=workers, topology="auto", features="auto")
+        watch = _Taken()
+        trainer = make_trainer(
+            max_epochs=1, limit_train_batches=MOST_BATCHES, limit_val_batches=0, callbacks=[watch], **options
+        )
+        trainer.fit(_Idle(min(_MOST_IDLE_S, batch.step_s)), datamodule=data)
+        return watch.each
+
+    made_s = batch.sample_s + batch.gather_s
+    own_s = taken(0)[0] - made_s
+    found = {"handed_s": max(0.0, taken(1)[0] - own_s)}
+    if strategy is not None:
+        served = strategy == SERVED
+        thread_s, process_s = (each - (0 if served else made_s) for each in taken(int(served), strategy=strategy))
+        found |= {"ranked_s": max(0.0, thread_s - own_s), "ranked_cpu_s": max(0.0, process_s - own_s)}
+    return found
 
 
 def _loader(given: Any) -> DistNeighborLoader:

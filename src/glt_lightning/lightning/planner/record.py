@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from glt_lightning.lightning.datamodule import GLTDataModule
 
 _log = logging.getLogger(__name__)
-_VERSION = 3
+_VERSION = 4
 _FRESH = timedelta(days=30)
 _MOST = 20  # probes of a partition
 _NO_COST = (
@@ -43,11 +43,13 @@ def record_path(partition_dir: Path) -> Path:
     return partition_dir.with_name(f"{partition_dir.name}.plans.json")
 
 
-def probe_key(graph: str, data: GLTDataModule, module: LightningModule, precision: object, threads: int) -> str:
+def probe_key(
+    graph: str, data: GLTDataModule, module: LightningModule, precision: object, threads: int, strategy: str | None
+) -> str:
     """What a probe depends on, as one text: the machine, the versions, the graph, the batches and the model. Another number of
     hosts, ranks or sampler processes is the same probe.
 
-    graph: ``options_hash`` of the partition.  threads: of torch, in a rank.
+    graph: ``options_hash`` of the partition.  threads: of torch, in a rank.  strategy: as in `measure`.
     """
     sampling = {f.name: getattr(data.sampling, f.name) for f in fields(SamplingOptions) if f.name not in _NO_COST}
     identity: dict[str, Any] = {
@@ -58,6 +60,7 @@ def probe_key(graph: str, data: GLTDataModule, module: LightningModule, precisio
         "seeds": [str(data.seeds), str(data.links)],
         "model": [type(module).__qualname__, [(name, _shape(p)) for name, p in module.named_parameters()]],
         "step": [str(precision), threads],
+        "strategy": strategy,
     }
     return hashlib.sha256(json.dumps(identity, default=str, sort_keys=True).encode()).hexdigest()[:32]
 

@@ -23,10 +23,12 @@ from glt_lightning.lightning.callbacks.monitor import EpochTotals
 from glt_lightning.sampling import Counters, EpochPlan
 
 GLOO_BYTES_PER_S = 1e9  # between processes of one host: two copies and a sum; not measured
-SUMS_CPU_S = 1e-3  # of gloo's threads, for each rank and step; 0.9 were measured with two ranks on a busy machine C
 LEAST_NETWORK = 1.25e9  # bytes per second, 10 Gbit/s, where nobody says what connects the hosts
 # Bytes that arrive at a time: a packet at least; Linux sends those of a millisecond, and not more than 64 KiB
 PACKET, ARRIVING_S, MOST_ARRIVING = 1448, 1e-3, 1 << 16
+
+
+_OF_A_BATCH = ("handed_s", "ranked_s", "ranked_cpu_s", "launches")  # whatever its size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,8 @@ class BatchCost:
     seeds, nodes, edges: counts.  rows, row_bytes: of attributes, as stored.  nbytes: of the batch in memory.
     sample_s, gather_s: seconds of a sampler.  collate_s: seconds of the trainer between a sampler's batch and its step.
     step_s: wall seconds of the step, with what Lightning does around it.  step_cpu_s: its CPU seconds, of all threads.
+    handed_s: CPU seconds of the trainer's thread that a batch of a sampler process adds.  ranked_s: that the ranks' strategy
+    adds: of DDP and, with graph servers, of their batches.  ranked_cpu_s: of all threads of a rank.
     copy_s: seconds of copies to a GPU.  flops, moved_bytes, launches: what the step does, as `StepWork` counts it.
     """
 
@@ -51,6 +55,9 @@ class BatchCost:
     collate_s: float = 0.0
     step_s: float = 0.0
     step_cpu_s: float = 0.0
+    handed_s: float = 0.0
+    ranked_s: float = 0.0
+    ranked_cpu_s: float = 0.0
     copy_s: float = 0.0
     flops: float = 0.0
     moved_bytes: float = 0.0
@@ -70,7 +77,7 @@ class BatchCost:
 
     def of_seeds(self, seeds: float) -> BatchCost:
         """The cost of a batch of so many seeds, such as the mean of an epoch whose last batch is smaller."""
-        return _times(self, seeds / self.seeds, but=("launches",)) if self.seeds else self
+        return _times(self, seeds / self.seeds, but=_OF_A_BATCH) if self.seeds else self
 
     def with_counts(self, counted: Counted) -> BatchCost:
         """The same times, with the counts of other batches."""
@@ -208,7 +215,7 @@ class Layout:
             return 0.0
         sent = 2 * (self.world_size - 1) / self.world_size * self.parameter_bytes
         speed = self.bytes_per_s if self.hosts > 1 else self.sums_bytes_per_s
-        return sent / speed + 2 * self.latency_s + SUMS_CPU_S
+        return sent / speed + 2 * self.latency_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,6 +241,13 @@ class Phase:
         return self.steps * self.period_s + (self.first_s if self.steps else 0.0)
 
 
+def of_trainer(batch: BatchCost, layout: Layout) -> tuple[float, float]:
+    """Seconds of the trainer's thread: from a batch that is made to its step, and what the strategy adds to the step."""
+    if layout.served:
+        return batch.collate_s + batch.ranked_s, 0.0
+    return batch.collate_s + (batch.handed_s if layout.workers else 0.0), batch.ranked_s
+
+
 def phase(
     batch: BatchCost,
     steps: float,
@@ -247,7 +261,10 @@ def phase(
     link = link or Connection()
     speed = layout.bytes_per_s if layout.hosts > 1 else None
     served_s = link.cpu_s(remote.requests, remote.nbytes, speed)
-    delivered_s = link.cpu_s(1, batch.nbytes, speed) / 2 if layout.served else 0.0  # of each end
+    taken_s, added_s = of_trainer(batch, layout)
+    # bytes of each end; within a host they stay where they are
+    bytes_s = link.cpu_s(0, batch.nbytes, speed) / 2 if layout.served and speed is not None else 0.0
+    delivered_s = batch.ranked_cpu_s + bytes_s if layout.served else 0.0  # a server is taken to do as much as a rank
     carried = remote.nbytes + (batch.nbytes if layout.served else 0.0)
     network_s = 0.0 if speed is None else layout.ranks * carried / speed
     round_trip_s = link.round_trip_s + (layout.latency_s if layout.hosts > 1 else 0.0)
@@ -255,18 +272,17 @@ def phase(
     on_gpu = layout.gpu_samples and layout.workers == 0
     made_s = batch.sample_s + batch.gather_s + served_s + delivered_s
     made_cpu_s = served_s if on_gpu else made_s
-    trainer_s = batch.step_s + (layout.gradients_s if trains else 0.0)
-    trainer_cpu_s = batch.collate_s + batch.step_cpu_s + delivered_s
-    trainer_cpu_s += SUMS_CPU_S if trains and layout.world_size > 1 else 0.0
+    trainer_s = batch.step_s + added_s + (layout.gradients_s if trains else 0.0)
+    trainer_cpu_s = taken_s + batch.step_cpu_s + added_s + batch.ranked_cpu_s - batch.ranked_s + bytes_s
     demand_s = layout.ranks * (made_cpu_s + trainer_cpu_s) / layout.cores
     if layout.workers == 0:
-        alone_s = made_s + batch.collate_s + batch.copy_s + trainer_s
+        alone_s = made_s + taken_s + batch.copy_s + trainer_s
         # a GPU does one after the other, and meanwhile the host waits for owners
         bounds = [alone_s, latency_s / layout.concurrency] if on_gpu else [alone_s + latency_s]
         trainer_cpu_s += made_cpu_s
     else:
         in_flight = layout.concurrency if latency_s else 1
-        alone_s = batch.collate_s + batch.copy_s + trainer_s
+        alone_s = taken_s + batch.copy_s + trainer_s
         made_each_s = max(made_s, (made_s + latency_s) / in_flight) / layout.workers
         bounds = [alone_s, made_each_s, network_s]
     unshared_s = max(bounds)
