@@ -348,6 +348,8 @@ def main() -> None:
     parser.add_argument("--restart_s", type=float, default=60.0)
     args = parser.parse_args()
     plan = json.loads(args.plan.read_text())
+    if plan.get("gpu"):
+        parser.error("a plan on GPUs, whose steps are not simulated; leave out --gpus")
     cost, layout = BatchCost(**plan["probe"]["train"]["mid"]), Layout(**plan["layout"])
     remote = RemoteCost(**(plan["counted"] or {"remote": {}})["remote"])
     link = Connection(**plan["probe"]["hosts_link" if layout.hosts > 1 else "link"])

@@ -89,6 +89,11 @@ def test_scripts(
     assert [line["scenario"] for line in lines][-1] == "a day with failures"
     assert lines[2]["seconds"] > lines[0]["seconds"]
 
+    (tmp_path / "plan.json").write_text(json.dumps({**plan, "gpu": {"half": False}}))
+    with pytest.raises(SystemExit):
+        simulate.main()
+    assert "a plan on GPUs" in capsys.readouterr().err
+
     scale = importlib.import_module("scale")
     monkeypatch.setattr("sys.argv", ["scale.py", "--hosts", "1", "4", "64", "--memory", "200GB"])
     scale.main()
