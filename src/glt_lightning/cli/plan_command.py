@@ -17,6 +17,7 @@ from glt_lightning.base import OptionError
 from glt_lightning.cli.command_line import GLTCLI, TrainerParser, require_data
 from glt_lightning.cli.messages import keep_groups
 from glt_lightning.cli.partition import partition_plan
+from glt_lightning.cli.run_line import interruptible
 from glt_lightning.cli.subcommands import strategy_class
 from glt_lightning.lightning import GLTDataModule, Machines, PlannedRun
 
@@ -116,7 +117,8 @@ def run_plan(argv: Sequence[str], prog: str) -> None:
     with _quiet():
         plan = run.plan(again=config.probe)
     if config.choose:
-        chosen, plan = plan.choose(given_options(words))
+        with interruptible("nothing is left of partitions that were made to be counted"):
+            chosen, plan = plan.choose(given_options(words))
     plan.require_memory()
     if config.choose:
         print(chosen, flush=True)
