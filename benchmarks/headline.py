@@ -1,7 +1,7 @@
 """From the shell to the same accuracy: our command, a PyG script with NeighborLoader, and one on the full graph, in turns.
 
     python benchmarks/headline.py GRAPHS [--graphs wordnet cora] [--rounds 5] [--precision 32] [--pyg PYTHON]
-        [--dgl PYTHON] [--quick]
+        [--dgl PYTHON] [--sampled] [--quick]
 
 GRAPHS: a folder with NAME.npz for each of --graphs, whose configurations are those of configs/reference; products_like is the
 folder of make_graph.py, on which no full graph is trained. Wall seconds from the start of the process to its end, CPU seconds
@@ -95,7 +95,7 @@ def measure(name: str, args: argparse.Namespace) -> None:
             runs = {"ours": ours, "sampled": graph.script(cwd)}
             if graph.dgl and name != "dblp_hetero":
                 runs["dgl"] = graph.script(cwd, python=graph.dgl, name="headline_dgl.py")
-            if not graph.large:
+            if not (graph.large or args.sampled):
                 runs["full"] = graph.script(cwd, "--full", "--until", until)
             for system, run in runs.items():
                 found[system].append(run)
@@ -125,6 +125,7 @@ def main() -> None:
     parser.add_argument("--precision", choices=("32", "bf16"), default="32")
     parser.add_argument("--pyg", help="interpreter with PyG and pyg-lib or torch-sparse")
     parser.add_argument("--dgl", help="interpreter with DGL")
+    parser.add_argument("--sampled", action="store_true", help="without the full graph, which takes minutes")
     parser.add_argument("--quick", action="store_true", help="one epoch, to show that it runs")
     args = parser.parse_args()
     report(bench="machine", cores=len(os.sched_getaffinity(0)), load=os.getloadavg()[0])
