@@ -114,8 +114,11 @@ int32_t find_rows(const RowRequest& q, const int64_t* gids, const int64_t* uids,
   const int64_t* ptr[kBlock];
   int32_t part[kBlock];
   int64_t uid[kBlock];
-  if (g.replaced && g.replaced[q.edge_type].num_rows)
-    for (int64_t i = 0; i < n; ++i) prefetch(g.replaced[q.edge_type].hint + (gids[i] >> g.replaced[q.edge_type].shift));
+  if (g.replaced && g.replaced[q.edge_type].num_rows) {
+    const glt_replaced& r = g.replaced[q.edge_type];
+    for (int64_t i = 0; i < n; ++i) prefetch(r.hint + (gids[i] >> r.shift));
+    for (int64_t i = 0; i < n; ++i) prefetch(r.gids + r.hint[gids[i] >> r.shift]);
+  }
   for (int64_t i = 0; i < n; ++i) {
     const int32_t s = segment_of(g, gids[i]);
     const RowPlace place(g, q.edge_type, s, gids[i]);
