@@ -14,6 +14,7 @@ import pytest
 from glt_lightning import SamplingOptions
 from glt_lightning.base import ClusterOptions, OptionError, parse_rate
 from glt_lightning.lightning.callbacks.monitor import EpochTotals
+from glt_lightning.lightning.planner import probe as probing
 from glt_lightning.lightning.planner.expected import comparison, expect, misses, owners_of, samplers_of
 from glt_lightning.lightning.planner.memory import ProcessMemory, host_memory, require_memory_of
 from glt_lightning.lightning.planner.probe import Probe, Spread, _cost, _handed
@@ -202,20 +203,34 @@ def test_what_samplers_and_strategies_add_to_a_step_is_measured() -> None:
         def fit(module: Any, datamodule: Any) -> None:
             workers = datamodule.sampling.num_workers
             seen.append((workers, strategy))
-            thread_s = {(0, None): 8.0, (1, None): 6.0, (0, "glt_worker"): 9.0, (1, "glt_server_client"): 7.0}
+            assert watch.inline == (workers == 0)
+            thread_s = {(0, None): 5.0, (1, None): 6.0, (0, "glt_worker"): 7.0, (1, "glt_server_client"): 8.0}
             step_s = thread_s[workers, strategy]
             steps = [0, 50, 50, *([step_s] * 5), 70]
             watch.marks = [(at, 1.5 * at) for at in np.cumsum(steps).tolist()]
 
         return SimpleNamespace(fit=fit)
 
-    own_s = 8 - COST.sample_s - COST.gather_s
-    assert _handed(make_trainer, data, COST, None) == {"handed_s": 6 - own_s}
+    assert _handed(make_trainer, data, COST, None) == {"handed_s": 6 - 5}
     worker = _handed(make_trainer, data, COST, "glt_worker")
-    assert worker == {"handed_s": 6 - own_s, "ranked_s": 9 - 8, "ranked_cpu_s": 13.5 - 8}
+    assert worker == {"handed_s": 6 - 5, "ranked_s": 7 - 5, "ranked_cpu_s": 10.5 - 5}
     served = _handed(make_trainer, data, COST, "glt_server_client")
-    assert served == {"handed_s": 6 - own_s, "ranked_s": 7 - own_s, "ranked_cpu_s": 10.5 - own_s}
+    assert served == {"handed_s": 6 - 5, "ranked_s": 8 - 5, "ranked_cpu_s": 12 - 5}
     assert seen[-3:] == [(0, None), (1, None), (1, "glt_server_client")]
+
+
+def test_batches_that_a_thread_makes_itself_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = iter([0.0, 5.0, 11.0] * 2)
+    monkeypatch.setattr(probing, "_loader", lambda _: None)
+    monkeypatch.setattr(probing, "_mark", lambda _: {"sample_s": next(made), "gather_s": 1.0})
+    for inline, left in ((True, 10 - 5.5), (False, 10)):
+        clock = iter([0.0, 10.0, 20.0])
+        monkeypatch.setattr(probing.time, "thread_time", lambda clock=clock: next(clock))
+        monkeypatch.setattr(probing.time, "process_time", lambda: 7.0)
+        watch = probing._Taken(inline)
+        for _ in range(3):
+            watch.on_train_batch_start(SimpleNamespace(train_dataloader=None))  # type: ignore[arg-type]
+        assert watch.each[0] == left
 
 
 def test_memory_is_refused_with_what_would_fit() -> None:

@@ -311,13 +311,16 @@ class _Idle(LightningModule):
 
 
 class _Taken(Callback):
-    """Takes the CPU seconds of the trainer's thread, and of its process, from batch to batch."""
+    """Takes the CPU seconds of the trainer's thread, and of its process, from batch to batch. inline: they make the batches, too,
+    which does not count."""
 
-    def __init__(self) -> None:
-        self.marks: list[tuple[float, float]] = []
+    def __init__(self, inline: bool) -> None:
+        self.inline, self.marks = inline, list[tuple[float, float]]()
 
-    def on_train_batch_start(self, *_: Any) -> None:
-        self.marks.append((time.thread_time(), time.process_time()))
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        now = _mark(_loader(trainer.train_dataloader))
+        made_s = now["sample_s"] + now["gather_s"] if self.inline else 0.0
+        self.marks.append((time.thread_time() - made_s, time.process_time() - made_s))
 
     @property
     def each(self) -> tuple[float, float]:
@@ -334,19 +337,17 @@ def _handed(
 
     def taken(workers: int, **options: Any) -> tuple[float, float]:
         data.sampling = replace(data.sampling, num_workers=workers, topology="auto", features="auto")
-        watch = _Taken()
+        watch = _Taken(inline=not workers)
         trainer = make_trainer(
             max_epochs=1, limit_train_batches=MOST_BATCHES, limit_val_batches=0, callbacks=[watch], **options
         )
         trainer.fit(_Idle(min(_MOST_IDLE_S, batch.step_s)), datamodule=data)
         return watch.each
 
-    made_s = batch.sample_s + batch.gather_s
-    own_s = taken(0)[0] - made_s
+    own_s, _ = taken(0)
     found = {"handed_s": max(0.0, taken(1)[0] - own_s)}
     if strategy is not None:
-        served = strategy == SERVED
-        thread_s, process_s = (each - (0 if served else made_s) for each in taken(int(served), strategy=strategy))
+        thread_s, process_s = taken(int(strategy == SERVED), strategy=strategy)
         found |= {"ranked_s": max(0.0, thread_s - own_s), "ranked_cpu_s": max(0.0, process_s - own_s)}
     return found
 
