@@ -32,7 +32,7 @@ ROWS_S, SAMPLE_EDGES = 534e3 / 5.38e6, 789e3  # a batch of [15, 10, 5] x 1024: w
 BYTES_PER_S = 534e3 * 400 / (ROWS_S - SAMPLE_EDGES / EDGES_PER_S)
 STEP_S, STEP_NODES = 0.71, 534e3  # GraphSAGE(256), forward, backward; of a batch with so many nodes
 REMOTE_BYTE_S = 1.76e-9  # CPU seconds of both ends, from worker mode with one remote half
-CALL_S = 4.2e-4  # CPU seconds of both ends of a call, by the probe of `plan` on a busy machine
+CALL_S = 7.2e-4  # CPU seconds of both ends of an encrypted call at the pace of training, by the probe of `plan`, quiet
 PARTITION_EDGE_S = {"random": 0.07e-6, "streaming": 0.30e-6}  # CPU seconds, with the rows
 LINK = Connection(round_trip_s=2e-4, call_cpu_s=CALL_S, byte_cpu_s=REMOTE_BYTE_S)
 FANOUTS, BATCH = [15, 10, 5], 1024
