@@ -3,6 +3,7 @@
 #include <glt/api.h>
 
 #include "hd.h"
+#include "rank.h"
 
 namespace glt {
 
@@ -31,6 +32,10 @@ GLT_HD int64_t source_shift(const glt_graph& g, int32_t edge_type) { return g.so
 // The number of a node among those whose rows an overlay replaces, or -1.
 inline int64_t find_replaced(const glt_replaced& r, int64_t gid) {
   gid -= r.moved;
+  if (r.blocks) {
+    const uint64_t at = uint64_t(gid - r.first);
+    return at < uint64_t(r.num_ids) ? find_rank(r.blocks, at, CountBits()) : -1;
+  }
   if (!r.num_rows || gid < 0 || gid > r.gids[r.num_rows - 1]) return -1;
   const int32_t* bucket = r.hint + (gid >> r.shift);
   int64_t low = bucket[0], high = bucket[1];

@@ -116,8 +116,12 @@ int32_t find_rows(const RowRequest& q, const int64_t* gids, const int64_t* uids,
   int64_t uid[kBlock];
   if (g.replaced && g.replaced[q.edge_type].num_rows) {
     const glt_replaced& r = g.replaced[q.edge_type];
-    for (int64_t i = 0; i < n; ++i) prefetch(r.hint + (gids[i] >> r.shift));
-    for (int64_t i = 0; i < n; ++i) prefetch(r.gids + r.hint[gids[i] >> r.shift]);
+    for (int64_t i = 0; i < n && r.blocks; ++i) {
+      const uint64_t at = uint64_t(gids[i] - r.first);
+      prefetch(r.blocks + (at < uint64_t(r.num_ids) ? at / kRankBits * kRankWords : 0));
+    }
+    for (int64_t i = 0; i < n && !r.blocks; ++i) prefetch(r.hint + (gids[i] >> r.shift));
+    for (int64_t i = 0; i < n && !r.blocks; ++i) prefetch(r.gids + r.hint[gids[i] >> r.shift]);
   }
   for (int64_t i = 0; i < n; ++i) {
     const int32_t s = segment_of(g, gids[i]);

@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define GLT_ABI_VERSION 28
+#define GLT_ABI_VERSION 29
 #define GLT_MAX_HOPS 16
 #define GLT_MAX_FANOUT 65536  // larger ones are mistakes, or meant as -1: a row takes up to fanout^2 steps on a device
 
@@ -39,10 +39,13 @@ typedef struct {
   int64_t num_rows;
   const int64_t* gids;             // [num_rows] ascending
   const int64_t* offset;           // [P]
-  const int32_t* hint;             // [(num_nodes >> shift) + 2] of each bucket of gids, how many of `gids` lie below it
+  const int32_t* hint;             // [(num_nodes >> shift) + 2] of each bucket of gids, how many of `gids` lie below it; not
+                                   // read where there are `blocks`
   int32_t shift, num_parts;        // P
   int64_t moved;                   // new nodes of later overlays that lie before these
   const void* below;               // the same of the overlay below it, or null
+  const uint64_t* blocks;          // of glt_rank_build over gids, first and num_ids; null: few rows, which `hint` finds
+  int64_t first, num_ids;
 } glt_replaced;
 
 // A typed graph whose parts are mapped into this process (or copied to this device).

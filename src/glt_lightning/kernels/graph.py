@@ -23,6 +23,7 @@ from glt_lightning.kernels.native import (
     check,
     pointers,
 )
+from glt_lightning.kernels.ranked_set import RankedSet
 from glt_lightning.kernels.rows import Shards
 
 _SIGNATURES: Signatures = {
@@ -32,6 +33,7 @@ _library = bind(_SIGNATURES)
 
 _Ids = TypeVar("_Ids")
 
+_DENSE = 64  # of as many nodes one has to be replaced for a set of bits, which takes 1.34 of them a node
 _HINTS = 4096  # entries of the segment look-up: 16 KiB, half of a first-level cache
 
 
@@ -79,23 +81,45 @@ class ReplacedRows:
         self.gids, self.parts, self.below, self.moved = np.ascontiguousarray(gids, dtype=np.int64), parts, below, 0
         self.offset = (new - np.searchsorted(parts, np.arange(len(new)))).astype(np.int64)
         self._new, shift = new, 0
-        while (num_nodes >> shift) > 2 * len(gids) + 16:  # about half a node in a bucket, where they are spread evenly
-            shift += 1
-        starts = np.arange((num_nodes >> shift) + 2, dtype=np.int64) << shift
-        self._hint = np.searchsorted(self.gids, starts).astype(np.int32)
-        addresses = [each.ctypes.data for each in (self.gids, self.offset, self._hint)]
-        self.struct: ReplacedStruct
-        self._fields = len(gids), *addresses, shift, len(new)
-        self.struct = ReplacedStruct(*self._fields, 0, None if below is None else ctypes.addressof(below.struct))
+        self._hint = self._blocks = None
+        first, num_ids = (int(self.gids[0]), int(self.gids[-1] - self.gids[0]) + 1) if len(gids) else (0, 0)
+        if _DENSE * len(gids) > num_ids:
+            words = RankedSet.words_for(num_ids)
+            memory = np.empty(words + 3, np.uint64)
+            self._blocks = memory[-memory.ctypes.data % 32 // 8 :][:words]
+            RankedSet.build(self.gids, first, num_ids, self._blocks)
+        else:
+            while (num_nodes >> shift) > 2 * len(
+                gids
+            ) + 16:  # about half a node in a bucket, where they are spread evenly
+                shift += 1
+            starts = np.arange((num_nodes >> shift) + 2, dtype=np.int64) << shift
+            self._hint = np.searchsorted(self.gids, starts).astype(np.int32)
+        pointers = [None if each is None else each.ctypes.data for each in (self.offset, self._hint, self._blocks)]
+        self._fields = {
+            "num_rows": len(gids),
+            "gids": self.gids.ctypes.data,
+            "offset": pointers[0],
+            "hint": pointers[1],
+            "shift": shift,
+            "num_parts": len(new),
+            "blocks": pointers[2],
+            "first": first,
+            "num_ids": num_ids,
+        }
+        self.struct = self._struct()
 
     def behind(self, more: int) -> ReplacedRows:
         """Returns the same rows of a graph with ``more`` nodes before those of the destination type."""
         found = copy.copy(self)
         found.moved = self.moved + more
         found.below = None if self.below is None else self.below.behind(more)
-        below = None if found.below is None else ctypes.addressof(found.below.struct)
-        found.struct = ReplacedStruct(*self._fields, found.moved, below)
+        found.struct = found._struct()
         return found
+
+    def _struct(self) -> ReplacedStruct:
+        below = None if self.below is None else ctypes.addressof(self.below.struct)
+        return ReplacedStruct(**self._fields, moved=self.moved, below=below)
 
     def find(self, gids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Finds the nodes whose rows are replaced. Returns their positions in ``gids``, and for each its part and row."""

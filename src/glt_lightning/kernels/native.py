@@ -21,7 +21,7 @@ import numpy as np
 
 from glt_lightning.base import DataError, NativeError, PartitionError
 
-ABI_VERSION = 28
+ABI_VERSION = 29
 OK, GROW, BAD_ID, BAD_ROW, BAD_ARG, CUDA, NO_MEMORY, NO_THREAD, THROWN = range(9)
 
 
@@ -89,6 +89,9 @@ class ReplacedStruct(ctypes.Structure):
         ("num_parts", c_int32),
         ("moved", c_int64),
         ("below", c_void_p),
+        ("blocks", c_void_p),
+        ("first", c_int64),
+        ("num_ids", c_int64),
     ]
 
 
