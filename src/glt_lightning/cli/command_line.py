@@ -199,9 +199,8 @@ class GLTCLI(LightningCLI):
             self.config = self.parser.parse_object({name: {"model": known}}, self.config)
 
     def instantiate_classes(self) -> None:
-        if (
-            self.subcommand in _SAMPLED
-        ):  # while model, data and Trainer are made, which takes as long as samplers take to start
+        # Samplers start while model, data and Trainer are made, which takes about as long.
+        if self.subcommand in _SAMPLED:
             self._opened.enter_context(spare_samplers(num_samplers(self.config[self.subcommand])))
         give_taken_links(self, self._get(self.config, "model"))
         super().instantiate_classes()

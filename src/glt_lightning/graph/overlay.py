@@ -47,8 +47,8 @@ _HEADER = 4096  # of a file
 class OverlayFacts:
     """What every process knows of an overlay, also one that maps some parts alone.
 
-    digest: a hash of what it adds.  num_edges: number of edges of each edge type, with the new ones.  edges: for each edge type
-    the number of edges in each part of the overlay.
+    digest: a hash of the rows that it adds and of the overlay below it.  num_edges: number of edges of each edge type, with the
+    new ones.  edges: for each edge type the number of edges in each part of the overlay.
     """
 
     digest: str

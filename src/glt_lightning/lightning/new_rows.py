@@ -114,7 +114,8 @@ def extend_embeddings(module: nn.Module, rule: str | None) -> None:
 
 
 def require_embeddings(module: nn.Module, rows: Additions) -> None:
-    """Raises `DataError` for new nodes of a type that has trained embeddings alone, by the rule `extend_embeddings` told."""
+    """Raises `DataError` for new nodes of a type that has an embedding for each node and no features, if the rule that
+    `extend_embeddings` set is ``error``."""
     each: Any
     for each in module.modules():
         learned = isinstance(getattr(each, "layer", each), (nn.Embedding, DistEmbedding))

@@ -324,8 +324,8 @@ class _EdgeLayer:
         added: The new entries of the mapped parts. Where both directions of edges are stored they are sorted, and without
             those that parallel ones, which are there already, stand for.
         begins: int64 [parts + 1]: the first row of each part.
-        part_of_row: int64 [rows]: the part that has the stored entries of each row.
-        begin, end: int64 [rows]: these, as edge rows of the base; of a new node none.
+        part_of_row: int64 [rows]: the part that stores the old entries of each row.
+        begin, end: int64 [rows]: the old entries of each row, as edge rows of the base; a new node has none.
         dropped: int64 [2, n], ascending: the rows and stored entries of deleted edges.
     """
 

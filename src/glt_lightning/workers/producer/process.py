@@ -195,13 +195,14 @@ def spare_samplers(number: int) -> Iterator[None]:
                 _SPARE.append(started[-1])
         yield
     finally:
-        for spare in [each for each in started if each in _SPARE]:
+        left = [each for each in started if each in _SPARE]
+        for spare in left:
             _SPARE.remove(spare)
-            sock, process = spare
-            sock.close()
-            process.kill()
-            process.wait(_EXIT_S)
+            spare[0].close()
+            spare[1].kill()
         starter.close()
+        for _, process in left:
+            process.wait(_EXIT_S)
 
 
 # Notices that a process of another host is lost or stopped while this one is blocked, for instance in a collective call.
