@@ -74,6 +74,7 @@ def test_a_file_that_changes_is_another_graph(tmp_path: Path, memory: Any) -> No
             "simplecache::memory://nodes.csv",
             "^simplecache::memory://nodes.csv: chains .* Give the URL of the store itself",
         ),
+        ("https://host/none.csv?X-Amz-Signature=word", "^https://host/none.csv: was given with a query.*written down"),
         ("zip://a.csv::memory://b.zip", "^zip://a.csv::memory://b.zip: chains of file systems"),
         ("memory://bad.csv", r"memory://?/?/bad.csv: row 1, column 'value': 'x' is not a valid float"),
     ],

@@ -93,12 +93,19 @@ def _find_urls(each: str, extensions: Sequence[str]) -> tuple[list[File], bool]:
 
 
 def _check_url(given: str) -> None:
-    """Raises `DataError` for a URL that names several file systems, or has a password."""
+    """Raises `DataError` for a URL that names several file systems, or has a password or a query."""
     shown = re.sub(r"(?<=://)[^/@]*:[^/@]*@", "", given)
+    signed = re.search(r"https?://[^?]*(?=\?)", shown)  # elsewhere ? is part of a glob
+    shown = signed[0] if signed else shown
     if "::" in given:
         raise DataError(
             f"{shown}: chains of file systems (::) are not supported. Give the URL of the store itself: each file is read in "
             "large blocks, so a cache before it gains nothing; unpack archives."
+        )
+    if signed:
+        raise DataError(
+            f"{shown}: was given with a query. If that is a signature, it would be written down beside the converted tables, and "
+            "end some day. Give the URL of the store (s3://, gs://), and credentials where its client looks for them."
         )
     if shown != given:
         raise DataError(
