@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from glt_lightning.base import DataError, OptionError
-from glt_lightning.partition import LinkSplit, random_link_split
+from glt_lightning.base import EDGE, DataError, OptionError
+from glt_lightning.partition import LinkSplit, hold_out_edges, random_link_split
+from glt_lightning.partition.edge_splits import columns, drawn, tasks
+from glt_lightning.partition.sources.base import ArrayEdges
+from glt_lightning.partition.sources.folder import FolderSource
 
 Edges = np.ndarray
 
@@ -225,3 +230,59 @@ def test_all_pairs_without_an_edge() -> None:
     split = random_link_split(ring, 10, 2, 3, neg_sampling_ratio=7)
     check(split, ring, (10, 10), True)
     assert sum(split.edge_splits[name]["negatives"].shape[1] for name in ("val", "test")) == 35
+
+
+@pytest.mark.parametrize("undirected", [True, False])
+@pytest.mark.parametrize("typed", [True, False])
+@pytest.mark.parametrize("ratio", [0, 0.7])
+def test_edges_in_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: bool, undirected: bool, ratio: float
+) -> None:
+    """Edges that are split in pieces come out as those of one array, also those of the reverse edge type."""
+    for name, size in (("CHUNK", 7), ("_BUCKET", 5)):
+        monkeypatch.setattr(drawn, name, size)
+    nodes = (40, 100) if typed else (60, 60)
+    edges = graph(1, nodes, 90)
+    edges = both_ways(edges) if undirected and not typed else edges
+    reverse = np.concatenate([edges[::-1, ::-1][:, 5:], graph(99, nodes, 9)[::-1]], axis=1)
+    own = {"num_val": 0.2, "num_test": 5, "neg_sampling_ratio": ratio, "seed": 3}
+    count = nodes if typed else nodes[0]
+    expected = random_link_split(edges, count, reverse_edge_index=reverse, **own)
+    found = drawn.draw_split(ArrayEdges(edges), count, ArrayEdges(reverse), tmp_path / "files", **own)
+    for name, each in expected.edge_splits.items():
+        np.testing.assert_array_equal(found.splits[name].edge, each["edge"])
+        negatives = found.splits[name].negative_edges
+        np.testing.assert_array_equal(
+            np.zeros((2, 0)) if negatives is None else negatives, each.get("negatives", np.zeros((2, 0)))
+        )
+    for held_out, splits in ((found.num_held_out, (0,)), (found.num_test, (0, 1))):
+        kept, of_reverse = found.kept(ArrayEdges(edges), held_out), found.kept_reverse(ArrayEdges(reverse), held_out)
+        np.testing.assert_array_equal(kept, np.isin(expected.split_of_edge, splits))
+        np.testing.assert_array_equal(of_reverse, np.isin(expected.split_of_reverse, splits))
+    assert not [*(tmp_path / "files").iterdir()]
+
+
+def test_ids_that_no_node_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawn, "CHUNK", 2)
+    with pytest.raises(DataError, match=r"^edge_index: edge 2 has the destination 5; expected 0 to 4 \(num_nodes\)"):
+        drawn.draw_split(ArrayEdges(np.array([[0, 1, 2], [1, 2, 5]])), 5, None, tmp_path)
+
+
+def test_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mask of a byte an edge and a few of its copies; before, 107 bytes an edge."""
+    for module in (drawn, columns, tasks):
+        monkeypatch.setattr(module, "CHUNK", 1 << 12)
+    monkeypatch.setattr(drawn, "_BUCKET", 1 << 12)
+    count = 1 << 18
+    np.save(tmp_path / "edge_index.npy", np.random.default_rng(0).integers(0, 5000, (2, count)))
+    np.save(tmp_path / "x.npy", np.zeros((5000, 1), np.float32))
+    given = {"num_val": 100, "num_test": 0.3, "neg_sampling_ratio": 0}
+    links = hold_out_edges(FolderSource(tmp_path), {"node__to__node": given}, folder=tmp_path / "files")
+    tracemalloc.start()
+    try:
+        splits = links.edge_splits[EDGE]
+        assert len(splits["train"].digest) == 32
+        assert links.edges(EDGE).num_edges < count
+        assert tracemalloc.get_traced_memory()[1] < 5 * count
+    finally:
+        tracemalloc.stop()

@@ -217,7 +217,7 @@ class GraphDataModule(LightningDataModule):
     def source(self) -> GraphSource:
         """The data set, without the edges that are held out."""
         source = open_source(self.dataset, self.root, self.transforms, self.partition.seed, self.partition)
-        return source if self.links is None else self.links.hold_out(source, self.partition.allow)
+        return source if self.links is None else self.links.hold_out(source, self.partition.allow, self.root)
 
     @property
     def _servers(self) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -164,12 +165,15 @@ class LinkSeeds(LinkOptions):
             raise OptionError(f"{given[0]}: has no effect with task: node. Remove it, or set task: link.")
         return None
 
-    def hold_out(self, source: GraphSource, allow: Collection[str]) -> GraphSource:
-        """The graph without the edges to predict. Raises `DataError` for splits that do not fit. allow: ``partition.allow``."""
+    def hold_out(self, source: GraphSource, allow: Collection[str], folder: str | Path) -> GraphSource:
+        """The graph without the edges to predict. Raises `DataError` for splits that do not fit. allow: ``partition.allow``.
+        folder: of temporary files."""
         splits = {edge_type_str(each.edge_type(source.schema)): each.edge_splits for each in self.by_type}
         labels = dict.fromkeys(splits, self.relation or self.label) if self.of_edges else None
         kinds = self.relation is not None
-        return hold_out_edges(source, splits, self.reverse_edge_types, allow, self.val_edges_at_test, labels, kinds)
+        return hold_out_edges(
+            source, splits, self.reverse_edge_types, allow, self.val_edges_at_test, labels, kinds, folder
+        )
 
     def edge_types(self, schema: GraphSchema) -> list[EdgeType]:
         """The edge types to predict."""

@@ -14,6 +14,7 @@ from glt_lightning.kernels import keyed, mix64
 
 _PAIRS, _DRAWS, _ORDER = 1, 2, 3  # salts of hashes, by their purpose
 MOST_NODES = 1 << 32  # two ids make a hash of 64 bits without collisions
+_TRIALS = 1 << 20  # pairs drawn at once
 
 
 @dataclass(frozen=True)
@@ -46,45 +47,54 @@ class Pairs:
         """Returns bool [E]: False for self-loops."""
         return sources != destinations if self.one_type else np.ones(len(sources), bool)
 
-    def without_edge(self, count: int, linked: np.ndarray) -> np.ndarray:
+    def without_edge(self, count: int, linked: np.ndarray, others: np.ndarray | None = None) -> np.ndarray:
         """Returns int64 [2, count]: distinct pairs, in either direction where both ends are of one type, none of them in
-        ``linked``.
+        ``linked`` or ``others``.
 
-        linked: uint64, sorted and distinct hashes.  Raises `DataError` where there are fewer.
+        linked, others: uint64, sorted and distinct hashes; none is in both.  Raises `DataError` where there are fewer.
         """
-        free = self.possible - len(linked)
+        known = [linked] if others is None else [linked, others]
+        free = self.possible - sum(map(len, known))
         if count > free:
             raise DataError(
                 f"neg_sampling_ratio: {count} negatives are asked for, but only {free} pairs of nodes have no edge. "
                 "Take a lower ratio, or fewer validation and test edges."
             )
         # From here on at least every other trial is a pair that can be taken.
-        return self._draw(count, linked) if self.possible > 2 * (len(linked) + count) else self._choose(count, linked)
+        return (
+            self._draw(count, known)
+            if self.possible > 2 * (self.possible - free + count)
+            else self._choose(count, known)
+        )
 
-    def _draw(self, count: int, linked: np.ndarray) -> np.ndarray:
-        """Draws ``count`` pairs: the first trials of a stream that are neither self-loops, nor in ``linked``, nor repeated."""
+    def _draw(self, count: int, known: Sequence[np.ndarray]) -> np.ndarray:
+        """Draws ``count`` pairs: the first trials of a stream that are neither self-loops, nor in ``known``, nor repeated."""
         pairs, hashes, trials = np.empty((2, 0), np.int64), np.empty(0, np.uint64), 0
-        while len(hashes) < count:
-            size = 2 * (count - len(hashes)) + 64
-            drawn = self._trials(trials, size)
-            drawn = drawn[:, self.is_pair(*drawn)]
-            trials += size
-            found = self.hashes(*drawn)
-            fresh = ~contains(linked, found)
-            pairs = np.concatenate([pairs, drawn[:, fresh]], axis=1)
-            hashes = np.concatenate([hashes, found[fresh]])
+        while (there := len(hashes)) < count:
+            taken, codes = [pairs], [hashes]
+            while there < count:
+                size = min(2 * (count - there) + 64, _TRIALS)
+                drawn = self._trials(trials, size)
+                drawn = drawn[:, self.is_pair(*drawn)]
+                trials += size
+                found = self.hashes(*drawn)
+                fresh = ~_in_any(known, found)
+                taken.append(drawn[:, fresh])
+                codes.append(found[fresh])
+                there += len(codes[-1])
+            pairs, hashes = np.concatenate(taken, axis=1), np.concatenate(codes)
             _, order, starts = grouped(hashes)
             first = np.sort(np.minimum.reduceat(order, starts)) if len(starts) else order
             pairs, hashes = pairs[:, first], hashes[first]
         return pairs[:, :count]
 
-    def _choose(self, count: int, linked: np.ndarray) -> np.ndarray:
-        """Draws ``count`` pairs from a list of all pairs that are not in ``linked``: for dense graphs, where most trials fail."""
+    def _choose(self, count: int, known: Sequence[np.ndarray]) -> np.ndarray:
+        """Draws ``count`` pairs from a list of all pairs that are not in ``known``: for dense graphs, where most trials fail."""
         sources, destinations = self.counts
         square = np.indices((sources, destinations)).reshape(2, -1)
         pairs = square[:, square[0] < square[1]] if self.one_type else square
         hashes = self.hashes(*pairs)
-        free = ~contains(linked, hashes)
+        free = ~_in_any(known, hashes)
         order = mix64(hashes[free] ^ self._key(_ORDER))
         chosen = pairs[:, free][:, np.argsort(order)[:count]].astype(np.int64)
         if self.one_type:
@@ -125,6 +135,13 @@ def contains(sorted_values: np.ndarray, values: np.ndarray) -> np.ndarray:
     return found
 
 
+def _in_any(known: Sequence[np.ndarray], values: np.ndarray) -> np.ndarray:
+    found = contains(known[0], values)
+    for each in known[1:]:
+        found |= contains(each, values)
+    return found
+
+
 def grouped(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Groups values. Returns the distinct values in ascending order, the positions in the order of values, and the index in
     these at which each value begins.
@@ -137,15 +154,20 @@ def grouped(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return ordered[starts], order, starts
 
 
-def checked_edges(name: str, edge_index: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-    """Returns int64 [2, E]. Raises `DataError` for another shape or dtype, or ids that no node has."""
+def checked_edges(name: str, edge_index: np.ndarray, counts: Sequence[int], first: int = 0) -> np.ndarray:
+    """Returns int64 [2, E]. first: number of the first edge.
+
+    Raises `DataError` for another shape or dtype, or ids that no node has.
+    """
     edges = np.asarray(edge_index)
     if edges.ndim != 2 or len(edges) != 2 or edges.dtype.kind not in "iu":
         raise DataError(f"{name}: expected integers [2, E], got {edges.dtype} {list(edges.shape)}.")
     for row, end, count in zip(edges, ("source", "destination"), counts, strict=True):
         if len(row) and (row.min() < 0 or row.max() >= count):
             at = int(((row < 0) | (row >= count)).argmax())
-            raise DataError(f"{name}: edge {at} has the {end} {row[at]}; expected 0 to {count - 1} (num_nodes).")
+            raise DataError(
+                f"{name}: edge {first + at} has the {end} {row[at]}; expected 0 to {count - 1} (num_nodes)."
+            )
     return edges.astype(np.int64, copy=False)
 
 
@@ -221,13 +243,13 @@ def random_link_split(
         ({'train': 2, 'val': 1, 'test': 1}, (2, 4))
     """
     at_least("seed", seed, 0)
-    pairs = _pairs(num_nodes, seed)
+    pairs = pairs_of(num_nodes, seed)
     edges = checked_edges("edge_index", edge_index, pairs.counts)
     hashes = pairs.hashes(*edges)
     links = np.flatnonzero(pairs.is_pair(*edges))
-    linked, position = _one_of_each(edges[:, links], hashes[links], pairs.one_type)
+    linked, position = one_of_each(edges[:, links], hashes[links], pairs.one_type)
     position = links[position]
-    sizes = _sizes(len(linked), num_val, num_test)
+    sizes = sizes_of(len(linked), num_val, num_test)
     limits = np.cumsum([sizes["test"], sizes["val"]])  # pairs in the order of their hashes: first those of test
     splits = dict(zip(("test", "val", "train"), np.split(position, limits), strict=True))
 
@@ -239,16 +261,16 @@ def random_link_split(
         held_out = np.flatnonzero(reverse_split)
         reverse_split[held_out[~contains(linked, reverse_hashes[held_out])]] = 0
         known = grouped(np.concatenate([linked, reverse_hashes[pairs.is_pair(*reverse)]]))[0]
-    wanted = [math.ceil(round(sizes[name] * _ratio(neg_sampling_ratio), 9)) for name in ("val", "test")]
-    negatives = np.split(pairs.without_edge(sum(wanted), known), [wanted[0]], axis=1)
+    negatives = negatives_of(pairs, sizes, neg_sampling_ratio, known)
     edge_splits = {name: {"edge": edges[:, splits[name]]} for name in _SPLITS}
-    edge_splits["val"]["negatives"], edge_splits["test"]["negatives"] = negatives
+    for name, each in negatives.items():
+        edge_splits[name]["negatives"] = each
     edge_split = np.zeros(len(hashes), np.int8)
     edge_split[links] = _split_of(hashes[links], linked, limits)
     return LinkSplit(edge_splits, {name: splits[name] for name in _SPLITS}, edge_split, reverse_split)
 
 
-def _pairs(num_nodes: Any, seed: int) -> Pairs:
+def pairs_of(num_nodes: Any, seed: int) -> Pairs:
     counts = num_nodes if isinstance(num_nodes, (tuple, list)) else [num_nodes] * 2
     if len(counts) != 2 or not all(_is_int(n) and 0 < n < MOST_NODES for n in counts):
         raise OptionError(f"num_nodes: expected a number of nodes below 2^32, or a pair of them; got {num_nodes!r}.")
@@ -259,7 +281,7 @@ def _is_int(given: Any) -> bool:
     return isinstance(given, (int, np.integer)) and not isinstance(given, bool)
 
 
-def _one_of_each(edges: np.ndarray, hashes: np.ndarray, one_type: bool) -> tuple[np.ndarray, np.ndarray]:
+def one_of_each(edges: np.ndarray, hashes: np.ndarray, one_type: bool) -> tuple[np.ndarray, np.ndarray]:
     """Chooses one edge of each pair. Returns the distinct hashes in ascending order, and the column chosen for each.
 
     It is the first edge in one direction. The direction is random if both are stored: if targets always ran from the lower to
@@ -284,7 +306,17 @@ def _split_of(hashes: np.ndarray, linked: np.ndarray, limits: np.ndarray) -> np.
     return split
 
 
-def _sizes(pairs: int, num_val: float, num_test: float) -> dict[str, int]:
+def negatives_of(
+    pairs: Pairs, sizes: Mapping[str, int], ratio: float, linked: np.ndarray, others: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
+    """Draws the negatives of validation and test, int64 [2, M] each. sizes: pairs of each split.  ratio: negatives for each.
+    linked, others: as of `Pairs.without_edge`."""
+    wanted = [math.ceil(round(sizes[name] * _ratio(ratio), 9)) for name in ("val", "test")]
+    drawn = pairs.without_edge(sum(wanted), linked, others)
+    return dict(zip(("val", "test"), np.split(drawn, [wanted[0]], axis=1), strict=True))
+
+
+def sizes_of(pairs: int, num_val: float, num_test: float) -> dict[str, int]:
     """Number of pairs of each split."""
     sizes = {"val": _size("num_val", num_val, pairs), "test": _size("num_test", num_test, pairs)}
     if sum(sizes.values()) >= pairs:

@@ -172,7 +172,8 @@ def plan_partition(
     num_neighbors: Fanouts | None = None,
     batch_size: int | None = None,
 ) -> tuple[PartitionPlan, PartitionError | None]:
-    """Plans a partition without reading edges or features; of tables that are not converted yet, their conversion.
+    """Plans a partition without reading features, nor edges unless some are held out; of tables that are not converted yet,
+    their conversion.
 
     Returns the plan, and the error with which `partition_graph` would refuse it: too little disk, or too little memory for METIS.
 

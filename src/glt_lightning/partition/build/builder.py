@@ -152,7 +152,8 @@ class Builder:
             arrays |= self._write(split_path(name), gids, np.dtype(np.int64))
         for (index, name), split in graph.edge_splits.items():
             for array_name, values in split.arrays.items():
-                arrays |= self._write(edge_split_path(index, name, array_name), values, values.dtype)
+                rows = values[:1], values[1:]  # of the two rows of edges in a file each lies whole
+                arrays |= self._stream(edge_split_path(index, name, array_name), rows, values.dtype, values.shape[1:])
         for index, node_type in enumerate(graph.num_nodes):
             new, offset = job.layout(node_type).new, job.id_dtype.type(graph.offsets[node_type])
             gids_of = (new[begin : begin + _PIECE] + offset for begin in range(0, len(new), _PIECE))

@@ -6,16 +6,18 @@ import difflib
 import hashlib
 import json
 import logging
+import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from glt_lightning.base import DataError, EdgeType, GraphSchema, counted, edge_type_str
 from glt_lightning.graph import IN_TRAINING, EdgeSplit
+from glt_lightning.partition.edge_splits.columns import true_columns
 from glt_lightning.partition.edge_splits.labels import DRAWN, EdgeLabels, labels_of
 from glt_lightning.partition.edge_splits.read import SPLITS, KeptEdges, KeptRows, identity
 from glt_lightning.partition.edge_splits.tasks import (
@@ -23,6 +25,7 @@ from glt_lightning.partition.edge_splits.tasks import (
     Given,
     LabelTask,
     LinkTask,
+    RandomTask,
     RelationTask,
 )
 from glt_lightning.partition.sources.base import DelegatingSource, EdgeList, GraphSource, Rows
@@ -42,6 +45,7 @@ def hold_out_edges(
     val_edges_at_test: bool = False,
     labels: Mapping[str, str | None] | None = None,
     relations: bool = False,
+    folder: str | Path | None = None,
 ) -> LinkSource:
     """Makes the graph for a task that predicts edges: messages are passed over training edges alone, and the partition stores the
     edges of each split.
@@ -63,6 +67,7 @@ def hold_out_edges(
             of its splits are then those of the graph, by `edge_splits.labels.split_columns`, and those of validation and test are
             left out by column, not by pair; the attribute is no attribute of the graph any more.
         relations: The labels are the relations of the edges, integers, which the graph has as the attribute ``edge_type``.
+        folder: For files of up to 32 bytes an edge, which are gone with the source. None: that of `tempfile`.
 
     Raises:
         DataError: For an unknown edge type, a missing file, ids out of range, and splits that overlap or are not given.
@@ -86,6 +91,7 @@ def hold_out_edges(
         val_edges_at_test,
         {_edge_type("input_type", name, source): attr for name, attr in (labels or {}).items()},
         relations,
+        Path(tempfile.gettempdir() if folder is None else folder),
     )
 
 
@@ -99,9 +105,11 @@ class LinkSource(DelegatingSource):
         reverse: Mapping[EdgeType, EdgeType],
         overlap: bool,
         val_at_test: bool,
-        labels: Mapping[EdgeType, str | None] = MappingProxyType({}),
-        relations: bool = False,
+        labels: Mapping[EdgeType, str | None],
+        relations: bool,
+        folder: Path,
     ) -> None:
+        self._folder = folder
         self._val_at_test, self.label_attrs, self._relations = val_at_test, dict(labels), relations
         self.inner, self.name = source, source.name
         self._given, self._reverse, self._overlap = given, reverse, overlap
@@ -164,9 +172,9 @@ class LinkSource(DelegatingSource):
         return kept if trained is None else kept | {IN_TRAINING: trained}
 
     def _task(self, edge_type: EdgeType) -> LinkTask:
-        end, given = (self.inner, edge_type, self._reverse.get(edge_type)), self._given[edge_type]
+        end, given = (self.inner, edge_type, self._reverse.get(edge_type), self._folder), self._given[edge_type]
         if edge_type not in self.label_attrs:
-            return LinkTask(*end)
+            return RandomTask(*end) if given is not None and set(given) & set(RANDOM) else LinkTask(*end)
         own = given or getattr(self.inner, "edge_splits", {}).get(edge_type) or {}
         if self._relations and any(isinstance(each, Mapping) for each in own.values()):
             return RelationTask(*end, self.labels[edge_type])
@@ -186,7 +194,7 @@ class LinkSource(DelegatingSource):
             task.check_overlap(found, may_overlap)
             _narrow(masks, task.kept(found))
             if self._val_at_test:
-                _narrow(at_test, task.kept(_with_val(found)))
+                _narrow(at_test, task.kept(task.with_val(found)))
             if "train" not in found:
                 found["train"] = EdgeSplit(edge=task.edge_index(edge_type, masks[edge_type]))
             splits[edge_type] = {name: found[name] for name in SPLITS if name in found}
@@ -205,7 +213,7 @@ class LinkSource(DelegatingSource):
             _log.info(
                 "val_edges_at_test: %s edges of validation are stored; they carry messages at test alone.", f"{more:,}"
             )
-        columns = {e: np.flatnonzero(keep) for e, keep in stored.items() if not keep.all()}
+        columns = {e: true_columns(keep, self._folder) for e, keep in stored.items() if not keep.all()}
         return _Resolved(splits, columns, trained)
 
 
@@ -224,14 +232,6 @@ class _Resolved:
 def _narrow(masks: dict[EdgeType, np.ndarray], kept: Mapping[EdgeType, np.ndarray]) -> None:
     for edge_type, keep in kept.items():
         masks[edge_type] = masks[edge_type] & keep if edge_type in masks else keep
-
-
-def _with_val(splits: Mapping[str, EdgeSplit]) -> dict[str, EdgeSplit]:
-    """Returns the splits with the validation edges among the training edges: the edges known at test time."""
-    found = {name: split for name, split in splits.items() if name != "val"}
-    if {"train", "val"} <= set(splits):
-        found["train"] = EdgeSplit(edge=np.concatenate([splits["train"].edge, splits["val"].edge], axis=1))
-    return found
 
 
 def stored_splits(source: GraphSource, schema: GraphSchema) -> StoredSplits:

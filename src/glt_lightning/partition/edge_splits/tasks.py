@@ -5,31 +5,34 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from glt_lightning.base import DataError, EdgeType, counted, edge_type_str
 from glt_lightning.graph import EdgeSplit
+from glt_lightning.partition.edge_splits.columns import CHUNK, ColumnFile
+from glt_lightning.partition.edge_splits.drawn import DrawnSplit, draw_split
 from glt_lightning.partition.edge_splits.labels import EdgeLabels, edge_split, split_columns
 from glt_lightning.partition.edge_splits.read import RELATION, Ends, read_edge_split
-from glt_lightning.partition.links import Pairs, contains, random_link_split
+from glt_lightning.partition.links import Pairs, contains
 from glt_lightning.partition.sources.base import GraphSource, file_of
 
 _log = logging.getLogger(__name__)
 
-CHUNK = 1 << 20
 RANDOM = ("num_val", "num_test", "neg_sampling_ratio", "seed")
 Given = Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
 class LinkTask:
-    """One edge type whose edges are predicted, and its reverse, if it has one."""
+    """One edge type whose edges are predicted, and its reverse, if it has one. folder: of files without names."""
 
     source: GraphSource
     edge_type: EdgeType
     reverse: EdgeType | None
+    folder: Path
 
     @property
     def name(self) -> str:
@@ -54,8 +57,6 @@ class LinkTask:
                     "edge_splits: {train, val, test}, or draw them: {num_val: 0.1, num_test: 0.2}."
                 )
             given = own[self.edge_type]
-        elif set(given) & set(RANDOM):
-            return self._random(given)
         if any(isinstance(each, Mapping) and RELATION in each for each in given.values()):
             raise DataError(
                 f"edge_splits: the edges of type {self.name} have relations. Name the edge attribute that has those of the "
@@ -63,26 +64,15 @@ class LinkTask:
             )
         return {name: read_edge_split(f"edge_splits.{name}", each, self.ends) for name, each in given.items()}
 
-    def _random(self, given: Mapping[str, Any]) -> dict[str, EdgeSplit]:
-        (src, sources), (dst, destinations) = self.ends
-        drawn = random_link_split(
-            self.edge_index(self.edge_type),
-            sources if src == dst else (sources, destinations),
-            reverse_edge_index=None if self.reverse is None else self.edge_index(self.reverse),
-            **given,
-        )
-        arrays = {name: dict(split) for name, split in drawn.edge_splits.items()}
-        for name in ("val", "test"):
-            negatives = arrays[name].pop("negatives")
-            if negatives.size:  # none with neg_sampling_ratio 0: they are drawn as in training
-                arrays[name]["negative_edges"] = negatives
-        return {name: EdgeSplit(**split) for name, split in arrays.items() if name == "train" or split["edge"].size}
-
     def edge_index(self, edge_type: EdgeType, keep: np.ndarray | None = None) -> np.ndarray:
-        """Reads the edges of a type, int64 [2, E]. keep: bool [E], returns only these."""
-        chunks = [np.stack(ends) for ends in self.source.edges(edge_type).chunks(CHUNK)]
-        edges = np.concatenate(chunks, axis=1) if chunks else np.zeros((2, 0), np.int64)
-        return edges if keep is None else edges[:, keep]
+        """Reads the edges of a type, int64 [2, E], into a file that is mapped. keep: bool [E], takes only these."""
+        edges, at = self.source.edges(edge_type), 0
+        with ColumnFile(self.folder, 2, edges.num_edges) as found:
+            for ends in edges.chunks(CHUNK):
+                own = slice(None) if keep is None else keep[at : at + len(ends[0])]
+                found.add(*(each[own] for each in ends))
+                at += len(ends[0])
+            return found.array()
 
     def check_overlap(self, splits: Mapping[str, EdgeSplit], allowed: bool) -> None:
         """Raises `DataError` for pairs of nodes that are in training and in evaluation, in either direction."""
@@ -124,6 +114,13 @@ class LinkTask:
             kept[self.reverse] = _joined([~contains(left_out, pairs.hashes(dst, src)) for src, dst in chunks])
         return kept
 
+    def with_val(self, splits: Mapping[str, EdgeSplit]) -> dict[str, EdgeSplit]:
+        """Returns the splits with the validation edges among the training edges: the edges known at test time."""
+        found = {name: split for name, split in splits.items() if name != "val"}
+        if {"train", "val"} <= set(splits):
+            found["train"] = EdgeSplit(edge=np.concatenate([splits["train"].edge, splits["val"].edge], axis=1))
+        return found
+
     def _with_reverse(self, edges: np.ndarray, keep: np.ndarray) -> dict[EdgeType, np.ndarray]:
         """Returns which edges may carry messages, and which of the reverse edge type: those of a pair of which one does."""
         kept, pairs = {self.edge_type: keep}, self.pairs
@@ -132,6 +129,34 @@ class LinkTask:
             left_out = np.setdiff1d(hashes[~keep], hashes[keep])
             chunks = self.source.edges(self.reverse).chunks(CHUNK)
             kept[self.reverse] = _joined([~contains(left_out, pairs.hashes(dst, src)) for src, dst in chunks])
+        return kept
+
+
+@dataclass(frozen=True)
+class RandomTask(LinkTask):
+    """One edge type whose edges are split at random, by pairs of nodes."""
+
+    _drawn: list[DrawnSplit] = field(default_factory=list)  # once it is
+
+    def read(self, given: Given) -> dict[str, EdgeSplit]:
+        (src, sources), (dst, destinations) = self.ends
+        reverse = None if self.reverse is None else self.source.edges(self.reverse)
+        count = sources if src == dst else (sources, destinations)
+        self._drawn.append(draw_split(self.source.edges(self.edge_type), count, reverse, self.folder, **(given or {})))
+        return dict(self._drawn[-1].splits)
+
+    def check_overlap(self, splits: Mapping[str, EdgeSplit], allowed: bool) -> None:
+        """There is none."""
+
+    def with_val(self, splits: Mapping[str, EdgeSplit]) -> dict[str, EdgeSplit]:
+        return {name: split for name, split in splits.items() if name != "val"}
+
+    def kept(self, splits: Mapping[str, EdgeSplit]) -> dict[EdgeType, np.ndarray]:
+        drawn = self._drawn[-1]
+        held_out = drawn.num_held_out if "val" in splits else drawn.num_test
+        kept = {self.edge_type: drawn.kept(self.source.edges(self.edge_type), held_out)}
+        if self.reverse is not None:
+            kept[self.reverse] = drawn.kept_reverse(self.source.edges(self.reverse), held_out)
         return kept
 
 
