@@ -50,12 +50,14 @@ Ask = Callable[..., Reply]
 
 
 class Moody(glt.NodePredictor):
-    """Fails for node 13, and computes for a while for node 14."""
+    """Fails for nodes 13 and 16, and computes for a while for node 14."""
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         asked = batch.n_id[: batch.batch_size].tolist()
         if 13 in asked:
             raise RuntimeError("13 is unlucky")
+        if 16 in asked:
+            raise DataError("the labels are gone")
         if 14 in asked:
             time.sleep(1.0)
         return super().predict_step(batch, batch_idx)
@@ -305,7 +307,7 @@ def streamed(table: pa.Table, codec: str | None = None) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def test_requests_that_are_refused(make_data: Any, make_trainer: Any, tmp_path: Path) -> None:
+def test_requests_that_are_refused(make_data: Any, make_trainer: Any, tmp_path: Path, caplog: Any) -> None:
     (tmp_path / "api.key").write_text("k" * 20 + "\n")
     key = {"authorization": "Bearer " + "k" * 20}
 
@@ -339,6 +341,12 @@ def test_requests_that_are_refused(make_data: Any, make_trainer: Any, tmp_path: 
             500,
             "the request failed: RuntimeError: 13 is unlucky",
         )
+        caplog.clear()
+        failed = ask("/predict", {"ids": [16]}, key)  # the fault of the model, whatever error it raises
+        assert (failed.status, "DataError: the labels are gone" in failed.text) == (500, True)
+        assert "a request failed" in caplog.text
+        assert "the labels are gone" in caplog.text
+        assert gc.get_freeze_count()  # a collection among all objects of the process would stop the answers
         with ThreadPoolExecutor(8) as threads:  # while 14 is computed the others come together, and 13 takes none down
             slow = threads.submit(ask, "/predict", {"ids": [14]}, key)
             time.sleep(0.3)
@@ -362,6 +370,7 @@ def test_requests_that_are_refused(make_data: Any, make_trainer: Any, tmp_path: 
     limits = {"max_rows": 20, "max_body": 4000, "max_waiting": 4, "api_key_file": str(tmp_path / "api.key")}
     data = make_data(**SAMPLED)
     talking(make_trainer(), model_of(data, Moody), data, talk, **limits)
+    assert not gc.get_freeze_count()
 
     def patience(endpoint: Any, ask: Ask) -> None:
         late = ask("/predict", {"ids": [14]})
@@ -507,6 +516,11 @@ def test_pairs_and_rows_of_tables(make_trainer: Any, tmp_path: Path, monkeypatch
         scored = columns_of(ask("/predict", {**new, "pairs": [["new", 5], ["u-3", 5]]}))
         assert len(scored["score"]) == 2
         assert "is no id of a node of type 'user'" in ask("/predict", {"pairs": [["new", 5]]}).text
+        with monkeypatch.context() as without:
+            without.delattr(glt.LinkPredictor, "embed")
+            reply = ask("/predict", {"ids": ["u-3"], "node_type": "user"})
+            assert (reply.status, reply.json()["error"]["field"]) == (422, "ids")
+            assert "has no method embed for nodes. Ask for pairs" in reply.text
         row = {"name": "odd", "age": "many", "kind": None}
         rows = [{"name": "p", "age": 3, "kind": "zz"}, row, {"name": "q", "age": None, "kind": "a"}]
         edges = [{"who": "p", "what": 999}, {"who": "q", "what": 3}]

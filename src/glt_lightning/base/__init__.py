@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         FullError as FullError,
         GLTError as GLTError,
         NativeError as NativeError,
+        NoEmbeddingError as NoEmbeddingError,
         OptionError as OptionError,
         PartitionError as PartitionError,
         PeerError as PeerError,

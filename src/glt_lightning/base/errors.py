@@ -38,6 +38,10 @@ class DataError(GLTError, ValueError):
     """
 
 
+class NoEmbeddingError(DataError):
+    """A node came after training, and the rule for such (``embeddings: error``) gives it no embedding."""
+
+
 class PartitionError(GLTError, RuntimeError):
     """A partition folder is missing, damaged, not one of ours, or was built with different options.
 

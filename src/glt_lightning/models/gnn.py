@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
-from glt_lightning.base import DataError, EdgeType, GLTError, NodeType, OptionError, edge_type_str
+from glt_lightning.base import DataError, EdgeType, GLTError, NodeType, NoEmbeddingError, OptionError, edge_type_str
 from glt_lightning.loader import BatchLayout, TrimmedConvs, aggregates_of, fuse_layers, relu_dropout
 from glt_lightning.models.code_embedding import CodeEmbedding, NumCategories, categories_of
 from glt_lightning.models.edges import EdgeInput, WeightedGraphSAGE, options_for_edges
@@ -374,7 +374,7 @@ class NodeEncoder(nn.Module):
             found: Tensor = layer(n_id)
             return found
         if self.new_nodes == "error":
-            raise DataError(
+            raise NoEmbeddingError(
                 f"node type {node_type!r}: {int(later.sum())} nodes of the batch came after training, and have no embedding. "
                 "Predict them with data.new (embeddings: mean or zero), or train again."
             )

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from glt_lightning.base import DataError, OptionError, TensorOptions, one_of
+from glt_lightning.base import DataError, NoEmbeddingError, OptionError, TensorOptions, one_of
 from glt_lightning.graph import Manifest, partition_id
 from glt_lightning.kernels import RowSums
 from glt_lightning.tensors.dist_graph import DistGraph
@@ -66,12 +66,12 @@ class _TrainedRows:
         return cls(lambda ids: values[ids], len(values), width, saved.table(name)["arrays"][WEIGHT]["blake2b"])
 
     def read(self, ids: np.ndarray, rule: str) -> np.ndarray:
-        """Returns float32 [n, width] of ids int64 [n]. rule: `DistEmbedding.new_nodes`. Raises `DataError` by ``error``."""
+        """Returns float32 [n, width] of int64 ids. rule: `DistEmbedding.new_nodes`. Raises `NoEmbeddingError` by ``error``."""
         later = ids >= self.count
         if not later.any():
             return self._read(ids)
         if rule == "error":
-            raise DataError(
+            raise NoEmbeddingError(
                 f"{int(later.sum())} nodes of the batch came after training, and have no embedding. Choose mean or zero as "
                 "embeddings, or train again."
             )

@@ -16,6 +16,7 @@ from glt_lightning.base import OptionError
 from glt_lightning.lightning.callbacks.predictions import class_column
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.embeddings import embeddings_of
+from glt_lightning.lightning.endpoint.question import QuestionError
 from glt_lightning.lightning.endpoint.served_graph import AskedRows
 from glt_lightning.lightning.new_rows import extend_embeddings
 from glt_lightning.loader import AskedSample
@@ -79,7 +80,9 @@ class Model:
                 )
             return outputs
         if not hasattr(self._module, "embed"):
-            raise OptionError("deploy: the model predicts edges and has no method embed for nodes. Ask for pairs.")
+            raise QuestionError(
+                "ids: the model predicts edges and has no method embed for nodes. Ask for pairs.", "ids"
+            )
         found = self._module.embed(batch)
         if not isinstance(found, tuple):
             return {_EMBEDDING: found}
