@@ -72,7 +72,18 @@ class Shards:
         self.bounds = np.ascontiguousarray(bounds, dtype=np.int64)
         self._encoding = encoding
         self._keep = list(shards)
-        self._pointers = pointers(self._keep)
+        self._pointers, self._begins = self._as_few(pointers(self._keep))
+
+    def _as_few(self, begin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the pointers and bounds for native calls. begin: the pointers of all shards.
+
+        Each shard makes the search of every row longer: empty ones are left out, and those that lie one behind the other in
+        memory, as parts of an overlay do, are one. With 8 instead of 4, a batch took 1.05 of the time."""
+        counts = np.diff(self.bounds)
+        found = np.flatnonzero(counts) if counts.any() else np.zeros(1, np.int64)
+        begin, end = begin[found], begin[found] + (counts[found] * self.row_bytes).astype(begin.dtype)
+        apart = np.append(True, (begin[1:] != end[:-1]) | (begin[1:] == 0))
+        return begin[apart], np.append(self.bounds[found[apart]], self.bounds[-1])
 
     def _require_stored_as(self, encoding: Encoding) -> None:
         dtype, shape = self.stored_dtype, self.stored_row_shape
@@ -110,7 +121,7 @@ class Shards:
 
     @property
     def _table(self) -> tuple[int, int, int]:
-        return self._pointers.ctypes.data, self.bounds.ctypes.data, len(self._keep)
+        return self._pointers.ctypes.data, self._begins.ctypes.data, len(self._pointers)
 
     def _in_memory(self, ids: np.ndarray, on_disk: OnDisk | None) -> tuple[Shards, np.ndarray]:
         """Returns shards that have these rows in memory, and the ids of the rows in them."""

@@ -261,8 +261,11 @@ class _Layers:
         rows["n_id"] = ids.astype(old.id_dtype)
         if node_path(0, t, "hotness") in old.arrays:
             rows["hotness"] = np.zeros(count, np.float32)
+        by_part = np.argsort(self.placed[t], kind="stable")
+        rows = {n: values[by_part] for n, values in rows.items()}  # slices of one array, which `Shards` reads as one
+        ends = np.cumsum(np.bincount(self.placed[t], minlength=self.num_parts))
         for p in self.base.parts:
-            mine = self.placed[t] == p
+            mine = slice(ends[p - 1] if p else 0, ends[p])
             self.arrays |= {node_path(self.num_parts + p, t, n): values[mine] for n, values in rows.items()}
 
     def _changed(self, t: int, changed: ChangedNodes) -> dict[tuple[int, str], tuple[np.ndarray, np.ndarray]]:
