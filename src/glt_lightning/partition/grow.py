@@ -9,6 +9,7 @@ To append rows, they are checked and counted alone.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -317,6 +318,17 @@ class _Entries:
         return _Entries(self.dst[which], self.source[which], self.edge_id[which], rows)
 
 
+def _order(keys: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns what `np.lexsort` does of integers that are not negative. One sort takes less than half the time of two."""
+    key, *lower = keys[::-1]
+    widths = [int(each.max(initial=0)) + 1 for each in keys]
+    if min((int(each.min(initial=0)) for each in keys), default=0) < 0 or math.prod(widths) >= 1 << 63:
+        return np.lexsort(keys)
+    for each, width in zip(lower, widths[-2::-1], strict=True):
+        key = key * width + each
+    return np.argsort(key, kind="stable")
+
+
 class _EdgeLayer:
     """The rows of one stored edge type in an overlay.
 
@@ -347,10 +359,10 @@ class _EdgeLayer:
         self.first_new = self.first + self.old.num_nodes[self.dst]
         self.shards: dict[str, Shards] = {}
         added, of_deleted = self._added(), self._rows_of_deleted()
-        here = np.isin(self._part_of(added.dst), self.base.parts)
         self.replaced = self._distinct(np.concatenate([added.dst[added.dst < self.first_new], of_deleted]))
         self._number_rows()
-        self.added = added if here.all() else added[here]
+        some = len(self.base.parts) < layers.num_parts
+        self.added = added[np.isin(self._part_of(added.dst), self.base.parts)] if some else added
         self.dropped = self._dropped(self._rows(np.unique(of_deleted)))
         if self.both:
             self.places = self._sort()
@@ -470,7 +482,7 @@ class _EdgeLayer:
         keys = [self._user_ids(added.source), *([added.rows[TIMES]] if self.timed else [])]
         # in the order of rows, whose numbers are found faster for sorted nodes
         node = np.where(added.dst < self.first_new, count + added.dst - self.first, added.dst - self.first_new)
-        order = np.lexsort([*keys, self._part_of(added.dst) * 2 * count + node])
+        order = _order([*keys, self._part_of(added.dst) * 2 * count + node])
         added, keys = added[order], [key[order] for key in keys]
         row = self._rows(added.dst)
         places = self._places(row, keys)
@@ -487,17 +499,20 @@ class _EdgeLayer:
 
     def _places(self, row: np.ndarray, keys: Sequence[np.ndarray]) -> np.ndarray:
         """Returns for new entries the first stored entry of their row whose keys, the last of which comes first, are greater."""
-        low: np.ndarray = self.begin[row]
-        high = self.end[row]
-        left = np.flatnonzero(low < high)
-        while len(left):
-            middle = (low[left] + high[left]) // 2
-            behind = np.ones(len(left), bool)
+        found: np.ndarray = self.begin[row]
+        searched = np.flatnonzero(found < self.end[row])
+        low, high, keys = found[searched], self.end[row[searched]], [key[searched] for key in keys]
+        while len(searched):
+            middle = (low + high) >> 1
+            behind = np.ones(len(searched), bool)
             for stored, key in zip(self._stored_keys(middle), keys, strict=True):
-                behind = (key[left] > stored) | ((key[left] == stored) & behind)
-            low[left[behind]], high[left[~behind]] = middle[behind] + 1, middle[~behind]
-            left = left[low[left] < high[left]]
-        return low
+                behind = (key > stored) | ((key == stored) & behind)
+            low, high = np.where(behind, middle + 1, low), np.where(behind, high, middle)
+            if (done := low >= high).any():
+                found[searched[done]] = low[done]
+                left = np.flatnonzero(~done)
+                searched, low, high, keys = searched[left], low[left], high[left], [key[left] for key in keys]
+        return found
 
     def _stored_keys(self, entries: np.ndarray) -> list[np.ndarray]:
         sources = self._stored("indices", entries).astype(np.int64) + self.base_shift
