@@ -121,6 +121,8 @@ def test_the_whole_way(make_data: Any, make_trainer: Any, tmp_path: Path, capfd:
         assert found["pred"] == expected["pred"][order].tolist()
         assert found["probability"] == expected["probability"][order].tolist()  # to the bit
         facts = reply.json()
+        assert "embedding" not in found
+        assert len(columns_of(ask("/predict", {"ids": ids, "embedding": True}))["embedding"]) == 3
         assert facts["key"] == str(endpoint.graph.key)
         assert facts["version"] == 0
         assert re.fullmatch("[0-9a-f]{32}", facts["model"])
@@ -173,6 +175,7 @@ def test_the_whole_way(make_data: Any, make_trainer: Any, tmp_path: Path, capfd:
 
     record = tmp_path / "record.jsonl"
     talking(make_trainer(), model, make_data(**SAMPLED), talk, record=str(record))
+    assert model.embeddings is False  # as before
     found = replay(make_trainer(), model, make_data(**SAMPLED), record, alone=True)
     assert found.equal, found
     assert found.answers > 60 > found.batches / 2

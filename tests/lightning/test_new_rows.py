@@ -151,7 +151,7 @@ def test_unknown_categories_are_counted_in_the_log(papers: Path, caplog: pytest.
     ("given", "said"),
     [
         ("{nodes: {book: later/papers.csv}}", "new: nodes: the graph has no type 'book'; it has: paper, author, venue"),
-        ("{nodes: {paper: papers.csv}}", "id 'P-000' is in the graph already"),
+        ("{nodes: {paper: papers.csv}}", "papers.csv: row 0, column 'paper': id 'P-000' is in the graph already"),
         ("{nodes: {paper: nowhere.csv}}", "nowhere.csv"),
         ("{nodes: {paper: {path: later/papers.csv, id: doi}}}", "id: new rows have the columns of data.dataset"),
         ("{edges: {paper__in__venue: later/appears.csv}}", "'P-270' is not an id of the graph's nodes of type 'paper'"),
@@ -341,6 +341,7 @@ def test_deleted_rows_are_in_no_prediction(growing: Path, capfd: pytest.CaptureF
         assert exact[name].tolist() == after[name].tolist()
     np.testing.assert_allclose(exact["probability"], after["probability"], atol=1e-5)
     Path("again.csv").write_text(f"email,paper\n{email},P-004\n{email},P-003\n")
+    Path("reborn.csv").write_text("".join(Path("papers.csv").read_text().splitlines(keepends=True)[i] for i in (0, 4)))
     for words, error in (
         (["--delete", "gone.yaml"], "node 'P-003' of type 'paper' is deleted already"),
         (
@@ -349,6 +350,10 @@ def test_deleted_rows_are_in_no_prediction(growing: Path, capfd: pytest.CaptureF
         ),
         (["--delete", "gone.yaml", "--new", "new.yaml"], "--delete: a version adds rows or deletes some"),
         (["--delete", "{nodes: {paper: new.csv}}"], "--delete: cannot read"),
+        (
+            ["--nodes", "paper=reborn.csv"],
+            "reborn.csv: row 0, column 'paper': id 'P-003' is in the graph already, of a deleted node.",
+        ),
         (
             ["--edges", "author__writes__paper=again.csv"],
             "again.csv: row 1, column 'paper': node 'P-003' of type 'paper' is deleted. Remove the edge.",

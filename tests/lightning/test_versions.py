@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,17 @@ def trained(make_trainer: Any, make_model: Any) -> Any:
         return [model.seen, model.losses, [p.flatten().tolist() for p in model.parameters()], logits]
 
     return train
+
+
+def test_a_run_without_a_version_says_what_it_reads(
+    make_data: Any, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = f"{folder}: 1 version after it, and this run reads the partition itself. partition.version: latest reads"
+    for version, found in ((0, False), ("latest", False), (None, True)):
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            make_data(partition={"num_parts": 2, "dir": str(folder), "version": version}).setup("fit")
+        assert (said in caplog.text) == found
 
 
 def test_servers_train_as_the_graph_partitioned_anew(

@@ -255,6 +255,12 @@ class GraphDataModule(LightningDataModule):
     def _read_version(self, new: NewRows | None) -> None:
         """Adds rows to predict to the open graph. Raises `OptionError` for a version that graph servers do not have."""
         graph, version, self._appended = self._graph, self.partition.version, None
+        here = version is None and isinstance(graph, LocalPartition)
+        if here and (latest := Versions(self.partition_dir).number("latest")):
+            rank_zero_info(
+                f"{self.partition_dir}: {counted(latest, 'version')} after it, and this run reads the partition itself. "
+                "partition.version: latest reads the rows that were appended."
+            )
         if new is not None:
             if not isinstance(graph, LocalPartition) or len(graph.parts) < graph.manifest.num_parts:
                 raise OptionError(

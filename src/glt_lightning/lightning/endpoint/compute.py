@@ -60,8 +60,12 @@ class Model:
         found = {name: _array(name, values, sum(rows)) for name, values in outputs.items() if name not in _NAMES}
         if "pred" in found and self._classes:
             found |= {name: _objects(values) for name, values in class_column(found["pred"], self._classes).items()}
-        ends = np.cumsum([0, *rows])
-        return [{name: values[begin:end] for name, values in found.items()} for begin, end in pairwise(ends)]
+        without = {name: values for name, values in found.items() if name != _EMBEDDING} or found
+        spans = zip(asked, pairwise(np.cumsum([0, *rows])), strict=True)
+        return [
+            {name: values[begin:end] for name, values in (found if each.embedding else without).items()}
+            for each, (begin, end) in spans
+        ]
 
     def _moved(self, batch: Any) -> Any:
         module = self._module

@@ -96,11 +96,14 @@ def predict_with(trainer: Trainer, module: ServingModule, data: GLTDataModule, c
     callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
     others = [each for each in callbacks if not isinstance(each, PredictionWriter | ProgressBar)]
     trainer.callbacks = others  # type: ignore[attr-defined]
+    embeddings = getattr(module.inner, "embeddings", None)  # which `Model` asks for
     try:
         trainer.predict(module, datamodule=data, return_predictions=False, ckpt_path=ckpt_path)
     finally:
         trainer.callbacks = callbacks  # type: ignore[attr-defined]
         extend_embeddings(module.inner, None)
+        if isinstance(embeddings, bool):
+            setattr(module.inner, "embeddings", embeddings)  # noqa: B010
         module.close()
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from glt_lightning.base import DataError, DeployOptions, OptionError, as_options, counted
 from glt_lightning.lightning.datamodule import GLTDataModule
@@ -97,7 +96,6 @@ def replay(
         model, as_options(DeployOptions, "endpoint", {} if options is None else options), record, alone
     )
     predict_with(trainer, module, datamodule, ckpt_path)
-    rank_zero_info(f"replay: {record}: {module.found}")
     return module.found
 
 

@@ -149,6 +149,9 @@ class LaterTables:
                 place, node = files.place(int(bad[0])), self.name(t, int(numbers[bad[0]]))
                 raise DataError(f"{place}, column {column!r}: node {node!r} of type {t!r} is deleted. Remove the edge.")
 
+    def is_deleted(self, t: NodeType, number: int) -> bool:
+        return self._appended is not None and number in self._appended.deleted.get(t, ())
+
     def _numbers(self, files: TableFiles, columns: Mapping[str, NodeType]) -> np.ndarray:
         """Returns int64 [columns, rows]: the numbers of the nodes that columns name."""
         found = []
@@ -306,18 +309,25 @@ class _Reader:
         ids = job.ids(t)
         if isinstance(ids, RowIds) and self._named(t):
             raise DataError(f"{self._what(t)}: nodes of this type have ids; data.dataset names no column of them.")
+        if isinstance(ids, KeyIds) and self._named(t) and ids.count:
+            self._require_new(t, ids, f"{table.id}", job.files(f"nodes.{t}"))
         self._log_unknown(self._what(t), table, stored)
         return NewNodes(facts.num_nodes, _arrays(node_folder(job.out, t), _IDS)), ids
+
+    def _require_new(self, t: NodeType, ids: KeyIds, column: str, files: TableFiles) -> None:
+        known = np.asarray(self._graph.ids(t).find(ids.ids))
+        if (known >= 0).any():
+            row = int((known >= 0).argmax())
+            which = "a deleted node" if self._graph.is_deleted(t, int(known[row])) else "a node"
+            raise DataError(
+                f"{files.place(row)}, column {column!r}: id {ids.ids[row].as_py()!r} is in the graph already, of {which}. "
+                "New rows are of new nodes; remove it."
+            )
 
     def _both(self, t: NodeType, new: NodeIds) -> _BothIds:
         old = self._graph.ids(t)
         if not self._named(t):
             return _BothIds(RowIds(old.count + new.count), RowIds(0))
-        if isinstance(new, KeyIds) and new.count and (again := old.find(new.ids) >= 0).any():
-            row = int(again.argmax())
-            raise DataError(
-                f"{self._what(t)}: id {new.ids[row].as_py()!r} is in the graph already. New rows are of new nodes; remove it."
-            )
         return _BothIds(old, new)
 
     def _edges(self, e: EdgeType, table: EdgeTable, ids: Mapping[NodeType, Any]) -> NewEdges:
