@@ -622,6 +622,9 @@ def test_unreadable_checkpoint_is_named(config: str, capsys: pytest.CaptureFixtu
     assert "ckpt_path: cut.ckpt: torch cannot read this checkpoint: " in refused(
         capsys, "test", "--config", config, "--ckpt_path", "cut.ckpt"
     )
+    Path("note.ckpt").write_text("of another kind\n")
+    line = refused(capsys, "test", "--config", config, "--ckpt_path", "note.ckpt")
+    assert "note.ckpt: torch cannot read this checkpoint: it is cut off, or no file of torch.save" in line
 
 
 def test_best_of_a_checkpoint_callback_of_the_users(config: str, caplog: pytest.LogCaptureFixture) -> None:

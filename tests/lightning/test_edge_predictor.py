@@ -468,6 +468,15 @@ def test_labels_and_splits_that_do_not_fit(edge_data: Any, links: dict[str, Any]
         edge_data(rated(), links).prepare_data()
 
 
+def test_random_splits_without_rows(edge_data: Any) -> None:
+    links = LINKS | {"edge_splits": {"num_val": 0.0, "num_test": 0.0}, "with_target_attrs": True}
+    data = opened(edge_data(rated(edge_attr=torch.ones(len(ratings()[1]), 2)), links))
+    try:
+        assert len(split_of(data, "train").label) == len(ratings()[1])
+    finally:
+        data.teardown()
+
+
 def test_a_label_of_the_wrong_kind(edge_data: Any) -> None:
     data = edge_data(rated())
     with pytest.raises(DataError, match=r"task: multiclass: does not fit the labels, which are float .N."):

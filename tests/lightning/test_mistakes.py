@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,19 @@ def test_own_splits_that_overlap(make_data, make_model, make_trainer, own: tuple
         make_trainer().fit(make_model(), make_data(seeds={"splits": given}))
     allowed = PartitionOptions(allow=["overlapping_splits"])
     make_trainer(fast_dev_run=True).fit(make_model(), make_data(seeds={"splits": given}, partition=allowed))
+
+
+def test_own_splits_share_nodes_at_other_times(make_data, make_model, make_trainer, tmp_path) -> None:
+    graph = learnable_graph() | {"edge_time": np.arange(learnable_graph()["edge_index"].shape[1])}
+    np.savez(tmp_path / "timed.npz", **graph)
+    ids = graph["train_idx"][:4].tolist()
+    timed = {"dataset": str(tmp_path / "timed.npz"), "partition": {"time_attr": "edge_time"}}
+    timed["sampling"] = {"time_attr": "edge_time"}
+    for later, shared in (([20, 20, 20, 20], False), ([20, 10, 20, 20], True)):
+        times = {"train": [10, 10, 10, 10], "val": later}
+        data = make_data(**timed, seeds={"splits": {"train": ids, "val": ids}, "input_time": times})
+        with pytest.raises(DataError, match=r"train and val share 1 node\.") if shared else nullcontext():
+            make_trainer(limit_train_batches=1, max_epochs=1).fit(make_model(), data)
 
 
 @pytest.mark.parametrize(("fanouts", "layers"), [([5], 2), ([5, 5, 5], 2), ({"a__to__b": [5]}, 2)])

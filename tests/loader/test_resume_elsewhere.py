@@ -14,6 +14,7 @@ import pytest
 from glt_lightning.base import OptionError, PartitionOptions, SamplingOptions
 from glt_lightning.graph import LocalPartition
 from glt_lightning.loader import DistNeighborLoader, LoaderSpec, Session
+from glt_lightning.loader.resume import _differences
 from glt_lightning.partition import open_source, partition_graph
 from glt_lightning.workers import Ranks
 from tests.helpers.contents import Contents, contents
@@ -145,3 +146,9 @@ def test_hash_is_in_the_manifest(graphs: dict[str, LocalPartition], tmp_path: Pa
     assert None not in hashes["one"].values()
     assert len(set(hashes["one"].values())) == 3
     assert all(each == hashes["one"] for each in hashes.values())
+
+
+def test_only_options_that_differ_are_named() -> None:
+    first, second = {"amount": 1, "strict": True}, {"amount": 5, "strict": True}
+    assert _differences("links", first, second) == ["links.amount: 1 in the checkpoint, 5 now"]
+    assert _differences("links", None, 5) == ["links: None in the checkpoint, 5 now"]

@@ -202,6 +202,24 @@ def test_npz_names_its_edges(tmp_path: Path) -> None:
         _ = hold_out_edges(open_source(tmp_path / "none.npz", tmp_path), {"node__to__node": None}).edge_splits
 
 
+def test_column_of_a_table(tmp_path: Path) -> None:
+    rows = ["0,1,5,train", "1,2,6,train", "2,3,7,val", "3,4,8,test", "1,2,9,"]
+    (tmp_path / "e.csv").write_text("\n".join(["a,b,when,fold", *rows]))
+    (tmp_path / "n.csv").write_text("id\n" + "\n".join(map(str, range(5))))
+    edges = {"path": str(tmp_path / "e.csv"), "source": "a", "destination": "b", "split": "fold", "time": "when"}
+    dataset = {"nodes": {"path": str(tmp_path / "n.csv"), "id": "id"}, "edges": edges}
+    (name,) = names = ["node__to__node"]
+    source = hold_out_edges(open_source(dataset, tmp_path), dict.fromkeys(names))
+    found = source.edge_splits[tuple(name.split("__"))]
+    assert {split: each.edge.T.tolist() for split, each in found.items()} == {
+        "train": [[0, 1], [1, 2]],
+        "val": [[2, 3]],
+        "test": [[3, 4]],
+    }
+    assert found["test"].time.tolist() == [8]
+    assert source.edges(tuple(name.split("__"))).num_edges == 3  # those of validation and test carry no messages
+
+
 def broken(**changes: Any) -> Callable[[], Any]:
     def read() -> Any:
         given = {"train": np.array([[0, 1], [1, 2]]), "test": {"edge": np.array([[2, 3, 1], [3, 3, 4]])} | changes}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -117,8 +118,10 @@ def hyperparameters_of(path: str) -> dict[str, Any]:
     """Reads the arguments of the checkpoint's model, as far as the module has saved them (`save_hyperparameters`)."""
     try:
         found = torch.load(path, weights_only=True, map_location="cpu")
-    except Exception as error:  # any of a dozen
+    except Exception as error:  # any of a dozen; those about a file of another kind advise to load it unsafely
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if not zipfile.is_zipfile(path):
+            reason = "it is cut off, or no file of torch.save"
         raise OptionError(f"ckpt_path: {path}: torch cannot read this checkpoint: {reason}") from error
     known = found.get("hyper_parameters") if isinstance(found, Mapping) else None
     return {name: value for name, value in (known or {}).items() if name not in ("_class_path", "_instantiator")}

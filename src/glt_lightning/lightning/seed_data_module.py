@@ -327,14 +327,16 @@ class SeedDataModule(GraphDataModule):
         for other in ("val", "test"):
             pair = ("train", other)
             if other in self._split_names() and set(pair) & set(self._splits):
-                seeds = {name: self._node_spec(name, name).typed_seeds(graph) for name in pair}
-                for t, node_type in enumerate(graph.schema.node_types):
-                    parts = {name: each.parts for name, each in seeds.items()}
-                    typed = {
-                        name: (node_type, p.gids) for name, some in parts.items() for p in some if p.node_type == t
-                    }
+                seeds: dict[int, dict[str, tuple[np.ndarray, np.ndarray | None]]] = {}
+                for name in pair:
+                    spec = self._node_spec(name, name)
+                    for each, part in zip(spec.by_type, spec.typed_seeds(graph).parts, strict=True):
+                        seeds.setdefault(part.node_type, {})[name] = (part.gids, each.input_time)
+                for t, typed in seeds.items():
                     if len(typed) == len(pair):
-                        check_overlap(typed, self.partition.allow)
+                        node_type, shared = graph.schema.node_types[t], _at_the_same_times(*typed.values())
+                        both = {name: (node_type, ids) for name, ids in zip(pair, shared, strict=True)}
+                        check_overlap(both, self.partition.allow)
 
     @property
     def fanouts_of_edges(self) -> Fanouts | None:
@@ -378,3 +380,16 @@ class SeedDataModule(GraphDataModule):
     def _node_type(self) -> str | list[str] | None:
         manifest = self._opened().manifest
         return None if manifest.schema.homogeneous else self.seeds.input_type or manifest.target_type
+
+
+def _at_the_same_times(
+    first: tuple[np.ndarray, np.ndarray | None], second: tuple[np.ndarray, np.ndarray | None]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The nodes of two splits, given with the times of their seeds, that are in both at one time; all without such times."""
+    (ids, times), (others, other_times) = first, second
+    if times is None or other_times is None or len(times) != len(ids) or len(other_times) != len(others):
+        return ids, others
+    known, codes = np.unique(np.concatenate([times, other_times]), return_inverse=True)
+    seeds = np.concatenate([ids, others]) * len(known) + codes
+    own, theirs = seeds[: len(ids)], seeds[len(ids) :]
+    return ids[np.isin(own, theirs)], others[np.isin(theirs, own)]

@@ -82,7 +82,7 @@ def read_state(state: object, plan: EpochPlan, identity: Mapping[str, Any]) -> t
         )
     differ = [k for k in mine if theirs.get(k) != mine[k]]
     if differ:
-        what = "; ".join(f"{k}: {theirs.get(k)!r:.200} in the checkpoint, {mine[k]!r:.200} now" for k in differ)
+        what = "; ".join(line for k in differ for line in _differences(k, theirs.get(k), mine[k]))
         of_version = "graph" in differ and _same_data(theirs.get("graph"), mine["graph"])
         advice = (
             ", its data.partition.version among them: rows were added to the graph or deleted" if of_version else ""
@@ -93,6 +93,14 @@ def read_state(state: object, plan: EpochPlan, identity: Mapping[str, Any]) -> t
         if type(count) is not int or count < 0 or (most is not None and count > most):
             raise _damaged(where, name, f"a count{'' if most is None else f' up to {most}'}", count)
     return state["epoch"], state["delivered"]
+
+
+def _differences(name: str, theirs: Any, mine: Any) -> list[str]:
+    """One text for each value that differs; of mappings, for each of their values."""
+    if isinstance(theirs, Mapping) and isinstance(mine, Mapping):
+        differ = [k for k in {**theirs, **mine} if theirs.get(k) != mine.get(k)]
+        return [line for k in differ for line in _differences(f"{name}.{k}", theirs.get(k), mine.get(k))]
+    return [f"{name}: {theirs!r:.200} in the checkpoint, {mine!r:.200} now"]
 
 
 def _same_data(theirs: object, mine: Sequence[Any]) -> bool:

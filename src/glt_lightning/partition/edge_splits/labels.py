@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -188,7 +189,7 @@ def edge_split(
         key: np.asarray(attrs[name][columns]) for key, name in _ATTRS.items() if name in attrs and name != labels.attr
     }
     if "attr" in own:
-        own["attr"] = own["attr"].reshape(len(columns), -1).astype(np.float32)
+        own["attr"] = own["attr"].reshape(len(columns), math.prod(own["attr"].shape[1:])).astype(np.float32)
     if "codes" in own:
         own["codes"] = own["codes"].astype(np.int64)
     times = None if time is None else times_of(source, edge_type, time)[columns]

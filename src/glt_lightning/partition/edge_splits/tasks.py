@@ -14,7 +14,7 @@ from glt_lightning.base import DataError, EdgeType, counted, edge_type_str
 from glt_lightning.graph import EdgeSplit
 from glt_lightning.partition.edge_splits.columns import CHUNK, ColumnFile
 from glt_lightning.partition.edge_splits.drawn import DrawnSplit, draw_split
-from glt_lightning.partition.edge_splits.labels import EdgeLabels, edge_split, split_columns
+from glt_lightning.partition.edge_splits.labels import EdgeLabels, edge_split, split_columns, times_of
 from glt_lightning.partition.edge_splits.read import RELATION, Ends, read_edge_split
 from glt_lightning.partition.links import Pairs, contains
 from glt_lightning.partition.sources.base import GraphSource, file_of
@@ -51,10 +51,13 @@ class LinkTask:
     def read(self, given: Given) -> dict[str, EdgeSplit]:
         if given is None:
             own: Mapping[EdgeType, Mapping[str, Any]] = getattr(self.source, "edge_splits", {})
+            if columns := getattr(self.source, "edge_columns", {}).get(self.edge_type):
+                return self._of_columns(columns)
             if not own.get(self.edge_type):
                 raise DataError(
                     f"{file_of(self.source)}edge_splits: the data set has none for edge type {self.name}. Give files as "
-                    "edge_splits: {train, val, test}, or draw them: {num_val: 0.1, num_test: 0.2}."
+                    "edge_splits: {train, val, test}, draw them: {num_val: 0.1, num_test: 0.2}, or in a table name the column: "
+                    "split."
                 )
             given = own[self.edge_type]
         if any(isinstance(each, Mapping) and RELATION in each for each in given.values()):
@@ -63,6 +66,15 @@ class LinkTask:
                 "graph: links.relation."
             )
         return {name: read_edge_split(f"edge_splits.{name}", each, self.ends) for name, each in given.items()}
+
+    def _of_columns(self, columns: Mapping[str, np.ndarray]) -> dict[str, EdgeSplit]:
+        """Those of the column ``split`` of a table, with the times that the table has."""
+        edges, attrs = self.edge_index(self.edge_type), self.source.edge_attrs(self.edge_type)
+        times = times_of(self.source, self.edge_type, "edge_time") if "edge_time" in attrs else None
+        return {
+            name: EdgeSplit(edge=edges[:, ids], time=None if times is None else times[ids])
+            for name, ids in columns.items()
+        }
 
     def edge_index(self, edge_type: EdgeType, keep: np.ndarray | None = None) -> np.ndarray:
         """Reads the edges of a type, int64 [2, E], into a file that is mapped. keep: bool [E], takes only these."""
