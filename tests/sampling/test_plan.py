@@ -201,6 +201,7 @@ def test_permutation_is_uniform():
         ({"batch_size": 0}, "got 0"),
         ({"batch_size": 1.5}, "got 1.5"),
         ({"rank": 2, "world_size": 2}, "rank 2 of 2"),
+        ({"seeds": np.arange(0)}, r"there are 0 for world size 1\. Its split is empty\."),
         ({"world_size": 9}, "each rank needs a seed; there are 4 for world size 9"),
     ],
 )

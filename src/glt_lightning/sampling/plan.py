@@ -86,9 +86,10 @@ class EpochPlan:
         if not 0 <= self.rank < self.world_size:
             raise OptionError(f"rank: expected 0 <= rank < world_size, got rank {self.rank} of {self.world_size}.")
         if len(self.seeds) < self.world_size and not self.exact:
+            advice = "Use fewer devices or more seeds." if len(self.seeds) else "Its split is empty."
             raise OptionError(
                 f"loader {self.loader!r}: each rank needs a seed; there are {len(self.seeds)} for world size {self.world_size}. "
-                "Use fewer devices or more seeds."
+                + advice
             )
         if self.weights is not None:
             self._check_weights(self.weights)

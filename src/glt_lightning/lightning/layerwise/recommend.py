@@ -67,8 +67,8 @@ def recommend(
         >>> links = {"edge_splits": {"num_val": 2, "num_test": 4}}
         >>> data = GLTDataModule("graph.npz", task="link", links=links, num_neighbors=[2], batch_size=4)
         >>> model = LinkPredictor(data.num_features, hidden_channels=8, num_layers=1)
-        >>> recommend(Trainer(), model, data, "best", options={"k": 2})
-        >>> sorted(read_predictions("best"))
+        >>> recommend(Trainer(), model, data, "folder", options={"k": 2})
+        >>> sorted(read_predictions("folder"))
         ['destination', 'n_id', 'rank', 'score']
     """
     if not isinstance(datamodule, GLTDataModule):
