@@ -240,6 +240,8 @@ def test_memory_is_refused_with_what_would_fit() -> None:
     slot = 10 << 20  # an eighth more, in steps of 2 MiB
     assert (found.trainers, found.batches, found.cache) == (300, 2 * (50_000_000 // slot + 1) * slot, 7)
     assert found.needed == found.trainers + found.samplers + found.batches + found.cache
+    served = host_memory(process, options, Layout(ranks=2, workers=2, served=True), [9_000_000], 10**9)
+    assert served.samplers > found.samplers  # the graph server, too
     afar = host_memory(process, options, Layout(ranks=2, workers=2, concurrency=3), [9_000_000], 10**9, remote=0.5)
     assert afar.answers == 2 * 2 * 3 * 4 * 4_500_000  # of the batches that samplers make at a time
     require_memory_of(found, found.needed, options, 16)

@@ -10,6 +10,7 @@ from glt_lightning.lightning.planner.rules import Layout
 from glt_lightning.workers import batches_in_flight
 
 SAMPLER_BYTES = 40_000_000  # of a sampler process: 25 MB of Python, numpy and its workspace
+SERVER_BYTES = 40_000_000  # of a graph server, which a host's ranks share: Python, numpy, pyarrow
 # Of a batch's remote rows: as they arrive, as they are stitched, and at their owner. 2.8 to 3.3 were measured, and up to 6
 # where ranks wait for each other on a busy machine.
 ANSWER_COPIES = 4
@@ -31,8 +32,9 @@ class ProcessMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class HostMemory:
-    """Bytes of a host, by what takes them. answers: rows on their way from and to other owners.  pages: mapped files of the
-    partition, which the system gives back when it needs memory.  locked: arrays that GPUs read on the host."""
+    """Bytes of a host, by what takes them. samplers: with the graph server.  answers: rows on their way from and to other
+    owners.  pages: mapped files of the partition, which the system gives back when it needs memory.  locked: arrays that GPUs
+    read on the host."""
 
     trainers: float
     samplers: float
@@ -65,7 +67,7 @@ def host_memory(
     drawn_at_once = max(1, layout.workers * layout.concurrency)
     return HostMemory(
         trainers=layout.ranks * process.total,
-        samplers=layout.ranks * layout.workers * SAMPLER_BYTES,
+        samplers=layout.ranks * layout.workers * SAMPLER_BYTES + (SERVER_BYTES if layout.served else 0),
         batches=layout.ranks * batches_in_flight(sampling, batch_bytes, available, layout.ranks),
         answers=layout.ranks * drawn_at_once * ANSWER_COPIES * remote * max(batch_bytes),
         cache=cache,

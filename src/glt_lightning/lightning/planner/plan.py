@@ -339,7 +339,10 @@ def _memory_table(plan: Plan) -> Table:
         ("process of a rank: Python, torch and Lightning", numbers.size(own.base)),
         ("process of a rank: model, gradients, optimizer", numbers.size(own.model)),
         ("process of a rank: step", numbers.size(own.work)),
-        ("sampler processes of the host", numbers.size(memory.samplers)),
+        (
+            f"sampler processes{' and graph server' if plan.layout.served else ''} of the host",
+            numbers.size(memory.samplers),
+        ),
         ("batches in flight of the host", numbers.size(memory.batches)),
         ("rows on their way between hosts", numbers.size(memory.answers)),
         ("caches of the host", numbers.size(memory.cache)),
