@@ -43,12 +43,6 @@ struct Row {
   WeightedRow whole() const { return {sums, sums ? degree : degree + excluded.n, excluded, base}; }
 };
 
-// Counts the entries of rows that are picked by weight.
-inline void count_weighted(const RowRequest& q, int64_t n, Row* rows) {
-  for (int64_t i = 0; i < n; ++i)
-    if (rows[i].sums) rows[i].count = rows[i].weighted().count(q.fanout, q.replace);
-}
-
 // Prefetches the sums that draws of a row read: all sums of a short row; of a long one the end, and the places at which the first
 // picks would be if all weights were the same.
 inline void prefetch_sums(const Row& r, int32_t fanout) {
@@ -58,6 +52,14 @@ inline void prefetch_sums(const Row& r, int32_t fanout) {
   for (int32_t i = 0; n > kShort && i < std::min<int64_t>(fanout, kFewPicks); ++i)
     prefetch(r.sums + draw(r.stream, uint32_t(i), uint32_t(n)));
   if (n) prefetch(r.sums + n - 1);
+}
+
+// Counts the entries of rows that are picked by weight, unless they have been drawn.
+inline void count_weighted(const RowRequest& q, int64_t n, Row* rows) {
+  for (int64_t i = 0; i < n; ++i)
+    if (rows[i].sums && !rows[i].drawn) prefetch_sums(rows[i], q.fanout);
+  for (int64_t i = 0; i < n; ++i)
+    if (rows[i].sums && !rows[i].drawn) rows[i].count = rows[i].weighted().count(q.fanout, q.replace);
 }
 
 // Prefetches the times that the search for a window reads: all times of a short row; of a long one where the search begins.
@@ -75,9 +77,9 @@ void prefetch_entries(const Row& r) {
   for (int64_t p = 0; p < std::min(r.degree, kSome); p += kLine) prefetch(static_cast<const Id*>(r.first) + p);
 }
 
-// Counts the picks of a row, unless they are by weight: that waits until the sums have come.
+// Counts the picks of a row, unless they are by weight: those need the sums.
 inline void open_row(const RowRequest& q, Row& r) {
-  if (r.sums) return prefetch_sums(r, q.fanout);
+  if (r.sums) return;
   r.degree = left_of(r.degree, r.excluded);
   r.count = pick_count(r.degree, q.fanout, q.replace);
 }
@@ -211,22 +213,27 @@ inline void draw_weighted_rows(const RowRequest& q, int64_t n, Row* rows, DrawnR
   int64_t m = 0;
   for (int64_t i = 0; i < n; ++i) {
     Row& r = rows[i];
-    if (few && r.sums && !r.excluded.n && r.degree > q.fanout) drawn[m++] = &r;
-    else count_weighted(q, 1, &r);
+    if (!few || !r.sums || r.excluded.n || r.degree <= q.fanout) continue;
+    r.drawn = out + m * q.fanout;
+    drawn[m++] = &r;
   }
+  while (m % kLanes && m % kLanes <= kFewRows) drawn[--m]->drawn = nullptr;
+  count_weighted(q, n, rows);
+  if (!m) return;
+  WeightedLanes lanes[2];
+  const auto fill = [&](int64_t begin, WeightedLanes& with) {
+    with.n = 0;
+    for (int64_t k = begin; k < std::min<int64_t>(m, begin + kLanes); ++k)
+      with.add(drawn[k]->weighted(), drawn[k]->stream, out + k * q.fanout);
+  };
+  fill(0, lanes[0]);
+  lanes[0].prefetch_ends();
+  for (int32_t i = 0; i < q.fanout; ++i) lanes[0].prefetch_draw(i);
   for (int64_t i = 0; i < m; i += kLanes) {
-    WeightedLanes lanes;
-    const int64_t end = std::min<int64_t>(m, i + kLanes);
-    for (int64_t k = i; k < end && end - i > kFewRows; ++k) {
-      drawn[k]->drawn = out + k * q.fanout;
-      lanes.add(drawn[k]->weighted(), drawn[k]->stream, out + k * q.fanout);
-    }
-    if (!lanes.n) {
-      for (int64_t k = i; k < end; ++k) count_weighted(q, 1, drawn[k]);
-      continue;
-    }
-    pick_in_lanes(lanes, q.fanout);
-    for (int l = 0; l < lanes.n; ++l) drawn[i + l]->count = lanes.counts[l];
+    WeightedLanes &now = lanes[i / kLanes % 2], &next = lanes[(i / kLanes + 1) % 2];
+    fill(i + kLanes, next);
+    pick_in_lanes(now, q.fanout, next);
+    for (int l = 0; l < now.n; ++l) drawn[i + l]->count = now.counts[l];
   }
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "graph.h"
 #include "weighted.h"
 #include "wide.h"
 
@@ -23,6 +24,21 @@ struct WeightedLanes {
 
   void add(const WeightedRow& next, uint64_t its_stream, uint32_t* its_out) {
     row[n] = next, stream[n] = its_stream, out[n++] = its_out;
+  }
+
+  // Prefetches the end of each row, which opens it.
+  GLT_HD_INLINE void prefetch_ends() const {
+    for (int l = 0; l < n; ++l) prefetch(row[l].sums + row[l].length - 1);
+  }
+
+  // Prefetches for draw i of each row: of a short row its line i, of a long one the place of the pick if all weights were the same.
+  GLT_HD_INLINE void prefetch_draw(int32_t i) const {
+    constexpr int64_t kLine = 64 / sizeof(int32_t), kShort = 4;
+    for (int l = 0; l < n; ++l) {
+      const int64_t length = row[l].length;
+      if (length > kShort * kLine) prefetch(row[l].sums + draw(stream[l], uint32_t(i), uint32_t(length)));
+      else if (i < kShort) prefetch(row[l].sums + std::min(i * kLine, length - 1));
+    }
   }
 };
 
@@ -44,13 +60,15 @@ class PickInLanes {
   static constexpr int kVector = sizeof(Vector) / 4, kVectors = kLanes / kVector;
 
  public:
-  explicit PickInLanes(WeightedLanes& lanes) : lanes(lanes) {}
+  PickInLanes(WeightedLanes& lanes, const WeightedLanes& next) : lanes(lanes), next(next) {}
 
   GLT_HD_INLINE void operator()(int32_t count) const {
     State s;
     begin(s);
+    next.prefetch_ends();
     for (int32_t i = 0; i < count; ++i) {
       Vector mass[kVectors], place[kVectors];
+      next.prefetch_draw(i);
       draw_masses(s, i, mass);
       find(s, mass, place);
       for (int v = 0; v < kVectors; ++v) take(s, v, i, mass[v], place[v]);
@@ -166,12 +184,14 @@ class PickInLanes {
   }
 
   WeightedLanes& lanes;
+  const WeightedLanes& next;
 };
 
-// Draws `count` entries of each row, or as many as have a weight. At least one row has been added.
-inline void pick_in_lanes(WeightedLanes& lanes, int32_t count) {
+// Draws `count` entries of each row, or as many as have a weight. At least one row has been added. next: rows that are drawn after
+// these; what they need is fetched meanwhile, since all of a block at once is more than the memory system queues.
+inline void pick_in_lanes(WeightedLanes& lanes, int32_t count, const WeightedLanes& next) {
   for (int l = lanes.n; l < kLanes; ++l) lanes.row[l] = lanes.row[0], lanes.stream[l] = lanes.stream[0];
-  run_widest(PickInLanes<Wide>(lanes), PickInLanes<Narrow>(lanes), count);
+  run_widest(PickInLanes<Wide>(lanes, next), PickInLanes<Narrow>(lanes, next), count);
 }
 
 }  // namespace glt
