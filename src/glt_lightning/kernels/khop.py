@@ -120,7 +120,7 @@ class KHopOp:
         self._no_seeds, self._num_seeds = np.empty(0, dtype=np.int64), np.zeros(graph.num_types, dtype=np.int64)
         self._struct = WorkspaceStruct()
         self._address = ctypes.addressof(self._struct)
-        self._fixed = (graph.address, self._fanouts.ctypes.data, self._detail.ctypes.data)
+        self._fixed = (graph.address, *(a.ctypes.data for a in (self._num_seeds, self._fanouts, self._detail)))
         if draw.threads > 1:
             self._scratch = np.empty(draw.threads << 17, dtype=np.uint64)
 
@@ -142,14 +142,14 @@ class KHopOp:
         self._num_seeds[:] = [len(gids) for gids in each]
         of_trees = None if trees is None else self._struct_of(trees)
         self._size_for(self._num_seeds.tolist())
-        graph, fanouts, detail = self._fixed
+        graph, num_seeds, fanouts, detail = self._fixed
         seed_pointers = pointers(each)
         without = excluded_structs(excluded, self._graph.num_edge_types)
         while True:
             status = self._call(
                 graph,
                 seed_pointers.ctypes.data,
-                self._num_seeds.ctypes.data,
+                num_seeds,
                 self._hops,
                 fanouts,
                 batch_key,

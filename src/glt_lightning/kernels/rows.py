@@ -72,7 +72,8 @@ class Shards:
         self.bounds = np.ascontiguousarray(bounds, dtype=np.int64)
         self._encoding = encoding
         self._keep = list(shards)
-        self._pointers, self._begins = self._as_few(pointers(self._keep))
+        self._few = self._as_few(pointers(self._keep))
+        self._table = (*(each.ctypes.data for each in self._few), len(self._few[0]))
 
     def _as_few(self, begin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the pointers and bounds for native calls. begin: the pointers of all shards.
@@ -119,10 +120,6 @@ class Shards:
         bounds = np.array([*self.bounds[:-1].tolist(), *(start for start, _ in more), end], dtype=np.int64)
         return Shards([*self._keep, *(rows for _, rows in more)], bounds=bounds, encoding=self._encoding)
 
-    @property
-    def _table(self) -> tuple[int, int, int]:
-        return self._pointers.ctypes.data, self._begins.ctypes.data, len(self._pointers)
-
     def _in_memory(self, ids: np.ndarray, on_disk: OnDisk | None) -> tuple[Shards, np.ndarray]:
         """Returns shards that have these rows in memory, and the ids of the rows in them."""
         return self, ids
@@ -143,7 +140,7 @@ class Shards:
         if self._encoding is None:
             status = library().glt_gather(*shards._table, self.row_bytes, *rest)
         else:
-            values = int(np.prod(self.row_shape, dtype=np.int64))
+            values = math.prod(self.row_shape)
             status = _library().glt_gather_decode(*shards._table, self._encoding.number, values, *rest)
         check(status, detail, "gather")
         return out
@@ -172,7 +169,7 @@ class Shards:
             _library().glt_gather_sum,
             *shards._table,
             FLOAT32 if self._encoding is None else self._encoding.number,
-            int(np.prod(self.row_shape, dtype=np.int64)),
+            math.prod(self.row_shape),
             ids,
             len(ids),
             src,

@@ -169,9 +169,7 @@ class Placed:
 
     def view(self, memory: np.ndarray) -> np.ndarray:
         """Views the array in ``memory``, uint8 [>= offset + size]."""
-        dtype = np.dtype(self.dtype)
-        size = int(np.prod(self.shape, dtype=np.int64)) * dtype.itemsize
-        return memory[self.offset : self.offset + size].view(dtype).reshape(self.shape)
+        return np.ndarray(self.shape, self.dtype, memory, self.offset)
 
 
 class Draft:
@@ -199,7 +197,7 @@ class Draft:
         offset = 0
         for f in fields:
             self.layout.append(Placed(f.name, f.dtype.str, f.shape, offset))
-            size = int(np.prod(f.shape, dtype=np.int64)) * f.dtype.itemsize
+            size = math.prod(f.shape) * f.dtype.itemsize
             offset += -(-size // _ALIGN) * _ALIGN
         self.nbytes = max(offset, _ALIGN)
 
