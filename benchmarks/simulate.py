@@ -287,7 +287,7 @@ class Job:
                 rank.ahead.give()
             yield self._compute(rank, taken_s)
             yield self._compute(rank, self._factor() * cost.step_cpu_s, threads)
-            yield self._compute(rank, added_s)
+            yield self._compute(rank, added_s + (cost.summed_cpu_s if layout.world_size > 1 else 0.0))
             yield self._barrier
             yield self.clock.sleep(layout.gradients_s)
 

@@ -192,7 +192,7 @@ def test_a_batch_on_a_busy_machine_costs_what_it_computed() -> None:
     assert (quiet.sample_s, quiet.gather_s, quiet.step_s, quiet.step_cpu_s) == (2, 6, 20, 35)
 
 
-def test_what_samplers_and_strategies_add_to_a_step_is_measured() -> None:
+def test_what_samplers_and_strategies_add_to_a_step_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """By medians of the batches after the first ones, of a step that does nothing."""
     seen: list[tuple[int, str | None]] = []
     data = SimpleNamespace(sampling=SamplingOptions(topology="device"))
@@ -211,26 +211,43 @@ def test_what_samplers_and_strategies_add_to_a_step_is_measured() -> None:
 
         return SimpleNamespace(fit=fit)
 
-    assert _handed(make_trainer, data, COST, None) == {"handed_s": 6 - 5}
-    worker = _handed(make_trainer, data, COST, "glt_worker")
-    assert worker == {"handed_s": 6 - 5, "ranked_s": 7 - 5, "ranked_cpu_s": 10.5 - 5}
-    served = _handed(make_trainer, data, COST, "glt_server_client")
-    assert served == {"handed_s": 6 - 5, "ranked_s": 8 - 5, "ranked_cpu_s": 12 - 5}
+    monkeypatch.setattr(probing, "_summed_cpu_s", lambda nbytes, step_s: nbytes)
+    assert _handed(make_trainer, data, COST, None, 40) == {"handed_s": 6 - 5}
+    worker = _handed(make_trainer, data, COST, "glt_worker", 40)
+    assert worker == {"handed_s": 6 - 5, "ranked_s": 7 - 5, "ranked_cpu_s": 10.5 - 5, "summed_cpu_s": 40}
+    served = _handed(make_trainer, data, COST, "glt_server_client", 40)
+    assert served == {"handed_s": 6 - 5, "ranked_s": 8 - 5, "ranked_cpu_s": 12 - 5, "summed_cpu_s": 40}
     assert seen[-3:] == [(0, None), (1, None), (1, "glt_server_client")]
 
 
+def test_sums_of_gradients_take_cpu_time_of_several_ranks_in_training() -> None:
+    assert 0 < probing._summed_cpu_s(1000, 0.0) < 10
+    cost = replace(COST, summed_cpu_s=3.0)
+    for ranks, trains, more in ((1, True, 0.0), (2, False, 0.0), (2, True, 3.0)):
+        layout = Layout(ranks=ranks, cores=4)
+        found, without = (phase(each, 1, layout, trains=trains) for each in (cost, COST))
+        assert found.cpu_s - without.cpu_s == pytest.approx(more)
+        assert found.period_s - without.period_s == pytest.approx(more)
+
+
 def test_batches_that_a_thread_makes_itself_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = iter([0.0, 5.0, 11.0] * 2)
+    made, now = iter([0.0, 5.0, 11.0] * 2), iter([1.0, 2.0, 4.5] * 2)
     monkeypatch.setattr(probing, "_loader", lambda _: None)
-    monkeypatch.setattr(probing, "_mark", lambda _: {"sample_s": next(made), "gather_s": 1.0})
+    monkeypatch.setattr(probing, "_mark", lambda _: {"sample_s": next(made), "gather_s": 1.0, "time_s": next(now)})
     for inline, left in ((True, 10 - 5.5), (False, 10)):
         clock = iter([0.0, 10.0, 20.0])
-        monkeypatch.setattr(probing.time, "thread_time", lambda clock=clock: next(clock))
+        monkeypatch.setattr(probing.time, "thread_time", lambda clock=clock: next(clock, 20.0))
         monkeypatch.setattr(probing.time, "process_time", lambda: 7.0)
         watch = probing._Taken(inline)
+        trainer: Any = SimpleNamespace(train_dataloader=None, should_stop=False)
         for _ in range(3):
-            watch.on_train_batch_start(SimpleNamespace(train_dataloader=None))  # type: ignore[arg-type]
+            watch.on_train_batch_start(trainer)
         assert watch.each[0] == left
+        monkeypatch.setattr(probing, "_mark", lambda _: {"sample_s": 0.0, "gather_s": 0.0, "time_s": 4.5})
+        assert not trainer.should_stop
+        watch.on_train_batch_start(trainer)
+        assert trainer.should_stop  # on a busy machine
+        monkeypatch.setattr(probing, "_mark", lambda _: {"sample_s": next(made), "gather_s": 1.0, "time_s": next(now)})
 
 
 def test_memory_is_refused_with_what_would_fit() -> None:

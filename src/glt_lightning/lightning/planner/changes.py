@@ -210,6 +210,8 @@ def _choose_concurrency(plan: Plan, chosen: list[Choice]) -> Plan:
 
 def _choose_cache(plan: Plan, chosen: list[Choice]) -> Plan:
     tried = {0.0: plan} | dict(with_caches(plan, _CACHES))
+    if len(tried) == 1:  # nothing is remote
+        return plan
     value = _least(tried, plan.available)
     size = numbers.size(tried[value].memory.cache)
     chosen.append(

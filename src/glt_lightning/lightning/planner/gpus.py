@@ -159,6 +159,7 @@ class OnGpu:
         work_s = batch.flops / (efficiency * (gpu.half_flops if self.half else gpu.flops))
         launched_s = batch.launches * LAUNCH_S
         step = {"step_s": max(launched_s, work_s + batch.moved_bytes * memory_s), "step_cpu_s": launched_s}
+        step["summed_cpu_s"] = 0.0  # GPUs sum up
         if not self.samples:
             return replace(batch, copy_s=batch.nbytes * bus_s, **step)
         over_bus = self.graph_beyond * batch.edges * BUS_SECTOR + self.attributes_beyond * batch.row_bytes

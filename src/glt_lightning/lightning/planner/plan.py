@@ -317,7 +317,7 @@ def _unmeasured(plan: Plan) -> list[str]:
     if machines.machine is not None:
         found.append(f"{machines.machine}: a core is taken to be one of this machine")
     if layout.world_size > 1:
-        found.append("the sum of gradients over ranks: computed from the size of the model")
+        found.append("the sum of gradients over ranks: its time on the way is computed from the size of the model")
     if (gpu := plan.gpu) is not None:
         low, mid, high = EFFICIENCIES
         found.append(

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.distributed import HashStore, ProcessGroupGloo
 from torch.utils._pytree import tree_leaves
 
 from glt_lightning.graph import usable_cores
@@ -31,7 +34,8 @@ if TYPE_CHECKING:
 
 MOST_BATCHES, _MOST_VALIDATED = 22, 8
 _WARM = 2  # the first batches also load code and take memory for the first time
-_TRAIN_S, _MOST_IDLE_S = 15.0, 0.05
+_TRAIN_S, _TAKEN_S, _MOST_IDLE_S = 15.0, 3.0, 0.05
+_SUMS, _SUM_S = 20, 20.0  # their number, and the longest wait for one
 RANKS, SERVED = "glt_worker", "glt_server_client"  # strategies whose part in a step is measured
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
@@ -158,7 +162,7 @@ def measure(
     work = max(0.0, watch.peak - base - (model - parameters) - watch.slots)
     validation = watch.validation if validates else None
     train = watch.train.spread
-    handed = _handed(make_trainer, data, train.mid, strategy)
+    handed = _handed(make_trainer, data, train.mid, strategy, parameters)
     validated = handed if strategy == SERVED else {"handed_s": handed["handed_s"]}  # without DDP
     return Probe(
         train=train.map(lambda cost: replace(cost, **handed)),
@@ -315,12 +319,15 @@ class _Taken(Callback):
     which does not count."""
 
     def __init__(self, inline: bool) -> None:
-        self.inline, self.marks = inline, list[tuple[float, float]]()
+        self.inline, self.marks, self.began_s = inline, list[tuple[float, float]](), 0.0
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
         now = _mark(_loader(trainer.train_dataloader))
         made_s = now["sample_s"] + now["gather_s"] if self.inline else 0.0
         self.marks.append((time.thread_time() - made_s, time.process_time() - made_s))
+        self.began_s = self.began_s or now["time_s"]
+        if now["time_s"] - self.began_s > _TAKEN_S and len(self.marks) > _WARM + 1:  # a busy machine
+            trainer.should_stop = True
 
     @property
     def each(self) -> tuple[float, float]:
@@ -331,9 +338,10 @@ class _Taken(Callback):
 
 
 def _handed(
-    make_trainer: Callable[..., Trainer], data: GLTDataModule, batch: BatchCost, strategy: str | None
+    make_trainer: Callable[..., Trainer], data: GLTDataModule, batch: BatchCost, strategy: str | None, parameters: int
 ) -> dict[str, float]:
-    """What sampler processes, and the strategy of the ranks, add to a batch that is made in this process by itself."""
+    """What sampler processes, and the strategy of the ranks, add to a batch that is made in this process by itself. parameters:
+    bytes of them."""
 
     def taken(workers: int, **options: Any) -> tuple[float, float]:
         data.sampling = replace(data.sampling, num_workers=workers, topology="auto", features="auto")
@@ -349,7 +357,30 @@ def _handed(
     if strategy is not None:
         thread_s, process_s = taken(int(strategy == SERVED), strategy=strategy)
         found |= {"ranked_s": max(0.0, thread_s - own_s), "ranked_cpu_s": max(0.0, process_s - own_s)}
+        found |= {"summed_cpu_s": _summed_cpu_s(parameters, min(_MOST_IDLE_S, batch.step_s))}
     return found
+
+
+def _summed_cpu_s(nbytes: int, step_s: float) -> float:
+    """CPU seconds of each of two ranks that sum up so many bytes after each step: two threads here. A sum of 4 bytes took 0.1 ms
+    without the pauses of steps, and 0.8 ms with them."""
+    store, gradients, started = HashStore(), [torch.zeros(max(1, nbytes // 4)) for _ in range(2)], threading.Barrier(3)
+
+    def rank(number: int) -> None:
+        group = ProcessGroupGloo(store, number, 2, timedelta(seconds=_SUM_S))
+        for count in range(_WARM + _SUMS):
+            if count == _WARM:
+                started.wait(_SUM_S)
+            time.sleep(step_s)
+            group.allreduce([gradients[number]]).wait()  # type: ignore[attr-defined]
+
+    with ThreadPoolExecutor(2) as pool:
+        ranks = [pool.submit(rank, number) for number in range(2)]
+        started.wait(_SUM_S)
+        began_s = time.process_time()
+        for each in ranks:
+            each.result()
+        return (time.process_time() - began_s) / (2 * _SUMS)
 
 
 def _loader(given: Any) -> DistNeighborLoader:

@@ -28,7 +28,7 @@ LEAST_NETWORK = 1.25e9  # bytes per second, 10 Gbit/s, where nobody says what co
 PACKET, ARRIVING_S, MOST_ARRIVING = 1448, 1e-3, 1 << 16
 
 
-_OF_A_BATCH = ("handed_s", "ranked_s", "ranked_cpu_s", "launches")  # whatever its size
+_OF_A_BATCH = ("handed_s", "ranked_s", "ranked_cpu_s", "summed_cpu_s", "launches")  # whatever its size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,8 @@ class BatchCost:
     sample_s, gather_s: seconds of a sampler.  collate_s: seconds of the trainer between a sampler's batch and its step.
     step_s: wall seconds of the step, with what Lightning does around it.  step_cpu_s: its CPU seconds, of all threads.
     handed_s: CPU seconds of the trainer's thread that a batch of a sampler process adds.  ranked_s: that the ranks' strategy
-    adds: of DDP and, with graph servers, of their batches.  ranked_cpu_s: of all threads of a rank.
+    adds: of DDP and, with graph servers, of their batches.  ranked_cpu_s: of all threads of a rank.  summed_cpu_s: of all
+    threads of each of several ranks, to sum up gradients.
     copy_s: seconds of copies to a GPU.  flops, moved_bytes, launches: what the step does, as `StepWork` counts it.
     """
 
@@ -58,6 +59,7 @@ class BatchCost:
     handed_s: float = 0.0
     ranked_s: float = 0.0
     ranked_cpu_s: float = 0.0
+    summed_cpu_s: float = 0.0
     copy_s: float = 0.0
     flops: float = 0.0
     moved_bytes: float = 0.0
@@ -272,8 +274,9 @@ def phase(
     on_gpu = layout.gpu_samples and layout.workers == 0
     made_s = batch.sample_s + batch.gather_s + served_s + delivered_s
     made_cpu_s = served_s if on_gpu else made_s
-    trainer_s = batch.step_s + added_s + (layout.gradients_s if trains else 0.0)
-    trainer_cpu_s = taken_s + batch.step_cpu_s + added_s + batch.ranked_cpu_s - batch.ranked_s + bytes_s
+    summed_s = batch.summed_cpu_s if trains and layout.world_size > 1 else 0.0
+    trainer_s = batch.step_s + added_s + summed_s + (layout.gradients_s if trains else 0.0)
+    trainer_cpu_s = taken_s + batch.step_cpu_s + added_s + batch.ranked_cpu_s - batch.ranked_s + summed_s + bytes_s
     demand_s = layout.ranks * (made_cpu_s + trainer_cpu_s) / layout.cores
     if layout.workers == 0:
         alone_s = made_s + taken_s + batch.copy_s + trainer_s
