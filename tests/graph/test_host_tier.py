@@ -19,6 +19,7 @@ from glt_lightning.graph import (
     cache_choice as hotness,
     edge_path,
     host_memory as free_memory,
+    host_tier,
     node_path,
 )
 from glt_lightning.graph.host_tier import hottest_rows
@@ -102,9 +103,11 @@ def test_the_hottest_rows_are_those_of_the_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [wide_graph, wide_hetero])
-def test_automatic_budget(tmp_path: Path, make) -> None:
+def test_automatic_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make) -> None:
     """It is what 3/4 of the available memory leave beside topology and ids, unless everything fits into 63/64; of parts that
-    other processes map, each takes its share."""
+    other processes map, each takes its share. A little is always left, without which a tier is refused."""
+    least = host_tier._LEAST
+    monkeypatch.setattr(host_tier, "_LEAST", 0)
     whole = partitioned(make(), tmp_path, 2)
     part = LocalPartition.open(whole.directory, parts=[1])
     manifest = part.manifest
@@ -125,6 +128,9 @@ def test_automatic_budget(tmp_path: Path, make) -> None:
     alone = HostTier.automatic_budget(manifest, whole.parts, enough)
     assert None not in (*both, alone)
     assert alone - 2 <= sum(both) <= alone
+    monkeypatch.setattr(host_tier, "_LEAST", least)
+    assert HostTier.automatic_budget(manifest, part.parts, enough - 100) == 0
+    assert least > free_memory.RESERVE
 
 
 def test_opened_by_path(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from glt_lightning.graph.control_groups import control_groups
 
-_RESERVE = 64 << 20  # bytes left to the rest of the process
+RESERVE = 64 << 20  # bytes left to the rest of the process
 
 
 def available_memory() -> int:
@@ -17,7 +17,7 @@ def available_memory() -> int:
 def require_memory(nbytes: int) -> None:
     """Raises MemoryError unless this process can allocate ``nbytes`` more."""
     free = available_memory()
-    if nbytes + _RESERVE > free:
+    if nbytes + RESERVE > free:
         raise MemoryError(f"{nbytes:,} bytes are needed, {free:,} are available on this host")
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from glt_lightning.base import DataError, OptionError, PartitionError
 from glt_lightning.graph.arrays import open_array
 from glt_lightning.graph.cache_choice import Blocks, Candidates, choose, edge_blocks, node_blocks
+from glt_lightning.graph.host_memory import RESERVE
 from glt_lightning.graph.local_partition import AttributeFiles, LocalPartition
 from glt_lightning.graph.manifest import ArrayEntry, Manifest, edge_path, node_path
 from glt_lightning.graph.shared_arrays import SharedArrays
@@ -62,6 +63,9 @@ def _attributes(partition: LocalPartition) -> Iterator[tuple[str, Blocks]]:
 _SPARE = 64  # the part of the available memory that a mapped graph leaves free
 # Mapped pages give way to batches in flight, a tier does not: then pages of the topology would be missing.
 _BATCHES = 4  # the part that a tier leaves
+_LEAST = RESERVE + (
+    32 << 20
+)  # bytes that it leaves at least: it is refused without the first, and some go until it is made
 
 
 def _bytes_read(manifest: Manifest, part: int) -> tuple[int, int]:
@@ -111,7 +115,8 @@ class HostTier:
         if topology + sum(attributes.values()) <= available - available // _SPARE:
             return None
         mine, theirs = (sum(attributes[p] for each in those for p in each) for those in ([parts], others))
-        return max(0, available - available // _BATCHES - topology) * mine // max(1, mine + theirs)
+        left = max(available // _BATCHES, _LEAST)
+        return max(0, available - left - topology) * mine // max(1, mine + theirs)
 
     @classmethod
     def create(cls, partition: LocalPartition, budget_bytes: int, progress: Phase | None = None) -> HostTier:
