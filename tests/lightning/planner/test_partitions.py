@@ -44,7 +44,9 @@ def test_each_value_counts(make_data: Callable[..., GLTDataModule]) -> None:
 def test_an_algorithm_that_changes_batches_is_yours(placement: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = SimpleNamespace(sampling=SimpleNamespace(seed_placement=placement))
     random, metis = (
-        SimpleNamespace(seconds=s, memory=SimpleNamespace(needed=1), available=2, run=SimpleNamespace(data=data))
+        SimpleNamespace(
+            seconds=s, memory=SimpleNamespace(fits=lambda _: True), available=2, run=SimpleNamespace(data=data)
+        )
         for s in (10.0, 5.0)
     )
     monkeypatch.setattr(

@@ -222,7 +222,7 @@ def _choose_cache(plan: Plan, chosen: list[Choice]) -> Plan:
 
 def _least(tried: Mapping[Any, Plan], available: int) -> Any:
     """The first value whose epoch is near the shortest, of those that fit; the first of all if none does."""
-    fits = {value: plan.seconds for value, plan in tried.items() if plan.memory.needed <= available}
+    fits = {value: plan.seconds for value, plan in tried.items() if plan.memory.fits(available)}
     if not fits:
         return next(iter(tried))
     return next(value for value, seconds in fits.items() if seconds <= min(fits.values()) * (1 + _NEAR))
