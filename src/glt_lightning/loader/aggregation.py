@@ -8,7 +8,6 @@ would read more than it saves.
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -19,17 +18,7 @@ from torch import Tensor
 
 from glt_lightning.base import DataError, NativeError
 from glt_lightning.kernels import KINDS, VALUES, CudaEdges, Edges, Kernels
-
-
-def know_source(name: str, file: str) -> None:
-    """Tells `inspect` which module a file is. torch asks it for the source of each op that is made, and it would look through the
-    files of all modules: 0.09 CPU s and 25,000 system calls of each start."""
-    known: dict[str, str] = getattr(inspect, "modulesbyfile", {})  # its own cache of the answers
-    known[file] = name
-
-
-know_source(__name__, __file__)
-
+from glt_lightning.loader.ops import Formula, make_op
 
 _VALUES = {getattr(torch, name): name for name in VALUES}
 
@@ -59,8 +48,7 @@ def aggregate(
     _check(x, indptr, src, kind, weights)
     if weights is not None:
         weights = weights.to(x.dtype)
-    out: Tensor = torch.ops.glt_lightning.aggregate(x, indptr, src, weights, kind)
-    return out
+    return _summed(x, indptr, src, weights, kind)
 
 
 def edge_scores(of_destinations: Tensor, of_sources: Tensor, indptr: Tensor, src: Tensor) -> Tensor:
@@ -69,9 +57,7 @@ def edge_scores(of_destinations: Tensor, of_sources: Tensor, indptr: Tensor, src
     The gradient of a sum's weights is the same product, so it has its kernel. Edges as in `aggregate`.
     """
     weights = of_sources.new_empty(src.size(0), of_sources.size(1))  # is not read: says how many heads there are
-    ops = torch.ops.glt_lightning
-    scores: Tensor = ops.aggregate_weights_grad(of_destinations, of_sources, indptr, src, weights, "sum")
-    return scores
+    return _products(of_destinations, of_sources, indptr, src, weights, "sum")
 
 
 def value_name(x: Tensor) -> str:
@@ -159,7 +145,6 @@ def _contiguous(*tensors: Tensor | None) -> list[Any]:
     return [None if tensor is None else tensor.contiguous() for tensor in tensors]
 
 
-@torch.library.custom_op("glt_lightning::aggregate", mutates_args=(), device_types=("cpu", "cuda"))
 def _aggregate(x: Tensor, indptr: Tensor, src: Tensor | None, weights: Tensor | None, kind: str) -> Tensor:
     x, indptr, src, weights = _contiguous(x, indptr, src, weights)
     out = x.new_empty((indptr.size(0) - 1, *x.shape[1:]))
@@ -170,7 +155,6 @@ def _aggregate(x: Tensor, indptr: Tensor, src: Tensor | None, weights: Tensor | 
     return out
 
 
-@torch.library.custom_op("glt_lightning::aggregate_grad", mutates_args=(), device_types=("cpu", "cuda"))
 def _aggregate_grad(
     grad: Tensor,
     num_sources: int,
@@ -190,7 +174,6 @@ def _aggregate_grad(
     return grad_x
 
 
-@torch.library.custom_op("glt_lightning::aggregate_weights_grad", mutates_args=(), device_types=("cpu", "cuda"))
 def _aggregate_weights_grad(
     grad: Tensor, x: Tensor, indptr: Tensor, src: Tensor | None, weights: Tensor, kind: str
 ) -> Tensor:
@@ -203,18 +186,17 @@ def _aggregate_weights_grad(
     return grad_weights
 
 
-@_aggregate.register_fake
-def _(x: Tensor, indptr: Tensor, src: Tensor | None, weights: Tensor | None, kind: str) -> Tensor:
+def _shape(x: Tensor, indptr: Tensor, src: Tensor | None, weights: Tensor | None, kind: str) -> Tensor:
     return x.new_empty((indptr.size(0) - 1, *x.shape[1:]))
 
 
-@_aggregate_grad.register_fake
-def _(grad: Tensor, num_sources: int, *_: Any) -> Tensor:
+def _grad_shape(grad: Tensor, num_sources: int, *_: Any) -> Tensor:
     return grad.new_empty((num_sources, *grad.shape[1:]))
 
 
-@_aggregate_weights_grad.register_fake
-def _(grad: Tensor, x: Tensor, indptr: Tensor, src: Tensor | None, weights: Tensor, kind: str) -> Tensor:
+def _weights_grad_shape(
+    grad: Tensor, x: Tensor, indptr: Tensor, src: Tensor | None, weights: Tensor, kind: str
+) -> Tensor:
     return torch.empty_like(weights, memory_format=torch.contiguous_format)
 
 
@@ -229,17 +211,13 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     indptr, src, weights, x, out = ctx.saved_tensors
-    ops = torch.ops.glt_lightning
     grad_x = grad_weights = None
     if ctx.needs_input_grad[0]:
         extreme = x if out is not None else None
-        grad_x = ops.aggregate_grad(grad, ctx.num_sources, indptr, src, weights, extreme, out, ctx.kind)
+        grad_x = _summed_grad(grad, ctx.num_sources, indptr, src, weights, extreme, out, ctx.kind)
     if ctx.needs_input_grad[3]:
-        grad_weights = ops.aggregate_weights_grad(grad, x, indptr, src, weights, ctx.kind)
+        grad_weights = _products(grad, x, indptr, src, weights, ctx.kind)
     return grad_x, None, None, grad_weights, None
-
-
-_aggregate.register_autograd(_backward, setup_context=_save)
 
 
 def _save_weights_grad(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -249,15 +227,24 @@ def _save_weights_grad(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> Non
 
 def _weights_grad_backward(ctx: Any, scores_grad: Tensor) -> tuple[Tensor | None, ...]:
     grad, x, indptr, src = ctx.saved_tensors
-    ops, of_grad, of_x = torch.ops.glt_lightning, None, None
+    of_grad = of_x = None
     if ctx.needs_input_grad[0]:
-        of_grad = ops.aggregate(x, indptr, src, scores_grad, ctx.kind)
+        of_grad = _summed(x, indptr, src, scores_grad, ctx.kind)
     if ctx.needs_input_grad[1]:
-        of_x = ops.aggregate_grad(grad, x.size(0), indptr, src, scores_grad, None, None, ctx.kind)
+        of_x = _summed_grad(grad, x.size(0), indptr, src, scores_grad, None, None, ctx.kind)
     return of_grad, of_x, None, None, None, None
 
 
-_aggregate_weights_grad.register_autograd(_weights_grad_backward, setup_context=_save_weights_grad)
+_DEVICES = ("cpu", "cuda")
+_summed = make_op("aggregate", _aggregate, _DEVICES, _shape, Formula(_save, _backward))
+_summed_grad = make_op("aggregate_grad", _aggregate_grad, _DEVICES, _grad_shape)
+_products = make_op(
+    "aggregate_weights_grad",
+    _aggregate_weights_grad,
+    _DEVICES,
+    _weights_grad_shape,
+    Formula(_save_weights_grad, _weights_grad_backward),
+)
 
 
 # Rows of edges that are not made before something needs them.

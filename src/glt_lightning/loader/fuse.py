@@ -24,11 +24,11 @@ from glt_lightning.loader.aggregation import (
     Repeated,
     aggregate,
     has_kernels,
-    know_source,
     made,
     value_name,
 )
 from glt_lightning.loader.edge_index import BatchEdges
+from glt_lightning.loader.ops import Formula, make_op
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -198,9 +198,6 @@ def _pair(value: Any) -> tuple[Any, Any] | None:
 # A ReLU and dropout in one pass, as a torch op on the CPU.
 
 
-know_source(__name__, __file__)
-
-
 def relu_dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
     """``dropout(x.relu(), p, training)``.
 
@@ -216,11 +213,9 @@ def relu_dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
     if not training or not 0 < p < 1 or x.device.type != "cpu" or not has_kernels(x):
         return functional.dropout(x.relu(), p, training)
     seed = torch.randint(2**62, ())
-    out: Tensor = torch.ops.glt_lightning.relu_dropout(x, seed, int(p * 2**32))
-    return out
+    return _dropped(x, seed, int(p * 2**32))
 
 
-@torch.library.custom_op("glt_lightning::relu_dropout", mutates_args=(), device_types="cpu")
 def _relu_dropout(x: Tensor, seed: Tensor, dropped: int) -> Tensor:
     x = x.contiguous()
     out = torch.empty_like(x)
@@ -230,7 +225,6 @@ def _relu_dropout(x: Tensor, seed: Tensor, dropped: int) -> Tensor:
     return out
 
 
-@torch.library.custom_op("glt_lightning::relu_dropout_grad", mutates_args=(), device_types="cpu")
 def _relu_dropout_grad(grad: Tensor, out: Tensor, dropped: int) -> Tensor:
     grad = grad.contiguous()
     grad_x, threads = torch.empty_like(out), torch.get_num_threads()
@@ -239,13 +233,11 @@ def _relu_dropout_grad(grad: Tensor, out: Tensor, dropped: int) -> Tensor:
     return grad_x
 
 
-@_relu_dropout.register_fake
-def _(x: Tensor, seed: Tensor, dropped: int) -> Tensor:
+def _shape(x: Tensor, seed: Tensor, dropped: int) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-@_relu_dropout_grad.register_fake
-def _(grad: Tensor, out: Tensor, dropped: int) -> Tensor:
+def _grad_shape(grad: Tensor, out: Tensor, dropped: int) -> Tensor:
     return torch.empty_like(out)
 
 
@@ -255,10 +247,11 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    return torch.ops.glt_lightning.relu_dropout_grad(grad, ctx.saved_tensors[0], ctx.dropped), None, None
+    return _dropped_grad(grad, ctx.saved_tensors[0], ctx.dropped), None, None
 
 
-_relu_dropout.register_autograd(_backward, setup_context=_save)
+_dropped = make_op("relu_dropout", _relu_dropout, ("cpu",), _shape, Formula(_save, _backward))
+_dropped_grad = make_op("relu_dropout_grad", _relu_dropout_grad, ("cpu",), _grad_shape)
 
 
 # Rows times a weight matrix that are not made before something needs them.
