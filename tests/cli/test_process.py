@@ -160,6 +160,19 @@ with command_process():
     assert ended.stdout.split() == ["Planetoid", "KarateClub", "True"], ended.stderr
 
 
+def test_s3_is_imported_when_it_is_used() -> None:
+    """Lightning imports it to ask of a local folder whether it is one of S3."""
+    pytest.importorskip("s3fs")
+    ended = _run("""
+with command_process():
+    import fsspec
+    from lightning.fabric.utilities.cloud_io import _is_object_storage
+    local = _is_object_storage(fsspec.filesystem("file"))
+    print(local, "botocore" in sys.modules, _is_object_storage(fsspec.filesystem("s3")), "botocore" in sys.modules)
+""")
+    assert ended.stdout.split() == ["False", "False", "True", "True"], ended.stderr
+
+
 def test_the_compiler_of_torch_and_matplotlib_are_imported_when_they_are_used() -> None:
     ended = _run("""
 with command_process():

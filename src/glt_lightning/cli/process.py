@@ -28,7 +28,7 @@ def command_process() -> Iterator[None]:
     """Sets the process up for a command, inside of the ``with`` block, and has it end at once when the command is done.
 
     * Threads of OpenMP sleep while they wait for work (`threads_that_sleep`); OpenMP reads that when torch is loaded.
-    * `scipy.signal`, matplotlib, torch's compiler and `torch_geometric.datasets` are imported when they are used (`_LATE`).
+    * `scipy.signal`, matplotlib, torch's compiler, `torch_geometric.datasets` and s3fs are imported when they are used (`_LATE`).
     * After the block, the process ends without taking apart the memory of torch, which takes about a second.
     """
     end = _QuickEnd()  # runs after all that others register
@@ -185,6 +185,7 @@ _PLOT_FUNCTIONS = ("plot_single_or_multi_val", "plot_confusion_matrix", "plot_cu
 _LATE: dict[str, dict[str, Any]] = {
     "scipy.signal": {"hamming": _LateName("scipy.signal.windows", "hamming")},
     "torch_geometric.datasets": {},
+    "s3fs": {"S3FileSystem": _LateName("s3fs", "S3FileSystem")},  # Lightning asks each file system whether it is one
     _COMPILER: {
         "OptimizedModule": _LateName(_COMPILER, "OptimizedModule"),
         "disable": _disable,
@@ -216,19 +217,19 @@ class _LateFinder:
             return None
         if name not in self._left:
             return None
-        self._left.remove(name)
         real = PathFinder.find_spec(name, path)
         if real is None or real.loader is None:
             return None
         is_package = real.submodule_search_locations is not None
-        return ModuleSpec(name, _LateLoader(real), origin=real.origin, is_package=is_package)
+        return ModuleSpec(name, _LateLoader(real, self._left), origin=real.origin, is_package=is_package)
 
 
 class _LateLoader(Loader):
-    def __init__(self, real: ModuleSpec) -> None:
-        self._real = real
+    def __init__(self, real: ModuleSpec, left: set[str]) -> None:
+        self._real, self._left = real, left
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
+        self._left.discard(spec.name)
         module = _LateModule(spec.name)
         vars(module).update(_LATE[spec.name], __file__=self._real.origin)
         if (folders := self._real.submodule_search_locations) is not None:

@@ -99,12 +99,17 @@ class BatchLayout:
         """What a layer over some edge types needs that has ``distance`` layers after it: the rows of nodes and the edges that it
         reads, the number of nodes of each type that it computes, and its part of the ``values`` of edges, in their order."""
         into = {t: sum(self.nodes_per_hop[t][: distance + 1]) for t in x}
-        read = {t: rows[: sum(self.nodes_per_hop[t][: distance + 2])] for t, rows in x.items()}
+        read = {t: first_rows(rows, sum(self.nodes_per_hop[t][: distance + 2])) for t, rows in x.items()}
         edges = {
             e: first_edges(self.edges[e], sum(self.edges_per_hop[e][: distance + 1]), len(read[e[0]]), into[e[2]])
             for e in edge_types
         }
         return read, edges, into, {e: values[e][: each.size(1)] for e, each in edges.items() if e in values}
+
+
+def first_rows(rows: Tensor, number: int) -> Tensor:
+    """The first ``number`` rows. A slice of all would have a gradient of its own: a tensor of zeros that is written twice."""
+    return rows if not torch.compiler.is_compiling() and len(rows) == number else rows[:number]
 
 
 def layer_size(distance: int, nodes_per_hop: Sequence[int], edges_per_hop: Sequence[int]) -> LayerSize:
@@ -161,13 +166,13 @@ def _equal(whole: Tensor, conv: nn.Module, x: Tensor, edge_index: Tensor, form: 
 
 def run_layer(conv: nn.Module, form: Form, x: Tensor, size: LayerSize, edge_index: Tensor, *edge_values: Any) -> Tensor:
     """Outputs [destinations, width] of a convolution over the edges into the destinations; an `EdgeIndex` is cut to them."""
-    sources = x[: size.sources]
+    sources = first_rows(x, size.sources)
     if isinstance(edge_index, EdgeIndex):
         into = size.sources if form == "prefix" else size.destinations
         edge_index = first_edges(edge_index, size.edges, size.sources, into)
     if form == "pair":
-        return conv((sources, x[: size.destinations]), edge_index, *edge_values)
+        return conv((sources, first_rows(x, size.destinations)), edge_index, *edge_values)
     if form == "cut" and has_kernels(sources) and not torch.compiler.is_compiling():
         edges = sorted_edges(edge_index, size.sources, size.destinations)
         edge_index = edge_index if edges is None else edges
-    return conv(sources, edge_index, *edge_values)[: size.destinations]
+    return first_rows(conv(sources, edge_index, *edge_values), size.destinations)
