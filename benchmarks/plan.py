@@ -103,10 +103,26 @@ class Watch(Callback):
 
 
 def own_peak(pid: int) -> int:
-    """Most bytes of a process that are no file's. Batches that it shares with others are not counted in samplers."""
+    """Most bytes of a process that are no file's. Batches that it shares with others are not counted in samplers, and once what
+    is mapped twice, as the cache by the rank that fills it."""
     status = Path(f"/proc/{pid}/status").read_text()
     sizes = {name: int(kb) * 1024 for name, kb in re.findall(r"(VmHWM|RssFile|RssShmem):\s+(\d+)", status)}
-    return sizes["VmHWM"] - sizes["RssFile"] - (0 if pid == os.getpid() else sizes["RssShmem"])
+    again = mapped_again() if pid == os.getpid() else sizes["RssShmem"]
+    return sizes["VmHWM"] - sizes["RssFile"] - again
+
+
+def mapped_again() -> int:
+    """Bytes of shared memory that this process maps more than once, beyond the first time."""
+    found: dict[str, list[int]] = {}
+    inode = "0"
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, *rest = line.split()
+        if name.endswith(":"):
+            if name == "Rss:":
+                found.setdefault(inode, []).append(int(rest[0]) * 1024)
+        else:
+            inode = rest[3] if rest[4:] and rest[4].startswith(("/memfd:", "/dev/shm/")) else "0"
+    return sum(sum(sizes) - max(sizes) for inode, sizes in found.items() if inode != "0")
 
 
 @dataclass(frozen=True, kw_only=True)

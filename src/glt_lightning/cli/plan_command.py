@@ -13,7 +13,7 @@ from typing import Any
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 
-from glt_lightning.base import OptionError
+from glt_lightning.base import OptionError, at_least
 from glt_lightning.cli.command_line import GLTCLI, TrainerParser, require_data
 from glt_lightning.cli.messages import keep_groups
 from glt_lightning.cli.partition import partition_plan
@@ -67,6 +67,7 @@ class _PlanCLI(GLTCLI):
             default=16,
             help="Batches of a rank to count rows and bytes in; 0: all, which is exact.",
         )
+        parser.add_argument("--probe_s", type=int, default=30, help="Seconds that measuring may take.")
         parser.add_argument("--probe", action="store_true", help="Measure again, also if there is a fresh probe.")
         parser.add_argument(
             "--choose", action="store_true", help="Print options that are left open as YAML, with the reason of each."
@@ -101,6 +102,7 @@ def run_plan(argv: Sequence[str], prog: str) -> None:
             args=words,
         )
     config, data = cli.config_init, require_data(cli.datamodule)
+    at_least("--probe_s", config.probe_s, 1)
     machines = Machines(**{field.name: config[field.name] for field in fields(Machines)})
     if not data.is_partitioned:
         _plan_partition(data, config)
@@ -113,6 +115,7 @@ def run_plan(argv: Sequence[str], prog: str) -> None:
         cluster=config.cluster,
         machines=machines,
         batches=config.batches,
+        probe_s=config.probe_s,
     )
     with _quiet():
         plan = run.plan(again=config.probe)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,14 +13,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from glt_lightning import SamplingOptions
 from glt_lightning.base import ClusterOptions, OptionError, parse_rate
 from glt_lightning.lightning.callbacks.monitor import EpochTotals
 from glt_lightning.lightning.planner import probe as probing
+from glt_lightning.lightning.planner.deadline import Deadline, Late
 from glt_lightning.lightning.planner.expected import comparison, expect, misses, owners_of, samplers_of
 from glt_lightning.lightning.planner.memory import ProcessMemory, host_memory, require_memory_of
-from glt_lightning.lightning.planner.probe import Probe, Spread, _cost, _handed
+from glt_lightning.lightning.planner.probe import Probe, Spread, _cost, _handed, _Parts, measure
 from glt_lightning.lightning.planner.record import find_probe, keep_probe, record_path
 from glt_lightning.lightning.planner.rules import (
     BatchCost,
@@ -211,17 +216,81 @@ def test_what_samplers_and_strategies_add_to_a_step_is_measured(monkeypatch: pyt
 
         return SimpleNamespace(fit=fit)
 
-    monkeypatch.setattr(probing, "_summed_cpu_s", lambda nbytes, step_s: nbytes)
-    assert _handed(make_trainer, data, COST, None, 40) == {"handed_s": 6 - 5}
-    worker = _handed(make_trainer, data, COST, "glt_worker", 40)
+    monkeypatch.setattr(probing, "_summed_cpu_s", lambda nbytes, step_s, deadline: nbytes)
+    parts = _Parts(Deadline(60))
+    assert _handed(make_trainer, data, COST, None, 40, parts) == {"handed_s": 6 - 5}
+    worker = _handed(make_trainer, data, COST, "glt_worker", 40, parts)
     assert worker == {"handed_s": 6 - 5, "ranked_s": 7 - 5, "ranked_cpu_s": 10.5 - 5, "summed_cpu_s": 40}
-    served = _handed(make_trainer, data, COST, "glt_server_client", 40)
+    served = _handed(make_trainer, data, COST, "glt_server_client", 40, parts)
     assert served == {"handed_s": 6 - 5, "ranked_s": 8 - 5, "ranked_cpu_s": 12 - 5, "summed_cpu_s": 40}
     assert seen[-3:] == [(0, None), (1, None), (1, "glt_server_client")]
+    assert parts.missed == []
+
+
+def test_what_a_probe_does_not_reach_in_time_is_said() -> None:
+    """A sampler that never starts is given up at the deadline; what comes after it is not begun."""
+    clock = [0.0]
+    parts, data = _Parts(Deadline(10, lambda: clock[0])), SimpleNamespace(sampling=SamplingOptions())
+
+    def make_trainer(**options: Any) -> Any:
+        def fit(module: Any, datamodule: Any) -> None:
+            if datamodule.sampling.num_workers:
+                clock[0] = 11.0
+                signal.setitimer(signal.ITIMER_REAL, 0.01)  # the deadline's
+                threading.Event().wait()
+            options["callbacks"][0].marks = [(float(at), float(at)) for at in range(8)]
+
+        return SimpleNamespace(fit=fit)
+
+    assert _handed(make_trainer, data, COST, "glt_worker", 40, parts) == {"handed_s": 0.0}
+    over = "the 10 s of the probe were over"
+    assert parts.missed == [
+        f"what a sampler adds to a batch: {over}",
+        f"what glt_worker adds to a batch: {over}",
+        f"CPU time of sums of gradients: {over}",
+    ]
+
+
+def test_a_probe_without_a_batch_says_so() -> None:
+    options = SamplingOptions()
+    data: Any = SimpleNamespace(sampling=options, evaluation=SimpleNamespace(mode="sampled"), batch_size=8)
+    stuck: Any = SimpleNamespace(fit=lambda *_, **__: threading.Event().wait())
+    with pytest.raises(OptionError, match=r"no batch was made and trained in 0.2 s. .*data.batch_size than 8"):
+        measure(lambda **_: stuck, torch.nn.Linear(1, 1), data, None, Deadline(0.2))  # type: ignore[arg-type]
+
+
+def test_a_deadline_waits_for_enough_and_leaves_the_timers_of_others() -> None:
+    rung, made = [], list[int]()
+    handler = signal.signal(signal.SIGALRM, lambda *_: rung.append(1))
+    others = signal.setitimer(signal.ITIMER_REAL, 100, 0)
+    try:
+        with pytest.raises(Late), Deadline(0.4).cut(0.1, lambda: made):
+            while True:
+                time.sleep(0.01)
+        with pytest.raises(Late), Deadline(60).cut(0.0005, lambda: True):
+            threading.Event().wait()
+        assert 90 < signal.getitimer(signal.ITIMER_REAL)[0] <= 100
+        assert signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL
+        assert rung == []
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *others)
+        signal.signal(signal.SIGALRM, handler)
+
+
+def test_the_error_of_a_rank_is_shown_not_that_the_other_one_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    def group(store: Any, number: int, *_: Any) -> Any:
+        if number == 1:
+            raise RuntimeError("no device\nat 7")
+        return SimpleNamespace(allreduce=lambda tensors: SimpleNamespace(wait=lambda: None))
+
+    monkeypatch.setattr(probing, "ProcessGroupGloo", group)
+    parts = _Parts(Deadline(60))
+    assert parts.of("sums", lambda: probing._summed_cpu_s(40, 0.0, parts.deadline)) is None
+    assert parts.missed == ["sums: no device"]
 
 
 def test_sums_of_gradients_take_cpu_time_of_several_ranks_in_training() -> None:
-    assert 0 < probing._summed_cpu_s(1000, 0.0) < 10
+    assert 0 < probing._summed_cpu_s(1000, 0.0, Deadline(60)) < 10
     cost = replace(COST, summed_cpu_s=3.0)
     for ranks, trains, more in ((1, True, 0.0), (2, False, 0.0), (2, True, 3.0)):
         layout = Layout(ranks=ranks, cores=4)

@@ -16,6 +16,7 @@ from glt_lightning.base import ClusterOptions, OptionError, numbers, parse_rate
 from glt_lightning.graph import BatchArrays, HostTier, LocalPartition, usable_cores
 from glt_lightning.lightning.planner.batches import Batches
 from glt_lightning.lightning.planner.changes import Change, as_yaml, changes, choose
+from glt_lightning.lightning.planner.deadline import Deadline
 from glt_lightning.lightning.planner.expected import (
     Expected,
     dealing_of,
@@ -29,7 +30,7 @@ from glt_lightning.lightning.planner.expected import (
 from glt_lightning.lightning.planner.gpus import COMPUTED, EFFICIENCIES, GpuMemory, OnGpu, on_gpu
 from glt_lightning.lightning.planner.machines import Machines
 from glt_lightning.lightning.planner.memory import HostMemory, host_memory, require_memory_of
-from glt_lightning.lightning.planner.probe import Probe, measure
+from glt_lightning.lightning.planner.probe import PROBE_S, Probe, measure
 from glt_lightning.lightning.planner.record import find_probe, keep_probe, probe_key
 from glt_lightning.lightning.planner.rules import Counted, Dealing, Layout
 from glt_lightning.lightning.report.page import Table, page_text
@@ -48,7 +49,7 @@ class PlannedRun:
     """A run of ``fit`` to plan, whose partition is there.
 
     trainer: options of the Trainer, by name.  strategy: its class.  machines: the hosts.  batches: to count on each of some
-    ranks; 0 for all.
+    ranks; 0 for all.  probe_s: that measuring may take.
     """
 
     model: LightningModule
@@ -58,6 +59,7 @@ class PlannedRun:
     cluster: ClusterOptions
     machines: Machines
     batches: int = 16
+    probe_s: float = PROBE_S
 
     @property
     def layout(self) -> Layout:
@@ -142,12 +144,12 @@ def _probe(run: PlannedRun, partition: LocalPartition, layout: Layout, *, again:
         make_trainer = partial(run.make_trainer, temporary)
         key = probe_key(graph, data, run.model, make_trainer().precision, threads, strategy)
         probe = None if again else find_probe(folder, key)
-        if probe is None:
+        if probe is None or probe.missed:
             before = torch.get_num_threads()
             torch.set_num_threads(threads)
-            print("measuring some batches and steps, for at most half a minute", file=sys.stderr, flush=True)
+            print(f"measuring some batches and steps, for at most {run.probe_s:g} s", file=sys.stderr, flush=True)
             try:
-                probe = measure(make_trainer, run.model, data, strategy)
+                probe = measure(make_trainer, run.model, data, strategy, Deadline(run.probe_s))
             finally:
                 torch.set_num_threads(before)
                 data.sampling = sampling
@@ -326,7 +328,8 @@ def _unmeasured(plan: Plan) -> list[str]:
         )
     elif str(plan.run.trainer.accelerator) not in ("cpu", "auto") or torch.cuda.is_available():
         found.append("GPUs: the steps were measured on the CPU; --gpus and --gpu plan them on GPUs")
-    if probe.validation is None:
+    found += probe.missed
+    if probe.validation is None and not probe.validation_seeds:
         found.append("validation: there is none, or it is computed layer by layer")
     if plan.counted is None:
         found.append(f"rows and bytes: those of the measured batches stand for all; {plan.batches.why_not}")

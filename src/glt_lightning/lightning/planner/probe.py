@@ -6,13 +6,13 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,9 +20,11 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.distributed import HashStore, ProcessGroupGloo
 from torch.utils._pytree import tree_leaves
 
+from glt_lightning.base import OptionError
 from glt_lightning.graph import usable_cores
 from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
 from glt_lightning.lightning.callbacks.precision import bfloat16_ratio, weight_shapes
+from glt_lightning.lightning.planner.deadline import Deadline, Late
 from glt_lightning.lightning.planner.gpus import StepWork
 from glt_lightning.lightning.planner.memory import ProcessMemory
 from glt_lightning.lightning.planner.rules import BatchCost, Connection, Counted, RemoteCost
@@ -35,9 +37,13 @@ if TYPE_CHECKING:
 MOST_BATCHES, _MOST_VALIDATED = 22, 8
 _WARM = 2  # the first batches also load code and take memory for the first time
 _TRAIN_S, _TAKEN_S, _MOST_IDLE_S = 15.0, 3.0, 0.05
-_SUMS, _SUM_S = 20, 20.0  # their number, and the longest wait for one
+_SUMS = 20
+PROBE_S, _OF_BATCHES = 30.0, 2 / 3  # of all, and the share after which batches end that are enough
 RANKS, SERVED = "glt_worker", "glt_server_client"  # strategies whose part in a step is measured
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +91,7 @@ class Probe:
     link, hosts_link: a connection within the machine, and an encrypted one, as between hosts.  cores: that the process
     may use.  load: of the machine, per core, meanwhile.
     counted: counts of batches, by hosts and ranks of each, such as ``2x1``.
+    missed: what could not be measured, each with the reason; it is left out of the plan.
     """
 
     train: Spread
@@ -101,6 +108,7 @@ class Probe:
     validation_seeds: int = 0
     bfloat16: float | None = None
     counted: Mapping[str, Counted] = field(default_factory=dict)
+    missed: Sequence[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -135,13 +143,21 @@ def _numbers(kind: Any, raw: Mapping[str, Any]) -> Any:
 
 
 def measure(
-    make_trainer: Callable[..., Trainer], module: LightningModule, data: GLTDataModule, strategy: str | None = None
+    make_trainer: Callable[..., Trainer],
+    module: LightningModule,
+    data: GLTDataModule,
+    strategy: str | None = None,
+    deadline: Deadline | None = None,
 ) -> Probe:
     """Fits some batches in this process, without writing anything but what is partitioned, and takes their times.
 
     make_trainer: makes a Trainer of the run's options that count for a step, with these keywords. The weights of ``module``
-    change.  strategy: of the ranks, by name; None: there is one without any.
+    change.  strategy: of the ranks, by name; None: there is one without any.  deadline: of everything; None: in `PROBE_S`.
+
+    What does not end by then is marked as not measured. Raises `OptionError` if that are all batches of training.
     """
+    deadline = deadline or Deadline(PROBE_S)
+    parts = _Parts(deadline)
     data.sampling = replace(data.sampling, num_workers=0, worker_devices=[])
     watch = _Watch()
     base = _own_bytes()
@@ -154,33 +170,65 @@ def measure(
         callbacks=[watch, SamplingMonitor(line=False)],
     )
     shapes = weight_shapes(module)
-    trainer.fit(module, datamodule=data)
+    train, validation = watch.train, watch.validation
+    try:
+        with deadline.cut(_OF_BATCHES, lambda: train.costs):
+            trainer.fit(module, datamodule=data)
+    except Late:
+        if not train.costs:
+            raise OptionError(
+                f"--probe_s: no batch was made and trained in {deadline.seconds:g} s. Give more seconds, or a smaller "
+                f"data.batch_size than {data.batch_size}."
+            ) from None
+        if validates and not validation.costs:
+            parts.miss("validation")
     state = _nbytes(
         value for optimizer in trainer.optimizers for each in optimizer.state.values() for value in each.values()
     )
     model = 2 * parameters + state
     work = max(0.0, watch.peak - base - (model - parameters) - watch.slots)
-    validation = watch.validation if validates else None
-    train = watch.train.spread
-    handed = _handed(make_trainer, data, train.mid, strategy, parameters)
+    handed = _handed(make_trainer, data, train.spread.mid, strategy, parameters, parts)
     validated = handed if strategy == SERVED else {"handed_s": handed["handed_s"]}  # without DDP
+    link = parts.of("calls", time_calls)
+    hosts_link = parts.of("encrypted calls", lambda: time_calls(encrypted=True))
     return Probe(
-        train=train.map(lambda cost: replace(cost, **handed)),
-        validation=validation.spread.map(lambda cost: replace(cost, **validated))
-        if validation is not None and validation.costs
-        else None,
-        seeds=watch.train.seeds,
-        validation_seeds=0 if validation is None else validation.seeds,
+        train=train.spread.map(lambda cost: replace(cost, **handed)),
+        validation=validation.spread.map(lambda cost: replace(cost, **validated)) if validation.costs else None,
+        seeds=train.seeds,
+        validation_seeds=validation.seeds if validates else 0,
         memory=ProcessMemory(base=base - parameters, model=model, work=work),
         parameter_bytes=parameters,
-        bfloat16=bfloat16_ratio(shapes) if shapes else None,
-        link=Connection(**time_calls()),
-        hosts_link=Connection(**time_calls(encrypted=True)),
+        bfloat16=parts.of("products in bfloat16", lambda: bfloat16_ratio(shapes)) if shapes else None,
+        link=Connection(**link or {}),
+        hosts_link=Connection(**hosts_link or {}),
         cores=usable_cores(),
         load=os.getloadavg()[0] / (os.cpu_count() or 1),
         machine=machine_name(),
         made=datetime.now(UTC).isoformat(timespec="seconds"),
+        missed=parts.missed,
     )
+
+
+@dataclass
+class _Parts:
+    """Measures what a plan can do without. missed: as of `Probe`."""
+
+    deadline: Deadline
+    missed: list[str] = field(default_factory=list)
+
+    def of(self, name: str, work: Callable[[], _Found]) -> _Found | None:
+        """What the work returns; None if it does not end in time, or a connection cannot be made."""
+        try:
+            with self.deadline.cut():
+                return work()
+        except Late:
+            self.miss(name)
+        except (RuntimeError, ConnectionError) as error:  # of gloo, of Flight
+            self.missed.append(f"{name}: {str(error).partition(chr(10))[0]}")
+        return None
+
+    def miss(self, name: str) -> None:
+        self.missed.append(f"{name}: the {self.deadline.seconds:g} s of the probe were over")
 
 
 def _nbytes(tensors: Any) -> int:
@@ -290,6 +338,10 @@ class _Watch(Callback):
     ) -> None:
         self.validation.add(_loader(trainer.val_dataloaders), batch)
 
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        if self.train.costs and not self.peak:
+            self.on_train_end(trainer, pl_module)
+
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.peak = _peak_bytes()
         producer = trainer.datamodule._host().session.producer  # type: ignore[attr-defined]
@@ -338,10 +390,16 @@ class _Taken(Callback):
 
 
 def _handed(
-    make_trainer: Callable[..., Trainer], data: GLTDataModule, batch: BatchCost, strategy: str | None, parameters: int
+    make_trainer: Callable[..., Trainer],
+    data: GLTDataModule,
+    batch: BatchCost,
+    strategy: str | None,
+    parameters: int,
+    parts: _Parts,
 ) -> dict[str, float]:
     """What sampler processes, and the strategy of the ranks, add to a batch that is made in this process by itself. parameters:
     bytes of them."""
+    idle_s = min(_MOST_IDLE_S, batch.step_s)
 
     def taken(workers: int, **options: Any) -> tuple[float, float]:
         data.sampling = replace(data.sampling, num_workers=workers, topology="auto", features="auto")
@@ -349,38 +407,58 @@ def _handed(
         trainer = make_trainer(
             max_epochs=1, limit_train_batches=MOST_BATCHES, limit_val_batches=0, callbacks=[watch], **options
         )
-        trainer.fit(_Idle(min(_MOST_IDLE_S, batch.step_s)), datamodule=data)
+        trainer.fit(_Idle(idle_s), datamodule=data)
         return watch.each
 
-    own_s, _ = taken(0)
-    found = {"handed_s": max(0.0, taken(1)[0] - own_s)}
-    if strategy is not None:
-        thread_s, process_s = taken(int(strategy == SERVED), strategy=strategy)
-        found |= {"ranked_s": max(0.0, thread_s - own_s), "ranked_cpu_s": max(0.0, process_s - own_s)}
-        found |= {"summed_cpu_s": _summed_cpu_s(parameters, min(_MOST_IDLE_S, batch.step_s))}
-    return found
+    found = {"handed_s": 0.0}
+    own = parts.of("what samplers and strategies add to a batch", lambda: taken(0))
+    if own is not None and (sampled := parts.of("what a sampler adds to a batch", lambda: taken(1))) is not None:
+        found["handed_s"] = max(0.0, sampled[0] - own[0])
+    if strategy is None:
+        return found
+    if own is not None:
+        ranked = parts.of(f"what {strategy} adds to a batch", lambda: taken(int(strategy == SERVED), strategy=strategy))
+        if ranked is not None:
+            found |= {"ranked_s": max(0.0, ranked[0] - own[0]), "ranked_cpu_s": max(0.0, ranked[1] - own[0])}
+    summed_s = parts.of("CPU time of sums of gradients", lambda: _summed_cpu_s(parameters, idle_s, parts.deadline))
+    return found if summed_s is None else found | {"summed_cpu_s": summed_s}
 
 
-def _summed_cpu_s(nbytes: int, step_s: float) -> float:
+def _summed_cpu_s(nbytes: int, step_s: float, deadline: Deadline) -> float:
     """CPU seconds of each of two ranks that sum up so many bytes after each step: two threads here. A sum of 4 bytes took 0.1 ms
-    without the pauses of steps, and 0.8 ms with them."""
-    store, gradients, started = HashStore(), [torch.zeros(max(1, nbytes // 4)) for _ in range(2)], threading.Barrier(3)
+    without the pauses of steps, and 0.8 ms with them. Raises the error of a rank, and TimeoutError for no sum in time."""
+    store, gradients = HashStore(), [torch.zeros(max(1, nbytes // 4)) for _ in range(2)]
+    within, began_s, counts, cpu_s = timedelta(seconds=max(0.1, deadline.left_s / 3)), time.perf_counter(), [], []
+
+    def warm() -> None:  # and as many as then are in time
+        each_s = (time.perf_counter() - began_s) / _WARM
+        counts.append(max(1, min(_SUMS, int(deadline.left_s / 2 / each_s))))
+        cpu_s.append(time.process_time())
+
+    started = threading.Barrier(2, warm)
 
     def rank(number: int) -> None:
-        group = ProcessGroupGloo(store, number, 2, timedelta(seconds=_SUM_S))
-        for count in range(_WARM + _SUMS):
-            if count == _WARM:
-                started.wait(_SUM_S)
-            time.sleep(step_s)
-            group.allreduce([gradients[number]]).wait()  # type: ignore[attr-defined]
+        try:
+            group = ProcessGroupGloo(store, number, 2, within)
+            for _ in range(_WARM):
+                step(group, number)
+            started.wait(within.total_seconds())
+            for _ in range(counts[0]):
+                step(group, number)
+        except BaseException:
+            started.abort()
+            raise
+
+    def step(group: ProcessGroupGloo, number: int) -> None:
+        time.sleep(step_s)
+        group.allreduce([gradients[number]]).wait()  # type: ignore[attr-defined]
 
     with ThreadPoolExecutor(2) as pool:
         ranks = [pool.submit(rank, number) for number in range(2)]
-        started.wait(_SUM_S)
-        began_s = time.process_time()
-        for each in ranks:
-            each.result()
-        return (time.process_time() - began_s) / (2 * _SUMS)
+        errors = [error for each in ranks if (error := each.exception()) is not None]
+    for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
+        raise error  # not that of the other rank, which waits for this one
+    return (time.process_time() - cpu_s[0]) / (2 * counts[0])
 
 
 def _loader(given: Any) -> DistNeighborLoader:
