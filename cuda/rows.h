@@ -1,5 +1,6 @@
 // Sampling rows of one edge type: the steps that glt_pick_rows and glt_khop share.
 #pragma once
+#include <utility>
 #include <vector>
 
 #include "excluded.h"
@@ -205,6 +206,17 @@ LaborRow<Id> labor_row_of(const RowRequest& q, const Row& r) {
 // Memory for the positions that draw_rows draws for the rows of a block.
 using DrawnRows = uint32_t[kBlock * kFewPicks];
 
+// Puts rows of like lengths next to each other: lanes side by side take as many steps as the longest of their rows.
+inline void sort_by_length(Row** rows, int64_t n) {
+  constexpr int kBits = 64;
+  Row* given[kBlock];
+  int32_t place[kBits] = {};
+  const auto bits = [](const Row& r) { return kBits - 1 - __builtin_clzll(uint64_t(r.degree)); };  // of rows with entries
+  for (int64_t i = 0; i < n; ++i) ++place[bits(*(given[i] = rows[i]))];
+  for (int32_t b = 0, before = 0; b < kBits; ++b) before += std::exchange(place[b], before);
+  for (int64_t i = 0; i < n; ++i) rows[place[bits(*given[i])]++] = given[i];
+}
+
 // Counts the entries of the rows of a block that are picked by weight, and draws them where they are few.
 inline void draw_weighted_rows(const RowRequest& q, int64_t n, Row* rows, DrawnRows& out) {
   constexpr int64_t kFewRows = 4;  // lanes without a row take as long as those with one
@@ -218,13 +230,14 @@ inline void draw_weighted_rows(const RowRequest& q, int64_t n, Row* rows, DrawnR
     drawn[m++] = &r;
   }
   while (m % kLanes && m % kLanes <= kFewRows) drawn[--m]->drawn = nullptr;
+  sort_by_length(drawn, m);
   count_weighted(q, n, rows);
   if (!m) return;
   WeightedLanes lanes[2];
   const auto fill = [&](int64_t begin, WeightedLanes& with) {
     with.n = 0;
     for (int64_t k = begin; k < std::min<int64_t>(m, begin + kLanes); ++k)
-      with.add(drawn[k]->weighted(), drawn[k]->stream, out + k * q.fanout);
+      with.add(drawn[k]->weighted(), drawn[k]->stream, out + (drawn[k]->drawn - out));
   };
   fill(0, lanes[0]);
   lanes[0].prefetch_ends();
