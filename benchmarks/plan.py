@@ -3,10 +3,10 @@
     python benchmarks/plan.py DATA [DATA ...] [--cases "1 sampler" "2 ranks"] [--epochs 2] [--hidden 128] \
         [--limits 0.9 1.1] [--grid 0 1 2]
 
-DATA: graphs of nodes with labels, homogeneous, as of ``data.dataset``; `.npz` files for embeddings, which learn in place of
-``x``. CPU seconds of an epoch of all processes (the first epoch is not counted), wall seconds, bytes of rows in the first
-epoch, and the peak of memory that is no file's, of all ranks. Every plan and run is a process of its own. CPU time grows with
-other work on the machine, too: compare on a quiet one.
+DATA: graphs of nodes with labels, homogeneous, as of ``data.dataset``, or for one host partitions of them, beside which the
+probe is kept; `.npz` files for embeddings, which learn in place of ``x``. CPU seconds of an epoch of all processes (the first
+epoch is not counted), wall seconds, bytes of rows in the first epoch, and the peak of memory that is no file's, of all ranks.
+Every plan and run is a process of its own. CPU time grows with other work on the machine, too: compare on a quiet one.
 
 Cases of hosts need root and iproute2: a host is a network namespace with a part of the graph, at most one core of this machine
 and a link of the speed in the case's name; the plan is told what plain sockets carry over it. Their wall time is planned twice:
@@ -165,7 +165,7 @@ class Job:
 
     def __init__(self, args: argparse.Namespace, data: str, case: Case, folder: Path) -> None:
         self.case, self._folder = case, folder
-        self._path = folder / "run.yaml"
+        self._path, self._partitioned = folder / "run.yaml", (Path(data) / "manifest.json").exists()
         if case.model:  # nodes without attributes
             arrays = {key: value for key, value in np.load(data).items() if key != "x"}
             data = str(folder / "bare.npz")
@@ -180,6 +180,8 @@ class Job:
         trainer |= {"enable_checkpointing": False, "enable_progress_bar": False, "default_root_dir": str(self._folder)}
         given = {"dataset": data, "root": str(self._folder), "num_neighbors": [15, 10], "batch_size": 512}
         given |= {"undirected": not Path(data).is_dir(), "partition": {"num_parts": case.hosts}, "cache": case.cache}
+        if self._partitioned:
+            given |= {"dataset": None, "partition": {"dir": data}}
         name = "NodePredictor" if case.model else "GraphSAGE"
         return {
             "seed_everything": 1,
@@ -196,7 +198,8 @@ class Job:
 
     def plan(self, network: float | None = None) -> dict[str, Any]:
         """Partitions the graph, and plans the run. network: bits per second that a link carries; None without links."""
-        run("partition", "--config", str(self._path), "--batches", "1", "--json")
+        if not self._partitioned:
+            run("partition", "--config", str(self._path), "--batches", "1", "--json")
         more, cores = [], []
         if network is not None:
             more = ["--hosts", str(self.case.hosts), "--network", f"{network / 1e6:.0f}Mbit", "--cores", "1"]

@@ -14,7 +14,8 @@ import pandas as pd
 import pytest
 
 from glt_lightning.base import EDGE, NODE, PartitionError, PartitionOptions
-from glt_lightning.partition import PartitionPlan, open_source, partition_graph, plan_partition
+from glt_lightning.partition import PartitionPlan, hold_out_edges, open_source, partition_graph, plan_partition
+from glt_lightning.partition.edge_splits.source import ExpectedLinks, LinkSource
 from glt_lightning.partition.sources.folder import FolderSource
 from glt_lightning.partition.tasks.run import Tasks
 from tests.helpers.partition_truth import HETERO, random_source, single
@@ -152,3 +153,43 @@ def test_tables_that_are_not_converted(tmp_path: Path, monkeypatch: pytest.Monke
     assert sum(path.stat().st_size for path in (tmp_path / "root").rglob("*.npy")) >= plan.disk_bytes
     plan, error = plan_partition(source, tmp_path / "p", PartitionOptions())
     assert plan.tables is None
+
+
+KINDS: dict[str, Any] = {
+    "random": ({"num_val": 0.1, "num_test": 0.2}, {}),
+    "labels": ({"num_val": 0.1, "num_test": 0.2}, {"labels": {"node__to__node": "edge_kind"}}),
+    "relations": ({"num_val": 0.1}, {"labels": {"node__to__node": "edge_kind"}, "relations": True}),
+    "later": ({"num_val": 0.25, "num_test": 0.25}, {"val_edges_at_test": True}),
+    "given": ({"val": np.arange(20).reshape(2, 10)}, {}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_edges_to_predict_are_planned_without_splitting_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    rng, (given, more) = np.random.default_rng(0), KINDS[kind]
+    ends = rng.integers(0, 2000, (2, 30_000))
+    folder = tmp_path / "graph"
+    folder.mkdir()
+    np.save(folder / "edge_index.npy", ends)
+    np.save(folder / "x.npy", np.zeros((2000, 1), np.float32))
+    np.save(folder / "edge_kind.npy", rng.integers(0, 5, 30_000))
+    links = hold_out_edges(FolderSource(folder), {"node__to__node": given}, **more)
+    expected = ExpectedLinks(links)
+    with monkeypatch.context() as patch:
+        patch.setattr(LinkSource, "_resolved", property(lambda _: pytest.fail("the edges are split")))
+        plan = plan_partition(links, tmp_path / "p", PartitionOptions(num_parts=2))[0]
+        plain = plan_partition(links.inner, tmp_path / "p", PartitionOptions(num_parts=2))[0]
+    step, *others = plan.steps
+    assert (step.name, step.tasks, step.alone) == ("splitting edges", 1, True)
+    assert step.reads > 0
+    assert step.cpu_s is not None
+    assert [each.name for each in others] == [each.name for each in plain.steps]
+    assert plan.disk_bytes > plain.disk_bytes * 0.8
+    kept, found = links.edges(EDGE).num_edges, expected.edges(EDGE).num_edges
+    assert found == pytest.approx(kept, rel=0.02)
+    assert {name: rows.shape[1:] for name, rows in expected.edge_attrs(EDGE).items()} == {
+        name: rows.shape[1:] for name, rows in links.edge_attrs(EDGE).items()
+    }
+    partition_graph(links, tmp_path / "p", PartitionOptions(num_parts=2), progress=False)

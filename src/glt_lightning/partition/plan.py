@@ -44,7 +44,9 @@ from glt_lightning.partition.build.steps import (
 )
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.build.values import checked_attrs
+from glt_lightning.partition.edge_splits.columns import CHUNK
 from glt_lightning.partition.edge_splits.read import KeptEdges
+from glt_lightning.partition.edge_splits.source import ExpectedLinks, LinkSource
 from glt_lightning.partition.run import follow_batches
 from glt_lightning.partition.sources.base import EdgeList, GraphSource, Rows
 from glt_lightning.partition.sources.files import CscEdges, EndFiles, FileEdges
@@ -63,6 +65,11 @@ _COUNTED, _DEALT, _SORTED = 8, 24, 52  # an edge
 _CHECKED, _WRITTEN, _HASHED = 0.3, 0.7, 1.2  # a byte
 _ASSIGNED, _NUMBERED = 100, 400  # a node
 _RANKED, _PROPAGATED, _CUT = 4, 6, 670  # an edge of a hop for a part; an edge of a pass; an edge
+# Of edges to predict, by what makes their splits: an edge, and how often all are read
+_SPLIT = {"random": 315, "labels": 2740, "given": 245}
+_PASSES = {"random": 2, "labels": 1, "given": 2}
+# Bytes of memory for each edge, and for each of those that are read at once
+_SPLIT_MEMORY = {"random": (2, 220), "labels": (73, 0), "given": (16, 0)}
 _HASH_BYTES = 64 << 20
 _OF_NODES, _OF_EDGES = 20, 60  # a byte of tables; measured with text and Parquet, with integers and text as ids
 
@@ -172,8 +179,8 @@ def plan_partition(
     num_neighbors: Fanouts | None = None,
     batch_size: int | None = None,
 ) -> tuple[PartitionPlan, PartitionError | None]:
-    """Plans a partition without reading features, nor edges unless some are held out; of tables that are not converted yet,
-    their conversion.
+    """Plans a partition without reading features or edges; of tables that are not converted yet, their conversion. Of edges that
+    are held out it knows shares alone: where numbers or edges are given, it plans all edges.
 
     Returns the plan, and the error with which `partition_graph` would refuse it: too little disk, or too little memory for METIS.
 
@@ -186,7 +193,9 @@ def plan_partition(
         >>> [step.name for step in plan.steps][:3], error
         (['checking values', 'counting edges', 'assigning nodes'], None)
     """
-    tables = source.inner if isinstance(source, TransformedSource) else source
+    source = ExpectedLinks(source) if isinstance(source, LinkSource) else source
+    tables = source.inner if isinstance(source, ExpectedLinks) else source
+    tables = tables.inner if isinstance(tables, TransformedSource) else tables
     if isinstance(tables, TableSource) and not tables.future_folder.exists():
         return plan_conversion(tables, options)
     folder = Path(out_dir)
@@ -198,12 +207,13 @@ def plan_partition(
     require_countable(assigner, graph.total_nodes, options)
     there = next(each for each in folder.absolute().parents if each.exists())
     division = planned_division(graph, there / "run", wide_ids=False)
+    predicted, needed = _splits(source), bytes_needed(division.job, assigner)
     plan = PartitionPlan(
-        steps=tuple(_steps(division, assigner)),
+        steps=(*predicted.steps, *_steps(division, assigner)),
         width=division.width,
-        disk_bytes=bytes_needed(division.job, assigner),
+        disk_bytes=max(predicted.drawing_bytes, needed + predicted.disk_bytes),
         free_bytes=shutil.disk_usage(there).free,
-        first_bytes=_first_process(graph, assigner),
+        first_bytes=max(_LIBRARIES + predicted.memory_bytes, _first_process(graph, assigner)),
         task_bytes=_LIBRARIES + division.job.memory_bytes + _READING * max(graph.num_nodes.values()),
         available_bytes=available_memory(),
     )
@@ -212,6 +222,38 @@ def plan_partition(
     except PartitionError as error:
         return plan, error
     return plan, None
+
+
+@dataclass
+class _Splits:
+    """What edges to predict take in the first process. steps: one, if there are any.  memory_bytes: at the peak.  drawing_bytes:
+    least disk meanwhile.  disk_bytes: afterwards, until the partition is made, and in it."""
+
+    steps: tuple[PlannedStep, ...] = ()
+    memory_bytes: int = 0
+    drawing_bytes: int = 0
+    disk_bytes: int = 0
+
+
+def _splits(source: GraphSource) -> _Splits:
+    if not isinstance(source, ExpectedLinks):
+        return _Splits()
+    found, reads, cpu_s = _Splits(), 0, 0.0
+    for (src, rel, dst), (kind, edges, share) in source.splits_of.items():
+        own = source.inner.edges((src, rel, dst))
+        reads += _PASSES[kind] * input_bytes(own)
+        cpu_s += edges * _SPLIT[kind] / 1e9
+        of_each, of_some = _SPLIT_MEMORY[kind]
+        found.memory_bytes = max(found.memory_bytes, of_each * edges + of_some * min(edges, CHUNK))
+        # an edge of each linked pair: of a type with both directions half of the edges
+        pairs = own.num_edges // (2 if src == dst else 1)
+        kept = 8 * round(share * edges) if share < 1 else 0
+        if kind == "random":  # buckets of edges, the hashes of pairs, and their ends
+            found.drawing_bytes += 8 * own.num_edges + 24 * pairs
+            found.disk_bytes += 24 * pairs
+        found.disk_bytes += 16 * (pairs if kind == "random" else own.num_edges) + kept
+    found.steps = (PlannedStep("splitting edges", 1, reads, cpu_s, alone=True),)
+    return found
 
 
 def _steps(division: Division, assigner: Assigner) -> Iterator[PlannedStep]:

@@ -217,6 +217,66 @@ class LinkSource(DelegatingSource):
         return _Resolved(splits, columns, trained)
 
 
+class ExpectedLinks(DelegatingSource):
+    """The graph of a `LinkSource` before it is made, for plans, which ask for sizes alone: no edge is read, and edges and rows of
+    attributes have none.
+
+    Held out are shares of the edges; where numbers of edges or edges themselves are given, all edges are taken to stay.
+    """
+
+    def __init__(self, links: LinkSource) -> None:
+        self.links, self.inner, self.name = links, links.inner, links.name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name in ("inner", "links"):
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def _load(self) -> GraphSource:
+        return self.inner
+
+    @property
+    def splits_of(self) -> dict[EdgeType, tuple[str, int, float]]:
+        """Edge type to predict -> what makes its splits (``random``, ``labels`` or ``given``), the number of its edges
+        and of its reverse edge type's, and the share of them that stays."""
+        found = {}
+        for edge_type, given in self.links._given.items():
+            types = {edge_type, self.links._reverse.get(edge_type, edge_type)}
+            labelled, drawn = edge_type in self.links.label_attrs, set(given or ()) & {*RANDOM, *DRAWN}
+            kind = "labels" if labelled else "random" if drawn else "given"
+            count = sum(self.inner.edges(each).num_edges for each in types)
+            found[edge_type] = kind, count, self._share(given or {}, labelled) if drawn else 1.0
+        return found
+
+    def _share(self, given: Mapping[str, Any], labelled: bool) -> float:
+        val, test = (0.0, 0.0) if labelled else (0.1, 0.2)
+        sizes = [given.get("num_test", test)] + ([] if self.links._val_at_test else [given.get("num_val", val)])
+        return max(0.0, 1 - sum(size for size in sizes if isinstance(size, float)))
+
+    def _columns(self, edge_type: EdgeType) -> np.ndarray | None:
+        """As many as there will be, without memory; None: all."""
+        for own, (_, _, share) in self.splits_of.items():
+            if edge_type in (own, self.links._reverse.get(own)) and share < 1:
+                return np.broadcast_to(np.int64(0), round(share * self.inner.edges(edge_type).num_edges))
+        return None
+
+    def edges(self, edge_type: EdgeType) -> EdgeList:
+        columns, edges = self._columns(edge_type), self.inner.edges(edge_type)
+        return edges if columns is None else KeptEdges(edges, columns)
+
+    def edge_attrs(self, edge_type: EdgeType) -> Mapping[str, Rows]:
+        links, count = self.links, self.edges(edge_type).num_edges
+        attrs = dict(self.inner.edge_attrs(edge_type))
+        if edge_type in links.label_attrs:
+            label = attrs.pop(links.label_attrs[edge_type] or "", None)
+            if links._relations and label is not None:
+                attrs[EDGE_KIND] = label
+        columns = self._columns(edge_type)
+        kept = attrs if columns is None else {name: KeptRows(rows, columns) for name, rows in attrs.items()}
+        held_out = links._val_at_test and edge_type in {*links._given, *links._reverse}
+        return kept | ({IN_TRAINING: np.broadcast_to(np.True_, count)} if held_out else {})
+
+
 @dataclass(frozen=True)
 class _Resolved:
     """The splits, and the edges that are stored.
