@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 from lightning.pytorch import LightningDataModule
 
-from glt_lightning.base import OptionError, counted, read_yaml
+from glt_lightning.base import OptionError, Progress, counted, read_yaml
 from glt_lightning.cli.command_line import TrainerParser, require_data
 from glt_lightning.cli.messages import keep_groups
 from glt_lightning.cli.run_line import interruptible
-from glt_lightning.lightning import write_version
-from glt_lightning.partition import compact_partition, copies_of_rows
+from glt_lightning.graph import LocalPartition
+from glt_lightning.lightning import GLTDataModule, checkpoints_in, forget_in_checkpoints, write_version
+from glt_lightning.partition import Forgetting, compact_partition
 
 _APPEND_DESCRIPTION = (
     "Adds new rows of the tables of a configuration to its partition, or deletes some, as the next version; the versions before "
@@ -116,7 +118,20 @@ def run_compact(argv: Sequence[str], prog: str) -> None:
     parser.add_argument(
         "--forget",
         action="store_true",
-        help="Write zeros in place of the attributes of deleted nodes, and say where other copies are.",
+        help="Write zeros in place of deleted rows, then remove this partition and those that it was compacted from, with their "
+        "versions, and the rows of converted tables; say where other copies are.",
+    )
+    parser.add_argument(
+        "--dry_run", action="store_true", help="With --forget: show what would be removed, and write nothing."
+    )
+    parser.add_argument(
+        "--checkpoints",
+        type=str,
+        nargs="+",
+        action="extend",
+        default=None,
+        metavar="PATH",
+        help="With --forget: checkpoints, or folders of some, in which embeddings of deleted nodes become zeros.",
     )
     parser.add_argument(
         "--hotness", type=str | None, default=None, help="How rows are ranked: vip, degree or presample; as before."
@@ -124,21 +139,56 @@ def run_compact(argv: Sequence[str], prog: str) -> None:
     parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True, required=False)
     config = parser.parse_args(keep_groups(argv, ("data",)))
     data = require_data(parser.instantiate_classes(config).data)
+    if not config.forget and (config.dry_run or config.checkpoints):
+        raise OptionError(f"--{'dry_run' if config.dry_run else 'checkpoints'}: is an option of --forget.")
+    with interruptible(f"the next run goes on with {config.out}"):
+        if config.forget:
+            _forget(config, data)
+        else:
+            _compact(config, data, config.version)
+
+
+def _compact(config: Any, data: GLTDataModule, version: int | str) -> None:
     folder = data.partition_dir
     if not data.is_partitioned:
         raise OptionError(f"{folder}: there is no partition. Run partition first.")
-    with interruptible(f"the next run goes on with {config.out}"):
-        manifest = compact_partition(
-            folder,
-            config.out,
-            config.version,
-            forget=config.forget,
-            hotness=config.hotness,
-            memory_bytes=data.partition.memory_bytes,
-        )
+    manifest = compact_partition(
+        folder,
+        config.out,
+        version,
+        forget=config.forget,
+        hotness=config.hotness,
+        memory_bytes=data.partition.memory_bytes,
+    )
     number = manifest.made_by["compacted"]["version"]
     numbers = f"{counted(sum(manifest.num_nodes), 'node')}, {counted(sum(manifest.num_edges), 'edge')}"
     print(f"{folder}: version {number} is now {config.out}: {numbers}. Name it in partition.dir.", flush=True)
-    if config.forget:
-        places = "\n".join(f"  {place}" for place in copies_of_rows(folder, data.root, manifest))
-        print(f"Deleted rows may still be in these copies, which are yours to delete:\n{places}", flush=True)
+
+
+def _forget(config: Any, data: GLTDataModule) -> None:
+    """Compacts, removes what has the deleted rows, and prints both; or ends that of a run that was killed."""
+    folder, given = data.partition_dir, config.checkpoints or []
+    checkpoints = [path for each in given for path in checkpoints_in(each)]
+    found, begun = Forgetting.unfinished(config.out), True
+    if found is None and not Forgetting.is_done(folder, config.out):
+        if not data.is_partitioned:
+            raise OptionError(f"{folder}: there is no partition. Run partition first.")
+        found, begun = Forgetting.plan(folder, config.out, data.root, config.version), False
+    lines = [] if found is None else found.lines
+    lines += [f"{path}: embeddings of deleted nodes" for path in checkpoints]
+    print(f"{'Would remove' if config.dry_run else 'To remove'}:", *(lines or ["nothing"]), sep="\n  ", flush=True)
+    if config.dry_run:
+        return
+    left = []
+    if found is not None:
+        if not begun:
+            _compact(config, data, found.partitions[0][2])
+        left = found.run(Progress(None))
+    with closing(LocalPartition.open(config.out)) as graph:
+        deleted = {t: graph.deleted(n) for n, t in enumerate(graph.schema.node_types) if len(graph.deleted(n))}
+    for line in forget_in_checkpoints(checkpoints, deleted):
+        print(line, flush=True)
+    left += [] if checkpoints else ["checkpoints of models with an embedding for each node (--checkpoints)"]
+    print(
+        "Removed. Deleted rows may still be in these copies, which are yours to delete:", *left, sep="\n  ", flush=True
+    )

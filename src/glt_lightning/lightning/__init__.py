@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from glt_lightning.lightning.endpoint.deploy import deploy as deploy
     from glt_lightning.lightning.endpoint.replay import replay as replay
     from glt_lightning.lightning.facts import read_array as read_array
+    from glt_lightning.lightning.forget import (
+        checkpoints_in as checkpoints_in,
+        forget_in_checkpoints as forget_in_checkpoints,
+    )
     from glt_lightning.lightning.graph_server import serve_graph as serve_graph
     from glt_lightning.lightning.layerwise.predict import (
         predict_layerwise as predict_layerwise,

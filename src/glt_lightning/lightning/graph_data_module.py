@@ -310,6 +310,12 @@ class GraphDataModule(LightningDataModule):
         if not theirs or not mine or theirs.get("data") != mine["data"] or theirs["rows"] == mine["rows"]:
             return  # another graph is found by the loader's state
         number, folder = theirs["version"], theirs["folder"]
+        assert self._graph is not None
+        if folder != mine["folder"] and self._graph.manifest.made_by.get("compacted", {}).get("forget"):
+            raise OptionError(
+                f"data.partition.dir: the checkpoint is of version {number} of {folder}, of which {mine['folder']} has "
+                "forgotten deleted rows. Training does not go on with it: train anew. predict and deploy read the checkpoint."
+            )
         option = f"Set data.partition.version: {number}" if number else "Leave data.partition.version out"
         if folder != mine["folder"]:
             option = f"Set data.partition.dir to the folder {folder}{f', and data.partition.version: {number}' if number else ''}"

@@ -44,10 +44,7 @@ if TYPE_CHECKING:
         Assigner as Assigner,
         GraphToPartition as GraphToPartition,
     )
-    from glt_lightning.partition.compact import (
-        compact_partition as compact_partition,
-        copies_of_rows as copies_of_rows,
-    )
+    from glt_lightning.partition.compact import compact_partition as compact_partition
     from glt_lightning.partition.contents import (
         Contents as Contents,
         mapped_memory as mapped_memory,
@@ -60,6 +57,7 @@ if TYPE_CHECKING:
     from glt_lightning.partition.edge_splits.source import hold_out_edges as hold_out_edges
     from glt_lightning.partition.facts import GraphFacts as GraphFacts
     from glt_lightning.partition.folder import whole_file as whole_file
+    from glt_lightning.partition.forget import Forgetting as Forgetting
     from glt_lightning.partition.grow import (
         add_rows as add_rows,
         check_rows as check_rows,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -33,7 +34,6 @@ from glt_lightning.partition.edge_splits.source import StoredSplits
 from glt_lightning.partition.folder import LOCK_TIMEOUT_S, exclusive, lasting_folder, remove_lasting
 from glt_lightning.partition.grow import add_rows
 from glt_lightning.partition.run import COMPACTED, run_folder
-from glt_lightning.partition.sources.tables.source import tables_folder
 from glt_lightning.partition.sources.version import VersionSource, parts_of
 from glt_lightning.partition.stored_tables import save_named, write_later_ids
 from glt_lightning.partition.tasks.engine import run_tasks
@@ -63,7 +63,8 @@ def compact_partition(
         folder: The partition.
         out_dir: Folder of the new partition.
         version: The number of the version, or ``latest``.
-        forget: Write zeros in place of the attributes of deleted nodes, and nothing in place of what tables call them.
+        forget: Write zeros in place of the attributes of deleted nodes, and nothing in place of what tables call them. Runs on
+            the version do not go on with it. Nothing is removed: the command ``compact --forget`` does that, too.
         hotness: How rows are ranked: ``vip``, ``degree`` or ``presample``. None: as in ``folder``.
         memory_bytes: Working memory, as ``partition.memory_bytes``.
         progress: Whether to show a progress bar. None: on a terminal.
@@ -181,7 +182,10 @@ def _made_by(graph: GrownPartition, appended: Appended, forget: bool, hotness: s
     base = graph.base.manifest
     rows = {"overlay": graph.manifest.made_by["overlay"]} if appended.version else {}
     of: dict[str, Any] = {"folder": graph.directory.name, "partition": partition_id(base), "version": appended.version}
-    of |= {"forget": True} if forget else {}
+    if forget:  # a graph of its own, so that no checkpoint of the rows before goes on with it
+        of["forget"] = True
+        before = f"forget {partition_id(base)} {appended.version} {appended.digest}"
+        rows = {"overlay": hashlib.blake2b(before.encode(), digest_size=16).hexdigest()}
     of |= {"hotness": hotness} if hotness is not None else {}
     return {**base.made_by, **rows, COMPACTED: of, "package_version": __version__}
 
@@ -225,15 +229,3 @@ def _reuse(target: Path, made: Mapping[str, Any]) -> Manifest:
         )
     remove_lasting(target, locked=True)
     return found
-
-
-def copies_of_rows(folder: Path, root: str | Path, manifest: Manifest) -> list[str]:
-    """Lists what may still have rows that a compacted partition forgets. folder: the partition before.  root: folder of converted
-    tables.  manifest: of the compacted partition."""
-    made = manifest.made_by
-    tables = tables_folder(root, str(made.get("source")), str(made.get("fingerprint")))
-    return [
-        *(str(place) for place in (folder, Versions(folder).root, tables) if place.exists()),
-        "the tables themselves, copies of these folders on other hosts, and records of endpoints and predictions",
-        "checkpoints of models with an embedding for each node of a deleted node's type",
-    ]

@@ -139,6 +139,8 @@ def reuse(target: Path, made: Mapping[str, Any]) -> Manifest:
     manifest = Manifest.load(target)
     old = manifest.made_by
     if COMPACTED in old:  # the same data and options, and rows that were appended to it
+        if old[COMPACTED].get("forget"):  # the user's tables no longer have the deleted rows, either
+            made = {**made, "fingerprint": old.get("fingerprint")}
         old = {key: value for key, value in old.items() if key not in (COMPACTED, "overlay")}
     if options_hash(old) not in (options_hash(made), options_hash(made_before(made))):
         keys = [k for k in {**made_before(made), **old} if k != "package_version" and old.get(k) != made.get(k)]

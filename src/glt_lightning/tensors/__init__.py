@@ -28,7 +28,10 @@ from typing import TYPE_CHECKING
 from glt_lightning.base import lazy_names
 
 if TYPE_CHECKING:
-    from glt_lightning.tensors.checkpoints import CheckpointRows as CheckpointRows
+    from glt_lightning.tensors.checkpoints import (
+        CheckpointRows as CheckpointRows,
+        forget_rows as forget_rows,
+    )
     from glt_lightning.tensors.combined import Optimizers as Optimizers
     from glt_lightning.tensors.dist_embedding import DistEmbedding as DistEmbedding
     from glt_lightning.tensors.dist_graph import (

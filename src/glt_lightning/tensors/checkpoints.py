@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from glt_lightning.base import DataError, OptionError
 from glt_lightning.tensors.combined import Optimizers
 from glt_lightning.tensors.dist_embedding import MARKER, DistEmbedding
@@ -137,3 +139,34 @@ def _markers(checkpoint: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for state in (checkpoint, *states.values(), *optimizers, *inner):
         if isinstance(state, dict) and isinstance(state.get(MARKER), dict):
             yield state[MARKER]
+
+
+def forget_rows(
+    checkpoint: dict[str, Any], path: Path, deleted: Mapping[str, np.ndarray], write: Callable[[], object]
+) -> list[str]:
+    """Writes the rows of a loaded checkpoint anew, with zeros for deleted nodes and without states of optimizers. Returns the
+    names of tables whose rows are of edges, which stay.
+
+    path: of the checkpoint.  deleted: user ids by node type.  write: writes the checkpoint, which names the new rows then, or is
+    called alone where there are none. A crash leaves the old pair or the new one, and a further call ends the work.
+    """
+    markers = list(_markers(checkpoint))
+    if not any("nonce" in marker for marker in markers):
+        write()
+        return []
+    for marker in markers:
+        marker.update(folder=str(_folder(path, str(marker.get("nonce")))))
+    saved = open_saved(next(marker for marker in markers if "nonce" in marker))
+    nonce = secrets.token_hex(8)
+    folder = _folder(path, nonce)
+    tables = [saved.without_rows(name, deleted) for name in saved.tables]
+    digest = write_rows(folder, tables, saved.graph)
+    for marker in markers:
+        marker.update(nonce=nonce, index=digest, folder=str(folder))
+    try:
+        write()
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    CheckpointRows.remove(path, but=folder)
+    return [name for name, table in saved.tables.items() if "__" in table["of"]]

@@ -180,6 +180,7 @@ class SavedRows:
         if (odd := _odd(index)) is not None:
             raise DataError(f"{folder / INDEX}: damaged: {odd}. Use another checkpoint.")
         self.tables: dict[str, dict[str, Any]] = {table["name"]: table for table in index["tables"]}
+        self.graph = str(index.get("graph"))
 
     def table(self, name: str) -> dict[str, Any]:
         if name not in self.tables:
@@ -187,6 +188,26 @@ class SavedRows:
                 f"{self.folder}: no rows of embedding {name!r}; there are those of {', '.join(self.tables) or 'none'}."
             )
         return self.tables[name]
+
+    def without_rows(self, name: str, deleted: Mapping[str, np.ndarray]) -> RowsToSave:
+        """Returns a table to save anew: zeros for deleted nodes, and no states of its optimizer. deleted: user ids by type."""
+        table, arrays = self.table(name), {}
+        states = set(table["arrays"]) - {WEIGHT} if table["optimizer"] is not None else set()
+        gone = np.asarray(deleted.get(table["of"], ()), np.int64)
+        for array, found in table["arrays"].items():
+            if array in states:
+                continue
+            shape = tuple(found["shape"])
+            values = self.open(name, array, shape[1:], np.dtype(found["dtype"]))
+
+            def read(rows: np.ndarray, values: np.ndarray = values) -> np.ndarray:
+                some = np.array(values[rows])
+                some[np.isin(rows, gone)] = 0
+                return some
+
+            arrays[array] = values.dtype, shape, read
+        count = min(each[1][0] for each in arrays.values())
+        return RowsToSave(name, table["of"], None, arrays, np.arange(count))
 
     def open(self, name: str, array: str, row_shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """Maps an array [N, *row_shape], in the order of user ids, after comparing its bytes with the hash. Raises `DataError`

@@ -38,6 +38,7 @@ from glt_lightning.partition.sources.tables.columns import (
     user_ids,
 )
 from glt_lightning.partition.sources.tables.encoding import FILE as ENCODING, GraphEncoding, encoding_bytes
+from glt_lightning.partition.sources.tables.forget import require_rows
 from glt_lightning.partition.sources.tables.location import File
 from glt_lightning.partition.sources.tables.mapping import (
     EdgeTable,
@@ -246,6 +247,7 @@ class TableSource:
         return found
 
     def edges(self, edge_type: EdgeType) -> EdgeList:
+        require_rows(self.folder)
         folder = edge_folder(self.folder, edge_type)
         return EndFiles(NpyFile(folder / "source.npy"), NpyFile(folder / "destination.npy"))
 
@@ -270,11 +272,13 @@ class TableSource:
         return {e: {name: file[: len(file)] for name, file in named.items()} for e, named in files.items()}
 
     def node_attrs(self, node_type: NodeType) -> Mapping[str, Rows]:
+        require_rows(self.folder)
         folder = node_folder(self.folder, node_type)
         labels = {"y": NpyFile(folder / "y.npy")} if (folder / "y.npy").exists() else {}
         return _attrs(folder) | labels
 
     def edge_attrs(self, edge_type: EdgeType) -> Mapping[str, Rows]:
+        require_rows(self.folder)
         return _attrs(edge_folder(self.folder, edge_type))
 
     def user_ids(self, n_id: Any, node_type: NodeType | None = None) -> np.ndarray:
