@@ -187,17 +187,19 @@ def test_last_checkpoint_is_the_last_epoch_whatever_its_score(
     assert found == kept
 
 
+@pytest.mark.parametrize("better", [False, True])
 @pytest.mark.parametrize(
     ("every_s", "stops_at", "written"), [(0, 9, [0, 1, 2, 3]), (1000, 9, [0, 3]), (1000, 2, [0, 2])]
 )
 def test_last_checkpoint_is_written_once_a_second_and_at_the_end(
-    make_data, make_model, make_trainer, monkeypatch, every_s: int, stops_at: int, written: list[int]
+    make_data, make_model, make_trainer, monkeypatch, every_s: int, stops_at: int, written: list[int], better: bool
 ) -> None:
     found: list[int] = []
 
-    class Worse(Noting):
+    class Scored(Noting):
         def validation_step(self, batch, batch_idx) -> None:
-            self.log("val_acc", 1.0 / (1 + self.current_epoch), batch_size=batch.batch_size)
+            epoch = float(self.current_epoch)
+            self.log("val_acc", epoch if better else -epoch, batch_size=batch.batch_size)
 
         def on_train_epoch_end(self) -> None:
             self.trainer.should_stop = self.current_epoch >= stops_at
@@ -209,7 +211,7 @@ def test_last_checkpoint_is_written_once_a_second_and_at_the_end(
 
     monkeypatch.setattr(checkpoints, "_LAST_EVERY_S", every_s)
     trainer = make_trainer(callbacks=[Keep()], max_epochs=4, enable_checkpointing=True)
-    trainer.fit(make_model(Worse), make_data())
+    trainer.fit(make_model(Scored), make_data())
     assert found == written
 
 

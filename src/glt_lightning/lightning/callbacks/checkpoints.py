@@ -92,16 +92,15 @@ class BestCheckpoint(ModelCheckpoint):
 
     def _keep_last(self, trainer: Trainer) -> None:
         """Lightning 2.6 writes last.ckpt only together with a new best one: resumed, a run would begin at its best epoch."""
-        if self._should_skip_saving_checkpoint(trainer):
-            return
-        # clocks of several ranks differ, and all of them have to save
-        is_due = trainer.world_size > 1 or time.monotonic() - self._kept_s >= _LAST_EVERY_S
-        if is_due or _ends(trainer):
+        if not self._should_skip_saving_checkpoint(trainer):
             self._save_last_checkpoint(trainer, self._monitor_candidates(trainer))
 
     def _save_last_checkpoint(self, trainer: Trainer, monitor_candidates: dict[str, Any]) -> None:
-        super()._save_last_checkpoint(trainer, monitor_candidates)
-        self._kept_s = time.monotonic()
+        # clocks of several ranks differ, and all of them have to save
+        is_due = trainer.world_size > 1 or time.monotonic() - self._kept_s >= _LAST_EVERY_S
+        if is_due or _ends(trainer):
+            super()._save_last_checkpoint(trainer, monitor_candidates)
+            self._kept_s = time.monotonic()
 
     def _check_monitor(self, trainer: Trainer) -> None:
         """Where a best epoch would be saved: the end of an epoch that was not validated says nothing about ``monitor``."""
