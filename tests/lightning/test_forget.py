@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,11 +11,12 @@ import pytest
 import torch
 
 import glt_lightning as glt
-from glt_lightning.base import DataError, OptionError
+from glt_lightning.base import DataError, OptionError, Progress
 from glt_lightning.cli import main
 from glt_lightning.graph import Manifest
 from glt_lightning.lightning import checkpoints_in, forget_in_checkpoints
-from glt_lightning.partition import ConvertedTables
+from glt_lightning.partition import ConvertedTables, Forgetting, compact_partition, delete_rows, partition_graph
+from tests.lightning.test_deploy import Ask, columns_of, talking
 from tests.lightning.test_new_rows import GIVEN, growing, predict, trained  # noqa: F401
 
 FORGET = ["compact", "--config", "papers.yaml", "--out", "less", "--forget"]
@@ -102,7 +104,12 @@ def test_deleted_rows_are_gone_and_runs_go_on(shrunk: Path, capfd: pytest.Captur
 def test_converted_tables_of_forgotten_rows_are_not_partitioned(
     shrunk: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    main(FORGET)
+    (checkpoint,) = shrunk.rglob("best.ckpt")
+    main([*FORGET, "--checkpoints", "lightning_logs"])
+    assert f"{checkpoint.resolve()}: trained embeddings of deleted nodes are zeros" in capfd.readouterr().out
+    every = ["--data.evaluation.predict_split", "all"]
+    found = predict("found", *every, "--data.partition.dir", "less", checkpoint=str(checkpoint))
+    assert len(found["id"]) == 298
     with pytest.raises(SystemExit):
         main(["partition", "--config", "papers.yaml"])
     assert "compact --forget removed the rows of these converted tables" in capfd.readouterr().err
@@ -149,13 +156,44 @@ def test_embeddings_of_deleted_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyP
         kept = np.setdiff1d(np.arange(30), gone["node"])
         np.testing.assert_array_equal(now[kept], rows[kept])
         assert holding(path.parent, *(row.tobytes() for row in rows[[3, 17]])) == []
-    again = glt.NodePredictor.load_from_checkpoint(path)
-    assert again is not None
+    assert len(glt_trainer(tmp_path).predict(model, data, ckpt_path=path, weights_only=True)) == 3
+    with pytest.raises(OptionError, match=r"removed rows and the optimizer's states from this checkpoint"):
+        glt_trainer(tmp_path).fit(model, data, ckpt_path=path, weights_only=True)
+    with pytest.raises(DataError, match=r"any.ckpt is as it was"):
+        torch.save({"state_dict": {}, "of": Path("x")}, "any.ckpt")
+        list(forget_in_checkpoints(checkpoints_in("any.ckpt"), gone))
     (path.parent / "two.ckpt").write_text("no checkpoint")
     with pytest.raises(DataError, match=r"two.ckpt is as it was, and may have rows of deleted nodes"):
         list(forget_in_checkpoints(checkpoints_in("some"), gone))
     with pytest.raises(OptionError, match="no checkpoint is there"):
         checkpoints_in("none")
+
+
+def test_an_endpoint_answers_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has mapped the version without the deleted nodes, and does not go back to an earlier one when the files are gone."""
+    monkeypatch.chdir(tmp_path)
+    np.savez("graph.npz", edge_index=np.stack([np.arange(30), (np.arange(30) + 1) % 30]), y=np.arange(30) % 2)
+
+    def data_of() -> glt.GLTDataModule:
+        return glt.GLTDataModule(
+            "graph.npz", "root", num_neighbors=[-1], partition={"dir": "whole", "version": "latest"}
+        )
+
+    partition_graph(data_of().source, "whole", data_of().partition_options, progress=False)
+    delete_rows("whole", nodes={"node": np.array([3])})
+    model = glt.NodePredictor(None, data_of().label_facts, num_nodes=30, hidden_channels=8, num_layers=1)
+
+    def talk(endpoint: Any, ask: Ask) -> None:
+        before = columns_of(ask("/predict", {"ids": [4]}))
+        plan = Forgetting.plan("whole", "less", "root")
+        compact_partition("whole", "less", forget=True, progress=False)
+        plan.run(Progress(False))
+        assert not Path("whole").exists()
+        assert not endpoint.graph.move()
+        assert columns_of(ask("/predict", {"ids": [4]})) == before
+        assert ask("/predict", {"ids": [3]}).status == 422
+
+    talking(glt_trainer(tmp_path), model, data_of(), talk, None, poll_s=1000.0)
 
 
 def glt_trainer(folder: Path):  # type: ignore[no-untyped-def]

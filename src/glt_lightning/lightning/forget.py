@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -13,9 +14,9 @@ from torch import Tensor
 
 from glt_lightning.base import DataError, GLTError, OptionError
 from glt_lightning.lightning.callbacks.checkpoints import WholeCheckpointIO
+from glt_lightning.lightning.callbacks.resume import FORGOTTEN
 from glt_lightning.tensors import forget_rows
 
-_FORGOTTEN = "glt_forgotten"  # in a checkpoint: numbers of rows by node type that are zeros
 _DENSE = re.compile(r"(?:^|\.)(?:encoders\.([^.]+)|encoder)\.layer\.weight$")  # of `models.gnn.NodeEncoder`
 
 
@@ -29,9 +30,14 @@ def forget_in_checkpoints(paths: Iterable[Path], deleted: Mapping[str, np.ndarra
     for path in paths:
         try:
             yield _forget(path, deleted)
-        except GLTError as error:
+        except (GLTError, pickle.UnpicklingError) as error:
             failed.append(path)
-            yield str(error)
+            known = isinstance(error, GLTError)
+            yield (
+                str(error)
+                if known
+                else f"{path}: has more than tensors and plain values, which is not read (weights_only)."
+            )
     if failed:
         raise DataError(f"--checkpoints: {failed[0]} is as it was, and may have rows of deleted nodes. Delete it.")
 
@@ -53,7 +59,7 @@ def _forget(path: Path, deleted: Mapping[str, np.ndarray]) -> str:
         if (rows := _gone(name, weight, checkpoint, deleted)) is not None:
             weight[torch.from_numpy(np.asarray(rows, np.int64))] = 0
     checkpoint["optimizer_states"] = []
-    checkpoint[_FORGOTTEN] = {t: len(ids) for t, ids in deleted.items()}
+    checkpoint[FORGOTTEN] = {t: len(ids) for t, ids in deleted.items()}
     of_edges = forget_rows(checkpoint, path, deleted, lambda: io.save_checkpoint(checkpoint, path))
     more = f"; rows of edges stay: {', '.join(of_edges)}" if of_edges else ""
     return f"{path}: trained embeddings of deleted nodes are zeros, states of optimizers are removed{more}"

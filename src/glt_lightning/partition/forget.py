@@ -29,7 +29,7 @@ _FORMAT = "glt_lightning.forget"
 _ASIDE = ".forgotten"  # ends the name of the description of a folder that is being removed
 _ELSEWHERE = (
     "the data itself, with the names of categories and classes that were made of it",
-    "copies of these folders on other hosts, and predictions, outputs of all nodes, and records of endpoints",
+    "copies of these folders on other hosts, predictions, saved tensors, and records of endpoints",
 )
 
 

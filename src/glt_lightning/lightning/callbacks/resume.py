@@ -18,8 +18,10 @@ from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.trainer.states import TrainerFn
 from torch.utils._pytree import tree_leaves
 
+from glt_lightning.base import OptionError
 from glt_lightning.loader import DistNeighborLoader
 
+FORGOTTEN = "glt_forgotten"  # in a checkpoint: numbers of nodes by type whose rows were removed
 _EPOCHS, _BATCHES, _OWN = "epoch_progress", "epoch_loop.batch_progress", "epoch_loop.state_dict"
 
 
@@ -39,6 +41,11 @@ class ExactResume(Callback):
         self._states, self._fresh = [], False
         if trainer.state.fn != TrainerFn.FITTING:
             return
+        if FORGOTTEN in checkpoint:
+            raise OptionError(
+                "ckpt_path: compact --forget removed rows and the optimizer's states from this checkpoint, so that training does "
+                "not go on with it. Train anew; predict and deploy read it."
+            )
         fit_loop = checkpoint.get("loops", {}).get("fit_loop", {})
         self._states = fit_loop.get("state_dict", {}).get("combined_loader", [])
         self._fresh = set_position(fit_loop)
