@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +77,13 @@ def test_deleted_rows_are_gone_and_runs_go_on(shrunk: Path, capfd: pytest.Captur
     for name in before:
         assert after[name].tolist() == before[name].tolist()
     main(["fit", *GIVEN, *less, "--trainer.max_steps", "1"])
-    for path in (checkpoint, of_version):
+    same_name = Path("moved") / base.name
+    shutil.copytree("less", same_name)
+    for path, there in ((checkpoint, Path("less")), (of_version, Path("less")), (of_version, same_name)):
         with pytest.raises(SystemExit):
-            main(["fit", *GIVEN, *less, "--ckpt_path", str(path)])
+            main(["fit", *GIVEN, "--data.partition.dir", str(there), "--ckpt_path", str(path)])
         said = capfd.readouterr().err
-        assert "of which less has forgotten deleted rows. Training does not go on with it: train anew." in said
+        assert f"of which {there.name} has forgotten deleted rows. Training does not go on with it: train anew." in said
     Path("more.csv").write_text("email,paper\na1@uni.edu,P-004\na1@uni.edu,P-281\n")
     main(["append", "--config", "papers.yaml", *less, "--edges", "author__writes__paper=more.csv"])
     Path("more.csv").write_text("email,paper\na1@uni.edu,P-003\n")

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from glt_lightning.base import EDGE, OptionError, PartitionError, PartitionOptions, Progress, SamplingOptions
+from glt_lightning.base import EDGE, DataError, OptionError, PartitionError, PartitionOptions, Progress, SamplingOptions
 from glt_lightning.graph import LocalPartition
 from glt_lightning.loader import LoaderSpec, Session
 from glt_lightning.partition import (
@@ -28,6 +28,8 @@ from glt_lightning.partition import (
     partition_graph,
     verify_partition,
 )
+from glt_lightning.partition.sources.tables.columns import NodeFacts, save_facts, user_ids
+from glt_lightning.partition.sources.tables.forget import forget_tables, require_rows
 from tests.helpers.grown import two_versions
 
 SECRET = np.array([123.4567, 76.54321], np.float32)  # attributes of the nodes to delete, and of their edges
@@ -188,6 +190,39 @@ def test_files_of_the_user_and_links_stay(ring: Path, tmp_path: Path) -> None:
     assert f"{ring / 'notes.txt'}: no file of the partition" in left
     assert f"{ring / 'part0'}: no file of the partition" in left
     assert files(ring) == [ring / "notes.txt", some]
+
+
+def test_what_killed_writers_left_goes_too(ring: Path, tmp_path: Path) -> None:
+    for name in (f"ring.versions/.3.tmp-{os.getpid()}", ".ring.tmp-run_abc", ".ring.tmp-1"):
+        (ring.parent / name).mkdir()
+        (ring.parent / name / "x.npy").write_bytes(SECRET.tobytes())
+    forget(ring, ring.with_name("less"))
+    assert os.listdir(ring.parent) == ["less"]
+    assert with_secret(tmp_path) == []
+
+
+def test_files_with_a_second_name_are_said(ring: Path, tmp_path: Path) -> None:
+    os.link(ring / "part0" / "nodes" / "0" / "x.npy", tmp_path / "x.npy")
+    assert f"1 file of {ring}, under other names (hard links)" in forget(ring, ring.with_name("less"))
+    assert (tmp_path / "x.npy").exists()
+
+
+def test_numbers_as_ids_of_tables(tmp_path: Path) -> None:
+    folder = tmp_path / "tables"
+    facts = {t: NodeFacts(num_nodes=4, classes=None) for t in ("some", "row", "none")}
+    for t, ids in (("some", [7, 900_001, 3, 5]), ("row", [5, 6, 7, 8])):
+        (folder / "nodes" / t).mkdir(parents=True)
+        np.save(folder / "nodes" / t / "ids.npy", np.array(ids))
+        np.save(folder / "nodes" / t / "x.npy", np.array(ids))
+        (folder / "nodes" / t / ".ids.npy.tmp-1").write_text("900001")
+    save_facts(folder, facts)
+    for _ in range(2):
+        forget_tables(folder, {"some": np.array([1, 9]), "row": np.array([1])})
+    assert user_ids(folder, [0, 1, 2, 3], "some").tolist() == [7, -(2**63), 3, 5]
+    assert user_ids(folder, [0, 1, 2, 3], "row").tolist() == [5, 6, 7, 8]
+    assert [path.name for path in files(folder)] == ["ids.npy", "ids.npy", "tables.json"]
+    with pytest.raises(DataError, match="compact --forget removed the rows of these converted tables"):
+        require_rows(folder)
 
 
 def test_who_reads_it_reads_on(ring: Path) -> None:

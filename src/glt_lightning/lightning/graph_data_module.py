@@ -311,7 +311,8 @@ class GraphDataModule(LightningDataModule):
             return  # another graph is found by the loader's state
         number, folder = theirs["version"], theirs["folder"]
         assert self._graph is not None
-        if folder != mine["folder"] and self._graph.manifest.made_by.get("compacted", {}).get("forget"):
+        of = self._graph.manifest.made_by.get("compacted", {})
+        if of.get("forget") and (folder != mine["folder"] or theirs["rows"] in of["forgot"]):
             raise OptionError(
                 f"data.partition.dir: the checkpoint is of version {number} of {folder}, of which {mine['folder']} has "
                 "forgotten deleted rows. Training does not go on with it: train anew. predict and deploy read the checkpoint."

@@ -183,7 +183,7 @@ def _made_by(graph: GrownPartition, appended: Appended, forget: bool, hotness: s
     rows = {"overlay": graph.manifest.made_by["overlay"]} if appended.version else {}
     of: dict[str, Any] = {"folder": graph.directory.name, "partition": partition_id(base), "version": appended.version}
     if forget:  # a graph of its own, so that no checkpoint of the rows before goes on with it
-        of["forget"] = True
+        of |= {"forget": True, "forgot": [base.made_by.get("overlay"), graph.manifest.made_by.get("overlay")]}
         before = f"forget {partition_id(base)} {appended.version} {appended.digest}"
         rows = {"overlay": hashlib.blake2b(before.encode(), digest_size=16).hexdigest()}
     of |= {"hotness": hotness} if hotness is not None else {}

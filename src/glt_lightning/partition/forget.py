@@ -7,8 +7,10 @@ and only files that the description lists are removed: files of the user's, and 
 
 from __future__ import annotations
 
+import glob
 import json
 import os
+import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,7 +20,7 @@ from typing import Any
 from glt_lightning.base import OptionError, PartitionError, Progress, counted
 from glt_lightning.graph import MANIFEST, Manifest, open_regular, parse_json, partition_id
 from glt_lightning.partition.delta import DELTA, parse_header
-from glt_lightning.partition.folder import LOCK_TIMEOUT_S, exclusive, remove_lasting, whole_file
+from glt_lightning.partition.folder import LOCK_TIMEOUT_S, exclusive, whole_file
 from glt_lightning.partition.run import COMPACTED
 from glt_lightning.partition.sources.tables.forget import forget_tables
 from glt_lightning.partition.sources.tables.source import tables_folder
@@ -79,6 +81,8 @@ class Forgetting:
         older, kept = _older(manifest, places)
         gone = [(folder.absolute(), partition_id(manifest), number), *older]
         made = manifest.made_by
+        begun = [path for place, *_ in gone if (path := place.with_name(f"{place.name}.partial")).exists()]
+        kept += [f"{path}: a copy that was begun" for path in begun]
         tables = tables_folder(root, str(made.get("source")), str(made.get("fingerprint"))).absolute()
         found = cls(
             target,
@@ -152,7 +156,7 @@ class Forgetting:
             if self.tables is not None and self.tables.is_dir():
                 with exclusive(self.tables, timeout_s):
                     forget_tables(self.tables, deleted_nodes(self.target, manifest))
-                    remove_lasting(self.tables, locked=True)
+                    _remove_temporary(self.tables)
             record.unlink()
         return [*left, *self.kept]
 
@@ -246,6 +250,9 @@ def _remove_partition(folder: Path, identity: str, version: int, timeout_s: floa
             numbers = sorted((int(each.name) for each in root.iterdir() if each.name.isdecimal()), reverse=True)
             for n in numbers:
                 left += _remove_version(root / str(n))
+                _remove_temporary(root / str(n))
+            _remove_temporary(root / str(version + 1))
+            left += [f"{each}: no version of a graph" for each in root.iterdir() if not each.name.isdecimal()]
             with suppress(OSError):
                 root.rmdir()
         if aside.exists():
@@ -254,7 +261,7 @@ def _remove_partition(folder: Path, identity: str, version: int, timeout_s: floa
             left += _remove_files(folder, arrays, aside)
         with suppress(OSError):
             folder.rmdir()
-        remove_lasting(folder, locked=True)
+        _remove_temporary(folder)
     return left
 
 
@@ -290,6 +297,15 @@ def _remove_files(folder: Path, paths: Iterable[str], description: Path) -> list
         folder.rmdir()
     found = [f"{counted(named, 'file')} of {folder}, under other names (hard links)"] if named else []
     return [*found, *(f"{each}: no file of the partition" for each in left)]
+
+
+def _remove_temporary(target: Path) -> None:
+    """Removes what killed writers of a folder left beside it. Call it with the lock held, so that none is alive."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}.tmp-*"):
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left)
+        else:
+            left.unlink()
 
 
 def _sync(path: Path) -> None:

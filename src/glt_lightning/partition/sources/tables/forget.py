@@ -33,7 +33,7 @@ def forget_tables(folder: Path, deleted: Mapping[NodeType, np.ndarray]) -> None:
     for t, each in facts.items():
         gone = np.asarray(deleted.get(t, ()), np.int64)
         _forget_ids(node_folder(folder, t), gone[gone < each.num_nodes])
-    for path in _rows(folder):
+    for path in [*_rows(folder), *folder.rglob(".*.tmp-*")]:  # copies of killed calls, too
         path.unlink()
 
 
