@@ -1,6 +1,6 @@
 """Rows that come after the partition: what an append and its version cost, and predictions for new nodes.
 
-    python benchmarks/versions.py cost GRAPH [--rounds 5] [--batches 10] [--work FOLDER]     # a folder of make_graph.py
+    python benchmarks/versions.py cost GRAPH [--undirected] [--rounds 5] [--batches 10] [--work FOLDER]  # of make_graph.py
     python benchmarks/versions.py accuracy GRAPH.npz... [--epochs 10] [--work FOLDER]
 
 cost: CPU seconds of a partition of 99 % of the edges, and of appending the rest at once; then of batches of [15, 10, 5] x 1024 by
@@ -49,6 +49,7 @@ def cost(args: argparse.Namespace, work: Path) -> None:
     indptr, train = np.load(graph / "indptr.npy"), np.load(graph / "train.npy")
     ends = np.stack([np.load(graph / "indices.npy"), np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))])
     ends = ends[:, np.random.default_rng(0).permutation(ends.shape[1])]
+    options = PartitionOptions(num_parts=_PARTS, processes=1)
     features, later = np.load(graph / "feat.npy", mmap_mode="r"), round(_SHARE * ends.shape[1])
 
     def partition(name: str, number: int) -> float:
@@ -61,11 +62,7 @@ def cost(args: argparse.Namespace, work: Path) -> None:
             node={NODE: {"x": features}},
             splits={"train": (NODE, train)},
         )
-        return _cpu_s(
-            lambda: partition_graph(
-                source, work / name, PartitionOptions(num_parts=_PARTS, processes=1), progress=False
-            )
-        )
+        return _cpu_s(lambda: partition_graph(source, work / name, options, undirected=args.undirected, progress=False))
 
     def append(name: str, times: int) -> float:
         pieces = np.array_split(ends[:, -later:], times, axis=1)
@@ -77,7 +74,13 @@ def cost(args: argparse.Namespace, work: Path) -> None:
     first = ends.shape[1] - later
     base_s, one_s = partition("one", first), append("one", 1)
     report(
-        bench="append", edges=ends.shape[1], appended=later, partition_s=base_s, append_s=one_s, ratio=one_s / base_s
+        bench="append",
+        edges=ends.shape[1],
+        undirected=args.undirected,
+        appended=later,
+        partition_s=base_s,
+        append_s=one_s,
+        ratio=one_s / base_s,
     )
     partition("ten", first)
     append("ten", 10)
@@ -192,6 +195,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("cost", "accuracy"))
     parser.add_argument("graphs", nargs="+")
+    parser.add_argument("--undirected", action="store_true", help="partition and append with reverse edges")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batches", type=int, default=10)
     parser.add_argument("--epochs", type=int, default=10)

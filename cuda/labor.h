@@ -33,16 +33,22 @@ template <class Id>
 struct LaborRow {
   const Id* neighbors;    // of the row
   const Id* user_ids;     // of the nodes from first_gid on
-  int64_t first_gid, num_gids;
+  const Id* more_ids;     // of those behind the first num_ids
+  int64_t first_gid, num_gids, num_ids;
   uint64_t key;           // labor_key, or that of the row's tree
   WeightedRow entries;    // all entries that can be picked; sums null: they weigh the same
+
+  // Where the user id of the source of an entry is; of one that is no node, that of another.
+  GLT_HD const Id* source(int64_t at) const {
+    const int64_t known = uint64_t(at) < uint64_t(num_gids) ? at : 0;
+    return known < num_ids ? user_ids + known : more_ids + (known - num_ids);
+  }
 
   // The k smallest (value, position) are picked. A source that is no node has 0: it is picked, and then found to be none.
   GLT_HD uint64_t number(int64_t position) const {
     const int64_t at = int64_t(neighbors[position]) - first_gid;
-    const bool known = uint64_t(at) < uint64_t(num_gids);
-    const uint64_t number = row_stream(key, int64_t(user_ids[known ? at : 0]));
-    return known ? number : 0;
+    const uint64_t number = row_stream(key, int64_t(*source(at)));
+    return uint64_t(at) < uint64_t(num_gids) ? number : 0;
   }
 
   // The entries with the smallest values are picked.
@@ -72,7 +78,9 @@ GLT_HD LaborRow<Id> labor_row(const glt_graph& g, int32_t edge_type, const void*
   const int32_t type = g.src_type[edge_type];
   const TypeRange range(g, type);
   const int64_t first = range.begin - source_shift(g, edge_type);
-  return {static_cast<const Id*>(neighbors), static_cast<const Id*>(g.all_ids[type]), first, range.size, key, entries};
+  const Id* more = g.more_ids ? static_cast<const Id*>(g.more_ids[type]) : nullptr;
+  return {static_cast<const Id*>(neighbors), static_cast<const Id*>(g.all_ids[type]), more, first, range.size,
+          g.num_ids[type], key, entries};
 }
 
 }  // namespace glt

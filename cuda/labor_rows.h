@@ -31,8 +31,13 @@ class FirstBytes {
     if (double(num_rows) * mean_degree(g, edge_type) * 8 < double(range.size)) return nullptr;
     type_ = type, key_ = key;
     bytes_.resize(size_t(range.size) + 1);
+    const int64_t num_ids = g.num_ids[type];
     const Bytes<Id> make{static_cast<const Id*>(g.all_ids[type]), key, bytes_.data()};
-    parallel(range.size, threads, 1 << 16, [&](int64_t begin, int64_t end, int) { run_products(make, begin, end); });
+    parallel(num_ids, threads, 1 << 16, [&](int64_t begin, int64_t end, int) { run_products(make, begin, end); });
+    if (num_ids < range.size) {
+      const Bytes<Id> more{static_cast<const Id*>(g.more_ids[type]), key, bytes_.data() + num_ids};
+      run_products(more, int64_t(0), range.size - num_ids);
+    }
     bytes_[range.size] = 0;
     return bytes_.data();
   }
@@ -74,7 +79,7 @@ constexpr int64_t kLaborAhead = 32;
 template <class Id>
 GLT_HD_INLINE void prefetch_source(const LaborRow<Id>& row, int64_t position) {
   const int64_t at = int64_t(row.neighbors[position]) - row.first_gid;
-  prefetch(row.user_ids + (uint64_t(at) < uint64_t(row.num_gids) ? at : 0));
+  prefetch(row.source(at));
 }
 
 // The first sources of a row that is drawn next.

@@ -50,6 +50,7 @@ STRUCTS = {
     "glt_edges": aggregate.EdgesStruct,
     "glt_disk": disk._DiskStruct,
     "glt_khop_shape": khop_batch._Shape,
+    "glt_shards": gather._ShardsStruct,
     "glt_excluded": excluded.ExcludedStruct,
     "glt_row_gradients": embedding.RowGradientsStruct,
     "glt_trees": trees.TreesStruct,

@@ -187,6 +187,17 @@ def test_sampler_processes_map_the_overlay(tmp_path: Path) -> None:
         assert batches(grown, spec, SamplingOptions(with_edge=True, num_workers=1)) == expected
 
 
+def test_labor_leaves_the_ids_of_old_nodes_where_they_are(tmp_path: Path) -> None:
+    two = two_versions(np.random.default_rng(5), TYPED)
+    base = two.partition(two.base, tmp_path / "base", 2)
+    version = add_rows(base, two.additions)
+    for below in (base, version):
+        labor = add_rows(below, Additions()).drawn_by((), timed=False, labor=True).labor
+        assert labor is not None
+        for t, ids in enumerate(labor.ids):
+            assert ids is None or ids is below.user_ids(t)
+
+
 def test_owners_of_parts_have_their_part_of_the_overlay(tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     two = two_versions(rng, TYPED, nodes=80)

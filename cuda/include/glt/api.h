@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define GLT_ABI_VERSION 29
+#define GLT_ABI_VERSION 30
 #define GLT_MAX_HOPS 16
 #define GLT_MAX_FANOUT 65536  // larger ones are mistakes, or meant as -1: a row takes up to fanout^2 steps on a device
 
@@ -71,6 +71,8 @@ typedef struct {
   const uint64_t* type_key;        // [T] key of a node type's name; read with all_ids
   const void* const* all_ids;      // [T] -> user ids of all nodes of a type, also of parts that are not local. Neighbours are then
                                    // drawn by LABOR, without replacement; null: each row draws on its own
+  const int64_t* num_ids;          // [T] number of entries of all_ids: the nodes behind those have theirs in more_ids
+  const void* const* more_ids;     // [T] -> user ids; null: all_ids has all
   const glt_replaced* replaced;    // [R], or null: no rows are
   const int64_t* source_shift;     // [R] what is added to the entries of `indices` to get gids, or null: nothing
 } glt_graph;
@@ -202,6 +204,20 @@ GLT_API int32_t glt_gather(const void* const* shards, const int64_t* bounds, int
 GLT_API int32_t glt_copy_runs(const void* rows, int64_t num_rows, int64_t row_bytes, const int64_t* begin,
                               const int64_t* count, const int64_t* at, int64_t n, void* out, int64_t num_out,
                               int64_t* detail);
+
+// place[i]: the first of the entries begin[i] to end[i], which are sorted by (time, user id of the source), that is greater than
+// (time[i], id[i]); end[i] if none is. sources: entries of `bytes` each, gids less `shift`; shards and bounds as for glt_gather.
+// ids: user ids by gid, as wide.  times: int64, or shards null: entries have none, and time is not read.
+typedef struct {
+  const void* const* shards;
+  const int64_t* bounds;
+  int32_t num_shards, bytes;
+} glt_shards;
+
+// GLT_BAD_ID: a source is no node; GLT_BAD_ARG: a row does not lie in one shard that is here. detail = {i, ...}
+GLT_API int32_t glt_search(const glt_shards* sources, int64_t shift, const glt_shards* ids, const glt_shards* times,
+                           const int64_t* begin, const int64_t* end, const int64_t* id, const int64_t* time, int64_t n,
+                           int64_t* place, int64_t* detail);
 
 // Routes ids [n] to their owners: owner [n], the ids grouped by owner in their order (wire_bytes each, group o at begin[o] of
 // [O + 1]), and place [n]: the id itself if owner is 0, else first_place[owner] + position in its group. bounds [shards + 1].

@@ -37,7 +37,7 @@ from glt_lightning.graph.manifest import (
     split_path,
 )
 from glt_lightning.graph.shared_arrays import SharedArrays
-from glt_lightning.kernels import Overlaid, ReplacedRows, Shards
+from glt_lightning.kernels import LaborIds, Overlaid, ReplacedRows, Shards
 
 _NONE = np.empty(0, np.int64)
 _HEADER = 4096  # of a file
@@ -177,6 +177,10 @@ class GrownNumbers:
             found.append(self.manifest.offsets[t] + self._base.num_nodes[t] + numbers)
         return found
 
+    def new_user_ids(self, node_type: int) -> np.ndarray:
+        """Returns int64 [n]: the user ids of the new nodes of a type by gid."""
+        return self._base.num_nodes[node_type] + np.argsort(self._placed[node_type], kind="stable")
+
     def gids(self, base: LocalPartition, node_type: int, user_ids: np.ndarray) -> np.ndarray:
         """Returns int64 [n]: the gids of nodes by user id. base: the partition without the new nodes."""
         count = self._base.num_nodes[node_type]
@@ -267,6 +271,13 @@ class GrownPartition(LocalPartition):
     def gids_of(self, node_type: int, user_ids: np.ndarray) -> np.ndarray:
         """Returns int64 [n]: the gids of nodes by the user's ids, which are not checked, without a look at all nodes."""
         return self._numbers.gids(self.base, node_type, user_ids)
+
+    def _labor_ids(self) -> LaborIds:
+        """Leaves the ids of old nodes where they are: a request copies those of its new nodes alone."""
+        below, sources = self.base, set(self.schema.source_types())
+        old = [below.user_ids(t) if t in sources else None for t in range(len(self.schema.node_types))]
+        new = [None if ids is None else self._numbers.new_user_ids(t).astype(ids.dtype) for t, ids in enumerate(old)]
+        return LaborIds(self.schema.node_type_keys(), old, new)
 
     def node_shards(self, node_type: int, name: str) -> Shards:
         found = super().node_shards(node_type, name)

@@ -57,11 +57,19 @@ class LaborIds:
     """The ids by which LABOR draws: every node has one random number in a hop, keyed by its user id.
 
     keys: `GraphSchema.node_type_keys`.  ids: for each node type, ids [N], the user ids of all its nodes by gid, also of parts
-    that are not mapped; None for types at which no edge begins.
+    that are not mapped; None for types at which no edge begins.  more: of the last nodes of each type, an overlay's, if ids lack
+    them; empty: they have all.
     """
 
     keys: Sequence[int]
     ids: Sequence[np.ndarray | None]
+    more: Sequence[np.ndarray | None] = ()
+
+    @property
+    def joined(self) -> list[np.ndarray | None]:
+        """For each node type the ids of all its nodes in one array."""
+        pairs = zip(self.ids, self.more or self.ids, strict=True)
+        return [ids if ids is more or more is None else np.concatenate([ids, more]) for ids, more in pairs]
 
 
 class ReplacedRows:
@@ -206,6 +214,8 @@ class GraphView:
         self._times = None if all(each is None for each in times) else pointers(times)
         self.labor = labor
         self._labor = None if labor is None else (np.array(labor.keys, dtype=np.uint64), pointers(labor.ids))
+        self._num_ids = None if labor is None else np.array([0 if a is None else len(a) for a in labor.ids], np.int64)
+        self._more_ids = None if labor is None or not labor.more else pointers(labor.more)
         self.overlaid = overlaid
         self._replaced = self._shifts = None
         if overlaid is not None:
@@ -233,6 +243,8 @@ class GraphView:
             times=None if self._times is None else self._times.ctypes.data,
             type_key=None if self._labor is None else self._labor[0].ctypes.data,
             all_ids=None if self._labor is None else self._labor[1].ctypes.data,
+            num_ids=None if self._num_ids is None else self._num_ids.ctypes.data,
+            more_ids=None if self._more_ids is None else self._more_ids.ctypes.data,
             replaced=None if self._replaced is None else ctypes.addressof(self._replaced),
             source_shift=None if self._shifts is None else self._shifts.ctypes.data,
         )

@@ -21,7 +21,7 @@ import numpy as np
 
 from glt_lightning.base import DataError, NativeError, PartitionError
 
-ABI_VERSION = 29
+ABI_VERSION = 30
 OK, GROW, BAD_ID, BAD_ROW, BAD_ARG, CUDA, NO_MEMORY, NO_THREAD, THROWN = range(9)
 
 
@@ -72,6 +72,8 @@ class GraphStruct(ctypes.Structure):
         ("times", c_void_p),
         ("type_key", c_void_p),
         ("all_ids", c_void_p),
+        ("num_ids", c_void_p),
+        ("more_ids", c_void_p),
         ("replaced", c_void_p),
         ("source_shift", c_void_p),
     ]

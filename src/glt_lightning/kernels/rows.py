@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,10 +21,19 @@ OnDisk = Callable[[DiskRead], object]
 _SIGNATURES: Signatures = {
     "glt_copy_runs": [P, I64, I64, P, P, P, I64, P, I64, P],
     "glt_gather_decode": [P, P, I32, I32, I64, P, I64, P, I32, P],
+    "glt_search": [P, I64, P, P, P, P, P, P, I64, P, P],
     "glt_gather_sum": [P, P, I32, I32, I64, P, I64, P, P, I64, I64, I32, P, I32, P],
 }
 
 _library = bind(_SIGNATURES)
+
+
+class _ShardsStruct(ctypes.Structure):
+    """``glt_shards`` of ``glt/api.h``."""
+
+    _fields_ = [("shards", P), ("bounds", P), ("num_shards", I32), ("bytes", I32)]
+
+
 FLOAT32 = 0  # how values are stored that need no encoding, in glt/gather_sum.h
 
 
@@ -144,6 +154,42 @@ class Shards:
             status = _library().glt_gather_decode(*shards._table, self._encoding.number, values, *rest)
         check(status, detail, "gather")
         return out
+
+    def search(
+        self,
+        shift: int,
+        ids: Shards,
+        begin: np.ndarray,
+        end: np.ndarray,
+        id_of: np.ndarray,
+        times: Shards | None = None,
+        time_of: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Finds where new entries lie in sorted rows of these, sources of edges as stored: gids less ``shift``.
+
+        ids: user ids by gid.  times: int64, of the entries.  Entries of a row ascend by time and user id.  begin, end: int64 [n],
+        the row of each new entry.  id_of, time_of: int64 [n], its user id and time.
+
+        Returns int64 [n]: the first stored entry of the row that is greater, or its end. Raises `DataError` for a source that is
+        no node, `PartitionError` for a row outside the array.
+        """
+        assert self.stored_dtype == ids.stored_dtype
+        structs = [
+            _ShardsStruct() if each is None else _ShardsStruct(*each._table, each.row_bytes)
+            for each in (self, ids, times)
+        ]
+        sources, names, moments = map(ctypes.addressof, structs)
+        place = np.empty(len(begin), np.int64)
+        status, detail = call(
+            _library().glt_search, sources, shift, names, moments, begin, end, id_of, time_of, len(begin), place
+        )
+        if status == BAD_ARG:
+            raise PartitionError(
+                f"the partition is damaged: the row of edges {detail[1]} to {detail[2]} does not lie in one part. Delete the "
+                "partition folder and partition again."
+            )
+        check(status, detail, "search")
+        return place
 
     def gather_sum(
         self,

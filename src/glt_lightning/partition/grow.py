@@ -326,7 +326,11 @@ def _order(keys: Sequence[np.ndarray]) -> np.ndarray:
         return np.lexsort(keys)
     for each, width in zip(lower, widths[-2::-1], strict=True):
         key = key * width + each
-    return np.argsort(key, kind="stable")
+    count = max(len(key), 1)
+    if math.prod(widths) * count >= 1 << 63:
+        return np.argsort(key, kind="stable")
+    order: np.ndarray = np.sort(key * count + np.arange(len(key))) % count  # half the time of `np.argsort`
+    return order
 
 
 class _EdgeLayer:
@@ -499,20 +503,9 @@ class _EdgeLayer:
 
     def _places(self, row: np.ndarray, keys: Sequence[np.ndarray]) -> np.ndarray:
         """Returns for new entries the first stored entry of their row whose keys, the last of which comes first, are greater."""
-        found: np.ndarray = self.begin[row]
-        searched = np.flatnonzero(found < self.end[row])
-        low, high, keys = found[searched], self.end[row[searched]], [key[searched] for key in keys]
-        while len(searched):
-            middle = (low + high) >> 1
-            behind = np.ones(len(searched), bool)
-            for stored, key in zip(self._stored_keys(middle), keys, strict=True):
-                behind = (key > stored) | ((key == stored) & behind)
-            low, high = np.where(behind, middle + 1, low), np.where(behind, high, middle)
-            if (done := low >= high).any():
-                found[searched[done]] = low[done]
-                left = np.flatnonzero(~done)
-                searched, low, high, keys = searched[left], low[left], high[left], [key[left] for key in keys]
-        return found
+        times = self._shards_of(TIMES) if self.timed else None
+        rows = self.begin[row], self.end[row]
+        return self._shards_of("indices").search(self.base_shift, self.n_id, *rows, keys[0], times, *keys[1:])
 
     def _stored_keys(self, entries: np.ndarray) -> list[np.ndarray]:
         sources = self._stored("indices", entries).astype(np.int64) + self.base_shift
@@ -520,8 +513,10 @@ class _EdgeLayer:
 
     @cached_property
     def n_id(self) -> Shards:
-        """The user ids of sources by gid of the base."""
-        return self.base.node_shards(self.src, "n_id")
+        """The user ids of sources by gid of the base; sources are of any part."""
+        if len(self.base.parts) == self.old.num_parts:
+            return self.base.node_shards(self.src, "n_id")
+        return Shards([self.base.user_ids(self.src)], start=self.old.offsets[self.src])
 
     def _stored(self, name: str, entries: np.ndarray) -> np.ndarray:
         return self._shards_of(name).gather(entries)
@@ -543,9 +538,7 @@ class _EdgeLayer:
 
     def _old_user_ids(self, gids: np.ndarray) -> np.ndarray:
         """Returns the user's ids of sources. gids: of the base."""
-        if len(self.base.parts) == self.old.num_parts:
-            return self.n_id.gather(gids)
-        return np.asarray(self.base.user_ids(self.src)[gids - self.old.offsets[self.src]])  # sources are of any part
+        return self.n_id.gather(gids)
 
     def build(self) -> dict[str, np.ndarray]:
         """Makes the arrays of the mapped parts."""

@@ -265,7 +265,9 @@ def _append(folder: str | Path, make: _Rows, timeout_s: float, after: int | None
     versions = Versions(folder)
     root = versions.root
     with exclusive(root, timeout_s):
-        base = LocalPartition.open(folder)
+        manifest = Manifest.load(folder)
+        # Not `open`: of a small graph that reads all edges, and most appends need row pointers alone.
+        base = LocalPartition(Path(folder), manifest, tuple(range(manifest.num_parts)))
         try:
             before = versions.read(base.manifest, LATEST)
             if after is not None and after != before.version:

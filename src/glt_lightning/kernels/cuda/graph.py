@@ -137,6 +137,7 @@ class DeviceGraph:
         self.type_sizes = np.diff(view.type_offsets).tolist()
         self._keep = list(keep)
         shift, hint = segment_hints(addresses.bounds)
+        all_ids = [] if view.labor is None else view.labor.joined
         self.struct = GraphStruct(
             num_types=view.num_types,
             num_edge_types=view.num_edge_types,
@@ -156,9 +157,8 @@ class DeviceGraph:
             sums=self._table(addresses.sums) if any(addresses.sums) else None,
             times=self._table(addresses.times) if any(addresses.times) else None,
             type_key=None if view.labor is None else self._put(np.array(view.labor.keys, dtype=np.uint64)),
-            all_ids=None
-            if view.labor is None
-            else self._table([0 if a is None else self._put(a) for a in view.labor.ids]),
+            all_ids=None if view.labor is None else self._table([0 if a is None else self._put(a) for a in all_ids]),
+            num_ids=None if view.labor is None else self._table([0 if a is None else len(a) for a in all_ids]),
         )
         self.address = ctypes.addressof(self.struct)
 
