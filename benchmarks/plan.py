@@ -93,13 +93,19 @@ class Watch(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.marks.append((cpu_s(), time.perf_counter()))
-        samplers = [pid for pid in process_tree() if SAMPLER in Path(f"/proc/{pid}/cmdline").read_text()]
-        peak = sum(map(own_peak, [os.getpid(), *samplers]))
+        peak = sum(map(own_peak, [os.getpid(), *own_samplers()]))
         spent = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(self.marks)]
         found = {"spent": spent, "peak": peak, "bytes": self.nbytes}
         found |= {"first": trainer.local_rank == 0}  # the launcher, whose children the other ranks of a host are
         sys.stdout.write(f"{MARK}{json.dumps(found)}\n")  # at once, beside the lines of other ranks
         sys.stdout.flush()
+
+
+def own_samplers() -> list[int]:
+    """Samplers of this rank. The launcher is above the other ranks of the host, which count theirs."""
+    words = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in process_tree()[1:]}
+    others = {below for pid, line in words.items() if "\0fit\0" in line for below in process_tree(pid)}
+    return [pid for pid, line in words.items() if SAMPLER in line and pid not in others]
 
 
 def own_peak(pid: int) -> int:
