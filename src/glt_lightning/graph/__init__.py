@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         AnyGraph as AnyGraph,
         EdgeSplit as EdgeSplit,
         Seeds as Seeds,
+        among as among,
         checked_ids as checked_ids,
         choose_seeds as choose_seeds,
         gids_by_user_id as gids_by_user_id,

@@ -73,9 +73,17 @@ def choose_seeds(
     return Seeds(node_type, gids[existing_ids(checked_ids("seeds", user_ids, len(gids), name), deleted, name)])
 
 
+def among(ids: np.ndarray, ascending: np.ndarray) -> np.ndarray:
+    """Returns bool [n]: whether each id is one of others, which ascend. A few ids cost no look at all of these."""
+    if not len(ascending):
+        return np.zeros(len(ids), bool)
+    found: np.ndarray = ascending[np.minimum(np.searchsorted(ascending, ids), len(ascending) - 1)] == ids
+    return found
+
+
 def existing_ids(ids: np.ndarray, deleted: np.ndarray, node_type: str, what: str = "seeds") -> np.ndarray:
-    """Returns user ids int [S]. Raises `DataError`, beginning with ``what``, if one of them is deleted."""
-    if len(deleted) and len(bad := np.flatnonzero(np.isin(ids, deleted))):
+    """Returns user ids int [S]. Raises `DataError`, beginning with ``what``, if one of them is deleted. deleted: ascending."""
+    if len(bad := np.flatnonzero(among(ids, deleted))):
         raise DataError(f"{what}: {ids[bad[0]]} at position {bad[0]} is a node of type {node_type!r} that is deleted.")
     return ids
 

@@ -305,7 +305,8 @@ def _all_deleted(base: LocalPartition, overlay: Overlay) -> dict[str, np.ndarray
     for t in range(len(base.manifest.num_nodes)):
         here, before = overlay.deleted.get(t, _NONE), base.deleted(t)
         if len(here) or len(before):
-            found[deleted_path(t)] = np.union1d(here, before) if len(before) else here
+            # A request deletes nothing, and need not sort what a version has deleted.
+            found[deleted_path(t)] = np.union1d(here, before) if len(here) and len(before) else np.append(here, before)
     return found
 
 

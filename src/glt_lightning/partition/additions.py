@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from glt_lightning.base import DataError, EdgeType, NodeType, edge_type_str
-from glt_lightning.graph import IN_TRAINING, ArrayEntry, Manifest, attr_key, edge_path, node_path
+from glt_lightning.graph import IN_TRAINING, ArrayEntry, Manifest, among, attr_key, edge_path, node_path
 from glt_lightning.kernels import BFLOAT16, ENCODINGS
 from glt_lightning.partition.build.normalize import Normalization
 from glt_lightning.partition.build.rows import StoredAs
@@ -282,7 +282,8 @@ def require_alive(
     """Raises `DataError` for a new edge of a deleted node. index: [2, E].  deleted: user ids by node type.  gone: positions of
     edges that are deleted themselves."""
     for row, t in zip(index, (edge_type[0], edge_type[2]), strict=True):
-        bad = np.setdiff1d(np.flatnonzero(np.isin(row, deleted.get(t, _NONE))), gone)
+        ascending = np.sort(deleted.get(t, _NONE), kind="stable")
+        bad = np.setdiff1d(np.flatnonzero(among(row, ascending)), gone)
         if len(bad):
             raise DataError(
                 f"edges of {edge_type_str(edge_type)}: edge {bad[0]} leads to node {row[bad[0]]} of type {t!r}, which is deleted."

@@ -22,7 +22,7 @@ from glt_lightning.base import (
     SamplerError,
     edge_type_str,
 )
-from glt_lightning.graph import GrownPartition, LocalPartition, partition_id
+from glt_lightning.graph import GrownPartition, LocalPartition, among, partition_id
 from glt_lightning.lightning.datamodule import GLTDataModule
 from glt_lightning.lightning.endpoint.question import Question, QuestionError
 from glt_lightning.lightning.endpoint.row_reader import NewRows, RowReader
@@ -263,7 +263,7 @@ class GraphVersion:
                     [int(each) if each.isdecimal() and int(each) < count else -1 for each in texts], np.int64
                 )
             if len(deleted):
-                found = np.where(np.isin(found, deleted), -1, found)
+                found = np.where(among(found, deleted), -1, found)
             if new is not None:
                 own = {str(name): count + at for at, name in enumerate(self._new_names(new, t))}
                 bad = new.bad.get(t, set())
