@@ -137,6 +137,12 @@ def test_evaluation_looks_at_more_neighbours_unless_told(make_data, monkeypatch,
     data.teardown()
 
 
+def test_evaluation_of_disjoint_trees_looks_at_twice_as_many_neighbours(make_data) -> None:
+    data = opened(make_data(num_neighbors=[5, -1], batches={"disjoint": True}))
+    assert data._eval_num_neighbors == [10, -1]
+    data.teardown()
+
+
 def test_a_line_about_fan_outs_of_evaluation_is_only_for_others_than_those_of_training(make_data, caplog) -> None:
     data = opened(make_data(num_neighbors=[-1, -1]))
     with caplog.at_level(logging.INFO):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,31 @@ def test_precision_is_the_trainers(
         )
         found.append(read_embeddings(tmp_path / "emb")["embedding"])
     assert 1e-5 < np.abs(found[1] - found[0]).max() < 0.05
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+def test_ready_module_in_bfloat16_passes_the_self_check(
+    make_data: MakeData, make_trainer: Any, tmp_path: Path, precision: str
+) -> None:
+    """Its probabilities are float32, but what they are computed from is not."""
+    data = make_data()
+    data.prepare_data()
+    data.setup("predict")
+    seed_everything(1, verbose=False)
+    module = NodePredictor(data.num_features, data.label_facts, encoder="GCN", hidden_channels=16, num_layers=2)
+    options = LayerwiseOptions(self_check=NODES)
+    predict_layerwise(make_trainer(precision=precision), module, data, tmp_path / "emb", options=options)
+    assert len(read_embeddings(tmp_path / "emb")["probability"]) == NODES
+
+
+def test_samplers_that_aggregate_change_nothing(
+    make_data: MakeData, make_model: Any, embed: Any, tmp_path: Path
+) -> None:
+    module, found = make_model(), []
+    for sampling in ({"aggregate_first": "mean"}, {}):
+        found.append(embed(module, make_data(sampling=sampling))["embedding"])
+        shutil.rmtree(tmp_path / "emb")
+    np.testing.assert_array_equal(*found)
 
 
 @pytest.mark.parametrize("model", ["GCN", pytest.param("GAT", marks=pytest.mark.slow), "GIN"])

@@ -195,9 +195,12 @@ class LayerwiseLayers:
         expected = self.reference(batch)
         if expected is None:
             return False
-        found = _by_layers(self, batch)
+        found, computed = _by_layers(self, batch)
+        tolerance = max(
+            _COARSE.get(kind, _TOLERANCE) for kind in (computed, *(each.dtype for each in expected.values()))
+        )
         for name in sorted(expected.keys() & found.keys()):
-            _compare(name, found[name], expected[name][: len(found[name])], batch)
+            _compare(name, found[name], expected[name][: len(found[name])], tolerance)
         return True
 
     def store(self, batch: Any, node_type: str) -> Any:
@@ -210,7 +213,7 @@ class LayerwiseLayers:
 # The self-check of a module.
 
 
-def _compare(name: str, found: Tensor, expected: Tensor, batch: Any) -> None:
+def _compare(name: str, found: Tensor, expected: Tensor, tolerance: float) -> None:
     if not expected.is_floating_point():
         return  # such as classes, which rounding may change where two scores are nearly equal
     if found.shape != expected.shape:
@@ -223,7 +226,7 @@ def _compare(name: str, found: Tensor, expected: Tensor, batch: Any) -> None:
     scale = float(expected.abs().max())
     apart = (found.double() - expected.double()).abs()
     worst = int(apart.flatten(1).max(1).values.argmax()) if apart.dim() > 1 else int(apart.argmax())
-    if not float(apart.max()) <= _COARSE.get(expected.dtype, _TOLERANCE) * max(scale, 1e-6):  # also if it is NaN
+    if not float(apart.max()) <= tolerance * max(scale, 1e-6):  # also if it is NaN
         show = [values[worst].flatten()[:4].tolist() for values in (found, expected)]
         raise DataError(
             f"layer-wise inference: self-check: {name!r}: seed {worst} of a batch is {show[0]} layer by layer, but {show[1]} "
@@ -232,8 +235,9 @@ def _compare(name: str, found: Tensor, expected: Tensor, batch: Any) -> None:
         )
 
 
-def _by_layers(module: LayerwiseLayers, batch: Any) -> dict[str, Tensor]:
-    """Computes the columns of the seeds, each layer over the prefix of the batch that the later layers need."""
+def _by_layers(module: LayerwiseLayers, batch: Any) -> tuple[dict[str, Tensor], torch.dtype]:
+    """Computes the columns of the seeds, each layer over the prefix of the batch that the later layers need, and tells the dtype
+    of the layers' outputs."""
     h, hs = module.embed(batch), []
     (output,) = [t for t in module.output_types if int(getattr(module.store(batch, t), "batch_size", 0) or 0)][:1]
     seeds = int(module.store(batch, output).batch_size)
@@ -254,7 +258,8 @@ def _by_layers(module: LayerwiseLayers, batch: Any) -> dict[str, Tensor]:
         h = {t: out.get(t, rows)[: sum(counts[t][:hops])] for t, rows in sources.items()}
         if output in out:
             hs.append(h[output][:seeds])
-    return module.head(hs or [h[output][:seeds]], output)
+    hs = hs or [h[output][:seeds]]
+    return module.head(hs, output), hs[-1].dtype
 
 
 def _combined(module: LayerwiseLayers, k: int, kind: str, h: Tensor, batch: Any) -> Tensor:

@@ -57,8 +57,8 @@ def require_taken(aggregate: str | None, model: nn.Module) -> None:
     raise OptionError(
         f"sampling.aggregate_first: {aggregate!r}: {type(model).__name__} takes {' or '.join(takes) or 'no aggregates'}. A "
         "module that takes them says so with an attribute takes_aggregates, such as ('mean',), and reads batch.x_neighbors; "
-        "of the ready models GraphSAGE (mean or sum; no edge_weight) and GIN (sum) do, where nodes have x and no x_codes. Remove "
-        "sampling.aggregate_first, or choose such a model."
+        "of the ready models GraphSAGE (mean or sum; no edge_weight) and GIN (sum) do, in graphs of one node type and one edge "
+        "type whose nodes have x and no x_codes. Remove sampling.aggregate_first, or choose such a model."
     )
 
 
@@ -175,11 +175,15 @@ def check_fanouts(schema: GraphSchema, num_neighbors: Fanouts, eval_num_neighbor
         fanout_table(eval_num_neighbors, schema, "evaluation.num_neighbors")
 
 
-def eval_fanouts(num_neighbors: Fanouts, num_edges: int) -> tuple[Fanouts, str]:
-    """Fan-outs, and why these. A function of training's and the number of edges of the graph, all edge types, alone.
+def eval_fanouts(num_neighbors: Fanouts, num_edges: int, disjoint: bool) -> tuple[Fanouts, str]:
+    """Fan-outs, and why these. A function of training's, the number of edges of the graph, all edge types, and whether each seed
+    has a tree of its own, alone.
 
-    A model that was trained on a few neighbours of a dense graph loses accuracy where it is evaluated on as few.
+    A model that was trained on a few neighbours of a dense graph loses accuracy where it is evaluated on as few. A batch of trees
+    is not bounded by the graph: with all neighbours it can be many times as large.
     """
+    if disjoint:
+        return _each(num_neighbors, all_neighbours=False), "twice those of training, as each seed has a tree of its own"
     if num_edges <= MOST_EDGES:
         return _each(num_neighbors, all_neighbours=True), f"all neighbours, as the graph has {num_edges:,} edges"
     why = f"twice those of training, as the graph has {num_edges:,} edges, more than {MOST_EDGES:,}"

@@ -356,7 +356,8 @@ class SeedDataModule(GraphDataModule):
             self.sampling.importance_neighbors is not None
         ):  # most visited nodes of as many visits, whatever the graph's size
             return self.num_neighbors
-        fanouts, why = eval_fanouts(self.num_neighbors, sum(self._opened().manifest.num_edges))
+        disjoint = self.batches.disjoint or self.sampling.time_attr is not None
+        fanouts, why = eval_fanouts(self.num_neighbors, sum(self._opened().manifest.num_edges), disjoint)
         if fanouts != self.num_neighbors:
             rank_zero_info(
                 f"evaluation.num_neighbors: {fanouts}, {why}. Set data.evaluation.num_neighbors to choose it."

@@ -102,7 +102,7 @@ def sampler_config(
         seed_type=seeds.node_type,
         fanouts=fanouts,
         stored=sampling.feature_dtype == "stored",
-        aggregate=sampling.aggregate_first if len(spec.num_neighbors) else None,
+        aggregate=sampling.aggregate_first if len(spec.num_neighbors) and not spec.all_rows else None,
         pointers=spec.edge_format != "tensor",
         disjoint=spec.disjoint or sampling.time_attr is not None,
         by_source=spec.edge_format == "edge_index_csr" and not spec.exact,  # evaluation has no backward pass

@@ -37,6 +37,7 @@ class Recipe(BatchOptions):
         extras: Arrays [S, ...] in the order of the seeds, by the name that they get in a batch: labels, times, ids. No sampler
             reads them. A batch has the rows of its own seeds, beside ``input_id``. With several types: such a mapping for each.
         weight_attr: By which edge attributes neighbours are drawn; None: as ``sampling.weight_attr`` says.
+        all_rows: Batches have the rows of all hops, whatever ``sampling.aggregate_first`` says.
 
     The other fields are those of `BatchOptions`; ``edge_index_csr`` has the order by source unless ``exact``.
 
@@ -53,6 +54,7 @@ class Recipe(BatchOptions):
     exact: bool = False
     extras: Mapping[str, Any] = field(default_factory=dict)
     weight_attr: WeightAttr = None
+    all_rows: bool = False
 
     def __post_init__(self) -> None:
         where = f"loader {self.name!r}:"

@@ -96,6 +96,7 @@ def _check(
             batch_size=most,
             exact=True,
             with_row=True,
+            all_rows=True,
         )
         loaders.append((node_type, data.make_loader(spec)))
 
