@@ -63,13 +63,7 @@ class CheckpointRows:
             checkpoint[MARKER] = {"names": [each.name for each in tensors]}
         graphs = [each.rows.held.graph for each in self._embeddings]
         digest = write_rows(folder, tables, graphs[0] if self.graph is None else self.graph.hash)
-        for marker in _markers(checkpoint):
-            marker.update(nonce=nonce, index=digest, folder=str(folder))
-        try:
-            write()
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+        _write_naming(folder, nonce, digest, list(_markers(checkpoint)), write)
         self.remove(path, but=folder)
 
     def load(self, checkpoint: Mapping[str, Any], path: Path, *, strict: bool) -> None:
@@ -141,6 +135,19 @@ def _markers(checkpoint: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield state[MARKER]
 
 
+def _write_naming(
+    folder: Path, nonce: str, digest: str, markers: Sequence[dict[str, Any]], write: Callable[[], object]
+) -> None:
+    """Writes a checkpoint whose markers name the rows of a folder, which goes if it cannot be written."""
+    for marker in markers:
+        marker.update(nonce=nonce, index=digest, folder=str(folder))
+    try:
+        write()
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
 def forget_rows(
     checkpoint: dict[str, Any], path: Path, deleted: Mapping[str, np.ndarray], write: Callable[[], object]
 ) -> list[str]:
@@ -161,12 +168,6 @@ def forget_rows(
     folder = _folder(path, nonce)
     tables = [saved.without_rows(name, deleted) for name in saved.tables]
     digest = write_rows(folder, tables, saved.graph)
-    for marker in markers:
-        marker.update(nonce=nonce, index=digest, folder=str(folder))
-    try:
-        write()
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    _write_naming(folder, nonce, digest, markers, write)
     CheckpointRows.remove(path, but=folder)
     return [name for name, table in saved.tables.items() if "__" in table["of"]]
