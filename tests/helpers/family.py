@@ -7,6 +7,7 @@ and parent ids do not survive a ``kill -9`` in the middle of the tree.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,9 +27,21 @@ def marked(prefix: str) -> list[psutil.Process]:
     for pid in psutil.pids():
         # A zombie has an empty environment; a process of another user is none of ours.
         with contextlib.suppress(OSError, psutil.NoSuchProcess):
-            if any(entry.startswith(wanted) for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")):
+            if any(entry.startswith(wanted) for entry in _environment(Path(f"/proc/{pid}")).split(b"\0")):
                 found.append(psutil.Process(pid))
     return [process for process in found if _alive(process)]
+
+
+def _environment(process: Path) -> bytes:
+    """That of a folder of /proc. A process that is just being started has none, and no arguments, until its program is loaded,
+    and its starter goes on before that. Threads of the kernel and zombies have no program: `OSError`."""
+    deadline = time.monotonic() + 5
+    while not (found := (process / "environ").read_bytes()) and not (process / "cmdline").read_bytes():
+        os.readlink(process / "exe")
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.001)
+    return found
 
 
 def children() -> list[psutil.Process]:
