@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glt_lightning.base import EDGE, DataError, OptionError
-from glt_lightning.partition import LinkSplit, hold_out_edges, random_link_split
-from glt_lightning.partition.edge_splits import columns, drawn, tasks
+from glt_lightning.base import EDGE, DataError, GraphSchema, OptionError, PartitionError
+from glt_lightning.partition import ArraySource, LinkSplit, hold_out_edges, random_link_split
+from glt_lightning.partition.edge_splits import columns, drawn, labels, tasks
+from glt_lightning.partition.sources import base
 from glt_lightning.partition.sources.base import ArrayEdges
 from glt_lightning.partition.sources.folder import FolderSource
 
@@ -239,8 +242,8 @@ def test_edges_in_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: bool, undirected: bool, ratio: float
 ) -> None:
     """Edges that are split in pieces come out as those of one array, also those of the reverse edge type."""
-    for name, size in (("CHUNK", 7), ("_BUCKET", 5)):
-        monkeypatch.setattr(drawn, name, size)
+    monkeypatch.setattr(drawn, "CHUNK", 7)
+    monkeypatch.setattr(columns, "_BUCKET", 5)
     nodes = (40, 100) if typed else (60, 60)
     edges = graph(1, nodes, 90)
     edges = both_ways(edges) if undirected and not typed else edges
@@ -268,21 +271,97 @@ def test_ids_that_no_node_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         drawn.draw_split(ArrayEdges(np.array([[0, 1, 2], [1, 2, 5]])), 5, None, tmp_path)
 
 
-def test_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mask of a byte an edge and a few of its copies; before, 107 bytes an edge."""
-    for module in (drawn, columns, tasks):
+@pytest.mark.parametrize("kind", ["drawn", "labels", "times", "relations"])
+def test_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """A mask of a byte an edge and a few of its copies; before, 36 to 107 bytes an edge."""
+    for module in (drawn, columns, tasks, labels):
         monkeypatch.setattr(module, "CHUNK", 1 << 12)
-    monkeypatch.setattr(drawn, "_BUCKET", 1 << 12)
-    count = 1 << 18
-    np.save(tmp_path / "edge_index.npy", np.random.default_rng(0).integers(0, 5000, (2, count)))
+    monkeypatch.setattr(columns, "_BUCKET", 1 << 12)
+    monkeypatch.setattr(base, "_LABELS", 1 << 12)
+    count, rng = 1 << 18, np.random.default_rng(0)
+    edges, relation = rng.integers(0, 5000, (2, count)), rng.integers(0, 9, count)
+    np.save(tmp_path / "edge_index.npy", edges)
+    np.save(tmp_path / "edge_kind.npy", relation)
     np.save(tmp_path / "x.npy", np.zeros((5000, 1), np.float32))
-    given = {"num_val": 100, "num_test": 0.3, "neg_sampling_ratio": 0}
-    links = hold_out_edges(FolderSource(tmp_path), {"node__to__node": given}, folder=tmp_path / "files")
+    given: dict[str, Any] = {"num_val": 100, "num_test": 0.3}
+    if kind == "drawn":
+        given["neg_sampling_ratio"] = 0
+    elif kind == "times":
+        given["time"] = "edge_kind"
+    elif kind == "relations":
+        given = {"test": {"edge": edges[:, :1000], "relation": relation[:1000]}}
+    links = hold_out_edges(
+        FolderSource(tmp_path),
+        {"node__to__node": given},
+        labels=None if kind == "drawn" else {"node__to__node": "edge_kind"},
+        relations=kind == "relations",
+        folder=tmp_path / "files",
+    )
     tracemalloc.start()
     try:
         splits = links.edge_splits[EDGE]
         assert len(splits["train"].digest) == 32
         assert links.edges(EDGE).num_edges < count
-        assert tracemalloc.get_traced_memory()[1] < 5 * count
+        assert tracemalloc.get_traced_memory()[1] < 6 * count
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("labelled", ["kind", "score", "when"])
+def test_labels_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, labelled: str) -> None:
+    """Splits of edges with labels are columns of the graph, however many edges are in memory at once."""
+    rng, count = np.random.default_rng(1), 300
+    kind = rng.integers(-1, 4, count)
+    attrs = {
+        "kind": kind,
+        "score": np.where(kind < 0, np.nan, rng.random(count)).astype(np.float32)[:, None],
+        "when": rng.integers(0, 20, count).astype(np.int32),
+        "edge_attr": rng.random((count, 3)),
+    }
+    time = {"time": "when"} if labelled == "when" else {}
+    source = ArraySource(
+        name="labelled",
+        fingerprint="",
+        schema=GraphSchema.single(),
+        num_nodes={"node": 40},
+        edge_index={EDGE: rng.integers(0, 40, (2, count))},
+        edge={EDGE: attrs},
+    )
+    found = []
+    for size in (1 << 20, 7):
+        for module in (columns, tasks, labels):
+            monkeypatch.setattr(module, "CHUNK", size)
+        given = {"num_val": 0.2, "num_test": 0.3, **time}
+        links = hold_out_edges(source, {"node__to__node": given}, labels={"node__to__node": labelled}, folder=tmp_path)
+        found.append({name: split.digest for name, split in links.edge_splits[EDGE].items()})
+        test = links.edge_splits[EDGE]["test"]
+        known = np.flatnonzero(~np.isnan(attrs["score"][:, 0]) if labelled == "score" else attrs[labelled] >= 0)
+        if time:  # edges of one time are together
+            order = np.sort(attrs["when"])
+            chosen = np.flatnonzero(attrs["when"] >= order[count - round(0.3 * count)])
+        else:
+            chosen = np.sort(np.random.default_rng(0).permutation(known)[-round(0.3 * len(known)) :])
+        np.testing.assert_array_equal(test.edge, source.edge_index[EDGE][:, chosen])
+        np.testing.assert_array_equal(test.label, attrs[labelled].reshape(count)[chosen])
+        np.testing.assert_array_equal(test.attr, attrs["edge_attr"][chosen].astype(np.float32))
+    assert found[0] == found[1]
+    assert not [*tmp_path.iterdir()]
+
+
+def test_where_files_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk is answered by the option that names the folder; by default they do not lie in ``/tmp``, often memory."""
+    used = []
+
+    def full(fd: int, *_: object) -> int:
+        used.append(os.readlink(f"/proc/self/fd/{fd}"))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    graph = ArraySource("g", "", GraphSchema.single(), {"node": 4}, {EDGE: np.array([[0, 1, 2], [1, 2, 3]])})
+    monkeypatch.delenv("TMPDIR", raising=False)
+    monkeypatch.setattr("os.pwrite", full)
+    advice = r"choose another one for edges to predict \(data\.root, or folder of hold_out_edges\)"
+    for folder, where in ((None, "/var/tmp"), (tmp_path, str(tmp_path))):
+        links = hold_out_edges(graph, {"node__to__node": {"num_val": 0, "num_test": 1}}, folder=folder)
+        with pytest.raises(PartitionError, match=advice):
+            links.edges(EDGE)
+        assert used[-1].startswith(f"{where}/")

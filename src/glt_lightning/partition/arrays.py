@@ -16,7 +16,7 @@ import numpy as np
 
 from glt_lightning.base import PartitionError
 from glt_lightning.graph import CHUNK_BYTES, ArrayEntry, verify_array
-from glt_lightning.partition.folder import disk_full_speaks
+from glt_lightning.partition.folder import ANOTHER_FOLDER, disk_full_speaks
 
 # The data of every file begins at a page: a map of it is aligned for any dtype, for direct I/O and for page-locking.
 DATA_OFFSET = 4096
@@ -140,9 +140,10 @@ class ArrayPieces:
         self.close()
 
 
-def write_at(fd: int, data: memoryview, offset: int, folder: Path) -> None:
-    """Writes all of ``data`` at an offset of a file in ``folder``. Raises `PartitionError` if the disk is full."""
-    with disk_full_speaks(folder, len(data)):
+def write_at(fd: int, data: memoryview, offset: int, folder: Path, advice: str = ANOTHER_FOLDER) -> None:
+    """Writes all of ``data`` at an offset of a file in ``folder``. Raises `PartitionError`, with the advice, if the disk is
+    full."""
+    with disk_full_speaks(folder, len(data), advice):
         while data:
             written = os.pwrite(fd, data, offset)
             data, offset = data[written:], offset + written

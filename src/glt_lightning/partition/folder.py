@@ -174,10 +174,11 @@ def _abandoned(path: Path) -> bool:
     return False
 
 
+ANOTHER_FOLDER = "choose another folder (partition.dir)"
+
+
 @contextmanager
-def disk_full_speaks(
-    folder: Path, needed: int, advice: str = "choose another folder (partition.dir)"
-) -> Iterator[None]:
+def disk_full_speaks(folder: Path, needed: int, advice: str = ANOTHER_FOLDER) -> Iterator[None]:
     """Turns "no space left" into a `PartitionError` that names the folder, the bytes needed and the bytes free."""
     try:
         yield

@@ -66,10 +66,10 @@ _CHECKED, _WRITTEN, _HASHED = 0.3, 0.7, 1.2  # a byte
 _ASSIGNED, _NUMBERED = 100, 400  # a node
 _RANKED, _PROPAGATED, _CUT = 4, 6, 670  # an edge of a hop for a part; an edge of a pass; an edge
 # Of edges to predict, by what makes their splits: an edge, and how often all are read
-_SPLIT = {"random": 315, "labels": 2740, "given": 245}
-_PASSES = {"random": 2, "labels": 1, "given": 2}
+_SPLIT = {"random": 315, "labels": 130, "relations": 1050, "given": 245}
+_PASSES = {"random": 2, "labels": 3, "relations": 3, "given": 2}
 # Bytes of memory for each edge, and for each of those that are read at once
-_SPLIT_MEMORY = {"random": (2, 220), "labels": (73, 0), "given": (16, 0)}
+_SPLIT_MEMORY = {"random": (2, 220), "labels": (4, 45), "relations": (3, 95), "given": (16, 0)}
 _HASH_BYTES = 64 << 20
 _OF_NODES, _OF_EDGES = 20, 60  # a byte of tables; measured with text and Parquet, with integers and text as ids
 
@@ -251,6 +251,8 @@ def _splits(source: GraphSource) -> _Splits:
         if kind == "random":  # buckets of edges, the hashes of pairs, and their ends
             found.drawing_bytes += 8 * own.num_edges + 24 * pairs
             found.disk_bytes += 24 * pairs
+        elif kind != "given":  # the edges of the splits, and their labels
+            found.disk_bytes += 24 * own.num_edges
         found.disk_bytes += 16 * (pairs if kind == "random" else own.num_edges) + kept
     found.steps = (PlannedStep("splitting edges", 1, reads, cpu_s, alone=True),)
     return found

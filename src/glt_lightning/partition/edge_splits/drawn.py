@@ -14,7 +14,7 @@ import numpy as np
 
 from glt_lightning.base import at_least
 from glt_lightning.graph import EdgeSplit
-from glt_lightning.partition.edge_splits.columns import CHUNK, ColumnFile
+from glt_lightning.partition.edge_splits.columns import CHUNK, Buckets, ColumnFile
 from glt_lightning.partition.links import (
     MOST_NODES,
     Pairs,
@@ -28,7 +28,6 @@ from glt_lightning.partition.links import (
 )
 from glt_lightning.partition.sources.base import EdgeList
 
-_BUCKET = 1 << 20  # edges of a bucket, about
 _HALF = np.uint64(32)
 
 
@@ -89,21 +88,15 @@ def draw_split(
 
 def _linked(edges: EdgeList, pairs: Pairs, folder: Path) -> tuple[np.ndarray, np.ndarray]:
     """Returns the hashes of the linked pairs, uint64 ascending, and the ends of one edge of each, int64 [2, pairs]."""
-    bits, runs = min(16, (edges.num_edges // _BUCKET).bit_length()), []
     with (
-        ColumnFile(folder, 1, edges.num_edges, np.uint64) as dealt,
+        Buckets(folder, 1, edges.num_edges) as buckets,
         ColumnFile(folder, 1, edges.num_edges, np.uint64) as hashes,
         ColumnFile(folder, 2, edges.num_edges) as found,
     ):
         for ends in _checked("edge_index", edges, pairs.counts):
             src, dst = ends[:, pairs.is_pair(*ends)]
-            # The second shift: none is by 64
-            bucket = (pairs.hashes(src, dst) >> np.uint64(63 - bits) >> np.uint64(1)).astype(np.uint16)
-            runs.append(dealt.count + np.cumsum([0, *np.bincount(bucket, minlength=1 << bits)]))
-            dealt.add((src.astype(np.uint64) << _HALF | dst.astype(np.uint64))[np.argsort(bucket, kind="stable")])
-        every = dealt.array()[0]
-        for at in range(1 << bits):
-            codes = np.concatenate([every[:0], *(every[begins[at] : begins[at + 1]] for begins in runs)])
+            buckets.add(pairs.hashes(src, dst), src.astype(np.uint64) << _HALF | dst.astype(np.uint64))
+        for (codes,) in buckets:
             ends = np.stack([codes >> _HALF, codes & np.uint64(MOST_NODES - 1)]).astype(np.int64)
             distinct, position = one_of_each(ends, pairs.hashes(*ends), pairs.one_type)
             hashes.add(distinct)

@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import json
 import logging
-import tempfile
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -67,7 +67,8 @@ def hold_out_edges(
             of its splits are then those of the graph, by `edge_splits.labels.split_columns`, and those of validation and test are
             left out by column, not by pair; the attribute is no attribute of the graph any more.
         relations: The labels are the relations of the edges, integers, which the graph has as the attribute ``edge_type``.
-        folder: For files of up to 32 bytes an edge, which are gone with the source. None: that of `tempfile`.
+        folder: For files of up to 32 bytes an edge, with labels and attributes of edges to predict, which are gone with the
+            source. None: ``TMPDIR``, else ``/var/tmp``, since ``/tmp`` may be in memory.
 
     Raises:
         DataError: For an unknown edge type, a missing file, ids out of range, and splits that overlap or are not given.
@@ -91,7 +92,7 @@ def hold_out_edges(
         val_edges_at_test,
         {_edge_type("input_type", name, source): attr for name, attr in (labels or {}).items()},
         relations,
-        Path(tempfile.gettempdir() if folder is None else folder),
+        Path((os.environ.get("TMPDIR") or "/var/tmp") if folder is None else folder),
     )
 
 
@@ -194,7 +195,7 @@ class LinkSource(DelegatingSource):
             task.check_overlap(found, may_overlap)
             _narrow(masks, task.kept(found))
             if self._val_at_test:
-                _narrow(at_test, task.kept(task.with_val(found)))
+                _narrow(at_test, task.kept(found, at_test=True))
             if "train" not in found:
                 found["train"] = EdgeSplit(edge=task.edge_index(edge_type, masks[edge_type]))
             splits[edge_type] = {name: found[name] for name in SPLITS if name in found}
@@ -237,13 +238,14 @@ class ExpectedLinks(DelegatingSource):
 
     @property
     def splits_of(self) -> dict[EdgeType, tuple[str, int, float]]:
-        """Edge type to predict -> what makes its splits (``random``, ``labels`` or ``given``), the number of its edges
-        and of its reverse edge type's, and the share of them that stays."""
+        """Edge type to predict -> what makes its splits (``random``, ``labels``, ``relations`` or ``given``), the number of its
+        edges and of its reverse edge type's, and the share of them that stays."""
         found = {}
         for edge_type, given in self.links._given.items():
             types = {edge_type, self.links._reverse.get(edge_type, edge_type)}
             labelled, drawn = edge_type in self.links.label_attrs, set(given or ()) & {*RANDOM, *DRAWN}
-            kind = "labels" if labelled else "random" if drawn else "given"
+            predicts = "relations" if self.links._relations else "labels"
+            kind = predicts if labelled else "random" if drawn else "given"
             count = sum(self.inner.edges(each).num_edges for each in types)
             found[edge_type] = kind, count, self._share(given or {}, labelled) if drawn else 1.0
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ import numpy as np
 
 from glt_lightning.base import DataError, EdgeType, counted, edge_type_str
 from glt_lightning.graph import EdgeSplit
-from glt_lightning.partition.edge_splits.columns import CHUNK, ColumnFile
+from glt_lightning.partition.edge_splits.columns import CHUNK, Buckets, ColumnFile, distinct, true_rows
 from glt_lightning.partition.edge_splits.drawn import DrawnSplit, draw_split
-from glt_lightning.partition.edge_splits.labels import EdgeLabels, edge_split, split_columns, times_of
+from glt_lightning.partition.edge_splits.labels import EdgeLabels, SplitColumns, edge_split, split_columns, times_of
 from glt_lightning.partition.edge_splits.read import RELATION, Ends, read_edge_split
 from glt_lightning.partition.links import Pairs, contains
 from glt_lightning.partition.sources.base import GraphSource, file_of
@@ -69,33 +69,47 @@ class LinkTask:
 
     def _of_columns(self, columns: Mapping[str, np.ndarray]) -> dict[str, EdgeSplit]:
         """Those of the column ``split`` of a table, with the times that the table has."""
-        edges, attrs = self.edge_index(self.edge_type), self.source.edge_attrs(self.edge_type)
-        times = times_of(self.source, self.edge_type, "edge_time") if "edge_time" in attrs else None
-        return {
-            name: EdgeSplit(edge=edges[:, ids], time=None if times is None else times[ids])
-            for name, ids in columns.items()
-        }
+        timed, found = "edge_time" in self.source.edge_attrs(self.edge_type), {}
+        for name, ids in columns.items():
+            mask = np.zeros(self.source.edges(self.edge_type).num_edges, bool)
+            mask[ids] = True
+            times = None
+            if timed:
+                rows = times_of(self.source, self.edge_type, "edge_time")
+                times = true_rows(rows, mask, self.folder, np.int64)
+            found[name] = EdgeSplit(edge=self.edge_index(self.edge_type, mask), time=times)
+        return found
 
-    def edge_index(self, edge_type: EdgeType, keep: np.ndarray | None = None) -> np.ndarray:
-        """Reads the edges of a type, int64 [2, E], into a file that is mapped. keep: bool [E], takes only these."""
-        edges, at = self.source.edges(edge_type), 0
-        with ColumnFile(self.folder, 2, edges.num_edges) as found:
-            for ends in edges.chunks(CHUNK):
-                own = slice(None) if keep is None else keep[at : at + len(ends[0])]
-                found.add(*(each[own] for each in ends))
-                at += len(ends[0])
+    def edge_index(self, edge_type: EdgeType, keep: np.ndarray) -> np.ndarray:
+        """Reads the edges of a type where a mask is true, int64 [2, E], into a file that is mapped."""
+        with ColumnFile(self.folder, 2, int(np.count_nonzero(keep))) as found:
+            for ends in self._ends(edge_type, keep):
+                found.add(*ends)
             return found.array()
+
+    def _ends(self, edge_type: EdgeType, keep: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        at = 0
+        for src, dst in self.source.edges(edge_type).chunks(CHUNK):
+            own, at = keep[at : at + len(src)], at + len(src)
+            yield src[own], dst[own]
+
+    def _hashes(self, *splits: EdgeSplit) -> np.ndarray:
+        """Returns the hashes of the pairs of splits, ascending."""
+        hashes = (self.pairs.hashes(*split.edge[:, piece]) for split in splits for piece in _pieces(split))
+        return distinct(hashes, sum(map(len, splits)), self.folder)
 
     def check_overlap(self, splits: Mapping[str, EdgeSplit], allowed: bool) -> None:
         """Raises `DataError` for pairs of nodes that are in training and in evaluation, in either direction."""
-        hashes = {name: np.sort(self.pairs.hashes(*split.edge)) for name, split in splits.items()}
+        hashes = {name: self._hashes(splits[name]) for name in ("train", "val") if name in splits}
         for first, second in (("train", "val"), ("train", "test"), ("val", "test")):
             if first not in splits or second not in splits:
                 continue
-            both = np.flatnonzero(contains(hashes[first], self.pairs.hashes(*splits[second].edge)))
+            edge = splits[second].edge
+            shared = [contains(hashes[first], self.pairs.hashes(*edge[:, piece])) for piece in _pieces(splits[second])]
+            both = np.flatnonzero(_joined(shared))
             if not len(both):
                 continue
-            pair = " and ".join(map(str, splits[second].edge[:, both[0]]))
+            pair = " and ".join(map(str, edge[:, both[0]]))
             found = f"edge_splits: {first} and {second} of {self.name} share {counted(len(both), 'pair')} of nodes"
             found = f"{found} (for example {pair}, in one direction or the other)"
             if first == "train" and not allowed:
@@ -105,42 +119,45 @@ class LinkTask:
                 )
             _log.warning("%s.", found)
 
-    def kept(self, splits: Mapping[str, EdgeSplit]) -> dict[EdgeType, np.ndarray]:
-        """Returns bool [E] of this edge type and of its reverse: the edges that may carry messages."""
-        pairs, empty = self.pairs, np.zeros((2, 0), np.int64)
-        held_out = [splits[name].edge for name in ("val", "test") if name in splits]
-        evaluated = np.sort(pairs.hashes(*np.concatenate([empty, *held_out], axis=1)))
-        trained = np.sort(pairs.hashes(*splits["train"].edge)) if "train" in splits else None
-        masks, dropped = [], [evaluated if trained is None else evaluated[~contains(trained, evaluated)]]
+    def kept(self, splits: Mapping[str, EdgeSplit], at_test: bool = False) -> dict[EdgeType, np.ndarray]:
+        """Returns bool [E] of this edge type and of its reverse: the edges that may carry messages. at_test: those known at test
+        time, with edges of validation."""
+        pairs, evaluated = self.pairs, self._hashes(*_held_out(splits, at_test))
+        trained = self._hashes(*_trained(splits, at_test)) if "train" in splits else None
+        masks = []
         for src, dst in self.source.edges(self.edge_type).chunks(CHUNK):
             hashes = pairs.hashes(src, dst)
             keep = ~contains(evaluated, hashes)
             if trained is not None:
                 keep = contains(trained, hashes) | (keep & ~pairs.is_pair(src, dst))
             masks.append(keep)
-            dropped.append(hashes[~keep])
         kept = {self.edge_type: _joined(masks)}
         if self.reverse is not None:
-            left_out = np.sort(np.concatenate(dropped))
-            chunks = self.source.edges(self.reverse).chunks(CHUNK)
-            kept[self.reverse] = _joined([~contains(left_out, pairs.hashes(dst, src)) for src, dst in chunks])
+            left_out = self._dropped(kept[self.edge_type])
+            masks = []
+            for src, dst in self.source.edges(self.reverse).chunks(CHUNK):
+                hashes = pairs.hashes(dst, src)
+                only = contains(evaluated, hashes)
+                if trained is not None:
+                    only &= ~contains(trained, hashes)
+                masks.append(~(only | contains(left_out, hashes)))
+            kept[self.reverse] = _joined(masks)
         return kept
 
-    def with_val(self, splits: Mapping[str, EdgeSplit]) -> dict[str, EdgeSplit]:
-        """Returns the splits with the validation edges among the training edges: the edges known at test time."""
-        found = {name: split for name, split in splits.items() if name != "val"}
-        if {"train", "val"} <= set(splits):
-            found["train"] = EdgeSplit(edge=np.concatenate([splits["train"].edge, splits["val"].edge], axis=1))
-        return found
+    def _dropped(self, keep: np.ndarray) -> np.ndarray:
+        """Returns the hashes of the edges that carry no messages, ascending."""
+        hashes = (self.pairs.hashes(*ends) for ends in self._ends(self.edge_type, ~keep))
+        return distinct(hashes, int(np.count_nonzero(~keep)), self.folder)
 
-    def _with_reverse(self, edges: np.ndarray, keep: np.ndarray) -> dict[EdgeType, np.ndarray]:
+    def _with_reverse(self, keep: np.ndarray) -> dict[EdgeType, np.ndarray]:
         """Returns which edges may carry messages, and which of the reverse edge type: those of a pair of which one does."""
         kept, pairs = {self.edge_type: keep}, self.pairs
         if self.reverse is not None:
-            hashes = pairs.hashes(*edges)
-            left_out = np.setdiff1d(hashes[~keep], hashes[keep])
-            chunks = self.source.edges(self.reverse).chunks(CHUNK)
-            kept[self.reverse] = _joined([~contains(left_out, pairs.hashes(dst, src)) for src, dst in chunks])
+            dropped = self._dropped(keep)
+            hashes = (pairs.hashes(*ends) for ends in self._ends(self.edge_type, keep))
+            back = distinct((each[contains(dropped, each)] for each in hashes), len(keep), self.folder)
+            reverse = (pairs.hashes(dst, src) for src, dst in self.source.edges(self.reverse).chunks(CHUNK))
+            kept[self.reverse] = _joined([~contains(dropped, each) | contains(back, each) for each in reverse])
         return kept
 
 
@@ -160,12 +177,9 @@ class RandomTask(LinkTask):
     def check_overlap(self, splits: Mapping[str, EdgeSplit], allowed: bool) -> None:
         """There is none."""
 
-    def with_val(self, splits: Mapping[str, EdgeSplit]) -> dict[str, EdgeSplit]:
-        return {name: split for name, split in splits.items() if name != "val"}
-
-    def kept(self, splits: Mapping[str, EdgeSplit]) -> dict[EdgeType, np.ndarray]:
+    def kept(self, splits: Mapping[str, EdgeSplit], at_test: bool = False) -> dict[EdgeType, np.ndarray]:
         drawn = self._drawn[-1]
-        held_out = drawn.num_held_out if "val" in splits else drawn.num_test
+        held_out = drawn.num_test if at_test else drawn.num_held_out
         kept = {self.edge_type: drawn.kept(self.source.edges(self.edge_type), held_out)}
         if self.reverse is not None:
             kept[self.reverse] = drawn.kept_reverse(self.source.edges(self.reverse), held_out)
@@ -177,35 +191,65 @@ class LabelTask(LinkTask):
     """One edge type whose labels are predicted. Its splits are columns of its edges, so parallel edges may be in several."""
 
     labels: EdgeLabels
-    columns: dict[str, np.ndarray] = field(default_factory=dict)  # of each split, once they are read
+    _columns: list[SplitColumns] = field(default_factory=list)  # of the splits, once they are read
 
     def read(self, given: Given) -> dict[str, EdgeSplit]:
-        self.columns.update(split_columns(self.source, self.edge_type, given, self.labels))
-        edges = self.edge_index(self.edge_type)
+        columns = split_columns(self.source, self.edge_type, given, self.labels, self.folder)
+        self._columns.append(columns)
         by_time = None if given is None else given.get("time")
         time = by_time or ("edge_time" if "edge_time" in self.source.edge_attrs(self.edge_type) else None)
-        return {
-            name: edge_split(self.source, self.edge_type, edges, self.labels, ids, time)
-            for name, ids in self.columns.items()
-        }
+        found = {}
+        for name in columns.names:
+            mask = columns.of(name)
+            edge = self.edge_index(self.edge_type, mask)
+            found[name] = edge_split(self.source, self.edge_type, edge, self.labels, mask, time, self.folder)
+        return found
 
     def check_overlap(self, splits: Mapping[str, EdgeSplit], allowed: bool) -> None:
         """Raises `DataError` for an edge that is in two splits."""
-        for first, second in (("train", "val"), ("train", "test"), ("val", "test")):
-            both = np.intersect1d(self.columns.get(first, ()), self.columns.get(second, ()))
-            if len(both) and not allowed:
+        of = self._columns[-1].of
+        for first, second in (("train", "val"), ("train", "test"), ("val", "test")) if not allowed else ():
+            if (both := of(first) & of(second)).any():
                 raise DataError(
-                    f"edge_splits: {first} and {second} of {self.name} share {counted(len(both), 'edge')}, such as edge "
-                    f"{int(both[0])}. Remove them from one of the two."
+                    f"edge_splits: {first} and {second} of {self.name} share {counted(int(both.sum()), 'edge')}, such as edge "
+                    f"{int(both.argmax())}. Remove them from one of the two."
                 )
 
-    def kept(self, splits: Mapping[str, EdgeSplit]) -> dict[EdgeType, np.ndarray]:
-        edges = self.edge_index(self.edge_type)
-        keep = np.ones(edges.shape[1], bool)
-        for name in ("val", "test"):
-            if name in splits:
-                keep[self.columns[name]] = False
-        return self._with_reverse(edges, keep)
+    def kept(self, splits: Mapping[str, EdgeSplit], at_test: bool = False) -> dict[EdgeType, np.ndarray]:
+        keep = ~self._columns[-1].of("test")
+        return self._with_reverse(keep if at_test else keep & ~self._columns[-1].of("val"))
+
+
+class _Triples:
+    """Pairs of nodes with their relations, in files.
+
+    given: hashes of pairs, and a relation of each below ``count``.  most: their number at most.  folder: of files without names.
+    """
+
+    def __init__(self, given: Iterable[tuple[np.ndarray, np.ndarray]], most: int, count: int, folder: Path) -> None:
+        self._count = count
+        with (
+            Buckets(folder, 2, most) as buckets,
+            ColumnFile(folder, 1, most, np.uint64) as pairs,
+            ColumnFile(folder, 1, most) as keys,
+        ):
+            for hashes, relations in given:
+                buckets.add(hashes, hashes, relations.astype(np.uint64))
+            for hashes, relations in buckets:
+                order = np.lexsort((relations, hashes))
+                ordered = hashes[order]
+                first = np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
+                keys.add((pairs.count + np.cumsum(first) - 1) * count + relations[order].astype(np.int64))
+                pairs.add(ordered[first])
+            self._pairs, self._keys = pairs.array()[0], keys.array()[0]
+
+    def contain(self, hashes: np.ndarray, relations: np.ndarray) -> np.ndarray:
+        """Returns bool [n]: which pairs are there with their relations."""
+        order = np.argsort(hashes)
+        at = np.searchsorted(self._pairs, hashes[order])
+        found = contains(self._pairs, hashes)
+        found[order] &= contains(self._keys, at * self._count + relations[order].astype(np.int64))
+        return found
 
 
 @dataclass(frozen=True)
@@ -224,7 +268,8 @@ class RelationTask(LinkTask):
             self._check(f"edge_splits.{name}", each)
         if "train" not in found:
             keep = self.kept(found)[self.edge_type]
-            found["train"] = EdgeSplit(edge=self.edge_index(self.edge_type, keep), label=self._relations[keep])
+            label = true_rows(self.labels.values, keep, self.folder)
+            found["train"] = EdgeSplit(edge=self.edge_index(self.edge_type, keep), label=label)
         return found
 
     def _check(self, what: str, split: EdgeSplit) -> None:
@@ -239,45 +284,60 @@ class RelationTask(LinkTask):
             )
 
     @property
-    def _relations(self) -> np.ndarray:
-        return np.asarray(self.labels.values[0 : len(self.labels.values)])
-
-    def _of(self, splits: Mapping[str, EdgeSplit], relation: int) -> dict[str, EdgeSplit]:
-        return {n: EdgeSplit(edge=each.edge[:, np.asarray(each.label) == relation]) for n, each in splits.items()}
-
-    @property
     def pairs(self) -> Pairs:
         """Those of nodes in one direction: the other one may be an edge of its own."""
         (_, sources), (_, destinations) = self.ends
         return Pairs((sources, destinations), one_type=False, seed=0)
 
+    def _given(self, split: EdgeSplit) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields the hashes of the pairs of a split, and their relations."""
+        for piece in _pieces(split):
+            yield self.pairs.hashes(*split.edge[:, piece]), np.asarray(split.label)[piece]
+
+    def _triples(self, *splits: EdgeSplit) -> _Triples:
+        given = (each for split in splits for each in self._given(split))
+        return _Triples(given, sum(map(len, splits)), int(self.labels.num_classes or 0), self.folder)
+
     def check_overlap(self, splits: Mapping[str, EdgeSplit], allowed: bool) -> None:
         """Raises `DataError` for edges of training that are in evaluation, too, with the same relation."""
-        for relation in np.unique(self._relations) if "train" in splits and not allowed else ():
-            own = self._of(splits, relation)
-            trained = np.sort(self.pairs.hashes(*own["train"].edge))
-            for name in sorted({"val", "test"} & set(own)):
-                edges = own[name].edge
-                both = np.flatnonzero(contains(trained, self.pairs.hashes(*edges)))
-                if len(both):
-                    pair = " and ".join(map(str, edges[:, both[0]]))
-                    raise DataError(
-                        f"edge_splits: train and {name} of {self.name} share {counted(len(both), 'edge')} of relation {relation} "
-                        f"(for example {pair}). Remove them from one of the two, or set partition.allow: [overlapping_splits]."
-                    )
+        if "train" not in splits or allowed:
+            return
+        trained = self._triples(splits["train"])
+        found = []
+        for name in sorted({"val", "test"} & set(splits)):
+            split = splits[name]
+            both = np.flatnonzero(_joined([trained.contain(*each) for each in self._given(split)]))
+            relations = np.asarray(split.label)[both]
+            lowest = int(relations.min(initial=np.iinfo(np.int64).max))
+            found.append((lowest, name, split.edge[:, both[relations == lowest]]))
+        relation, name, edges = min(found, key=lambda each: each[:2], default=(0, "", np.zeros((2, 0))))
+        if edges.shape[1]:
+            raise DataError(
+                f"edge_splits: train and {name} of {self.name} share {counted(edges.shape[1], 'edge')} of relation {relation} "
+                f"(for example {edges[0, 0]} and {edges[1, 0]}). Remove them from one of the two, or set partition.allow: "
+                "[overlapping_splits]."
+            )
 
-    def kept(self, splits: Mapping[str, EdgeSplit]) -> dict[EdgeType, np.ndarray]:
-        edges, relations, pairs = self.edge_index(self.edge_type), self._relations, self.pairs
-        keep = np.ones(len(relations), bool)
-        for relation in np.unique(relations):
-            some, own = relations == relation, self._of(splits, relation)
-            hashes = pairs.hashes(*edges[:, some])
-            if "train" in own:
-                keep[some] = contains(np.sort(pairs.hashes(*own["train"].edge)), hashes)
-            else:
-                held_out = np.concatenate([each.edge for each in own.values()], axis=1)
-                keep[some] = ~contains(np.sort(pairs.hashes(*held_out)), hashes)
-        return self._with_reverse(edges, keep)
+    def kept(self, splits: Mapping[str, EdgeSplit], at_test: bool = False) -> dict[EdgeType, np.ndarray]:
+        trains = "train" in splits
+        named = self._triples(*(_trained if trains else _held_out)(splits, at_test))
+        masks, at = [], 0
+        for src, dst in self.source.edges(self.edge_type).chunks(CHUNK):
+            relations, at = self.labels.values[at : at + len(src)], at + len(src)
+            masks.append(named.contain(self.pairs.hashes(src, dst), relations) == trains)
+        return self._with_reverse(_joined(masks))
+
+
+def _held_out(splits: Mapping[str, EdgeSplit], at_test: bool) -> list[EdgeSplit]:
+    return [splits[name] for name in (("test",) if at_test else ("val", "test")) if name in splits]
+
+
+def _trained(splits: Mapping[str, EdgeSplit], at_test: bool) -> list[EdgeSplit]:
+    return [splits[name] for name in (("train", "val") if at_test else ("train",)) if name in splits]
+
+
+def _pieces(split: EdgeSplit) -> Iterator[slice]:
+    return (slice(begin, begin + CHUNK) for begin in range(0, len(split), CHUNK))
 
 
 def _joined(masks: list[np.ndarray]) -> np.ndarray:
