@@ -62,7 +62,10 @@ def _forget(path: Path, deleted: Mapping[str, np.ndarray]) -> str:
     checkpoint[FORGOTTEN] = {t: len(ids) for t, ids in deleted.items()}
     of_edges = forget_rows(checkpoint, path, deleted, lambda: io.save_checkpoint(checkpoint, path))
     more = f"; rows of edges stay: {', '.join(of_edges)}" if of_edges else ""
-    return f"{path}: trained embeddings of deleted nodes are zeros, states of optimizers are removed{more}"
+    return (
+        f"{path}: trained embeddings of deleted nodes are zeros in ready models and in DistEmbedding, and states of optimizers "
+        f"are removed; other embeddings of the module stay{more}"
+    )
 
 
 def _gone(
