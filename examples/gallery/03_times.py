@@ -48,7 +48,6 @@ def accuracy(options: dict, when: torch.Tensor | None) -> float:
         batch_size=64,
         seeds={"splits": splits, **({} if when is None else {"input_time": {s: when[i] for s, i in splits.items()}})},
         sampling=options,
-        partition={"time_attr": options.get("time_attr")},
     )
     model = glt.NodePredictor(
         data.num_features,

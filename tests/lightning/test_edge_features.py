@@ -556,7 +556,8 @@ def test_weights_by_which_neighbours_are_drawn_are_read_once(
     make_data: Callable[..., GLTDataModule], with_edges: Path
 ) -> None:
     for sampling, weight in (({"weight_attr": "edge_weight"}, False), ({}, True)):
-        data = make_data(dataset=str(with_edges), partition={"weights": ["edge_weight"]}, sampling=sampling)
+        data = make_data(dataset=str(with_edges), sampling=sampling)
         assert data.edge_facts == FACTS | {"weight": weight}
+        assert data.partition.weights == [*sampling.values()]
     walks = {"importance_neighbors": {"walks": 5, "length": 2}}
     assert make_data(dataset=str(with_edges), sampling=walks).edge_facts is None

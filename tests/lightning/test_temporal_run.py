@@ -92,7 +92,7 @@ def accuracy(records: Records, make_trainer: Any, sampling: dict[str, Any], part
 def test_accuracy_is_that_of_what_is_known_in_time(tmp_path: Path, make_trainer: Any, sampling: dict[str, Any]) -> None:
     """With `time_attr` the bound is met and not passed; without it the model reads the outcome."""
     records = Records.write(tmp_path)
-    found = accuracy(records, make_trainer, sampling, {"num_parts": 2, "time_attr": "when"})
+    found = accuracy(records, make_trainer, sampling, {"num_parts": 2})
     expected = records.bound if sampling else 1.0
     assert found == pytest.approx(expected, abs=0.02)
     assert records.bound < 0.85
@@ -121,7 +121,7 @@ data:
     batch_size: 32
     seeds:
       input_time: {{train: {records.times["train"]}, val: {records.times["val"]}, test: {records.times["test"]}}}
-    partition: {{num_parts: 2, algorithm: metis, time_attr: when}}
+    partition: {{num_parts: 2, algorithm: metis}}
     sampling: {{num_workers: 1, time_attr: when, time_boundary: "<"}}
 """
     )

@@ -97,7 +97,10 @@ def test_times_of_edges_by_split(graph: Path, make_trainer: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"partition": {}}, "sampling.time_attr: edge_time: partition.time_attr is None. Set both to the attribute"),
+        (
+            {"partition": {"time_attr": "day"}},
+            "sampling.time_attr: edge_time: partition.time_attr is day. Set one to the attribute",
+        ),
         ({"seeds": {"input_time": {"fit": [1]}}}, "input_time: expected any of train, val, test, all; got fit"),
         (
             {"seeds": {"input_time": {"train": [1]}}, "sampling": {}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any, ClassVar, Literal
@@ -58,10 +59,12 @@ class PartitionOptions:
             ``float16``, ``bfloat16``, or ``int8`` with a scale per row. Batches have them as float32. Of one type alone:
             ``{paper: {x: float16}, author__writes__paper: {edge_attr: int8}}``, which comes before what is said of all types.
         weights: Edge attributes by which edges may be sampled: numbers >= 0, one for each edge, or boolean masks. Their prefix
-            sums are stored, 4 bytes an edge; an edge of weight 0 is never sampled.
+            sums are stored, 4 bytes an edge; an edge of weight 0 is never sampled. Those of ``sampling.weight_attr`` are
+            added to them.
         time_attr: Attribute of nodes or of edges with times, integers (columns of dates in tables become microseconds since
             1970): neighbours can then be drawn from those up to a seed's time alone. An edge has its own time, or that of its
-            source. Rows are stored in the order of time, and times of edges with them, 8 bytes an edge.
+            source. Rows are stored in the order of time, and times of edges with them, 8 bytes an edge. None: as
+            ``sampling.time_attr``.
         device: ``cpu``, or a CUDA device (``cuda``, ``cuda:1``) that computes ``vip`` and ``frequency``: the same numbers,
             sooner.
         allow: Doubtful data to accept; else it is an error. ``nonfinite_labels``: NaN or infinite values in ``y``, where NaN
@@ -189,6 +192,15 @@ class PartitionOptions:
             self,
             num_neighbors=num_neighbors if self.num_neighbors is None else self.num_neighbors,
             batch_size=batch_size if self.batch_size is None else self.batch_size,
+        )
+
+    def serving(self, weight_attr: str | Mapping[str, str] | None, time_attr: str | None) -> PartitionOptions:
+        """With the weights and times that ``sampling`` draws by, where none are given."""
+        attrs = {weight_attr} if isinstance(weight_attr, str) else {*(weight_attr or {}).values()}
+        return replace(
+            self,
+            weights=[*self.weights, *sorted(attrs - {*self.weights})],
+            time_attr=time_attr if self.time_attr is None else self.time_attr,
         )
 
     @property

@@ -129,6 +129,10 @@ class GLTDataModule(SeedDataModule):
         cluster: ClusterOptions | None = None,
     ) -> None:
         seeds = as_options(SeedOptions, "seeds", seeds)
+        partition = as_options(PartitionOptions, "partition", partition)
+        self.sampling = as_options(SamplingOptions, "sampling", sampling)
+        if dataset is not None:
+            partition = partition.serving(self.sampling.weight_attr, self.sampling.time_attr)
         self.batches = as_options(BatchOptions, "batches", batches)
         self.evaluation = as_options(EvaluationOptions, "evaluation", evaluation)
         super().__init__(
@@ -145,7 +149,6 @@ class GLTDataModule(SeedDataModule):
             links=LinkSeeds.of(task, as_options(LinkOptions, "links", links), seeds, self.evaluation, self.batches),
         )
         _show_log()
-        self.sampling = as_options(SamplingOptions, "sampling", sampling)
         self.cache = as_options(CacheOptions, "cache", cache)
         self.transform = BatchTransform.of("batches.transform", self.batches.transform)
         self._added_features = 0 if self.transform is None else self.transform.added_features

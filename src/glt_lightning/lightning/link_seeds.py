@@ -249,8 +249,8 @@ class LinkSeeds(LinkOptions):
             has = isinstance(each, Mapping) and each.get("time") is not None
             if has and time_attr is None:
                 raise OptionError(
-                    f"links.edge_splits.{split}.time: nothing reads these times. Set sampling.time_attr (and "
-                    "partition.time_attr), so that neighbours are drawn from the edges up to them, or remove them."
+                    f"links.edge_splits.{split}.time: nothing reads these times. Set sampling.time_attr, so "
+                    "that neighbours are drawn from the edges up to them, or remove them."
                 )
             if time_attr is not None and not has:
                 raise OptionError(

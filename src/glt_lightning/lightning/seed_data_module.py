@@ -94,7 +94,7 @@ class SeedDataModule(GraphDataModule):
         time_attr, stored = self.sampling.time_attr, self.partition.time_attr
         if time_attr is not None and time_attr != stored and self.dataset is not None:
             raise OptionError(
-                f"sampling.time_attr: {time_attr}: partition.time_attr is {stored}. Set both to the attribute that has the times."
+                f"sampling.time_attr: {time_attr}: partition.time_attr is {stored}. Set one to the attribute that has the times."
             )
         if self.links is not None:
             self.links.check_times(time_attr)

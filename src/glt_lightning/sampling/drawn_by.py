@@ -109,7 +109,7 @@ def ignored_weights(manifest: Manifest, weight_attr: WeightAttr) -> str | None:
         return None
     return (
         f"sampling.weight_attr is not set: neighbours are drawn uniformly, whatever their {found[0]}. To draw by it, set "
-        f"partition.weights: [{found[0]}] and sampling.weight_attr: {found[0]}."
+        f"sampling.weight_attr: {found[0]}."
     )
 
 

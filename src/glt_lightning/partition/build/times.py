@@ -86,7 +86,7 @@ class TimeAttr:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
             raise OptionError(
-                f"partition.time_attr: no node type and no edge type has an attribute {name!r}; attributes: "
+                f"sampling.time_attr, partition.time_attr: no node type and no edge type has an attribute {name!r}; attributes: "
                 f"{', '.join(known) or 'none'}.{hint}"
             )
         for e, attrs in edges.items():
@@ -229,8 +229,8 @@ def weights_by_type(source: GraphSource, names: Collection[str]) -> dict[EdgeTyp
             near = difflib.get_close_matches(name, known, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
             raise OptionError(
-                f"partition.weights: no edge type has an attribute {name!r}; attributes of edges: {', '.join(known) or 'none'}."
-                f"{hint}"
+                f"sampling.weight_attr, partition.weights: no edge type has an attribute {name!r}; attributes of edges: "
+                f"{', '.join(known) or 'none'}.{hint}"
             )
     return {
         e: {name: _weights_one(source, e, name, each[name]) for name in sorted(set(names)) if name in each}
