@@ -250,7 +250,7 @@ def test_bytes_limit_what_is_in_flight(partition, monkeypatch, caplog, room, mos
     assert allowed[:2] == [2, most]  # also where the second epoch begins, which knows the size
     assert allowed.count(2) == (1 if most > 2 else len(allowed))
     (line,) = [r.getMessage() for r in caplog.records if "in flight" in r.getMessage()]
-    assert f"up to {most} of 8 (num_workers 2 x concurrency 4), 1.0 MB each" in line
+    assert f"up to {most} of 8 (num_workers 2 x concurrency 4), 1.05 MB each" in line
 
 
 class _AllOf(dict):

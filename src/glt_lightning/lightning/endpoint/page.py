@@ -122,7 +122,7 @@ def _fields(endpoint: Endpoint) -> dict[str, Any]:
     times = {
         "type": "array",
         "items": {"type": "integer"},
-        "description": "A time for each id or pair, in a graph with times.",
+        "description": "A time for each id or pair, as in the graph: of dates in tables microseconds since 1970.",
     }
     fanouts = {
         "type": "array",

@@ -198,7 +198,11 @@ def _question(given: Mapping[str, Any]) -> Question:
     times = _list(given, "times")
     for row, each in enumerate(times or ()):
         if type(each) is not int or abs(each) >= 1 << 63:
-            raise QuestionError(f"times: expected integers, got {each!r:.80}.", "times", row)
+            raise QuestionError(
+                f"times: expected integers as in the graph (of dates in tables microseconds since 1970), got {each!r:.80}.",
+                "times",
+                row,
+            )
     if ids is not None and pairs is not None:
         raise QuestionError("pairs: expected ids or pairs, got both.", "pairs")
     nodes, edges = (_tables(given.get(name), name) for name in ("nodes", "edges"))

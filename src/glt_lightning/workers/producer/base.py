@@ -253,7 +253,7 @@ class InFlight:
             self._logged = True
             limit = "no limit" if self._budget is None else f"{self._budget / 1e6:,.0f} MB"
             _log.info(
-                "batches in flight of this rank: up to %d of %d (%s), %.1f MB each; sampling.channel_size: %s.",
+                "batches in flight of this rank: up to %d of %d (%s), %.3g MB each; sampling.channel_size: %s.",
                 self.allowed(largest),
                 self._most,
                 self._why,
