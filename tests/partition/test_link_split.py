@@ -13,7 +13,7 @@ import pytest
 
 from glt_lightning.base import EDGE, DataError, GraphSchema, OptionError, PartitionError
 from glt_lightning.partition import ArraySource, LinkSplit, hold_out_edges, random_link_split
-from glt_lightning.partition.edge_splits import columns, drawn, labels, tasks
+from glt_lightning.partition.edge_splits import columns, drawn
 from glt_lightning.partition.sources import base
 from glt_lightning.partition.sources.base import ArrayEdges
 from glt_lightning.partition.sources.folder import FolderSource
@@ -242,7 +242,7 @@ def test_edges_in_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: bool, undirected: bool, ratio: float
 ) -> None:
     """Edges that are split in pieces come out as those of one array, also those of the reverse edge type."""
-    monkeypatch.setattr(drawn, "CHUNK", 7)
+    monkeypatch.setattr(columns, "CHUNK", 7)
     monkeypatch.setattr(columns, "_BUCKET", 5)
     nodes = (40, 100) if typed else (60, 60)
     edges = graph(1, nodes, 90)
@@ -266,7 +266,7 @@ def test_edges_in_files(
 
 
 def test_ids_that_no_node_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawn, "CHUNK", 2)
+    monkeypatch.setattr(columns, "CHUNK", 2)
     with pytest.raises(DataError, match=r"^edge_index: edge 2 has the destination 5; expected 0 to 4 \(num_nodes\)"):
         drawn.draw_split(ArrayEdges(np.array([[0, 1, 2], [1, 2, 5]])), 5, None, tmp_path)
 
@@ -274,8 +274,7 @@ def test_ids_that_no_node_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("kind", ["drawn", "labels", "times", "relations"])
 def test_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """A mask of a byte an edge and a few of its copies; before, 36 to 107 bytes an edge."""
-    for module in (drawn, columns, tasks, labels):
-        monkeypatch.setattr(module, "CHUNK", 1 << 12)
+    monkeypatch.setattr(columns, "CHUNK", 1 << 12)
     monkeypatch.setattr(columns, "_BUCKET", 1 << 12)
     monkeypatch.setattr(base, "_LABELS", 1 << 12)
     count, rng = 1 << 18, np.random.default_rng(0)
@@ -329,8 +328,7 @@ def test_labels_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, labell
     )
     found = []
     for size in (1 << 20, 7):
-        for module in (columns, tasks, labels):
-            monkeypatch.setattr(module, "CHUNK", size)
+        monkeypatch.setattr(columns, "CHUNK", size)
         given = {"num_val": 0.2, "num_test": 0.3, **time}
         links = hold_out_edges(source, {"node__to__node": given}, labels={"node__to__node": labelled}, folder=tmp_path)
         found.append({name: split.digest for name, split in links.edge_splits[EDGE].items()})

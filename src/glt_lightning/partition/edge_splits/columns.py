@@ -7,12 +7,11 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
 from glt_lightning.partition.arrays import write_at
-from glt_lightning.partition.sources.base import Rows
+from glt_lightning.partition.sources.base import EdgeList, Rows
 
 ANOTHER_FOLDER = "choose another one for edges to predict (data.root, or folder of hold_out_edges)"
 CHUNK = 1 << 20  # edges, or numbers of them, in memory at once
@@ -50,27 +49,41 @@ class ColumnFile:
     def __enter__(self) -> ColumnFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._file.close()
 
 
-def true_columns(mask: np.ndarray, folder: Path) -> np.ndarray:
-    """Returns where a mask is true, int64 ascending; a map of a file."""
-    with ColumnFile(folder, 1, int(np.count_nonzero(mask))) as columns:
-        for begin in range(0, len(mask), CHUNK):
-            columns.add(np.flatnonzero(mask[begin : begin + CHUNK]) + begin)
-        found: np.ndarray = columns.array()[0]
-        return found
+def pieces(count: int, width: int = 1) -> Iterator[slice]:
+    """Yields ranges of ``count`` rows of ``width`` numbers, about `CHUNK` numbers each."""
+    size = max(1, CHUNK // max(1, width))
+    return (slice(begin, min(begin + size, count)) for begin in range(0, count, size))
 
 
 def chunks_of(rows: Rows) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yields pieces of an array [n, ...] of about `CHUNK` numbers, each with its range."""
-    size = max(1, CHUNK // max(1, math.prod(rows.shape[1:])))
-    for begin in range(0, len(rows), size):
-        piece = slice(begin, min(begin + size, len(rows)))
-        yield piece, rows[piece]
+    """Yields pieces of an array [n, ...], each with its range."""
+    return ((piece, rows[piece]) for piece in pieces(len(rows), math.prod(rows.shape[1:])))
+
+
+def pieces_of(edges: EdgeList) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """Yields pieces of edges: their range, sources and destinations."""
+    at = 0
+    for src, dst in edges.chunks(CHUNK):
+        yield slice(at, at + len(src)), src, dst
+        at += len(src)
+
+
+def mask_of(pieces: Iterable[np.ndarray]) -> np.ndarray:
+    """Joins the masks of consecutive pieces."""
+    return np.concatenate([np.zeros(0, bool), *pieces])
+
+
+def true_columns(mask: np.ndarray, folder: Path, dtype: np.dtype | type = np.int64, mode: str = "r") -> np.ndarray:
+    """Returns where a mask is true, ascending; a map of a file. mode: of the map."""
+    with ColumnFile(folder, 1, int(np.count_nonzero(mask)), dtype) as columns:
+        for piece, each in chunks_of(mask):
+            columns.add(np.flatnonzero(each) + piece.start)
+        found: np.ndarray = columns.array(mode)[0]
+        return found
 
 
 def true_rows(rows: Rows, mask: np.ndarray, folder: Path, dtype: type | None = None, mode: str = "r") -> np.ndarray:
@@ -110,10 +123,8 @@ class Buckets:
     def __enter__(self) -> Buckets:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        self._file.__exit__(*error)
 
 
 def distinct(hashes: Iterable[np.ndarray], most: int, folder: Path) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 
 from glt_lightning.base import at_least
 from glt_lightning.graph import EdgeSplit
-from glt_lightning.partition.edge_splits.columns import CHUNK, Buckets, ColumnFile
+from glt_lightning.partition.edge_splits.columns import Buckets, ColumnFile, mask_of, pieces_of
 from glt_lightning.partition.links import (
     MOST_NODES,
     Pairs,
@@ -47,15 +47,13 @@ class DrawnSplit:
 
     def kept(self, edges: EdgeList, held_out: int) -> np.ndarray:
         """Returns bool [E]: the edges of all pairs but the first ``held_out``."""
-        limit = self.linked[held_out]  # of a training pair: there is one
-        masks = [(self.pairs.hashes(*ends) >= limit) | ~self.pairs.is_pair(*ends) for ends in edges.chunks(CHUNK)]
-        return np.concatenate(masks)
+        limit, pairs = self.linked[held_out], self.pairs  # of a training pair: there is one
+        return mask_of((pairs.hashes(*ends) >= limit) | ~pairs.is_pair(*ends) for _, *ends in pieces_of(edges))
 
     def kept_reverse(self, edges: EdgeList, held_out: int) -> np.ndarray:
         """Returns bool [R]: likewise of the edges of the reverse edge type."""
         left_out = self.linked[:held_out]
-        masks = [~contains(left_out, self.pairs.hashes(dst, src)) for src, dst in edges.chunks(CHUNK)]
-        return np.concatenate(masks) if masks else np.zeros(0, bool)
+        return mask_of(~contains(left_out, self.pairs.hashes(dst, src)) for _, src, dst in pieces_of(edges))
 
 
 def draw_split(
@@ -114,7 +112,4 @@ def _others(reverse: EdgeList, pairs: Pairs, linked: np.ndarray) -> np.ndarray:
 
 
 def _checked(name: str, edges: EdgeList, counts: tuple[int, ...]) -> Iterator[np.ndarray]:
-    at = 0
-    for ends in edges.chunks(CHUNK):
-        yield checked_edges(name, np.stack(ends), counts, at)
-        at += len(ends[0])
+    return (checked_edges(name, np.stack(ends), counts, piece.start) for piece, *ends in pieces_of(edges))

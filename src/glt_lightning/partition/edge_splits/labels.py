@@ -6,15 +6,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from glt_lightning.base import DataError, EdgeType, edge_type_str
+from glt_lightning.base import DataError, EdgeType, counted, edge_type_str
 from glt_lightning.graph import EdgeSplit
-from glt_lightning.partition.edge_splits.columns import CHUNK, ColumnFile, chunks_of, true_rows
+from glt_lightning.partition.edge_splits.columns import chunks_of, true_columns, true_rows
 from glt_lightning.partition.edge_splits.read import SPLITS, read_array
+from glt_lightning.partition.edge_splits.tasks import Kept, LinkTask
 from glt_lightning.partition.sources.base import GraphSource, Rows, classes_of
 
 DRAWN = ("num_val", "num_test", "seed", "time")
@@ -102,49 +102,112 @@ def labels_of(source: GraphSource, edge_type: EdgeType, attr: str | None, option
 
 
 @dataclass(frozen=True)
-class SplitColumns:
-    """The edges of each split. bits: uint8 [E], a bit for each split that an edge is in."""
+class LabelTask(LinkTask):
+    """One edge type whose labels are predicted. Its splits are columns of its edges, so parallel edges may be in several; only
+    edges with a label are in one.
 
-    bits: np.ndarray
-    names: tuple[str, ...]
+    given: ``{num_val, num_test, seed}`` draws at random, with ``time``, the name of an edge attribute, the latest; ``{train, val,
+    test}`` are edge ids or masks; None: the column ``split`` of a table.
+    """
 
-    def of(self, name: str) -> np.ndarray:
+    labels: EdgeLabels
+
+    @cached_property
+    def splits(self) -> dict[str, EdgeSplit]:
+        time = None if self.given is None else self.given.get("time")
+        return {name: self._split(self._of(name), time) for name in SPLITS if self._ids is None or name in self._ids}
+
+    def _split(self, mask: np.ndarray, time: str | None) -> EdgeSplit:
+        """Makes a split of the edges where a mask is true: with labels, attributes and times. time: an edge attribute."""
+        attrs, own = self.source.edge_attrs(self.edge_type), dict[str, np.ndarray]()
+        for key, (name, dtype) in _ATTRS.items():
+            if name in attrs and name != self.labels.attr:
+                found = true_rows(attrs[name], mask, self.folder, dtype)
+                own[key] = found.reshape(len(found), math.prod(found.shape[1:])) if key == "attr" else found
+        label = true_rows(self.labels.values, mask, self.folder)
+        return EdgeSplit(edge=self.edge_index(mask), label=label, time=self.times_where(mask, time), **own)
+
+    @cached_property
+    def _ids(self) -> Mapping[str, Any] | None:
+        """Edge ids or masks by split; None: they are drawn."""
+        if self.given is not None:
+            return self.given if set(self.given) <= set(SPLITS) else None
+        own: Mapping[EdgeType, Mapping[str, np.ndarray]] = getattr(self.source, "edge_columns", {})
+        if not own.get(self.edge_type):
+            raise DataError(
+                f"links.edge_splits: edges of type {self.name} have no splits. Draw them ({{num_val: 0.1, "
+                "num_test: 0.1}, with time: ATTRIBUTE the latest), give edge ids by split, or in their table the column: split."
+            )
+        return own[self.edge_type]
+
+    @cached_property
+    def _bits(self) -> np.ndarray:
+        """uint8 [E], a bit for each split that an edge is in."""
+        known = self.labels.known()
+        if self._ids is None:
+            return self._drawn(self.given or {}, known)
+        bits = np.zeros(len(known), np.uint8)
+        for name, each in self._ids.items():
+            bits[_edge_ids(f"links.edge_splits.{name}", each, len(bits))] |= _bit(name)
+        bits[~known] = 0
+        return bits
+
+    def _of(self, name: str) -> np.ndarray:
         """Returns bool [E]: the edges of a split; none for a name that it has not."""
-        found: np.ndarray = self.bits & _bit(name) != 0
+        found: np.ndarray = self._bits & _bit(name) != 0
         return found
+
+    def _drawn(self, given: Mapping[str, Any], known: np.ndarray) -> np.ndarray:
+        """Draws splits of the edges with a label, as `_bits`."""
+        count, bits = int(np.count_nonzero(known)), np.zeros(len(known), np.uint8)
+        sizes = {name: _size(f"num_{name}", given.get(f"num_{name}", 0), count) for name in ("val", "test")}
+        if sum(sizes.values()) >= count:
+            raise DataError(
+                f"links.edge_splits: num_val and num_test take {sum(sizes.values())} of {count} edges with labels, and leave "
+                "none for training."
+            )
+        begins = np.array([0, count - sum(sizes.values()), count - sizes["test"]])  # of the splits, in their order
+        if given.get("time") is None:
+            order = true_columns(known, self.folder, np.min_scalar_type(len(known)), "r+")
+            np.random.default_rng(int(given.get("seed") or 0)).shuffle(order)
+            for name, own in zip(SPLITS, np.split(order, begins[1:]), strict=True):
+                for _, each in chunks_of(own):
+                    bits[each.astype(np.int64)] = _bit(name)
+            return bits
+        times = self.times(str(given["time"]))
+        ordered, limits = true_rows(times, known, self.folder, np.int64, "r+"), []
+        for begin in begins[1:]:
+            if begin < count:
+                ordered.partition(begin)
+            limits.append(ordered[begin] if begin < count else np.iinfo(np.int64).max)
+        for piece, each in chunks_of(times):
+            split = np.searchsorted(
+                limits, each.astype(np.int64), side="right"
+            )  # edges of one time are in one: the later
+            bits[piece] = known[piece] * (1 << split)
+        if not (bits & _bit("train")).any():
+            raise DataError(f"links.edge_splits: time: {given['time']}: no edge is earlier than those of val and test.")
+        return bits
+
+    def check_overlap(self, allowed: bool) -> None:
+        """Raises `DataError` for an edge that is in two splits."""
+        for first, second in (("train", "val"), ("train", "test"), ("val", "test")) if not allowed else ():
+            if (both := self._of(first) & self._of(second)).any():
+                raise DataError(
+                    f"edge_splits: {first} and {second} of {self.name} share {counted(int(both.sum()), 'edge')}, such as edge "
+                    f"{int(both.argmax())}. Remove them from one of the two."
+                )
+
+    def kept(self, at_test: bool = False) -> Kept:
+        keep = ~self._of("test")
+        return self.with_reverse(keep if at_test else keep & ~self._of("val"))
 
 
 def _bit(name: str) -> np.uint8:
     return np.uint8(1 << SPLITS.index(name))
 
 
-def split_columns(
-    source: GraphSource, edge_type: EdgeType, given: Mapping[str, Any] | None, labels: EdgeLabels, folder: Path
-) -> SplitColumns:
-    """Returns the edges of each split; only edges with a label are in one.
-
-    given: ``{num_val, num_test, seed}`` draws at random, with ``time``, the name of an edge attribute, the latest; ``{train, val,
-    test}`` are edge ids or masks; None: the column ``split`` of a table.  folder: of files without names.  Raises `DataError`.
-    """
-    known = labels.known()
-    if given is not None and not set(given) <= set(SPLITS):
-        return SplitColumns(_drawn(source, edge_type, given, known, folder), SPLITS)
-    if given is None:
-        own: Mapping[EdgeType, Mapping[str, np.ndarray]] = getattr(source, "edge_columns", {})
-        if not own.get(edge_type):
-            raise DataError(
-                f"links.edge_splits: edges of type {edge_type_str(edge_type)} have no splits. Draw them ({{num_val: 0.1, "
-                "num_test: 0.1}, with time: ATTRIBUTE the latest), give edge ids by split, or in their table the column: split."
-            )
-        given = own[edge_type]
-    bits = np.zeros(len(known), np.uint8)
-    for name, each in given.items():
-        bits[_ids(f"links.edge_splits.{name}", each, len(bits))] |= _bit(name)
-    bits[~known] = 0
-    return SplitColumns(bits, tuple(name for name in SPLITS if name in given))
-
-
-def _ids(what: str, given: Any, count: int) -> np.ndarray:
+def _edge_ids(what: str, given: Any, count: int) -> np.ndarray:
     ids = read_array(what, given)
     if ids.dtype == np.bool_ and ids.shape == (count,):
         return ids
@@ -153,42 +216,6 @@ def _ids(what: str, given: Any, count: int) -> np.ndarray:
             f"{what}: expected ids of edges, 0 to {count - 1}, or a mask over them; got {ids.dtype} {list(ids.shape)}."
         )
     return ids.astype(np.int64, copy=False)
-
-
-def _drawn(
-    source: GraphSource, edge_type: EdgeType, given: Mapping[str, Any], known: np.ndarray, folder: Path
-) -> np.ndarray:
-    """Draws splits of the edges with a label. Returns `SplitColumns.bits`."""
-    count, bits = int(np.count_nonzero(known)), np.zeros(len(known), np.uint8)
-    sizes = {name: _size(f"num_{name}", given.get(f"num_{name}", 0), count) for name in ("val", "test")}
-    if sum(sizes.values()) >= count:
-        raise DataError(
-            f"links.edge_splits: num_val and num_test take {sum(sizes.values())} of {count} edges with labels, and leave "
-            "none for training."
-        )
-    begins = np.array([0, count - sum(sizes.values()), count - sizes["test"]])  # of the splits, in their order
-    if given.get("time") is None:
-        with ColumnFile(folder, 1, count, np.min_scalar_type(len(known))) as columns:
-            for begin in range(0, len(known), CHUNK):
-                columns.add(np.flatnonzero(known[begin : begin + CHUNK]) + begin)
-            order = columns.array("r+")[0]
-        np.random.default_rng(int(given.get("seed") or 0)).shuffle(order)
-        for name, first, end in zip(SPLITS, begins, [*begins[1:], count], strict=True):
-            for begin in range(first, end, CHUNK):
-                bits[order[begin : min(begin + CHUNK, end)].astype(np.int64)] = _bit(name)
-        return bits
-    times = times_of(source, edge_type, str(given["time"]))
-    ordered, limits = true_rows(times, known, folder, np.int64, "r+"), []
-    for begin in begins[1:]:
-        if begin < count:
-            ordered.partition(begin)
-        limits.append(ordered[begin] if begin < count else np.iinfo(np.int64).max)
-    for piece, each in chunks_of(times):
-        split = np.searchsorted(limits, each.astype(np.int64), side="right")  # edges of one time are in one: the later
-        bits[piece] = known[piece] * (1 << split)
-    if not (bits & _bit("train")).any():
-        raise DataError(f"links.edge_splits: time: {given['time']}: no edge is earlier than those of val and test.")
-    return bits
 
 
 def _size(name: str, given: Any, count: int) -> int:
@@ -202,36 +229,3 @@ def _size(name: str, given: Any, count: int) -> int:
             f"links.edge_splits: {name}: expected a share below 1, or a number of edges; got {given!r:.80}."
         )
     return round(given * count) if isinstance(given, float) else given
-
-
-def times_of(source: GraphSource, edge_type: EdgeType, attr: str) -> Rows:
-    """Returns the times of edges, integers [E]. Raises `DataError` for an attribute that is none."""
-    attrs = source.edge_attrs(edge_type)
-    if attr not in attrs or len(attrs[attr].shape) != 1 or np.dtype(attrs[attr].dtype).kind not in "iuM":
-        integers = [name for name, rows in attrs.items() if len(rows.shape) == 1 and np.dtype(rows.dtype).kind in "iuM"]
-        raise DataError(
-            f"links.edge_splits: time: expected an edge attribute of integers; got {attr!r}, and there is "
-            f"{', '.join(sorted(integers)) or 'none'}."
-        )
-    return attrs[attr]
-
-
-def edge_split(
-    source: GraphSource,
-    edge_type: EdgeType,
-    edge: np.ndarray,
-    labels: EdgeLabels,
-    mask: np.ndarray,
-    time: str | None,
-    folder: Path,
-) -> EdgeSplit:
-    """Makes a split of the edges where a mask is true: with labels, attributes and times. edge: int64 [2, S], these edges.  time:
-    an edge attribute.  folder: of files without names."""
-    attrs, own = source.edge_attrs(edge_type), dict[str, np.ndarray]()
-    for key, (name, dtype) in _ATTRS.items():
-        if name in attrs and name != labels.attr:
-            found = true_rows(attrs[name], mask, folder, dtype)
-            own[key] = found.reshape(len(found), math.prod(found.shape[1:])) if key == "attr" else found
-    if time is not None:
-        own["time"] = true_rows(times_of(source, edge_type, time), mask, folder, np.int64)
-    return EdgeSplit(edge=edge, label=true_rows(labels.values, mask, folder), **own)

@@ -18,16 +18,10 @@ import numpy as np
 from glt_lightning.base import DataError, EdgeType, GraphSchema, counted, edge_type_str
 from glt_lightning.graph import IN_TRAINING, EdgeSplit
 from glt_lightning.partition.edge_splits.columns import true_columns
-from glt_lightning.partition.edge_splits.labels import DRAWN, EdgeLabels, labels_of
+from glt_lightning.partition.edge_splits.labels import DRAWN, EdgeLabels, LabelTask, labels_of
 from glt_lightning.partition.edge_splits.read import SPLITS, KeptEdges, KeptRows, identity
-from glt_lightning.partition.edge_splits.tasks import (
-    RANDOM,
-    Given,
-    LabelTask,
-    LinkTask,
-    RandomTask,
-    RelationTask,
-)
+from glt_lightning.partition.edge_splits.relations import RelationTask
+from glt_lightning.partition.edge_splits.tasks import RANDOM, Given, LinkTask, RandomTask
 from glt_lightning.partition.sources.base import DelegatingSource, EdgeList, GraphSource, Rows
 
 _log = logging.getLogger(__name__)
@@ -64,8 +58,8 @@ def hold_out_edges(
         val_edges_at_test: Store validation edges, too. The edge attribute ``in_training`` (bool) is False for them: name it in
             ``partition.weights``, and draw by it except for the test.
         labels: Edge type -> the edge attribute that has labels to predict, None for the column ``label`` of its table. The edges
-            of its splits are then those of the graph, by `edge_splits.labels.split_columns`, and those of validation and test are
-            left out by column, not by pair; the attribute is no attribute of the graph any more.
+            of its splits are then those of the graph, as `edge_splits.labels.LabelTask` says, and those of validation and test
+            are left out by column, not by pair; the attribute is no attribute of the graph any more.
         relations: The labels are the relations of the edges, integers, which the graph has as the attribute ``edge_type``.
         folder: For files of up to 32 bytes an edge, with labels and attributes of edges to predict, which are gone with the
             source. None: ``TMPDIR``, else ``/var/tmp``, since ``/tmp`` may be in memory.
@@ -173,13 +167,14 @@ class LinkSource(DelegatingSource):
         return kept if trained is None else kept | {IN_TRAINING: trained}
 
     def _task(self, edge_type: EdgeType) -> LinkTask:
-        end, given = (self.inner, edge_type, self._reverse.get(edge_type), self._folder), self._given[edge_type]
+        given = self._given[edge_type]
+        of = (self.inner, edge_type, self._reverse.get(edge_type), self._folder, given)
         if edge_type not in self.label_attrs:
-            return RandomTask(*end) if given is not None and set(given) & set(RANDOM) else LinkTask(*end)
+            return RandomTask(*of) if given is not None and set(given) & set(RANDOM) else LinkTask(*of)
         own = given or getattr(self.inner, "edge_splits", {}).get(edge_type) or {}
         if self._relations and any(isinstance(each, Mapping) for each in own.values()):
-            return RelationTask(*end, self.labels[edge_type])
-        return LabelTask(*end, self.labels[edge_type])
+            return RelationTask(*of, self.labels[edge_type])
+        return LabelTask(*of, self.labels[edge_type])
 
     @cached_property
     def _resolved(self) -> _Resolved:
@@ -188,16 +183,16 @@ class LinkSource(DelegatingSource):
         at_test: dict[EdgeType, np.ndarray] = {}
         for edge_type in sorted(self._given):
             task = self._task(edge_type)
-            found = task.read(self._given[edge_type])
+            found = task.splits
             may_overlap = self._overlap or (
                 self._given[edge_type] is None and getattr(self.inner, "edge_splits_may_overlap", False)
             )
-            task.check_overlap(found, may_overlap)
-            _narrow(masks, task.kept(found))
+            task.check_overlap(may_overlap)
+            _narrow(masks, task.kept())
             if self._val_at_test:
-                _narrow(at_test, task.kept(found, at_test=True))
+                _narrow(at_test, task.kept(at_test=True))
             if "train" not in found:
-                found["train"] = EdgeSplit(edge=task.edge_index(edge_type, masks[edge_type]))
+                found = {**found, "train": EdgeSplit(edge=task.edge_index(masks[edge_type]))}
             splits[edge_type] = {name: found[name] for name in SPLITS if name in found}
         for edge_type, keep in masks.items():
             _log.info(
