@@ -10,14 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.base import PartitionOptions, Progress
+from glt_lightning.base import NodeType, PartitionOptions, Progress
 from glt_lightning.graph import (
-    TIMES,
     ArrayEntry,
     LocalPartition,
     Manifest,
     SharedArrays,
-    cum_name,
     edge_path,
     gid_path,
     node_path,
@@ -31,12 +29,12 @@ from glt_lightning.partition.build.layout import NodeLayout
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.sources.base import GraphSource
 from glt_lightning.partition.tasks.exchange import RunWriter
+from glt_lightning.partition.tasks.job import narrowest
 
 _log = logging.getLogger(__name__)
 
 _ANY_VALUE = ["nonfinite_features", "nonfinite_labels"]
 _ALL_MEMORY = 1 << 40  # bytes: buckets are as large as the processor's cache wants them
-_WIDE = 1 << 31
 
 _Shapes = dict[str, tuple[np.dtype, tuple[int, ...]]]
 
@@ -72,18 +70,20 @@ class _InMemory:
 
     def __init__(self, graph: StoredGraph, made_by: Mapping[str, Any]) -> None:
         self._graph, self._storage = graph, graph.storage
-        self._id_dtype = _narrowest(graph.total_nodes)
-        self._edge_id_dtype = _narrowest(graph.most_edge_ids)
+        self._id_dtype = narrowest(graph.total_nodes)
+        self._edge_id_dtype = narrowest(graph.most_edge_ids)
         counts = {
             e: count_degrees(e, edges, graph.num_nodes, (0, edges.num_edges), graph.counted_by)
             for e, edges in graph.edges.items()
         }
         self._degrees = Degrees(*({e: found[end] for e, found in counts.items()} for end in (0, 1)))
+        nothing = np.empty(0, self._id_dtype)
+        self._unnumbered = {t: NodeLayout((0, count), nothing, nothing) for t, count in graph.num_nodes.items()}
         self._arrays = SharedArrays.create(shapes := self._shapes(), self._manifest(shapes, made_by).to_json())
 
     def partition(self) -> LocalPartition:
         try:
-            layouts = [self._write_nodes(t, node_type) for t, node_type in enumerate(self._graph.num_nodes)]
+            layouts = {name: self._write_nodes(t, name) for t, name in enumerate(self._graph.num_nodes)}
             for r, edge_type in enumerate(self._graph.stored_types):
                 self._write_edges(r, edge_type, layouts)
             self._arrays.finish()
@@ -102,26 +102,16 @@ class _InMemory:
                 shapes[node_path(0, t, name)] = (stored.dtype, (count, *stored.row_shape))
             if storage.time_attr is not None and storage.time_attr.of_nodes(node_type) is not None:
                 shapes[node_times_path(t)] = (int64, (count,))
-        for r, edge_type in enumerate(graph.stored_types):
-            count = graph.edges[edge_type.source].num_edges
-            of_edge: _Shapes = {
-                "indptr": (int64, (graph.num_nodes[edge_type.edge_type[2]] + 1,)),
-                "indices": (self._id_dtype, (count,)),
-                "edge_ids": (self._edge_id_dtype, (count,)),
-            }
-            for name, stored in storage.edges[edge_type.source].items():
-                of_edge[name] = (stored.dtype, (count, *stored.row_shape))
-            of_edge |= {cum_name(n): (np.dtype(np.int32), (count,)) for n in storage.weights[edge_type.source]}
-            if storage.time_attr is not None and storage.time_attr.orders(edge_type):
-                of_edge[TIMES] = (int64, (count,))
-            shapes |= {edge_path(0, r, name): shape for name, shape in of_edge.items()}
+        for r, own in enumerate(graph.stored_types):
+            count, rows = graph.edges[own.source].num_edges, graph.num_nodes[own.edge_type[2]]
+            for name, (dtype, shape) in self._edge_job(own, self._unnumbered).arrays.items():
+                shapes[edge_path(0, r, name)] = dtype, (rows + 1 if name == "indptr" else count, *shape)
         return shapes
 
     def _manifest(self, shapes: _Shapes, made_by: Mapping[str, Any]) -> Manifest:
-        nothing = np.empty(0, self._id_dtype)
         head = manifest_head(
             self._graph,
-            {t: NodeLayout((0, count), nothing, nothing) for t, count in self._graph.num_nodes.items()},
+            self._unnumbered,
             arrays={},
             made_by=made_by,
             hotness={},
@@ -144,21 +134,11 @@ class _InMemory:
             times[:] = np.concatenate([times[:0], *(chunks or ())])
         return NodeLayout((0, count), ids, ids)
 
-    def _write_edges(self, index: int, edge_type: StoredEdgeType, layouts: Sequence[NodeLayout]) -> None:
-        graph, storage, (src, _, dst) = self._graph, self._storage, edge_type.edge_type
-        job = EdgeJob(
-            stored_type=edge_type,
-            edges=graph.edges[edge_type.source],
-            attrs=graph.source.edge_attrs(edge_type.source),
-            sources=layouts[graph.schema.node_index(src)],
-            destinations=layouts[graph.schema.node_index(dst)],
-            offset=graph.offsets[src],
-            id_dtype=self._id_dtype,
-            edge_id_dtype=self._edge_id_dtype,
-            stored=storage.edges[edge_type.source],
-            weights=storage.weights[edge_type.source],
-            times=None if storage.time_attr is None else storage.time_attr.times(edge_type),
-        )
+    def _edge_job(self, own: StoredEdgeType, layouts: Mapping[NodeType, NodeLayout]) -> EdgeJob:
+        return EdgeJob.of(self._graph, own, layouts.__getitem__, self._id_dtype, self._edge_id_dtype)
+
+    def _write_edges(self, index: int, edge_type: StoredEdgeType, layouts: Mapping[NodeType, NodeLayout]) -> None:
+        job = self._edge_job(edge_type, layouts)
         buckets = EdgeBuckets.of(job.destinations, self._degrees.in_degree(edge_type), job.record_bytes, _ALL_MEMORY)
         memory = os.memfd_create("glt-edges", os.MFD_CLOEXEC)  # freed by the kernel however this process ends
         try:
@@ -192,7 +172,3 @@ class _Rows:
 
 def _entry(dtype: np.dtype, shape: tuple[int, ...]) -> ArrayEntry:
     return ArrayEntry(np.dtype(dtype).str, shape, int(np.dtype(dtype).itemsize * np.prod(shape)), crc32=0)
-
-
-def _narrowest(count: int) -> np.dtype:
-    return np.dtype(np.int32 if count < _WIDE else np.int64)

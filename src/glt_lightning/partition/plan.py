@@ -272,9 +272,7 @@ def _steps(division: Division, assigner: Assigner) -> Iterator[PlannedStep]:
     yield _numbering(division)
     yield _nodes(division)
     record = record_bytes(division.job.id_dtype, division.job.edge_id_dtype)
-    stored = [
-        (graph.edges[own.source].num_edges * (2 if own.both else 1), record, own.source) for own in graph.stored_types
-    ]
+    stored = [(graph.num_edges(own), record, own.source) for own in graph.stored_types]
     yield _sorting(division, "writing edges", stored, with_attrs=True)
     stays = _stays(division)
     yield PlannedStep("hashing files", -(-stays // _HASH_BYTES), stays, stays * _HASHED / 1e9)
@@ -298,7 +296,7 @@ def _assigning(graph: StoredGraph, assigner: Assigner, rows_bytes: int) -> Plann
     fanouts = options.assumed_num_neighbors
     hops = max(map(len, fanouts.values()), default=0) if isinstance(fanouts, dict) else len(fanouts)
     turns = is_ranked_by_vip(graph, assigner) + (reads == "sampled")
-    edges = sum(graph.edges[own.source].num_edges * (2 if own.both else 1) for own in graph.stored_types)
+    edges = sum(map(graph.num_edges, graph.stored_types))
     ns += turns * hops * options.num_parts * edges * _RANKED
     passes = turns * hops
     if reads == "neighbors":
@@ -340,7 +338,7 @@ def _stays(division: Division) -> int:
     for own in graph.stored_types:
         width = job.id_dtype.itemsize + job.edge_id_dtype.itemsize
         width += sum(each.bytes_per_row for each in graph.storage.edges[own.source].values())
-        total += graph.edges[own.source].num_edges * (2 if own.both else 1) * width
+        total += graph.num_edges(own) * width
     return total
 
 
@@ -365,12 +363,8 @@ def input_bytes(edges: EdgeList) -> int:
     """Returns the bytes that reading all edges of a type takes."""
     if isinstance(edges, KeptEdges):
         return input_bytes(edges.edges)
-    if isinstance(edges, FileEdges):
-        return _bytes(edges.file)
-    if isinstance(edges, EndFiles):
-        return _bytes(edges.source) + _bytes(edges.destination)
-    if isinstance(edges, CscEdges):
-        return _bytes(edges.indptr) + _bytes(edges.indices)
+    if isinstance(edges, (FileEdges, EndFiles, CscEdges)):
+        return sum(map(_bytes, edges.files))
     return 16 * edges.num_edges
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from itertools import combinations
 
 import numpy as np
@@ -137,30 +137,30 @@ def check_labels(source: GraphSource, node_type: NodeType, allow: Collection[str
 
 
 def _require_finite(y: Rows, what: str) -> None:
-    for begin, chunk in _numbered(y):
+    for ids, chunk in numbered_chunks(y):
         values = from_bfloat16(chunk.view("<u2")) if y.dtype == BFLOAT16 else chunk
         bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
         if bad.any():
             at = int(bad.argmax())
             kind = "NaN" if np.isnan(values[at]).any() else "infinite"
             raise DataError(
-                f"{what}: the label of node {begin + at} is {kind}. Give nodes without a label the integer label -1 and leave "
+                f"{what}: the label of node {ids[at]} is {kind}. Give nodes without a label the integer label -1 and leave "
                 "them out of the splits. If your module handles such labels, set partition.allow: [nonfinite_labels]."
             )
 
 
 def _require_dense(y: Rows, what: str) -> None:
-    classes = max((classes_of(chunk) or 0 for _, chunk in _numbered(y)), default=0)
+    classes = max((classes_of(chunk) or 0 for _, chunk in numbered_chunks(y)), default=0)
     if classes <= _FEW_CLASSES:
         return
     occur = len(y)
     if classes <= _CLASSES_PER_LABEL * occur:
         seen = np.zeros(classes, bool)
-        for _, chunk in _numbered(y):
+        for _, chunk in numbered_chunks(y):
             seen[chunk[chunk >= 0]] = True
         occur = int(np.count_nonzero(seen))
     if classes > _CLASSES_PER_LABEL * occur:
-        node = next(begin + int(np.argmax(chunk)) for begin, chunk in _numbered(y) if chunk.max() == classes - 1)
+        node = next(ids[chunk.argmax()] for ids, chunk in numbered_chunks(y) if chunk.max() == classes - 1)
         raise DataError(
             f"{what}: the largest label is {classes - 1:,} (node {node}), which makes {classes:,} classes, of which at most "
             f"{occur:,} occur. Renumber the labels (numpy.unique(y, return_inverse=True)), convert them to floats for a "
@@ -194,11 +194,3 @@ def _label_of(source: GraphSource, node_type: NodeType, node: int, label: object
     if hasattr(source, "user_ids"):  # a table, where the label of such a node is negative or an empty cell
         return f"for example node {name_of(source, node_type, node)}"
     return f"y of node {node} is {label}"
-
-
-def _numbered(rows: Rows) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields (index of the first row, rows), a chunk at a time."""
-    begin = 0
-    for _, chunk in numbered_chunks(rows):
-        yield begin, chunk
-        begin += len(chunk)

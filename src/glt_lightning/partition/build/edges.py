@@ -15,11 +15,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from glt_lightning.base import DataError
+from glt_lightning.base import DataError, NodeType
 from glt_lightning.graph import TIMES, cum_name
 from glt_lightning.kernels import CHANGED, Buckets, RowBuffers, build_rows
 from glt_lightning.partition.build.edge_types import StoredEdgeType
@@ -29,6 +29,9 @@ from glt_lightning.partition.build.times import EdgeTimes, WeightSums, by_time
 from glt_lightning.partition.edge_splits.read import user_columns
 from glt_lightning.partition.sources.base import EdgeList, Rows, read_edges
 from glt_lightning.partition.tasks.exchange import Runs, RunWriter, read_buckets
+
+if TYPE_CHECKING:
+    from glt_lightning.partition.build.stored_graph import StoredGraph
 
 # Edges of a bucket: records, keys and results of 2^18 edges take 7 MB, which stays in the last-level cache.
 _BUCKET_EDGES = 1 << 18
@@ -66,6 +69,31 @@ class EdgeJob:
     weights: Mapping[str, WeightSums] = field(default_factory=dict)
     times: EdgeTimes | None = None
     structure_only: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        graph: StoredGraph,
+        stored_type: StoredEdgeType,
+        layout: Callable[[NodeType], NodeLayout],
+        id_dtype: np.dtype,
+        edge_id_dtype: np.dtype,
+    ) -> EdgeJob:
+        """Makes the job that stores all of an edge type. layout: returns the numbering of a node type."""
+        (src, _, dst), source, storage = stored_type.edge_type, stored_type.source, graph.storage
+        return cls(
+            stored_type=stored_type,
+            edges=graph.edges[source],
+            attrs=graph.source.edge_attrs(source),
+            sources=layout(src),
+            destinations=layout(dst),
+            offset=graph.offsets[src],
+            id_dtype=id_dtype,
+            edge_id_dtype=edge_id_dtype,
+            stored=storage.edges[source],
+            weights=storage.weights[source],
+            times=None if storage.time_attr is None else storage.time_attr.times(stored_type),
+        )
 
     @property
     def record_bytes(self) -> int:

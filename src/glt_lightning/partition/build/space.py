@@ -18,11 +18,12 @@ from glt_lightning.base import EdgeType, PartitionError
 from glt_lightning.kernels import row_bytes
 from glt_lightning.partition.assign.assigners import built_in, is_trivial, require_memory
 from glt_lightning.partition.assign.base import Assigner
+from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.edges import record_bytes
 from glt_lightning.partition.build.rows import is_picked
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.hotness.rank import policy_of
-from glt_lightning.partition.tasks.job import Job
+from glt_lightning.partition.tasks.job import Job, narrowest
 
 
 def require_room(job: Job, assigner: Assigner, folder: Path) -> None:
@@ -107,9 +108,7 @@ def bytes_to_write(job: Job) -> int:
         width += sum(rows.bytes_per_row for rows in graph.storage.edges[own.source].values())
         width += 4 * len(graph.storage.weights[own.source])
         width += 8 if graph.storage.time_attr is not None and graph.storage.time_attr.orders(own) else 0
-        count = graph.edges[own.source].num_edges * (2 if own.both else 1)
-        record = record_bytes(job.id_dtype, job.edge_id_dtype)
-        files.append(_EdgeFiles(own.source, count, graph.num_nodes[own.edge_type[2]], 0 if own.both else width, record))
+        files.append(_EdgeFiles.of(graph, own, width, record_bytes(job.id_dtype, job.edge_id_dtype)))
     kept, peak = _worst_of(files)
     return max(worst, remaining + peak, remaining + kept + gids)  # gids are the last files
 
@@ -134,6 +133,11 @@ class _EdgeFiles(NamedTuple):
     width: int
     record: int
 
+    @classmethod
+    def of(cls, graph: StoredGraph, own: StoredEdgeType, width: int, record: int) -> _EdgeFiles:
+        rows = graph.num_nodes[own.edge_type[2]]
+        return cls(own.source, graph.num_edges(own), rows, 0 if own.both else width, record)
+
 
 def _worst_of(files: Iterable[_EdgeFiles]) -> tuple[int, int]:
     """(bytes that remain, bytes at the peak) of files of edges that are sorted one after the other."""
@@ -145,26 +149,23 @@ def _worst_of(files: Iterable[_EdgeFiles]) -> tuple[int, int]:
 
 
 def _sampled_files(graph: StoredGraph) -> Iterator[_EdgeFiles]:
-    id_bytes = _id_bytes(graph)
-    for stored_type in graph.stored_types:
-        count = graph.edges[stored_type.source].num_edges * (2 if stored_type.both else 1)
-        rows, width = graph.num_nodes[stored_type.edge_type[2]], 0 if stored_type.both else id_bytes
-        yield _EdgeFiles(stored_type.source, count, rows, width, 12 * id_bytes // 4)
+    return _row_files(graph, graph.stored_types)
 
 
 def _neighbor_files(graph: StoredGraph) -> Iterator[_EdgeFiles]:
-    id_bytes = _id_bytes(graph)
-    for edge_type, edges in graph.edges.items():
-        src, _, dst = edge_type
-        if src == dst:
-            yield _EdgeFiles(edge_type, 2 * edges.num_edges, graph.num_nodes[dst], 0, 12 * id_bytes // 4)
-            continue
-        for end in (src, dst):
-            yield _EdgeFiles(edge_type, edges.num_edges, graph.num_nodes[end], id_bytes, 12 * id_bytes // 4)
+    for e in graph.edges:
+        src, rel, dst = e
+        ways = (
+            [StoredEdgeType(e, e, both=True)]
+            if src == dst
+            else [StoredEdgeType((dst, rel, src), e), StoredEdgeType(e, e)]
+        )
+        yield from _row_files(graph, ways)
 
 
-def _id_bytes(graph: StoredGraph) -> int:
-    return 4 if graph.total_nodes < 2**31 else 8
+def _row_files(graph: StoredGraph, stored_types: Iterable[StoredEdgeType]) -> Iterator[_EdgeFiles]:
+    width = narrowest(graph.total_nodes).itemsize
+    return (_EdgeFiles.of(graph, own, width, 3 * width) for own in stored_types)
 
 
 def _matrix(graph: StoredGraph) -> int:

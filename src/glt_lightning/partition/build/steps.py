@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -47,7 +47,7 @@ def value_checks(division: Division) -> list[Call]:
 def check_values(tasks: Tasks) -> None:
     """Checks all values that may be refused. Raises `DataError` for the first bad one."""
     graph, calls = tasks.job.graph, value_checks(tasks)
-    units = [call["piece"][1] - call["piece"][0] for call in calls]
+    units = _sizes(call["piece"] for call in calls)
     with graph.progress.phase("checking values", sum(units), "rows") as done:
         tasks.run("check_piece", calls, done, units)
 
@@ -65,7 +65,7 @@ def counts(division: Division) -> list[Call]:
 def count_edges(tasks: Tasks) -> Degrees:
     """Reads all edges once. Raises `DataError` for an edge whose node does not exist."""
     job, types, calls = tasks.job, tasks.job.graph.source.schema.edge_types, counts(tasks)
-    units = [call["piece"][1] - call["piece"][0] for call in calls]
+    units = _sizes(call["piece"] for call in calls)
     with job.graph.progress.phase("reading edges", sum(units), "edges") as done:
         tasks.run("count_piece", calls, done, units)
     for index, edge_type in enumerate(types):
@@ -107,7 +107,7 @@ def number_nodes(tasks: Tasks, node_type: NodeType, done: Done) -> None:
     job, count, how = tasks.job, tasks.job.graph.num_nodes[node_type], {"node_type": node_type}
     pieces, at_once = node_ranges(tasks, count)
     deals = [how | {"piece": piece} for piece in pieces]
-    sizes = np.sum(tasks.run("deal_nodes", deals, done, [end - begin for begin, end in pieces]), axis=0, dtype=np.int64)
+    sizes = np.sum(tasks.run("deal_nodes", deals, done, _sizes(pieces)), axis=0, dtype=np.int64)
     bounds = np.concatenate([[0], np.cumsum(sizes)])
     folder = job.numbers_folder(node_type)
     save_array(folder / "bounds.npy", bounds)
@@ -117,11 +117,15 @@ def number_nodes(tasks: Tasks, node_type: NodeType, done: Done) -> None:
     tasks.run("number_parts", calls, done, [int(bounds[high] - bounds[low]) for low, high in groups])
     ranges = cut_at(count, at_once) or [(0, 0)]
     places = [how | {"groups": groups, "capacity": at_once, "bucket": bucket} for bucket in range(len(ranges))]
-    tasks.run("place_numbers", places, done, [end - begin for begin, end in ranges])
+    tasks.run("place_numbers", places, done, _sizes(ranges))
     for name in ("user_ids", "new"):
         seal_array(folder, f"{name}.npy", job.id_dtype, (count,))
     for name in ("nodes", "numbers"):
         shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _sizes(pieces: Iterable[tuple[int, int]]) -> list[int]:
+    return [end - begin for begin, end in pieces]
 
 
 def _pieces(division: Division, edges: EdgeList, at_least: int, at_most: int) -> list[tuple[int, int]]:
@@ -164,7 +168,7 @@ def sort_edges(tasks: Tasks, sort: EdgeSort, done: Done) -> Arrays:
     groups = buckets.groups(sorted_at_once(tasks, buckets.num_edges, edges.record_bytes))
     sorts = [{"sort": spec, "pieces": pieces, "low": low, "high": high} for low, high in groups]
     if not tasks.finished("sort_edges", sorts):
-        tasks.run("deal_edges", deals, done, [ways * (end - begin) for begin, end in pieces])
+        tasks.run("deal_edges", deals, done, [ways * size for size in _sizes(pieces)])
     units = [int(buckets.first[high] - buckets.first[low]) for low, high in groups]
     found = [[Segment(*each) for each in result] for result in tasks.run("sort_edges", sorts, done, units)]
     segments = [each for result in found for each in result]
@@ -212,10 +216,10 @@ def _write_attr(tasks: Tasks, node_type: NodeType, name: str, done: Done) -> Arr
     ranges, capacity = row_ranges(tasks, rows)
     if capacity is None:
         calls = [normalized | {"piece": piece} for piece in ranges]
-        tasks.run("take_rows", calls, done, [end - begin for begin, end in ranges])
+        tasks.run("take_rows", calls, done, _sizes(ranges))
     else:
         deals = [how | {"capacity": capacity, "piece": piece} for piece in ranges]
-        sizes = [end - begin for begin, end in cut_at(count, capacity)]
+        sizes = _sizes(cut_at(count, capacity))
         places = [normalized | {"capacity": capacity, "pieces": ranges, "bucket": b} for b in range(len(sizes))]
         if not tasks.finished("place_rows", places):
             tasks.run("deal_rows", deals)

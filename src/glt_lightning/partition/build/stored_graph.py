@@ -12,7 +12,7 @@ import numpy as np
 from glt_lightning.base import DataError, EdgeType, NodeType, PartitionOptions, Progress, counted, edge_type_str
 from glt_lightning.graph import EdgeColumns
 from glt_lightning.kernels import BFLOAT16
-from glt_lightning.partition.build.edge_types import stored_edge_types
+from glt_lightning.partition.build.edge_types import StoredEdgeType, stored_edge_types
 from glt_lightning.partition.build.rows import Storage
 from glt_lightning.partition.edge_splits.read import num_columns
 from glt_lightning.partition.edge_splits.source import StoredSplits, stored_splits
@@ -56,6 +56,10 @@ class StoredGraph:
     @property
     def total_nodes(self) -> int:
         return sum(self.num_nodes.values())
+
+    def num_edges(self, own: StoredEdgeType) -> int:
+        """Number of edges of a stored type, before parallel ones are merged."""
+        return self.edges[own.source].num_edges * (2 if own.both else 1)
 
     @property
     def most_edge_ids(self) -> int:

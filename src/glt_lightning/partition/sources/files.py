@@ -119,7 +119,7 @@ class FileEdges(RangedEdges):
     """Edges in the order of the columns of ``edge_index``; in Fortran order the file holds pairs."""
 
     def __init__(self, edge_index: NpyFile, name: str | None = None) -> None:
-        self.file = edge_index
+        self.file, self.files = edge_index, (edge_index,)
         shape = edge_index.shape[::-1] if edge_index.transposed else edge_index.shape
         if len(shape) != 2 or shape[0] != 2 or edge_index.dtype.kind not in "iu":
             raise DataError(
@@ -143,10 +143,10 @@ class EndFiles(RangedEdges):
     """Edges whose sources and destinations are in one file each, in the same order."""
 
     def __init__(self, source: NpyFile, destination: NpyFile) -> None:
-        self.source, self.destination, self.num_edges = source, destination, len(source)
+        self.files, self.num_edges = (source, destination), len(source)
 
     def part(self, size: int, begin: int, end: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        blocks = [file.blocks(size, begin, end) for file in (self.source, self.destination)]
+        blocks = [file.blocks(size, begin, end) for file in self.files]
         for src, dst in zip(*blocks, strict=True):
             yield np.ascontiguousarray(src, np.int64), np.ascontiguousarray(dst, np.int64)
 
@@ -156,7 +156,8 @@ class CscEdges(RangedEdges):
 
     def __init__(self, indptr: NpyFile, indices: NpyFile) -> None:
         self.indptr, self.indices, self.num_edges = indptr, indices, len(indices)
-        for file in (indptr, indices):
+        self.files = (indptr, indices)
+        for file in self.files:
             if len(file.shape) != 1 or file.dtype.kind not in "iu":
                 raise DataError(
                     f"{file.path}: expected integers in one dimension, got {file.dtype} {list(file.shape)}."

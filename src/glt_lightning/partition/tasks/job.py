@@ -25,7 +25,6 @@ from glt_lightning.partition.sources.files import NpyFile
 from glt_lightning.partition.tasks.exchange import load_array, save_array, save_text
 from glt_lightning.partition.tasks.shared_source import SharedSource, describe
 
-_INT32_MAX = 2**31 - 1
 JOB = "job.json"  # file of the folder of a run
 # Options that decide what tasks write.
 _OPTIONS = ("num_parts", "storage", "weights", "time_attr", "allow")
@@ -74,7 +73,7 @@ class Job:
         self._last_array: tuple[tuple[NodeType, str], np.ndarray] | None = None
 
     def _dtype(self, count: int) -> np.dtype:
-        return np.dtype(np.int64 if self._wide or count > _INT32_MAX else np.int32)
+        return np.dtype(np.int64) if self._wide else narrowest(count)
 
     def save(self) -> str:
         """Writes what other processes open the job by, and returns a nonce for them. Copies what is not in files."""
@@ -162,20 +161,7 @@ class Job:
                 edge_id_dtype=np.dtype(np.int32),
                 structure_only=True,
             )
-        storage = graph.storage
-        return EdgeJob(
-            stored_type=own,
-            edges=graph.edges[own.source],
-            attrs=graph.source.edge_attrs(own.source),
-            sources=self.layout(src),
-            destinations=self.layout(dst),
-            offset=graph.offsets[src],
-            id_dtype=self.id_dtype,
-            edge_id_dtype=self.edge_id_dtype,
-            stored=storage.edges[own.source],
-            weights=storage.weights[own.source],
-            times=None if storage.time_attr is None else storage.time_attr.times(own),
-        )
+        return EdgeJob.of(graph, own, self.layout, self.id_dtype, self.edge_id_dtype)
 
     def forget_edges(self) -> None:
         """Frees what `edge_job` keeps between tasks, such as times and numbers of all nodes."""

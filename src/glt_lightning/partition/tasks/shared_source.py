@@ -5,7 +5,7 @@ What is not in files yet, such as arrays in memory, is written once into the wor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from glt_lightning.partition.sources.base import EdgeList, GraphSource, Rows
 from glt_lightning.partition.sources.files import CscEdges, EndFiles, FileEdges, NpyFile
 
 _CHUNK = 1 << 20  # edges copied at once
+_KINDS: dict[str, Callable[..., EdgeList]] = {kind.__name__: kind for kind in (FileEdges, EndFiles, CscEdges)}
 
 
 class SharedSource:
@@ -68,12 +69,8 @@ def describe(source: GraphSource, folder: Path) -> dict[str, Any]:
 
 
 def _describe_edges(edges: EdgeList, folder: Path) -> dict[str, Any]:
-    if isinstance(edges, FileEdges):
-        return {"kind": "edge_index", "file": _describe_file(edges.file)}
-    if isinstance(edges, EndFiles):
-        return {"kind": "ends", "files": [_describe_file(edges.source), _describe_file(edges.destination)]}
-    if isinstance(edges, CscEdges):
-        return {"kind": "csc", "files": [_describe_file(edges.indptr), _describe_file(edges.indices)]}
+    if isinstance(edges, (FileEdges, EndFiles, CscEdges)):
+        return {"kind": type(edges).__name__, "files": [*map(_describe_file, edges.files)]}
     if isinstance(edges, KeptEdges):
         columns = _copied(edges.columns, folder / "columns")
         return {"kind": "kept", "edges": _describe_edges(edges.edges, folder), "columns": columns}
@@ -88,7 +85,10 @@ def _describe_edges(edges: EdgeList, folder: Path) -> dict[str, Any]:
             at += len(src)
     for name in ("source.npy", "destination.npy"):
         seal_array(folder, name, np.dtype(np.int64), (at,))
-    return {"kind": "ends", "files": [{"path": str(folder / f"{name}.npy")} for name in ("source", "destination")]}
+    return {
+        "kind": EndFiles.__name__,
+        "files": [{"path": str(folder / f"{name}.npy")} for name in ("source", "destination")],
+    }
 
 
 def _describe_rows(rows: Rows, file: Path) -> dict[str, Any]:
@@ -115,13 +115,9 @@ def _copied(rows: Rows, file: Path) -> dict[str, Any]:
 
 
 def _edges(described: Mapping[str, Any]) -> EdgeList:
-    kind = described["kind"]
-    if kind == "edge_index":
-        return FileEdges(_file(described["file"]))
-    if kind == "kept":
+    if described["kind"] == "kept":
         return KeptEdges(_edges(described["edges"]), _file(described["columns"]).mapped())
-    files = map(_file, described["files"])
-    return EndFiles(*files) if kind == "ends" else CscEdges(*files)
+    return _KINDS[described["kind"]](*map(_file, described["files"]))
 
 
 def _rows(described: Mapping[str, Any]) -> Rows:
