@@ -6,6 +6,7 @@ import errno
 import os
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -271,7 +272,7 @@ def test_ids_that_no_node_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         drawn.draw_split(ArrayEdges(np.array([[0, 1, 2], [1, 2, 5]])), 5, None, tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["drawn", "labels", "times", "relations"])
+@pytest.mark.parametrize("kind", ["drawn", "labels", "times", "relations", "given"])
 def test_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """A mask of a byte an edge and a few of its copies; before, 36 to 107 bytes an edge."""
     monkeypatch.setattr(columns, "CHUNK", 1 << 12)
@@ -287,12 +288,15 @@ def test_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> N
         given["neg_sampling_ratio"] = 0
     elif kind == "times":
         given["time"] = "edge_kind"
+    elif kind == "given":
+        np.save(tmp_path / "test.npy", edges[:, : count // 2])
+        given = {"test": str(tmp_path / "test.npy")}
     elif kind == "relations":
         given = {"test": {"edge": edges[:, :1000], "relation": relation[:1000]}}
     links = hold_out_edges(
         FolderSource(tmp_path),
         {"node__to__node": given},
-        labels=None if kind == "drawn" else {"node__to__node": "edge_kind"},
+        labels=None if kind in ("drawn", "given") else {"node__to__node": "edge_kind"},
         relations=kind == "relations",
         folder=tmp_path / "files",
     )
@@ -357,9 +361,14 @@ def test_where_files_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     graph = ArraySource("g", "", GraphSchema.single(), {"node": 4}, {EDGE: np.array([[0, 1, 2], [1, 2, 3]])})
     monkeypatch.delenv("TMPDIR", raising=False)
     monkeypatch.setattr("os.pwrite", full)
-    advice = r"choose another one for edges to predict \(data\.root, or folder of hold_out_edges\)"
+    advice = r"choose another one for edges to predict \(data\.root, or folder of hold_out_edges, else TMPDIR\)"
     for folder, where in ((None, "/var/tmp"), (tmp_path, str(tmp_path))):
         links = hold_out_edges(graph, {"node__to__node": {"num_val": 0, "num_test": 1}}, folder=folder)
         with pytest.raises(PartitionError, match=advice):
             links.edges(EDGE)
         assert used[-1].startswith(f"{where}/")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=47))
+    links = hold_out_edges(graph, {"node__to__node": {"num_val": 0, "num_test": 1}}, folder=tmp_path / "new")
+    with pytest.raises(PartitionError, match=rf"{tmp_path}/new: splitting .* needs at least 48 bytes .* {advice}"):
+        links.edges(EDGE)
+    assert len(used) == 2

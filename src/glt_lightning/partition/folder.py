@@ -193,6 +193,16 @@ def disk_full_speaks(folder: Path, needed: int, advice: str = ANOTHER_FOLDER) ->
         ) from error
 
 
+def require_space(folder: Path, needed: int, what: str, advice: str = "choose another folder") -> None:
+    """Raises `PartitionError` unless the file system of ``folder`` has ``needed`` bytes free. what: subject of the error."""
+    free = shutil.disk_usage(next(each for each in (folder, *folder.absolute().parents) if each.exists())).free
+    if free < needed:
+        raise PartitionError(
+            f"{folder}: {what} needs at least {needed:,} bytes of disk, working files included, but {free:,} are free. "
+            f"Free some space or {advice}."
+        )
+
+
 # Files in a folder that others may write, too.
 
 

@@ -32,7 +32,6 @@ from glt_lightning.partition.build.space import (
     is_ranked_by_vip,
     reads_of,
     require_room,
-    require_space,
 )
 from glt_lightning.partition.build.steps import (
     counts,
@@ -47,6 +46,7 @@ from glt_lightning.partition.build.values import checked_attrs
 from glt_lightning.partition.edge_splits.columns import CHUNK
 from glt_lightning.partition.edge_splits.read import KeptEdges
 from glt_lightning.partition.edge_splits.source import ExpectedLinks, LinkSource
+from glt_lightning.partition.folder import require_space
 from glt_lightning.partition.run import follow_batches
 from glt_lightning.partition.sources.base import EdgeList, GraphSource, Rows
 from glt_lightning.partition.sources.files import CscEdges, EndFiles, FileEdges
@@ -218,7 +218,7 @@ def plan_partition(
         available_bytes=available_memory(),
     )
     try:
-        require_room(division.job, assigner, there)
+        require_room(division.job, assigner)
     except PartitionError as error:
         return plan, error
     return plan, None
@@ -239,21 +239,13 @@ def _splits(source: GraphSource) -> _Splits:
     if not isinstance(source, ExpectedLinks):
         return _Splits()
     found, reads, cpu_s = _Splits(), 0, 0.0
-    for (src, rel, dst), (kind, edges, share) in source.splits_of.items():
-        own = source.inner.edges((src, rel, dst))
-        reads += _PASSES[kind] * input_bytes(own)
-        cpu_s += edges * _SPLIT[kind] / 1e9
-        of_each, of_some = _SPLIT_MEMORY[kind]
-        found.memory_bytes = max(found.memory_bytes, of_each * edges + of_some * min(edges, CHUNK))
-        # an edge of each linked pair: of a type with both directions half of the edges
-        pairs = own.num_edges // (2 if src == dst else 1)
-        kept = 8 * round(share * edges) if share < 1 else 0
-        if kind == "random":  # buckets of edges, the hashes of pairs, and their ends
-            found.drawing_bytes += 8 * own.num_edges + 24 * pairs
-            found.disk_bytes += 24 * pairs
-        elif kind != "given":  # the edges of the splits, and their labels
-            found.disk_bytes += 24 * own.num_edges
-        found.disk_bytes += 16 * (pairs if kind == "random" else own.num_edges) + kept
+    for edge_type, each in source.splits_of.items():
+        reads += _PASSES[each.kind] * input_bytes(source.inner.edges(edge_type))
+        cpu_s += each.edges * _SPLIT[each.kind] / 1e9
+        of_each, of_some = _SPLIT_MEMORY[each.kind]
+        found.memory_bytes = max(found.memory_bytes, of_each * each.edges + of_some * min(each.edges, CHUNK))
+        found.drawing_bytes += each.drawing_bytes
+        found.disk_bytes += each.files_bytes + 16 * each.pairs
     found.steps = (PlannedStep("splitting edges", 1, reads, cpu_s, alone=True),)
     return found
 

@@ -17,7 +17,7 @@ from glt_lightning.partition.assign import assigner_of
 from glt_lightning.partition.assign.assigners import assign, require_countable, require_memory
 from glt_lightning.partition.assign.base import Assigner
 from glt_lightning.partition.build.builder import Builder
-from glt_lightning.partition.build.space import bytes_to_assign, require_space
+from glt_lightning.partition.build.space import bytes_to_assign
 from glt_lightning.partition.build.steps import check_values, count_edges
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.build.topology import GraphTopology
@@ -29,6 +29,7 @@ from glt_lightning.partition.folder import (
     lasting_folder,
     lasting_path,
     remove_lasting,
+    require_space,
 )
 from glt_lightning.partition.sources.base import GraphSource
 from glt_lightning.partition.splits import resolve_splits
@@ -80,7 +81,7 @@ def assign_graph(
             require_countable(assigner, graph.total_nodes, options)
             require_memory(assigner, graph)
             check_values(tasks)
-            require_space(folder, bytes_to_assign(graph, assigner), "assigning the nodes of this graph")
+            require_space(folder.parent, bytes_to_assign(graph, assigner), "assigning the nodes of this graph")
             parts = assign(assigner, graph, GraphTopology(tasks, count_edges(tasks)))
             _save(folder / target.name, parts, np.dtype(np.int16 if options.num_parts <= 1 << 15 else np.int32))
             os.rename(folder / target.name, target)

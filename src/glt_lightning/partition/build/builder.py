@@ -68,7 +68,7 @@ class Builder:
         graph = self._graph
         graph.check()
         require_countable(self._assigner, graph.total_nodes, graph.options)
-        require_room(self._job, self._assigner, self._job.folder)
+        require_room(self._job, self._assigner)
         check_values(self._tasks)
         # Numbering is most of the memory and, unless parts are random, of the time: a run that starts again keeps it.
         numbered = self._tasks.once("number", {"memory_bytes": self._job.memory_bytes}, self._number)

@@ -6,15 +6,13 @@ afterwards are not counted: the edges that remain after merging, and the ranking
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from glt_lightning.base import EdgeType, PartitionError
+from glt_lightning.base import EdgeType
 from glt_lightning.kernels import row_bytes
 from glt_lightning.partition.assign.assigners import built_in, is_trivial, require_memory
 from glt_lightning.partition.assign.base import Assigner
@@ -22,29 +20,20 @@ from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.edges import record_bytes
 from glt_lightning.partition.build.rows import is_picked
 from glt_lightning.partition.build.stored_graph import StoredGraph
+from glt_lightning.partition.folder import require_space
 from glt_lightning.partition.hotness.rank import policy_of
 from glt_lightning.partition.tasks.job import Job, narrowest
 
 
-def require_room(job: Job, assigner: Assigner, folder: Path) -> None:
+def require_room(job: Job, assigner: Assigner) -> None:
     """Raises `PartitionError` for a partition that cannot be made: for want of disk, or of memory for METIS."""
     require_memory(assigner, job.graph)
-    require_space(folder, bytes_needed(job, assigner), "a partition of this graph")
+    require_space(job.folder.parent, bytes_needed(job, assigner), "a partition of this graph")
 
 
 def bytes_needed(job: Job, assigner: Assigner) -> int:
     """Bytes of disk while a partition is made."""
     return max(bytes_to_number(job.graph, assigner), bytes_to_write(job))
-
-
-def require_space(folder: Path, needed: int, what: str) -> None:
-    """Raises `PartitionError` unless the file system of ``folder`` has ``needed`` bytes free. what: subject of the error."""
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise PartitionError(
-            f"{folder.parent}: {what} needs at least {needed:,} bytes of disk, working files included, but {free:,} are free. "
-            "Free some space or choose another folder."
-        )
 
 
 def bytes_to_assign(graph: StoredGraph, assigner: Assigner) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from glt_lightning.partition.arrays import write_at
 from glt_lightning.partition.sources.base import EdgeList, Rows
 
-ANOTHER_FOLDER = "choose another one for edges to predict (data.root, or folder of hold_out_edges)"
+ANOTHER_FOLDER = "choose another one for edges to predict (data.root, or folder of hold_out_edges, else TMPDIR)"
 CHUNK = 1 << 20  # edges, or numbers of them, in memory at once
 _BUCKET = 1 << 20  # numbers of a bucket, about
 

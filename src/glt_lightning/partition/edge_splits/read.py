@@ -11,6 +11,7 @@ import numpy as np
 from glt_lightning.base import DataError
 from glt_lightning.graph import EdgeSplit, open_regular
 from glt_lightning.partition.build.degrees import known_nodes
+from glt_lightning.partition.edge_splits.columns import chunks_of
 from glt_lightning.partition.sources.base import (
     EdgeList,
     RangedEdges,
@@ -24,6 +25,7 @@ from glt_lightning.partition.sources.files import load_saved
 SPLITS = ("train", "val", "test")
 RELATION = "relation"
 KEYS = ("edge", "label", "time", "negatives", "source_negatives", "negative_edges")
+_MAPPED = 1 << 20  # bytes of an ``.npy`` file that is not read whole
 Ends = tuple[tuple[str, int], tuple[str, int]]  # (node type, number of nodes) of the source and of the destination
 
 
@@ -66,7 +68,7 @@ def read_edge_split(what: str, given: Any, ends: Ends, *, relations: bool = Fals
     if time is not None:
         if time.ndim != 1 or time.dtype.kind not in "iu":
             raise DataError(f"{what}.time: expected integers [{edge.shape[1]}], got {_form(time)}.")
-        time = time.astype(np.int64)
+        time = time.astype(np.int64, copy=False)
     return EdgeSplit(
         edge=edge, label=label, time=time, negatives=per_edge, source_negatives=sources, negative_edges=pairs
     )
@@ -105,8 +107,8 @@ def _read(what: str, path: Path) -> np.ndarray:
     try:
         open_regular(path).close()  # a FIFO would be waited for
         if path.suffix == ".npy":
-            array: np.ndarray = np.load(path, allow_pickle=False)
-            return array
+            large = path.stat().st_size >= _MAPPED
+            return np.asarray(np.load(path, mmap_mode="r" if large else None, allow_pickle=False))
         if path.suffix in (".txt", ".csv"):
             return np.loadtxt(path, dtype=np.int64, ndmin=2, delimiter="," if path.suffix == ".csv" else None)
         if path.suffix == ".pt":
@@ -168,10 +170,11 @@ def _source_negatives(what: str, array: np.ndarray | None, edge: np.ndarray, end
 
 
 def _require_nodes(what: str, name: str, ids: np.ndarray, node_type: str, count: int, least: int) -> None:
-    bad = (ids < least) | (ids >= count)
-    if bad.any():
-        at = tuple(int(i) for i in np.argwhere(bad)[0])
-        raise DataError(f"{what}: edge {at[0]} has {name} {ids[at]}, but {known_nodes(node_type, count)}.")
+    for piece, each in chunks_of(ids):
+        if len(bad := np.argwhere((each < least) | (each >= count))):
+            raise DataError(
+                f"{what}: edge {piece.start + bad[0][0]} has {name} {each[tuple(bad[0])]}, but {known_nodes(node_type, count)}."
+            )
 
 
 def _form(array: np.ndarray) -> str:

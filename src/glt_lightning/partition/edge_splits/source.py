@@ -11,17 +11,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from glt_lightning.base import DataError, EdgeType, GraphSchema, counted, edge_type_str
 from glt_lightning.graph import IN_TRAINING, EdgeSplit
-from glt_lightning.partition.edge_splits.columns import true_columns
+from glt_lightning.partition.edge_splits.columns import ANOTHER_FOLDER, true_columns
 from glt_lightning.partition.edge_splits.labels import DRAWN, EdgeLabels, LabelTask, labels_of
 from glt_lightning.partition.edge_splits.read import SPLITS, KeptEdges, KeptRows, identity
 from glt_lightning.partition.edge_splits.relations import RelationTask
 from glt_lightning.partition.edge_splits.tasks import RANDOM, Given, LinkTask, RandomTask
+from glt_lightning.partition.folder import require_space
 from glt_lightning.partition.sources.base import DelegatingSource, EdgeList, GraphSource, Rows
 
 _log = logging.getLogger(__name__)
@@ -90,34 +91,37 @@ def hold_out_edges(
     )
 
 
-class LinkSource(DelegatingSource):
-    """The graph of `hold_out_edges`. Reads the edges once, when they are first needed."""
+class _LaidOver(DelegatingSource):
+    """A graph that is another one, but for its edges. Of what a source need not have, such as user_ids, it has what that has."""
 
-    def __init__(
-        self,
-        source: GraphSource,
-        given: Mapping[EdgeType, Given],
-        reverse: Mapping[EdgeType, EdgeType],
-        overlap: bool,
-        val_at_test: bool,
-        labels: Mapping[EdgeType, str | None],
-        relations: bool,
-        folder: Path,
-    ) -> None:
-        self._folder = folder
-        self._val_at_test, self.label_attrs, self._relations = val_at_test, dict(labels), relations
-        self.inner, self.name = source, source.name
-        self._given, self._reverse, self._overlap = given, reverse, overlap
-        for edge_type, splits in given.items():
-            _check_keys(edge_type, splits, DRAWN if edge_type in labels else RANDOM)
+    inner: GraphSource
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "inner":
+        if name.startswith("_") or name in ("inner", "links"):
             raise AttributeError(name)
-        return getattr(self.inner, name)  # what a source need not have, such as user_ids
+        return getattr(self.inner, name)
 
     def _load(self) -> GraphSource:
         return self.inner
+
+
+@dataclass(eq=False, repr=False)
+class LinkSource(_LaidOver):
+    """The graph of `hold_out_edges`. Reads the edges once, when they are first needed."""
+
+    inner: GraphSource
+    _given: Mapping[EdgeType, Given]
+    _reverse: Mapping[EdgeType, EdgeType]
+    _overlap: bool
+    _val_at_test: bool
+    label_attrs: Mapping[EdgeType, str | None]
+    _relations: bool
+    _folder: Path
+
+    def __post_init__(self) -> None:
+        self.name = self.inner.name
+        for edge_type, splits in self._given.items():
+            _check_keys(edge_type, splits, DRAWN if edge_type in self.label_attrs else RANDOM)
 
     @cached_property
     def edge_splits_hash(self) -> str:
@@ -178,6 +182,7 @@ class LinkSource(DelegatingSource):
 
     @cached_property
     def _resolved(self) -> _Resolved:
+        require_space(self._folder, ExpectedLinks(self).disk_bytes, "splitting the edges to predict", ANOTHER_FOLDER)
         splits: dict[EdgeType, dict[str, EdgeSplit]] = {}
         masks: dict[EdgeType, np.ndarray] = {}
         at_test: dict[EdgeType, np.ndarray] = {}
@@ -213,7 +218,23 @@ class LinkSource(DelegatingSource):
         return _Resolved(splits, columns, trained)
 
 
-class ExpectedLinks(DelegatingSource):
+class ExpectedSplits(NamedTuple):
+    """What the splits of an edge type take.
+
+    kind: ``random``, ``labels``, ``relations`` or ``given``.  edges: number of its edges and of its reverse edge type's.  share:
+    of them that stays.  pairs: edges of all splits, about.  drawing_bytes: least disk while they are drawn.  files_bytes:
+    afterwards, until the graph is stored.
+    """
+
+    kind: str
+    edges: int
+    share: float
+    pairs: int
+    drawing_bytes: int
+    files_bytes: int
+
+
+class ExpectedLinks(_LaidOver):
     """The graph of a `LinkSource` before it is made, for plans, which ask for sizes alone: no edge is read, and edges and rows of
     attributes have none.
 
@@ -223,27 +244,31 @@ class ExpectedLinks(DelegatingSource):
     def __init__(self, links: LinkSource) -> None:
         self.links, self.inner, self.name = links, links.inner, links.name
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name in ("inner", "links"):
-            raise AttributeError(name)
-        return getattr(self.inner, name)
-
-    def _load(self) -> GraphSource:
-        return self.inner
-
     @property
-    def splits_of(self) -> dict[EdgeType, tuple[str, int, float]]:
-        """Edge type to predict -> what makes its splits (``random``, ``labels``, ``relations`` or ``given``), the number of its
-        edges and of its reverse edge type's, and the share of them that stays."""
+    def splits_of(self) -> dict[EdgeType, ExpectedSplits]:
+        """What the splits of each edge type to predict take."""
         found = {}
         for edge_type, given in self.links._given.items():
             types = {edge_type, self.links._reverse.get(edge_type, edge_type)}
             labelled, drawn = edge_type in self.links.label_attrs, set(given or ()) & {*RANDOM, *DRAWN}
             predicts = "relations" if self.links._relations else "labels"
             kind = predicts if labelled else "random" if drawn else "given"
-            count = sum(self.inner.edges(each).num_edges for each in types)
-            found[edge_type] = kind, count, self._share(given or {}, labelled) if drawn else 1.0
+            count, own = (sum(self.inner.edges(e).num_edges for e in each) for each in (types, [edge_type]))
+            share = self._share(given or {}, labelled) if drawn else 1.0
+            # an edge of each linked pair: of a type with both directions half of the edges
+            pairs = own // (2 if kind == "random" and edge_type[0] == edge_type[2] else 1)
+            columns = 8 * round(share * count) if share < 1 else 0
+            # hashes of pairs and their ends, and while they are drawn edges in buckets; else edges of the splits with labels
+            files = {"random": 24 * pairs, "given": 0}.get(kind, 24 * own)
+            drawing = files + 8 * own if kind == "random" else 0
+            found[edge_type] = ExpectedSplits(kind, count, share, pairs, drawing, files + columns)
         return found
+
+    @property
+    def disk_bytes(self) -> int:
+        """Least disk for files without names."""
+        needed = [(each.drawing_bytes, each.files_bytes) for each in self.splits_of.values()]
+        return max(map(sum, zip(*needed, strict=True)), default=0)
 
     def _share(self, given: Mapping[str, Any], labelled: bool) -> float:
         val, test = (0.0, 0.0) if labelled else (0.1, 0.2)
@@ -252,9 +277,9 @@ class ExpectedLinks(DelegatingSource):
 
     def _columns(self, edge_type: EdgeType) -> np.ndarray | None:
         """As many as there will be, without memory; None: all."""
-        for own, (_, _, share) in self.splits_of.items():
-            if edge_type in (own, self.links._reverse.get(own)) and share < 1:
-                return np.broadcast_to(np.int64(0), round(share * self.inner.edges(edge_type).num_edges))
+        for own, each in self.splits_of.items():
+            if edge_type in (own, self.links._reverse.get(own)) and each.share < 1:
+                return np.broadcast_to(np.int64(0), round(each.share * self.inner.edges(edge_type).num_edges))
         return None
 
     def edges(self, edge_type: EdgeType) -> EdgeList:
