@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from glt_lightning.base import DataError
-from glt_lightning.kernels import by_source, column_pointers, split_by_source
+from glt_lightning.kernels import by_source, column_pointers, sort_keys, split_by_source
 from tests.helpers.examples import examples
 from tests.reference import ops as reference
 
@@ -51,3 +51,16 @@ def test_a_source_that_is_no_node(threads):
     src[250_000], src[260_000] = 7, -1
     with pytest.raises(DataError, match="edge 250000 comes from 7, and there are 7 nodes"):
         by_source(src, src, 7, np.empty(8 + 2 * len(src), dtype=np.int64), threads=threads)
+
+
+@pytest.mark.parametrize("bits", [0, 1, 11, 12, 22, 23, 44, 63])
+@pytest.mark.parametrize("count", [0, 1, 700])
+def test_keys_are_sorted_and_equal_ones_stay_in_their_order(bits: int, count: int) -> None:
+    keys = np.random.default_rng(bits).integers(0, 1 << bits, count, np.int64)
+    alone, beside, positions = keys.copy(), keys.copy(), np.arange(count)
+    sort_keys(alone)
+    sort_keys(beside, positions)
+    order = np.argsort(keys, kind="stable")
+    assert np.array_equal(alone, keys[order])
+    assert np.array_equal(beside, keys[order])
+    assert np.array_equal(positions, order)

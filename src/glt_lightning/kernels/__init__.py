@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         column_pointers as column_pointers,
         count_ids as count_ids,
         from_bfloat16 as from_bfloat16,
+        sort_keys as sort_keys,
         split_by_source as split_by_source,
         to_bfloat16 as to_bfloat16,
     )

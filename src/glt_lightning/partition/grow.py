@@ -9,7 +9,6 @@ To append rows, they are checked and counted alone.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -30,7 +29,7 @@ from glt_lightning.graph import (
     edge_path,
     node_path,
 )
-from glt_lightning.kernels import Shards, copy_runs, from_bfloat16, spread
+from glt_lightning.kernels import Shards, copy_runs, from_bfloat16, sort_keys, spread
 from glt_lightning.partition.additions import (
     Additions,
     ChangedNodes,
@@ -83,11 +82,12 @@ def check_rows(base: LocalPartition, additions: Additions) -> OverlayFacts:
     No rows with stored entries are made, unless weights or deleted rows must be checked, so it reads little of the graph.
     """
     require_growable(base.manifest, additions, base)
-    layers = _Layers(base, additions, None)
-    deleted = additions.deleted
-    if deleted.nodes or deleted.edges or any(layer.weights for layer in layers.edges):
-        GrownPartition(base, layers.overlay()).close()
-    return layers.facts
+    deleted, edge_types = additions.deleted, range(len(base.manifest.schema.edge_types))
+    if deleted.nodes or deleted.edges or any(base.manifest.weights(r) for r in edge_types):
+        overlay = _Layers(base, additions, None).overlay()
+        GrownPartition(base, overlay).close()
+        return overlay.facts
+    return _Layers(base, additions, None, counted=True).facts
 
 
 def require_growable(
@@ -113,10 +113,14 @@ def require_growable(
 
 
 class _Layers:
-    """The arrays of an overlay of the mapped parts, made type by type. recorded: the facts, where others are not mapped."""
+    """The arrays of an overlay of the mapped parts, made type by type. recorded: the facts, where others are not mapped.
+    counted: only the facts are needed, and nothing is deleted."""
 
-    def __init__(self, base: LocalPartition, additions: Additions, recorded: OverlayFacts | None) -> None:
+    def __init__(
+        self, base: LocalPartition, additions: Additions, recorded: OverlayFacts | None, *, counted: bool = False
+    ) -> None:
         self.base, self.additions, self.old, self.recorded = base, additions, base.manifest, recorded
+        self.counted = counted
         self.num_new, self.num_parts = additions.num_new(self.old), self.old.num_parts
         names = self.old.schema.node_types
         counts = (n + k for n, k in zip(self.old.num_nodes, self.num_new, strict=True))
@@ -195,7 +199,7 @@ class _Layers:
         count, old, parts = self.num_new[t], self.old, self.num_parts
         votes = np.zeros((count, parts), np.int64)
         src, dst = old.schema.source_types(), old.schema.destination_types()
-        for r, (index, _) in self.given.items() if parts > 1 else ():
+        for r, (index, _) in self.given.items() if parts > 1 and count else ():
             for mine, others, (of_mine, of_others) in ((0, 1, (src[r], dst[r])), (1, 0, (dst[r], src[r]))):
                 new, near = index[mine] - old.num_nodes[t], index[others]
                 known = (new >= 0) & (near < old.num_nodes[of_others])
@@ -318,19 +322,41 @@ class _Entries:
         return _Entries(self.dst[which], self.source[which], self.edge_id[which], rows)
 
 
+def _packed(keys: Sequence[np.ndarray]) -> tuple[np.ndarray, list[int]] | None:
+    """Returns int64 [n] that is in the order of several integers, the last of which comes first, and the number of bits of each;
+    None where they are negative, or have too many."""
+    bits = [int(each.max(initial=0)).bit_length() for each in keys]
+    if min((int(each.min(initial=0)) for each in keys), default=0) < 0 or sum(bits) > 63:
+        return None
+    packed = np.array(keys[-1])
+    for each, width in zip(keys[-2::-1], bits[-2::-1], strict=True):
+        packed <<= width
+        packed |= each
+    return packed, bits
+
+
 def _order(keys: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns what `np.lexsort` does of integers that are not negative. One sort takes less than half the time of two."""
-    key, *lower = keys[::-1]
-    widths = [int(each.max(initial=0)) + 1 for each in keys]
-    if min((int(each.min(initial=0)) for each in keys), default=0) < 0 or math.prod(widths) >= 1 << 63:
+    """Returns what `np.lexsort` does of integers."""
+    packed = _packed(keys)
+    if packed is None:
         return np.lexsort(keys)
-    for each, width in zip(lower, widths[-2::-1], strict=True):
-        key = key * width + each
-    count = max(len(key), 1)
-    if math.prod(widths) * count >= 1 << 63:
-        return np.argsort(key, kind="stable")
-    order: np.ndarray = np.sort(key * count + np.arange(len(key))) % count  # half the time of `np.argsort`
+    order = np.arange(len(keys[0]))
+    sort_keys(packed[0], order)
     return order
+
+
+def _distinct_pairs(ones: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns pairs of integers, each once, ascending."""
+    packed = _packed([others, ones])
+    if packed is None:
+        ones, others = np.unique(np.stack([ones, others]), axis=1)
+        return ones, others
+    keys, (bits, _) = packed
+    sort_keys(keys)
+    first = np.ones(len(keys), bool)
+    first[1:] = keys[1:] != keys[:-1]
+    keys = keys[first]
+    return keys >> bits, keys & ((1 << bits) - 1)
 
 
 class _EdgeLayer:
@@ -341,7 +367,8 @@ class _EdgeLayer:
     Attributes:
         replaced: int64 [n], ascending: gids of the replaced rows.
         added: The new entries of the mapped parts. Where both directions of edges are stored they are sorted, and without
-            those that parallel ones, which are there already, stand for.
+            those that parallel ones, which are there already, stand for; where they are only counted, one direction of all.
+        kept: The destinations of the new entries without those.
         begins: int64 [parts + 1]: the first row of each part.
         part_of_row: int64 [rows]: the part that stores the old entries of each row.
         begin, end: int64 [rows]: the old entries of each row, as edge rows of the base; a new node has none.
@@ -362,14 +389,21 @@ class _EdgeLayer:
         self.first = self.manifest.offsets[self.dst]
         self.first_new = self.first + self.old.num_nodes[self.dst]
         self.shards: dict[str, Shards] = {}
-        added, of_deleted = self._added(), self._rows_of_deleted()
-        self.replaced = self._distinct(np.concatenate([added.dst[added.dst < self.first_new], of_deleted]))
+        directions, of_deleted = self._added(), self._rows_of_deleted()
+        self.replaced = self._distinct_old([*(each.dst for each in directions), of_deleted])
         self._number_rows()
-        some = len(self.base.parts) < layers.num_parts
-        self.added = added[np.isin(self._part_of(added.dst), self.base.parts)] if some else added
         self.dropped = self._dropped(self._rows(np.unique(of_deleted)))
-        if self.both:
-            self.places = self._sort()
+        self.added = directions[0]
+        if self.both and layers.counted and not self.added.rows:
+            self.kept = self._merged()
+        else:
+            if self.both:
+                self.added = self.added.beside(directions[1])
+            if len(self.base.parts) < layers.num_parts:
+                self.added = self.added[np.isin(self._part_of(self.added.dst), self.base.parts)]
+            if self.both:
+                self.places = self._sort()
+            self.kept = self.added.dst
 
     def _number_rows(self) -> None:
         parts = np.arange(self.layers.num_parts + 1)
@@ -396,13 +430,13 @@ class _EdgeLayer:
     def counts(self) -> list[int]:
         """Returns the number of entries in each part of the overlay."""
         stored = np.diff(np.append(0, np.cumsum(self.end - self.begin))[self.begins])
-        added = np.bincount(self._part_of(self.added.dst), minlength=len(stored))
+        added = np.bincount(self._part_of(self.kept), minlength=len(stored))
         dropped = np.diff(np.searchsorted(self.dropped[0], self.begins))
         return [int(n) for n in stored + added - dropped]
 
     def num_edges(self) -> int:
         """Returns the number of edges of the grown graph, if all parts are mapped."""
-        return self.old.num_edges[self.r] + len(self.added.dst) - len(self.dropped[0])
+        return self.old.num_edges[self.r] + len(self.kept) - len(self.dropped[0])
 
     def _part_of(self, dst: np.ndarray) -> np.ndarray:
         """Returns the part of the base that nodes belong to, or were placed in."""
@@ -416,14 +450,34 @@ class _EdgeLayer:
         found[~is_new] = self.row_of_replaced[np.searchsorted(self.replaced, dst[~is_new])]
         return found
 
-    def _distinct(self, gids: np.ndarray) -> np.ndarray:
-        """Returns gids of old destinations, each once, ascending. Of many, marks take a tenth of the time of a sort."""
+    def _merged(self) -> np.ndarray:
+        """Returns the destinations of the new entries without those that parallel ones stand for, in any order.
+
+        Of an edge both directions are there already, or none: it is looked up once, in the shorter row of its ends.
+        """
+        one, other = self.added.dst - self.first, self.added.source - self.first
+        degrees = np.zeros(self.manifest.num_nodes[self.dst], np.int32)  # a row has fewer entries
+        degrees[self.replaced - self.first] = (self.end - self.begin)[self.row_of_replaced]
+        by_one, by_other = degrees[one], degrees[other]
+        turned = (by_one > by_other) | ((by_one == by_other) & (one > other))
+        short, long = _distinct_pairs(np.where(turned, other, one), np.where(turned, one, other))
+        first, old = self.old.offsets[self.dst], self.old.num_nodes[self.dst]
+        new = (short >= old) | (long >= old)
+        known = np.flatnonzero(~new)
+        new[known] = ~self.base.view.has_edges(self.r, short[known] + first, long[known] + first)
+        short, long = short[new], long[new]
+        return np.concatenate([short, long[short != long]]) + self.first
+
+    def _distinct_old(self, gids: Sequence[np.ndarray]) -> np.ndarray:
+        """Returns the gids of old destinations, each once, ascending. Of many, marks take a tenth of the time of a sort."""
         count = self.old.num_nodes[self.dst]
-        if 16 * len(gids) < count:
-            return np.unique(gids)
-        marks = np.zeros(count, bool)
-        marks[gids - self.first] = True
-        return np.flatnonzero(marks) + self.first
+        if 16 * sum(map(len, gids)) < count:
+            found = np.unique(np.concatenate(gids))
+            return found[found < self.first_new]
+        marks = np.zeros(self.manifest.num_nodes[self.dst], bool)
+        for each in gids:
+            marks[each - self.first] = True
+        return np.flatnonzero(marks[:count]) + self.first
 
     def _rows_of_deleted(self) -> np.ndarray:
         """Returns the gids of the old nodes that deleted edges lead to."""
@@ -444,8 +498,8 @@ class _EdgeLayer:
         deleted = self.layers.deleted_of(self.r)
         return np.zeros(len(edge_ids), bool) if deleted is None else np.isin(edge_ids, deleted.ids)
 
-    def _added(self) -> _Entries:
-        """Returns the entries of new edges, in both directions where the type has both."""
+    def _added(self) -> list[_Entries]:
+        """Returns the entries of new edges in each direction that the type has."""
         layers, origin = self.layers, self.layers.origin(self.r)
         index, edges = layers.given.get(origin, (np.empty((2, 0), np.int64), NewEdges(np.empty((2, 0), np.int64))))
         first, count = layers.columns[origin].count, index.shape[1]
@@ -455,13 +509,10 @@ class _EdgeLayer:
         if not alive.all():
             index, ids, attrs = index[:, alive], ids[alive], {name: rows[alive] for name, rows in attrs.items()}
         ends = [index[::-1] if origin != self.r else index, *([index[::-1]] if self.both else [])]
-        pieces = []
-        for src, dst in ends:
-            rows = dict(attrs)
-            if self.timed:
-                rows[TIMES] = self._times(src, attrs)
-            pieces.append(_Entries(layers.gids(self.dst, dst), layers.gids(self.src, src), ids, rows))
-        return pieces[0].beside(pieces[1]) if self.both else pieces[0]
+        rows = [attrs | {TIMES: self._times(src, attrs)} if self.timed else attrs for src, _ in ends]
+        source, dst = layers.gids(self.src, ends[0][0]), layers.gids(self.dst, ends[0][1])
+        found = [_Entries(dst, source, ids, rows[0])]
+        return [*found, _Entries(source, dst, ids, rows[1])] if self.both else found
 
     def _times(self, sources: np.ndarray, attrs: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns int64 [n], the times of new edges: of their own, or of their sources by user id."""
