@@ -1,60 +1,154 @@
-// Counting edges between labels in bounded memory; see glt/assign.h. Host only.
+// Counting edges between labels, a bucket of pairs at a time; see glt/assign.h. Host only.
 #include <glt/assign.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
+#include <iterator>
+#include <utility>
 #include <vector>
 
 #include "graph.h"
 #include "guard.h"
+#include "threads.h"
 
 namespace {
 
 using glt::fail;
 
-struct Pair {
-  uint64_t key;
-  int64_t weight;  // number of edges
-};
+constexpr int64_t kAhead = 32;         // labels of neighbours miss the cache; prefetched this far ahead
+constexpr int64_t kGrain = 1 << 16;    // entries that are worth a thread
 
-Pair* slots_of(const glt_pairs& pairs) { return static_cast<Pair*>(pairs.slots); }
+// Every bit of a key affects the highest bits: they say its bucket, and those below them its slot.
+uint64_t mixed(uint64_t key) { return key * 0x9E3779B97F4A7C15ull; }
 
-// Finds slots. A copy of what the table says of itself: the compiler knows that no store to a slot changes it.
-class Slots {
+// Lists the pairs of some rows in `keys`; *found: their number.
+template <class Id>
+int32_t list_rows(const glt_rows& rows, int64_t begin, int64_t end, const int32_t* labels, uint64_t* keys, int64_t* found,
+                  int64_t* detail) {
+  const Id* neighbors = static_cast<const Id*>(rows.neighbors);
+  const int64_t last = rows.indptr[rows.num_rows] - 1;
+  int64_t n = 0;
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t node = rows.first + row;
+    const uint32_t own = uint32_t(labels[node]);
+    for (int64_t e = rows.indptr[row]; e < rows.indptr[row + 1]; ++e) {
+      const int64_t id = neighbors[e];
+      if (uint64_t(id) >= uint64_t(rows.num_nodes)) return fail(detail, GLT_BAD_ID, row, id);
+      // In place of smaller ids the node itself is read, whose label is its own and in the cache. No branch, which a processor
+      // could not predict, here and below.
+      glt::prefetch(labels + std::max<int64_t>(node, neighbors[std::min(e + kAhead, last)]));
+      const uint32_t other = uint32_t(labels[std::max(node, id)]);
+      const uint32_t swap = (own ^ other) & -uint32_t(other < own);
+      keys[n] = uint64_t(own ^ swap) << 32 | (other ^ swap);
+      n += own != other;
+    }
+  }
+  *found = n;
+  return GLT_OK;
+}
+
+// Lists pairs by threads, each with a slice of the rows, then puts them bucket by bucket.
+class Lister {
  public:
-  explicit Slots(const glt_pairs& pairs)
-      : slots_(slots_of(pairs)), mask_(uint64_t(pairs.size) - 1), shift_(__builtin_clzll(uint64_t(pairs.size) - 1)) {}
+  Lister(const glt_rows& rows, const int32_t* labels, int32_t bits, int32_t threads)
+      : rows_(rows), labels_(labels), bits_(bits), buckets_(int64_t(1) << bits),
+        slices_(std::clamp<int64_t>(rows.indptr[rows.num_rows] / kGrain, 1, threads)),
+        counts_(slices_ * buckets_), found_(slices_), status_(slices_), details_(4 * slices_) {}
 
-  // The slot that holds a key, or the free one where it belongs.
-  Pair* find(uint64_t key) const {
-    uint64_t at = first(key);
-    while ((slots_[at].key != key) & (slots_[at].key != 0)) at = (at + 1) & mask_;
-    return slots_ + at;
+  int32_t run(uint64_t* keys, uint64_t* work, int64_t* sizes, int64_t* detail) {
+    each_slice([&](int64_t slice) { list(slice, work); });
+    for (int64_t s = 0; s < slices_; ++s)
+      if (status_[s]) return fail(detail, status_[s], details_[4 * s], details_[4 * s + 1]);
+    int64_t at = 0;
+    for (int64_t bucket = 0; bucket < buckets_; ++bucket) {
+      const int64_t begin = at;
+      for (int64_t s = 0; s < slices_; ++s) at += std::exchange(counts_[s * buckets_ + bucket], at);
+      sizes[bucket] = at - begin;
+    }
+    each_slice([&](int64_t slice) {
+      int64_t* next = &counts_[slice * buckets_];
+      const uint64_t* from = work + rows_.indptr[first_row(slice)];
+      for (int64_t i = 0; i < found_[slice]; ++i) keys[next[bucket_of(from[i])]++] = from[i];
+    });
+    return GLT_OK;
   }
 
-  void prefetch(uint64_t key) const { __builtin_prefetch(slots_ + first(key), 1); }
-
  private:
-  // Where the search for a key begins: every bit of the key affects the highest bits of the product.
-  uint64_t first(uint64_t key) const { return key * 0x9E3779B97F4A7C15ull >> shift_; }
+  uint64_t bucket_of(uint64_t key) const { return mixed(key) >> 1 >> (63 - bits_); }
 
-  Pair* const slots_;
-  const uint64_t mask_;
-  const int shift_;
+  // Slices have about as many entries each.
+  int64_t first_row(int64_t slice) const {
+    const int64_t* ends = rows_.indptr + rows_.num_rows;
+    return std::lower_bound(rows_.indptr, ends, *ends * slice / slices_) - rows_.indptr;
+  }
+
+  void list(int64_t slice, uint64_t* work) {
+    const int64_t begin = first_row(slice), end = slice + 1 < slices_ ? first_row(slice + 1) : rows_.num_rows;
+    uint64_t* own = work + rows_.indptr[begin];
+    const auto rows = rows_.id_bytes == 4 ? list_rows<int32_t> : list_rows<int64_t>;
+    status_[slice] = rows(rows_, begin, end, labels_, own, &found_[slice], &details_[4 * slice]);
+    if (status_[slice]) return;
+    int64_t* counts = &counts_[slice * buckets_];
+    for (int64_t i = 0; i < found_[slice]; ++i) ++counts[bucket_of(own[i])];
+  }
+
+  template <class Body>
+  void each_slice(const Body& body) {
+    glt::parallel(slices_, int32_t(slices_), 1, [&](int64_t slice, int64_t, int) { body(slice); });
+  }
+
+  const glt_rows& rows_;
+  const int32_t* labels_;
+  const int32_t bits_;
+  const int64_t buckets_, slices_;
+  std::vector<int64_t> counts_;  // [slices, buckets]: keys, then where the next one goes
+  std::vector<int64_t> found_;
+  std::vector<int32_t> status_;
+  std::vector<int64_t> details_;
 };
 
-// The lightest pair that is kept, and of those of its weight the one with the highest key.
+// Counts the keys of a bucket. `slots` has twice as many entries or more, a power of two; a slot is one more than the position
+// of its key. The different keys move to the front; returns their number.
+int64_t count_keys(uint64_t* keys, int64_t* numbers, int64_t n, int32_t bits, std::vector<uint32_t>& slots) {
+  int width = 4;
+  while (int64_t(1) << width < 2 * n) ++width;
+  const uint64_t mask = (uint64_t(1) << width) - 1;
+  if (slots.size() <= mask) slots.resize(mask + 1);
+  std::fill_n(slots.begin(), mask + 1, 0);
+  uint32_t found = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const uint64_t key = keys[i];
+    uint64_t at = mixed(key) << bits >> (64 - width);
+    while (slots[at] && keys[slots[at] - 1] != key) at = (at + 1) & mask;
+    const bool fresh = !slots[at];
+    const uint32_t place = fresh ? found : slots[at] - 1;
+    keys[place] = key;
+    numbers[place] = fresh ? 1 : numbers[place] + 1;
+    slots[at] = place + 1;
+    found += fresh;
+  }
+  return found;
+}
+
+// The last of some pairs: of those with the fewest edges the one with the highest key.
 struct Last {
-  int64_t weight;
+  int64_t number;
   uint64_t key;
 
-  bool keeps(const Pair& pair) const { return pair.weight > weight || (pair.weight == weight && pair.key <= key); }
+  bool keeps(int64_t n, uint64_t k) const { return n > number || (n == number && k <= key); }
 };
 
-// Visits all slots, free ones with a weight of 0, too: whether a slot is free cannot be predicted.
-template <class Visit>
-void each(const glt_pairs& pairs, const Visit& visit) {
-  for (const Pair *at = slots_of(pairs), *end = at + pairs.size; at < end; ++at) visit(*at);
+// Moves pairs up to the last to the front; returns how many.
+int64_t keep(uint64_t* keys, int64_t* numbers, int64_t n, const Last& last) {
+  int64_t kept = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const uint64_t key = keys[i];
+    const int64_t number = numbers[i];
+    keys[kept] = key, numbers[kept] = number;
+    kept += last.keeps(number, key);
+  }
+  return kept;
 }
 
 // Finds the bucket with the count-th of the counted entries, the first being 1; reduces `count` by those before it.
@@ -64,135 +158,47 @@ size_t bucket_of(const std::vector<int64_t>& counts, int64_t& count) {
   return bucket;
 }
 
-// Selects by counts, for which the table is read in order, and by a sort of only those that share the last count.
-Last last_of(const glt_pairs& pairs, int64_t count) {
-  constexpr int64_t kWeights = 1 << 10;  // counted one by one; heavier ones are sorted
+// Finds the count-th pair by counts, and by a sort of only those that share the last count.
+Last last_of(const uint64_t* keys, const int64_t* numbers, int64_t n, int64_t count) {
+  constexpr int64_t kNumbers = 1 << 10;  // counted one by one; greater ones are sorted
   constexpr int kBits = 16;              // of the keys
-  std::vector<int64_t> counts(kWeights + 1, 0);  // heaviest first
+  std::vector<int64_t> counts(kNumbers + 1, 0);  // greatest first
   int64_t ones = 0;  // most pairs: in memory, each would wait for the count before
-  uint64_t all = 0;
-  each(pairs, [&](const Pair& pair) {
-    ones += pair.weight == 1;
-    if (pair.weight > 1) ++counts[kWeights - std::min(pair.weight, kWeights)];
-    all |= pair.key;
-  });
-  counts[kWeights - 1] = ones;
-  Last last{kWeights - int64_t(bucket_of(counts, count)), 0};
-  if (last.weight == kWeights) {
-    std::vector<int64_t> heavy;
-    each(pairs, [&](const Pair& pair) {
-      if (pair.weight >= kWeights) heavy.push_back(pair.weight);
-    });
-    std::nth_element(heavy.begin(), heavy.begin() + (count - 1), heavy.end(), std::greater<>());
-    last.weight = heavy[count - 1];
-    count -= std::count_if(heavy.begin(), heavy.end(), [&](int64_t weight) { return weight > last.weight; });
+  uint64_t all = 1;
+  for (int64_t i = 0; i < n; ++i) {
+    ones += numbers[i] == 1;
+    if (numbers[i] > 1) ++counts[kNumbers - std::min(numbers[i], kNumbers)];
+    all |= keys[i];
+  }
+  counts[kNumbers - 1] = ones;
+  Last last{kNumbers - int64_t(bucket_of(counts, count)), 0};
+  if (last.number == kNumbers) {
+    std::vector<int64_t> great;
+    std::copy_if(numbers, numbers + n, std::back_inserter(great), [](int64_t number) { return number >= kNumbers; });
+    std::nth_element(great.begin(), great.begin() + (count - 1), great.end(), std::greater<>());
+    last.number = great[count - 1];
+    count -= std::count_if(great.begin(), great.end(), [&](int64_t number) { return number > last.number; });
   }
   const int shift = std::max(0, 64 - kBits - __builtin_clzll(all));
   counts.assign(size_t(1) << kBits, 0);
-  each(pairs, [&](const Pair& pair) { counts[pair.key >> shift] += pair.weight == last.weight; });
+  for (int64_t i = 0; i < n; ++i) counts[keys[i] >> shift] += numbers[i] == last.number;
   const uint64_t bucket = bucket_of(counts, count);
-  std::vector<uint64_t> keys;
-  each(pairs, [&](const Pair& pair) {
-    if (pair.weight == last.weight && pair.key >> shift == bucket) keys.push_back(pair.key);
-  });
-  std::nth_element(keys.begin(), keys.begin() + (count - 1), keys.end());
-  last.key = keys[count - 1];
+  std::vector<uint64_t> same;
+  for (int64_t i = 0; i < n; ++i)
+    if (numbers[i] == last.number && keys[i] >> shift == bucket) same.push_back(keys[i]);
+  std::nth_element(same.begin(), same.begin() + (count - 1), same.end());
+  last.key = same[count - 1];
   return last;
 }
 
-// Drops the half of the pairs with the fewest edges. Others move to where they would be without those, which is at or before
-// their slot if the table is passed from behind a free one: it is read and written in order.
-void prune(glt_pairs& pairs) {
-  const int64_t kept = pairs.limit / 2;
-  const Last last = kept ? last_of(pairs, kept) : Last{INT64_MAX, 0};
-  const uint64_t mask = uint64_t(pairs.size) - 1;
-  const Slots slots(pairs);
-  Pair* const table = slots_of(pairs);
-  int64_t forgotten = 0;
-  uint64_t start = 0;
-  while (table[start].key) ++start;
-  for (uint64_t i = 1; i <= mask; ++i) {
-    Pair& slot = table[(start + i) & mask];
-    const Pair pair = slot;
-    slot = {0, 0};
-    if (last.keeps(pair)) *slots.find(pair.key) = pair;
-    else forgotten += pair.weight;  // 0 of a free slot
-  }
-  pairs.forgotten += forgotten;
-  pairs.used = kept;
-}
-
-// Collects pairs, which are counted some at a time: the slots of the next are prefetched while those before are counted.
-class Counter {
- public:
-  explicit Counter(glt_pairs& pairs) : pairs_(pairs), slots_(pairs) {}
-
-  // Without a branch on `counts`, which a processor could not predict.
-  void offer(uint64_t key, bool counts) {
-    keys_[n_] = key;
-    n_ += counts;
-    if (n_ == 2 * kTogether) flush();
-  }
-
-  void end() { add(n_); }
-
- private:
-  static constexpr int64_t kTogether = 32;
-
-  // Counts the first `n` pairs.
-  void add(int64_t n) {
-    for (int64_t i = 0; i < n; ++i) {
-      Pair* slot = slots_.find(keys_[i]);
-      if (!slot->key) {
-        if (pairs_.used == pairs_.limit) prune(pairs_), slot = slots_.find(keys_[i]);
-        ++pairs_.used;
-      }
-      slot->key = keys_[i];
-      ++slot->weight;
-    }
-  }
-
-  void flush() {
-    for (int64_t i = kTogether; i < n_; ++i) slots_.prefetch(keys_[i]);
-    add(kTogether);
-    std::copy_n(keys_ + kTogether, kTogether, keys_);
-    n_ = kTogether;
-  }
-
-  glt_pairs& pairs_;
-  const Slots slots_;
-  uint64_t keys_[2 * kTogether];
-  int64_t n_ = 0;
-};
-
-template <class Id>
-int32_t add_rows(const glt_rows& rows, const int32_t* labels, glt_pairs& pairs, int64_t* detail) {
-  constexpr int64_t kAhead = 32;
-  const Id* neighbors = static_cast<const Id*>(rows.neighbors);
-  const int64_t last = rows.indptr[rows.num_rows] - 1;
-  Counter counter(pairs);
-  for (int64_t row = 0; row < rows.num_rows; ++row) {
-    const uint64_t own = uint32_t(labels[rows.first + row]);
-    for (int64_t e = rows.indptr[row], end = rows.indptr[row + 1]; e < end; ++e) {
-      const int64_t id = neighbors[e];
-      if (uint64_t(id) >= uint64_t(rows.num_nodes)) return fail(detail, GLT_BAD_ID, row, id);
-      glt::prefetch(labels + neighbors[std::min(e + kAhead, last)]);
-      const uint64_t other = uint32_t(labels[id]);
-      counter.offer(own << 32 | other, own < other);
-    }
-  }
-  counter.end();
-  return GLT_OK;
-}
-
 // Writes the graph of the pairs. No sort: each half of the rows is made by reading the other half in order.
-int32_t write_rows(const glt_pairs& pairs, int64_t num_labels, int64_t* indptr, int64_t* neighbors, int64_t* numbers,
-                   int64_t* detail) {
+int32_t write_graph(const uint64_t* keys, const int64_t* counts, int64_t n, int64_t num_labels, int64_t* indptr,
+                    int64_t* neighbors, int64_t* numbers, int64_t* detail) {
   std::vector<int64_t> greater(num_labels, 0), smaller(num_labels, 0);  // where the next of a row goes
-  for (const Pair *at = slots_of(pairs), *end = at + pairs.size; at < end; ++at) {
-    if (!at->key) continue;
-    if (uint32_t(at->key) >= num_labels) return fail(detail, GLT_BAD_ARG, at->key >> 32, uint32_t(at->key));
-    ++greater[at->key >> 32], ++smaller[uint32_t(at->key)];
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t low = keys[i] >> 32, high = uint32_t(keys[i]);
+    if (low >= high || high >= num_labels) return fail(detail, GLT_BAD_ARG, low, high);
+    ++greater[low], ++smaller[high];
   }
   std::vector<int64_t> middle(num_labels);  // of each row
   indptr[0] = 0;
@@ -202,9 +208,8 @@ int32_t write_rows(const glt_pairs& pairs, int64_t num_labels, int64_t* indptr, 
     greater[label] = indptr[label], smaller[label] = middle[label];
   }
   const auto put = [&](int64_t at, int64_t label, int64_t number) { neighbors[at] = label, numbers[at] = number; };
-  each(pairs, [&](const Pair& pair) {  // in the order of the table, to be written again below
-    if (pair.key) put(greater[pair.key >> 32]++, uint32_t(pair.key), pair.weight);
-  });
+  for (int64_t i = 0; i < n; ++i)  // in the order of the keys, to be written again below
+    put(greater[keys[i] >> 32]++, uint32_t(keys[i]), counts[i]);
   for (int64_t label = 0; label < num_labels; ++label)
     for (int64_t at = indptr[label]; at < middle[label]; ++at) put(smaller[neighbors[at]]++, label, numbers[at]);
   std::copy_n(indptr, num_labels, greater.begin());
@@ -215,14 +220,50 @@ int32_t write_rows(const glt_pairs& pairs, int64_t num_labels, int64_t* indptr, 
 
 }  // namespace
 
-int32_t glt_pair_rows(const glt_pairs* pairs, int64_t num_labels, int64_t* indptr, int64_t* neighbors, int64_t* numbers,
-                      int64_t* detail) try {
-  return write_rows(*pairs, num_labels, indptr, neighbors, numbers, detail);
+int32_t glt_list_pairs(const glt_rows* rows, const int32_t* labels, int32_t bits, int32_t threads, uint64_t* keys,
+                       uint64_t* work, int64_t* sizes, int64_t* detail) try {
+  if ((rows->id_bytes != 4 && rows->id_bytes != 8) || bits < 0 || bits > 16 || threads < 1) return GLT_BAD_ARG;
+  return Lister(*rows, labels, bits, threads).run(keys, work, sizes, detail);
 }
 GLT_CATCH(detail)
 
-int32_t glt_count_pairs(const glt_rows* rows, const int32_t* labels, glt_pairs* pairs, int64_t* detail) try {
-  if (rows->id_bytes != 4 && rows->id_bytes != 8) return GLT_BAD_ARG;
-  return (rows->id_bytes == 4 ? add_rows<int32_t> : add_rows<int64_t>)(*rows, labels, *pairs, detail);
+int32_t glt_sum_pairs(uint64_t* keys, const int64_t* first, int64_t num_buckets, int32_t bits, const int64_t* number,
+                      const uint64_t* key, int32_t threads, int64_t* work, uint64_t* out_keys, int64_t* out_numbers,
+                      int64_t* found, int64_t* detail) try {
+  for (int64_t b = 0; b < num_buckets; ++b)
+    if (first[b + 1] - first[b] > INT32_MAX) return fail(detail, GLT_BAD_ARG, b, first[b + 1] - first[b]);
+  std::vector<int64_t> kept(num_buckets);
+  std::atomic<int64_t> next{0};
+  glt::parallel(threads, std::min<int64_t>(threads, num_buckets), 1, [&](int64_t, int64_t, int) {
+    std::vector<uint32_t> slots;
+    for (int64_t b; (b = next++) < num_buckets;) {
+      uint64_t* own = keys + first[b];
+      const int64_t different = count_keys(own, work + first[b], first[b + 1] - first[b], bits, slots);
+      kept[b] = keep(own, work + first[b], different, Last{*number, *key});
+    }
+  });
+  *found = 0;
+  for (int64_t b = 0; b < num_buckets; ++b) {
+    std::copy_n(keys + first[b], kept[b], out_keys + *found);
+    std::copy_n(work + first[b], kept[b], out_numbers + *found);
+    *found += kept[b];
+  }
+  return GLT_OK;
+}
+GLT_CATCH(detail)
+
+int32_t glt_most_pairs(uint64_t* keys, int64_t* numbers, int64_t n, int64_t most, int64_t* number, uint64_t* key,
+                       int64_t* detail) try {
+  if (most < 1 || most > n) return fail(detail, GLT_BAD_ARG, most, n);
+  const Last last = last_of(keys, numbers, n, most);
+  keep(keys, numbers, n, last);
+  *number = last.number, *key = last.key;
+  return GLT_OK;
+}
+GLT_CATCH(detail)
+
+int32_t glt_pair_graph(const uint64_t* keys, const int64_t* counts, int64_t n, int64_t num_labels, int64_t* indptr,
+                       int64_t* neighbors, int64_t* numbers, int64_t* detail) try {
+  return write_graph(keys, counts, n, num_labels, indptr, neighbors, numbers, detail);
 }
 GLT_CATCH(detail)

@@ -1,8 +1,8 @@
-"""Label propagation, contraction and spreading against the reference; the table of pairs at its limit."""
+"""Label propagation, contraction and spreading against the reference."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from glt_lightning.base import DataError, NativeError
-from glt_lightning.kernels import Labels, NeighborRows, PairTable
+from glt_lightning.kernels import LabelPairs, Labels, NeighborRows
 from glt_lightning.kernels.assign import spread_rows
 from tests.helpers.examples import examples
 from tests.reference import assign as assign_reference
@@ -34,9 +34,17 @@ def tensors(rows: NeighborRows) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(rows.indptr), torch.from_numpy(rows.neighbors.astype(np.int64))
 
 
-def pairs_of(table: PairTable, num_labels: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(low labels, high labels, numbers of edges), ordered by the labels."""
-    indptr, other, counts = table.graph(num_labels)
+def pairs_of(pairs: LabelPairs, given: Iterable[NeighborRows], num_labels: int, together: int) -> dict:
+    """(lower label, higher one) -> number of edges, ordered by the labels. together: buckets that are counted at once."""
+    found = [tuple(map(np.copy, pairs.keys(rows))) for rows in given]
+    buckets = len(found[0][1])
+    ends = [np.cumsum([0, *sizes]) for _, sizes in found]
+    for low in range(0, buckets, together):
+        each = range(low, min(low + together, buckets))
+        keys = [keys[end[b] : end[b + 1]] for b in each for (keys, _), end in zip(found, ends, strict=True)]
+        first = np.cumsum([0, *(sum(int(sizes[b]) for _, sizes in found) for b in each)])
+        pairs.add(np.concatenate(keys), first)
+    indptr, other, counts = pairs.graph(num_labels)
     own = np.repeat(np.arange(num_labels), np.diff(indptr))
     greater = own < other
     order = np.lexsort((other, ~greater, own))
@@ -45,7 +53,8 @@ def pairs_of(table: PairTable, num_labels: int) -> tuple[np.ndarray, np.ndarray,
     back = np.lexsort((own[~greater], other[~greater]))
     for there, again in zip(listed, (other[~greater], own[~greater], counts[~greater]), strict=True):
         assert there.tolist() == again[back].tolist()
-    return listed
+    low, high, edges = (each.tolist() for each in listed)
+    return dict(zip(zip(low, high, strict=True), edges, strict=True))
 
 
 def written(edges: dict[int, list[int]], num_nodes: int, dtype: type = np.int32) -> NeighborRows:
@@ -156,7 +165,7 @@ def test_ids_that_are_none(dtype: type, bad: int, threads: int) -> None:
     with pytest.raises(DataError, match=f"assign rows: id {bad} at position 1 is not in the graph"):
         labels.propagate(rows, np.array([9]), everywhere=False, threads=threads)
     with pytest.raises(DataError, match=f"count pairs: id {bad} at position 1"):
-        PairTable(10).add(rows, labels.labels)
+        LabelPairs(labels.labels, 0, 10, threads).keys(rows)
     with pytest.raises(DataError, match=f"spread rows: id {bad} at position 1"):
         spread_rows(rows, np.ones((4, 1), np.int64), np.zeros((4, 1), np.int64), threads)
 
@@ -169,87 +178,49 @@ def test_labels_that_are_none() -> None:
             labels.propagate(written({1: [0]}, 4), np.array([9]), everywhere=False)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     num_labels=st.sampled_from([1, 2, 9, 60]),
+    skew=st.sampled_from([1, 4]),  # 4: the low labels have most of the edges
+    most=st.sampled_from([1, 2, 3, 31, 10_000]),
+    bits=st.sampled_from([0, 1, 5]),
+    together=st.sampled_from([1, 2, 32]),
     dtype=st.sampled_from([np.int32, np.int64]),
     size=st.sampled_from([1, 7, 1000]),
+    threads=st.sampled_from([1, 3]),
 )
-def test_pairs(seed, num_labels, dtype, size):
+def test_pairs(seed, num_labels, skew, most, bits, together, dtype, size, threads):
     rng = np.random.default_rng(seed)
     rows = random_rows(rng, int(rng.integers(1, 80)), dtype)
-    labels = rng.integers(0, num_labels, rows.num_nodes).astype(np.int32)
-    table = PairTable(10_000)
-    for chunk in chunks(rows, size):
-        table.add(chunk, labels)
-    low, high, counts = (column.tolist() for column in pairs_of(table, num_labels))
-    want = assign_reference.count_pairs(*tensors(rows), 0, torch.from_numpy(labels))
-    assert dict(zip(zip(low, high, strict=True), counts, strict=True)) == want
-    assert list(zip(low, high, strict=True)) == list(want)
-    assert table.forgotten == 0
+    labels = (rng.random(rows.num_nodes) ** skew * num_labels).astype(np.int32)
+    found = pairs_of(LabelPairs(labels, bits, most, threads), chunks(rows, size), num_labels, together)
+    want, _ = assign_reference.count_pairs(*tensors(rows), torch.from_numpy(labels), most)
+    assert found == want
+    assert [*found] == [*want]
 
 
-@settings(max_examples=examples(60), deadline=None)
-@given(
-    seed=st.integers(0, 2**32),
-    limit=st.sampled_from([1, 2, 3, 8, 31]),
-    skew=st.sampled_from([1, 4]),  # 4: the low labels have most of the edges
-    size=st.sampled_from([1, 7, 1000]),
-)
-def test_pairs_in_a_full_table(seed, limit, skew, size):
-    rng = np.random.default_rng(seed)
-    rows = random_rows(rng, 80)
-    labels = (rng.random(80) ** skew * 60).astype(np.int32)
-    table = PairTable(limit)
-    for chunk in chunks(rows, size):
-        table.add(chunk, labels)
-    low, high, counts = (column.tolist() for column in pairs_of(table, 60))
-    want, forgotten = assign_reference.count_pairs_within(*tensors(rows), 0, torch.from_numpy(labels), limit)
-    assert dict(zip(zip(low, high, strict=True), counts, strict=True)) == want
-    assert table.forgotten == forgotten
-
-
-def test_full_table_of_heavy_pairs() -> None:
+def test_pairs_of_many_edges() -> None:
     """Pairs of more edges than are counted one by one, two of which have equally many."""
+    rows = written({0: [1] * 3000 + [2] * 5000 + [3] * 3000 + [4] * 1023 + [5]}, 6)
     labels = np.arange(6, dtype=np.int32)
-    table = PairTable(4)
-    table.add(written({0: [1] * 3000 + [2] * 5000 + [3] * 3000 + [4] * 1023 + [5]}, 6), labels)
-    low, high, counts = (column.tolist() for column in pairs_of(table, 6))
-    assert list(zip(low, high, counts, strict=True)) == [(0, 1, 3000), (0, 2, 5000), (0, 5, 1)]
-    assert table.forgotten == 3000 + 1023
+    for most, want in (
+        (2, {(0, 1): 3000, (0, 2): 5000}),
+        (4, {(0, n): c for n, c in enumerate((3000, 5000, 3000, 1023), 1)}),
+    ):
+        assert pairs_of(LabelPairs(labels, 0, most), [rows], 6, 1) == want
 
 
-@pytest.mark.parametrize("size", [1, 13, 1000])
-def test_full_table_forgets_the_lightest(size: int) -> None:
-    """Half of the rows' entries are those of 20 pairs, which come again and again; the others are rare."""
+@pytest.mark.parametrize("threads", [1, 3])
+def test_pairs_in_many_slices(threads: int) -> None:
+    """More edges than one thread takes; many pairs are dropped while buckets are counted."""
     rng = np.random.default_rng(0)
-    lists = {node: [500 + node % 20] * 20 + rng.integers(520, 1000, 20).tolist() for node in range(400)}
-    rows, labels = written(lists, 1000), np.arange(1000, dtype=np.int32)
-    labels[:500] %= 20
-    table = PairTable(100)
-    for chunk in chunks(rows, size):
-        table.add(chunk, labels)
-    low, high, counts = pairs_of(table, 1000)
-    assert 0 < len(low) <= 100
-    heavy = np.argsort(-counts, kind="stable")[:20]
-    assert sorted(zip(low[heavy].tolist(), high[heavy].tolist(), strict=True)) == [(i, 500 + i) for i in range(20)]
-    assert counts[heavy].tolist() == [400] * 20  # 20 of each of 20 rows, none lost
-    assert counts.sum() + table.forgotten == 400 * 40
-    whole = PairTable(100)
-    whole.add(rows, labels)
-    for column, again in zip(pairs_of(table, 1000), pairs_of(whole, 1000), strict=True):
-        assert column.tolist() == again.tolist()  # however it is cut
-
-
-def test_row_longer_than_the_table() -> None:
-    """A hub with more neighbours than the table has room for."""
-    rows = written({0: [*range(1, 1000), *range(1, 1000)]}, 1000, np.int64)
-    table = PairTable(16)
-    table.add(rows, np.arange(1000, dtype=np.int32))
-    low, _, counts = pairs_of(table, 1000)
-    assert 8 <= len(low) <= 16
-    assert counts.sum() + table.forgotten == 2 * 999
+    rows = random_rows(rng, 20_000, mean=30)
+    labels = rng.integers(0, 3000, 20_000).astype(np.int32)
+    found = pairs_of(LabelPairs(labels, 6, 500, threads), chunks(rows, 15_000), 3000, 4)
+    want, rest = assign_reference.count_pairs(*tensors(rows), torch.from_numpy(labels), 500)
+    assert found == want
+    assert rest > 100_000
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -273,10 +244,9 @@ def test_spreading(seed, width, dtype, size, threads):
 
 
 def test_pairs_of_a_label_that_is_none() -> None:
-    table = PairTable(10)
-    table.add(written({0: [3]}, 4), np.arange(4, dtype=np.int32))
+    pairs = LabelPairs(np.arange(4, dtype=np.int32), 0, 10)
     with pytest.raises(NativeError, match="list pairs"):
-        table.graph(3)
+        pairs_of(pairs, [written({0: [3]}, 4)], 3, 1)
 
 
 def test_more_labels_than_32_bits_count() -> None:

@@ -47,34 +47,14 @@ def propagate_labels(
     return moved
 
 
-def count_pairs(indptr: Tensor, neighbors: Tensor, first: int, labels: Tensor) -> dict[tuple[int, int], int]:
-    """Number of entries by (label of the row's node, greater label of the neighbour), ordered by the labels."""
-    rows = torch.repeat_interleave(torch.arange(first, first + len(indptr) - 1), torch.diff(indptr))
-    pairs = torch.stack([labels[rows], labels[neighbors]], dim=1)
-    found, counts = pairs[pairs[:, 0] < pairs[:, 1]].unique(dim=0, return_counts=True)
-    return {(low, high): n for (low, high), n in zip(found.tolist(), counts.tolist(), strict=True)}
-
-
-def count_pairs_within(
-    indptr: Tensor, neighbors: Tensor, first: int, labels: Tensor, limit: int
-) -> tuple[dict[tuple[int, int], int], int]:
-    """`count_pairs` in a table of ``limit`` pairs, and the number of edges that it has dropped.
-
-    Before a pair for which there is no room, all but ``limit // 2`` pairs are dropped: those with the fewest edges, and at a tie
-    those of higher labels.
-    """
-    table: dict[tuple[int, int], int] = {}
-    forgotten = 0
-    for node, row in enumerate(neighbors.split(torch.diff(indptr).tolist()), first):
-        for other in labels[row].tolist():
-            pair = (int(labels[node]), other)
-            if pair[0] >= pair[1]:
-                continue
-            if pair not in table and len(table) == limit:
-                order = sorted(table, key=lambda each: (-table[each], each))
-                forgotten += sum(table.pop(each) for each in order[limit // 2 :])
-            table[pair] = table.get(pair, 0) + 1
-    return table, forgotten
+def count_pairs(indptr: Tensor, neighbors: Tensor, labels: Tensor, most: int) -> tuple[dict[tuple[int, int], int], int]:
+    """Number of entries with a greater neighbour by the two labels, if they differ, the lower one first: of the ``most`` pairs
+    with the most entries, at a tie those of lower labels. Returns (them, ordered by the labels; the entries of the others)."""
+    rows = torch.repeat_interleave(torch.arange(len(indptr) - 1), torch.diff(indptr))
+    ends = torch.stack([labels[rows], labels[neighbors]], dim=1)[neighbors > rows].sort(dim=1).values
+    found, counts = ends[ends[:, 0] < ends[:, 1]].unique(dim=0, return_counts=True)
+    pairs = sorted(zip(map(tuple, found.tolist()), counts.tolist(), strict=True), key=lambda each: (-each[1], each[0]))
+    return dict(sorted(pairs[:most])), sum(count for _, count in pairs[most:])
 
 
 def spread_rows(indptr: Tensor, neighbors: Tensor, values: Tensor, out: Tensor) -> Tensor:

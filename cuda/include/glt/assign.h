@@ -29,26 +29,33 @@ GLT_API int32_t glt_assign_rows(const glt_rows* rows, int32_t* labels, int64_t n
                                 int32_t num_constraints, int64_t* loads, const int64_t* capacity, int32_t everywhere,
                                 int32_t threads, int64_t* moved, int64_t* detail);
 
-// A table of pairs and the number of edges of each. A slot is 16 bytes: uint64_t key, low label << 32 | high label, and int64_t
-// number; both are 0 where it is free. size is a power of two, >= 2 and greater than limit.
-typedef struct {
-  int64_t size;
-  int64_t limit;           // most pairs, >= 1
-  int64_t used;
-  int64_t forgotten;       // edges of the pairs that were dropped
-  void* slots;             // [size]
-} glt_pairs;
+// Edges between labels. A pair of different labels is a key, uint64_t low << 32 | high; keys are dealt out over 2^bits buckets
+// (bits: 0 to 16), each pair to one of them.
+//
+// Lists the pair of (v, its neighbour) for each entry of the rows whose neighbour is greater than v, bucket by bucket. labels: all
+// >= 0; keys, work: [entries of the rows] each; sizes: int64 [2^bits], keys of each bucket; threads: change no result but the
+// order within a bucket. GLT_BAD_ID: detail = {row, neighbour}.
+GLT_API int32_t glt_list_pairs(const glt_rows* rows, const int32_t* labels, int32_t bits, int32_t threads, uint64_t* keys,
+                               uint64_t* work, int64_t* sizes, int64_t* detail);
 
-// Adds 1 to the pair (label of v, label of its neighbour) for each entry of the rows whose label is the greater one. labels:
-// all >= 0. A new pair for which there is no room has the pairs with the fewest edges dropped before, all but limit / 2; at a
-// tie, those of higher keys. GLT_BAD_ID: detail = {row, neighbour}.
-GLT_API int32_t glt_count_pairs(const glt_rows* rows, const int32_t* labels, glt_pairs* pairs, int64_t* detail);
+// Counts equal keys of some buckets: out_keys, out_numbers: the different ones, and how many there were of each; *found: how many
+// pairs. Left out are pairs of less than *number edges, and of those of just as many the ones whose key is greater than *key.
+// first: int64 [num_buckets + 1], first key of each bucket. keys, which is overwritten, work, out_keys, out_numbers:
+// [first[num_buckets]]. GLT_BAD_ARG: a bucket of 2^31 keys or more, detail = {bucket, keys}.
+GLT_API int32_t glt_sum_pairs(uint64_t* keys, const int64_t* first, int64_t num_buckets, int32_t bits, const int64_t* number,
+                              const uint64_t* key, int32_t threads, int64_t* work, uint64_t* out_keys, int64_t* out_numbers,
+                              int64_t* found, int64_t* detail);
 
-// The pairs as a symmetric graph of the labels: row l lists the greater labels that it is paired with, then the smaller ones,
-// ascending each. indptr: int64 [num_labels + 1]; neighbors, numbers: int64 [2 * used], labels and numbers of edges.
-// GLT_BAD_ARG: a label is not below num_labels, detail = {low, high}.
-GLT_API int32_t glt_pair_rows(const glt_pairs* pairs, int64_t num_labels, int64_t* indptr, int64_t* neighbors,
-                              int64_t* numbers, int64_t* detail);
+// Moves the `most` pairs with the most edges, at a tie those with the lowest keys, to the front of both arrays, [n] with n >= most
+// >= 1; the others are lost. *number, *key: of the last of them.
+GLT_API int32_t glt_most_pairs(uint64_t* keys, int64_t* numbers, int64_t n, int64_t most, int64_t* number, uint64_t* key,
+                               int64_t* detail);
+
+// Pairs as a symmetric graph of the labels: row l lists the greater labels that it is paired with, then the smaller ones,
+// ascending each. keys: different ones; counts: int64 [n], their numbers of edges. indptr: int64 [num_labels + 1]; neighbors,
+// numbers: int64 [2 n], labels and numbers of edges. GLT_BAD_ARG: no pair of labels below num_labels, detail = {low, high}.
+GLT_API int32_t glt_pair_graph(const uint64_t* keys, const int64_t* counts, int64_t n, int64_t num_labels, int64_t* indptr,
+                               int64_t* neighbors, int64_t* numbers, int64_t* detail);
 
 // out[neighbour] += values[row] for each entry of the rows; integers, so that no order matters. values: int64
 // [num_rows * width]; out: int64 [num_nodes * width]. threads: at least 1; each has a range of `out`. Rows whose values are 0 are

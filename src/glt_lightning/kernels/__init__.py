@@ -35,10 +35,10 @@ if TYPE_CHECKING:
         relu_dropout_grad as relu_dropout_grad,
     )
     from glt_lightning.kernels.assign import (
+        LabelPairs as LabelPairs,
         Labels as Labels,
         NeighborRows as NeighborRows,
         NeighborSums as NeighborSums,
-        PairTable as PairTable,
     )
     from glt_lightning.kernels.build import (
         BFLOAT16 as BFLOAT16,

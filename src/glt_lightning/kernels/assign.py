@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 _SIGNATURES: Signatures = {
     "glt_assign_rows": [P, P, I64, P, I32, P, P, I32, I32, P, P],
-    "glt_count_pairs": [P, P, P, P],
-    "glt_pair_rows": [P, I64, P, P, P, P],
+    "glt_list_pairs": [P, P, I32, I32, P, P, P, P],
+    "glt_sum_pairs": [P, P, I64, I32, P, P, I32, P, P, P, P, P],
+    "glt_most_pairs": [P, P, I64, I64, P, P, P],
+    "glt_pair_graph": [P, P, I64, I64, P, P, P, P],
     "glt_spread_rows": [P, P, I32, P, I32, P],
 }
 _library = bind(_SIGNATURES)
@@ -35,18 +37,6 @@ class _RowsStruct(ctypes.Structure):
         ("reserved", c_int32),
         ("indptr", c_void_p),
         ("neighbors", c_void_p),
-    ]
-
-
-class _PairsStruct(ctypes.Structure):
-    """``glt_pairs`` of ``glt/assign.h``."""
-
-    _fields_ = [
-        ("size", c_int64),
-        ("limit", c_int64),
-        ("used", c_int64),
-        ("forgotten", c_int64),
-        ("slots", c_void_p),
     ]
 
 
@@ -136,39 +126,76 @@ class Labels:
         return int(moved[0])
 
 
-class PairTable:
-    """The number of edges between each two labels, in bounded memory.
+class LabelPairs:
+    """The number of edges between each two labels. A pair is a key, uint64: the lower label << 32 | the higher one.
 
-    limit: largest number of pairs, >= 1. If there are more, the half with the fewest edges is dropped; at a tie, pairs of higher
-    labels.
+    labels: int32 [N], all >= 0.  bits: pairs are dealt out over 2^bits buckets, which are counted one by one; 0 to 16.
+    most: largest number of pairs, >= 1. Of more, those with the fewest edges are dropped; at a tie, those of higher keys.
+    threads: that list and count.
     """
 
-    def __init__(self, limit: int) -> None:
-        size = 1 << max(4, (2 * limit - 1).bit_length())
-        self._slots = np.zeros(size, [("key", np.uint64), ("weight", np.int64)])
-        self._struct = _PairsStruct(size, limit, 0, 0, self._slots.ctypes.data)
+    def __init__(self, labels: np.ndarray, bits: int, most: int, threads: int = 1) -> None:
+        assert labels.dtype == np.int32
+        self._labels, self._bits, self._most, self._threads = labels, bits, most, threads
+        self._keys = self._work = np.empty(0, np.uint64)
+        self._pairs, self._count = (np.empty(0, np.uint64), np.empty(0, np.int64)), 0  # keys, and numbers of edges
+        self._last = (
+            np.zeros(1, np.int64),
+            np.zeros(1, np.uint64),
+        )  # number and key of the last pair of the most, so far
 
-    @property
-    def forgotten(self) -> int:
-        """The number of edges of the pairs dropped so far."""
-        return int(self._struct.forgotten)
+    def keys(self, rows: NeighborRows) -> tuple[np.ndarray, np.ndarray]:
+        """Lists an edge between different labels for each entry of the rows with a greater node; each edge must be in the rows of
+        both its ends.
 
-    def add(self, rows: NeighborRows, labels: np.ndarray) -> None:
-        """Counts the rows' edges between different labels (int32 [N], all >= 0). Each edge must be in the rows of both ends."""
-        struct = rows.struct()
-        status, detail = call(_library().glt_count_pairs, ctypes.byref(struct), labels, ctypes.byref(self._struct))
+        Returns (the keys, bucket by bucket, valid until the next call; int64 [buckets], how many each has).
+        """
+        struct, sizes, threads = rows.struct(), np.empty(1 << self._bits, np.int64), self._threads
+        assert rows.num_nodes == len(self._labels)
+        self._reserve(len(rows.neighbors))
+        arrays = self._labels, self._bits, threads, self._keys, self._work, sizes
+        status, detail = call(_library().glt_list_pairs, ctypes.byref(struct), *arrays)
         check(status, detail, "count pairs")
+        return self._keys[: int(sizes.sum())], sizes
+
+    def add(self, keys: np.ndarray, first: np.ndarray) -> None:
+        """Counts all keys of some buckets, which are overwritten. first: int64 [n + 1], first key of each bucket."""
+        self._reserve(len(keys))
+        if self._count + len(keys) > len(self._pairs[0]):
+            self._drop()
+            size = max(2 * self._most, self._count + len(keys))
+            if size > len(self._pairs[0]):
+                old, self._pairs = self._pairs, (np.empty(size, np.uint64), np.empty(size, np.int64))
+                for values, new in zip(old, self._pairs, strict=True):
+                    new[: self._count] = values[: self._count]
+        found = np.zeros(1, np.int64)
+        arrays = *self._last, self._threads, self._work, *(each[self._count :] for each in self._pairs), found
+        status, detail = call(_library().glt_sum_pairs, keys, first, len(first) - 1, self._bits, *arrays)
+        check(status, detail, "count pairs")
+        self._count += int(found[0])
 
     def graph(self, num_labels: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns the pairs as a symmetric graph: indptr [num_labels + 1], neighbours, numbers of edges, int64 each. Rows have
         the greater labels, ascending, then the smaller ones. num_labels: greater than all labels."""
-        used = int(self._struct.used)
-        indptr, neighbors, numbers = (np.empty(n, np.int64) for n in (num_labels + 1, 2 * used, 2 * used))
-        status, detail = call(
-            _library().glt_pair_rows, ctypes.byref(self._struct), num_labels, indptr, neighbors, numbers
-        )
+        self._drop()
+        count = self._count
+        indptr, neighbors, numbers = (np.empty(n, np.int64) for n in (num_labels + 1, 2 * count, 2 * count))
+        arrays = *self._pairs, count, num_labels, indptr, neighbors, numbers
+        status, detail = call(_library().glt_pair_graph, *arrays)
         check(status, detail, "list pairs")
         return indptr, neighbors, numbers
+
+    def _drop(self) -> None:
+        """Drops all pairs but the most."""
+        if self._count > self._most:
+            status, detail = call(_library().glt_most_pairs, *self._pairs, self._count, self._most, *self._last)
+            check(status, detail, "count pairs")
+            self._count = self._most
+
+    def _reserve(self, size: int) -> None:
+        """Memory that is used again: what is new has to be cleared by the kernel, which takes longer than to count."""
+        if len(self._keys) < size:
+            self._keys, self._work = (np.empty(size, np.uint64) for _ in range(2))
 
 
 class NeighborSums:

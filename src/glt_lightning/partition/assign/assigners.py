@@ -11,8 +11,9 @@ import numpy as np
 
 from glt_lightning.base import DataError, NodeType, OptionError, PartitionError, PartitionOptions, size
 from glt_lightning.graph import available_memory
-from glt_lightning.kernels import Labels, MetisGraph, PairTable, metis_parts
+from glt_lightning.kernels import Labels, MetisGraph, NeighborRows, metis_parts
 from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition, checked
+from glt_lightning.partition.assign.clusters import cluster_graph
 from glt_lightning.partition.hotness.rank import Hotness
 from glt_lightning.partition.hotness.vip import inclusion_of_each
 from glt_lightning.partition.sources.base import array_fingerprint
@@ -234,14 +235,17 @@ class StreamingAssigner(Assigner):
 
     def _join(self, graph: GraphToPartition, clusters: np.ndarray, count: int, weights: np.ndarray) -> np.ndarray:
         """Returns int32 [clusters]: the part of each cluster."""
-        room = max(_LEAST_PAIRS, graph.options.memory_bytes // _BYTES_PER_PAIR)
-        possible = min(count * (count - 1) // 2, graph.topology.num_neighbors)
-        pairs = PairTable(max(1, min(room, possible)))  # for a small graph the rest is 128 MB to clear
-        with graph.progress.phase("joining groups", graph.topology.num_neighbors, "edges") as done:
-            for rows in graph.topology.neighbors():
-                pairs.add(rows, clusters)
-                done(len(rows.neighbors))
-        indptr, neighbors, edge_weights = pairs.graph(count)
+        most, topology = max(_LEAST_PAIRS, graph.options.memory_bytes // _BYTES_PER_PAIR), graph.topology
+        entries = topology.num_neighbors
+        with graph.progress.phase("joining groups", entries, "edges") as done:
+
+            def rows() -> Iterator[NeighborRows]:
+                for each in topology.neighbors():
+                    yield each
+                    done(len(each.neighbors))
+
+            found = cluster_graph(rows(), entries, clusters, count, most, topology.folder, topology.threads)
+        indptr, neighbors, edge_weights = found
         loads = np.stack(
             [np.bincount(clusters, weights=weights[:, c], minlength=count) for c in range(weights.shape[1])], axis=1
         )

@@ -77,8 +77,11 @@ def load_runs(path: Path) -> Runs:
     return Runs(path, load_array(path.with_name(f"{path.name}.npy")))
 
 
-def read_buckets(runs: Sequence[Runs], low: int, high: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Reads the buckets [low, high). Within a bucket, records are in the order of the runs.
+def read_buckets(
+    runs: Sequence[Runs], low: int, high: int, width: int, memory: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Reads the buckets [low, high). Within a bucket, records are in the order of the runs. memory: uint8, large enough, to read
+    to: what is new has to be cleared by the kernel.
 
     Returns (uint8, bucket after bucket; int64 [high - low + 1], the first record of each). Raises `DataError` for a file that is
     shorter than its table says.
@@ -86,7 +89,8 @@ def read_buckets(runs: Sequence[Runs], low: int, high: int, width: int) -> tuple
     tables = [np.array(each.table[:, low : high + 1]) for each in runs if len(each.table)]
     sizes = sum((np.diff(t, axis=1).sum(axis=0) for t in tables), start=np.zeros(high - low, np.int64))
     first = np.concatenate([[0], np.cumsum(sizes)])
-    out = np.empty(int(first[-1]) * width, np.uint8)
+    size = int(first[-1]) * width
+    out = np.empty(size, np.uint8) if memory is None else memory[:size]
     cursor = first[:-1].copy()
     for each, table in zip((r for r in runs if len(r.table)), tables, strict=True):
         with open(each.path, "rb", buffering=0) as stream:
