@@ -227,6 +227,22 @@ def test_what_samplers_and_strategies_add_to_a_step_is_measured(monkeypatch: pyt
     assert parts.missed == []
 
 
+def test_calls_are_those_of_batches_that_ask_owners(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Except of graph servers, which have all parts."""
+    monkeypatch.setattr(probing, "time_calls", lambda encrypted: {"byte_cpu_s": 1.0 + encrypted})
+    asking: Any = SimpleNamespace(why_not=None, time_calls=lambda encrypted: {"byte_cpu_s": 3.0 + encrypted})
+    own: Any = SimpleNamespace(why_not="they are the user's")
+    for batches, strategy, byte_cpu_s in (
+        (asking, None, 3),
+        (asking, probing.RANKS, 3),
+        (asking, probing.SERVED, 1),
+        (own, None, 1),
+    ):
+        for encrypted in (False, True):
+            found = probing._timed_calls(batches, strategy, encrypted=encrypted)
+            assert found == {"byte_cpu_s": byte_cpu_s + encrypted}
+
+
 def test_what_a_probe_does_not_reach_in_time_is_said() -> None:
     """A sampler that never starts is given up at the deadline; what comes after it is not begun."""
     clock = [0.0]

@@ -41,7 +41,8 @@ class Batches:
         self.partition, self.data = partition, data
         self.options = replace(options, seed=seed, batches=batches or ALL)
         self._most = ALL if batches == 0 else 8
-        self.why_not = TrafficPrediction(partition, options).why_not
+        self._prediction = TrafficPrediction(partition, self.options)
+        self.why_not = self._prediction.why_not
 
     def count(self, layout: Layout, cache: Sequence[float] = (), **changes: Any) -> ExpectedTraffic:
         """changes: other options of the batches."""
@@ -49,6 +50,10 @@ class Batches:
         placement = self.data.sampling.seed_placement
         prediction = TrafficPrediction(self.partition, options)
         return prediction.of_ranks(placement, layout.owners, layout.ranks_of_owner, self._most)
+
+    def time_calls(self, *, encrypted: bool) -> dict[str, float]:
+        """As `TrafficPrediction.time_calls`."""
+        return self._prediction.time_calls(encrypted=encrypted)
 
     def ratio(self, layout: Layout) -> float | None:
         """The size of the remote cache of the data module; None where nothing is remote."""

@@ -73,7 +73,7 @@ def _precision(plan: Plan) -> Iterator[tuple[str, Plan, str]]:
 def _one_more_host(plan: Plan, counted: Counted) -> tuple[str, Plan, str]:
     layout = plan.layout
     hosts, parts = layout.hosts + 1, plan.batches.partition.manifest.num_parts
-    whole = layout.hosts > 1 and layout.owners == 1  # all hosts have all parts
+    whole = layout.owners == 1 and (layout.hosts > 1 or layout.served)  # all hosts have all parts
     more = replace(layout, hosts=hosts, owners=1 if whole else hosts * max(1, layout.owners // layout.hosts))
     if more.owners <= parts or layout.owners > parts:
         return "one more host", replace(plan, layout=more, counted=plan.batches.counted(more)), _COUNTED

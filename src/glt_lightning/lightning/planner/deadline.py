@@ -29,7 +29,9 @@ class Deadline:
     def cut(self, share: float = 1.0, enough: Callable[[], object] = lambda: True) -> Iterator[None]:
         """Raises `Late` in the block, at the latest at the end; from a ``share`` of all seconds on, once there is ``enough``.
 
-        In the main thread it interrupts, by a timer; in another one it raises only before the block.
+        In the main thread it interrupts, by a timer, whatever runs in Python or waits; a native call ends first. In another
+        thread it raises only before the block, and what has begun ends by deadlines of its own: those of samplers, of calls,
+        of gloo.
         """
         if self.left_s <= 0:
             raise Late

@@ -49,7 +49,7 @@ class PlannedRun:
     """A run of ``fit`` to plan, whose partition is there.
 
     trainer: options of the Trainer, by name.  strategy: its class.  machines: the hosts.  batches: to count on each of some
-    ranks; 0 for all.  probe_s: that measuring may take.
+    ranks; 0 for all.  probe_s: that measuring may take; outside of the main thread what has begun goes on to its end.
     """
 
     model: LightningModule
@@ -106,7 +106,7 @@ class PlannedRun:
         """
         partition = LocalPartition.open(self.data.partition_dir)
         layout, batches = self.layout, Batches(partition, self.data, self.batches)
-        probe, key = _probe(self, partition, layout, again=again)
+        probe, key = _probe(self, batches, layout, again=again)
         layout = replace(layout, parameter_bytes=probe.parameter_bytes)
         if batches.why_not is not None and layout.owners > 1:
             raise OptionError(f"plan: rows of other hosts cannot be counted: {batches.why_not}.")
@@ -136,9 +136,10 @@ def _devices(given: Any) -> int:
     return int(text) if text.isdigit() and int(text) else len(text.split(",")) if "," in text else 1
 
 
-def _probe(run: PlannedRun, partition: LocalPartition, layout: Layout, *, again: bool) -> tuple[Probe, str]:
+def _probe(run: PlannedRun, batches: Batches, layout: Layout, *, again: bool) -> tuple[Probe, str]:
     """The constants of this configuration on this machine, and the key by which they are kept."""
-    folder, graph, data = partition.directory, partition.manifest.options_hash, run.data
+    partition, data = batches.partition, run.data
+    folder, graph = partition.directory, partition.manifest.options_hash
     threads, sampling, strategy = threads_of(layout), data.sampling, strategy_of(layout, run.strategy)
     with tempfile.TemporaryDirectory() as temporary:
         make_trainer = partial(run.make_trainer, temporary)
@@ -149,7 +150,7 @@ def _probe(run: PlannedRun, partition: LocalPartition, layout: Layout, *, again:
             torch.set_num_threads(threads)
             print(f"measuring some batches and steps, for at most {run.probe_s:g} s", file=sys.stderr, flush=True)
             try:
-                probe = measure(make_trainer, run.model, data, strategy, Deadline(run.probe_s))
+                probe = measure(make_trainer, run.model, data, strategy, Deadline(run.probe_s), batches)
             finally:
                 torch.set_num_threads(before)
                 data.sampling = sampling

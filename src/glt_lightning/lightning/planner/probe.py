@@ -24,6 +24,7 @@ from glt_lightning.base import OptionError
 from glt_lightning.graph import usable_cores
 from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
 from glt_lightning.lightning.callbacks.precision import bfloat16_ratio, weight_shapes
+from glt_lightning.lightning.planner.batches import Batches
 from glt_lightning.lightning.planner.deadline import Deadline, Late
 from glt_lightning.lightning.planner.gpus import StepWork
 from glt_lightning.lightning.planner.memory import ProcessMemory
@@ -43,6 +44,7 @@ RANKS, SERVED = "glt_worker", "glt_server_client"  # strategies whose part in a 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
+_OF_HOSTS = "questions to owners of other hosts"
 _Found = TypeVar("_Found")
 
 
@@ -88,8 +90,9 @@ class Probe:
     train, validation: batches of each; None: no validation was measured.  seeds, validation_seeds: in an epoch.
     memory: of this process, without batches.  parameter_bytes: of the model.  bfloat16: how much faster the
     model's products are in bfloat16; None: not measured.
-    link, hosts_link: a connection within the machine, and an encrypted one, as between hosts.  cores: that the process
-    may use.  load: of the machine, per core, meanwhile.
+    link, hosts_link: a connection within the machine (between ranks), and an encrypted one, as between hosts; calls and bytes
+    are those of batches that ask an owner, and with graph servers those of batches as they are.  cores: that the process may
+    use.  load: of the machine, per core, meanwhile.
     counted: counts of batches, by hosts and ranks of each, such as ``2x1``.
     missed: what could not be measured, each with the reason; it is left out of the plan.
     """
@@ -148,11 +151,13 @@ def measure(
     data: GLTDataModule,
     strategy: str | None = None,
     deadline: Deadline | None = None,
+    batches: Batches | None = None,
 ) -> Probe:
     """Fits some batches in this process, without writing anything but what is partitioned, and takes their times.
 
     make_trainer: makes a Trainer of the run's options that count for a step, with these keywords. The weights of ``module``
     change.  strategy: of the ranks, by name; None: there is one without any.  deadline: of everything; None: in `PROBE_S`.
+    batches: that ask an owner; None: calls without any work are measured.
 
     What does not end by then is marked as not measured. Raises `OptionError` if that are all batches of training.
     """
@@ -187,10 +192,15 @@ def measure(
     )
     model = 2 * parameters + state
     work = max(0.0, watch.peak - base - (model - parameters) - watch.slots)
+
+    def calls(name: str, *, encrypted: bool) -> Connection:
+        return Connection(**parts.of(name, lambda: _timed_calls(batches, strategy, encrypted=encrypted)) or {})
+
+    hosts_link, link = None, None
+    if strategy == RANKS:  # whose batches owners decide most
+        hosts_link, link = calls(_OF_HOSTS, encrypted=True), calls("questions to owners", encrypted=False)
     handed = _handed(make_trainer, data, train.spread.mid, strategy, parameters, parts)
     validated = handed if strategy == SERVED else {"handed_s": handed["handed_s"]}  # without DDP
-    link = parts.of("calls", time_calls)
-    hosts_link = parts.of("encrypted calls", lambda: time_calls(encrypted=True))
     return Probe(
         train=train.spread.map(lambda cost: replace(cost, **handed)),
         validation=validation.spread.map(lambda cost: replace(cost, **validated)) if validation.costs else None,
@@ -199,14 +209,21 @@ def measure(
         memory=ProcessMemory(base=base - parameters, model=model, work=work),
         parameter_bytes=parameters,
         bfloat16=parts.of("products in bfloat16", lambda: bfloat16_ratio(shapes)) if shapes else None,
-        link=Connection(**link or {}),
-        hosts_link=Connection(**hosts_link or {}),
+        link=link or Connection(),
+        hosts_link=hosts_link or calls(_OF_HOSTS, encrypted=True),
         cores=usable_cores(),
         load=os.getloadavg()[0] / (os.cpu_count() or 1),
         machine=machine_name(),
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         missed=parts.missed,
     )
+
+
+def _timed_calls(batches: Batches | None, strategy: str | None, *, encrypted: bool = False) -> dict[str, float]:
+    """Of questions to owners; graph servers, which have all parts, send batches as they are."""
+    if batches is None or batches.why_not is not None or strategy == SERVED:
+        return time_calls(encrypted=encrypted)
+    return batches.time_calls(encrypted=encrypted)
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from typing import get_args
@@ -16,13 +16,14 @@ from glt_lightning.graph import CacheChoice, LocalPartition, Manifest, node_path
 from glt_lightning.kernels import row_bytes
 from glt_lightning.loader.traffic.options import TrafficOptions, TrainBatches, why_no_batches
 from glt_lightning.sampling import EpochPlan, KHopSampler
-from glt_lightning.workers import Asked, CountingOwners, placed_parts
+from glt_lightning.workers import Asked, CountingOwners, placed_parts, time_calls
 
 PLACEMENTS: tuple[SeedPlacement, ...] = get_args(SeedPlacement)[::-1]  # owner first
 
 
 # Epochs: one is predicted, another ranks nodes for a cache, so that the cache cannot know the first
 _MEASURED, _RANKED = 0, 1
+_TIMED, _FEWER = 8, 64  # batches, and the share of their seeds that those of few have
 PRESAMPLED = "presampled"  # the ranking of caches where the folder has none
 
 
@@ -155,6 +156,14 @@ class TrafficPrediction:
         """Samples as `of_parts`, for ``hosts`` hosts with ``ranks`` ranks each, which share the parts of their host; at most
         ``most`` ranks, spread over the hosts."""
         return _Hosts(self._partition, self._options, lambda n: None, hosts, ranks).with_placement(placement, most)
+
+    def time_calls(self, *, encrypted: bool) -> dict[str, float]:
+        """Times a connection by batches that ask an owner over it (`workers.time_calls`): these, and some of few seeds."""
+        asked = []
+        for size in (max(1, self._options.batch_size // _FEWER), self._options.batch_size):
+            batches = TrainBatches(self._partition, replace(self._options, batch_size=size))
+            asked.append((batches.config, list(islice(batches.plan("global", 0).requests(_MEASURED), _TIMED))))
+        return time_calls(encrypted=encrypted, partition=self._partition, asked=asked)
 
 
 class _Hosts:

@@ -1,44 +1,62 @@
-"""What a connection costs: calls over loopback between two ends in this process, timed."""
+"""What a connection costs: calls over loopback between two ends in this process, timed; and what an owner of rows costs."""
 
 from __future__ import annotations
 
 import socket
+import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 
 import numpy as np
 
 from glt_lightning.base import SecurityOptions
+from glt_lightning.graph import LocalPartition
+from glt_lightning.sampling import BatchRequest, KHopSampler, SamplerConfig
 from glt_lightning.workers.cluster.link import Link
+from glt_lightning.workers.cluster.owner import OwnerServer
+from glt_lightning.workers.cluster.remote_rows import PeerRows
 from glt_lightning.workers.transport.base import Caller
 from glt_lightning.workers.transport.message import Message
 from glt_lightning.workers.transport.peer import Peer
 
-_CALLS, _PIECES, _PIECE_BYTES = 64, 8, 4 << 20
+_CALLS, _PIECES, _SLOW_PIECES, _PIECE_BYTES = 64, 8, 3, 4 << 20
 # Calls follow each other as in training: meanwhile threads sleep, and caches of the processor fill with rows. Without pauses a
 # call took two thirds of the CPU time.
 _BETWEEN_S, _ROWS_BYTES = 0.003, 8 << 20
 _ARRIVAL_BYTES, _PAUSE_S = 12_500, 0.001  # of 100 Mbit/s
+_LEAST_ASKED, _MOST_ASKED, _ASKED_S = 3, 15, 2.5  # batches of a kind, and the seconds after which there are enough
+
+Batches = tuple[SamplerConfig, Sequence[BatchRequest]]
 
 
-def time_calls(*, encrypted: bool = False) -> dict[str, float]:
+def time_calls(
+    *, encrypted: bool = False, partition: LocalPartition | None = None, asked: Sequence[Batches] = ()
+) -> dict[str, float]:
     """Times calls over loopback: ``round_trip_s``, wall seconds of a small call, and CPU seconds of both ends: ``call_cpu_s``,
     per call, ``byte_cpu_s``, per byte, and ``arrival_cpu_s``, for each time that bytes arrive which have been waited for.
-    encrypted: by mutual TLS, as between hosts."""
+
+    encrypted: by mutual TLS, as between hosts.  partition: with all its parts, half of which another owner then has. The
+    seconds per call and per byte are those by which a batch takes longer than one whose rows are all here: its questions, the
+    owner's work, the copies and the stitching.  asked: two kinds of batches of it, of few seeds and of many."""
     link = Link(job="plan", role="worker", name="plan", token="connection-of-a-probe")
+
+    def found(link: Link) -> dict[str, float]:
+        return _time_calls(link) | ({} if partition is None else _time_owner(link, partition, asked))
+
     if not encrypted:
-        return _time_calls(link)
+        return found(link)
     from glt_lightning.workers.transport.certs import CertificateFolder
 
     with tempfile.TemporaryDirectory() as name:
         folder = CertificateFolder(name)
         folder.make_authority()
         cert, key = folder.make_certificate("plan", ["127.0.0.1"])
-        return _time_calls(replace(link, security=SecurityOptions(ca=str(folder.ca), cert=str(cert), key=str(key))))
+        return found(replace(link, security=SecurityOptions(ca=str(folder.ca), cert=str(cert), key=str(key))))
 
 
 def _time_calls(link: Link) -> dict[str, float]:
@@ -60,9 +78,7 @@ def _time_calls(link: Link) -> dict[str, float]:
             pieces = _timed(lambda: take(peer, _PIECES))
         with _slow_road(server.address) as road, _peer(link, road.address) as peer:
             peer.ask("ask", {}, bulk=True).result()
-            own_s, arrived = road.cpu_s, road.arrivals
-            _, slow_s = _timed(lambda: take(peer, 1))
-            own_s, arrived = road.cpu_s - own_s, road.arrivals - arrived
+            slow = [_arrivals(lambda: take(peer, 1), road) for _ in range(_SLOW_PIECES)]
     finally:
         server.close()
     call_cpu_s, piece_cpu_s = calls[1] / _CALLS, pieces[1] / _PIECES
@@ -70,8 +86,70 @@ def _time_calls(link: Link) -> dict[str, float]:
         "round_trip_s": calls[0] / _CALLS,
         "call_cpu_s": call_cpu_s,
         "byte_cpu_s": max(0.0, piece_cpu_s - call_cpu_s) / _PIECE_BYTES,
-        "arrival_cpu_s": max(0.0, slow_s - own_s - piece_cpu_s) / arrived,
+        "arrival_cpu_s": max(0.0, statistics.median((cpu_s - piece_cpu_s) / arrived for cpu_s, arrived in slow)),
     }
+
+
+def _arrivals(work: Callable[[], object], road: _SlowRoad) -> tuple[float, int]:
+    """(CPU seconds of the work without those of the road, arrivals)"""
+    own_s, arrived = road.cpu_s, road.arrivals
+    cpu_s = _timed(work)[1]
+    return cpu_s - (road.cpu_s - own_s), road.arrivals - arrived
+
+
+def _time_owner(link: Link, partition: LocalPartition, asked: Sequence[Batches]) -> dict[str, float]:
+    parts = partition.manifest.num_parts
+    owner_of_part = np.arange(parts, dtype=np.int32) % 2 if parts > 1 else np.ones(1, dtype=np.int32)
+    picker = asked[0][0].picker
+    with closing(OwnerServer(partition, link, "127.0.0.1:0", picker=picker)) as owner:
+        peer = link.peer("plan", [owner.address], link.open_transport())
+        with closing(PeerRows(owner_of_part, [peer])) as rows:
+            few, many = (_ask(partition, rows, *each) for each in asked)
+    # Two kinds of batches, two unknowns; what is measured may be less than nothing.
+    unlike = few[0] * many[1] - many[0] * few[1]
+    byte_cpu_s = max(0.0, (few[0] * many[2] - many[0] * few[2]) / unlike) if unlike else 0.0
+    return {"call_cpu_s": max(0.0, many[2] - byte_cpu_s * many[1]) / max(1.0, many[0]), "byte_cpu_s": byte_cpu_s}
+
+
+def _ask(
+    partition: LocalPartition, rows: PeerRows, config: SamplerConfig, requests: Sequence[BatchRequest]
+) -> tuple[float, float, float]:
+    """(calls, bytes, CPU seconds beyond those of a batch whose rows are all here) of a batch, in the mean and the median."""
+    here, there = (_maker(KHopSampler(partition, config, remote=each), requests) for each in (None, rows))
+    touched = np.zeros(_ROWS_BYTES, dtype=np.uint8)
+
+    def cpu_s(make: Callable[[], None]) -> float:
+        """With a pause, which is the same for both."""
+        began_s = time.process_time()
+        make()
+        time.sleep(_BETWEEN_S)
+        np.add(touched, 1, out=touched)
+        return time.process_time() - began_s
+
+    here()  # it is a batch ahead, so that no batch finds its rows in the caches of the processor
+    cpu_s(here)
+    cpu_s(there)
+    before, began_s, spent = rows.traffic, time.perf_counter(), list[float]()
+    while len(spent) < _LEAST_ASKED or (len(spent) < _MOST_ASKED and time.perf_counter() - began_s < _ASKED_S):
+        local_s = cpu_s(here)
+        spent.append(cpu_s(there) - local_s)
+    after = rows.traffic
+    nbytes = after.bytes_out + after.bytes_in - before.bytes_out - before.bytes_in
+    return (after.round_trips - before.round_trips) / len(spent), nbytes / len(spent), statistics.median(spent)
+
+
+def _maker(sampler: KHopSampler, requests: Sequence[BatchRequest]) -> Callable[[], None]:
+    """Makes the next batch at each call, in memory that is used again."""
+    left, memory = cycle(requests), np.zeros(0, dtype=np.uint8)
+
+    def make() -> None:
+        nonlocal memory
+        draft = sampler.draft(next(left))
+        if draft.nbytes > len(memory):
+            memory = np.zeros(2 * draft.nbytes, dtype=np.uint8)
+        draft.write(memory)
+
+    return make
 
 
 @contextmanager
