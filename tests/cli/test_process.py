@@ -221,6 +221,46 @@ with command_process():
     assert "SourceFileLoader" in ended.stdout
 
 
+_SHAPES = """
+with command_process():
+    import torch
+    shapes = sys.modules["torch._meta_registrations"]
+    assert type(shapes).__name__ == "_LateModule" and "torch._decomp" not in sys.modules
+    ones = torch.ones(1, 3, 8, 8)
+    {use}
+    print(type(shapes).__name__, "torch._decomp" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "print(*torch.nn.Conv2d(3, 4, 3, device='meta')(ones.to('meta')).shape)",
+        "print(*torch.conv2d(ones.to('meta'), torch.empty_strided((4, 3, 3, 3), (27, 9, 3, 1), device='meta')).shape)",
+        "from torch._subclasses.fake_tensor import FakeTensorMode\n    with FakeTensorMode():\n"
+        "        print(*torch.conv2d(torch.ones(1, 3, 8, 8), torch.ones(4, 3, 3, 3)).shape)",
+        "import torch._decomp; print(*torch.nn.Conv2d(3, 4, 3)(ones).shape)",
+        "print(*torch.compile(torch.nn.Conv2d(3, 4, 3), backend='aot_eager', dynamic=True)(ones).shape)",
+    ],
+)
+def test_shapes_of_operations_are_read_before_a_tensor_without_values(use: str) -> None:
+    ended = _run(_SHAPES.format(use=use))
+    assert ended.stdout.split("\n")[:2] == ["1 4 6 6", "module True"], ended.stderr
+
+
+def test_quantization_and_distributions_are_imported_when_they_are_used() -> None:
+    ended = _run("""
+with command_process():
+    import torch
+    print({"torch.ao.quantization", "torch.distributions.normal"} & set(sys.modules) or "none")
+    from torch.distributions.normal import Normal
+    import torch.nn.quantized.dynamic
+    print(torch.distributions.Normal is Normal, torch.nn.quantized.dynamic.Linear.__name__, torch.nn.qat.Linear.__name__)
+    print(torch.quantization.QConfig is torch.ao.quantization.QConfig)
+""")
+    assert ended.stdout.split("\n")[:3] == ["none", "True Linear Linear", "True"], ended.stderr
+
+
 @pytest.mark.parametrize(
     ("workers", "strategy", "expected"), [(2, "auto", 2), (0, "ddp", 0), (2, "glt_server_client", 0)]
 )

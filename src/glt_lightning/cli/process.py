@@ -28,7 +28,8 @@ def command_process() -> Iterator[None]:
     """Sets the process up for a command, inside of the ``with`` block, and has it end at once when the command is done.
 
     * Threads of OpenMP sleep while they wait for work (`threads_that_sleep`); OpenMP reads that when torch is loaded.
-    * `scipy.signal`, matplotlib, torch's compiler, `torch_geometric.datasets` and s3fs are imported when they are used (`_LATE`).
+    * `scipy.signal`, matplotlib, torch's compiler, shapes of its operations on the device ``meta``, `torch.distributions`,
+      `torch_geometric.datasets` and s3fs are imported when they are used (`_LATE`).
     * After the block, the process ends without taking apart the memory of torch, which takes about a second.
     """
     end = _QuickEnd()  # runs after all that others register
@@ -88,6 +89,7 @@ class _QuickEnd:
 
 # Modules that are imported when a name of them is used that they do not have before. Lightning and torch's optimizers import
 # torch's compiler, and torchmetrics matplotlib, which take half of the time of all imports, for names that a run does not use;
+# a third of torch's own import goes into shapes of operations on tensors without values, quantization and distributions;
 # a checkpoint of PyG's linear layers asks whether the model is exported to ONNX.
 
 
@@ -110,6 +112,7 @@ def _read(module: ModuleType) -> None:
         return
     with own["_lock"]:  # another thread waits until the module is whole
         if (real := own.pop("_real", None)) is not None:
+            own.pop("_unwatch", lambda: None)()
             own["__spec__"], own["__loader__"] = real, real.loader
             real.loader.exec_module(module)
             module.__class__ = ModuleType  # type: ignore[assignment]
@@ -154,6 +157,10 @@ def _is_late(name: str) -> bool:
     return isinstance(sys.modules.get(name), _LateModule)
 
 
+def _late_before(name: str) -> str | None:
+    return next((each for start, each in _BEFORE.items() if name.startswith(start) and _is_late(each)), None)
+
+
 def _disable(fn: Any = None, recursive: bool = True, **options: Any) -> Any:
     """torch's: has the compiler leave a function alone. There is nothing to leave alone before the compiler is read."""
     if fn is None:
@@ -176,8 +183,32 @@ def _graph_break(*_: Any, **__: Any) -> None:
     """torch's: ends the part of a function that is compiled together."""
 
 
+def _watch(module: ModuleType) -> None:
+    """Has the first tensor on the device ``meta`` read a module: all come from one of two operations. They have kernels of their
+    own in C++, which are back before it is read."""
+    import torch  # already there: it imports the module
+
+    library = torch.library.Library("aten", "IMPL", "Meta")
+    for packet, overload in (("empty", "memory_format"), ("empty_strided", "default")):
+        operation = getattr(getattr(torch.ops.aten, packet), overload)
+
+        def call(*args: Any, _operation: Any = operation, **kwargs: Any) -> Any:
+            _read(module)
+            return _operation(*args, **kwargs)
+
+        library.impl(operation, call)
+    vars(module)["_unwatch"] = library._destroy
+
+
 _COMPILER, _ONNX, _PLOTS = "torch._dynamo", "torch.onnx", "torchmetrics.utilities.plot"
-_WHOLE = (_COMPILER, _ONNX)  # whose parts expect to be imported by them
+_META = "torch._meta_registrations"  # a seventh of the time of torch's import, for tensors without values
+_UNUSED = tuple(
+    f"torch.{name}"
+    for name in ("distributions", "quantization", "nn.intrinsic", "nn.qat", "nn.quantizable", "nn.quantized")
+)
+# Late modules that are read before others: parts expect to be imported by their package.
+_BEFORE = {f"{name}.": name for name in (_COMPILER, _ONNX, *_UNUSED)}
+_BEFORE |= dict.fromkeys(("torch._decomp.", "torch._prims.", "torch._refs."), _META)
 _PLOT_TYPES = ("_AX_TYPE", "_CMAP_TYPE", "_PLOT_OUT_TYPE")  # for annotations
 _PLOT_FUNCTIONS = ("plot_single_or_multi_val", "plot_confusion_matrix", "plot_curve")
 # The names that they have before: those that Lightning, torch's optimizers and groups of ranks, the linear layers of PyG, and
@@ -196,6 +227,8 @@ _LATE: dict[str, dict[str, Any]] = {
         ),  # torch's default: nobody has set another
     },
     _ONNX: {"is_in_onnx_export": lambda: False},
+    _META: {},
+    **{name: {} for name in _UNUSED},
     _PLOTS: {**dict.fromkeys(_PLOT_TYPES, Any), **{name: _LateName(_PLOTS, name) for name in _PLOT_FUNCTIONS}},
 }
 
@@ -207,13 +240,13 @@ class _LateFinder:
         self._left = set(_LATE)
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
-        package = next((each for each in _WHOLE if name.startswith(f"{each}.") and _is_late(each)), None)
-        if package is not None:
-            _read(sys.modules[package])
+        if (whole := f"{name}.").startswith(tuple(_BEFORE)) and (before := _late_before(whole)) and before != name:
+            _read(sys.modules[before])
             if (found := sys.modules.get(name)) is not None:
-                # the import system takes the module's spec, in place of ours, and would run its code again
-                found.__spec__ = ModuleSpec(name, _FoundLoader(found))
-                return found.__spec__
+                # the import system takes the module's spec, in place of ours, and would run its code again; modules of options
+                # refuse names that they do not know
+                vars(found)["__spec__"] = spec = ModuleSpec(name, _FoundLoader(found))
+                return spec
             return None
         if name not in self._left:
             return None
@@ -239,16 +272,18 @@ class _LateLoader(Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Leaves that to `_read`."""
         vars(module).update(_real=self._real, _lock=RLock())
+        if module.__name__ == _META:
+            _watch(module)
 
 
 class _FoundLoader(Loader):
     """Of a module that was imported while it was looked for."""
 
     def __init__(self, found: ModuleType) -> None:
-        self._found, self._spec = found, found.__spec__
+        self._found, self._spec = found, vars(found)["__spec__"]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return self._found
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec
+        vars(module)["__spec__"] = self._spec
