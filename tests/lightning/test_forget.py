@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,15 @@ def test_embeddings_of_deleted_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     gone = {"node": np.array([3, 17])}
     before = [p.read_bytes() for p in path.parent.rglob("*") if p.is_file()]
     rows = rows_of(path)
+    lines, limits = [], resource.getrlimit(resource.RLIMIT_FSIZE)
+    with pytest.raises(DataError, match=r"one.ckpt is as it was.*Free some space and run the same command again"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # as a full disk
+        try:
+            lines.extend(forget_in_checkpoints(checkpoints_in("some"), gone))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "cannot be written (File too large)" in lines[0]
+    np.testing.assert_array_equal(rows_of(path), rows)
     assert all(any(row.tobytes() in each for each in before) for row in rows[[3, 17]])
     for _ in range(2):
         (line,) = forget_in_checkpoints(checkpoints_in("some"), gone)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import resource
 import shutil
 from collections.abc import Callable
 from contextlib import closing
@@ -30,6 +32,7 @@ from glt_lightning.partition import (
 )
 from glt_lightning.partition.sources.tables.columns import NodeFacts, save_facts, user_ids
 from glt_lightning.partition.sources.tables.forget import forget_tables, require_rows
+from glt_lightning.partition.sources.tables.source import tables_folder
 from tests.helpers.grown import two_versions
 
 SECRET = np.array([123.4567, 76.54321], np.float32)  # attributes of the nodes to delete, and of their edges
@@ -153,6 +156,50 @@ def test_killed_at_each_step(ring: Path, tmp_path: Path) -> None:
     assert steps > 20
 
 
+def run_below(limit: int, plan: Forgetting) -> str:
+    """Runs it in a process whose files cannot become longer. Returns its error."""
+    read, write = os.pipe()
+    if os.fork() == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        try:
+            plan.run(Progress(False))
+        except PartitionError as error:
+            os.write(write, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with open(read, "rb") as pipe:
+        text = pipe.read().decode()
+    os.wait()
+    return text
+
+
+def test_a_full_disk_at_each_write(ring: Path) -> None:
+    root, out = ring.parents[1], ring.with_name("less")
+    tables = tables_folder(root, "ring", "of-ring")
+    (tables / "nodes" / "node").mkdir(parents=True)
+    np.save(tables / "nodes" / "node" / "ids.npy", 3 * np.arange(2000))
+    types = ["node", *(f"other{k}" for k in range(99))]
+    save_facts(tables, {t: NodeFacts(num_nodes=2000, classes=None) for t in types})
+    plan = Forgetting.plan(ring, out, root)
+    compact_partition(ring, out, forget=True, progress=False)
+    again = r"cannot write \(File too large\), so that not all is forgotten. Free some space, and run the same command again"
+    assert re.search(again, run_below(10, plan))
+    verify_partition(ring, Progress(False))
+    assert Forgetting.unfinished(out) is None
+    for limit in (
+        2000,
+        (tables / "tables.json").stat().st_size + 100,
+    ):  # the record; what tables have, too; not their ids
+        assert re.search(again, run_below(limit, plan))
+        assert not ring.exists()
+        verify_partition(out, Progress(False))
+        assert user_ids(tables, [3], "node").tolist() == [9]
+    assert not run_below(1 << 20, Forgetting.unfinished(out))
+    assert user_ids(tables, [3, 4], "node").tolist() == [-(2**63), 12]
+    assert not list(root.rglob(".*"))
+
+
 def test_an_older_base_goes_unless_it_has_later_versions(ring: Path, tmp_path: Path) -> None:
     root, grown, other = ring.parents[1], ring.with_name("grown"), ring.with_name("other")
     compact_partition(ring, grown, progress=False)
@@ -257,7 +304,7 @@ def test_wrong_turns_remove_nothing(ring: Path, tmp_path: Path, monkeypatch: pyt
     compact_partition(ring, out, forget=True, progress=False)
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_text", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left")))
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(PartitionError, match="No space left"):
             found.run(Progress(False))
     assert Forgetting.unfinished(out) is None
     array = next(out.glob("part0/nodes/0/x.npy"))

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glt_lightning.base import DataError, GLTError, OptionError
+from glt_lightning.base import DataError, GLTError, OptionError, WriteError
 from glt_lightning.lightning.callbacks.checkpoints import WholeCheckpointIO
 from glt_lightning.lightning.callbacks.resume import FORGOTTEN
 from glt_lightning.tensors import forget_rows
@@ -26,20 +26,22 @@ def forget_in_checkpoints(paths: Iterable[Path], deleted: Mapping[str, np.ndarra
 
     deleted: user ids by node type.  Raises `DataError` at the end if one could not be read.
     """
-    failed = []
+    failed, advice = [], "Delete it."
     for path in paths:
         try:
             yield _forget(path, deleted)
-        except (GLTError, pickle.UnpicklingError) as error:
+        except WriteError as error:
             failed.append(path)
-            known = isinstance(error, GLTError)
-            yield (
-                str(error)
-                if known
-                else f"{path}: has more than tensors and plain values, which is not read (weights_only)."
-            )
+            advice = "Free some space and run the same command again, or delete it."
+            yield f"{path}: cannot be written ({getattr(error.__cause__, 'strerror', error)})."
+        except GLTError as error:
+            failed.append(path)
+            yield str(error)
+        except pickle.UnpicklingError:
+            failed.append(path)
+            yield f"{path}: has more than tensors and plain values, which is not read (weights_only)."
     if failed:
-        raise DataError(f"--checkpoints: {failed[0]} is as it was, and may have rows of deleted nodes. Delete it.")
+        raise DataError(f"--checkpoints: {failed[0]} is as it was, and may have rows of deleted nodes. {advice}")
 
 
 def checkpoints_in(given: str) -> list[Path]:

@@ -20,7 +20,7 @@ from glt_lightning.base import PartitionError
 LOCK_TIMEOUT_S = 3600.0
 NOT_OURS = errno.EINVAL  # errno of `open_below` for links and anything but regular files
 _LASTING = "run_"  # begins the key in the name of a `lasting_folder`
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # disk, quota, or file size limit
+DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # disk, quota, or file size limit
 # Without O_NONBLOCK, opening a FIFO waits for its other end. Regular files ignore it.
 _AT_ONCE = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -174,7 +174,7 @@ def _abandoned(path: Path) -> bool:
     return False
 
 
-ANOTHER_FOLDER = "choose another folder (partition.dir)"
+ANOTHER_FOLDER = "choose another folder (partition.dir, or --out of compact)"
 
 
 @contextmanager
@@ -183,7 +183,7 @@ def disk_full_speaks(folder: Path, needed: int, advice: str = ANOTHER_FOLDER) ->
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in DISK_IS_FULL:
             raise
         place = folder if folder.exists() else folder.parent
         free = shutil.disk_usage(place).free

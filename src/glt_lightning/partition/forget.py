@@ -11,8 +11,8 @@ import glob
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 from glt_lightning.base import OptionError, PartitionError, Progress, counted
 from glt_lightning.graph import MANIFEST, Manifest, open_regular, parse_json, partition_id
 from glt_lightning.partition.delta import DELTA, parse_header
-from glt_lightning.partition.folder import LOCK_TIMEOUT_S, exclusive, whole_file
+from glt_lightning.partition.folder import DISK_IS_FULL, LOCK_TIMEOUT_S, exclusive, whole_file
 from glt_lightning.partition.run import COMPACTED
 from glt_lightning.partition.sources.tables.forget import forget_tables
 from glt_lightning.partition.sources.tables.source import tables_folder
@@ -135,11 +135,12 @@ class Forgetting:
 
         Processes that have mapped these files read on; they cannot open them again.
 
-        Raises `PartitionError` if the new partition is damaged, or rows were appended meanwhile; nothing is removed then.
+        Raises `PartitionError` if the new partition is damaged, or rows were appended meanwhile; nothing is removed then. Also if
+        the disk is full; a further call goes on.
         """
         manifest = Manifest.load(self.target)
         verify_partition(self.target, progress)
-        with exclusive(self.target, timeout_s):
+        with _full_disk_speaks(self.target), exclusive(self.target, timeout_s):
             record = _record(self.target)
             if not record.exists():
                 self._require_latest()
@@ -224,6 +225,19 @@ def _identity(folder: Path) -> str | None:
         if (folder / MANIFEST).is_file():
             return partition_id(Manifest.load(folder))
     return None
+
+
+@contextmanager
+def _full_disk_speaks(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK_IS_FULL:
+            raise
+        raise PartitionError(
+            f"{error.filename or target}: cannot write ({error.strerror}), so that not all is forgotten. Free some space, and "
+            "run the same command again: it goes on."
+        ) from error
 
 
 # Removal. Each step may follow a run that was killed after any other one.
