@@ -140,6 +140,11 @@ class Additions:
     changed: Mapping[NodeType, ChangedNodes | Sequence[ChangedNodes]] = field(default_factory=dict)
     deleted: Deleted = field(default_factory=Deleted)
 
+    def num_nodes(self, manifest: Manifest) -> dict[NodeType, int]:
+        """Returns the number of nodes of each type, with the new ones. Raises as `num_new`."""
+        counts = zip(manifest.schema.node_types, manifest.num_nodes, self.num_new(manifest), strict=True)
+        return {t: old + new for t, old, new in counts}
+
     def num_new(self, manifest: Manifest) -> tuple[int, ...]:
         """Returns the number of new nodes of each type. Raises `DataError` for a type that the graph does not have."""
         known = manifest.schema.node_types
@@ -218,7 +223,7 @@ class StoredAttributes:
         """Returns rows of one attribute as stored: [count, ...]; normalised as the partition was, by its statistics."""
         stored, entry = self.stored_as(name), self.entry(name)
         shape = tuple(entry.shape[1:])
-        if stored.entry is not None and (head := _head(stored)):
+        if stored.entry is not None and (head := ENCODINGS[stored.entry.stored].head):
             shape = (shape[0] - head,)
         values = np.asarray(values)
         if values.shape != (count, *shape):
@@ -256,24 +261,18 @@ class StoredAttributes:
                 f"{name} of {self.what}: row {ids[at[0]]} has {values[at]}; the graph has 0 to {limit - 1}."
             )
 
+    def _is_encoded(self, name: str) -> bool:
+        return attr_key(self.kind, self.index, name) in self.manifest.encodings
+
     def _left_out(self, name: str, count: int) -> np.ndarray:
         """Returns the values of an attribute that may be left out: of labels "none", of the mask of training edges True."""
         entry = self.entry(name)
         dtype, shape = np.dtype(entry.dtype), (count, *entry.shape[1:])
-        if self.kind == "nodes" and name == "y" and dtype.kind in "if" and not _is_encoded(self, name):
+        if self.kind == "nodes" and name == "y" and dtype.kind in "if" and not self._is_encoded(name):
             return np.full(shape, -1 if dtype.kind == "i" else np.nan, dtype)
         if self.kind == "edges" and name == IN_TRAINING:
             return np.ones(shape, dtype)
         raise DataError(f"{name} of {self.what}: new rows need it, as all {self.kind} of this type have it.")
-
-
-def _head(stored: StoredAs) -> int:
-    assert stored.entry is not None
-    return ENCODINGS[stored.entry.stored].head
-
-
-def _is_encoded(attrs: StoredAttributes, name: str) -> bool:
-    return attr_key(attrs.kind, attrs.index, name) in attrs.manifest.encodings
 
 
 def require_alive(

@@ -168,15 +168,11 @@ def _edges(manifest: Manifest) -> list[Counts]:
 def _seeds(partition: LocalPartition) -> list[Counts]:
     found = []
     for name in partition.manifest.splits:
-        parts = part_of(partition.manifest, *_split(partition, name))
+        seeds = partition.split(name)
+        parts = part_of(partition.manifest, seeds.node_type, seeds.gids)
         counts = np.bincount(parts, minlength=partition.manifest.num_parts)
         found.append(Counts(kind="seeds", name=name, parts=tuple(counts.tolist())))
     return found
-
-
-def _split(partition: LocalPartition, name: str) -> tuple[int, np.ndarray]:
-    seeds = partition.split(name)
-    return seeds.node_type, seeds.gids
 
 
 def part_of(manifest: Manifest, node_type: int, gids: np.ndarray) -> np.ndarray:

@@ -122,7 +122,7 @@ def _pull_versions(
     while version == LATEST or found.version < int(version):
         number = found.version + 1
         source, place = store.version(number), versions.place(number)
-        text = source.read_all(DELTA)
+        text = source.read_all(DELTA, " To copy no versions: --version 0.")
         if text is None:
             if version == LATEST:
                 break
@@ -181,15 +181,13 @@ class CopySource:
 
     def manifest(self) -> Manifest:
         """Reads the manifest. Raises `PartitionError` if there is none."""
-        path = f"{self.name}/{MANIFEST}"
+        path, text = f"{self.name}/{MANIFEST}", self.read_all(MANIFEST)
+        if text is None:
+            raise PartitionError(f"{path}: not found; the folder is not a partition. Check the URL.")
         try:
-            raw = parse_json(self._files.cat_file(f"{self._folder}/{MANIFEST}"))
-        except FileNotFoundError:
-            raise PartitionError(f"{path}: not found; the folder is not a partition. Check the URL.") from None
+            raw = parse_json(text)
         except ValueError as error:
             raise PartitionError(f"{path}: not readable as JSON ({error}).") from None
-        except Exception as error:  # as above
-            raise PartitionError(f"{path}: it cannot be read ({_one_line(error)}).") from error
         return Manifest.parse(raw, path)
 
     def version(self, number: int) -> CopySource:
@@ -198,26 +196,28 @@ class CopySource:
         found.name, found._folder = f"{self.name}.versions/{number}", f"{self._folder}.versions/{number}"
         return found
 
-    def read_all(self, path: str) -> bytes | None:
-        """Reads a file; None if there is none. Raises `PartitionError`."""
+    def read_all(self, path: str, advice: str = "") -> bytes | None:
+        """Reads a file; None if there is none. Raises `PartitionError`, with the advice."""
         try:
-            return bytes(self._files.cat_file(f"{self._folder}/{path}"))
+            return self._read(path)
         except FileNotFoundError:
             return None
         except Exception as error:  # as above
-            raise PartitionError(
-                f"{self.name}/{path}: it cannot be read ({_one_line(error)}). To copy no versions: --version 0."
-            ) from error
+            raise self._unreadable(path, error, advice) from error
 
     def read(self, path: str, begin: int, end: int) -> bytes:
         """Reads the bytes [begin, end) of a file; fewer at its end. Raises `PartitionError`."""
         try:
-            return bytes(self._files.cat_file(f"{self._folder}/{path}", start=begin, end=end))
+            return self._read(path, start=begin, end=end)
         except Exception as error:  # as above
-            raise PartitionError(
-                f"{self.name}/{path}: it cannot be read ({_one_line(error)}). What was copied stays; the same command goes on "
-                "from there."
-            ) from error
+            advice = " What was copied stays; the same command goes on from there."
+            raise self._unreadable(path, error, advice) from error
+
+    def _read(self, path: str, **piece: int) -> bytes:
+        return bytes(self._files.cat_file(f"{self._folder}/{path}", **piece))
+
+    def _unreadable(self, path: str, error: Exception, advice: str) -> PartitionError:
+        return PartitionError(f"{self.name}/{path}: it cannot be read ({_one_line(error)}).{advice}")
 
 
 def _one_line(error: Exception) -> str:

@@ -38,10 +38,7 @@ class _Search:
     def __init__(self, base: LocalPartition, before: Additions, name: Name) -> None:
         self._base, self._before, self._name = base, before, name
         manifest = self._manifest = base.manifest
-        new = before.num_new(manifest)
-        self._num_nodes = {
-            t: n + k for t, n, k in zip(manifest.schema.node_types, manifest.num_nodes, new, strict=True)
-        }
+        self._num_nodes = before.num_nodes(manifest)
         self._columns = manifest.edge_columns or ()
         self._of_user = manifest.given_edge_types
 

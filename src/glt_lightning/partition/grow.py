@@ -123,8 +123,7 @@ class _Layers:
         self.counted = counted
         self.num_new, self.num_parts = additions.num_new(self.old), self.old.num_parts
         names = self.old.schema.node_types
-        counts = (n + k for n, k in zip(self.old.num_nodes, self.num_new, strict=True))
-        self.num_nodes = dict(zip(names, counts, strict=True))
+        self.num_nodes = additions.num_nodes(self.old)
         self._require_narrow(sum(self.num_nodes.values()), self.old.id_dtype, "nodes")
         assert self.old.edge_columns is not None
         self.columns: Sequence[EdgeColumns] = self.old.edge_columns

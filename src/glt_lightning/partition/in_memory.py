@@ -72,10 +72,7 @@ class _InMemory:
         self._graph, self._storage = graph, graph.storage
         self._id_dtype = narrowest(graph.total_nodes)
         self._edge_id_dtype = narrowest(graph.most_edge_ids)
-        counts = {
-            e: count_degrees(e, edges, graph.num_nodes, (0, edges.num_edges), graph.counted_by)
-            for e, edges in graph.edges.items()
-        }
+        counts = {e: count_degrees(graph, e, (0, edges.num_edges)) for e, edges in graph.edges.items()}
         self._degrees = Degrees(*({e: found[end] for e, found in counts.items()} for end in (0, 1)))
         nothing = np.empty(0, self._id_dtype)
         self._unnumbered = {t: NodeLayout((0, count), nothing, nothing) for t, count in graph.num_nodes.items()}

@@ -20,7 +20,6 @@ from glt_lightning.base import (
     size,
 )
 from glt_lightning.graph import available_memory
-from glt_lightning.kernels import row_bytes
 from glt_lightning.partition.assign import assigner_of
 from glt_lightning.partition.assign.assigners import METIS_BYTES, MetisAssigner, built_in, require_countable
 from glt_lightning.partition.assign.base import Assigner
@@ -48,7 +47,7 @@ from glt_lightning.partition.edge_splits.read import KeptEdges
 from glt_lightning.partition.edge_splits.source import ExpectedLinks, LinkSource
 from glt_lightning.partition.folder import require_space
 from glt_lightning.partition.run import follow_batches
-from glt_lightning.partition.sources.base import EdgeList, GraphSource, Rows
+from glt_lightning.partition.sources.base import EdgeList, GraphSource, rows_bytes
 from glt_lightning.partition.sources.files import CscEdges, EndFiles, FileEdges
 from glt_lightning.partition.sources.tables.mapping import NodeTable
 from glt_lightning.partition.sources.tables.source import TableSource
@@ -252,7 +251,7 @@ def _splits(source: GraphSource) -> _Splits:
 
 def _steps(division: Division, assigner: Assigner) -> Iterator[PlannedStep]:
     graph = division.job.graph
-    checks, checked = value_checks(division), sum(_bytes(each.rows) for each in checked_attrs(graph).values())
+    checks, checked = value_checks(division), sum(rows_bytes(each.rows) for each in checked_attrs(graph).values())
     yield PlannedStep("checking values", len(checks), checked, checked * _CHECKED / 1e9)
     edges = sum(each.num_edges for each in graph.edges.values())
     read = sum(map(input_bytes, graph.edges.values()))
@@ -279,7 +278,7 @@ def _sorting(
         edges = graph.edges[edge_type]
         tasks += len(dealt_pieces(division, edges)) + -(-count // sorted_at_once(division, count, record))
         read += input_bytes(edges) + count * record
-        read += sum(map(_bytes, graph.source.edge_attrs(edge_type).values())) if with_attrs else 0
+        read += sum(map(rows_bytes, graph.source.edge_attrs(edge_type).values())) if with_attrs else 0
     return PlannedStep(name, tasks, read, sum(count for count, _, _ in sorts) * (_DEALT + _SORTED) / 1e9)
 
 
@@ -317,7 +316,7 @@ def _nodes(division: Division) -> PlannedStep:
             ranges, capacity = row_ranges(division, rows)
             tasks += len(ranges) + (0 if capacity is None else -(-len(rows) // capacity))
             turns = (1 if capacity is None else 2) + (name == "x" and graph.normalize != "none")
-            read += _bytes(rows) * turns
+            read += rows_bytes(rows) * turns
     return PlannedStep("writing nodes", tasks, read, read * _WRITTEN / 1e9)
 
 
@@ -356,12 +355,8 @@ def input_bytes(edges: EdgeList) -> int:
     if isinstance(edges, KeptEdges):
         return input_bytes(edges.edges)
     if isinstance(edges, (FileEdges, EndFiles, CscEdges)):
-        return sum(map(_bytes, edges.files))
+        return sum(map(rows_bytes, edges.files))
     return 16 * edges.num_edges
-
-
-def _bytes(rows: Rows) -> int:
-    return row_bytes(rows.dtype, tuple(rows.shape))
 
 
 def plan_conversion(source: TableSource, options: PartitionOptions) -> tuple[PartitionPlan, PartitionError | None]:

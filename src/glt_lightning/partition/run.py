@@ -165,7 +165,7 @@ def follow_batches(
     """
     if options.num_neighbors is not None and options.batch_size is not None:
         return options
-    there = _made_there(folder)
+    there = Manifest.load(folder).made_by if (folder / MANIFEST).exists() else None
     if there is None:
         return options.assuming(num_neighbors, batch_size) if options.depends_on_batches else options
     found = options.assuming(there.get("num_neighbors"), there.get("batch_size"))
@@ -179,10 +179,6 @@ def follow_batches(
             _batches(wanted),
         )
     return found
-
-
-def _made_there(folder: Path) -> Mapping[str, Any] | None:
-    return Manifest.load(folder).made_by if (folder / MANIFEST).exists() else None
 
 
 def _batches(options: PartitionOptions) -> str:

@@ -140,13 +140,10 @@ class Versions:
         names = sorted({t for each in ids for t in each})
         joined = {t: np.concatenate([each[t] for each in ids if t in each]) for t in names}
         rows = _joined(found, manifest)
-        new = rows.num_new(manifest)
-        counts = (n + k for n, k in zip(manifest.num_nodes, new, strict=True))
-        num_nodes = dict(zip(manifest.schema.node_types, counts, strict=True))
         deleted = deleted_nodes(self.folder, manifest)
         for t, gone in rows.deleted.nodes.items():
             deleted[t] = np.append(deleted.get(t, gone[:0]), gone)
-        return Appended(number, rows, joined, num_nodes, deleted, previous if number else "", facts)
+        return Appended(number, rows, joined, rows.num_nodes(manifest), deleted, previous if number else "", facts)
 
     def verify(self, done: Callable[[int], object] = lambda n: None) -> list[VersionFacts]:
         """Compares all files of all versions with their checksums, and each version with the one before it.
@@ -350,26 +347,15 @@ def versions_text(versions: Sequence[VersionFacts]) -> str:
 
 def _filled(additions: Additions, manifest: Manifest) -> Additions:
     """Returns the rows with all attributes, those that may be left out as well: all versions have the same."""
-    known = manifest.schema
-    nodes = {
-        t: NewNodes(
-            each.count, StoredAttributes(manifest, "nodes", known.node_index(t)).completed(each.attrs, each.count)
-        )
-        if t in known.node_types
-        else each
-        for t, each in additions.nodes.items()
-    }
-    edges = {
-        e: NewEdges(
-            each.edge_index,
-            StoredAttributes(manifest, "edges", known.edge_index(e)).completed(
-                each.attrs, np.shape(each.edge_index)[-1]
-            ),
-        )
-        if e in known.edge_types
-        else each
-        for e, each in additions.edges.items()
-    }
+    known, nodes, edges = manifest.schema, dict(additions.nodes), dict(additions.edges)
+    for t, some in additions.nodes.items():
+        if t in known.node_types:
+            stored = StoredAttributes(manifest, "nodes", known.node_index(t))
+            nodes[t] = NewNodes(some.count, stored.completed(some.attrs, some.count))
+    for e, each in additions.edges.items():
+        if e in known.edge_types:
+            stored = StoredAttributes(manifest, "edges", known.edge_index(e))
+            edges[e] = NewEdges(each.edge_index, stored.completed(each.attrs, np.shape(each.edge_index)[-1]))
     return Additions(nodes, edges, additions.changed, additions.deleted)
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from glt_lightning.base import DataError, EdgeType, NodeType, counted, edge_type_str
 from glt_lightning.kernels import count_ids
 from glt_lightning.partition.build.edge_types import StoredEdgeType
-from glt_lightning.partition.sources.base import EdgeList, read_edges
+from glt_lightning.partition.sources.base import counted_by, read_edges
+
+if TYPE_CHECKING:
+    from glt_lightning.partition.build.stored_graph import StoredGraph
 
 _CHUNK = 1 << 20  # edges counted at once: two int64 columns take 16 MiB
 
@@ -53,30 +57,24 @@ class Degrees:
         return [(self.into if into != stored_type.flip else self.out)[stored_type.source]]
 
 
-def count_degrees(
-    edge_type: EdgeType,
-    edges: EdgeList,
-    num_nodes: Mapping[NodeType, int],
-    piece: Sequence[int],
-    counted_by: Callable[[NodeType], str] = lambda node_type: "",
-) -> tuple[np.ndarray, np.ndarray]:
-    """Reads the edges [begin, end). Returns their out-degrees [N of the sources] and in-degrees [N of the destinations].
+def count_degrees(graph: StoredGraph, edge_type: EdgeType, piece: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Reads the edges [begin, end) of a type of the user's. Returns their out-degrees [N of the sources] and in-degrees [N of the
+    destinations].
 
-    counted_by: returns, for a node type, a clause for errors which says what its number of nodes was taken from.
     Raises `DataError` for an edge whose node does not exist.
     """
     ends = [
-        (name, t, np.zeros(num_nodes[t], np.int64))
+        (name, t, np.zeros(graph.num_nodes[t], np.int64))
         for name, t in zip(("source", "destination"), edge_type[::2], strict=True)
     ]
     column, end = piece
-    for chunk in read_edges(edges, _CHUNK, column, end):
+    for chunk in read_edges(graph.edges[edge_type], _CHUNK, column, end):
         for (name, node_type, counts), ids in zip(ends, chunk, strict=True):
             bad = count_ids(ids, counts)
             if bad is not None:
                 raise DataError(
                     f"edges of type {edge_type_str(edge_type)}: column {column + bad} has {name} {ids[bad]}, but "
-                    f"{known_nodes(node_type, num_nodes[node_type])}{counted_by(node_type)}."
+                    f"{known_nodes(node_type, len(counts))}{counted_by(graph.source, node_type)}."
                 )
         column += len(chunk[0])
     return _narrowed(ends[0][2]), _narrowed(ends[1][2])

@@ -1,7 +1,7 @@
 """The new numbers of nodes: one contiguous range per part, hottest first within a part.
 
-Nodes are sorted in tasks. `deal_nodes` distributes a range of user ids over the parts; `in_order` sorts a part; `deal_numbers`
-distributes its numbers over ranges of user ids, of which `placed_numbers` makes the array by user id.
+Nodes are sorted in tasks: one distributes a range of user ids over the parts; `in_order` sorts a part; `deal_numbers` distributes
+its numbers over ranges of user ids, of which `placed_numbers` makes the array by user id.
 """
 
 from __future__ import annotations
@@ -36,22 +36,6 @@ def node_record(id_dtype: np.dtype) -> np.dtype:
 def number_record(id_dtype: np.dtype) -> np.dtype:
     """A user id and the new number."""
     return np.dtype([("id", id_dtype), ("number", id_dtype)])
-
-
-def deal_nodes(
-    first: int,
-    parts: np.ndarray,
-    hotness: np.ndarray,
-    degree: np.ndarray,
-    id_dtype: np.dtype,
-    writer: RunWriter,
-) -> np.ndarray:
-    """Distributes the nodes from user id ``first`` on over the parts. parts, hotness, degree: [n]. Returns int64 [P], the number
-    of nodes of each."""
-    records = np.empty(len(parts), node_record(id_dtype))
-    records["degree"], records["hotness"] = degree, hotness
-    records["id"] = np.arange(first, first + len(parts), dtype=id_dtype)
-    return writer.deal(records, parts)
 
 
 def in_order(records: np.ndarray) -> np.ndarray:

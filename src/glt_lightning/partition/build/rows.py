@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +16,11 @@ from glt_lightning.graph import EncodingEntry
 from glt_lightning.kernels import BFLOAT16, CHANGED, ENCODINGS, from_bfloat16, row_bytes
 from glt_lightning.partition.arrays import ArrayPieces
 from glt_lightning.partition.build.layout import NodeLayout
-from glt_lightning.partition.build.normalize import Normalization, numbered_chunks
+from glt_lightning.partition.build.normalize import Normalization
 from glt_lightning.partition.build.times import TimeAttr, Times, weights_by_type
 from glt_lightning.partition.folder import disk_full_speaks
-from glt_lightning.partition.sources.base import GraphSource, LazyArray, Rows, in_memory
-from glt_lightning.partition.tasks.exchange import Runs, RunWriter, read_buckets
+from glt_lightning.partition.sources.base import GraphSource, LazyArray, Rows, in_memory, near, rows_bytes
+from glt_lightning.partition.tasks.exchange import Runs, read_buckets
 
 _CHUNK_BYTES = 2 << 20  # gathered, encoded and written while it is in the CPU cache
 
@@ -58,8 +57,7 @@ class RowJob:
 def is_picked(rows: Rows, options: PartitionOptions) -> bool:
     """Tells whether rows are picked at random, as they are in memory or fit in half of it; others are read in their order. The
     processes of a host map one file, so they share the memory that it takes."""
-    size = len(rows) * row_bytes(rows.dtype, rows.shape[1:])
-    return isinstance(rows, LazyArray) or in_memory(rows) is not None or size <= options.memory_bytes // 2
+    return isinstance(rows, LazyArray) or in_memory(rows) is not None or rows_bytes(rows) <= options.memory_bytes // 2
 
 
 def take_rows(job: RowJob, begin: int, end: int, array: np.ndarray) -> None:
@@ -76,14 +74,8 @@ def take_rows(job: RowJob, begin: int, end: int, array: np.ndarray) -> None:
     job.write(begin, end, pick)
 
 
-def deal_rows(job: RowJob, begin: int, end: int, capacity: int, writer: RunWriter, memory_bytes: int) -> None:
-    """Distributes the user's rows [begin, end) over ranges of ``capacity`` new numbers; within each, rows stay in order."""
-    for ids, chunk in numbered_chunks(job.rows, begin, end, memory_bytes // 8):
-        writer.deal(chunk, job.layout.new[ids[0] : ids[-1] + 1] // capacity)
-
-
 def place_rows(job: RowJob, bucket: int, capacity: int, runs: Sequence[Runs]) -> None:
-    """Writes the rows of one range of new numbers that `deal_rows` made."""
+    """Writes the rows of one range of new numbers, which were dealt out in order."""
     begin, end = bucket * capacity, min((bucket + 1) * capacity, len(job.rows))
     data, _ = read_buckets(runs, bucket, bucket + 1, job.width)
     if len(data) != (end - begin) * job.width:
@@ -251,11 +243,8 @@ class Storage:
 def _require(missing: str, name: str, known: set[str], called: str) -> None:
     """Raises `OptionError` unless the name is known."""
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise OptionError(
-            f"partition.storage: {missing} {name!r}; {called}: {', '.join(sorted(known)) or 'none'}.{hint}"
-        )
+        listed = ", ".join(sorted(known)) or "none"
+        raise OptionError(f"partition.storage: {missing} {name!r}; {called}: {listed}.{near(name, known)}")
 
 
 # NaN and infinite values in rows that are written, found while they are in the CPU cache. Measured cost: 14 of the 178 ms of CPU

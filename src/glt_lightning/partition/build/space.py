@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from glt_lightning.base import EdgeType
-from glt_lightning.kernels import row_bytes
 from glt_lightning.partition.assign.assigners import built_in, is_trivial, require_memory
 from glt_lightning.partition.assign.base import Assigner
 from glt_lightning.partition.build.edge_types import StoredEdgeType
@@ -22,6 +21,7 @@ from glt_lightning.partition.build.rows import is_picked
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.folder import require_space
 from glt_lightning.partition.hotness.rank import policy_of
+from glt_lightning.partition.sources.base import rows_bytes
 from glt_lightning.partition.tasks.job import Job, narrowest
 
 
@@ -88,9 +88,8 @@ def bytes_to_write(job: Job) -> int:
     for node_type, count in graph.num_nodes.items():
         remaining += count * id_bytes
         for name, rows in graph.source.node_attrs(node_type).items():
-            size = count * row_bytes(rows.dtype, rows.shape[1:])
             remaining += count * graph.storage.nodes[node_type][name].bytes_per_row
-            worst = max(worst, remaining + (0 if is_picked(rows, graph.options) else size))
+            worst = max(worst, remaining + (0 if is_picked(rows, graph.options) else rows_bytes(rows)))
     files = []
     for own in graph.stored_types:
         width = id_bytes + edge_id_bytes

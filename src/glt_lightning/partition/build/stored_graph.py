@@ -106,10 +106,6 @@ class StoredGraph:
         """The edges to predict, by the stored edge types."""
         return stored_splits(self.source, self.schema)
 
-    def counted_by(self, node_type: NodeType) -> str:
-        """A clause for errors about ids out of range: the arrays whose rows give the number of nodes."""
-        return counted_by(self.source, node_type)
-
 
 # Checks of a user's attributes before anything is written.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -14,7 +13,7 @@ from glt_lightning.graph import TIMES, RowOrder
 from glt_lightning.kernels import BFLOAT16, from_bfloat16
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.normalize import numbered_chunks
-from glt_lightning.partition.sources.base import GraphSource, Rows, file_of
+from glt_lightning.partition.sources.base import GraphSource, Rows, file_of, near
 
 _NONE = np.iinfo(np.int64).min  # what numpy makes of NaT
 _REMEDY = "Give every one a time, or leave out those without."
@@ -83,11 +82,9 @@ class TimeAttr:
             )
         if not self._nodes and not self._edges:
             known = sorted({n for attrs in (*nodes.values(), *edges.values()) for n in attrs})
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
             raise OptionError(
                 f"sampling.time_attr, partition.time_attr: no node type and no edge type has an attribute {name!r}; attributes: "
-                f"{', '.join(known) or 'none'}.{hint}"
+                f"{', '.join(known) or 'none'}.{near(name, known)}"
             )
         for e, attrs in edges.items():
             if TIMES in attrs:
@@ -226,11 +223,9 @@ def weights_by_type(source: GraphSource, names: Collection[str]) -> dict[EdgeTyp
     known = sorted({name for each in attrs.values() for name in each})
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
             raise OptionError(
                 f"sampling.weight_attr, partition.weights: no edge type has an attribute {name!r}; attributes of edges: "
-                f"{', '.join(known) or 'none'}.{hint}"
+                f"{', '.join(known) or 'none'}.{near(name, known)}"
             )
     return {
         e: {name: _weights_one(source, e, name, each[name]) for name in sorted(set(names)) if name in each}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import logging
@@ -23,7 +22,7 @@ from glt_lightning.partition.edge_splits.read import SPLITS, KeptEdges, KeptRows
 from glt_lightning.partition.edge_splits.relations import RelationTask
 from glt_lightning.partition.edge_splits.tasks import RANDOM, Given, LinkTask, RandomTask
 from glt_lightning.partition.folder import require_space
-from glt_lightning.partition.sources.base import DelegatingSource, EdgeList, GraphSource, Rows
+from glt_lightning.partition.sources.base import DelegatingSource, EdgeList, GraphSource, Rows, near
 
 _log = logging.getLogger(__name__)
 
@@ -337,9 +336,7 @@ def _edge_type(option: str, name: str | EdgeType, source: GraphSource) -> EdgeTy
     known = {edge_type_str(e): e for e in source.schema.edge_types}
     text = name if isinstance(name, str) else edge_type_str(name)
     if text not in known:
-        near = difflib.get_close_matches(text, known, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise DataError(f"{option}: unknown edge type {text!r}. The graph has {', '.join(known)}.{hint}")
+        raise DataError(f"{option}: unknown edge type {text!r}. The graph has {', '.join(known)}.{near(text, known)}")
     return known[text]
 
 

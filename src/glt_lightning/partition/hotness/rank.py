@@ -41,10 +41,6 @@ class Hotness:
         """Saves the values as float32 [parts, or 1 for all of them; nodes of all types]."""
         save_array(path, np.asarray(self._values, np.float32))
 
-    def of_part(self, part: int) -> np.ndarray:
-        """Returns float32 [nodes of all types]: expected accesses by a batch of one part."""
-        return self._values[part % len(self._values)]
-
 
 def rank_nodes(
     topology: GraphTopology,

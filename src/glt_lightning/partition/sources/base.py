@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import random
 import re
@@ -16,6 +17,7 @@ import numpy as np
 
 from glt_lightning.base import DataError, EdgeType, GraphSchema, NodeType, edge_type_str
 from glt_lightning.graph import MOST_CLASSES
+from glt_lightning.kernels import row_bytes
 
 
 class Rows(Protocol):
@@ -164,6 +166,11 @@ def in_memory(rows: Rows) -> np.ndarray | None:
     return rows if isinstance(rows, np.ndarray) and not isinstance(rows, np.memmap) else None
 
 
+def rows_bytes(rows: Rows) -> int:
+    """Returns the bytes of an array, read or not."""
+    return row_bytes(rows.dtype, tuple(rows.shape))
+
+
 class ArrayEdges(RangedEdges):
     """An ``edge_index`` in memory: integers [2, E], row 0 the sources."""
 
@@ -247,6 +254,12 @@ class ArraySource:
 
     def edge_attrs(self, edge_type: EdgeType) -> Mapping[str, Rows]:
         return self.edge.get(edge_type, {})
+
+
+def near(word: str, known: Iterable[str], most: int = 1, cutoff: float = 0.6) -> str:
+    """Returns a sentence for errors with the known names that are like a word, at most some; "" if there is none."""
+    found = difflib.get_close_matches(word, list(known), most, cutoff)
+    return f" Did you mean {' or '.join(found)}?" if found else ""
 
 
 def name_of(source: GraphSource, node_type: NodeType, node: int) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from glt_lightning.base import DataError, NodeType, PartitionOptions
-from glt_lightning.partition.sources.base import GraphSource
+from glt_lightning.partition.sources.base import GraphSource, near
 from glt_lightning.partition.sources.demo import open_demo
 from glt_lightning.partition.sources.folder import FolderSource, is_graph_folder
 from glt_lightning.partition.sources.npz import NpzSource
@@ -105,8 +105,8 @@ def _open(dataset: Any, root: str | Path, options: PartitionOptions | None) -> G
 
 
 def _near_files(path: Path) -> str:
-    near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob(f"*{path.suffix}")], n=1, cutoff=0.75)
-    return f" Did you mean {path.parent / near[0]}?" if near else ""
+    found = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob(f"*{path.suffix}")], 1, 0.75)
+    return f" Did you mean {path.parent / found[0]}?" if found else ""
 
 
 def _open_text(text: str, root: Path) -> GraphSource:
@@ -131,7 +131,5 @@ def _open_text(text: str, root: Path) -> GraphSource:
         from glt_lightning.partition.sources.pyg import open_class_path
 
         return open_class_path(text, root)
-    near = difflib.get_close_matches(text, _NAMES, n=2, cutoff=0.5)
-    hint = f" Did you mean {' or '.join(near)}?" if near else ""
     what = f"file {text!r} is of another kind" if path.exists() else f"there is no file or folder {text!r}"
-    raise DataError(f"dataset: {what}; expected {_ACCEPTED}.{hint}")
+    raise DataError(f"dataset: {what}; expected {_ACCEPTED}.{near(text, _NAMES, 2, 0.5)}")

@@ -315,7 +315,7 @@ def _explained(error: Exception, path: str, values: dict[str, Any]) -> DataError
     )
     return DataError(
         f"dataset: {path} cannot download {next(urls, 'its files')} ({reason}). Where there is a network, fetch "
-        f"{_files_of(data)} and put them into {_raw_dir(data)}; they are not downloaded again."
+        f"{_files_of(data)} and put them into {Path(data.raw_dir).absolute()}; they are not downloaded again."
     )
 
 
@@ -326,10 +326,6 @@ def _files_of(data: Dataset) -> str:
         return "its raw files"
     shown = ", ".join(names[:_MOST_FILES])
     return f"{shown} and {len(names) - _MOST_FILES} more" if len(names) > _MOST_FILES else shown or "its raw files"
-
-
-def _raw_dir(data: Dataset) -> Path:
-    return Path(data.raw_dir).absolute()
 
 
 # Tensors as arrays.

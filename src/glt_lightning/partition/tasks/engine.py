@@ -14,8 +14,8 @@ from typing import Any
 
 from glt_lightning.base import OptionError, PartitionError, PartitionOptions
 from glt_lightning.graph import usable_cores
-from glt_lightning.kernels import row_bytes
 from glt_lightning.partition.build.stored_graph import StoredGraph
+from glt_lightning.partition.sources.base import rows_bytes
 from glt_lightning.partition.tasks.array import ArrayExecutor, array_size
 from glt_lightning.partition.tasks.job import Job
 from glt_lightning.partition.tasks.processes import ProcessExecutor
@@ -85,13 +85,10 @@ def _process_count(options: PartitionOptions, nbytes: int) -> int:
 
 def _bytes_of(graph: StoredGraph) -> int:
     """Bytes that are read and written, about."""
-    source, nbytes = graph.source, 0
-    for own in graph.stored_types:
-        width = 24 + sum(row_bytes(rows.dtype, rows.shape[1:]) for rows in source.edge_attrs(own.source).values())
-        nbytes += graph.edges[own.source].num_edges * width
-    for node_type, count in graph.num_nodes.items():
-        nbytes += count * sum(row_bytes(rows.dtype, rows.shape[1:]) for rows in source.node_attrs(node_type).values())
-    return nbytes
+    edges = (24 * graph.edges[own.source].num_edges for own in graph.stored_types)
+    attrs = [graph.source.edge_attrs(own.source) for own in graph.stored_types]
+    attrs += [graph.source.node_attrs(node_type) for node_type in graph.num_nodes]
+    return sum(edges) + sum(rows_bytes(rows) for each in attrs for rows in each.values())
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from glt_lightning.partition.arrays import ArrayPieces, ArrayWriter, hash_chunk,
 from glt_lightning.partition.build import edges as edge_steps, layout as layout_steps, rows as row_steps
 from glt_lightning.partition.build.degrees import count_degrees
 from glt_lightning.partition.build.edges import Segment
-from glt_lightning.partition.build.normalize import Normalization
+from glt_lightning.partition.build.normalize import Normalization, numbered_chunks
 from glt_lightning.partition.build.row_files import RowFiles, asymmetry
 from glt_lightning.partition.build.values import checked_attrs
 from glt_lightning.partition.hotness.lists import hotness_arrays
@@ -44,9 +44,7 @@ def check_piece(job: Job, attribute: str, piece: Piece) -> None:
 
 def count_piece(job: Job, index: int, piece: Piece) -> None:
     """Counts the edges of a piece by their ends, into files of the whole length."""
-    graph = job.graph
-    edge_type = graph.source.schema.edge_types[index]
-    found = count_degrees(edge_type, graph.edges[edge_type], graph.num_nodes, piece, graph.counted_by)
+    found = count_degrees(job.graph, job.graph.source.schema.edge_types[index], piece)
     for end, counts in zip(("out", "into"), found, strict=True):
         save_array(job.degree_file(index, end, piece), counts)
 
@@ -58,16 +56,16 @@ def compare_directions(job: Job, rows: str, offset: int, begin: int, end: int) -
 
 def deal_nodes(job: Job, node_type: NodeType, piece: Piece) -> list[int]:
     """Distributes a range of user ids over the parts. Returns the number of nodes of each part."""
-    graph, (begin, end), dtype = job.graph, piece, job.id_dtype
+    graph, (begin, end), record = job.graph, piece, layout_steps.node_record(job.id_dtype)
     degrees, parts, hotness = job.degrees(), load_array(job.parts_file(node_type)), load_array(job.hotness_file())
     sizes, offset = np.zeros(graph.options.num_parts, np.int64), graph.offsets[node_type]
-    with _dealing(_nodes_folder(job, node_type), piece, layout_steps.node_record(dtype).itemsize, len(sizes)) as writer:
+    with _dealing(_nodes_folder(job, node_type), piece, record.itemsize, len(sizes)) as writer:
         for first in range(begin, end, _PAIRS):
             last = min(first + _PAIRS, end)
-            owners = parts[first:last]
-            own = hotness[owners % len(hotness), np.arange(first + offset, last + offset)]
-            degree = degrees.occurrences(node_type, graph.stored_types, first, last)
-            sizes += layout_steps.deal_nodes(first, owners, own, degree, dtype, writer)
+            records, ids, owners = np.empty(last - first, record), np.arange(first, last), parts[first:last]
+            records["id"], records["hotness"] = ids, hotness[owners % len(hotness), ids + offset]
+            records["degree"] = degrees.occurrences(node_type, graph.stored_types, first, last)
+            sizes += writer.deal(records, owners)
     return [*map(int, sizes)]
 
 
@@ -172,10 +170,11 @@ def take_rows(job: Job, node_type: NodeType, name: str, normalization: Any, piec
 
 
 def deal_rows(job: Job, node_type: NodeType, name: str, capacity: int, piece: Piece) -> None:
-    """Distributes a piece of an attribute's rows over ranges of new numbers."""
+    """Distributes a piece of an attribute's rows over ranges of new numbers; within each, they stay in order."""
     rows = job.row_job(node_type, name, None)
     with _dealing(rows_folder(job, node_type, name), piece, rows.width, -(-len(rows.rows) // capacity)) as writer:
-        row_steps.deal_rows(rows, piece[0], piece[1], capacity, writer, job.memory_bytes)
+        for ids, chunk in numbered_chunks(rows.rows, piece[0], piece[1], job.memory_bytes // 8):
+            writer.deal(chunk, rows.layout.new[ids[0] : ids[-1] + 1] // capacity)
 
 
 def place_rows(

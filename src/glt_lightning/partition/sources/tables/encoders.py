@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from glt_lightning.base import DataError
+from glt_lightning.partition.sources.base import near
 from glt_lightning.partition.sources.tables.columns import PlainColumn
 from glt_lightning.partition.sources.tables.raw_values import Columns, categories, dates, days_of, numbers, phases
 
@@ -312,10 +312,9 @@ def _parse_one(where: str, given: Any) -> ColumnEncoding:
     if kind in _OPTIONS:
         for name in options:
             if name not in _OPTIONS[kind]:
-                near = difflib.get_close_matches(name, _OPTIONS[kind], n=1)
                 raise DataError(
                     f"dataset: {where}: as: {kind} has no option {name!r}; it has {', '.join(_OPTIONS[kind])}."
-                    + (f" Did you mean {near[0]}?" if near else "")
+                    + near(name, _OPTIONS[kind])
                 )
     if "cyclic" in options:
         cyclic = options["cyclic"]
@@ -359,9 +358,7 @@ class _Wrong(Exception):
 
 def _require(good: bool, name: str, expected: str, given: Any, known: Any = ()) -> None:
     if not good:
-        near = difflib.get_close_matches(str(given), list(known), n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise _Wrong(f"{name}: expected {expected}; got {given!r}.{hint}")
+        raise _Wrong(f"{name}: expected {expected}; got {given!r}.{near(str(given), known)}")
 
 
 def _is_count(value: Any) -> bool:

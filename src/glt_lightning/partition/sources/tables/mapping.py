@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from glt_lightning.base import EDGE, NODE, DataError, EdgeType, GraphSchema, NodeType, edge_type_str
+from glt_lightning.partition.sources.base import near
 from glt_lightning.partition.sources.tables.encoders import (
     Choices,
     changed,
@@ -153,7 +153,7 @@ def parse_tables(given: Mapping[str, Any] | argparse.Namespace) -> Tables:
     if stray:
         raise DataError(
             f"dataset: nodes: {stray[0]}: expected one table (with a path) or a table for each node type, "
-            f"{{TYPE: {{path: ...}}}}; got {nodes[stray[0]]!r} and no path.{_near(stray[0], _keys(NodeTable))}"
+            f"{{TYPE: {{path: ...}}}}; got {nodes[stray[0]]!r} and no path.{near(stray[0], _keys(NodeTable), cutoff=0.5)}"
         )
     node_tables = {_type_name(t, "nodes"): _node_table(f"nodes: {t}", value) for t, value in nodes.items()}
     edge_tables = {
@@ -251,14 +251,11 @@ def _check_keys(where: str, given: Mapping[str, Any], allowed: Iterable[str], ne
     where = where if where == "dataset" else f"dataset: {where}"
     for key in given:
         if key not in allowed:
-            raise DataError(f"{where}: unknown key {key!r}; allowed: {', '.join(allowed)}.{_near(key, allowed)}")
+            raise DataError(
+                f"{where}: unknown key {key!r}; allowed: {', '.join(allowed)}.{near(key, allowed, cutoff=0.5)}"
+            )
     if missing := [key for key in needed if given.get(key) is None]:
         raise DataError(f"{where}: {', '.join(missing)} missing; allowed: {', '.join(allowed)}.")
-
-
-def _near(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f" Did you mean {near[0]}?" if near else ""
 
 
 def _column(where: str, value: Any, needed: bool = False) -> Any:
@@ -300,6 +297,6 @@ def _edge_type(name: str, nodes: Mapping[NodeType, NodeTable]) -> EdgeType:
     for t in (src, dst):
         if t not in nodes:
             raise DataError(
-                f"dataset: edges: {name}: unknown node type {t!r}; known: {', '.join(nodes)}.{_near(t, nodes)}"
+                f"dataset: edges: {name}: unknown node type {t!r}; known: {', '.join(nodes)}.{near(t, nodes, cutoff=0.5)}"
             )
     return src, rel, dst

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -14,6 +13,7 @@ import pyarrow as pa
 
 from glt_lightning.base import DataError
 from glt_lightning.partition.arrays import ArrayPieces
+from glt_lightning.partition.sources.base import near
 from glt_lightning.partition.sources.tables.columns import feature_columns, feature_types, times, values, weights
 from glt_lightning.partition.sources.tables.encoders import Choices, ColumnEncoding, Encoder, PlainEncoder
 from glt_lightning.partition.sources.tables.encoding import TableEncoding
@@ -84,11 +84,9 @@ def _choices(table: TableFiles, encode: Choices, names: list[str]) -> dict[str, 
     """The encoding of each feature that has one: that of its name, else that of the first pattern it matches."""
     for pattern, _ in encode:
         if pattern not in names and not fnmatch.filter(names, pattern):
-            near = difflib.get_close_matches(pattern, names, n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
             raise DataError(
                 f"dataset: {table.what}: encode: {pattern!r} is not among the features and matches none; they are "
-                f"{', '.join(names[:20])}.{hint}"
+                f"{', '.join(names[:20])}.{near(pattern, names)}"
             )
     exact = dict(encode)
     found = {}
