@@ -191,13 +191,10 @@ class StoredAttributes:
 
         Raises `DataError` for an attribute that is missing, unknown, or of another form than the graph's."""
         self.require_known(given)
-        found = {}
-        for name in self.names:
-            if name in given:
-                found[name] = self.encode(name, given[name], count, ids)
-            else:
-                found[name] = self._left_out(name, count)
-        return found
+        return {
+            name: self.encode(name, given[name], count, ids) if name in given else self._left_out(name, count)
+            for name in self.names
+        }
 
     def completed(self, given: Attributes, count: int) -> dict[str, np.ndarray]:
         """Returns the attributes of new rows as given, with those that may be left out. Raises as `encoded`."""

@@ -61,11 +61,8 @@ class Pairs:
                 "Take a lower ratio, or fewer validation and test edges."
             )
         # From here on at least every other trial is a pair that can be taken.
-        return (
-            self._draw(count, known)
-            if self.possible > 2 * (self.possible - free + count)
-            else self._choose(count, known)
-        )
+        draw = self._draw if self.possible > 2 * (self.possible - free + count) else self._choose
+        return draw(count, known)
 
     def _draw(self, count: int, known: Sequence[np.ndarray]) -> np.ndarray:
         """Draws ``count`` pairs: the first trials of a stream that are neither self-loops, nor in ``known``, nor repeated."""

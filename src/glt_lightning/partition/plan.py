@@ -206,13 +206,20 @@ def plan_partition(
     require_countable(assigner, graph.total_nodes, options)
     there = next(each for each in folder.absolute().parents if each.exists())
     division = planned_division(graph, there / "run", wide_ids=False)
-    predicted, needed = _splits(source), bytes_needed(division.job, assigner)
+    steps, first_bytes = [*_steps(division, assigner)], _first_process(graph, assigner)
+    disk_bytes = bytes_needed(division.job, assigner)
+    if isinstance(source, ExpectedLinks):
+        step, memory = _splitting(source)
+        steps, first_bytes = [step, *steps], max(first_bytes, _LIBRARIES + memory)
+        expected = source.splits_of.values()
+        disk_bytes += sum(each.files_bytes + 16 * each.pairs for each in expected)  # the edges are stored, too
+        disk_bytes = max(disk_bytes, sum(each.drawing_bytes for each in expected))
     plan = PartitionPlan(
-        steps=(*predicted.steps, *_steps(division, assigner)),
+        steps=tuple(steps),
         width=division.width,
-        disk_bytes=max(predicted.drawing_bytes, needed + predicted.disk_bytes),
+        disk_bytes=disk_bytes,
         free_bytes=shutil.disk_usage(there).free,
-        first_bytes=max(_LIBRARIES + predicted.memory_bytes, _first_process(graph, assigner)),
+        first_bytes=first_bytes,
         task_bytes=_LIBRARIES + division.job.memory_bytes + _READING * max(graph.num_nodes.values()),
         available_bytes=available_memory(),
     )
@@ -223,30 +230,15 @@ def plan_partition(
     return plan, None
 
 
-@dataclass
-class _Splits:
-    """What edges to predict take in the first process. steps: one, if there are any.  memory_bytes: at the peak.  drawing_bytes:
-    least disk meanwhile.  disk_bytes: afterwards, until the partition is made, and in it."""
-
-    steps: tuple[PlannedStep, ...] = ()
-    memory_bytes: int = 0
-    drawing_bytes: int = 0
-    disk_bytes: int = 0
-
-
-def _splits(source: GraphSource) -> _Splits:
-    if not isinstance(source, ExpectedLinks):
-        return _Splits()
-    found, reads, cpu_s = _Splits(), 0, 0.0
+def _splitting(source: ExpectedLinks) -> tuple[PlannedStep, int]:
+    """Returns the step that splits edges, in the first process, and the memory that it takes at the peak."""
+    reads, cpu_s, memory = 0, 0.0, 0
     for edge_type, each in source.splits_of.items():
         reads += _PASSES[each.kind] * input_bytes(source.inner.edges(edge_type))
         cpu_s += each.edges * _SPLIT[each.kind] / 1e9
         of_each, of_some = _SPLIT_MEMORY[each.kind]
-        found.memory_bytes = max(found.memory_bytes, of_each * each.edges + of_some * min(each.edges, CHUNK))
-        found.drawing_bytes += each.drawing_bytes
-        found.disk_bytes += each.files_bytes + 16 * each.pairs
-    found.steps = (PlannedStep("splitting edges", 1, reads, cpu_s, alone=True),)
-    return found
+        memory = max(memory, of_each * each.edges + of_some * min(each.edges, CHUNK))
+    return PlannedStep("splitting edges", 1, reads, cpu_s, alone=True), memory
 
 
 def _steps(division: Division, assigner: Assigner) -> Iterator[PlannedStep]:

@@ -102,10 +102,8 @@ def partition_dir(
         return Path(options.dir)
     made = made_by(source, options, undirected, normalize, splits)
     below = f"{source.name}-{options.algorithm_name}-{options.num_parts}-"
-    folder, given = (
-        Path(root) / "partitions",
-        {"num_neighbors": options.num_neighbors, "batch_size": options.batch_size},
-    )
+    folder = Path(root) / "partitions"
+    given = {"num_neighbors": options.num_neighbors, "batch_size": options.batch_size}
 
     def named(by: Mapping[str, Any]) -> Path:
         return folder / f"{below}{options_hash(by)[:8]}"

@@ -156,10 +156,6 @@ class EdgeBuckets:
         low, high = np.searchsorted(self.starts, self.bounds[part : part + 2])
         return int(low), int(high)
 
-    def groups(self, most_edges: int) -> list[tuple[int, int]]:
-        """Splits the buckets into ranges of at most ``most_edges`` edges each; a bucket with more is a range alone."""
-        return ranges_within(self.first, most_edges)
-
 
 def ranges_within(first: np.ndarray, most: int) -> list[tuple[int, int]]:
     """Splits buckets into ranges of at most ``most`` records each; a bucket with more is a range alone. first: int64 [B + 1], the

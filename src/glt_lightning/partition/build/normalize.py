@@ -69,9 +69,8 @@ def _checked(rows: Rows, check: Check) -> Iterator[np.ndarray]:
 
 def _standardization(chunks: Iterator[np.ndarray], columns: int) -> Normalization:
     count, mean, square = 0, np.zeros(columns), np.zeros(columns)
-    for (
-        chunk
-    ) in chunks:  # Chan, Golub, LeVeque (1979), updating formulae: merges (count, mean, sum of squared deviations)
+    # Chan, Golub, LeVeque (1979), updating formulae: merges (count, mean, sum of squared deviations)
+    for chunk in chunks:
         wide = _wide(chunk).astype(np.float64)
         total = count + len(chunk)
         delta = wide.mean(axis=0) - mean

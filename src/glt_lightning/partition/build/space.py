@@ -143,12 +143,8 @@ def _sampled_files(graph: StoredGraph) -> Iterator[_EdgeFiles]:
 def _neighbor_files(graph: StoredGraph) -> Iterator[_EdgeFiles]:
     for e in graph.edges:
         src, rel, dst = e
-        ways = (
-            [StoredEdgeType(e, e, both=True)]
-            if src == dst
-            else [StoredEdgeType((dst, rel, src), e), StoredEdgeType(e, e)]
-        )
-        yield from _row_files(graph, ways)
+        both, ends = StoredEdgeType(e, e, both=True), [StoredEdgeType((dst, rel, src), e), StoredEdgeType(e, e)]
+        yield from _row_files(graph, [both] if src == dst else ends)
 
 
 def _row_files(graph: StoredGraph, stored_types: Iterable[StoredEdgeType]) -> Iterator[_EdgeFiles]:

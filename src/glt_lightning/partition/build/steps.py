@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from typing import Any
 
 import numpy as np
@@ -165,7 +165,7 @@ def sort_edges(tasks: Tasks, sort: EdgeSort, done: Done) -> Arrays:
     spec, ways = sort.to_json(), 2 if sort.stored_type.both else 1
     pieces = dealt_pieces(tasks, edges.edges)
     deals = [{"sort": spec, "piece": piece} for piece in pieces]
-    groups = buckets.groups(sorted_at_once(tasks, buckets.num_edges, edges.record_bytes))
+    groups = ranges_within(buckets.first, sorted_at_once(tasks, buckets.num_edges, edges.record_bytes))
     sorts = [{"sort": spec, "pieces": pieces, "low": low, "high": high} for low, high in groups]
     if not tasks.finished("sort_edges", sorts):
         tasks.run("deal_edges", deals, done, [ways * size for size in _sizes(pieces)])
@@ -175,7 +175,7 @@ def sort_edges(tasks: Tasks, sort: EdgeSort, done: Done) -> Arrays:
     shutil.rmtree(job.sort_folder(sort), ignore_errors=True)
     if sort.stored_type.both:
         to = iter(placed(segments))
-        calls = [{"sort": spec, "segments": [*map(list, map(_values, r))], "to": [next(to) for _ in r]} for r in found]
+        calls = [{"sort": spec, "segments": [*map(astuple, r)], "to": [next(to) for _ in r]} for r in found]
         tasks.run("place_edges", calls)
         shutil.rmtree(job.work / sort.name / "merged", ignore_errors=True)
     job.forget_edges()
@@ -189,10 +189,6 @@ def sort_edges(tasks: Tasks, sort: EdgeSort, done: Done) -> Arrays:
             length = rows + 1 if name == "indptr" else count
             arrays[job.edge_array(sort, part, name)[1]] = dtype, (length, *shape)
     return arrays
-
-
-def _values(segment: Segment) -> list[int]:
-    return [*asdict(segment).values()]
 
 
 def write_nodes(tasks: Tasks) -> Arrays:

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 Policy = Literal["vip", "degree", "presample", "given"]
 
-_MOST_BATCHES = (
-    64  # sampled per part by ``presample``: the share of them with a node has a standard error of at most 1/16
-)
+# Batches sampled per part by ``presample``: the share of them with a node has a standard error of at most 1/16.
+_MOST_BATCHES = 64
 
 
 class Hotness:

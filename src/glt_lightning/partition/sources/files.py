@@ -174,11 +174,8 @@ class CscEdges(RangedEdges):
         for sources in self.indices.blocks(size, begin, end):
             to = begin + len(sources)
             after = int(np.searchsorted(indptr, to, side="right"))
-            last = (
-                len(indptr) - 1
-                if to == self.num_edges
-                else max(after - 1, int(np.searchsorted(indptr, to, side="left")))
-            )
+            last = max(after - 1, int(np.searchsorted(indptr, to, side="left")))
+            last = len(indptr) - 1 if to == self.num_edges else last
             pointers = self._pointers(row, last, begin, to)
             edges = np.diff(np.clip(pointers, begin, to))
             yield np.ascontiguousarray(sources, np.int64), np.repeat(np.arange(row, last, dtype=np.int64), edges)
@@ -273,9 +270,8 @@ def known_classes() -> Iterator[None]:
 
 _STALL_S = 60.0  # longest time without a byte from the server before the download fails
 
-_LOCK_S = (
-    6 * 3600.0
-)  # wait for another process that downloads: ogbn-papers100M has about 57 GB, which is 2.6 MB/s for six hours
+# Wait for another process that downloads: ogbn-papers100M has about 57 GB, which is 2.6 MB/s for six hours.
+_LOCK_S = 6 * 3600.0
 
 _CHUNK = 1 << 20
 

@@ -125,11 +125,8 @@ class NpzSource:
     def edges(self, edge_type: EdgeType) -> EdgeList:
         key = self._edge_prefix[edge_type] + "edge_index"
         rows = self._lazy(key)
-        return (
-            FileEdges(rows, f"{self.path}: {key}")
-            if isinstance(rows, NpyFile)
-            else ArrayEdges(rows, f"{self.path}: {key}")
-        )
+        what = f"{self.path}: {key}"
+        return FileEdges(rows, what) if isinstance(rows, NpyFile) else ArrayEdges(rows, what)
 
     def node_attrs(self, node_type: NodeType) -> Mapping[str, Rows]:
         count = self.num_nodes[node_type]

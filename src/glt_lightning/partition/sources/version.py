@@ -192,9 +192,7 @@ class _StoredEdges(NumberedEdges):
             ids = np.arange(at, min(at + size, end))
             old, new = ids[ids < stored], ids[ids >= stored] - stored
             ends = _ends(self._base, self._r, old if self._kept is None else np.asarray(self._kept[old]))
-            source, destination = (
-                np.concatenate([one, other[new]]) for one, other in zip(ends, self._new, strict=True)
-            )
+            source, destination = (np.append(one, own[new]) for one, own in zip(ends, self._new, strict=True))
             yield source.astype(np.int64), destination.astype(np.int64)
 
 
