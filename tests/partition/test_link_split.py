@@ -272,7 +272,7 @@ def test_ids_that_no_node_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         drawn.draw_split(ArrayEdges(np.array([[0, 1, 2], [1, 2, 5]])), 5, None, tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["drawn", "labels", "times", "relations", "given"])
+@pytest.mark.parametrize("kind", ["drawn", "labels", "times", "relations", "given", "pairs"])
 def test_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """A mask of a byte an edge and a few of its copies; before, 36 to 107 bytes an edge."""
     monkeypatch.setattr(columns, "CHUNK", 1 << 12)
@@ -288,15 +288,15 @@ def test_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> N
         given["neg_sampling_ratio"] = 0
     elif kind == "times":
         given["time"] = "edge_kind"
-    elif kind == "given":
-        np.save(tmp_path / "test.npy", edges[:, : count // 2])
+    elif kind in ("given", "pairs"):
+        np.save(tmp_path / "test.npy", edges[:, : count // 2].T if kind == "pairs" else edges[:, : count // 2])
         given = {"test": str(tmp_path / "test.npy")}
     elif kind == "relations":
         given = {"test": {"edge": edges[:, :1000], "relation": relation[:1000]}}
     links = hold_out_edges(
         FolderSource(tmp_path),
         {"node__to__node": given},
-        labels=None if kind in ("drawn", "given") else {"node__to__node": "edge_kind"},
+        labels=None if kind in ("drawn", "given", "pairs") else {"node__to__node": "edge_kind"},
         relations=kind == "relations",
         folder=tmp_path / "files",
     )

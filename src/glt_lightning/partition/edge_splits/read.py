@@ -11,7 +11,7 @@ import numpy as np
 from glt_lightning.base import DataError
 from glt_lightning.graph import EdgeSplit, open_regular
 from glt_lightning.partition.build.degrees import known_nodes
-from glt_lightning.partition.edge_splits.columns import chunks_of
+from glt_lightning.partition.edge_splits.columns import ColumnFile, chunks_of, pieces
 from glt_lightning.partition.sources.base import (
     EdgeList,
     RangedEdges,
@@ -29,11 +29,13 @@ _MAPPED = 1 << 20  # bytes of an ``.npy`` file that is not read whole
 Ends = tuple[tuple[str, int], tuple[str, int]]  # (node type, number of nodes) of the source and of the destination
 
 
-def read_edge_split(what: str, given: Any, ends: Ends, *, relations: bool = False) -> EdgeSplit:
+def read_edge_split(
+    what: str, given: Any, ends: Ends, *, relations: bool = False, folder: Path | None = None
+) -> EdgeSplit:
     """Reads one split. given: edges alone, or a mapping of `KEYS`; each a path or an array.
 
     what: the beginning of error messages, such as ``edge_splits.train``.  relations: edges have a relation, which the labels of
-    the split are.
+    the split are.  folder: of files without names, into which large arrays of another form are converted; None: memory.
 
     Raises `DataError`.
     """
@@ -47,16 +49,18 @@ def read_edge_split(what: str, given: Any, ends: Ends, *, relations: bool = Fals
     if "edge" not in given:
         raise DataError(f"{what}: edge is missing: the path of node ids [2, S] or [S, 2].")
     arrays = {key: read_array(what if key == "edge" else f"{what}.{key}", value) for key, value in given.items()}
-    edge = _edges(what, arrays.pop("edge"), ends)
+    edge = _edges(what, arrays.pop("edge"), ends, folder)
     negatives = arrays.pop("negatives", None)
-    per_edge, pairs = (None, None) if negatives is None else _negatives(f"{what}.negatives", negatives, edge, ends)
+    per_edge, pairs = (
+        (None, None) if negatives is None else _negatives(f"{what}.negatives", negatives, edge, ends, folder)
+    )
     sources = _source_negatives(f"{what}.source_negatives", arrays.get("source_negatives"), edge, ends)
     if sources is not None and per_edge is None:
         raise DataError(f"{what}.source_negatives: negatives is missing, the destinations [S, K] beside these sources.")
     if "negative_edges" in arrays:
         if pairs is not None:
             raise DataError(f"{what}: negatives and negative_edges are both pairs. Give one of them.")
-        pairs = _edges(f"{what}.negative_edges", arrays["negative_edges"], ends)
+        pairs = _edges(f"{what}.negative_edges", arrays["negative_edges"], ends, folder)
     label, time = arrays.get("label"), arrays.get("time")
     for name, array in (("label", label), ("time", time)):
         if array is not None and (array.ndim == 0 or len(array) != edge.shape[1]):
@@ -126,19 +130,28 @@ def _read(what: str, path: Path) -> np.ndarray:
     )
 
 
-def _edges(what: str, array: np.ndarray, ends: Ends) -> np.ndarray:
+def _edges(what: str, array: np.ndarray, ends: Ends, folder: Path | None) -> np.ndarray:
     """Checks edges and returns them as int64 [2, S]."""
     if array.size == 0:
         return np.zeros((2, 0), np.int64)
     if array.ndim != 2 or 2 not in array.shape or array.dtype.kind not in "iu":
         raise DataError(f"{what}: expected node ids [2, S] or [S, 2], got {_form(array)}.")
-    edge = np.ascontiguousarray(array if len(array) == 2 else array.T, np.int64)
+    edge = array if len(array) == 2 else array.T
+    if folder is None or array.nbytes < _MAPPED or (edge.dtype == np.int64 and edge.flags.c_contiguous):
+        edge = np.ascontiguousarray(edge, np.int64)
+    else:
+        with ColumnFile(folder, 2, edge.shape[1]) as converted:
+            for piece in pieces(edge.shape[1]):
+                converted.add(*edge[:, piece])
+            edge = converted.array()
     for name, (node_type, count), ids in zip(("source", "destination"), ends, edge, strict=True):
         _require_nodes(what, name, ids, node_type, count, least=0)
     return edge
 
 
-def _negatives(what: str, array: np.ndarray, edge: np.ndarray, ends: Ends) -> tuple[Any, Any]:
+def _negatives(
+    what: str, array: np.ndarray, edge: np.ndarray, ends: Ends, folder: Path | None
+) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Checks negatives. Returns (int64 [S, K], for each edge, None) or (None, int64 [2, M], pairs)."""
     size = edge.shape[1]
     if array.ndim == 2 and len(array) == size and array.dtype.kind in "iu" and (size != 2 or array.shape[1] == 1):
@@ -154,7 +167,7 @@ def _negatives(what: str, array: np.ndarray, edge: np.ndarray, ends: Ends) -> tu
         raise DataError(
             f"{what}: expected {size} rows, the destinations of each edge's negatives, or pairs [2, M]; got {_form(array)}."
         )
-    return None, _edges(what, array, ends)
+    return None, _edges(what, array, ends, folder)
 
 
 def _source_negatives(what: str, array: np.ndarray | None, edge: np.ndarray, ends: Ends) -> np.ndarray | None:

@@ -13,7 +13,7 @@ from glt_lightning.base import DataError, counted
 from glt_lightning.graph import EdgeSplit
 from glt_lightning.partition.edge_splits.columns import Buckets, ColumnFile, mask_of, pieces, pieces_of, true_rows
 from glt_lightning.partition.edge_splits.labels import EdgeLabels
-from glt_lightning.partition.edge_splits.read import RELATION, read_edge_split
+from glt_lightning.partition.edge_splits.read import RELATION
 from glt_lightning.partition.edge_splits.tasks import Kept, LinkTask
 from glt_lightning.partition.links import Pairs
 
@@ -71,11 +71,10 @@ class RelationTask(LinkTask):
     def _named(self) -> dict[str, EdgeSplit]:
         """The splits that are given."""
         given = getattr(self.source, "edge_splits", {})[self.edge_type] if self.given is None else self.given
-        return {name: self._read(f"edge_splits.{name}", each) for name, each in given.items()}
+        return {name: self._checked(name, self.read(name, each, True)) for name, each in given.items()}
 
-    def _read(self, what: str, given: object) -> EdgeSplit:
-        split, count = read_edge_split(what, given, self.ends, relations=True), int(self.labels.num_classes or 0)
-        label = split.label
+    def _checked(self, name: str, split: EdgeSplit) -> EdgeSplit:
+        what, label, count = f"edge_splits.{name}", split.label, int(self.labels.num_classes or 0)
         if label is None or label.ndim != 1 or label.dtype.kind not in "iu" or split.negative_edges is not None:
             raise DataError(
                 f"{what}: expected {{edge, {RELATION}}}, with an integer for each edge, and negatives at most."

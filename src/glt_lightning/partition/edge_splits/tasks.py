@@ -74,7 +74,10 @@ class LinkTask:
                 f"edge_splits: the edges of type {self.name} have relations. Name the edge attribute that has those of the "
                 "graph: links.relation."
             )
-        return {name: read_edge_split(f"edge_splits.{name}", each, self.ends) for name, each in given.items()}
+        return {name: self.read(name, each) for name, each in given.items()}
+
+    def read(self, name: str, given: Any, relations: bool = False) -> EdgeSplit:
+        return read_edge_split(f"edge_splits.{name}", given, self.ends, relations=relations, folder=self.folder)
 
     def _of_columns(self, ids: np.ndarray) -> EdgeSplit:
         """A split of the column ``split`` of a table, with the times that the table has."""
