@@ -367,8 +367,9 @@ def test_where_files_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         with pytest.raises(PartitionError, match=advice):
             links.edges(EDGE)
         assert used[-1].startswith(f"{where}/")
-    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=47))
-    links = hold_out_edges(graph, {"node__to__node": {"num_val": 0, "num_test": 1}}, folder=tmp_path / "new")
-    with pytest.raises(PartitionError, match=rf"{tmp_path}/new: splitting .* needs at least 48 bytes .* {advice}"):
-        links.edges(EDGE)
-    assert len(used) == 2
+    monkeypatch.undo()
+    for given, needed in (({"num_val": 0, "num_test": 1}, 24), ({"test": np.array([[0], [1]])}, 32)):  # it is too small
+        monkeypatch.setattr("shutil.disk_usage", lambda path, free=needed - 1: SimpleNamespace(free=free))
+        links = hold_out_edges(graph, {"node__to__node": given}, folder=tmp_path / "new")
+        with pytest.raises(PartitionError, match=rf"/new: splitting .* at least {needed} bytes .* {advice}"):
+            links.edges(EDGE)

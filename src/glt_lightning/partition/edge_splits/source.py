@@ -16,12 +16,11 @@ import numpy as np
 
 from glt_lightning.base import DataError, EdgeType, GraphSchema, counted, edge_type_str
 from glt_lightning.graph import IN_TRAINING, EdgeSplit
-from glt_lightning.partition.edge_splits.columns import ANOTHER_FOLDER, true_columns
+from glt_lightning.partition.edge_splits.columns import true_columns
 from glt_lightning.partition.edge_splits.labels import DRAWN, EdgeLabels, LabelTask, labels_of
 from glt_lightning.partition.edge_splits.read import SPLITS, KeptEdges, KeptRows, identity
 from glt_lightning.partition.edge_splits.relations import RelationTask
 from glt_lightning.partition.edge_splits.tasks import RANDOM, Given, LinkTask, RandomTask
-from glt_lightning.partition.folder import require_space
 from glt_lightning.partition.sources.base import DelegatingSource, EdgeList, GraphSource, Rows, near
 
 _log = logging.getLogger(__name__)
@@ -181,7 +180,6 @@ class LinkSource(_LaidOver):
 
     @cached_property
     def _resolved(self) -> _Resolved:
-        require_space(self._folder, ExpectedLinks(self).disk_bytes, "splitting the edges to predict", ANOTHER_FOLDER)
         splits: dict[EdgeType, dict[str, EdgeSplit]] = {}
         masks: dict[EdgeType, np.ndarray] = {}
         at_test: dict[EdgeType, np.ndarray] = {}
@@ -221,7 +219,7 @@ class ExpectedSplits(NamedTuple):
     """What the splits of an edge type take.
 
     kind: ``random``, ``labels``, ``relations`` or ``given``.  edges: number of its edges and of its reverse edge type's.  share:
-    of them that stays.  pairs: edges of all splits, about.  drawing_bytes: least disk while they are drawn.  files_bytes:
+    of them that stays.  pairs: edges of all splits, about.  drawing_bytes: disk while they are drawn, about.  files_bytes:
     afterwards, until the graph is stored.
     """
 
@@ -262,12 +260,6 @@ class ExpectedLinks(_LaidOver):
             drawing = files + 8 * own if kind == "random" else 0
             found[edge_type] = ExpectedSplits(kind, count, share, pairs, drawing, files + columns)
         return found
-
-    @property
-    def disk_bytes(self) -> int:
-        """Least disk for files without names."""
-        needed = [(each.drawing_bytes, each.files_bytes) for each in self.splits_of.values()]
-        return max(map(sum, zip(*needed, strict=True)), default=0)
 
     def _share(self, given: Mapping[str, Any], labelled: bool) -> float:
         val, test = (0.0, 0.0) if labelled else (0.1, 0.2)

@@ -14,9 +14,18 @@ import numpy as np
 
 from glt_lightning.base import DataError, EdgeType, counted, edge_type_str
 from glt_lightning.graph import EdgeSplit
-from glt_lightning.partition.edge_splits.columns import ColumnFile, distinct, mask_of, pieces, pieces_of, true_rows
+from glt_lightning.partition.edge_splits.columns import (
+    ANOTHER_FOLDER,
+    ColumnFile,
+    distinct,
+    mask_of,
+    pieces,
+    pieces_of,
+    true_rows,
+)
 from glt_lightning.partition.edge_splits.drawn import DrawnSplit, draw_split
 from glt_lightning.partition.edge_splits.read import RELATION, Ends, read_edge_split
+from glt_lightning.partition.folder import require_space
 from glt_lightning.partition.links import Pairs, contains
 from glt_lightning.partition.sources.base import EdgeList, GraphSource, Rows, file_of
 
@@ -106,9 +115,15 @@ class LinkTask:
             return None
         return true_rows(self.times(attr or "edge_time"), keep, self.folder, np.int64)
 
+    def require_space(self, needed: int) -> None:
+        """Raises `PartitionError` unless the disk has room for files of ``needed`` bytes."""
+        require_space(self.folder, needed, "splitting the edges to predict", ANOTHER_FOLDER)
+
     def edge_index(self, keep: np.ndarray) -> np.ndarray:
         """Reads the edges where a mask is true, int64 [2, E], into a file that is mapped."""
-        with ColumnFile(self.folder, 2, int(np.count_nonzero(keep))) as found:
+        count = int(np.count_nonzero(keep))
+        self.require_space(16 * count)
+        with ColumnFile(self.folder, 2, count) as found:
             for ends in self._ends(keep):
                 found.add(*ends)
             return found.array()
@@ -188,6 +203,7 @@ class RandomTask(LinkTask):
         (src, sources), (dst, destinations) = self.ends
         reverse = None if self.reverse is None else self.source.edges(self.reverse)
         count = sources if src == dst else (sources, destinations)
+        self.require_space(8 * self.edges.num_edges)  # in buckets; how many pairs they link is known afterwards
         return draw_split(self.edges, count, reverse, self.folder, **(self.given or {}))
 
     @property
