@@ -65,8 +65,8 @@ _CHECKED, _WRITTEN, _HASHED = 0.3, 0.7, 1.2  # a byte
 _ASSIGNED, _NUMBERED = 100, 400  # a node
 _RANKED, _PROPAGATED, _CUT = 4, 6, 670  # an edge of a hop for a part; an edge of a pass; an edge
 # Of edges to predict, by what makes their splits: an edge, and how often all are read
-_SPLIT = {"random": 315, "labels": 130, "relations": 1050, "given": 245}
-_PASSES = {"random": 2, "labels": 3, "relations": 3, "given": 2}
+_SPLIT = {"random": 315, "labels": 130, "relations": 220, "given": 245}
+_PASSES = {"random": 2, "labels": 3, "relations": 2, "given": 2}
 # Bytes of memory for each edge, and for each of those that are read at once
 _SPLIT_MEMORY = {"random": (2, 220), "labels": (4, 45), "relations": (3, 95), "given": (16, 0)}
 _HASH_BYTES = 64 << 20
