@@ -58,9 +58,7 @@ class ArrayWriter:
 
     def write(self, rows: np.ndarray) -> None:
         """Appends rows [n, *row_shape], converted to the writer's dtype."""
-        if rows.shape[1:] != self._row_shape:
-            raise ValueError(f"{self.path}: rows of shape {rows.shape[1:]}, expected {self._row_shape}")
-        data = memoryview(np.ascontiguousarray(rows, self._dtype).reshape(-1).view(np.uint8))
+        data = _as_bytes(self.path, rows, self._dtype, self._row_shape)
         for begin in range(0, len(data), _WRITTEN_AT_ONCE):  # a piece is still in cache when it is written
             piece = data[begin : begin + _WRITTEN_AT_ONCE]
             self._crc = zlib.crc32(piece, self._crc)
@@ -99,6 +97,12 @@ class ArrayWriter:
         return _header(self._dtype, (self._rows, *self._row_shape))
 
 
+def _as_bytes(path: str, rows: np.ndarray, dtype: np.dtype, row_shape: tuple[int, ...]) -> memoryview:
+    if rows.shape[1:] != row_shape:
+        raise ValueError(f"{path}: rows of shape {rows.shape[1:]}, expected {row_shape}")
+    return memoryview(np.ascontiguousarray(rows, dtype).reshape(-1).view(np.uint8))
+
+
 def _header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
     fields = {"descr": dtype.str, "fortran_order": False, "shape": shape}
     start = np.lib.format.magic(1, 0) + (DATA_OFFSET - 10).to_bytes(2, "little")
@@ -122,9 +126,7 @@ class ArrayPieces:
 
     def write(self, first: int, rows: np.ndarray) -> None:
         """Writes rows [n, *row_shape], converted to the dtype of the array, as rows ``first`` and following."""
-        if rows.shape[1:] != self._row_shape:
-            raise ValueError(f"{self.path}: rows of shape {rows.shape[1:]}, expected {self._row_shape}")
-        data = memoryview(np.ascontiguousarray(rows, self._dtype).reshape(-1).view(np.uint8))
+        data = _as_bytes(self.path, rows, self._dtype, self._row_shape)
         write_at(self.fd, data, DATA_OFFSET + first * self._width, self._file.parent)
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -46,7 +47,7 @@ class ColumnFile:
         mapped = np.memmap(self._file, self._dtype, mode, shape=(self._rows, self._most))  # type: ignore[call-overload]
         return np.asarray(mapped)[:, : self.count]
 
-    def __enter__(self) -> ColumnFile:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -96,42 +97,37 @@ def true_rows(rows: Rows, mask: np.ndarray, folder: Path, dtype: type | None = N
         return mapped
 
 
-class Buckets:
+class Buckets(ColumnFile):
     """Deals numbers of 64 bits into buckets by hashes, in order, so that each bucket fits in memory.
 
     Use it in a ``with`` block. rows, most: how many numbers come with each hash, and how many hashes at most.
     """
 
     def __init__(self, folder: Path, rows: int, most: int) -> None:
-        self._file, self._bits = ColumnFile(folder, rows, most, np.uint64), min(16, (most // _BUCKET).bit_length())
+        super().__init__(folder, rows, most, np.uint64)
+        self._bits = min(16, (most // _BUCKET).bit_length())
         self._runs: list[np.ndarray] = []
 
-    def add(self, hashes: np.ndarray, *rows: np.ndarray) -> None:
+    def deal(self, hashes: np.ndarray, *rows: np.ndarray) -> None:
         # The second shift: none is by 64
         bucket = (hashes >> np.uint64(63 - self._bits) >> np.uint64(1)).astype(np.uint16)
-        self._runs.append(self._file.count + np.cumsum([0, *np.bincount(bucket, minlength=1 << self._bits)]))
+        self._runs.append(self.count + np.cumsum([0, *np.bincount(bucket, minlength=1 << self._bits)]))
         order = np.argsort(bucket, kind="stable")
-        self._file.add(*(row[order] for row in rows))
+        self.add(*(row[order] for row in rows))
 
     def __iter__(self) -> Iterator[np.ndarray]:
         """Yields the numbers of each bucket, uint64 [rows, n], in the order of the buckets."""
-        every = self._file.array()
+        every = self.array()
         for at in range(1 << self._bits):
             runs = (every[:, begins[at] : begins[at + 1]] for begins in self._runs)
             yield np.concatenate([every[:, :0], *runs], axis=1)
-
-    def __enter__(self) -> Buckets:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._file.__exit__(*error)
 
 
 def distinct(hashes: Iterable[np.ndarray], most: int, folder: Path) -> np.ndarray:
     """Returns the distinct hashes, uint64 ascending; a map of a file. most: their number at most."""
     with Buckets(folder, 1, most) as buckets, ColumnFile(folder, 1, most, np.uint64) as found:
         for each in hashes:
-            buckets.add(each, each)
+            buckets.deal(each, each)
         for (each,) in buckets:
             each.sort()
             found.add(each[np.append(True, each[1:] != each[:-1])[: len(each)]])

@@ -93,7 +93,7 @@ def _linked(edges: EdgeList, pairs: Pairs, folder: Path) -> tuple[np.ndarray, np
     ):
         for ends in _checked("edge_index", edges, pairs.counts):
             src, dst = ends[:, pairs.is_pair(*ends)]
-            buckets.add(pairs.hashes(src, dst), src.astype(np.uint64) << _HALF | dst.astype(np.uint64))
+            buckets.deal(pairs.hashes(src, dst), src.astype(np.uint64) << _HALF | dst.astype(np.uint64))
         for (codes,) in buckets:
             ends = np.stack([codes >> _HALF, codes & np.uint64(MOST_NODES - 1)]).astype(np.int64)
             distinct, position = one_of_each(ends, pairs.hashes(*ends), pairs.one_type)

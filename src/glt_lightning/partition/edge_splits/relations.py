@@ -32,7 +32,7 @@ class _Triples:
             ColumnFile(folder, 1, most) as keys,
         ):
             for hashes, relations in given:
-                buckets.add(hashes, hashes, relations.astype(np.uint64))
+                buckets.deal(hashes, hashes, relations.astype(np.uint64))
             for hashes, relations in buckets:
                 order = np.lexsort((relations, hashes))
                 ordered = hashes[order]

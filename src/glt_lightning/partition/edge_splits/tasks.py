@@ -177,8 +177,8 @@ class LinkTask:
     def with_reverse(self, keep: np.ndarray, held_out: np.ndarray | None = None) -> Kept:
         """Returns which edges may carry messages, and which of the reverse edge type: those of a pair of which one does.
 
-        held_out: hashes of pairs whose edges of the reverse edge type may not, whether this one has any; all edges of a pair then
-        go together.
+        held_out: hashes of pairs of which no reverse edge may, also where this edge type has no edge of them; all edges of a pair
+        then go together.
         """
         if self.reverse is None:
             return {self.edge_type: keep}
