@@ -129,18 +129,16 @@ class NpzSource:
         return FileEdges(rows, what) if isinstance(rows, NpyFile) else ArrayEdges(rows, what)
 
     def node_attrs(self, node_type: NodeType) -> Mapping[str, Rows]:
-        count = self.num_nodes[node_type]
-        members = self._members(self._node_prefix[node_type])
-        if self.schema.homogeneous:
-            members = {name: key for name, key in members.items() if not name.startswith("edge_")}
-        return {n: self._lazy(k) for n, k in members.items() if n in CHECKED or self._rows(k) == count}
+        return self._attrs(self._node_prefix[node_type], self.num_nodes[node_type], of_edges=False)
 
     def edge_attrs(self, edge_type: EdgeType) -> Mapping[str, Rows]:
         prefix = self._edge_prefix[edge_type]
-        count = self._shapes[prefix + "edge_index"][0][1]
+        return self._attrs(prefix, self._shapes[prefix + "edge_index"][0][1], of_edges=True)
+
+    def _attrs(self, prefix: str, count: int, *, of_edges: bool) -> dict[str, Rows]:
         members = self._members(prefix)
-        if self.schema.homogeneous:
-            members = {name: key for name, key in members.items() if name.startswith("edge_")}
+        if self.schema.homogeneous:  # nodes and edges have one prefix
+            members = {name: key for name, key in members.items() if name.startswith("edge_") == of_edges}
         return {n: self._lazy(k) for n, k in members.items() if n in CHECKED or self._rows(k) == count}
 
     def _members(self, prefix: str) -> dict[str, str]:
