@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -81,9 +84,9 @@ class alignas(128) Tally {  // those of two threads share no cache line
   Tally(const glt_rows& rows, const Label* labels, int64_t num_labels)
       : rows_(rows), labels_(labels), num_labels_(num_labels) {}
 
-  // Writes the labels of a row in the order in which they occur to `seen`, which is as long as the row, and their number to
-  // `*found`: -1 if a neighbour is a node in [changing, node of the row).
-  int32_t count(int64_t row, int64_t changing, Seen* seen, int64_t* found, int64_t* detail) {
+  // Writes the labels of a row that occur more often than `own`, in the order in which they occur, to `seen`, which is as long as
+  // the row, and their number to `*found`: -1 if a neighbour is a node in [changing, node of the row). own: -1 for all labels.
+  int32_t count(int64_t row, int64_t changing, int32_t own, Seen* seen, int64_t* found, int64_t* detail) {
     const Id* neighbors = neighbors_of<Id>(rows_);
     const int64_t begin = rows_.indptr[row], end = rows_.indptr[row + 1];
     const uint64_t behind = uint64_t(rows_.first + row - changing);
@@ -109,11 +112,22 @@ class alignas(128) Tally {  // those of two threads share no cache line
       ++seen[slot - 1].count;
     }
     for (int32_t i = 0; kFew && i < n; ++i) seen[i].count = few.count(seen[i].label);
-    *found = n;
+    *found = own < 0 ? n : more_than(own, seen, n);
     return GLT_OK;
   }
 
  private:
+  // Another core reads the rest, which is little once most nodes have the label of most of their neighbours.
+  static int32_t more_than(int32_t own, Seen* seen, int32_t n) {
+    int32_t least = 0, kept = 0;
+    for (int32_t i = 0; i < n; ++i) least += seen[i].label == own ? seen[i].count : 0;
+    for (int32_t i = 0; i < n; ++i) {
+      seen[kept] = seen[i];
+      kept += seen[i].count > least;
+    }
+    return kept;
+  }
+
   static constexpr bool kFew = sizeof(Label) == 1;
 
   // The counts of few labels. Each has several: one alone would wait for itself where neighbours have the same label.
@@ -165,6 +179,83 @@ struct Window {
   std::vector<Seen> seen;        // as long as the rows: the labels of those that were taken together, one row after the other
 };
 
+// Windows for threads that live as long as a pass: to start one takes as long as to count some hundred rows.
+class Turns {
+ public:
+  // Ends the turns, whatever happens.
+  class End {
+   public:
+    explicit End(Turns& turns) : turns_(turns) {}
+    ~End() { turns_.publish(kEnded); }
+
+   private:
+    Turns& turns_;
+  };
+
+  // Lets threads count the rows of a window. changing: as of `Pass::count`.
+  void begin(Window& window, int64_t changing) {
+    window_ = &window, changing_ = changing;
+    publish(step_ + 1);
+  }
+
+  // Waits until none counts any more. One that has not begun yet, since other processes have its core, is not waited for.
+  void close() {
+    step_ = step_ + 1;
+    while (active_) std::this_thread::yield();
+  }
+
+  // Calls count(window, changing) in each turn, until the end.
+  template <class Count>
+  void follow(const Count& count) {
+    for (uint64_t step = 0; wait_for_next(step), step != kEnded;) {
+      const Held active(active_);
+      if (step_ == step) count(*window_, changing_);
+    }
+  }
+
+ private:
+  static constexpr uint64_t kEnded = ~uint64_t(0);
+  static constexpr int kSpins = 50;  // some 20 microseconds: less than it takes to sleep and wake
+
+  struct Held {
+    explicit Held(std::atomic<int32_t>& n) : number(n) { ++number; }
+    ~Held() { --number; }
+    std::atomic<int32_t>& number;
+  };
+
+  void publish(uint64_t step) {
+    step_ = step;
+    if (!sleeping_) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    changed_.notify_all();
+  }
+
+  void wait_for_next(uint64_t& step) {
+    for (int spin = 0; spin < kSpins; ++spin) {
+      if (is_next(step)) return;
+      std::this_thread::yield();
+    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    const Held sleeps(sleeping_);
+    changed_.wait(lock, [&] { return is_next(step); });
+  }
+
+  // Whether another turn than `step` is open, which is then `step`.
+  bool is_next(uint64_t& step) const {
+    const uint64_t now = step_;
+    if (now % 2 == 0 || now == step) return false;
+    step = now;
+    return true;
+  }
+
+  std::atomic<uint64_t> step_{0};  // odd while a window is open, and at the end
+  std::atomic<int32_t> active_{0}, sleeping_{0};
+  Window* window_ = nullptr;
+  int64_t changing_ = 0;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
 // Moves nodes, one after the other, in windows of rows. While the nodes of one move, other threads count the labels of the next,
 // and so does this one when it is done. A row with a neighbour that may move in the meantime is counted when its turn comes, so
 // threads change nothing but the time.
@@ -189,24 +280,26 @@ class Pass {
  private:
   int32_t move_all(int64_t* moved) {
     for (int64_t row = 0; row < rows_.num_rows; ++row)
-      if (const int32_t status = place(row, own_.data(), -1, moved)) return status;
+      if (const int32_t status = place(row, nullptr, -1, moved)) return status;
     return GLT_OK;
   }
 
   int32_t move_windows(int32_t threads, int64_t* moved) {
     Window windows[2], *now = &windows[0], *next = &windows[1];
-    open(*now, 0);
-    while (now->begin < rows_.num_rows) {
-      open(*next, now->end);
-      int32_t status = GLT_OK;
-      glt::parallel(threads, threads, 1, [&](int64_t, int64_t, int index) {
-        if (index == 0 && (status = move(*now, moved))) return;
-        count(*next, now->begin, tallies_[index]);
-      });
-      if (status) return status;
-      std::swap(now, next);
-    }
-    return GLT_OK;
+    Turns turns;
+    int32_t status = GLT_OK;
+    glt::parallel(threads, threads, 1, [&](int64_t, int64_t, int index) {
+      if (index) return turns.follow([&](Window& window, int64_t changing) { count(window, changing, tallies_[index]); });
+      const Turns::End end(turns);
+      for (open(*now, 0); now->begin < rows_.num_rows && !status; std::swap(now, next)) {
+        open(*next, now->end);
+        turns.begin(*next, now->begin);
+        status = move(*now, moved);
+        if (!status) count(*next, now->begin, tallies_[0]);
+        turns.close();
+      }
+    });
+    return status;
   }
 
   // Makes a window of the rows from `begin` on.
@@ -233,7 +326,7 @@ class Pass {
       Seen* seen = seen_from(window, begin);
       for (int64_t row = begin; row < std::min(begin + kTaken, window.end); ++row) {
         int64_t& found = window.found[row - window.begin];
-        tally.count(row, rows_.first + changing, seen, &found, detail);
+        tally.count(row, rows_.first + changing, labels_[rows_.first + row], seen, &found, detail);
         seen += std::max<int64_t>(found, 0);
       }
     }
@@ -244,25 +337,24 @@ class Pass {
     for (int64_t row = window.begin; row < window.end; ++row) {
       const int64_t at = row - window.begin, found = window.found[at];
       if (at % kTaken == 0) seen = seen_from(window, row);
-      if (const int32_t status = place(row, found < 0 ? own_.data() : seen, found, moved)) return status;
+      if (const int32_t status = place(row, seen, found, moved)) return status;
       seen += std::max<int64_t>(found, 0);
     }
     return GLT_OK;
   }
 
-  // seen, n: the labels of the row's neighbours; -1: they are not counted yet.
+  // seen, n: the labels of the row's neighbours that occur more often than its own; -1: they are not counted yet.
   int32_t place(int64_t row, Seen* seen, int64_t n, int64_t* moved) {
     const int64_t node = rows_.first + row;
     const int32_t own = labels_[node];
     if (own >= num_labels_) return fail(detail_, GLT_BAD_ARG, row, own);
     if (row + kRowsAhead < rows_.num_rows) loads_.prefetch(labels_[node + kRowsAhead]);
-    if (n < 0)
-      if (const int32_t status = tallies_[0].count(row, node, seen, &n, detail_)) return status;
     const bool must_leave = own < 0 || loads_.is_over(own, node);
-    int32_t best = must_leave ? -1 : own;
-    int32_t most = must_leave ? -1 : 0;
-    for (int64_t i = 0; i < n && !must_leave && most == 0; ++i)
-      if (seen[i].label == own) most = seen[i].count;
+    if (n < 0 || (must_leave && own >= 0)) {
+      seen = own_.data();
+      if (const int32_t status = tallies_[0].count(row, node, must_leave ? -1 : own, seen, &n, detail_)) return status;
+    }
+    int32_t best = must_leave ? -1 : own, most = 0;
     for (int64_t i = 0; i < n; ++i)
       if (seen[i].label != own && seen[i].count > most && loads_.has_room(seen[i].label, node))
         best = seen[i].label, most = seen[i].count;

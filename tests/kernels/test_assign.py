@@ -138,8 +138,8 @@ def test_weight_of_zero_needs_no_room() -> None:
     assert labels.labels.tolist() == [1, 0, 1, 0]
 
 
-@pytest.mark.parametrize("num_labels", [4, 20_000])
-def test_threads_of_many_windows(num_labels: int) -> None:
+@pytest.mark.parametrize(("num_labels", "room"), [(4, 1.05), (4, 0.9), (20_000, 50), (300, 0.7)])
+def test_threads_of_many_windows(num_labels: int, room: float) -> None:
     """Rows of more edges than a window has, some without and some with a neighbour that moves just before."""
     rng = np.random.default_rng(0)
     rows = random_rows(rng, 20_000, mean=30)
@@ -147,7 +147,7 @@ def test_threads_of_many_windows(num_labels: int) -> None:
     ends = np.repeat(np.arange(20_000), np.diff(rows.indptr))
     rows.neighbors[near] = np.maximum(0, ends[near] - 1)
     found = [Labels(np.arange(20_000) % num_labels, np.ones((20_000, 1)), num_labels) for _ in range(2)]
-    capacity = np.array([max(50, 21_000 // num_labels)])
+    capacity = np.array([int(20_000 / num_labels * room)])  # less than there is: nodes have to leave
     moved = [
         [labels.propagate(rows, capacity, everywhere=False, threads=threads) for _ in range(3)]
         for labels, threads in zip(found, (1, 4), strict=True)

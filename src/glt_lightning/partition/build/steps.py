@@ -95,7 +95,8 @@ def _add_up(job: Job, index: int, end: str, pieces: Sequence[tuple[int, int]], n
 
 def node_ranges(division: Division, count: int) -> tuple[list[tuple[int, int]], int]:
     """Returns the ranges of nodes that tasks distribute, and how many nodes a task sorts."""
-    at_once = max(1, min(division.job.memory_bytes // 4, _MOST_BYTES) // 64)  # records, keys and order
+    most = min(division.job.memory_bytes // 4, _MOST_BYTES) // 64  # records, keys and order
+    at_once = max(1, min(most, max(_NODES, -(-count // division.width))))
     return division.pieces(count, at_most=at_once), at_once
 
 
@@ -143,7 +144,7 @@ def dealt_pieces(division: Division, edges: EdgeList) -> list[tuple[int, int]]:
 def sorted_at_once(division: Division, num_edges: int, record_bytes: int) -> int:
     """Returns how many of ``num_edges`` edges a task sorts."""
     most = min(division.job.memory_bytes // 4, _MOST_BYTES) // record_bytes
-    return max(1, min(most, max(1 << 20, num_edges // (4 * division.width))))
+    return max(1, min(most, max(1 << 20, num_edges // (8 * division.width))))
 
 
 def plan_buckets(tasks: Tasks, sort: EdgeSort, in_degree: np.ndarray) -> EdgeBuckets:
