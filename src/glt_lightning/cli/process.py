@@ -16,6 +16,7 @@ from functools import partial, wraps
 from importlib import import_module
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import PackageNotFoundError, version
 from threading import RLock
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -28,13 +29,15 @@ def command_process() -> Iterator[None]:
     """Sets the process up for a command, inside of the ``with`` block, and has it end at once when the command is done.
 
     * Threads of OpenMP sleep while they wait for work (`threads_that_sleep`); OpenMP reads that when torch is loaded.
-    * `scipy.signal`, matplotlib, torch's compiler, shapes of its operations on the device ``meta``, `torch.distributions`,
-      `torch_geometric.datasets` and s3fs are imported when they are used (`_LATE`).
+    * `scipy.signal`, matplotlib, torch's compiler, `torch.distributions`,
+      `torch_geometric.datasets` and s3fs are imported when they are used (`_LATE`), unless torch is newer than those this was
+      tried with.
     * After the block, the process ends without taking apart the memory of torch, which takes about a second.
     """
     end = _QuickEnd()  # runs after all that others register
     late = _LateFinder()
-    sys.meta_path.insert(0, late)
+    if _torch_is_known():
+        sys.meta_path.insert(0, late)
     try:
         with threads_that_sleep():
             yield
@@ -89,8 +92,18 @@ class _QuickEnd:
 
 # Modules that are imported when a name of them is used that they do not have before. Lightning and torch's optimizers import
 # torch's compiler, and torchmetrics matplotlib, which take half of the time of all imports, for names that a run does not use;
-# a third of torch's own import goes into shapes of operations on tensors without values, quantization and distributions;
+# torch itself its quantization and distributions;
 # a checkpoint of PyG's linear layers asks whether the model is exported to ONNX.
+
+
+_NEWEST_TORCH = (2, 15)
+
+
+def _torch_is_known() -> bool:
+    with suppress(PackageNotFoundError, ValueError):
+        major, minor = version("torch").split(".")[:2]
+        return (int(major), int(minor)) <= _NEWEST_TORCH
+    return False
 
 
 class _LateModule(ModuleType):
@@ -112,9 +125,11 @@ def _read(module: ModuleType) -> None:
         return
     with own["_lock"]:  # another thread waits until the module is whole
         if (real := own.pop("_real", None)) is not None:
-            own.pop("_unwatch", lambda: None)()
             own["__spec__"], own["__loader__"] = real, real.loader
+            # with a name of a part, that part would not be imported where the module imports it
+            before = {name: own.pop(name) for name in _LATE[module.__name__]}
             real.loader.exec_module(module)
+            own.update({name: value for name, value in before.items() if name not in own})
             module.__class__ = ModuleType  # type: ignore[assignment]
 
 
@@ -183,32 +198,13 @@ def _graph_break(*_: Any, **__: Any) -> None:
     """torch's: ends the part of a function that is compiled together."""
 
 
-def _watch(module: ModuleType) -> None:
-    """Has the first tensor on the device ``meta`` read a module: all come from one of two operations. They have kernels of their
-    own in C++, which are back before it is read."""
-    import torch  # already there: it imports the module
-
-    library = torch.library.Library("aten", "IMPL", "Meta")
-    for packet, overload in (("empty", "memory_format"), ("empty_strided", "default")):
-        operation = getattr(getattr(torch.ops.aten, packet), overload)
-
-        def call(*args: Any, _operation: Any = operation, **kwargs: Any) -> Any:
-            _read(module)
-            return _operation(*args, **kwargs)
-
-        library.impl(operation, call)
-    vars(module)["_unwatch"] = library._destroy
-
-
 _COMPILER, _ONNX, _PLOTS = "torch._dynamo", "torch.onnx", "torchmetrics.utilities.plot"
-_META = "torch._meta_registrations"  # a seventh of the time of torch's import, for tensors without values
 _UNUSED = tuple(
     f"torch.{name}"
     for name in ("distributions", "quantization", "nn.intrinsic", "nn.qat", "nn.quantizable", "nn.quantized")
 )
 # Late modules that are read before others: parts expect to be imported by their package.
 _BEFORE = {f"{name}.": name for name in (_COMPILER, _ONNX, *_UNUSED)}
-_BEFORE |= dict.fromkeys(("torch._decomp.", "torch._prims.", "torch._refs."), _META)
 _PLOT_TYPES = ("_AX_TYPE", "_CMAP_TYPE", "_PLOT_OUT_TYPE")  # for annotations
 _PLOT_FUNCTIONS = ("plot_single_or_multi_val", "plot_confusion_matrix", "plot_curve")
 # The names that they have before: those that Lightning, torch's optimizers and groups of ranks, the linear layers of PyG, and
@@ -227,7 +223,6 @@ _LATE: dict[str, dict[str, Any]] = {
         ),  # torch's default: nobody has set another
     },
     _ONNX: {"is_in_onnx_export": lambda: False},
-    _META: {},
     **{name: {} for name in _UNUSED},
     _PLOTS: {**dict.fromkeys(_PLOT_TYPES, Any), **{name: _LateName(_PLOTS, name) for name in _PLOT_FUNCTIONS}},
 }
@@ -272,8 +267,6 @@ class _LateLoader(Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Leaves that to `_read`."""
         vars(module).update(_real=self._real, _lock=RLock())
-        if module.__name__ == _META:
-            _watch(module)
 
 
 class _FoundLoader(Loader):
