@@ -14,7 +14,8 @@
  * Prints one JSON line per variant: plain = draws of a sequential generator, no look-ups; keyed = draws keyed by row;
  * n_id = user ids looked up too; e_id = edge ids too; loader = n_id and the rows of x and y gathered; labor = n_id,
  * and rows pick the neighbours whose random numbers are below fan-out / degree (LABOR as in its paper: each row picks
- * so many on average). And one line with the limits of the memory system. All times are CPU seconds of the thread. */
+ * so many on average); labor_k = by LABOR the fan-out smallest of each row, as the package picks. And one line with the
+ * limits of the memory system. All times are CPU seconds of the thread. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -26,7 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { KEYED = 1, N_ID = 2, E_ID = 4, GATHER = 8, LABOR = 16 };     /* parts of a variant */
+enum { KEYED = 1, N_ID = 2, E_ID = 4, GATHER = 8, LABOR = 16, SMALLEST = 32 }; /* parts of a variant */
 enum { CHUNK = 256, AHEAD = 32, MOST_FANOUT = 32, MOST_HOPS = 8 };
 #define GOLDEN 0x9e3779b97f4a7c15ull
 #define FETCH(p) __builtin_prefetch((const void *)(p), 0, 3)
@@ -126,6 +127,7 @@ typedef struct {
   int64_t nodes, edges;
   uint8_t *first_bytes; /* of the nodes' random numbers in a hop */
   uint32_t *likely;
+  uint64_t *numbers; /* of those entries */
   Chunk chunk;
 } Batch;
 
@@ -182,8 +184,18 @@ INLINE void draw(Batch *b, int64_t end, uint64_t key, uint32_t fanout, int with)
 
 INLINE uint64_t number(uint64_t key, int32_t gid) { return mix(key + G.user_ids[gid] * GOLDEN); }
 
+/* The fanout smallest of n numbers, by position: each number's rank is counted, without branches. */
+INLINE void take_smallest(const uint64_t *numbers, const uint32_t *likely, uint32_t n, uint32_t fanout, uint32_t *out) {
+  for (uint32_t k = 0, count = 0; k < n && count < fanout; k++) {
+    uint32_t rank = 0;
+    for (uint32_t j = 0; j < n; j++) rank += numbers[j] < numbers[k];
+    out[count] = likely[k];
+    count += rank < fanout;
+  }
+}
+
 /* Stage 1 by LABOR. The first byte of a number decides for all but one in 256; for few rows numbers are made as needed. */
-INLINE void draw_labor(Batch *b, int64_t end, uint64_t key, uint32_t fanout, int with_bytes) {
+INLINE void draw_labor(Batch *b, int64_t end, uint64_t key, uint32_t fanout, int with_bytes, int smallest) {
   Chunk *c = &b->chunk;
   uint32_t *at = c->position;
   for (int64_t i = 0; i < c->rows; i++) {
@@ -195,6 +207,18 @@ INLINE void draw_labor(Batch *b, int64_t end, uint64_t key, uint32_t fanout, int
     uint32_t count = 0;
     if (degree <= fanout) {
       for (; count < degree; count++) at[count] = begin + count;
+    } else if (smallest) { /* nearly always among those below this share */
+      uint32_t n = 0;
+      for (double share = (1.4 * fanout + 6) / degree; n < fanout; share *= 2) {
+        const uint64_t below = share < 1 ? (uint64_t)(share * 0x1p64) : UINT64_MAX;
+        n = 0;
+        if (with_bytes)
+          for (int64_t k = 0; k < degree; k++) b->likely[n] = begin + k, n += b->first_bytes[G.indices[begin + k]] <= below >> 56;
+        else
+          for (int64_t k = 0; k < degree; k++) b->likely[n] = begin + k, n += number(key, G.indices[begin + k]) <= below;
+      }
+      for (uint32_t k = 0; k < n; k++) b->numbers[k] = number(key, G.indices[b->likely[k]]);
+      take_smallest(b->numbers, b->likely, n, count = fanout, at);
     } else {
       const uint64_t below = (uint64_t)(((unsigned __int128)fanout << 64) / degree), last = below >> 56;
       uint32_t n = 0, *const likely = b->likely;
@@ -279,7 +303,7 @@ INLINE void sample(Batch *b, const int64_t *seeds, int64_t num_seeds, uint64_t k
       for (int64_t i = 0; i < G.nodes; i++) b->first_bytes[i] = number(hop_key, i) >> 56;
     for (b->chunk.first = lo; b->chunk.first < hi; b->chunk.first += CHUNK) {
       b->chunk.rows = hi - b->chunk.first < CHUNK ? hi - b->chunk.first : CHUNK;
-      if (with & LABOR) draw_labor(b, hi, hop_key, fanouts[h], with_bytes);
+      if (with & LABOR) draw_labor(b, hi, hop_key, fanouts[h], with_bytes, with & SMALLEST);
       else draw(b, hi, hop_key, fanouts[h], with);
       read_neighbours(b, with);
       relabel(b);
@@ -311,6 +335,7 @@ static void make(Batch *b, const int64_t *seeds, int64_t n, uint64_t key, int ho
     CASE(KEYED | N_ID);
     CASE(KEYED | N_ID | E_ID);
     CASE(KEYED | N_ID | LABOR);
+    CASE(KEYED | N_ID | LABOR | SMALLEST);
   }
   const double sampled = cpu_s();
   if (with & GATHER) gather(b);
@@ -327,7 +352,8 @@ static void measure(const char *name, int with, int hops, const int *fanouts, in
     for (int h = 0; h < hops; h++) edges += width *= fanouts[h];
     const int64_t nodes = edges + batch < G.nodes + batch ? edges + batch : G.nodes + batch;
     b = memory(sizeof *b, 0);
-    b->table = memory(G.nodes * 4, 1), b->first_bytes = memory(G.nodes, 0), b->likely = memory(G.longest * 4, 0);
+    b->table = memory(G.nodes * 4, 1), b->first_bytes = memory(G.nodes, 0);
+    b->likely = memory(G.longest * 4, 0), b->numbers = memory(G.longest * 8, 0);
     b->gid = memory(nodes * 4, 1), b->n_id = memory(nodes * 8, 1), b->y = memory(nodes * 8, 1);
     b->src = memory(edges * 8, 1), b->dst = memory(edges * 8, 1), b->e_id = memory(edges * 8, 1);
     b->x = memory(nodes * G.dim * 4, 1);
@@ -388,7 +414,7 @@ int main(int count, char **arg) {
   load_graph(arg[1], !strcmp(pages, "huge"));
   static const struct { const char *name; int with; } variants[] = {
       {"plain", 0}, {"keyed", KEYED}, {"n_id", KEYED | N_ID}, {"e_id", KEYED | N_ID | E_ID}, {"loader", KEYED | N_ID | GATHER},
-      {"labor", KEYED | N_ID | LABOR}};
+      {"labor", KEYED | N_ID | LABOR}, {"labor_k", KEYED | N_ID | LABOR | SMALLEST}};
   for (size_t v = 0; v < sizeof variants / sizeof *variants; v++)
     measure(variants[v].name, variants[v].with, hops, fanouts, atoll(arg[3]), atof(arg[4]), pages, arg[2]);
   return 0;
