@@ -122,12 +122,12 @@ def _check_sum(
     entry: ArrayEntry,
     take: Callable[[memoryview], object] | None = None,
 ) -> None:
-    crc = 0
+    crc, buffer = 0, memoryview(bytearray(min(_CHUNK, entry.bytes)))
     stream.seek(offset)
-    while chunk := stream.read(_CHUNK):
-        crc = zlib.crc32(chunk, crc)
+    while got := stream.readinto(buffer):
+        crc = zlib.crc32(buffer[:got], crc)
         if take is not None:
-            take(memoryview(chunk))
+            take(buffer[:got])
     if crc != entry.crc32:
         raise _damaged(file, f"checksum {crc:08x}, the manifest says {entry.crc32:08x}")
 

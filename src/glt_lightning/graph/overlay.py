@@ -185,7 +185,9 @@ class GrownNumbers:
         """Returns int64 [n]: the gids of nodes by user id. base: the partition without the new nodes."""
         count = self._base.num_nodes[node_type]
         if not len(self._placed[node_type]):
-            return base.gids_of(node_type, user_ids) + self.shift(node_type)
+            found = base.gids_of(node_type, user_ids)
+            found += self.shift(node_type)
+            return found
         found, old = np.empty(len(user_ids), np.int64), user_ids < count
         found[~old] = self.new_gids[node_type][user_ids[~old] - count]
         if old.any():

@@ -406,7 +406,9 @@ class _EdgeLayer:
 
     def _number_rows(self) -> None:
         parts = np.arange(self.layers.num_parts + 1)
-        part, part_of_new = self._part_of(self.replaced), np.sort(self.layers.placed[self.dst])
+        before = np.searchsorted(self.replaced, np.add(self.manifest.bounds[self.dst], self.first))
+        part = np.repeat(np.arange(len(before) - 1), np.diff(before))
+        part_of_new = np.sort(self.layers.placed[self.dst])
         replaced_before, new_before = np.searchsorted(part, parts), np.searchsorted(part_of_new, parts)
         self.begins = replaced_before + new_before
         self.row_of_new = np.arange(len(part_of_new)) + replaced_before[part_of_new]
@@ -454,18 +456,17 @@ class _EdgeLayer:
 
         Of an edge both directions are there already, or none: it is looked up once, in the shorter row of its ends.
         """
-        one, other = self.added.dst - self.first, self.added.source - self.first
+        one, other = self.added.dst, self.added.source
         degrees = np.zeros(self.manifest.num_nodes[self.dst], np.int32)  # a row has fewer entries
         degrees[self.replaced - self.first] = (self.end - self.begin)[self.row_of_replaced]
-        by_one, by_other = degrees[one], degrees[other]
+        by_one, by_other = degrees[one - self.first], degrees[other - self.first]
         turned = (by_one > by_other) | ((by_one == by_other) & (one > other))
         short, long = _distinct_pairs(np.where(turned, other, one), np.where(turned, one, other))
-        first, old = self.old.offsets[self.dst], self.old.num_nodes[self.dst]
-        new = (short >= old) | (long >= old)
+        new, shift = np.maximum(short, long) >= self.first_new, self.layers.numbers.shift(self.dst)
         known = np.flatnonzero(~new)
-        new[known] = ~self.base.view.has_edges(self.r, short[known] + first, long[known] + first)
+        new[known] = ~self.base.view.has_edges(self.r, short[known] - shift, long[known] - shift)
         short, long = short[new], long[new]
-        return np.concatenate([short, long[short != long]]) + self.first
+        return np.concatenate([short, long[short != long]])
 
     def _distinct_old(self, gids: Sequence[np.ndarray]) -> np.ndarray:
         """Returns the gids of old destinations, each once, ascending. Of many, marks take a tenth of the time of a sort."""
