@@ -28,7 +28,11 @@ _CALLS, _PIECES, _SLOW_PIECES, _PIECE_BYTES = 64, 8, 3, 4 << 20
 # Calls follow each other as in training: meanwhile threads sleep, and caches of the processor fill with rows. Without pauses a
 # call took two thirds of the CPU time.
 _BETWEEN_S, _ROWS_BYTES = 0.003, 8 << 20
-_ARRIVAL_BYTES, _PAUSE_S = 12_500, 0.001  # of 100 Mbit/s
+_ARRIVAL_BYTES, _PAUSE_S, _MOST_ARRIVALS = 12_500, 0.001, 5  # of 100 Mbit/s, and those that Linux makes one of at most
+_MOST_OWNERS = 7
+# Between two batches the caches of the processor fill with what a step goes through. With 8 MB, a batch of 17 MB from three
+# owners took 48 ms of CPU time beyond a local one; with 64 MB, 56; in a training of four hosts, 71.
+_STEP_BYTES = 64 << 20
 _LEAST_ASKED, _MOST_ASKED, _ASKED_S = 3, 15, 2.5  # batches of a kind, and the seconds after which there are enough
 
 Batches = tuple[SamplerConfig, Sequence[BatchRequest]]
@@ -40,9 +44,9 @@ def time_calls(
     """Times calls over loopback: ``round_trip_s``, wall seconds of a small call, and CPU seconds of both ends: ``call_cpu_s``,
     per call, ``byte_cpu_s``, per byte, and ``arrival_cpu_s``, for each time that bytes arrive which have been waited for.
 
-    encrypted: by mutual TLS, as between hosts.  partition: with all its parts, half of which another owner then has. The
-    seconds per call and per byte are those by which a batch takes longer than one whose rows are all here: its questions, the
-    owner's work, the copies and the stitching.  asked: two kinds of batches of it, of few seeds and of many."""
+    encrypted: by mutual TLS, as between hosts.  partition: with all its parts, of which other owners then have all but the
+    first. The seconds per call and per byte are those by which a batch takes longer than one whose rows are all here: its
+    questions, the owners' work, the copies and the stitching.  asked: two kinds of batches of it, of few seeds and of many."""
     link = Link(job="plan", role="worker", name="plan", token="connection-of-a-probe")
 
     def found(link: Link) -> dict[str, float]:
@@ -75,13 +79,13 @@ def _time_calls(link: Link) -> dict[str, float]:
         with _peer(link, server.address) as peer:
             take(peer, 1)
             calls = _paced(lambda: peer.ask("ask", {}).result())
-            pieces = _timed(lambda: take(peer, _PIECES))
+            pieces = [_timed(lambda: take(peer, 1))[1] for _ in range(_PIECES)]
         with _slow_road(server.address) as road, _peer(link, road.address) as peer:
             peer.ask("ask", {}, bulk=True).result()
             slow = [_arrivals(lambda: take(peer, 1), road) for _ in range(_SLOW_PIECES)]
     finally:
         server.close()
-    call_cpu_s, piece_cpu_s = calls[1] / _CALLS, pieces[1] / _PIECES
+    call_cpu_s, piece_cpu_s = calls[1] / _CALLS, statistics.median(pieces)
     return {
         "round_trip_s": calls[0] / _CALLS,
         "call_cpu_s": call_cpu_s,
@@ -90,20 +94,21 @@ def _time_calls(link: Link) -> dict[str, float]:
     }
 
 
-def _arrivals(work: Callable[[], object], road: _SlowRoad) -> tuple[float, int]:
+def _arrivals(work: Callable[[], object], road: _SlowRoad) -> tuple[float, float]:
     """(CPU seconds of the work without those of the road, arrivals)"""
-    own_s, arrived = road.cpu_s, road.arrivals
+    own_s, nbytes = road.cpu_s, road.nbytes
     cpu_s = _timed(work)[1]
-    return cpu_s - (road.cpu_s - own_s), road.arrivals - arrived
+    return cpu_s - (road.cpu_s - own_s), (road.nbytes - nbytes) / _ARRIVAL_BYTES
 
 
 def _time_owner(link: Link, partition: LocalPartition, asked: Sequence[Batches]) -> dict[str, float]:
     parts = partition.manifest.num_parts
-    owner_of_part = np.arange(parts, dtype=np.int32) % 2 if parts > 1 else np.ones(1, dtype=np.int32)
-    picker = asked[0][0].picker
-    with closing(OwnerServer(partition, link, "127.0.0.1:0", picker=picker)) as owner:
-        peer = link.peer("plan", [owner.address], link.open_transport())
-        with closing(PeerRows(owner_of_part, [peer])) as rows:
+    # part 0 is here, each other one has an owner; without another one, none is here
+    owner_of_part = np.arange(parts, dtype=np.int32) % (1 + _MOST_OWNERS) if parts > 1 else np.ones(1, dtype=np.int32)
+    with closing(OwnerServer(partition, link, "127.0.0.1:0", picker=asked[0][0].picker)) as server:
+        transport = link.open_transport()
+        peers = [link.peer("plan", [server.address], transport) for _ in range(int(owner_of_part.max()))]
+        with closing(PeerRows(owner_of_part, peers)) as rows:
             few, many = (_ask(partition, rows, *each) for each in asked)
     # Two kinds of batches, two unknowns; what is measured may be less than nothing.
     unlike = few[0] * many[1] - many[0] * few[1]
@@ -116,7 +121,7 @@ def _ask(
 ) -> tuple[float, float, float]:
     """(calls, bytes, CPU seconds beyond those of a batch whose rows are all here) of a batch, in the mean and the median."""
     here, there = (_maker(KHopSampler(partition, config, remote=each), requests) for each in (None, rows))
-    touched = np.zeros(_ROWS_BYTES, dtype=np.uint8)
+    touched = np.zeros(_STEP_BYTES, dtype=np.uint8)
 
     def cpu_s(make: Callable[[], None]) -> float:
         """With a pause, which is the same for both."""
@@ -187,27 +192,32 @@ def _timed(work: Callable[[], object]) -> tuple[float, float]:
 
 @dataclass
 class _SlowRoad:
-    """address: of its beginning.  cpu_s: of its own threads.  arrivals: pieces that it has brought."""
+    """address: of its beginning.  cpu_s: of its own threads.  nbytes: that it has brought."""
 
     address: str
     cpu_s: float = 0.0
-    arrivals: int = 0
+    nbytes: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def carry(self, source: socket.socket, target: socket.socket) -> None:
-        """Carries bytes until either end closes."""
-        before_s = time.thread_time()
+        """Carries bytes until either end closes: a piece, or those of the time since the last one, as a network does not wait for
+        a busy machine."""
+        before_s, sent_s = time.thread_time(), time.perf_counter()
         with suppress(OSError):
-            while data := source.recv(_ARRIVAL_BYTES):
+            while data := source.recv(_ARRIVAL_BYTES * self._due(sent_s)):
+                sent_s = time.perf_counter()
                 target.sendall(data)
                 time.sleep(_PAUSE_S)
                 now_s = time.thread_time()
                 with self.lock:
-                    self.cpu_s, self.arrivals = self.cpu_s + now_s - before_s, self.arrivals + 1
+                    self.cpu_s, self.nbytes = self.cpu_s + now_s - before_s, self.nbytes + len(data)
                 before_s = now_s
         for end in (source, target):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def _due(self, sent_s: float) -> int:
+        return min(_MOST_ARRIVALS, max(1, int((time.perf_counter() - sent_s) / _PAUSE_S)))
 
 
 @contextmanager
