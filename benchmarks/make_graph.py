@@ -1,6 +1,6 @@
 """A graph like ogbn-products, made here: communities, heavy-tailed degrees, features that follow the community.
 
-    python benchmarks/make_graph.py OUT [--scale 1.0] [--width 100] [--repeats]
+    python benchmarks/make_graph.py OUT [--scale 1.0] [--degree 50.5] [--width 100] [--repeats]
 
 Degree-corrected stochastic block model (Karrer and Newman, 2011): each node has a Pareto weight and one of 47
 communities; an edge draws its first end by weight, and its second by weight inside the same community with
@@ -64,11 +64,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--degree", type=float, default=2 * EDGES / NODES, help="mean number of neighbours")
     parser.add_argument("--width", type=int, default=WIDTH, help="of the features")
     parser.add_argument("--repeats", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    n, m, train = (int(size * args.scale) for size in (NODES, EDGES, TRAIN))
+    n, train = (int(size * args.scale) for size in (NODES, TRAIN))
+    m = int(NODES * args.scale * args.degree / 2)
     rng = np.random.default_rng(args.seed)
     label = rng.choice(CLASSES, n, p=rng.dirichlet(np.full(CLASSES, 2.0)))
     weight = np.minimum((1 - rng.random(n)) ** (-1 / 1.5), 400.0)

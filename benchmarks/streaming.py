@@ -61,11 +61,10 @@ def measure(rows: NeighborRows) -> dict[str, float]:
 
     weights = np.ones((nodes, 1), np.int32)
     labels = Labels(np.arange(nodes), weights, nodes)
-    joined: list[CsrGraph] = []
 
-    def join() -> None:
+    def join() -> CsrGraph:
         with tempfile.TemporaryDirectory() as folder:
-            joined.append(cluster_graph(chunks(rows), edges, clusters, len(used), _PAIRS, Path(folder), 1))
+            return cluster_graph(chunks(rows), edges, clusters, len(used), _PAIRS, Path(folder), 1)
 
     capacity = np.array([-(-nodes // 256)])
     passes = [ns(lambda: labels.propagate(rows, capacity, everywhere=False)) for _ in range(2)]
@@ -74,7 +73,7 @@ def measure(rows: NeighborRows) -> dict[str, float]:
     parts = Labels(clusters % 4, weights, 4)
     found = {
         "propagate_ns": float(np.mean(passes)),
-        "pairs_ns": ns(join),
+        "pairs_ns": min(ns(join) for _ in range(3)),  # a virtual machine takes longer for memory that is new to it
         "refine_ns": ns(lambda: parts.propagate(rows, np.array([nodes]), everywhere=True)),
     }
     ends = (
@@ -83,7 +82,7 @@ def measure(rows: NeighborRows) -> dict[str, float]:
     )
     between = sum(int((clusters[far] != clusters[node])[far > node].sum()) for far, node in ends)
     found |= {"between": 2 * between / edges, "pairs_between_ns": found["pairs_ns"] * edges / max(1, between)}
-    return found | {"clusters": len(used), "forgotten": 1 - int(joined[0][2].sum()) / max(1, 2 * between)}
+    return found | {"clusters": len(used), "forgotten": 1 - int(join()[2].sum()) / max(1, 2 * between)}
 
 
 def chunks(rows: NeighborRows) -> Iterator[NeighborRows]:

@@ -16,8 +16,8 @@ namespace {
 
 using glt::fail;
 
-constexpr int64_t kAhead = 32;         // labels of neighbours miss the cache; prefetched this far ahead
-constexpr int64_t kGrain = 1 << 16;    // entries that are worth a thread
+constexpr int64_t kAhead = 128;       // labels of neighbours miss the cache; prefetched this far ahead
+constexpr int64_t kGrain = 1 << 16;   // entries that are worth a thread
 
 // Every bit of a key affects the highest bits: they say its bucket, and those below them its slot.
 uint64_t mixed(uint64_t key) { return key * 0x9E3779B97F4A7C15ull; }

@@ -1,7 +1,7 @@
 """The graph of clusters: the number of edges between each two, in bounded memory.
 
 Edges between clusters are dealt out over buckets of a file, each pair of clusters to one of them. A bucket fits the cache of a
-core while its edges are counted, so that an edge takes as long in a large graph as in a small one.
+core while its edges are counted, so that an edge takes little longer in a large graph than in a small one.
 """
 
 from __future__ import annotations
