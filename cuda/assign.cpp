@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -287,10 +288,19 @@ class Pass {
   int32_t move_windows(int32_t threads, int64_t* moved) {
     Window windows[2], *now = &windows[0], *next = &windows[1];
     Turns turns;
+    std::vector<std::exception_ptr> thrown(threads);
     int32_t status = GLT_OK;
-    glt::parallel(threads, threads, 1, [&](int64_t, int64_t, int index) {
-      if (index) return turns.follow([&](Window& window, int64_t changing) { count(window, changing, tallies_[index]); });
-      const Turns::End end(turns);
+    {
+      glt::Joined others(threads - 1);
+      const Turns::End end(turns);  // before they are joined, also where one cannot be started
+      for (int32_t t = 1; t < threads; ++t)
+        others.start([this, t, &turns, &thrown] {
+          try {
+            turns.follow([&](Window& window, int64_t changing) { count(window, changing, tallies_[t]); });
+          } catch (...) {
+            thrown[t] = std::current_exception();
+          }
+        });
       for (open(*now, 0); now->begin < rows_.num_rows && !status; std::swap(now, next)) {
         open(*next, now->end);
         turns.begin(*next, now->begin);
@@ -298,7 +308,9 @@ class Pass {
         if (!status) count(*next, now->begin, tallies_[0]);
         turns.close();
       }
-    });
+    }
+    for (const auto& t : thrown)
+      if (t) std::rethrow_exception(t);
     return status;
   }
 
