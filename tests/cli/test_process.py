@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from jsonargparse import Namespace
 
@@ -264,6 +265,38 @@ with command_process():
     print(torch.quantization.QConfig is torch.ao.quantization.QConfig)
 """)
     assert ended.stdout.split("\n")[:3] == ["none", "True Linear Linear", "True"], ended.stderr
+
+
+_UNUSED = (
+    *("torch.ao.quantization", "torch.distributions.normal"),
+    *(f"glt_lightning.{name}" for name in ("partition.run", "partition.tasks.job", "partition.sources.tables.files")),
+    *(f"glt_lightning.{name}" for name in ("lightning.new_rows", "lightning.endpoint.compute", "inference.run")),
+)
+
+
+def test_a_fit_imports_nothing_that_makes_partitions_or_comes_after_training(tmp_path: Path) -> None:
+    rng, ids = np.random.default_rng(0), np.arange(40)
+    arrays = {"x": rng.random((40, 4), dtype=np.float32), "y": ids % 2, "edge_index": rng.integers(0, 40, (2, 200))}
+    np.savez(tmp_path / "graph.npz", **arrays, train_idx=ids[:20], valid_idx=ids[20:30], test_idx=ids[30:])
+    options = [
+        *("--model", "glt_lightning.GraphSAGE", "--model.hidden_channels=8", "--data", "glt_lightning.GLTDataModule"),
+        *(
+            "--data.dataset=demo",
+            "--data.num_neighbors=[2,2]",
+            "--trainer.fast_dev_run=true",
+            "--trainer.accelerator=cpu",
+        ),
+    ]
+    code = f"""
+with command_process():
+    from glt_lightning.cli import main
+    main(["fit", *{options!r}])
+    print("imported:", *sorted({{*{_UNUSED!r}}} & set(sys.modules)))
+"""
+    code = "import os\nos.chdir(" + repr(str(tmp_path)) + ")\n" + code
+    first, second = _run(code), _run(code)  # the first makes the partition
+    assert "imported: glt_lightning.partition.run" in first.stdout, first.stderr
+    assert second.stdout.splitlines()[-1].split() == ["imported:"], second.stderr
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,9 @@ from dataclasses import replace
 import numpy as np
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
+from glt_lightning import inference, lightning as seam  # by name below: a fit needs none of it
 from glt_lightning.base import DataError, DeployOptions, LayerwiseOptions, OptionError, RecommendOptions
 from glt_lightning.cli.messages import OneLineParser
-from glt_lightning.inference import nearest
-from glt_lightning.lightning import (
-    GLTDataModule,
-    deploy,
-    predict_layerwise,
-    read_embeddings,
-    recommend,
-    replay,
-)
 
 _LAYERWISE, _RECOMMEND, _ENDPOINT = LayerwiseOptions(), RecommendOptions(), DeployOptions()
 
@@ -60,12 +52,12 @@ class EmbeddingTrainer(Trainer):
                 memory; on the command line ``none``, for a module that loads weights of its own.
             layerwise: Options of the computation: memory, chunks and precision.
         """
-        if not isinstance(datamodule, GLTDataModule):
+        if not isinstance(datamodule, seam.GLTDataModule):
             raise OptionError(
                 f"embed: data: expected class_path: glt_lightning.GLTDataModule, whose graph is read; got "
                 f"{type(datamodule).__name__}."
             )
-        predict_layerwise(self, model, datamodule, out, ckpt_path=ckpt_path, options=layerwise)
+        seam.predict_layerwise(self, model, datamodule, out, ckpt_path=ckpt_path, options=layerwise)
 
     def recommend(
         self,
@@ -100,7 +92,7 @@ class EmbeddingTrainer(Trainer):
         """
         by = {"edge_type": edge_type, "relation": relation}
         options = RecommendOptions(k=k, sources=sources, exclude=exclude, index=index, **by)
-        recommend(self, model, datamodule, out, ckpt_path=ckpt_path, options=options, layerwise=layerwise)  # type: ignore[arg-type]
+        seam.recommend(self, model, datamodule, out, ckpt_path=ckpt_path, options=options, layerwise=layerwise)  # type: ignore[arg-type]
 
     def deploy(
         self,
@@ -122,7 +114,7 @@ class EmbeddingTrainer(Trainer):
             endpoint: How it listens, and what a request may cost.
         """
         given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
-        deploy(self, model, datamodule, ckpt_path=ckpt_path, options=replace(endpoint, **given))  # type: ignore[arg-type]
+        seam.deploy(self, model, datamodule, ckpt_path=ckpt_path, options=replace(endpoint, **given))  # type: ignore[arg-type]
 
     def replay(
         self,
@@ -143,7 +135,7 @@ class EmbeddingTrainer(Trainer):
             alone: Compute each answer by itself, too.
             endpoint: The options of the endpoint.
         """
-        found = replay(self, model, datamodule, record, ckpt_path=ckpt_path, options=endpoint, alone=alone)  # type: ignore[arg-type]
+        found = seam.replay(self, model, datamodule, record, ckpt_path=ckpt_path, options=endpoint, alone=alone)  # type: ignore[arg-type]
         print(f"replay: {record}: {found}", flush=True)
         if not found.equal:
             raise DataError(f"{record}: these answers are not those of this model, graph and machine.")
@@ -166,7 +158,7 @@ def run_neighbours(argv: Sequence[str], prog: str) -> None:
     parser.add_argument("--metric", type=str, default="cosine", help="cosine, dot, or l2, the Euclidean distance.")
     parser.add_argument("--index", type=str, default="exact", help="exact, or hnsw, which misses a few.")
     given = parser.parse_args(list(argv))
-    found = read_embeddings(given.folder)
+    found = seam.read_embeddings(given.folder)
     ids = found.get("id", found["n_id"])
     at = np.flatnonzero(ids.astype(str) == given.of)
     if not len(at):
@@ -175,7 +167,7 @@ def run_neighbours(argv: Sequence[str], prog: str) -> None:
             f"{', '.join(map(str, ids[:3]))}."
         )
     rows = found["embedding"]
-    positions, near = nearest(rows, rows[at[:1]], given.k + 1, metric=given.metric, index=given.index)
+    positions, near = inference.nearest(rows, rows[at[:1]], given.k + 1, metric=given.metric, index=given.index)
     others = [(p, n) for p, n in zip(positions[0], near[0], strict=True) if p not in (at[0], -1)][: given.k]
     for position, value in others:
         print(f"{ids[position]}\t{value:.4f}", flush=True)

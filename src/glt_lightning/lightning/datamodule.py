@@ -38,7 +38,6 @@ from glt_lightning.lightning.batch_checks import check_batches
 from glt_lightning.lightning.callbacks.added import add_callbacks, save_with_checkpoints
 from glt_lightning.lightning.facts import require_taken, warn_of_hops
 from glt_lightning.lightning.link_seeds import BALANCED, LinkSeeds, weights_of
-from glt_lightning.lightning.new_rows import NewRows, extend_embeddings
 from glt_lightning.lightning.seed_data_module import SeedDataModule
 from glt_lightning.lightning.strategies.dry_run import give_shapes_early
 from glt_lightning.lightning.strategies.ranks import check_ranks
@@ -157,7 +156,11 @@ class GLTDataModule(SeedDataModule):
         self._loaders: dict[str, DistNeighborLoader] = {}
         self._train_labels: np.ndarray | None = None
         self._standalone = Standalone(self.cluster)
-        self.new = None if new is None else NewRows(new)
+        self.new = None
+        if new is not None:
+            from glt_lightning.lightning.new_rows import NewRows
+
+            self.new = NewRows(new)
 
     def _check_options(self) -> None:
         check_batches(self)
@@ -186,6 +189,8 @@ class GLTDataModule(SeedDataModule):
         self._graph = host.open_graph(folder, self.sampling, self.cache, version if new is None else None)
         self._read_version(new)
         if self.new is not None and stage == "predict" and self.trainer is not None:
+            from glt_lightning.lightning.new_rows import extend_embeddings
+
             extend_embeddings(self.trainer.lightning_module, self.new.embeddings)
         if self.trainer is not None:
             self._require_split(stage, self._split_names())
@@ -211,8 +216,8 @@ class GLTDataModule(SeedDataModule):
         if self.links is not None:
             raise OptionError("data.new: with task: link, seeds are edges; new rows are predicted with task: node.")
 
-    def renew(self, new: NewRows) -> None:
-        """Gives this copy of a data module new rows to predict, and a state of its own."""
+    def renew(self, new: Any) -> None:  # no name of a class: jsonargparse imports what is annotated here
+        """Gives this copy of a data module new rows to predict, `NewRows`, and a state of its own."""
         self.new, self._graph, self._loaders, self._trainer = new, None, {}, None
         self._standalone = Standalone(self.cluster)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.trainer.states import TrainerStatus
@@ -26,7 +26,6 @@ from glt_lightning.base import (
 )
 from glt_lightning.graph import IN_TRAINING, MANIFEST, GrownPartition, LocalPartition, Manifest
 from glt_lightning.lightning.link_seeds import LinkSeeds
-from glt_lightning.lightning.new_rows import NewRows
 from glt_lightning.lightning.strategies.base import GLTStrategy
 from glt_lightning.lightning.strategies.hosts import ask_manifest
 from glt_lightning.partition import (
@@ -40,6 +39,9 @@ from glt_lightning.partition import (
     partition_graph,
 )
 from glt_lightning.workers import SampledGraph, placed_parts
+
+if TYPE_CHECKING:
+    from glt_lightning.lightning.new_rows import NewRows
 
 _NO_GRAPH = (
     "dataset: not given. Name one (demo, graph.npz, ogbn-products), a finished partition.dir, or cluster.servers."

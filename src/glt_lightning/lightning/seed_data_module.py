@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
@@ -33,9 +33,12 @@ from glt_lightning.lightning.facts import (
     split_of,
 )
 from glt_lightning.lightning.graph_data_module import GraphDataModule
-from glt_lightning.lightning.new_rows import NewRows
 from glt_lightning.loader import BatchTransform, LinkSpec, LoaderSpec, batch_schema
-from glt_lightning.partition import ConvertedTables, check_overlap, is_tables, read_edge_split
+from glt_lightning.partition import check_overlap, is_tables, read_edge_split
+
+if TYPE_CHECKING:
+    from glt_lightning.lightning.new_rows import NewRows
+    from glt_lightning.partition import ConvertedTables
 
 WEIGHT = "edge_weight"
 
@@ -257,6 +260,8 @@ class SeedDataModule(GraphDataModule):
     @property
     def _tables(self) -> ConvertedTables:
         """The tables of the graph, with the ids of nodes that came later."""
+        from glt_lightning.partition import ConvertedTables
+
         later = self.later_rows
         return ConvertedTables(self.root, self._opened().manifest, {} if later is None else later.ids)
 

@@ -73,10 +73,8 @@ if TYPE_CHECKING:
         PartitionPlan as PartitionPlan,
         plan_partition as plan_partition,
     )
-    from glt_lightning.partition.run import (
-        assign_graph as assign_graph,
-        follow_batches as follow_batches,
-    )
+    from glt_lightning.partition.reuse import follow_batches as follow_batches
+    from glt_lightning.partition.run import assign_graph as assign_graph
     from glt_lightning.partition.sources.base import (
         ArraySource as ArraySource,
         GraphSource as GraphSource,

@@ -33,7 +33,7 @@ from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.edge_splits.source import StoredSplits
 from glt_lightning.partition.folder import LOCK_TIMEOUT_S, exclusive, lasting_folder, remove_lasting
 from glt_lightning.partition.grow import add_rows
-from glt_lightning.partition.run import COMPACTED, run_folder
+from glt_lightning.partition.reuse import COMPACTED, run_folder
 from glt_lightning.partition.sources.version import VersionSource, parts_of
 from glt_lightning.partition.stored_tables import save_named, write_later_ids
 from glt_lightning.partition.tasks.engine import run_tasks

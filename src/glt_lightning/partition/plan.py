@@ -46,7 +46,7 @@ from glt_lightning.partition.edge_splits.columns import CHUNK
 from glt_lightning.partition.edge_splits.read import KeptEdges
 from glt_lightning.partition.edge_splits.source import ExpectedLinks, LinkSource
 from glt_lightning.partition.folder import require_space
-from glt_lightning.partition.run import follow_batches
+from glt_lightning.partition.reuse import follow_batches
 from glt_lightning.partition.sources.base import EdgeList, GraphSource, rows_bytes
 from glt_lightning.partition.sources.files import CscEdges, EndFiles, FileEdges
 from glt_lightning.partition.sources.tables.mapping import NodeTable

@@ -13,10 +13,9 @@ from glt_lightning.partition.assign import assigner_of
 from glt_lightning.partition.assign.base import Assigner
 from glt_lightning.partition.edge_splits.source import LinkSource
 from glt_lightning.partition.folder import LOCK_TIMEOUT_S, exclusive
-from glt_lightning.partition.run import follow_batches, made_before, reuse, run_folder, write_partition
+from glt_lightning.partition.reuse import follow_batches, made_before, reuse, run_folder
 from glt_lightning.partition.sources.base import GraphSource
 from glt_lightning.partition.splits import resolve_splits
-from glt_lightning.partition.tasks.array import array_number, help_along
 
 
 def made_by(
@@ -165,12 +164,18 @@ def partition_graph(
     made = made_by(source, options, undirected, normalize, splits, wide_ids, assigner, record)
     if (target / MANIFEST).exists():
         return reuse(target, made)
-    if options.engine == "array" and array_number() > 0:
-        help_along(run_folder(target, made), (target / MANIFEST).exists, timeout_s)
-        return reuse(target, made)
+    # below are imports of what makes partitions, which a fit on one that is there does not need
+    if options.engine == "array":
+        from glt_lightning.partition.tasks.array import array_number, help_along
+
+        if array_number() > 0:
+            help_along(run_folder(target, made), (target / MANIFEST).exists, timeout_s)
+            return reuse(target, made)
     with exclusive(target, timeout_s):
         if target.exists() and not _is_empty_folder(target):  # another process may have written it during the wait
             return reuse(target, made)
+        from glt_lightning.partition.run import write_partition
+
         return write_partition(source, target, options, splits, assigner, made, progress)
 
 

@@ -13,14 +13,12 @@ from glt_lightning.base import DataError, NodeType, OptionError, PartitionError,
 from glt_lightning.graph import available_memory
 from glt_lightning.kernels import Labels, MetisGraph, NeighborRows, metis_parts
 from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition, checked
-from glt_lightning.partition.assign.clusters import cluster_graph
-from glt_lightning.partition.hotness.rank import Hotness
-from glt_lightning.partition.hotness.vip import inclusion_of_each
 from glt_lightning.partition.sources.base import array_fingerprint
 
 if TYPE_CHECKING:
     from glt_lightning.partition.build.stored_graph import StoredGraph
     from glt_lightning.partition.build.topology import GraphTopology
+    from glt_lightning.partition.hotness.rank import Hotness
 
 # Parts by expected accesses: each node goes to the part that reads it most; edges between parts are not considered.
 
@@ -40,6 +38,8 @@ class FrequencyAssigner(Assigner):
             )
         node_type, seeds = graph.splits["train"]
         shares = [(node_type, share) for share in np.array_split(seeds, graph.num_parts)]
+        from glt_lightning.partition.hotness.vip import inclusion_of_each
+
         wanted = inclusion_of_each(graph.topology, shares, graph.options, graph.topology.folder, graph.progress)
         return {t: frequency_parts(p) for t, p in graph.topology.split(wanted.T).items()}
 
@@ -63,6 +63,8 @@ class GivenAccesses(Assigner):
         return {t: frequency_parts(np.stack(parts, axis=1), self._block) for t, parts in self._wanted.items()}
 
     def hotness(self, topology: GraphTopology) -> Hotness:
+        from glt_lightning.partition.hotness.rank import Hotness
+
         by_part = zip(*(self._wanted[t] for t in topology.num_nodes), strict=True)
         return Hotness("given", {}, [np.concatenate(each) for each in by_part])
 
@@ -243,6 +245,8 @@ class StreamingAssigner(Assigner):
                 for each in topology.neighbors():
                     yield each
                     done(len(each.neighbors))
+
+            from glt_lightning.partition.assign.clusters import cluster_graph
 
             found = cluster_graph(rows(), entries, clusters, count, most, topology.folder, topology.threads)
         indptr, neighbors, edge_weights = found

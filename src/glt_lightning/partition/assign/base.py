@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glt_lightning.base import DataError, NodeType, OptionError, PartitionOptions, Progress
-from glt_lightning.partition.hotness.rank import Hotness
 from glt_lightning.partition.sources.base import GraphSource
 
 if TYPE_CHECKING:
     from glt_lightning.partition.build.topology import GraphTopology
+    from glt_lightning.partition.hotness.rank import Hotness
 
 Assignment = Mapping[NodeType, np.ndarray]
 

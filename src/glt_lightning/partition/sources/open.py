@@ -12,12 +12,8 @@ from typing import Any
 
 from glt_lightning.base import DataError, NodeType, PartitionOptions
 from glt_lightning.partition.sources.base import GraphSource, near
-from glt_lightning.partition.sources.demo import open_demo
-from glt_lightning.partition.sources.folder import FolderSource, is_graph_folder
 from glt_lightning.partition.sources.npz import NpzSource
 from glt_lightning.partition.sources.scipy_sparse import MatrixGraph, MatrixSource, is_matrix, is_matrix_file
-from glt_lightning.partition.sources.tables.mapping import parse_tables
-from glt_lightning.partition.sources.tables.source import TableSource
 
 _CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _OGB = (
@@ -75,8 +71,12 @@ def is_tables(dataset: Any, with_ids_of: NodeType | None = None) -> bool:
     plain = vars(dataset) if isinstance(dataset, argparse.Namespace) else dataset
     if not isinstance(plain, Mapping) or is_matrix(dataset) or "nodes" not in plain:
         return False
-    table = None if with_ids_of is None else parse_tables(dataset).nodes.get(with_ids_of)
-    return with_ids_of is None or (table is not None and table.id is not None)
+    if with_ids_of is None:
+        return True
+    from glt_lightning.partition.sources.tables.mapping import parse_tables
+
+    table = parse_tables(dataset).nodes.get(with_ids_of)
+    return table is not None and table.id is not None
 
 
 def _open(dataset: Any, root: str | Path, options: PartitionOptions | None) -> GraphSource:
@@ -92,6 +92,8 @@ def _open(dataset: Any, root: str | Path, options: PartitionOptions | None) -> G
             return open_class_path(dataset, Path(root).expanduser())
         if "matrix" in keys:
             return MatrixGraph(dataset)
+        from glt_lightning.partition.sources.tables.source import TableSource
+
         return TableSource(dataset, Path(root).expanduser(), options)
     if all(hasattr(dataset, name) for name in ("fingerprint", "schema", "edges", "node_attrs")):
         own: GraphSource = dataset  # a source of the user's own
@@ -112,6 +114,8 @@ def _near_files(path: Path) -> str:
 def _open_text(text: str, root: Path) -> GraphSource:
     path = Path(text).expanduser()
     if text == "demo":
+        from glt_lightning.partition.sources.demo import open_demo
+
         return open_demo(root)
     if path.suffix in (".npz", ".pt", ".pth") and not path.exists():
         raise DataError(f"dataset: there is no file {text!r} (in {Path.cwd()}).{_near_files(path)}")
@@ -125,6 +129,8 @@ def _open_text(text: str, root: Path) -> GraphSource:
         from glt_lightning.partition.sources.ogb.source import OgbSource
 
         return OgbSource(text, root)
+    from glt_lightning.partition.sources.folder import FolderSource, is_graph_folder
+
     if path.is_dir() and (is_graph_folder(path) or not _CLASS_PATH.fullmatch(text)):
         return FolderSource(path)
     if _CLASS_PATH.fullmatch(text) and not path.exists():
