@@ -43,7 +43,9 @@ def test_a_coarse_clock_measures_nothing(monkeypatch: pytest.MonkeyPatch, tick_s
     calls = itertools.count()
     monkeypatch.setattr(precision.time, "thread_time", lambda: next(calls) * 0.001 // tick_s * tick_s)
     ratio = bfloat16_ratio({(64, 64): 2})
-    assert ratio is None if tick_s > 0.001 else ratio == pytest.approx(1.0)
+    assert (
+        ratio is None if tick_s > 0.001 else ratio == pytest.approx(1.0, rel=0.01)
+    )  # a difference is off by a tick at most
 
 
 @pytest.mark.parametrize(
