@@ -48,7 +48,7 @@ def driver(nodes: RayNodes, folder: Path, *argv: str) -> Any:
 def weights(run: Run) -> dict[str, torch.Tensor]:
     """Of the last checkpoint that a driver reported."""
     assert run.wait(2 * LIMIT_S) == 0, run.output
-    (path,) = re.findall(r"^checkpoint: (\S+)", run.output, re.M)
+    (path,) = re.findall(r"checkpoint: (\S+)$", run.output, re.M)  # behind a line of Ray's that has no end yet, or not
     found: dict[str, torch.Tensor] = torch.load(Path(path, "checkpoint.ckpt"), weights_only=False)["state_dict"]
     return found
 
@@ -127,7 +127,7 @@ SCRIPT = """
                     name="run", storage_path=str(FOLDER / "storage"), failure_config=FailureConfig(max_failures=5)
                 ),
             ).fit()
-        print("checkpoint:", result.checkpoint.path)
+        print(f"checkpoint: {result.checkpoint.path}\\n", end="")
 """
 
 

@@ -81,7 +81,9 @@ def launch_on_ray(
         except train.TrainingFailedError as error:
             print(f"error: {error}", file=sys.stderr, flush=True)
             return 1
-    print(f"checkpoint: {None if result.checkpoint is None else result.checkpoint.path}", flush=True)
+    # In one write with its end: a thread of Ray's writes the workers' lines meanwhile.
+    sys.stdout.write(f"checkpoint: {None if result.checkpoint is None else result.checkpoint.path}\n")
+    sys.stdout.flush()
     return 0
 
 
