@@ -226,7 +226,7 @@ def test_fraud_by_its_own_attributes(edge_data: Any, make_trainer: Any, with_att
     assert auc > 0.93 if with_attrs else 0.6 < auc < 0.88
 
 
-def test_parallel_edges_are_split_apart(edge_data: Any) -> None:
+def test_parallel_edges_are_split_apart(edge_data: Any, caplog: pytest.LogCaptureFixture) -> None:
     links = {"label": "edge_fraud", "edge_splits": LINKS["edge_splits"], "with_target_attrs": True}
     graph = as_edges(transactions())
     data = opened(edge_data(graph, links, undirected=None))
@@ -245,6 +245,7 @@ def test_parallel_edges_are_split_apart(edge_data: Any) -> None:
             tuple(row) for row in batch.edge_attr.tolist()
         }
     assert seen <= keys["train"]
+    assert "stored in the graph" not in caplog.text  # which parallel edges are, with other labels
     data.teardown()
 
 

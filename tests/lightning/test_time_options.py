@@ -94,6 +94,70 @@ def test_times_of_edges_by_split(graph: Path, make_trainer: Any) -> None:
         data.teardown()
 
 
+@pytest.mark.parametrize("timed", [True, False])
+def test_the_latest_edges_are_validation_and_test(
+    graph: Path,
+    make_trainer: Any,
+    recwarn: pytest.WarningsRecorder,
+    caplog: pytest.LogCaptureFixture,
+    timed: bool,
+) -> None:
+    """Half of the edges are repeated later, which is no leak; without sampling.time_attr training edges of any time are seen."""
+    arrays = dict(np.load(graph))
+    index = arrays["edge_index"]
+    index[:, EDGES // 2 :] = index[:, : EDGES // 2]
+    np.savez(graph, **arrays)
+    options = {} if timed else {"sampling": {}, "partition": {}}
+    links = {"edge_splits": {"num_val": 50, "num_test": 0.125, "time": "edge_time"}}
+    given = {"evaluation": {"num_neighbors": [4, 2]}, "undirected": True}
+    data = temporal(graph, task="link", links=links, **given, **options)
+    model = LinkPredictor(data.num_features, hidden_channels=8, num_layers=2)
+    trainer = make_trainer(max_epochs=1)
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    data.setup()
+    try:
+        for loader, begin, end in (
+            (data.train_dataloader(), 0, 300),
+            (data.val_dataloader(), 300, 350),
+            (data.test_dataloader(), 350, 400),
+        ):
+            edges = 0
+            for batch in loader:
+                times, seen = begin + batch.input_id, batch.edge_time
+                assert (times < end).all()
+                ends = batch.n_id[batch.edge_label_index[:, : len(times)]]
+                assert ends.tolist() == index[:, times].tolist()
+                assert (seen < 300).all()
+                if timed:
+                    assert batch.edge_label_time.tolist() == times.repeat(2).tolist()
+                    assert (seen <= times[batch.batch[batch.edge_index[1]]]).all()
+                edges += len(seen)
+            assert edges
+    finally:
+        data.teardown()
+    assert not [
+        str(each.message) for each in recwarn if "edge_splits" in str(each.message) or "carry" in str(each.message)
+    ]
+    assert "exclude_target_edges" not in caplog.text
+
+
+@pytest.mark.parametrize("boundary", ["<", "<="])
+def test_a_target_that_is_seen_at_its_own_time_is_said(
+    graph: Path, caplog: pytest.LogCaptureFixture, boundary: str
+) -> None:
+    links = {"edge_splits": {"num_test": 0.1, "time": "edge_time"}, "exclude_target_edges": "none"}
+    data = temporal(graph, task="link", links=links, sampling={"time_attr": "edge_time", "time_boundary": boundary})
+    data.prepare_data()
+    data.setup()
+    try:
+        for _ in data.train_dataloader():
+            pass
+        assert ("'train': exclude_target_edges is none, and 16 of" in caplog.text) == (boundary == "<=")
+    finally:
+        data.teardown()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -124,7 +188,8 @@ def test_times_of_edges_by_split(graph: Path, make_trainer: Any) -> None:
         ),
         (
             {"task": "link", "links": {"edge_splits": {"num_val": 0.1, "num_test": 0.1}}},
-            "edge_splits: num_val, num_test: a split at random knows no times, and sampling.time_attr is edge_time. Split",
+            "edge_splits: num_val, num_test: a split at random knows no times, and sampling.time_attr is edge_time. Take "
+            "the latest edges for validation and test: {num_val: 0.1, num_test: 0.1, time: edge_time}, or give edges and times",
         ),
         (
             {"sampling": {"time_attr": "edge_time", "temporal_strategy": "last", "weight_attr": "w"}},

@@ -272,7 +272,7 @@ def test_ids_that_no_node_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         drawn.draw_split(ArrayEdges(np.array([[0, 1, 2], [1, 2, 5]])), 5, None, tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["drawn", "labels", "times", "relations", "given", "pairs"])
+@pytest.mark.parametrize("kind", ["drawn", "labels", "times", "latest", "relations", "given", "pairs"])
 def test_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """A mask of a byte an edge and a few of its copies; before, 36 to 107 bytes an edge."""
     monkeypatch.setattr(columns, "CHUNK", 1 << 12)
@@ -286,7 +286,7 @@ def test_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> N
     given: dict[str, Any] = {"num_val": 100, "num_test": 0.3}
     if kind == "drawn":
         given["neg_sampling_ratio"] = 0
-    elif kind == "times":
+    elif kind in ("times", "latest"):
         given["time"] = "edge_kind"
     elif kind in ("given", "pairs"):
         np.save(tmp_path / "test.npy", edges[:, : count // 2].T if kind == "pairs" else edges[:, : count // 2])
@@ -296,7 +296,7 @@ def test_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> N
     links = hold_out_edges(
         FolderSource(tmp_path),
         {"node__to__node": given},
-        labels=None if kind in ("drawn", "given", "pairs") else {"node__to__node": "edge_kind"},
+        labels=None if kind in ("drawn", "latest", "given", "pairs") else {"node__to__node": "edge_kind"},
         relations=kind == "relations",
         folder=tmp_path / "files",
     )

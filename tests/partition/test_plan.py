@@ -160,6 +160,7 @@ KINDS: dict[str, Any] = {
     "labels": ({"num_val": 0.1, "num_test": 0.2}, {"labels": {"node__to__node": "edge_kind"}}),
     "relations": ({"num_val": 0.1}, {"labels": {"node__to__node": "edge_kind"}, "relations": True}),
     "later": ({"num_val": 0.25, "num_test": 0.25}, {"val_edges_at_test": True}),
+    "times": ({"num_val": 0.25, "num_test": 0.25, "time": "edge_time"}, {}),
     "given": ({"val": np.arange(20).reshape(2, 10)}, {}),
 }
 
@@ -175,6 +176,7 @@ def test_edges_to_predict_are_planned_without_splitting_them(
     np.save(folder / "edge_index.npy", ends)
     np.save(folder / "x.npy", np.zeros((2000, 1), np.float32))
     np.save(folder / "edge_kind.npy", rng.integers(0, 5, 30_000))
+    np.save(folder / "edge_time.npy", np.arange(30_000))
     links = hold_out_edges(FolderSource(folder), {"node__to__node": given}, **more)
     expected = ExpectedLinks(links)
     with monkeypatch.context() as patch:

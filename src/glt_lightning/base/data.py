@@ -147,10 +147,10 @@ class LinkOptions:
 
     Attributes:
         edge_splits: The edges to predict: ``{train, val, test}``, each a path of node ids [2, S] or [S, 2], or
-            ``{edge, label, negatives}`` of such; or a random split, ``{num_val: 0.1, num_test: 0.2}``. ``None``: those of the
-            data set. Edges outside ``train`` carry no messages (docs/links.md). With ``task: edge`` edges of the graph: ids or
-            masks of edges by split, a random split, or with ``time: ATTRIBUTE`` the latest; ``None``: the column ``split`` of
-            their table (docs/edges.md).
+            ``{edge, label, negatives}`` of such; or a random split, ``{num_val: 0.1, num_test: 0.2}``, with ``time: ATTRIBUTE``
+            the latest. ``None``: those of the data set. Edges outside ``train`` carry no messages (docs/links.md). With ``task:
+            edge`` edges of the graph: ids or masks of edges by split, or drawn as above; ``None``: the column ``split`` of their
+            table (docs/edges.md).
         label: With ``task: edge``, the edge attribute that has the labels, which no batch then has as an attribute. ``None``: the
             column ``label`` of the table of edges.
         relation: With ``task: link`` and edges of several kinds in one edge type (a knowledge graph), the edge attribute that has

@@ -96,6 +96,11 @@ class LinkSeeds(LinkOptions):
         return self.labelled or self.relation is not None
 
     @property
+    def _by_time(self) -> bool:
+        """Whether the latest edges are validation and test, which may be between nodes that earlier edges join."""
+        return (self.edge_splits or {}).get("time") is not None
+
+    @property
     def _types(self) -> list[str]:
         """Where edges of several types are predicted: their names."""
         return [] if self.input_type is None or isinstance(self.input_type, str) else list(self.input_type)
@@ -239,11 +244,13 @@ class LinkSeeds(LinkOptions):
         for each in self.by_type if self._types else ():
             each.check_times(time_attr)
         given = {split: each for split, each in (self.edge_splits or {}).items() if split in SPLITS}
-        if time_attr is not None and not self._types and {"num_val", "num_test"} & set(self.edge_splits or ()):
+        drawn = {"num_val", "num_test"} & set(self.edge_splits or ())
+        if time_attr is not None and drawn and not self._types and not self._by_time:
             raise OptionError(
                 f"links.edge_splits: {', '.join(self.edge_splits or ())}: a split at random knows no times, and "
-                "sampling.time_attr is "
-                f"{time_attr}. Split the edges by time, and give each split: {{train: {{edge: ..., time: ...}}, test: ...}}."
+                f"sampling.time_attr is {time_attr}. Take the latest edges for validation and test: "
+                f"{{num_val: 0.1, num_test: 0.1, time: {time_attr}}}, or give edges and times of each split: "
+                "{train: {edge: ..., time: ...}, test: ...}."
             )
         for split, each in given.items():
             has = isinstance(each, Mapping) and each.get("time") is not None
@@ -276,12 +283,12 @@ class LinkSeeds(LinkOptions):
                 f"sampling.time_attr: the edges of split {split!r} have no times. Give their time: links.edge_splits: {{time: "
                 "ATTRIBUTE}, or the column time of their table."
             )
-        if not self.of_edges and not timed and found.time is not None:
+        if not (self.of_edges or timed or self._by_time) and found.time is not None:
             rank_zero_warn(
                 f"links.edge_splits: {split} has times, which nothing reads: sampling.time_attr is not set, so neighbours of "
                 "any time are sampled."
             )
-        if split != "train" and self.exclude_target_edges[split] == "none" and not self.of_edges:
+        if split != "train" and self.exclude_target_edges[split] == "none" and not (self.of_edges or self._by_time):
             _warn_of_leak(split, found.edge, graph.edge_split(index, "train").edge, graph.manifest, edge_type)
         return self.spec_of(
             edge_type_str(edge_type),
@@ -301,6 +308,7 @@ class LinkSeeds(LinkOptions):
         return LinkSpec(
             edge_type=edge_type,
             exclude_target_edges=self.exclude_target_edges[split],
+            check_stored=not (self.of_edges or (self._by_time and split != "train")),
             edge_label_time=times,
             with_target_attrs=self.with_target_attrs and not self.of_edges,
             tree=self.tree,

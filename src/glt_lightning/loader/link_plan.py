@@ -195,10 +195,11 @@ def _weights(where: str, given: str | np.ndarray, ids: np.ndarray, count: int) -
 @dataclass(frozen=True, kw_only=True)
 class LinkPlan(EpochPlan):
     """An `EpochPlan` over positions of edges, of one edge type after another: its seeds are their sources. extras: those of
-    further types by `of_type`."""
+    further types by `of_type`.  check_stored: the first batches say how many of their edges messages may be passed over."""
 
     edges: tuple[LinkEdges, ...]
     edge_types: tuple[EdgeType, ...]
+    check_stored: bool
 
     @classmethod
     def over(
@@ -207,13 +208,15 @@ class LinkPlan(EpochPlan):
         edges: Sequence[LinkEdges],
         extras: Sequence[Mapping[str, np.ndarray]],
         schema: GraphSchema,
+        check_stored: bool,
     ) -> LinkPlan:
         """extras: of each edge type."""
         edge_types = tuple(schema.edge_types[each.task.edge_type] for each in edges)
         named: dict[str, np.ndarray] = {}
         for i, (each, own) in enumerate(zip(edges, extras, strict=True)):
             named |= _named(i, each.task, own)
-        return cls(**vars(plan) | {"extras": named}, edges=tuple(edges), edge_types=edge_types)
+        own = vars(plan) | {"extras": named}
+        return cls(**own, edges=tuple(edges), edge_types=edge_types, check_stored=check_stored)
 
     def link_identity(self, shared: bool) -> dict[str, Any]:
         """What a checkpoint in mid-epoch must find again, beside what it must of every loader. shared: the edges are the same
@@ -230,7 +233,8 @@ class LinkPlan(EpochPlan):
         extras, link = dict[str, np.ndarray](), dict[str, np.ndarray]()
         for i, (each, edge_type, at) in enumerate(zip(self.edges, self.edge_types, pieces, strict=True)):
             arrays = each.arrays(key_of_type(key, edge_type, len(self.edges)), at)
-            if each.task.exclude == "none" and number * self.batch_size * self.world_size < LOOKED_UP:
+            first = number * self.batch_size * self.world_size < LOOKED_UP
+            if self.check_stored and each.task.exclude == "none" and first:
                 arrays["look_up"] = np.zeros(1, dtype=np.int64)
             link |= _named(i, each.task, arrays | ({"src": each.gids[0][at]} if i else {}))
             extras |= {BatchRequest.of_type(each.task.edge_type, "input_id"): at} if i else {}
@@ -278,7 +282,9 @@ def plan_links(spec: LinkSpec, graph: AnyGraph, sampling: SamplingOptions, seed:
     plan, extras = with_bounds(plan, extras, times, sampling)
     config = sampler_config(nodes[0], seeds, manifest, sampling, {task.ends(schema)[1] for task in tasks})
     config = replace(config, link=tasks[0], more_links=tuple(tasks[1:]))
-    return PlannedLinks(LinkPlan.over(plan, edges, extras, schema), config, tasks, nodes, seeds)
+    earlier = bool(times) and sampling.time_boundary == "<"  # no edge is sampled at its own time
+    link_plan = LinkPlan.over(plan, edges, extras, schema, spec.check_stored and not earlier)
+    return PlannedLinks(link_plan, config, tasks, nodes, seeds)
 
 
 def _with_time(spec: LinkSpec, task: LinkTask, manifest: Manifest, sampling: SamplingOptions) -> LinkTask:

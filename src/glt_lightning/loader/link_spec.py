@@ -49,6 +49,8 @@ class LinkSpec(Recipe):
         exclude_target_edges: Over which of its own edges a batch passes no messages: ``none``; ``self``, the edges themselves;
             ``reverse``, also those of the other direction, if there are any. All parallel edges are meant, and neighbours are
             drawn as if they were not stored. With ``none``, a warning says so where edges of the loader are stored.
+        check_stored: False: no such warning. The edges are known to be left out of the graph, and stored are parallel ones, such
+            as earlier edges between the same nodes.
         with_target_attrs: Batches have the attributes of those of their edges that are stored: ``edge_label_attr`` [P, ...] of
             ``edge_attr``, and so on, and ``edge_label_id``, the user's ids of the edges. Those of an edge that is not stored are
             0, and its id is -1.
@@ -82,6 +84,7 @@ class LinkSpec(Recipe):
     negatives: Any = None
     source_negatives: Any = None
     exclude_target_edges: str = "none"
+    check_stored: bool = True
     with_target_attrs: bool = False
     tree: Tree = "end"
     seed_weights: Any = None

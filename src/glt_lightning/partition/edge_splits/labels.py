@@ -1,10 +1,10 @@
-"""Edges of one type with labels, and their splits: by a column, at random, or by time."""
+"""Splits of edges by column: of edges with labels as given, at random or by time, of others by time."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,11 +12,12 @@ import numpy as np
 
 from glt_lightning.base import DataError, EdgeType, counted, edge_type_str
 from glt_lightning.graph import EdgeSplit
-from glt_lightning.partition.edge_splits.columns import chunks_of, true_columns, true_rows
+from glt_lightning.partition.edge_splits.columns import chunks_of, mask_of, pieces_of, true_columns, true_rows
 from glt_lightning.partition.edge_splits.read import SPLITS, read_array
 from glt_lightning.partition.edge_splits.tasks import Kept, LinkTask
 from glt_lightning.partition.sources.base import GraphSource, Rows, classes_of
 
+BY_TIME = ("num_val", "num_test", "time")
 DRAWN = ("num_val", "num_test", "seed", "time")
 _ATTRS = {"attr": ("edge_attr", np.float32), "codes": ("edge_codes", np.int64)}  # by their names in `EdgeSplit`
 
@@ -102,55 +103,30 @@ def labels_of(source: GraphSource, edge_type: EdgeType, attr: str | None, option
 
 
 @dataclass(frozen=True)
-class LabelTask(LinkTask):
-    """One edge type whose labels are predicted. Its splits are columns of its edges, so parallel edges may be in several; only
-    edges with a label are in one.
+class TimeTask(LinkTask):
+    """One edge type whose edges are split by time: test are the latest, then validation. The splits are columns of its edges, so
+    parallel edges may be in several; loops are in none. No edge that is later than a held out one carries messages.
 
-    given: ``{num_val, num_test, seed}`` draws at random, with ``time``, the name of an edge attribute, the latest; ``{train, val,
-    test}`` are edge ids or masks; None: the column ``split`` of a table.
+    given: ``{num_val, num_test, time}``; time: the name of an edge attribute.
     """
-
-    labels: EdgeLabels
 
     @cached_property
     def splits(self) -> dict[str, EdgeSplit]:
+        return {name: self._split(self._of(name)) for name in SPLITS if (self._bits & _bit(name)).any()}
+
+    def _split(self, mask: np.ndarray) -> EdgeSplit:
+        """Makes a split of the edges where a mask is true, with their times."""
         time = None if self.given is None else self.given.get("time")
-        return {name: self._split(self._of(name), time) for name in SPLITS if self._ids is None or name in self._ids}
+        return EdgeSplit(edge=self.edge_index(mask), time=self.times_where(mask, time))
 
-    def _split(self, mask: np.ndarray, time: str | None) -> EdgeSplit:
-        """Makes a split of the edges where a mask is true: with labels, attributes and times. time: an edge attribute."""
-        attrs, own = self.source.edge_attrs(self.edge_type), dict[str, np.ndarray]()
-        for key, (name, dtype) in _ATTRS.items():
-            if name in attrs and name != self.labels.attr:
-                found = true_rows(attrs[name], mask, self.folder, dtype)
-                own[key] = found.reshape(len(found), math.prod(found.shape[1:])) if key == "attr" else found
-        label = true_rows(self.labels.values, mask, self.folder)
-        return EdgeSplit(edge=self.edge_index(mask), label=label, time=self.times_where(mask, time), **own)
-
-    @cached_property
-    def _ids(self) -> Mapping[str, Any] | None:
-        """Edge ids or masks by split; None: they are drawn."""
-        if self.given is not None:
-            return self.given if set(self.given) <= set(SPLITS) else None
-        own: Mapping[EdgeType, Mapping[str, np.ndarray]] = getattr(self.source, "edge_columns", {})
-        if not own.get(self.edge_type):
-            raise DataError(
-                f"links.edge_splits: edges of type {self.name} have no splits. Draw them ({{num_val: 0.1, "
-                "num_test: 0.1}, with time: ATTRIBUTE the latest), give edge ids by split, or in their table the column: split."
-            )
-        return own[self.edge_type]
+    def _known(self) -> np.ndarray:
+        """Returns bool [E]: which edges can be in a split."""
+        return mask_of(self.pairs.is_pair(*ends) for _, *ends in pieces_of(self.edges))
 
     @cached_property
     def _bits(self) -> np.ndarray:
         """uint8 [E], a bit for each split that an edge is in."""
-        known = self.labels.known()
-        if self._ids is None:
-            return self._drawn(self.given or {}, known)
-        bits = np.zeros(len(known), np.uint8)
-        for name, each in self._ids.items():
-            bits[_edge_ids(f"links.edge_splits.{name}", each, len(bits))] |= _bit(name)
-        bits[~known] = 0
-        return bits
+        return self._drawn(self.given or {}, self._known())
 
     def _of(self, name: str) -> np.ndarray:
         """Returns bool [E]: the edges of a split; none for a name that it has not."""
@@ -158,13 +134,13 @@ class LabelTask(LinkTask):
         return found
 
     def _drawn(self, given: Mapping[str, Any], known: np.ndarray) -> np.ndarray:
-        """Draws splits of the edges with a label, as `_bits`."""
+        """Draws splits of the known edges, as `_bits`."""
         count, bits = int(np.count_nonzero(known)), np.zeros(len(known), np.uint8)
         sizes = {name: _size(f"num_{name}", given.get(f"num_{name}", 0), count) for name in ("val", "test")}
         if sum(sizes.values()) >= count:
             raise DataError(
-                f"links.edge_splits: num_val and num_test take {sum(sizes.values())} of {count} edges with labels, and leave "
-                "none for training."
+                f"links.edge_splits: num_val and num_test take {sum(sizes.values())} of {count} edges that can be in a split, "
+                "and leave none for training."
             )
         begins = np.array([0, count - sum(sizes.values()), count - sizes["test"]])  # of the splits, in their order
         if given.get("time") is None:
@@ -187,6 +163,78 @@ class LabelTask(LinkTask):
             bits[piece] = known[piece] * (1 << split)
         if not (bits & _bit("train")).any():
             raise DataError(f"links.edge_splits: time: {given['time']}: no edge is earlier than those of val and test.")
+        return bits
+
+    def check_overlap(self, allowed: bool) -> None:
+        """There is none. A pair with an edge in training and a later one in evaluation is no leak."""
+
+    def kept(self, at_test: bool = False) -> Kept:
+        held_out = self._of("test") if at_test else self._of("test") | self._of("val")
+        attr, limit = str((self.given or {})["time"]), np.iinfo(np.int64).max
+        for piece, each in chunks_of(self.times(attr)):
+            limit = min(limit, each[held_out[piece]].astype(np.int64).min(initial=limit))
+        keep, reverse = self._before(limit, self.edge_type, attr), self.reverse
+        if reverse is not None and attr in self.source.edge_attrs(reverse):
+            return {self.edge_type: keep, reverse: self._before(limit, reverse, attr)}
+        return self.with_reverse(keep, np.empty(0, np.uint64))
+
+    def _before(self, limit: int, edge_type: EdgeType, attr: str) -> np.ndarray:
+        """Returns bool [E]: the edges of a type whose times are below a limit."""
+        rows = self.source.edge_attrs(edge_type)[attr]
+        return mask_of(each.astype(np.int64) < limit for _, each in chunks_of(rows))
+
+
+@dataclass(frozen=True)
+class LabelTask(TimeTask):
+    """One edge type whose labels are predicted. Its splits are columns of its edges, so parallel edges may be in several; only
+    edges with a label are in one.
+
+    given: ``{num_val, num_test, seed}`` draws at random, with ``time``, the name of an edge attribute, the latest; ``{train, val,
+    test}`` are edge ids or masks; None: the column ``split`` of a table.
+    """
+
+    labels: EdgeLabels
+
+    @cached_property
+    def splits(self) -> dict[str, EdgeSplit]:
+        return {name: self._split(self._of(name)) for name in SPLITS if self._ids is None or name in self._ids}
+
+    def _split(self, mask: np.ndarray) -> EdgeSplit:
+        """Makes a split with labels and attributes, too."""
+        attrs, own = self.source.edge_attrs(self.edge_type), dict[str, np.ndarray]()
+        for key, (name, dtype) in _ATTRS.items():
+            if name in attrs and name != self.labels.attr:
+                found = true_rows(attrs[name], mask, self.folder, dtype)
+                own[key] = found.reshape(len(found), math.prod(found.shape[1:])) if key == "attr" else found
+        label = true_rows(self.labels.values, mask, self.folder)
+        return replace(super()._split(mask), label=label, **own)
+
+    def _known(self) -> np.ndarray:
+        return self.labels.known()
+
+    @cached_property
+    def _ids(self) -> Mapping[str, Any] | None:
+        """Edge ids or masks by split; None: they are drawn."""
+        if self.given is not None:
+            return self.given if set(self.given) <= set(SPLITS) else None
+        own: Mapping[EdgeType, Mapping[str, np.ndarray]] = getattr(self.source, "edge_columns", {})
+        if not own.get(self.edge_type):
+            raise DataError(
+                f"links.edge_splits: edges of type {self.name} have no splits. Draw them ({{num_val: 0.1, "
+                "num_test: 0.1}, with time: ATTRIBUTE the latest), give edge ids by split, or in their table the column: split."
+            )
+        return own[self.edge_type]
+
+    @cached_property
+    def _bits(self) -> np.ndarray:
+        """uint8 [E], a bit for each split that an edge is in."""
+        known = self._known()
+        if self._ids is None:
+            return self._drawn(self.given or {}, known)
+        bits = np.zeros(len(known), np.uint8)
+        for name, each in self._ids.items():
+            bits[_edge_ids(f"links.edge_splits.{name}", each, len(bits))] |= _bit(name)
+        bits[~known] = 0
         return bits
 
     def check_overlap(self, allowed: bool) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from glt_lightning.base import DataError, EdgeType, GraphSchema, counted, edge_type_str
 from glt_lightning.graph import IN_TRAINING, EdgeSplit
 from glt_lightning.partition.edge_splits.columns import true_columns
-from glt_lightning.partition.edge_splits.labels import DRAWN, EdgeLabels, LabelTask, labels_of
+from glt_lightning.partition.edge_splits.labels import BY_TIME, DRAWN, EdgeLabels, LabelTask, TimeTask, labels_of
 from glt_lightning.partition.edge_splits.read import SPLITS, KeptEdges, KeptRows, identity
 from glt_lightning.partition.edge_splits.relations import RelationTask
 from glt_lightning.partition.edge_splits.tasks import RANDOM, Given, LinkTask, RandomTask
@@ -50,8 +50,9 @@ def hold_out_edges(
         source: The graph, from `open_source`.
         edge_splits: Edge type (``src__rel__dst``) -> its splits: ``{train, val, test}``, each a path or an array of node ids
             [2, S] or [S, 2], or ``{edge, label, time, negatives}`` of these. Without ``train``: all edges that are not held
-            out. ``{num_val, num_test, neg_sampling_ratio, seed}``: a split by `random_link_split`. None: the splits of the
-            data set.
+            out. ``{num_val, num_test, neg_sampling_ratio, seed}``: a split by `random_link_split`. ``{num_val, num_test,
+            time}``: the latest edges by an edge attribute, as `edge_splits.labels.TimeTask` says. None: the splits of the data
+            set.
         reverse_edge_types: Edge type -> its reverse edge type. An edge type ``rev_REL`` need not be named.
         allow: As ``partition.allow``: ``overlapping_splits`` permits pairs that are in training and evaluation.
         val_edges_at_test: Store validation edges, too. The edge attribute ``in_training`` (bool) is False for them: name it in
@@ -119,7 +120,7 @@ class LinkSource(_LaidOver):
     def __post_init__(self) -> None:
         self.name = self.inner.name
         for edge_type, splits in self._given.items():
-            _check_keys(edge_type, splits, DRAWN if edge_type in self.label_attrs else RANDOM)
+            _check_keys(edge_type, splits, *([DRAWN] if edge_type in self.label_attrs else [RANDOM, BY_TIME]))
 
     @cached_property
     def edge_splits_hash(self) -> str:
@@ -132,7 +133,7 @@ class LinkSource(_LaidOver):
 
     def _identity(self, edge_type: EdgeType) -> Any:
         given = self._given[edge_type]
-        if edge_type not in self.label_attrs or given is None or given.get("time") is None:
+        if given is None or given.get("time") is None:
             return identity(given)
         return {**identity({name: each for name, each in given.items() if name != "time"}), "time": str(given["time"])}
 
@@ -172,7 +173,8 @@ class LinkSource(_LaidOver):
         given = self._given[edge_type]
         of = (self.inner, edge_type, self._reverse.get(edge_type), self._folder, given)
         if edge_type not in self.label_attrs:
-            return RandomTask(*of) if given is not None and set(given) & set(RANDOM) else LinkTask(*of)
+            drawn = set(given or ())
+            return TimeTask(*of) if "time" in drawn else RandomTask(*of) if drawn & set(RANDOM) else LinkTask(*of)
         own = given or getattr(self.inner, "edge_splits", {}).get(edge_type) or {}
         if self._relations and any(isinstance(each, Mapping) for each in own.values()):
             return RelationTask(*of, self.labels[edge_type])
@@ -247,11 +249,12 @@ class ExpectedLinks(_LaidOver):
         found = {}
         for edge_type, given in self.links._given.items():
             types = {edge_type, self.links._reverse.get(edge_type, edge_type)}
-            labelled, drawn = edge_type in self.links.label_attrs, set(given or ()) & {*RANDOM, *DRAWN}
+            drawn = set(given or ()) & {*RANDOM, *DRAWN}
+            by_column = edge_type in self.links.label_attrs or "time" in drawn
             predicts = "relations" if self.links._relations else "labels"
-            kind = predicts if labelled else "random" if drawn else "given"
+            kind = predicts if by_column else "random" if drawn else "given"
             count, own = (sum(self.inner.edges(e).num_edges for e in each) for each in (types, [edge_type]))
-            share = self._share(given or {}, labelled) if drawn else 1.0
+            share = self._share(given or {}, by_column) if drawn else 1.0
             # an edge of each linked pair: of a type with both directions half of the edges
             pairs = own // (2 if kind == "random" and edge_type[0] == edge_type[2] else 1)
             columns = 8 * round(share * count) if share < 1 else 0
@@ -261,8 +264,8 @@ class ExpectedLinks(_LaidOver):
             found[edge_type] = ExpectedSplits(kind, count, share, pairs, drawing, files + columns)
         return found
 
-    def _share(self, given: Mapping[str, Any], labelled: bool) -> float:
-        val, test = (0.0, 0.0) if labelled else (0.1, 0.2)
+    def _share(self, given: Mapping[str, Any], by_column: bool) -> float:
+        val, test = (0.0, 0.0) if by_column else (0.1, 0.2)
         sizes = [given.get("num_test", test)] + ([] if self.links._val_at_test else [given.get("num_val", val)])
         return max(0.0, 1 - sum(size for size in sizes if isinstance(size, float)))
 
@@ -313,13 +316,14 @@ def stored_splits(source: GraphSource, schema: GraphSchema) -> StoredSplits:
     return {(schema.edge_index(e), name): split for e, splits in given.items() for name, split in splits.items()}
 
 
-def _check_keys(edge_type: EdgeType, splits: Given, drawn: Sequence[str]) -> None:
+def _check_keys(edge_type: EdgeType, splits: Given, *drawn: Sequence[str]) -> None:
     if splits is None:
         return
     keys = set(splits)
-    if not keys or not (keys <= set(SPLITS) or keys <= set(drawn)):
+    if not keys or not any(keys <= set(each) for each in (SPLITS, *drawn)):
+        expected = ", or of ".join(", ".join(each) for each in (SPLITS, *drawn))
         raise DataError(
-            f"edge_splits: {edge_type_str(edge_type)}: expected any of {', '.join(SPLITS)}, or of {', '.join(drawn)}; got "
+            f"edge_splits: {edge_type_str(edge_type)}: expected any of {expected}; got "
             f"{', '.join(sorted(map(str, keys))) or 'nothing'}."
         )
 
