@@ -92,6 +92,10 @@ class DeletedEdges:
         alone = np.full(held_out.shape[1], cls.HELD_OUT, np.int64)
         return cls(np.concatenate([alone, ids[ids != cls.HELD_OUT]]), np.ascontiguousarray(ends, np.int64))
 
+    def joined(self, others: DeletedEdges) -> DeletedEdges:
+        """Returns these edges and others."""
+        return self.of(np.append(self.ids, others.ids), np.concatenate([self.ends, others.ends], axis=1))
+
 
 @dataclass(frozen=True)
 class Deleted:
@@ -111,11 +115,7 @@ class Deleted:
         for t, ids in later.nodes.items():
             nodes[t] = np.union1d(nodes[t], ids) if t in nodes else ids
         for e, some in later.edges.items():
-            if e in edges:
-                some = DeletedEdges.of(
-                    np.concatenate([edges[e].ids, some.ids]), np.concatenate([edges[e].ends, some.ends], axis=1)
-                )
-            edges[e] = some
+            edges[e] = edges[e].joined(some) if e in edges else some
         return Deleted(nodes, edges)
 
 

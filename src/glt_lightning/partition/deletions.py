@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from glt_lightning.base import DataError, EdgeType, NodeType, edge_type_str
-from glt_lightning.graph import LocalPartition
+from glt_lightning.graph import EdgeEnds, LocalPartition
 from glt_lightning.kernels import spread
 from glt_lightning.partition.additions import Additions, Deleted, DeletedEdges, NewEdges, checked_edges
 
@@ -80,19 +80,14 @@ class _Search:
         """Returns the edges of a type with one of the sources, one of the destinations, or the ends of one of the pairs."""
         r, both = self._of_user[e], self._columns[self._of_user[e]].reverse_of is not None
         before = self._before.deleted.edges.get(e)
-        found = []
-        for ids, ends in (*self._stored(r, both, src, dst, pairs), self._added(e, r)):
-            hit = np.isin(ends[0], src) | np.isin(ends[1], dst) | self._is_pair(e, both, ends, pairs)
-            hit &= True if before is None else ~np.isin(ids, before.ids)
-            found.append((ids[hit], ends[:, hit]))
-        edges = DeletedEdges.of(
-            np.concatenate([ids for ids, _ in found]), np.concatenate([x for _, x in found], axis=1)
-        )
+        ids, ends = self._candidates(e, r, both, src, dst, pairs)
+        hit = np.isin(ends[0], src) | np.isin(ends[1], dst) | self._is_pair(e, both, ends, pairs)
+        hit &= True if before is None else ~np.isin(ids, before.ids)
+        edges = DeletedEdges.of(ids[hit], ends[:, hit])
         missing = ~self._is_pair(e, both, pairs, edges.ends)
         if missing.any():
             held_out = self._held_out(e, both, pairs[:, missing])
-            ids = np.append(edges.ids, np.full(held_out.shape[1], DeletedEdges.HELD_OUT))
-            edges = DeletedEdges.of(ids, np.concatenate([edges.ends, held_out], axis=1))
+            edges = edges.joined(DeletedEdges(np.full(held_out.shape[1], DeletedEdges.HELD_OUT), held_out))
             missing = ~self._is_pair(e, both, pairs, edges.ends)
         if missing.any():
             pair = zip((e[0], e[2]), pairs[:, missing.argmax()].tolist(), strict=True)
@@ -119,63 +114,45 @@ class _Search:
             ends, pairs = np.sort(ends, axis=0), np.sort(pairs, axis=0)
         return np.isin(ends[0] * width + ends[1], pairs[0] * width + pairs[1])
 
-    def _added(self, e: EdgeType, r: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids and ends of the edges that versions added, with those that were merged into others."""
-        added = self._before.edges.get(e)
-        ends = np.empty((2, 0), np.int64) if added is None else np.asarray(added.edge_index, np.int64)
-        return self._columns[r].count + np.arange(ends.shape[1]), ends
-
-    def _stored(
-        self, r: int, both: bool, src: np.ndarray, dst: np.ndarray, pairs: np.ndarray
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Returns the ids and ends of stored edges, all that are looked for among them."""
-        rows = np.union1d(np.union1d(dst, pairs[1]), src if both else _NONE)
-        found = [self._of_rows(r, rows)]
-        if both or not len(src):
-            return found
-        return found + self._of_sources(r, src)
-
-    def _of_rows(self, r: int, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        base, t = self._base, self._manifest.schema.destination_types()[r]
-        ids = ids[ids < self._manifest.num_nodes[t]]
-        numbers = base.gids(t)[ids].astype(np.int64) - self._manifest.offsets[t]
-        part = np.searchsorted(np.array(self._manifest.bounds[t]), numbers, side="right") - 1
-        positions, nodes = [_NONE], [_NONE]
-        for p in np.unique(part).tolist():
-            mine = part == p
-            row, indptr = numbers[mine] - self._manifest.bounds[t][p], base.pointers(r, p)
-            counts = indptr[row + 1] - indptr[row]
-            positions.append(spread(np.asarray(indptr[row]), counts) + self._manifest.edge_bounds(r)[p])
-            nodes.append(np.repeat(ids[mine], counts))
-        at = np.concatenate(positions)
-        return self._ids(r, at), np.stack([self._sources(r, at), np.concatenate(nodes)])
-
-    def _of_sources(self, r: int, ids: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Looks at all edges of a type: only their destinations have rows."""
+    def _candidates(
+        self, e: EdgeType, r: int, both: bool, src: np.ndarray, dst: np.ndarray, pairs: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the ids and ends of edges, all that are looked for among them: stored ones, and those that versions added, with
+        those that were merged into others."""
         base, manifest = self._base, self._manifest
-        src, dst = manifest.schema.source_types()[r], manifest.schema.destination_types()[r]
-        wanted = np.zeros(manifest.num_nodes[src], bool)
-        wanted[ids[ids < len(wanted)]] = True
-        user_ids, found = base.user_ids(src), list[tuple[np.ndarray, np.ndarray]]()
-        for p in range(manifest.num_parts):
-            sources, indptr, nodes = base.sources(r, p), base.pointers(r, p), base.mapped_user_ids(dst)[p]
-            assert nodes is not None
-            for begin in range(0, len(sources), _CHUNK):
-                one = user_ids[sources[begin : begin + _CHUNK] - manifest.offsets[src]]
-                hit = np.flatnonzero(wanted[one])
-                row = np.searchsorted(indptr, hit + begin, side="right") - 1
-                ends = np.stack([one[hit].astype(np.int64), nodes[row].astype(np.int64)])
-                found.append((self._ids(r, hit + begin + manifest.edge_bounds(r)[p]), ends))
-        return found
+        found = [self._in_rows(r, np.union1d(np.union1d(dst, pairs[1]), src if both else _NONE))]
+        if len(src) and not both:
+            found += self._of_sources(r, src)
+        stored = np.concatenate(found)
+        gids, schema = EdgeEnds(base, r).gather(stored), manifest.schema
+        types = schema.source_types()[r], schema.destination_types()[r]
+        ends = [base.user_ids(t)[of_each - manifest.offsets[t]] for t, of_each in zip(types, gids.T, strict=True)]
+        ids = base.edge_shards(r, "edge_ids").gather(stored)
+        added = np.asarray(self._before.edges[e].edge_index) if e in self._before.edges else _NONE.reshape(2, 0)
+        new = self._columns[r].count + np.arange(added.shape[1])
+        return np.append(ids, new), np.concatenate([ends, added], axis=1).astype(np.int64)
 
-    def _ids(self, r: int, positions: np.ndarray) -> np.ndarray:
-        return self._base.edge_shards(r, "edge_ids").gather(positions).astype(np.int64)
-
-    def _sources(self, r: int, positions: np.ndarray) -> np.ndarray:
-        """Returns the user ids of the sources of stored edges. positions: part after part."""
-        manifest, src = self._manifest, self._manifest.schema.source_types()[r]
-        bounds, found = manifest.edge_bounds(r), np.empty(len(positions), np.int64)
-        part = np.searchsorted(bounds, positions, side="right") - 1
+    def _in_rows(self, r: int, ids: np.ndarray) -> np.ndarray:
+        """Returns the edge rows of all edges that lead to nodes. ids: user ids."""
+        base, t = self._base, self._manifest.schema.destination_types()[r]
+        numbers = base.gids_of(t, ids[ids < self._manifest.num_nodes[t]]) - self._manifest.offsets[t]
+        part = np.searchsorted(np.array(self._manifest.bounds[t]), numbers, side="right") - 1
+        found = [_NONE]
         for p in np.unique(part).tolist():
-            found[part == p] = self._base.sources(r, p)[positions[part == p] - bounds[p]]
-        return self._base.user_ids(src)[found - manifest.offsets[src]].astype(np.int64)
+            row, indptr = numbers[part == p] - self._manifest.bounds[t][p], base.pointers(r, p)
+            first = np.asarray(indptr[row])
+            found.append(spread(first + self._manifest.edge_bounds(r)[p], indptr[row + 1] - first))
+        return np.concatenate(found)
+
+    def _of_sources(self, r: int, ids: np.ndarray) -> list[np.ndarray]:
+        """Returns the edge rows of all edges that lead from nodes. Looks at all edges of a type: only destinations have rows."""
+        base, manifest = self._base, self._manifest
+        src, bounds = manifest.schema.source_types()[r], manifest.edge_bounds(r)
+        wanted, found = np.zeros(manifest.num_nodes[src], bool), list[np.ndarray]()
+        wanted[base.gids_of(src, ids[ids < len(wanted)]) - manifest.offsets[src]] = True
+        for p in range(manifest.num_parts):
+            sources = base.sources(r, p)
+            for begin in range(0, len(sources), _CHUNK):
+                hit = np.flatnonzero(wanted[sources[begin : begin + _CHUNK] - manifest.offsets[src]])
+                found.append(hit + begin + bounds[p])
+        return found
