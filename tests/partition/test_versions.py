@@ -16,7 +16,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glt_lightning.base import EDGE, DataError, EdgeType, OptionError, PartitionError, Progress, SamplingOptions
+from glt_lightning.base import (
+    EDGE,
+    DataError,
+    EdgeType,
+    GraphSchema,
+    OptionError,
+    PartitionError,
+    PartitionOptions,
+    Progress,
+    SamplingOptions,
+)
 from glt_lightning.cli import main
 from glt_lightning.graph import LocalPartition
 from glt_lightning.kernels import graph as views
@@ -25,6 +35,7 @@ from glt_lightning.lightning.report.partition import facts as facts_of
 from glt_lightning.loader import LoaderSpec, TrafficOptions
 from glt_lightning.partition import (
     Additions,
+    ArraySource,
     ChangedNodes,
     NewEdges,
     NewNodes,
@@ -33,6 +44,7 @@ from glt_lightning.partition import (
     delete_rows,
     list_versions,
     open_version,
+    partition_graph,
     verify_partition,
 )
 from glt_lightning.partition.delta import digest_of
@@ -314,3 +326,27 @@ def test_rows_over_a_version_with_deleted_ones(tmp_path: Path, edge_types: Any) 
     assert batches(grown, spec, sampling) == batches(whole, spec, sampling)
     with pytest.raises(DataError, match=f"leads to node 2 of type {t!r}, which is deleted"):
         add_rows(version, rows(2))
+
+
+@pytest.mark.parametrize(
+    ("rows", "what"),
+    [
+        (Additions(edges={EDGE: NewEdges(np.array([0, 5]))}), r"expected integers \[2, E\].*int64 \[2\]"),
+        (Additions(edges={EDGE: NewEdges(np.array([[0, 0], [0, 99]]))}), "edge 1 has the destination 99"),
+        (
+            Additions(changed={"node": ChangedNodes(np.array([1, 2]), {"x": np.zeros((1, 3))})}),
+            r"expected \[2, 3\], got \[1, 3\]",
+        ),
+        (
+            Additions(changed={"node": [ChangedNodes(np.array([1]), {"x": np.zeros((1, 3))})]}),
+            "expected one `ChangedNodes`",
+        ),
+    ],
+)
+def test_rows_after_others_are_refused_by_their_own_numbers(tmp_path: Path, rows: Additions, what: str) -> None:
+    x = {"node": {"x": np.zeros((10, 3), np.float32)}}
+    source = ArraySource("ring", "", GraphSchema.single(), {"node": 10}, {EDGE: np.array([[0, 1], [1, 2]])}, x)
+    partition_graph(source, tmp_path / "parts", PartitionOptions(num_parts=2), progress=False)
+    append_rows(tmp_path / "parts", Additions(edges={EDGE: NewEdges(np.array([[0], [5]]))}))
+    with pytest.raises(DataError, match=what):
+        append_rows(tmp_path / "parts", rows)

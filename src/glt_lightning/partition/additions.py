@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -140,6 +140,11 @@ class Additions:
     changed: Mapping[NodeType, ChangedNodes | Sequence[ChangedNodes]] = field(default_factory=dict)
     deleted: Deleted = field(default_factory=Deleted)
 
+    def changes(self) -> Iterator[tuple[NodeType, ChangedNodes]]:
+        """Yields the changes, with the type of their nodes."""
+        for t, of_type in self.changed.items():
+            yield from ((t, each) for each in ([of_type] if isinstance(of_type, ChangedNodes) else of_type))
+
     def num_nodes(self, manifest: Manifest) -> dict[NodeType, int]:
         """Returns the number of nodes of each type, with the new ones. Raises as `num_new`."""
         counts = zip(manifest.schema.node_types, manifest.num_nodes, self.num_new(manifest), strict=True)
@@ -270,6 +275,24 @@ class StoredAttributes:
         if self.kind == "edges" and name == IN_TRAINING:
             return np.ones(shape, dtype)
         raise DataError(f"{name} of {self.what}: new rows need it, as all {self.kind} of this type have it.")
+
+
+def checked_changes(
+    manifest: Manifest, node_type: NodeType, changed: ChangedNodes, count: int
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Returns the ids of nodes that change, and the rows of their attributes as stored. count: number of nodes of the type.
+
+    Raises `DataError` for ids that are no nodes, or occur twice, and for attributes that do not fit or order the graph."""
+    what, ids = f"changed nodes of type {node_type!r}", np.asarray(changed.ids)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu" or len(np.unique(ids)) < len(ids):
+        raise DataError(f"{what}: expected integers [n], each id once.")
+    if len(bad := np.flatnonzero((ids < 0) | (ids >= count))):
+        raise DataError(f"{what}: {ids[bad[0]]} is no node of the graph, which has 0 to {count - 1}.")
+    order, stored = manifest.row_order, StoredAttributes(manifest, "nodes", manifest.schema.node_index(node_type))
+    if order is not None and order.of == "nodes" and order.time_attr in changed.attrs:
+        raise DataError(f"{what}: {order.time_attr} orders the rows of the graph and cannot change.")
+    stored.require_known(changed.attrs)
+    return ids, {name: stored.encode(name, values, len(ids), ids) for name, values in changed.attrs.items()}
 
 
 def require_alive(

@@ -133,7 +133,7 @@ def _pull_versions(
                 f"{source.name}/{DELTA}: this version was appended to another graph, or to another version before it."
             )
         found.version, previous = number, raw["digest"]
-        entries = {path: ArrayEntry.from_json(each) for path, each in raw["arrays"].items()}
+        entries: dict[str, ArrayEntry] = raw["arrays"]
         found.entries += entries.values()
         with exclusive(versions.root, timeout_s):
             if place.exists():

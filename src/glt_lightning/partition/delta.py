@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,6 @@ DELTA = "delta.json"
 _FORMAT = "glt_lightning.delta"
 _ADDS, _DELETES, _HELD_OUT = 1, 2, 3  # versions of the format: releases refuse deletions that they do not know
 _ARRAY_PATH = re.compile(r"[a-z_]+/(?!\.\.?/)[^/\0]+/[^/\0]+\.npy")
-_NOTHING: Mapping[str, Any] = {"nodes": [], "edges": []}
 
 
 @dataclass(frozen=True)
@@ -39,38 +39,28 @@ class Delta:
     def load(cls, place: Path) -> Delta:
         raw = read_header(place)
         try:
-            return cls._read(place, raw)
+            arrays: dict[tuple[str, str], dict[str, np.ndarray]] = defaultdict(dict)
+            for path, entry in raw["arrays"].items():
+                kind, of, name = path.split("/")
+                arrays[kind, of][name.removesuffix(".npy")] = open_array(place, path, entry)
+            nodes = {t: NewNodes(count, arrays["nodes", t]) for t, count in raw["nodes"].items()}
+            edges = {_edge_type(e): NewEdges(arrays["edges", e].pop("ends"), arrays["edges", e]) for e in raw["edges"]}
+            changed = {t: ChangedNodes(arrays["changed", t].pop("ids"), arrays["changed", t]) for t in raw["changed"]}
+            gone = {t: arrays["deleted", t]["ids"] for t in raw["deleted"]["nodes"]}
+            gone_edges = {_edge_type(e): DeletedEdges(**arrays["deleted_edges", e]) for e in raw["deleted"]["edges"]}
+            rows = Additions(nodes, edges, changed, Deleted(gone, gone_edges))
+            ids = {t: names_of(arrays["ids", t]) for t in raw["ids"]}
+            facts = OverlayFacts.from_json(raw["overlay"]) if "overlay" in raw else None
+            return cls(raw["previous"], raw["digest"], rows, ids, facts)
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise PartitionError(
                 f"{place / DELTA}: no description of rows that were appended ({error!r:.200})."
             ) from None
 
-    @classmethod
-    def _read(cls, place: Path, raw: Mapping[str, Any]) -> Delta:
-        entries = {path: ArrayEntry.from_json(entry) for path, entry in raw["arrays"].items()}
-        arrays: dict[tuple[str, str], dict[str, np.ndarray]] = {}
-        for path, entry in entries.items():
-            kind, of, name = path.split("/")
-            arrays.setdefault((kind, of), {})[name.removesuffix(".npy")] = open_array(place, path, entry)
-        nodes = {t: NewNodes(count, arrays.get(("nodes", t), {})) for t, count in raw["nodes"].items()}
-        edges = {}
-        for name in raw["edges"]:
-            attrs = arrays[("edges", name)]
-            src, rel, dst = name.split("__")
-            edges[src, rel, dst] = NewEdges(attrs.pop("ends"), attrs)
-        changed: dict[NodeType, list[ChangedNodes]] = {}
-        for t in raw["changed"]:
-            attrs = arrays[("changed", t)]
-            ids = attrs.pop("ids")
-            changed[t] = [ChangedNodes(ids, attrs)]
-        own = {t: names_of(arrays[("ids", t)]) for t in raw["ids"]}
-        gone: dict[EdgeType, DeletedEdges] = {}
-        for name in deleted_types(raw)["edges"]:
-            src, rel, dst = name.split("__")
-            gone[src, rel, dst] = DeletedEdges(**arrays[("deleted_edges", name)])
-        deleted = Deleted({t: arrays[("deleted", t)]["ids"] for t in deleted_types(raw)["nodes"]}, gone)
-        facts = OverlayFacts.from_json(raw["overlay"]) if "overlay" in raw else None
-        return cls(raw["previous"], raw["digest"], Additions(nodes, edges, changed, deleted), own, facts)
+
+def _edge_type(name: str) -> EdgeType:
+    src, rel, dst = name.split("__")
+    return src, rel, dst
 
 
 def read_header(place: Path) -> dict[str, Any]:
@@ -84,25 +74,20 @@ def read_header(place: Path) -> dict[str, Any]:
 
 
 def parse_header(text: bytes, path: str) -> dict[str, Any]:
-    """Parses and checks the content of ``delta.json``. Raises `PartitionError`, naming ``path``, for a damaged one."""
+    """Parses and checks ``delta.json``: ``arrays`` as entries, and types of ``deleted`` rows in each version of the
+    format. Raises `PartitionError`, naming ``path``, for a damaged one."""
     try:
         raw: Any = parse_json(text)
         if raw["format"] != _FORMAT or raw["version"] not in (_ADDS, _DELETES, _HELD_OUT):
             raise ValueError(f"format {raw['format']!r}, version {raw['version']!r}")
         if raw["digest"] != digest_of(raw):
             raise ValueError("its digest does not match its content")
-        bad = [name for name in raw["arrays"] if not _ARRAY_PATH.fullmatch(name)]
-        if bad:
+        if bad := [name for name in raw["arrays"] if not _ARRAY_PATH.fullmatch(name)]:
             raise ValueError(f"{bad[0]!r:.100} is not a path of this format")
-        return dict(raw)
+        arrays = {name: ArrayEntry.from_json(entry) for name, entry in raw["arrays"].items()}
+        return {"deleted": {"nodes": [], "edges": []}, **raw, "arrays": arrays}
     except (ValueError, KeyError, TypeError) as error:
         raise PartitionError(f"{path}: damaged, or not a version of a graph ({error}).") from None
-
-
-def deleted_types(header: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns of a header the types of deleted ``nodes`` and ``edges``."""
-    found: Mapping[str, Any] = _NOTHING if header["version"] == _ADDS else header["deleted"]
-    return found
 
 
 def digest_of(raw: Mapping[str, Any]) -> str:
@@ -128,7 +113,7 @@ def write_delta(
         arrays |= {f"{place}/{name}.npy": values for name, values in edges.attrs.items()}
         arrays[f"{place}/ends.npy"] = np.asarray(edges.edge_index, np.int64)
     for t, each in additions.changed.items():
-        assert isinstance(each, ChangedNodes)
+        assert isinstance(each, ChangedNodes)  # `Appended.followed_by` refuses several
         arrays |= {f"changed/{t}/{name}.npy": values for name, values in each.attrs.items()}
         arrays[f"changed/{t}/ids.npy"] = np.asarray(each.ids, np.int64)
     for t, gone in additions.deleted.nodes.items():

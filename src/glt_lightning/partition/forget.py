@@ -11,7 +11,7 @@ import glob
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -288,8 +288,7 @@ def _remove_version(place: Path) -> list[str]:
             place.rmdir()
         return [f"{place}: no version of a graph"] if place.exists() else []
     with open_regular(aside) as stream:
-        arrays: Mapping[str, Any] = parse_header(stream.read(), str(aside))["arrays"]
-    return _remove_files(place, arrays, aside)
+        return _remove_files(place, parse_header(stream.read(), str(aside))["arrays"], aside)
 
 
 def _remove_files(folder: Path, paths: Iterable[str], description: Path) -> list[str]:

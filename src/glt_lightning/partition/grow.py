@@ -32,10 +32,10 @@ from glt_lightning.graph import (
 from glt_lightning.kernels import Shards, copy_runs, from_bfloat16, sort_keys, spread
 from glt_lightning.partition.additions import (
     Additions,
-    ChangedNodes,
     DeletedEdges,
     NewEdges,
     StoredAttributes,
+    checked_changes,
     checked_edges,
     require_alive,
 )
@@ -136,9 +136,12 @@ class _Layers:
         for t in range(len(names)):
             self._add_nodes(t)
         self.changed: dict[tuple[int, str], tuple[np.ndarray, np.ndarray]] = {}
-        for name, of_type in additions.changed.items():
-            for each in [of_type] if isinstance(of_type, ChangedNodes) else of_type:
-                self.changed |= self._changed(self.manifest.schema.node_index(name), each)
+        for name, each in additions.changes():
+            t = self.old.schema.node_index(name)
+            ids, rows = checked_changes(self.old, name, each, self.old.num_nodes[t])
+            gids = self.gids(t, ids)
+            order = np.argsort(gids)
+            self.changed |= {(t, n): (gids[order], values[order]) for n, values in rows.items()}
         self.edges = [_EdgeLayer(self, r) for r in range(len(self.manifest.schema.edge_types))]
 
     @cached_property
@@ -271,27 +274,6 @@ class _Layers:
         for p in self.base.parts:
             mine = slice(ends[p - 1] if p else 0, ends[p])
             self.arrays |= {node_path(self.num_parts + p, t, n): values[mine] for n, values in rows.items()}
-
-    def _changed(self, t: int, changed: ChangedNodes) -> dict[tuple[int, str], tuple[np.ndarray, np.ndarray]]:
-        name, stored, old = self.old.schema.node_types[t], StoredAttributes(self.old, "nodes", t), self.old
-        ids = np.asarray(changed.ids)
-        if ids.ndim != 1 or ids.dtype.kind not in "iu" or len(np.unique(ids)) < len(ids):
-            raise DataError(f"changed nodes of type {name!r}: expected integers [n], each id once.")
-        bad = np.flatnonzero((ids < 0) | (ids >= old.num_nodes[t]))
-        if len(bad):
-            raise DataError(
-                f"changed nodes of type {name!r}: {ids[bad[0]]} is no node of the graph, which has 0 to {old.num_nodes[t] - 1}."
-            )
-        if old.row_order is not None and old.row_order.of == "nodes" and old.row_order.time_attr in changed.attrs:
-            raise DataError(
-                f"changed nodes of type {name!r}: {old.row_order.time_attr} orders the rows of the graph and cannot change."
-            )
-        stored.require_known(changed.attrs)
-        gids = self.gids(t, ids)
-        order = np.argsort(gids)
-        return {
-            (t, n): (gids[order], stored.encode(n, values, len(ids), ids)[order]) for n, values in changed.attrs.items()
-        }
 
     def gids(self, t: int, user_ids: np.ndarray) -> np.ndarray:
         """Returns int64 [n]: the gids of nodes in the grown graph."""

@@ -7,13 +7,15 @@ checksums of its arrays and the hash of the version before: versions form a chai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
-from glt_lightning.base import EdgeType, NodeType, OptionError, PartitionError, counted
+from glt_lightning.base import DataError, EdgeType, NodeType, OptionError, PartitionError, counted
 from glt_lightning.graph import (
     ArrayEntry,
     LocalPartition,
@@ -31,10 +33,12 @@ from glt_lightning.partition.additions import (
     NewEdges,
     NewNodes,
     StoredAttributes,
+    checked_changes,
+    checked_edges,
     require_alive,
 )
 from glt_lightning.partition.deletions import find_deleted
-from glt_lightning.partition.delta import DELTA, Delta, deleted_types, read_header, write_delta
+from glt_lightning.partition.delta import DELTA, Delta, read_header, write_delta
 from glt_lightning.partition.folder import exclusive, whole_folder
 from glt_lightning.partition.grow import add_rows, check_rows, require_growable
 from glt_lightning.partition.stored_tables import read_later_ids
@@ -42,6 +46,8 @@ from glt_lightning.partition.stored_tables import read_later_ids
 LATEST = "latest"
 _LOCK_S = 3600.0
 Version = int | str | None
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
@@ -71,10 +77,19 @@ class Appended:
 
         Raises `DataError` for rows that do not fit the graph, as far as their numbers among all rows would say something else.
         """
+        num_nodes = dict(self.num_nodes)
+        for t, nodes in later.nodes.items():
+            num_nodes[t] = num_nodes.get(t, 0) + nodes.count
         for e, edges in later.edges.items():
-            index = np.asarray(edges.edge_index)
-            if index.ndim == 2 and len(index) == 2:  # else `add_rows` refuses it
-                require_alive(e, index, self.deleted)
+            if e in manifest.given_edge_types:  # else `add_rows` refuses it
+                require_alive(e, checked_edges(manifest, e, edges, num_nodes), self.deleted)
+        for t, changed in later.changed.items():
+            if not isinstance(changed, ChangedNodes):
+                raise DataError(
+                    f"changed nodes of type {t!r}: expected one `ChangedNodes`; append one after the other."
+                )
+            if t in num_nodes:
+                checked_changes(manifest, t, changed, num_nodes[t])
         return _joined([self.additions, _filled(later, manifest)], manifest)
 
     def added_to(self, partition: LocalPartition) -> LocalPartition:
@@ -154,8 +169,7 @@ class Versions:
         found = list_versions(self.folder)
         for each in found:
             place = self.place(each.number)
-            for path, raw in read_header(place)["arrays"].items():
-                entry = ArrayEntry.from_json(raw)
+            for path, entry in read_header(place)["arrays"].items():
                 verify_array(place, path, entry)
                 done(entry.bytes)
         if found:
@@ -317,11 +331,11 @@ def list_versions(folder: str | Path) -> list[VersionFacts]:
     versions, found = Versions(folder), list[VersionFacts]()
     for n in range(1, versions.number(LATEST) + 1):
         raw = read_header(versions.place(n))
-        entries = {path: ArrayEntry.from_json(entry) for path, entry in raw["arrays"].items()}
+        entries: dict[str, ArrayEntry] = raw["arrays"]
         edges = {name: entries[f"edges/{name}/ends.npy"].shape[1] for name in raw["edges"]}
         size = sum(entry.bytes for entry in entries.values())
         gone = [
-            {name: entries[f"{place}/{name}/ids.npy"].shape[0] for name in deleted_types(raw)[kind]}
+            {name: entries[f"{place}/{name}/ids.npy"].shape[0] for name in raw["deleted"][kind]}
             for place, kind in (("deleted", "nodes"), ("deleted_edges", "edges"))
         ]
         found.append(VersionFacts(n, dict(raw["nodes"]), edges, len(entries), size, *gone))
@@ -361,49 +375,49 @@ def _filled(additions: Additions, manifest: Manifest) -> Additions:
 
 def _joined(each: Sequence[Additions], manifest: Manifest) -> Additions:
     """Joins rows that were appended one after the other. Later values of an attribute of a node come in place of earlier ones."""
-    nodes: dict[NodeType, NewNodes] = {}
-    edges: dict[EdgeType, NewEdges] = {}
-    changed: dict[NodeType, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
-    counts = dict(zip(manifest.schema.node_types, manifest.num_nodes, strict=True))
+    nodes = {
+        t: NewNodes(sum(one.count for one in some), _attrs_of(some))
+        for t, some in _by_type(rows.nodes for rows in each).items()
+    }
+    edges = {
+        e: NewEdges(_end_to_end([one.edge_index for one in some], axis=1), _attrs_of(some))
+        for e, some in _by_type(rows.edges for rows in each).items()
+    }
     deleted = Deleted()
+    changes = defaultdict[tuple[NodeType, str], list[tuple[np.ndarray, np.ndarray]]](list)
     for rows in each:
         deleted = deleted.joined(rows.deleted)
-        for t, some in rows.nodes.items():
-            nodes[t] = _with_nodes(nodes[t], some) if t in nodes else some
-        for e, some_edges in rows.edges.items():
-            edges[e] = _with_edges(edges[e], some_edges) if e in edges else some_edges
-        for t, of_type in rows.changed.items():
-            for one in [of_type] if isinstance(of_type, ChangedNodes) else of_type:
-                for name, values in one.attrs.items():
-                    before = changed.setdefault(t, {}).get(name, (one.ids[:0], values[:0]))
-                    changed[t][name] = _latest(
-                        np.concatenate([before[0], one.ids]), np.concatenate([before[1], values])
-                    )
-    old: dict[NodeType, list[ChangedNodes]] = {}
-    for t, attrs in changed.items():
-        for name, (ids, values) in attrs.items():
-            later = ids >= counts.get(t, 0)
-            if later.any() and t in nodes and name in nodes[t].attrs:
-                rows_of = np.array(nodes[t].attrs[name])
-                rows_of[ids[later] - counts[t]] = values[later]
-                nodes[t] = NewNodes(nodes[t].count, {**nodes[t].attrs, name: rows_of})
-                ids, values = ids[~later], values[~later]
-            if len(ids):
-                old.setdefault(t, []).append(ChangedNodes(ids, {name: values}))
+        for t, changed in rows.changes():
+            for name, values in changed.attrs.items():
+                changes[t, name].append((changed.ids, values))
+    counts = dict(zip(manifest.schema.node_types, manifest.num_nodes, strict=True))
+    old = defaultdict[NodeType, list[ChangedNodes]](list)
+    for (t, name), given in changes.items():
+        all_ids, all_values = (np.concatenate(arrays) for arrays in zip(*given, strict=True))
+        ids, at = np.unique(all_ids[::-1], return_index=True)  # the last value of each
+        values, later = all_values[::-1][at], ids >= counts.get(t, 0)
+        if later.any() and t in nodes and name in nodes[t].attrs:
+            rows_of = np.array(nodes[t].attrs[name])
+            rows_of[ids[later] - counts[t]] = values[later]
+            nodes[t] = NewNodes(nodes[t].count, {**nodes[t].attrs, name: rows_of})
+            ids, values = ids[~later], values[~later]
+        if len(ids):
+            old[t].append(ChangedNodes(ids, {name: values}))
     return Additions(nodes, edges, old, deleted)
 
 
-def _with_nodes(first: NewNodes, second: NewNodes) -> NewNodes:
-    attrs = {name: np.concatenate([values, second.attrs[name]]) for name, values in first.attrs.items()}
-    return NewNodes(first.count + second.count, attrs)
+def _by_type(each: Iterable[Mapping[_Key, _Value]]) -> dict[_Key, list[_Value]]:
+    found = defaultdict[_Key, list[_Value]](list)
+    for of_type in each:
+        for key, some in of_type.items():
+            found[key].append(some)
+    return found
 
 
-def _with_edges(first: NewEdges, second: NewEdges) -> NewEdges:
-    attrs = {name: np.concatenate([values, second.attrs[name]]) for name, values in first.attrs.items()}
-    return NewEdges(np.concatenate([first.edge_index, second.edge_index], axis=1), attrs)
+def _attrs_of(rows: Sequence[NewNodes] | Sequence[NewEdges]) -> dict[str, np.ndarray]:
+    return {name: _end_to_end([each.attrs[name] for each in rows]) for name in rows[0].attrs}
 
 
-def _latest(ids: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Keeps the last value of each id."""
-    kept, at = np.unique(ids[::-1], return_index=True)
-    return kept, values[::-1][at]
+def _end_to_end(arrays: Sequence[np.ndarray], axis: int = 0) -> np.ndarray:
+    """Joins arrays; a single one stays as it is, such as a map of a file."""
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis)
