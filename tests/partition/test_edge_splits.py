@@ -16,6 +16,7 @@ from glt_lightning.base import (
     DataError,
     EdgeType,
     GraphSchema,
+    OptionError,
     PartitionError,
     PartitionOptions,
     Progress,
@@ -353,3 +354,31 @@ def test_types_are_independent(tmp_path: Path) -> None:
     r = {e: manifest.schema.edge_index(e) for e in tests}
     assert sorted(manifest.edge_splits) == sorted(f"{i}/{split}" for i in r.values() for split in ("test", "train"))
     assert [manifest.edge_splits[f"{i}/test"].count for i in r.values()] == [3, 3]
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"seed": -1}, "seed: expected an integer >= 0, got -1"),
+        ({"seed": "one"}, "seed: expected an integer >= 0, got 'one'"),
+        (
+            {"num_val": float("nan")},
+            "num_val: expected a share of the edges in [0, 1), or their number as an int; got nan",
+        ),
+        ({"num_test": 0.001}, "num_test: 0.001 of"),
+    ],
+)
+def test_shares_and_seeds_of_drawn_splits(labelled: bool, wrong: dict[str, Any], message: str) -> None:
+    labels = {NAME: "stars"} if labelled else None
+    links = hold_out_edges(typed(), {NAME: {"num_val": 0.1, "num_test": 0.1} | wrong}, labels=labels)
+    with pytest.raises(OptionError, match=re.escape(message)):
+        _ = links.edge_splits_hash, links.edge_splits
+
+
+def test_errors_name_the_columns_of_the_user(tmp_path: Path) -> None:
+    source = typed()
+    source.edge[LIKES]["size"] = np.where(np.arange(90) == 89, np.nan, 1.0)
+    links = hold_out_edges(source, {NAME: {"test": np.arange(40)}}, labels={NAME: "stars"})
+    with pytest.raises(DataError, match="size of edge type a__likes__b: row 89 is nan"):
+        partition_graph(links, tmp_path / "parts", PartitionOptions(num_parts=2), progress=False)

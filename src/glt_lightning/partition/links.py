@@ -313,25 +313,24 @@ def negatives_of(
     return dict(zip(("val", "test"), np.split(drawn, [wanted[0]], axis=1), strict=True))
 
 
-def sizes_of(pairs: int, num_val: float, num_test: float) -> dict[str, int]:
-    """Number of pairs of each split."""
-    sizes = {"val": _size("num_val", num_val, pairs), "test": _size("num_test", num_test, pairs)}
-    if sum(sizes.values()) >= pairs:
+def sizes_of(count: int, num_val: float, num_test: float, what: str = "linked pairs of nodes") -> dict[str, int]:
+    """Number of edges of validation and test. count: of all that are split.  what: they are."""
+    sizes = {"val": _size("num_val", num_val, count, what), "test": _size("num_test", num_test, count, what)}
+    if sum(sizes.values()) >= count:
         raise OptionError(
-            f"num_val, num_test: {num_val!r} and {num_test!r} leave no training edge: the edges link {pairs} pairs of "
-            "nodes. Take smaller ones."
+            f"num_val, num_test: {num_val!r} and {num_test!r} leave no training edge of {count} {what}. Take smaller ones."
         )
     return sizes
 
 
-def _size(name: str, given: Any, pairs: int) -> int:
+def _size(name: str, given: Any, count: int, what: str) -> int:
     if _is_int(given) and given >= 0:
         return int(given)
     if not isinstance(given, (float, np.floating)) or not 0 <= given < 1:
         raise OptionError(f"{name}: expected a share of the edges in [0, 1), or their number as an int; got {given!r}.")
-    size = round(float(given) * pairs)
+    size = round(float(given) * count)
     if given and not size:
-        raise OptionError(f"{name}: {given!r} of {pairs} linked pairs of nodes is none. Give a number of edges, or 0.")
+        raise OptionError(f"{name}: {given!r} of {count} {what} is none. Give a number of edges, or 0.")
     return size
 
 

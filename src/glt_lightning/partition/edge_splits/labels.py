@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from glt_lightning.base import DataError, EdgeType, counted, edge_type_str
+from glt_lightning.base import DataError, EdgeType, at_least, counted, edge_type_str
 from glt_lightning.graph import EdgeSplit
 from glt_lightning.partition.edge_splits.columns import chunks_of, mask_of, pieces_of, true_columns, true_rows
 from glt_lightning.partition.edge_splits.read import SPLITS, read_array
 from glt_lightning.partition.edge_splits.tasks import Kept, LinkTask
+from glt_lightning.partition.links import sizes_of
 from glt_lightning.partition.sources.base import GraphSource, Rows, classes_of
 
 BY_TIME = ("num_val", "num_test", "time")
@@ -136,16 +137,12 @@ class TimeTask(LinkTask):
     def _drawn(self, given: Mapping[str, Any], known: np.ndarray) -> np.ndarray:
         """Draws splits of the known edges, as `_bits`."""
         count, bits = int(np.count_nonzero(known)), np.zeros(len(known), np.uint8)
-        sizes = {name: _size(f"num_{name}", given.get(f"num_{name}", 0), count) for name in ("val", "test")}
-        if sum(sizes.values()) >= count:
-            raise DataError(
-                f"links.edge_splits: num_val and num_test take {sum(sizes.values())} of {count} edges that can be in a split, "
-                "and leave none for training."
-            )
+        sizes = sizes_of(count, given.get("num_val", 0), given.get("num_test", 0), "edges that can be in a split")
+        at_least("seed", given.get("seed", 0), 0)
         begins = np.array([0, count - sum(sizes.values()), count - sizes["test"]])  # of the splits, in their order
         if given.get("time") is None:
             order = true_columns(known, self.folder, np.min_scalar_type(len(known)), "r+")
-            np.random.default_rng(int(given.get("seed") or 0)).shuffle(order)
+            np.random.default_rng(given.get("seed", 0)).shuffle(order)
             for name, own in zip(SPLITS, np.split(order, begins[1:]), strict=True):
                 for _, each in chunks_of(own):
                     bits[each.astype(np.int64)] = _bit(name)
@@ -264,16 +261,3 @@ def _edge_ids(what: str, given: Any, count: int) -> np.ndarray:
             f"{what}: expected ids of edges, 0 to {count - 1}, or a mask over them; got {ids.dtype} {list(ids.shape)}."
         )
     return ids.astype(np.int64, copy=False)
-
-
-def _size(name: str, given: Any, count: int) -> int:
-    if (
-        isinstance(given, bool)
-        or not isinstance(given, (int, float))
-        or given < 0
-        or (isinstance(given, float) and given >= 1)
-    ):
-        raise DataError(
-            f"links.edge_splits: {name}: expected a share below 1, or a number of edges; got {given!r:.80}."
-        )
-    return round(given * count) if isinstance(given, float) else given

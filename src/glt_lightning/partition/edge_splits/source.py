@@ -18,8 +18,8 @@ from glt_lightning.base import DataError, EdgeType, GraphSchema, counted, edge_t
 from glt_lightning.graph import IN_TRAINING, EdgeSplit
 from glt_lightning.partition.edge_splits.columns import true_columns
 from glt_lightning.partition.edge_splits.labels import BY_TIME, DRAWN, EdgeLabels, LabelTask, TimeTask, labels_of
-from glt_lightning.partition.edge_splits.read import SPLITS, KeptEdges, KeptRows, identity
 from glt_lightning.partition.edge_splits.relations import RelationTask
+from glt_lightning.partition.edge_splits.read import SPLITS, KeptEdges, KeptRows, identity
 from glt_lightning.partition.edge_splits.tasks import RANDOM, Given, LinkTask, RandomTask
 from glt_lightning.partition.sources.base import DelegatingSource, EdgeList, GraphSource, Rows, near
 
@@ -90,23 +90,10 @@ def hold_out_edges(
     )
 
 
-class _LaidOver(DelegatingSource):
-    """A graph that is another one, but for its edges. Of what a source need not have, such as user_ids, it has what that has."""
-
-    inner: GraphSource
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name in ("inner", "links"):
-            raise AttributeError(name)
-        return getattr(self.inner, name)
-
-    def _load(self) -> GraphSource:
-        return self.inner
-
-
 @dataclass(eq=False, repr=False)
-class LinkSource(_LaidOver):
-    """The graph of `hold_out_edges`. Reads the edges once, when they are first needed."""
+class LinkSource(DelegatingSource):
+    """The graph of `hold_out_edges`. Reads the edges once, when they are first needed. Of what a source need not have, such as
+    user_ids, it has what the other graph has."""
 
     inner: GraphSource
     _given: Mapping[EdgeType, Given]
@@ -116,6 +103,14 @@ class LinkSource(_LaidOver):
     label_attrs: Mapping[EdgeType, str | None]
     _relations: bool
     _folder: Path
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def _load(self) -> GraphSource:
+        return self.inner
 
     def __post_init__(self) -> None:
         self.name = self.inner.name
@@ -133,9 +128,9 @@ class LinkSource(_LaidOver):
 
     def _identity(self, edge_type: EdgeType) -> Any:
         given = self._given[edge_type]
-        if given is None or given.get("time") is None:
+        if given is None or set(given) <= set(SPLITS):
             return identity(given)
-        return {**identity({name: each for name, each in given.items() if name != "time"}), "time": str(given["time"])}
+        return {name: each if isinstance(each, str) else identity(each) for name, each in given.items()}
 
     @property
     def edge_splits(self) -> dict[EdgeType, dict[str, EdgeSplit]]:
@@ -145,29 +140,40 @@ class LinkSource(_LaidOver):
     @cached_property
     def labels(self) -> dict[EdgeType, EdgeLabels]:
         """The labels of all edges of the types whose labels are predicted."""
-        option = "links.relation" if self._relations else "links.label"
-        found = {e: labels_of(self.inner, e, attr, option) for e, attr in self.label_attrs.items()}
+        found = self._labels()
         for edge_type, each in found.items() if self._relations else ():
             each.require_relations(edge_type_str(edge_type))
         return found
 
+    def _labels(self) -> dict[EdgeType, EdgeLabels]:
+        option = "links.relation" if self._relations else "links.label"
+        return {e: labels_of(self.inner, e, attr, option) for e, attr in self.label_attrs.items()}
+
     def edges(self, edge_type: EdgeType) -> EdgeList:
-        columns = self._resolved.columns.get(edge_type)
+        columns = self._columns(edge_type)
         edges = self.inner.edges(edge_type)
         return edges if columns is None else KeptEdges(edges, columns)
 
     def edge_attrs(self, edge_type: EdgeType) -> Mapping[str, Rows]:
-        columns, given = self._resolved.columns.get(edge_type), self.inner.edge_attrs(edge_type)
+        columns, trained = self._columns(edge_type), self._trained(edge_type)
+        given = self.inner.edge_attrs(edge_type)
         attrs = {name: rows for name, rows in given.items() if name != self.label_attrs.get(edge_type)}
         if self._relations and edge_type in self.label_attrs:
             attrs[EDGE_KIND] = self.labels[edge_type].values
-        trained = self._resolved.trained.get(edge_type)
         if trained is not None and IN_TRAINING in attrs:
             raise DataError(
                 f"val_edges_at_test: edges of type {edge_type_str(edge_type)} have an attribute {IN_TRAINING}. Rename it."
             )
-        kept = dict(attrs) if columns is None else {name: KeptRows(rows, columns) for name, rows in attrs.items()}
+        kept = attrs if columns is None else {name: KeptRows(rows, columns) for name, rows in attrs.items()}
         return kept if trained is None else kept | {IN_TRAINING: trained}
+
+    def _columns(self, edge_type: EdgeType) -> np.ndarray | None:
+        """The edges that are stored, ascending; None: all."""
+        return self._resolved.columns.get(edge_type)
+
+    def _trained(self, edge_type: EdgeType) -> Rows | None:
+        """True for stored edges that carry messages in training, if validation edges are stored, too."""
+        return self._resolved.trained.get(edge_type)
 
     def _task(self, edge_type: EdgeType) -> LinkTask:
         given = self._given[edge_type]
@@ -233,7 +239,7 @@ class ExpectedSplits(NamedTuple):
     files_bytes: int
 
 
-class ExpectedLinks(_LaidOver):
+class ExpectedLinks(LinkSource):
     """The graph of a `LinkSource` before it is made, for plans, which ask for sizes alone: no edge is read, and edges and rows of
     attributes have none.
 
@@ -241,17 +247,25 @@ class ExpectedLinks(_LaidOver):
     """
 
     def __init__(self, links: LinkSource) -> None:
-        self.links, self.inner, self.name = links, links.inner, links.name
+        vars(self).update(vars(links))
+
+    @cached_property
+    def labels(self) -> dict[EdgeType, EdgeLabels]:
+        return self._labels()
+
+    @property
+    def edge_splits(self) -> dict[EdgeType, dict[str, EdgeSplit]]:
+        return {}
 
     @property
     def splits_of(self) -> dict[EdgeType, ExpectedSplits]:
         """What the splits of each edge type to predict take."""
         found = {}
-        for edge_type, given in self.links._given.items():
-            types = {edge_type, self.links._reverse.get(edge_type, edge_type)}
+        for edge_type, given in self._given.items():
+            types = {edge_type, self._reverse.get(edge_type, edge_type)}
             drawn = set(given or ()) & {*RANDOM, *DRAWN}
-            by_column = edge_type in self.links.label_attrs or "time" in drawn
-            predicts = "relations" if self.links._relations else "labels"
+            by_column = edge_type in self.label_attrs or "time" in drawn
+            predicts = "relations" if self._relations else "labels"
             kind = predicts if by_column else "random" if drawn else "given"
             count, own = (sum(self.inner.edges(e).num_edges for e in each) for each in (types, [edge_type]))
             share = self._share(given or {}, by_column) if drawn else 1.0
@@ -266,31 +280,19 @@ class ExpectedLinks(_LaidOver):
 
     def _share(self, given: Mapping[str, Any], by_column: bool) -> float:
         val, test = (0.0, 0.0) if by_column else (0.1, 0.2)
-        sizes = [given.get("num_test", test)] + ([] if self.links._val_at_test else [given.get("num_val", val)])
+        sizes = [given.get("num_test", test)] + ([] if self._val_at_test else [given.get("num_val", val)])
         return max(0.0, 1 - sum(size for size in sizes if isinstance(size, float)))
 
     def _columns(self, edge_type: EdgeType) -> np.ndarray | None:
         """As many as there will be, without memory; None: all."""
         for own, each in self.splits_of.items():
-            if edge_type in (own, self.links._reverse.get(own)) and each.share < 1:
+            if edge_type in (own, self._reverse.get(own)) and each.share < 1:
                 return np.broadcast_to(np.int64(0), round(each.share * self.inner.edges(edge_type).num_edges))
         return None
 
-    def edges(self, edge_type: EdgeType) -> EdgeList:
-        columns, edges = self._columns(edge_type), self.inner.edges(edge_type)
-        return edges if columns is None else KeptEdges(edges, columns)
-
-    def edge_attrs(self, edge_type: EdgeType) -> Mapping[str, Rows]:
-        links, count = self.links, self.edges(edge_type).num_edges
-        attrs = dict(self.inner.edge_attrs(edge_type))
-        if edge_type in links.label_attrs:
-            label = attrs.pop(links.label_attrs[edge_type] or "", None)
-            if links._relations and label is not None:
-                attrs[EDGE_KIND] = label
-        columns = self._columns(edge_type)
-        kept = attrs if columns is None else {name: KeptRows(rows, columns) for name, rows in attrs.items()}
-        held_out = links._val_at_test and edge_type in {*links._given, *links._reverse}
-        return kept | ({IN_TRAINING: np.broadcast_to(np.True_, count)} if held_out else {})
+    def _trained(self, edge_type: EdgeType) -> Rows | None:
+        held_out = self._val_at_test and edge_type in {*self._given, *self._reverse}
+        return np.broadcast_to(np.True_, self.edges(edge_type).num_edges) if held_out else None
 
 
 @dataclass(frozen=True)
