@@ -149,10 +149,10 @@ def test_folder_in_place_of_a_file(tmp_path: Path) -> None:
 def test_no_space_left(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = ArrayWriter(tmp_path, PATH, np.float64)
 
-    def full(data: memoryview) -> None:
+    def full(fd: int, data: memoryview, offset: int) -> int:
         raise OSError(number, "No space left on device")
 
-    monkeypatch.setattr(writer, "_write_bytes", full)
+    monkeypatch.setattr("os.pwrite", full)
     with (
         pytest.raises(PartitionError, match=r"No space left on device.: 8,000 bytes needed, [\d,]+ free") as caught,
         writer,

@@ -210,7 +210,7 @@ class Ranked(Assigner):
         return {t: np.zeros(n, int) for t, n in graph.num_nodes.items()}
 
     def hotness(self, topology: Any) -> Any:
-        from glt_lightning.partition.hotness.rank import Hotness
+        from glt_lightning.partition.build.hotness import Hotness
 
         return Hotness("given", {}, np.ones((1, topology.total), np.float32))
 

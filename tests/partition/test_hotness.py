@@ -222,9 +222,9 @@ def test_long_lists_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     source = single(edges.tolist(), 500)
     partition_graph(source, tmp_path / "whole", options)
     whole = read_folder(tmp_path / "whole")
-    monkeypatch.setattr("glt_lightning.partition.hotness.lists._LEAST_LISTED", 1)
+    monkeypatch.setattr("glt_lightning.partition.tasks.table._LEAST_LISTED", 1)
     for block in (7, 1 << 22):
-        monkeypatch.setattr("glt_lightning.partition.hotness.lists._BLOCK", block)
+        monkeypatch.setattr("glt_lightning.partition.tasks.table._BLOCK", block)
         partition_graph(source, tmp_path / f"cut{block}", options)
         cut = read_folder(tmp_path / f"cut{block}")
         assert verify_partition(tmp_path / f"cut{block}", Progress(False)).hot == 8 * 4 * 63

@@ -7,7 +7,7 @@ works in two stages:
 
 1. ``assign/``: an `Assigner` gives each node a part: random, frequency, metis, streaming, an array or a user's class.
 2. ``build/``: edges and rows are sorted on disk into their parts, within ``partition.memory_bytes``; hotness is
-   computed (``hotness/``); the folder gets its final name when it is whole. The work is tasks (``tasks/``,
+   computed (``hotness.py``); the folder gets its final name when it is whole. The work is tasks (``tasks/``,
    docs/decisions/026), run by processes of this host or by a cluster.
 
 A killed run leaves no folder under the final name, and the next one continues it. ``arrays.py`` writes and hashes
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         Assigner as Assigner,
         GraphToPartition as GraphToPartition,
     )
+    from glt_lightning.partition.build.hotness import inclusion_in_memory as inclusion_in_memory
     from glt_lightning.partition.compact import compact_partition as compact_partition
     from glt_lightning.partition.contents import (
         Contents as Contents,
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
         add_rows as add_rows,
         check_rows as check_rows,
     )
-    from glt_lightning.partition.hotness.vip import inclusion_in_memory as inclusion_in_memory
     from glt_lightning.partition.in_memory import partition_in_memory as partition_in_memory
     from glt_lightning.partition.links import (
         LinkSplit as LinkSplit,
@@ -73,7 +73,6 @@ if TYPE_CHECKING:
         PartitionPlan as PartitionPlan,
         plan_partition as plan_partition,
     )
-    from glt_lightning.partition.reuse import follow_batches as follow_batches
     from glt_lightning.partition.run import assign_graph as assign_graph
     from glt_lightning.partition.sources.base import (
         ArraySource as ArraySource,
@@ -109,6 +108,7 @@ if TYPE_CHECKING:
         open_version as open_version,
     )
     from glt_lightning.partition.writer import (
+        follow_batches as follow_batches,
         partition_dir as partition_dir,
         partition_graph as partition_graph,
     )

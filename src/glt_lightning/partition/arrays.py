@@ -24,10 +24,9 @@ _HASHED_AT_ONCE = 1 << 18  # bytes that stay in a core's cache between their two
 
 
 class ArrayWriter:
-    """Streams rows into a ``.npy`` file: header first, data from `DATA_OFFSET`, CRC-32 and hashes of chunks on the way.
+    """Streams rows into a ``.npy`` file: data from `DATA_OFFSET`, CRC-32 and hashes of chunks on the way, the header at the end.
 
     hashed: the entry gets hashes of chunks. Files that are not copied elsewhere need none.
-    The number of rows is known when the writer is closed; then the header is written again.
 
     >>> with ArrayWriter(folder, "part0/nodes/0/x.npy", np.float32, (100,)) as writer:   # doctest: +SKIP
     ...     writer.write(rows)
@@ -45,39 +44,29 @@ class ArrayWriter:
     ) -> None:
         self.path = path
         self.entry: ArrayEntry | None = None
-        self._file = Path(folder) / path
-        self._dtype = np.dtype(dtype).newbyteorder("<")
-        self._row_shape = row_shape
-        self._rows = 0
-        self._crc = 0
+        self._pieces = ArrayPieces(folder, path, dtype, row_shape)
+        os.ftruncate(self._pieces.fd, 0)
+        self._rows = self._crc = 0
         self._hasher = ChunkHasher() if hashed else None
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        with disk_full_speaks(self._file.parent, DATA_OFFSET):
-            self._stream = open(self._file, "wb", buffering=0)  # noqa: SIM115 - closed by close()
-            self._write_bytes(memoryview(self._header()))
 
     def write(self, rows: np.ndarray) -> None:
         """Appends rows [n, *row_shape], converted to the writer's dtype."""
-        data = _as_bytes(self.path, rows, self._dtype, self._row_shape)
+        pieces = self._pieces
+        data, at = pieces.bytes_of(rows), pieces.place(self._rows)
         for begin in range(0, len(data), _WRITTEN_AT_ONCE):  # a piece is still in cache when it is written
             piece = data[begin : begin + _WRITTEN_AT_ONCE]
             self._crc = zlib.crc32(piece, self._crc)
             if self._hasher is not None:
                 self._hasher.update(piece)
-            with disk_full_speaks(self._file.parent, len(data) - begin):
-                self._write_bytes(piece)
+            write_at(pieces.fd, piece, at + begin, pieces.file.parent)
         self._rows += len(rows)
 
     def close(self) -> ArrayEntry:
-        """Completes the header and returns the manifest entry. Safe to call twice."""
+        """Completes the file and returns the manifest entry. Safe to call twice."""
         if self.entry is None:
-            shape = (self._rows, *self._row_shape)
-            size = DATA_OFFSET + self._dtype.itemsize * math.prod(shape)
-            with self._stream, disk_full_speaks(self._file.parent, DATA_OFFSET):
-                self._stream.seek(0)
-                self._write_bytes(memoryview(self._header()))
             chunks = None if self._hasher is None else self._hasher.digests()
-            self.entry = ArrayEntry(self._dtype.str, shape, size, self._crc, chunks)
+            with self._pieces as pieces:
+                self.entry = pieces.seal(self._rows, self._crc, chunks)
         return self.entry
 
     def __enter__(self) -> ArrayWriter:
@@ -87,26 +76,7 @@ class ArrayWriter:
         if error[0] is None:
             self.close()
         else:
-            self._stream.close()
-
-    def _write_bytes(self, data: memoryview) -> None:
-        while data:
-            data = data[self._stream.write(data) :]
-
-    def _header(self) -> bytes:
-        return _header(self._dtype, (self._rows, *self._row_shape))
-
-
-def _as_bytes(path: str, rows: np.ndarray, dtype: np.dtype, row_shape: tuple[int, ...]) -> memoryview:
-    if rows.shape[1:] != row_shape:
-        raise ValueError(f"{path}: rows of shape {rows.shape[1:]}, expected {row_shape}")
-    return memoryview(np.ascontiguousarray(rows, dtype).reshape(-1).view(np.uint8))
-
-
-def _header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
-    fields = {"descr": dtype.str, "fortran_order": False, "shape": shape}
-    start = np.lib.format.magic(1, 0) + (DATA_OFFSET - 10).to_bytes(2, "little")
-    return (start + repr(fields).encode()).ljust(DATA_OFFSET - 1) + b"\n"
+            self._pieces.close()
 
 
 # Arrays that several processes write, each some ranges of rows.
@@ -117,20 +87,41 @@ class ArrayPieces:
     range may be written again; `seal_array` completes the file. Use it in a ``with`` block."""
 
     def __init__(self, folder: str | Path, path: str, dtype: np.dtype | type, row_shape: tuple[int, ...] = ()) -> None:
-        self.path, self._file = path, Path(folder) / path
+        self.path, self.file = path, Path(folder) / path
         self._dtype, self._row_shape = np.dtype(dtype).newbyteorder("<"), row_shape
-        self._width = self._dtype.itemsize * math.prod(row_shape)
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        with disk_full_speaks(self._file.parent, DATA_OFFSET):
-            self.fd = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        with disk_full_speaks(self.file.parent, DATA_OFFSET):
+            self.fd = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
     def write(self, first: int, rows: np.ndarray) -> None:
         """Writes rows [n, *row_shape], converted to the dtype of the array, as rows ``first`` and following."""
-        data = _as_bytes(self.path, rows, self._dtype, self._row_shape)
-        write_at(self.fd, data, DATA_OFFSET + first * self._width, self._file.parent)
+        write_at(self.fd, self.bytes_of(rows), self.place(first), self.file.parent)
+
+    def place(self, row: int) -> int:
+        """Returns where a row begins in the file."""
+        return DATA_OFFSET + row * self._dtype.itemsize * math.prod(self._row_shape)
+
+    def bytes_of(self, rows: np.ndarray) -> memoryview:
+        """Returns rows as they are written."""
+        if rows.shape[1:] != self._row_shape:
+            raise ValueError(f"{self.path}: rows of shape {rows.shape[1:]}, expected {self._row_shape}")
+        return memoryview(np.ascontiguousarray(rows, self._dtype).reshape(-1).view(np.uint8))
+
+    def seal(self, count: int, crc: int = 0, chunks: tuple[str, ...] | None = None) -> ArrayEntry:
+        """Gives the file the header and the length of ``count`` rows, and returns its entry. Rows not written are zero."""
+        size, shape = self.place(count), (count, *self._row_shape)
+        os.ftruncate(self.fd, size)
+        fields = {"descr": self._dtype.str, "fortran_order": False, "shape": shape}
+        start = np.lib.format.magic(1, 0) + (DATA_OFFSET - 10).to_bytes(2, "little")
+        header = (start + repr(fields).encode()).ljust(DATA_OFFSET - 1) + b"\n"
+        write_at(self.fd, memoryview(header), 0, self.file.parent)
+        return ArrayEntry(self._dtype.str, shape, size, crc, chunks)
 
     def close(self) -> None:
-        os.close(self.fd)
+        """Closes the file. Safe to call twice."""
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
 
     def __enter__(self) -> ArrayPieces:
         return self
@@ -176,10 +167,8 @@ def hash_chunk(folder: str | Path, path: str, begin: int, nbytes: int) -> tuple[
 
 def seal_array(folder: str | Path, path: str, dtype: np.dtype, shape: tuple[int, ...]) -> None:
     """Gives the file of an array whose rows `ArrayPieces` wrote its header and its length. Rows not written are zero."""
-    file, dtype = Path(folder) / path, np.dtype(dtype).newbyteorder("<")
     with ArrayPieces(folder, path, dtype, shape[1:]) as pieces:
-        os.ftruncate(pieces.fd, DATA_OFFSET + dtype.itemsize * math.prod(shape))
-        write_at(pieces.fd, memoryview(_header(dtype, shape)), 0, file.parent)
+        pieces.seal(shape[0])
 
 
 def hashed_entry(dtype: np.dtype, shape: tuple[int, ...], hashes: Sequence[tuple[int, str]]) -> ArrayEntry:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,11 @@ from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.edge_splits.source import StoredSplits
 from glt_lightning.partition.folder import LOCK_TIMEOUT_S, exclusive, lasting_folder, remove_lasting
 from glt_lightning.partition.grow import add_rows
-from glt_lightning.partition.reuse import COMPACTED, run_folder
 from glt_lightning.partition.sources.version import VersionSource, parts_of
 from glt_lightning.partition.stored_tables import save_named, write_later_ids
 from glt_lightning.partition.tasks.engine import run_tasks
 from glt_lightning.partition.versions import LATEST, Appended, Version, Versions
+from glt_lightning.partition.writer import COMPACTED, run_folder
 
 
 def compact_partition(
@@ -94,58 +94,44 @@ def compact_partition(
         with exclusive(target, timeout_s):
             if target.exists() and (not target.is_dir() or any(target.iterdir())):
                 return _reuse(target, made)
-            return _Compaction(graph, appended, forget, made, options, Progress(progress)).write(target)
+            return _write(target, graph, appended, forget, made, options, Progress(progress))
     finally:
         if graph is not None:
             graph.close()
         base.close()
 
 
-@dataclass(frozen=True)
-class _Compaction:
-    graph: GrownPartition
-    appended: Appended
-    forget: bool
-    made: Mapping[str, Any]
-    options: PartitionOptions
-    progress: Progress
-
-    def write(self, target: Path) -> Manifest:
-        base, wide = self.graph.base.manifest, bool(self.made.get("wide_ids", False))
-        with lasting_folder(run_folder(target, self.made)) as run:
-            source = VersionSource(self.graph, self.appended.additions, run / "kept", self.forget)
-            stored = _VersionGraph(self.graph, source, self.options, self.progress)
-            with run_tasks(stored, run, options_hash(self.made), wide) as tasks:
-                manifest = Builder(tasks, _SameParts(self.graph), self.made).build()
-                marks = {deleted_path(t): gone for t, gone in self._deleted.items()}
-                more = dict(save_named(tasks.job.out, path, ids) for path, ids in marks.items())
-                manifest = replace(
-                    manifest,
-                    arrays={**manifest.arrays, **more, **write_later_ids(tasks.job.out, self._ids())},
-                    encodings=base.encodings,
-                    normalization=base.normalization,
-                    edge_labels=base.edge_labels,
-                )
-                manifest.save(tasks.job.out)
-                os.rename(tasks.job.out, target)
-        return manifest
-
-    @property
-    def _deleted(self) -> dict[int, np.ndarray]:
-        gone = {t: self.graph.deleted(t) for t in range(len(self.graph.schema.node_types))}
-        return {t: ids for t, ids in gone.items() if len(ids)}
-
-    def _ids(self) -> dict[int, np.ndarray]:
-        """Returns what tables call nodes that came after they were converted, by type."""
-        found = {}
-        for name, names in self.appended.ids.items():
-            t = self.graph.schema.node_index(name)
-            if self.forget and t in self._deleted:
-                rows = self._deleted[t] - (self.graph.manifest.num_nodes[t] - len(names))
-                names = np.array(names)
-                names[rows[rows >= 0]] = "" if names.dtype == object else np.iinfo(np.int64).min
-            found[t] = names
-        return found
+def _write(
+    target: Path,
+    graph: GrownPartition,
+    appended: Appended,
+    forget: bool,
+    made: Mapping[str, Any],
+    options: PartitionOptions,
+    progress: Progress,
+) -> Manifest:
+    base, wide = graph.base.manifest, bool(made.get("wide_ids", False))
+    deleted = {t: gone for t in range(len(base.schema.node_types)) if len(gone := graph.deleted(t))}
+    ids = {graph.schema.node_index(name): names for name, names in appended.ids.items()}
+    for t in deleted.keys() & ids.keys() if forget else ():
+        rows = deleted[t] - (graph.manifest.num_nodes[t] - len(ids[t]))
+        ids[t] = np.array(ids[t])
+        ids[t][rows[rows >= 0]] = "" if ids[t].dtype == object else np.iinfo(np.int64).min
+    with lasting_folder(run_folder(target, made)) as run:
+        source = VersionSource(graph, appended.additions, run / "kept", forget)
+        with run_tasks(_VersionGraph(graph, source, options, progress), run, options_hash(made), wide) as tasks:
+            out, manifest = tasks.job.out, Builder(tasks, _SameParts(graph), made).build()
+            marks = dict(save_named(out, deleted_path(t), gone) for t, gone in deleted.items())
+            manifest = replace(
+                manifest,
+                arrays={**manifest.arrays, **marks, **write_later_ids(out, ids)},
+                encodings=base.encodings,
+                normalization=base.normalization,
+                edge_labels=base.edge_labels,
+            )
+            manifest.save(out)
+            os.rename(out, target)
+    return manifest
 
 
 class _VersionGraph(StoredGraph):

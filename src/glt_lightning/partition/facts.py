@@ -85,12 +85,11 @@ EdgeFacts = dict[str, Any]
 
 
 def _edges_of_manifest(manifest: Manifest) -> dict[EdgeType, EdgeFacts]:
-    found: dict[EdgeType, EdgeFacts] = {}
+    found = {}
     for r, edge_type in enumerate(manifest.schema.edge_types):
-        weight = manifest.edge_width(r, "edge_weight") == 1
-        facts = _edge_facts(manifest.edge_width(r, "edge_attr"), weight, manifest.num_edge_categories.get(r, ()))
-        found |= {} if facts is None else {edge_type: facts}
-    return found
+        width, weight = (manifest.edge_width(r, name) for name in ("edge_attr", "edge_weight"))
+        found[edge_type] = _edge_facts(width, weight, manifest.num_edge_categories.get(r, ()))
+    return {edge_type: facts for edge_type, facts in found.items() if any(facts.values())}
 
 
 def _edges_of_source(source: GraphSource, stored: Mapping[EdgeType, EdgeType]) -> dict[EdgeType, EdgeFacts]:
@@ -98,20 +97,16 @@ def _edges_of_source(source: GraphSource, stored: Mapping[EdgeType, EdgeType]) -
     # the rows of a graph whose edges are held out are counted by reading its edges; their widths are those of all edges
     labels = source.label_attrs if isinstance(source, LinkSource) else {}
     source = source.inner if isinstance(source, LinkSource) else source
-    codes = edge_categories_of(source)
-    found: dict[EdgeType, EdgeFacts] = {}
+    codes, found = edge_categories_of(source), {}
     for edge_type, given in stored.items():
-        rows = {name: rows for name, rows in source.edge_attrs(given).items() if name != labels.get(given)}
-        widths = {name: math.prod(rows[name].shape[1:]) for name in ("edge_attr", "edge_weight") if name in rows}
-        facts = _edge_facts(widths.get("edge_attr"), widths.get("edge_weight") == 1, codes.get(given, ()))
-        found |= {} if facts is None else {edge_type: facts}
-    return found
+        shapes = {name: rows.shape[1:] for name, rows in source.edge_attrs(given).items() if name != labels.get(given)}
+        width, weight = (math.prod(shapes[name]) if name in shapes else None for name in ("edge_attr", "edge_weight"))
+        found[edge_type] = _edge_facts(width, weight, codes.get(given, ()))
+    return {edge_type: facts for edge_type, facts in found.items() if any(facts.values())}
 
 
-def _edge_facts(width: int | None, weight: bool, codes: Sequence[int]) -> EdgeFacts | None:
-    if not width and not weight and not codes:
-        return None
-    return {"width": width or None, "weight": weight, "num_categories": list(codes)}
+def _edge_facts(width: int | None, weight: int | None, codes: Sequence[int]) -> EdgeFacts:
+    return {"width": width or None, "weight": weight == 1, "num_categories": list(codes)}
 
 
 # What is known of the labels before anything is loaded: enough to choose a task and to size a model's output.
@@ -132,9 +127,8 @@ def _labels_of_manifest(manifest: Manifest) -> LabelFacts | None:
     entry = manifest.arrays.get(node_path(0, t, "y"))
     if entry is None:
         return None
-    encoded = attr_key("nodes", t, "y") in manifest.encodings
-    names = None if manifest.class_names is None else list(manifest.class_names)
-    return _facts("float" if encoded else _kind(entry.dtype), entry.shape[1:], manifest.num_classes, names)
+    kind = "float" if attr_key("nodes", t, "y") in manifest.encodings else _kind(entry.dtype)
+    return _facts(kind, entry.shape[1:], manifest.num_classes, manifest.class_names)
 
 
 def _labels_of_source(source: GraphSource) -> LabelFacts | None:
@@ -145,35 +139,36 @@ def _labels_of_source(source: GraphSource) -> LabelFacts | None:
             return None
         form = _kind(y.dtype), tuple(y.shape[1:])
     kind, shape = form
-    names = getattr(source, "class_names", None)
-    return _facts(kind, shape, source.num_classes, None if names is None else list(map(str, names)))
+    return _facts(kind, shape, source.num_classes, getattr(source, "class_names", None))
 
 
 def _kind(dtype: Any) -> str:
     return _KINDS.get(np.dtype(dtype).kind, "float")
 
 
-def _facts(kind: str, shape: tuple[int, ...], num_classes: int | None, names: list[str] | None) -> LabelFacts:
-    width = shape[0] if shape else None
-    return {"kind": kind, "width": width, "num_classes": num_classes, "class_names": names}
+def _facts(kind: str, shape: tuple[int, ...], num_classes: int | None, names: Sequence[Any] | None) -> LabelFacts:
+    class_names = None if names is None else [str(name) for name in names]
+    return {
+        "kind": kind,
+        "width": shape[0] if shape else None,
+        "num_classes": num_classes,
+        "class_names": class_names,
+    }
 
 
 def _edge_labels_of_manifest(manifest: Manifest) -> dict[EdgeType, LabelFacts]:
     found = {}
     for r, labels in manifest.edge_labels.items():
-        entry = manifest.arrays.get(edge_split_path(r, "train", "label"))
-        if entry is not None:
-            names = None if labels.class_names is None else list(labels.class_names)
-            kind = _kind(entry.dtype)
-            found[manifest.schema.edge_types[r]] = _facts(kind, entry.shape[1:], labels.num_classes, names)
+        if (entry := manifest.arrays.get(edge_split_path(r, "train", "label"))) is not None:
+            facts = _facts(_kind(entry.dtype), entry.shape[1:], labels.num_classes, labels.class_names)
+            found[manifest.schema.edge_types[r]] = facts
     return found
 
 
 def _edge_labels_of_source(source: GraphSource) -> dict[EdgeType, LabelFacts]:
     """Raises `DataError` where edges whose labels are to be predicted have none."""
-    found = {}
-    for edge_type, labels in source.labels.items() if isinstance(source, LinkSource) else ():
-        names = None if labels.class_names is None else [str(name) for name in labels.class_names]
-        kind = _kind(labels.values.dtype)
-        found[edge_type] = _facts(kind, tuple(labels.values.shape[1:]), labels.num_classes, names)
-    return found
+    labels = source.labels if isinstance(source, LinkSource) else {}
+    return {
+        e: _facts(_kind(each.values.dtype), tuple(each.values.shape[1:]), each.num_classes, each.class_names)
+        for e, each in labels.items()
+    }

@@ -21,11 +21,11 @@ from glt_lightning.base import OptionError, PartitionError, Progress, counted
 from glt_lightning.graph import MANIFEST, Manifest, open_regular, parse_json, partition_id
 from glt_lightning.partition.delta import DELTA, parse_header
 from glt_lightning.partition.folder import DISK_IS_FULL, LOCK_TIMEOUT_S, exclusive, whole_file
-from glt_lightning.partition.reuse import COMPACTED
 from glt_lightning.partition.sources.tables.forget import forget_tables
 from glt_lightning.partition.sources.tables.source import tables_folder
 from glt_lightning.partition.verify import verify_partition
 from glt_lightning.partition.versions import LATEST, Version, Versions, deleted_nodes
+from glt_lightning.partition.writer import COMPACTED
 
 _FORMAT = "glt_lightning.forget"
 _ASIDE = ".forgotten"  # ends the name of the description of a folder that is being removed

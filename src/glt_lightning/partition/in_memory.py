@@ -132,7 +132,7 @@ class _InMemory:
         return NodeLayout((0, count), ids, ids)
 
     def _edge_job(self, own: StoredEdgeType, layouts: Mapping[NodeType, NodeLayout]) -> EdgeJob:
-        return EdgeJob.of(self._graph, own, layouts.__getitem__, self._id_dtype, self._edge_id_dtype)
+        return EdgeJob(self._graph, own, layouts.__getitem__, self._id_dtype, self._edge_id_dtype)
 
     def _write_edges(self, index: int, edge_type: StoredEdgeType, layouts: Mapping[NodeType, NodeLayout]) -> None:
         job = self._edge_job(edge_type, layouts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from glt_lightning.partition.build.space import (
     bytes_needed,
     edges_for_assignment,
     is_ranked_by_vip,
+    matrix_bytes,
     reads_of,
     require_room,
 )
@@ -40,13 +41,11 @@ from glt_lightning.partition.build.steps import (
     sorted_at_once,
     value_checks,
 )
-from glt_lightning.partition.build.stored_graph import StoredGraph
-from glt_lightning.partition.build.values import checked_attrs
+from glt_lightning.partition.build.stored_graph import StoredGraph, checked_attrs
 from glt_lightning.partition.edge_splits.columns import CHUNK
 from glt_lightning.partition.edge_splits.read import KeptEdges
 from glt_lightning.partition.edge_splits.source import ExpectedLinks, LinkSource
 from glt_lightning.partition.folder import require_space
-from glt_lightning.partition.reuse import follow_batches
 from glt_lightning.partition.sources.base import EdgeList, GraphSource, rows_bytes
 from glt_lightning.partition.sources.files import CscEdges, EndFiles, FileEdges
 from glt_lightning.partition.sources.tables.mapping import NodeTable
@@ -55,6 +54,7 @@ from glt_lightning.partition.sources.transformed import TransformedSource
 from glt_lightning.partition.splits import resolve_splits
 from glt_lightning.partition.tasks.engine import planned_division, planned_width, task_memory
 from glt_lightning.partition.tasks.run import Division
+from glt_lightning.partition.writer import follow_batches
 
 if TYPE_CHECKING:
     from glt_lightning.partition.sources.tables.job import TableJob
@@ -223,11 +223,15 @@ def plan_partition(
         task_bytes=_LIBRARIES + division.job.memory_bytes + _READING * max(graph.num_nodes.values()),
         available_bytes=available_memory(),
     )
+    return plan, _refusal(require_room, division.job, assigner)
+
+
+def _refusal(check: Callable[..., None], *given: Any) -> PartitionError | None:
     try:
-        require_room(division.job, assigner)
+        check(*given)
     except PartitionError as error:
-        return plan, error
-    return plan, None
+        return error
+    return None
 
 
 def _splitting(source: ExpectedLinks) -> tuple[PlannedStep, int]:
@@ -327,13 +331,10 @@ def _stays(division: Division) -> int:
 
 def _first_process(graph: StoredGraph, assigner: Assigner) -> int:
     options, nodes = graph.options, graph.total_nodes
-    matrix = 4 * options.num_parts
-    if matrix * nodes > options.memory_bytes // 4:
-        matrix = 0  # a mapped file
     vip, reads = is_ranked_by_vip(graph, assigner), reads_of(graph, assigner)
     widest = _READING
     if vip or reads == "sampled":
-        widest = max(widest, _VIP + matrix)
+        widest = max(widest, _VIP + (0 if matrix_bytes(graph) else 4 * options.num_parts))
     if reads == "neighbors":
         widest = max(widest, _STREAMING + _STREAMING_COLUMN * (len(graph.num_nodes) + len(graph.splits) + 1))
     total = _LIBRARIES + options.memory_bytes + nodes * widest
@@ -371,11 +372,7 @@ def plan_conversion(source: TableSource, options: PartitionOptions) -> tuple[Par
         available_bytes=available_memory(),
         tables=folder,
     )
-    try:
-        require_space(there, disk, "the conversion of these tables")
-    except PartitionError as error:
-        return plan, error
-    return plan, None
+    return plan, _refusal(require_space, there, disk, "the conversion of these tables")
 
 
 def _converting(job: TableJob, name: str, width: int) -> PlannedStep:

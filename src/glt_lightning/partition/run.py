@@ -28,10 +28,10 @@ from glt_lightning.partition.folder import (
     lasting_folder,
     require_space,
 )
-from glt_lightning.partition.reuse import run_folder
 from glt_lightning.partition.sources.base import GraphSource
 from glt_lightning.partition.splits import resolve_splits
 from glt_lightning.partition.tasks.engine import run_tasks
+from glt_lightning.partition.writer import run_folder
 
 
 def assign_graph(

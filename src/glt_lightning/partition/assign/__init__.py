@@ -5,26 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from glt_lightning.base import PartitionOptions
-from glt_lightning.partition.assign.assigners import (
-    BuiltIn,
-    FrequencyAssigner,
-    MetisAssigner,
-    RandomAssigner,
-    StreamingAssigner,
-    built_in,
-)
-from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition, checked
+from glt_lightning.partition.assign.assigners import FrequencyAssigner, MetisAssigner, RandomAssigner, StreamingAssigner
+from glt_lightning.partition.assign.base import Assigner
 from glt_lightning.partition.assign.own import FileAssigner, own_class
-
-__all__ = [
-    "Assigner",
-    "Assignment",
-    "BuiltIn",
-    "GraphToPartition",
-    "assigner_of",
-    "built_in",
-    "checked",
-]
 
 _BY_NAME: dict[str, Callable[[], Assigner]] = {
     "random": RandomAssigner,

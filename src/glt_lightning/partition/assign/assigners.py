@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from glt_lightning.base import DataError, NodeType, OptionError, PartitionError, PartitionOptions, size
 from glt_lightning.graph import available_memory
-from glt_lightning.kernels import Labels, MetisGraph, NeighborRows, metis_parts
+from glt_lightning.kernels import LabelPairs, Labels, MetisGraph, NeighborRows, metis_parts
 from glt_lightning.partition.assign.base import Assigner, Assignment, GraphToPartition, checked
 from glt_lightning.partition.sources.base import array_fingerprint
 
 if TYPE_CHECKING:
+    from glt_lightning.partition.build.hotness import Hotness
     from glt_lightning.partition.build.stored_graph import StoredGraph
     from glt_lightning.partition.build.topology import GraphTopology
-    from glt_lightning.partition.hotness.rank import Hotness
 
 # Parts by expected accesses: each node goes to the part that reads it most; edges between parts are not considered.
 
@@ -38,7 +39,7 @@ class FrequencyAssigner(Assigner):
             )
         node_type, seeds = graph.splits["train"]
         shares = [(node_type, share) for share in np.array_split(seeds, graph.num_parts)]
-        from glt_lightning.partition.hotness.vip import inclusion_of_each
+        from glt_lightning.partition.build.hotness import inclusion_of_each
 
         wanted = inclusion_of_each(graph.topology, shares, graph.options, graph.topology.folder, graph.progress)
         return {t: frequency_parts(p) for t, p in graph.topology.split(wanted.T).items()}
@@ -63,7 +64,7 @@ class GivenAccesses(Assigner):
         return {t: frequency_parts(np.stack(parts, axis=1), self._block) for t, parts in self._wanted.items()}
 
     def hotness(self, topology: GraphTopology) -> Hotness:
-        from glt_lightning.partition.hotness.rank import Hotness
+        from glt_lightning.partition.build.hotness import Hotness
 
         by_part = zip(*(self._wanted[t] for t in topology.num_nodes), strict=True)
         return Hotness("given", {}, [np.concatenate(each) for each in by_part])
@@ -246,8 +247,6 @@ class StreamingAssigner(Assigner):
                     yield each
                     done(len(each.neighbors))
 
-            from glt_lightning.partition.assign.clusters import cluster_graph
-
             found = cluster_graph(rows(), entries, clusters, count, most, topology.folder, topology.threads)
         indptr, neighbors, edge_weights = found
         loads = np.stack(
@@ -379,3 +378,51 @@ def pass_over(graph: GraphToPartition, labels: Labels, capacity: np.ndarray, wha
                 done(len(rows.neighbors))
             if moved == 0:
                 return
+
+
+# The graph of clusters: the number of edges between each two, in bounded memory.
+#
+# Edges between clusters are dealt out over buckets of a file, each pair of clusters to one of them. A bucket fits the cache of a
+# core while its edges are counted, so that an edge takes little longer in a large graph than in a small one.
+
+
+_BUCKET_EDGES = 1 << 16
+_MOST_BITS = 12  # of the number of a bucket: keys are written to that many places at a time
+_AT_ONCE = 1 << 20  # edges that are read before they are counted
+_KEY_BYTES = 8
+
+CsrGraph = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def cluster_graph(
+    all_rows: Iterable[NeighborRows],
+    entries: int,
+    clusters: np.ndarray,
+    count: int,
+    most: int,
+    folder: Path,
+    threads: int,
+) -> CsrGraph:
+    """Returns the clusters and the pairs of them with the most edges: indptr [clusters + 1], neighbours, numbers of edges.
+
+    all_rows: of all nodes, each edge in the rows of both its ends.  entries: of these, or more.
+    clusters: int32 [N], the cluster of each node.  count: of clusters.  most: of pairs; of more, those with fewer edges are
+    dropped, at a tie those of higher numbers.  folder: of the file.
+    """
+    from glt_lightning.partition.build.edges import ranges_within
+    from glt_lightning.partition.tasks.exchange import RunWriter, read_buckets
+
+    bits = min(_MOST_BITS, (entries // 2 // _BUCKET_EDGES).bit_length())
+    pairs = LabelPairs(clusters, bits, max(1, min(most, count * (count - 1) // 2, entries // 2)), threads)
+    file = folder / "pairs"
+    with RunWriter(file, _KEY_BYTES, 1 << bits) as writer:
+        for rows in all_rows:
+            writer.add(*pairs.keys(rows))
+    buckets = np.concatenate([[0], np.cumsum(np.diff(writer.runs.table, axis=1).sum(axis=0))])
+    groups = ranges_within(buckets, min(_AT_ONCE, 4 * most))
+    memory = np.empty(max((int(buckets[high] - buckets[low]) for low, high in groups), default=0), np.uint64)
+    for low, high in groups:
+        data, first = read_buckets([writer.runs], low, high, _KEY_BYTES, memory.view(np.uint8))
+        pairs.add(data.view(np.uint64), first)
+    file.unlink()
+    return pairs.graph(count)

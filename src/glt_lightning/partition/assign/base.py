@@ -13,8 +13,8 @@ from glt_lightning.base import DataError, NodeType, OptionError, PartitionOption
 from glt_lightning.partition.sources.base import GraphSource
 
 if TYPE_CHECKING:
+    from glt_lightning.partition.build.hotness import Hotness
     from glt_lightning.partition.build.topology import GraphTopology
-    from glt_lightning.partition.hotness.rank import Hotness
 
 Assignment = Mapping[NodeType, np.ndarray]
 

@@ -28,6 +28,7 @@ from glt_lightning.graph import (
 from glt_lightning.partition.arrays import ArrayWriter
 from glt_lightning.partition.assign.assigners import assign, built_in, require_countable
 from glt_lightning.partition.assign.base import Assigner
+from glt_lightning.partition.build.hotness import rank_nodes
 from glt_lightning.partition.build.layout import NodeLayout
 from glt_lightning.partition.build.space import require_room
 from glt_lightning.partition.build.steps import (
@@ -44,7 +45,6 @@ from glt_lightning.partition.build.steps import (
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.build.topology import GraphTopology, remove_rows
 from glt_lightning.partition.edge_splits.source import LinkSource
-from glt_lightning.partition.hotness.rank import rank_nodes
 from glt_lightning.partition.sources.base import GraphSource, categories_of, edge_categories_of
 from glt_lightning.partition.stored_tables import TABLE_ENCODING
 from glt_lightning.partition.tasks.exchange import load_array, save_array

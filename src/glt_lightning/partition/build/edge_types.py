@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from glt_lightning.base import EdgeType, GraphSchema, edge_type_str
@@ -55,3 +56,12 @@ def stored_edge_types(schema: GraphSchema, undirected: bool) -> tuple[GraphSchem
 def _is_reverse(edge_type: EdgeType, schema: GraphSchema) -> bool:
     src, rel, dst = edge_type
     return rel.startswith("rev_") and (dst, rel.removeprefix("rev_"), src) in schema.edge_types
+
+
+def in_both_directions(edge_types: Iterable[EdgeType]) -> Iterator[StoredEdgeType]:
+    """Yields edge types of which each edge is in the rows of both its ends: the user's, directed both ways."""
+    for edge_type in edge_types:
+        src, rel, dst = edge_type
+        yield StoredEdgeType(edge_type, edge_type, both=src == dst)
+        if src != dst:
+            yield StoredEdgeType((dst, rel, src), edge_type, flip=True)

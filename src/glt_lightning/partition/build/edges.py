@@ -10,9 +10,9 @@ working folder, with gaps, and `place` closes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
@@ -24,10 +24,9 @@ from glt_lightning.graph import TIMES, cum_name
 from glt_lightning.kernels import CHANGED, Buckets, RowBuffers, build_rows
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.layout import NodeLayout
-from glt_lightning.partition.build.rows import StoredAs
-from glt_lightning.partition.build.times import EdgeTimes, WeightSums, by_time
+from glt_lightning.partition.build.times import EdgeTimes, by_time
 from glt_lightning.partition.edge_splits.read import user_columns
-from glt_lightning.partition.sources.base import EdgeList, Rows, read_edges
+from glt_lightning.partition.sources.base import read_edges
 from glt_lightning.partition.tasks.exchange import Runs, RunWriter, read_buckets
 
 if TYPE_CHECKING:
@@ -42,9 +41,10 @@ _ROWS = 1 << 20  # whose edges are looked up at once
 _MAX_CHUNK = 1 << 21
 
 
-@dataclass(frozen=True)
 class EdgeJob:
     """A stored edge type with everything that is needed to write it.
+
+    layout: returns the numbering of a node type.  structure_only: leave out edge ids and attributes.
 
     Attributes:
         edges, attrs: The user's edges and their attributes.
@@ -54,46 +54,25 @@ class EdgeJob:
         weights: Attributes whose prefix sums are stored, too.
         times: The times that rows are ordered by; None: the canonical order. With times, parallel edges of different times are
             not merged.
-        structure_only: Leave out edge ids and attributes.
     """
 
-    stored_type: StoredEdgeType
-    edges: EdgeList
-    attrs: Mapping[str, Rows]
-    sources: NodeLayout
-    destinations: NodeLayout
-    offset: int
-    id_dtype: np.dtype
-    edge_id_dtype: np.dtype
-    stored: Mapping[str, StoredAs] = field(default_factory=dict)
-    weights: Mapping[str, WeightSums] = field(default_factory=dict)
-    times: EdgeTimes | None = None
-    structure_only: bool = False
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         graph: StoredGraph,
         stored_type: StoredEdgeType,
         layout: Callable[[NodeType], NodeLayout],
         id_dtype: np.dtype,
         edge_id_dtype: np.dtype,
-    ) -> EdgeJob:
-        """Makes the job that stores all of an edge type. layout: returns the numbering of a node type."""
+        structure_only: bool = False,
+    ) -> None:
         (src, _, dst), source, storage = stored_type.edge_type, stored_type.source, graph.storage
-        return cls(
-            stored_type=stored_type,
-            edges=graph.edges[source],
-            attrs=graph.source.edge_attrs(source),
-            sources=layout(src),
-            destinations=layout(dst),
-            offset=graph.offsets[src],
-            id_dtype=id_dtype,
-            edge_id_dtype=edge_id_dtype,
-            stored=storage.edges[source],
-            weights=storage.weights[source],
-            times=None if storage.time_attr is None else storage.time_attr.times(stored_type),
-        )
+        self.stored_type, self.structure_only = stored_type, structure_only
+        self.id_dtype, self.edge_id_dtype = id_dtype, edge_id_dtype
+        self.edges, self.attrs = graph.edges[source], graph.source.edge_attrs(source)
+        self.sources, self.destinations, self.offset = layout(src), layout(dst), graph.offsets[src]
+        self.stored, self.weights = storage.edges[source], storage.weights[source]
+        time_attr = None if structure_only else storage.time_attr
+        self.times = None if time_attr is None else time_attr.times(stored_type)
 
     @property
     def record_bytes(self) -> int:
@@ -304,22 +283,16 @@ class _PartWriter:
         self._writers["indptr"].write(row + 1, indptr[1:] + (self._pointers + self.count))
         self._write("indices", indices)
         if not job.structure_only:
-            self._write("edge_ids", user_columns(job.edges, edge_ids))
+            columns = user_columns(job.edges, edge_ids)
+            self._write("edge_ids", columns)
             if times is not None:
                 self._write(TIMES, times)
-            self._write_attrs(indptr, edge_ids, nodes)
+            for name, rows in job.attrs.items() if len(edge_ids) else ():
+                values = rows[edge_ids]  # an added reverse edge has the id and the attributes of its edge
+                if name in job.weights:
+                    self._write(cum_name(name), job.weights[name].prefix_sums(values, indptr, columns, nodes))
+                self._write(name, job.stored[name].encode(values, columns))
         self.count += len(indices)
-
-    def _write_attrs(self, indptr: np.ndarray, edge_ids: np.ndarray, nodes: np.ndarray) -> None:
-        job = self._job
-        if not job.attrs or not len(edge_ids):
-            return
-        for name, rows in job.attrs.items():
-            values = rows[edge_ids]  # an added reverse edge has the id and the attributes of its edge
-            if name in job.weights:
-                sums = job.weights[name].prefix_sums(values, indptr, user_columns(job.edges, edge_ids), nodes)
-                self._write(cum_name(name), sums)
-            self._write(name, job.stored[name].encode(values, edge_ids))
 
     def _write(self, name: str, rows: np.ndarray) -> None:
         self._writers[name].write(self._at + self.count, rows)

@@ -1,16 +1,10 @@
-"""The new numbers of nodes: one contiguous range per part, hottest first within a part.
-
-Nodes are sorted in tasks: one distributes a range of user ids over the parts; `in_order` sorts a part; `deal_numbers` distributes
-its numbers over ranges of user ids, of which `placed_numbers` makes the array by user id.
-"""
+"""The new numbers of nodes: one contiguous range per part, hottest first within a part."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
-
-from glt_lightning.partition.tasks.exchange import RunWriter
 
 
 @dataclass(frozen=True)
@@ -36,23 +30,3 @@ def node_record(id_dtype: np.dtype) -> np.dtype:
 def number_record(id_dtype: np.dtype) -> np.dtype:
     """A user id and the new number."""
     return np.dtype([("id", id_dtype), ("number", id_dtype)])
-
-
-def in_order(records: np.ndarray) -> np.ndarray:
-    """Returns the user ids of a part's nodes by (hotness descending, degree descending, user id). records: by user id."""
-    ids: np.ndarray = records["id"][np.lexsort((-records["degree"], -records["hotness"]))]
-    return ids
-
-
-def deal_numbers(ids: np.ndarray, first: int, capacity: int, writer: RunWriter) -> None:
-    """Distributes consecutive new numbers, from ``first`` on, over ranges of ``capacity`` user ids. ids: of the numbers."""
-    records = np.empty(len(ids), number_record(ids.dtype))
-    records["id"], records["number"] = ids, np.arange(first, first + len(ids), dtype=ids.dtype)
-    writer.deal(records, ids // capacity)
-
-
-def placed_numbers(records: np.ndarray, begin: int, count: int) -> np.ndarray:
-    """Returns the new numbers of the user ids from ``begin`` on. records: of all of them, in any order."""
-    new = np.empty(count, records["number"].dtype)
-    new[records["id"] - begin] = records["number"]
-    return new

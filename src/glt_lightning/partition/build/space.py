@@ -15,12 +15,12 @@ import numpy as np
 from glt_lightning.base import EdgeType
 from glt_lightning.partition.assign.assigners import built_in, is_trivial, require_memory
 from glt_lightning.partition.assign.base import Assigner
-from glt_lightning.partition.build.edge_types import StoredEdgeType
+from glt_lightning.partition.build.edge_types import StoredEdgeType, in_both_directions
 from glt_lightning.partition.build.edges import record_bytes
+from glt_lightning.partition.build.hotness import policy_of
 from glt_lightning.partition.build.rows import is_picked
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.folder import require_space
-from glt_lightning.partition.hotness.rank import policy_of
 from glt_lightning.partition.sources.base import rows_bytes
 from glt_lightning.partition.tasks.job import Job, narrowest
 
@@ -43,7 +43,7 @@ def bytes_to_assign(graph: StoredGraph, assigner: Assigner) -> int:
     if reads == "neighbors":
         return degrees + _worst_of(_neighbor_files(graph))[1]
     if reads == "sampled":
-        return degrees + _matrix(graph) + _worst_of(_sampled_files(graph))[1]
+        return degrees + matrix_bytes(graph) + _worst_of(_sampled_files(graph))[1]
     return degrees
 
 
@@ -54,8 +54,8 @@ def bytes_to_number(graph: StoredGraph, assigner: Assigner) -> int:
     if reads_of(graph, assigner) == "neighbors":
         # If the graph is symmetric, hotness reads the same files.
         remaining, worst = _worst_of(_neighbor_files(graph))
-        return max(worst, remaining + _matrix(graph))
-    return _matrix(graph) + _worst_of(_sampled_files(graph))[1]
+        return max(worst, remaining + matrix_bytes(graph))
+    return matrix_bytes(graph) + _worst_of(_sampled_files(graph))[1]
 
 
 def _is_ranked_by_batches(graph: StoredGraph, assigner: Assigner) -> bool:
@@ -141,10 +141,7 @@ def _sampled_files(graph: StoredGraph) -> Iterator[_EdgeFiles]:
 
 
 def _neighbor_files(graph: StoredGraph) -> Iterator[_EdgeFiles]:
-    for e in graph.edges:
-        src, rel, dst = e
-        both, ends = StoredEdgeType(e, e, both=True), [StoredEdgeType((dst, rel, src), e), StoredEdgeType(e, e)]
-        yield from _row_files(graph, [both] if src == dst else ends)
+    return _row_files(graph, in_both_directions(graph.edges))
 
 
 def _row_files(graph: StoredGraph, stored_types: Iterable[StoredEdgeType]) -> Iterator[_EdgeFiles]:
@@ -152,7 +149,7 @@ def _row_files(graph: StoredGraph, stored_types: Iterable[StoredEdgeType]) -> It
     return (_EdgeFiles.of(graph, own, width, 3 * width) for own in stored_types)
 
 
-def _matrix(graph: StoredGraph) -> int:
+def matrix_bytes(graph: StoredGraph) -> int:
     """Bytes of the file with the access probabilities of all parts; 0 if they are held in memory."""
     size = 4 * graph.options.num_parts * graph.total_nodes
     return size if size > graph.options.memory_bytes // 4 else 0

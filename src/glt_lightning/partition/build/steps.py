@@ -18,12 +18,11 @@ from glt_lightning.partition.build.degrees import Degrees
 from glt_lightning.partition.build.edges import EdgeBuckets, Segment, placed, ranges_within
 from glt_lightning.partition.build.normalize import normalization
 from glt_lightning.partition.build.rows import is_picked
-from glt_lightning.partition.build.values import checked_attrs
+from glt_lightning.partition.build.stored_graph import checked_attrs
 from glt_lightning.partition.sources.base import EdgeList, RangedEdges, Rows
 from glt_lightning.partition.tasks.exchange import load_array, save_array, unfinished
 from glt_lightning.partition.tasks.job import EdgeSort, Job
 from glt_lightning.partition.tasks.run import Division, Tasks
-from glt_lightning.partition.tasks.table import rows_folder
 
 _MOST_EDGES = 1 << 25  # of a piece: a run that is interrupted loses no more
 _MOST_BYTES = 1 << 30  # of records that one task sorts
@@ -221,7 +220,7 @@ def _write_attr(tasks: Tasks, node_type: NodeType, name: str, done: Done) -> Arr
         if not tasks.finished("place_rows", places):
             tasks.run("deal_rows", deals)
         tasks.run("place_rows", places, done, sizes)
-        shutil.rmtree(rows_folder(job, node_type, name), ignore_errors=True)
+        shutil.rmtree(job.rows_folder(node_type, name), ignore_errors=True)
     index, bounds = job.graph.schema.node_index(node_type), job.layout(node_type).bounds
     return {
         node_path(part, index, name): (stored.dtype, (bounds[part + 1] - bounds[part], *stored.row_shape))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,8 +14,9 @@ from glt_lightning.base import DataError, EdgeType, NodeType, PartitionOptions, 
 from glt_lightning.graph import EdgeColumns
 from glt_lightning.kernels import BFLOAT16
 from glt_lightning.partition.build.edge_types import StoredEdgeType, stored_edge_types
-from glt_lightning.partition.build.rows import Storage
-from glt_lightning.partition.edge_splits.read import num_columns
+from glt_lightning.partition.build.normalize import numbered_chunks
+from glt_lightning.partition.build.rows import Storage, StoredAs
+from glt_lightning.partition.edge_splits.read import num_columns, user_columns
 from glt_lightning.partition.edge_splits.source import StoredSplits, stored_splits
 from glt_lightning.partition.sources.base import EdgeList, GraphSource, Rows, counted_by, file_of
 from glt_lightning.partition.splits import check_labels, check_overlap, check_seed_labels
@@ -155,3 +157,50 @@ def _check_attr(what: str, name: str, rows: Rows, count: int, of: str, clause: s
 
 def _is_float(rows: Rows) -> bool:
     return rows.dtype.kind == "f" or rows.dtype == BFLOAT16
+
+
+# Checks of their values before nodes are assigned to parts. That reads all values once more than writing does. It takes seconds,
+# while the assignment, after which writing would find bad values, may take hours.
+
+Check = Callable[
+    [np.ndarray, np.ndarray], object
+]  # called with rows and their user ids; raises `DataError` for a bad one
+
+
+@dataclass(frozen=True)
+class Checked:
+    """An attribute whose values may be refused: as times, as weights, or since NaN is not allowed."""
+
+    rows: Rows
+    edges: EdgeList | None
+    checks: tuple[Check, ...]
+
+    def check(self, begin: int, end: int) -> None:
+        """Raises `DataError` for the first bad value of the rows [begin, end)."""
+        for ids, chunk in numbered_chunks(self.rows, begin, end):
+            user_ids = ids if self.edges is None else user_columns(self.edges, ids)
+            for check in self.checks:
+                check(chunk, user_ids)
+
+
+def checked_attrs(graph: StoredGraph) -> dict[str, Checked]:
+    """Returns the attributes whose values are checked, by a name of their own."""
+    storage, schema, found = graph.storage, graph.source.schema, dict[str, Checked]()
+
+    def add(own: NodeType | EdgeType, name: str, rows: Rows, stored: StoredAs, edges: EdgeList | None = None) -> None:
+        times, weights = storage.times_of(own, name), storage.weights[own].get(name) if isinstance(own, tuple) else None
+        checks: list[Check] = [] if times is None else [times.converted]
+        checks += [] if weights is None else [weights.require_weights]
+        # of features that are normalised, each row is looked at when it enters the statistics
+        if stored.allow is not None and (edges is not None or name != "x" or graph.normalize == "none"):
+            checks.append(stored.require_allowed)
+        if checks:
+            found[f"{own}.{name}"] = Checked(rows, edges, tuple(checks))
+
+    for edge_type in schema.edge_types:
+        for name, rows in graph.source.edge_attrs(edge_type).items():
+            add(edge_type, name, rows, storage.edges[edge_type][name], graph.edges[edge_type])
+    for node_type in schema.node_types:
+        for name, rows in graph.source.node_attrs(node_type).items():
+            add(node_type, name, rows, storage.nodes[node_type][name])
+    return found

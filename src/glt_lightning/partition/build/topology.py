@@ -16,12 +16,12 @@ import numpy as np
 
 from glt_lightning.base import EdgeType, NodeType
 from glt_lightning.graph import usable_cores
-from glt_lightning.kernels import NeighborRows
+from glt_lightning.kernels import NeighborRows, spread
 from glt_lightning.partition.arrays import seal_array
 from glt_lightning.partition.build.degrees import Degrees
-from glt_lightning.partition.build.edge_types import StoredEdgeType
-from glt_lightning.partition.build.row_files import RowFiles, merged
+from glt_lightning.partition.build.edge_types import StoredEdgeType, in_both_directions
 from glt_lightning.partition.build.steps import plan_buckets, sort_edges
+from glt_lightning.partition.sources.files import NpyFile
 from glt_lightning.partition.tasks.job import EdgeSort
 from glt_lightning.partition.tasks.run import Tasks
 
@@ -106,14 +106,7 @@ class GraphTopology(Topology):
 
     def _touching(self, node_type: NodeType) -> Iterator[StoredEdgeType]:
         """The user's edge types at a node type, each directed so that its rows are nodes of that type."""
-        for edge_type in self._edges:
-            src, rel, dst = edge_type
-            if src == dst == node_type:
-                yield StoredEdgeType(edge_type, edge_type, both=True)
-            elif dst == node_type:
-                yield StoredEdgeType(edge_type, edge_type)
-            elif src == node_type:
-                yield StoredEdgeType((dst, rel, src), edge_type, flip=True)
+        return (each for each in in_both_directions(self._edges) if each.edge_type[2] == node_type)
 
     def _rows(self, stored_type: StoredEdgeType) -> RowFiles:
         key = (stored_type.source, stored_type.flip, stored_type.both)
@@ -175,3 +168,96 @@ def remove_rows(folder: Path) -> None:
     """Removes the files of the topologies in a folder, when an interrupted run will not need them again."""
     for rows in folder.glob(f"{_ROWS}*"):
         shutil.rmtree(rows)
+
+
+# Files of rows of neighbours, which tasks have sorted: read chunk by chunk, and checked.
+
+
+_CACHED_EDGES = 1 << 15  # per chunk that stays in a core's cache while it is read several times
+
+
+class RowFiles:
+    """Rows of neighbours: indptr mapped, neighbours read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.indptr = NpyFile(folder / "indptr.npy").mapped()
+        self._file = NpyFile(folder / "indices.npy")
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._file.dtype
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    def read(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (indptr from 0, neighbours) of the rows [begin, end)."""
+        indptr = self.indptr[begin : end + 1]
+        return indptr - indptr[0], self._file[int(indptr[0]) : int(indptr[-1])]
+
+    def mapped(self) -> np.ndarray:
+        return self._file.mapped()
+
+
+def merged(
+    files: Sequence[RowFiles], offset: int, total: int, most_edges: int, begin: int, last: int
+) -> Iterator[NeighborRows]:
+    """Yields chunks of the rows [begin, last); each row concatenates its neighbours in all the files.
+
+    offset: number of the first node of the files, which have ``last`` rows if they are several.  total: number of all nodes.
+    """
+    ends = files[0].indptr if len(files) == 1 else sum((f.indptr for f in files), start=np.zeros(last + 1, np.int64))
+    while begin < last:
+        end = min(last, max(begin + 1, int(np.searchsorted(ends, ends[begin] + most_edges, side="right")) - 1))
+        indptr, neighbors = _joined([f.read(begin, end) for f in files], end - begin)
+        yield NeighborRows(offset + begin, indptr, neighbors, total)
+        begin = end
+
+
+def _joined(pieces: Sequence[tuple[np.ndarray, np.ndarray]], num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Concatenates the corresponding rows of all pieces. Returns (indptr, neighbours)."""
+    if len(pieces) == 1:
+        return pieces[0]
+    if not pieces:
+        return np.zeros(num_rows + 1, np.int64), np.empty(0, np.int32)
+    indptr = sum((p[0] for p in pieces), start=np.zeros(num_rows + 1, np.int64))
+    out = np.empty(int(indptr[-1]), max((p[1].dtype for p in pieces), key=lambda d: d.itemsize))
+    first = indptr[:-1].copy()
+    for own, neighbors in pieces:
+        sizes = np.diff(own)
+        out[spread(first, sizes)] = neighbors
+        first += sizes
+    return indptr, out
+
+
+def asymmetry(files: RowFiles, offset: int, total: int, begin: int, end: int) -> int | None:
+    """Returns the checksum of the edges of some rows minus that of their reverses: for all rows together it is 0 modulo 2^64 if
+    each edge has its reverse. None: an edge occurs twice.
+
+    offset: number of the first node of the files.  total: number of all nodes.
+    """
+    difference = 0
+    for each in merged([files], 0, total, _CACHED_EDGES, begin, end):
+        src, dst = each.neighbors.astype(np.uint64) - np.uint64(offset), _row_of_each(each).astype(np.uint64)
+        if ((src[1:] == src[:-1]) & (dst[1:] == dst[:-1])).any():  # sources are sorted within a row
+            return None
+        difference += _checksum(src, dst) - _checksum(dst, src)
+    return difference
+
+
+def _checksum(src: np.ndarray, dst: np.ndarray) -> int:
+    """A 64-bit sum over the edges (uint64 [E] each) that does not depend on their order; sums of chunks add up.
+
+    The constants are those of splitmix64 (Steele, Lea, Flood 2014).
+    """
+    z = src * np.uint64(0x9E3779B97F4A7C15) + dst
+    z ^= z >> np.uint64(32)
+    z *= np.uint64(0xBF58476D1CE4E5B9)
+    z ^= z >> np.uint64(29)
+    return int(z.sum(dtype=np.uint64))
+
+
+def _row_of_each(rows: NeighborRows) -> np.ndarray:
+    """Returns int64 [E]: the node whose row lists each neighbour."""
+    return np.repeat(np.arange(rows.first, rows.first + len(rows)), np.diff(rows.indptr))

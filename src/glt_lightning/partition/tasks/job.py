@@ -145,23 +145,18 @@ class Job:
         return self._last_edges[1]
 
     def _make_edge_job(self, sort: EdgeSort) -> EdgeJob:
-        graph, own = self.graph, sort.stored_type
-        src, _, dst = own.edge_type
-        if sort.index is None:
-            dtype = narrowest(graph.total_nodes)
-            return EdgeJob(
-                stored_type=own,
-                edges=graph.edges[own.source],
-                attrs={},
-                sources=as_they_are(graph.num_nodes[src], dtype),
-                destinations=as_they_are(graph.num_nodes[dst], dtype),
-                offset=graph.offsets[src],
-                id_dtype=dtype,
-                # not stored, so they may overflow: records of over 2^31 edges stay half as wide
-                edge_id_dtype=np.dtype(np.int32),
-                structure_only=True,
-            )
-        return EdgeJob.of(graph, own, self.layout, self.id_dtype, self.edge_id_dtype)
+        if sort.index is not None:
+            return EdgeJob(self.graph, sort.stored_type, self.layout, self.id_dtype, self.edge_id_dtype)
+        nodes, dtype = self.graph.num_nodes, narrowest(self.graph.total_nodes)
+        # ids of edges are not stored, so they may overflow: records of over 2^31 edges stay half as wide
+        return EdgeJob(
+            self.graph,
+            sort.stored_type,
+            lambda node_type: as_they_are(nodes[node_type], dtype),
+            dtype,
+            np.dtype(np.int32),
+            structure_only=True,
+        )
 
     def forget_edges(self) -> None:
         """Frees what `edge_job` keeps between tasks, such as times and numbers of all nodes."""
@@ -170,6 +165,10 @@ class Job:
     def sort_folder(self, sort: EdgeSort) -> Path:
         """Folder of the records between the tasks of a sort."""
         return self.work / sort.name / "dealt"
+
+    def rows_folder(self, node_type: NodeType, name: str) -> Path:
+        """Folder of an attribute's rows between the tasks that deal them out and those that place them."""
+        return self.work / f"rows.{self.graph.schema.node_index(node_type)}.{name}"
 
     def save_buckets(self, sort: EdgeSort, buckets: EdgeBuckets) -> None:
         for name in ("starts", "first"):

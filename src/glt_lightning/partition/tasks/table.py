@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple
 from functools import partial
@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from glt_lightning.base import NodeType
-from glt_lightning.graph import node_path
+from glt_lightning.graph import hot_path, node_path
 from glt_lightning.partition.arrays import ArrayPieces, ArrayWriter, hash_chunk, read_rows
-from glt_lightning.partition.build import edges as edge_steps, layout as layout_steps, rows as row_steps
+from glt_lightning.partition.build import edges as edge_steps, rows as row_steps
 from glt_lightning.partition.build.degrees import count_degrees
 from glt_lightning.partition.build.edges import Segment
+from glt_lightning.partition.build.layout import NodeLayout, node_record, number_record
 from glt_lightning.partition.build.normalize import Normalization, numbered_chunks
-from glt_lightning.partition.build.row_files import RowFiles, asymmetry
-from glt_lightning.partition.build.values import checked_attrs
-from glt_lightning.partition.hotness.lists import hotness_arrays
+from glt_lightning.partition.build.stored_graph import checked_attrs
+from glt_lightning.partition.build.topology import RowFiles, asymmetry
 from glt_lightning.partition.tasks.exchange import (
     Runs,
     RunWriter,
@@ -56,7 +56,7 @@ def compare_directions(job: Job, rows: str, offset: int, begin: int, end: int) -
 
 def deal_nodes(job: Job, node_type: NodeType, piece: Piece) -> list[int]:
     """Distributes a range of user ids over the parts. Returns the number of nodes of each part."""
-    graph, (begin, end), record = job.graph, piece, layout_steps.node_record(job.id_dtype)
+    graph, (begin, end), record = job.graph, piece, node_record(job.id_dtype)
     degrees, parts, hotness = job.degrees(), load_array(job.parts_file(node_type)), load_array(job.hotness_file())
     sizes, offset = np.zeros(graph.options.num_parts, np.int64), graph.offsets[node_type]
     with _dealing(_nodes_folder(job, node_type), piece, record.itemsize, len(sizes)) as writer:
@@ -72,27 +72,32 @@ def deal_nodes(job: Job, node_type: NodeType, piece: Piece) -> list[int]:
 def number_parts(job: Job, node_type: NodeType, pieces: list[Piece], low: int, high: int, capacity: int) -> None:
     """Sorts the nodes of the parts [low, high), writes their user ids in the new order, and distributes their numbers over
     ranges of user ids."""
-    bounds, dtype = job.bounds(node_type), layout_steps.node_record(job.id_dtype)
-    data, first = read_buckets(_dealt(_nodes_folder(job, node_type), pieces), low, high, dtype.itemsize)
-    records, width = data.view(dtype), layout_steps.number_record(job.id_dtype).itemsize
+    bounds, record, dtype = job.bounds(node_type), node_record(job.id_dtype), number_record(job.id_dtype)
+    data, first = read_buckets(_dealt(_nodes_folder(job, node_type), pieces), low, high, record.itemsize)
+    records = data.view(record)
     buckets = max(1, -(-bounds[-1] // capacity))
     with (
         ArrayPieces(job.numbers_folder(node_type), "user_ids.npy", job.id_dtype) as user_ids,
-        _dealing(_numbers_folder(job, node_type), (low, high), width, buckets) as writer,
+        _dealing(_numbers_folder(job, node_type), (low, high), dtype.itemsize, buckets) as writer,
     ):
         for part in range(low, high):
-            ids = layout_steps.in_order(records[first[part - low] : first[part - low + 1]])
+            of_part = records[first[part - low] : first[part - low + 1]]  # by user id
+            ids = of_part["id"][np.lexsort((-of_part["degree"], -of_part["hotness"]))]
             user_ids.write(bounds[part], ids)
-            layout_steps.deal_numbers(ids, bounds[part], capacity, writer)
+            numbers = np.empty(len(ids), dtype)
+            numbers["id"], numbers["number"] = ids, np.arange(bounds[part], bounds[part] + len(ids))
+            writer.deal(numbers, ids // capacity)
 
 
 def place_numbers(job: Job, node_type: NodeType, groups: list[Piece], capacity: int, bucket: int) -> None:
     """Writes the new numbers of a range of user ids."""
-    begin, dtype = bucket * capacity, layout_steps.number_record(job.id_dtype)
+    begin, dtype = bucket * capacity, number_record(job.id_dtype)
     count = min(capacity, job.graph.num_nodes[node_type] - begin)
     data, _ = read_buckets(_dealt(_numbers_folder(job, node_type), groups), bucket, bucket + 1, dtype.itemsize)
+    records, numbers = data.view(dtype), np.empty(count, job.id_dtype)
+    numbers[records["id"] - begin] = records["number"]
     with ArrayPieces(job.numbers_folder(node_type), "new.npy", job.id_dtype) as new:
-        new.write(begin, layout_steps.placed_numbers(data.view(dtype), begin, count))
+        new.write(begin, numbers)
 
 
 def _nodes_folder(job: Job, node_type: NodeType) -> Path:
@@ -172,7 +177,7 @@ def take_rows(job: Job, node_type: NodeType, name: str, normalization: Any, piec
 def deal_rows(job: Job, node_type: NodeType, name: str, capacity: int, piece: Piece) -> None:
     """Distributes a piece of an attribute's rows over ranges of new numbers; within each, they stay in order."""
     rows = job.row_job(node_type, name, None)
-    with _dealing(rows_folder(job, node_type, name), piece, rows.width, -(-len(rows.rows) // capacity)) as writer:
+    with _dealing(job.rows_folder(node_type, name), piece, rows.width, -(-len(rows.rows) // capacity)) as writer:
         for ids, chunk in numbered_chunks(rows.rows, piece[0], piece[1], job.memory_bytes // 8):
             writer.deal(chunk, rows.layout.new[ids[0] : ids[-1] + 1] // capacity)
 
@@ -182,11 +187,7 @@ def place_rows(
 ) -> None:
     """Writes the rows of one range of new numbers."""
     rows = job.row_job(node_type, name, _normalization(normalization))
-    row_steps.place_rows(rows, bucket, capacity, _dealt(rows_folder(job, node_type, name), pieces))
-
-
-def rows_folder(job: Job, node_type: NodeType, name: str) -> Path:
-    return job.work / f"rows.{job.graph.schema.node_index(node_type)}.{name}"
+    row_steps.place_rows(rows, bucket, capacity, _dealt(job.rows_folder(node_type, name), pieces))
 
 
 def hash_chunks(job: Job, chunks: list[tuple[str, int, int]]) -> list[tuple[int, str]]:
@@ -234,3 +235,66 @@ TASKS: dict[str, Callable[..., Any]] = {
         hash_chunks,
     )
 }
+
+
+# The hotness arrays of a part: of its own rows, and of the remote rows that its batches read most.
+
+
+_FLOAT = np.dtype(np.float32)
+_LEAST_LISTED = 1 << 20  # rows, 8 MB: small graphs have whole lists
+_LISTED_PER_OWN = 4  # a host with a larger cache than four times its part would rather have larger parts
+_BLOCK = 1 << 22  # rows looked at together
+
+
+def hotness_arrays(
+    part: int,
+    hotness: np.ndarray,
+    policy: str,
+    layouts: Mapping[NodeType, NodeLayout],
+    offsets: Mapping[NodeType, int],
+    id_dtype: np.dtype,
+) -> Iterator[tuple[str, np.ndarray, np.dtype]]:
+    """(path, values, dtype on disk) of one part's hotness of its own rows, and of its hottest remote rows, hottest first.
+
+    hotness: float32 [nodes of all types], expected accesses by a batch of the part.
+    """
+    for index, (node_type, layout) in enumerate(layouts.items()):
+        offset, num_parts = offsets[node_type], len(layout.bounds) - 1
+        values = hotness[offset : offset + len(layout.user_ids)]
+        begin, end = layout.bounds[part : part + 2]
+        yield node_path(part, index, "hotness"), values[layout.user_ids[begin:end]], _FLOAT
+        if num_parts == 1:
+            continue
+        rows, listed = hottest_remote(values, layout, part, listed_rows(len(values), num_parts))
+        yield hot_path(part, policy, index, "gids"), (rows + offset).astype(id_dtype), id_dtype
+        yield hot_path(part, policy, index, "hotness"), listed, _FLOAT
+
+
+def listed_rows(num_nodes: int, num_parts: int) -> int:
+    """Returns the largest number of remote rows of a type that a part lists. All lists together are so at most as long as
+    `_LISTED_PER_OWN` times the nodes, whatever the number of parts."""
+    return max(_LEAST_LISTED, _LISTED_PER_OWN * -(-num_nodes // num_parts))
+
+
+def hottest_remote(hotness: np.ndarray, layout: NodeLayout, part: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the numbers of the hottest remote rows, int64 [at most ``most`` ], hottest first, equally hot ones in ascending
+    order; and their hotness.
+
+    hotness: float32 [N], by user id.  Memory is that of twice ``most`` rows and a block.
+    """
+    rows, values = np.empty(0, np.int64), np.empty(0, _FLOAT)
+    begin, end = layout.bounds[part : part + 2]
+    for low, high in ((0, begin), (end, layout.bounds[-1])):
+        for first in range(low, high, _BLOCK):
+            found = hotness[layout.user_ids[first : min(first + _BLOCK, high)]]
+            wanted = np.flatnonzero(found > 0)
+            rows, values = np.concatenate([rows, wanted + first]), np.concatenate([values, found[wanted]])
+            if len(rows) > 2 * most:
+                rows, values = _first(rows, values, most)
+    return _first(rows, values, most)
+
+
+def _first(rows: np.ndarray, values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    # Stable: those that were sorted before have smaller numbers than those behind them.
+    order = np.argsort(-values, kind="stable")[:most]
+    return rows[order], values[order]
