@@ -450,7 +450,7 @@ def test_unknown_ids_of_new_edges_are_named(tables: Path, capfd: pytest.CaptureF
         ({"label": "stars"}, "have no attribute 'stars'; they have rating"),
         (
             {"label": "rating", "edge_splits": {"num_val": 0.5, "num_test": 0.5}},
-            "leave no training edge of .* edges with labels",
+            "leave no training edge of .* edges that can be",
         ),
         (
             {"label": "rating", "edge_splits": {"num_val": 0.1, "time": "rating"}},

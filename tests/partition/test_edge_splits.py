@@ -249,7 +249,7 @@ def of(splits: Any, name: str = "node__to__node") -> Callable[[], Any]:
             of({"tests": [[0], [1]]}),
             "edge_splits: node__to__node: expected any of train, val, test, or of num_val, num_test, neg",
         ),
-        (of({}), "num_test, neg_sampling_ratio, seed; got nothing"),
+        (of({}), "or of num_val, num_test, time; got nothing"),
         (of({"num_val": 2, "num_test": 0}), "num_val, num_test: 2 and 0 leave no training edge"),
         (
             of({"test": [[0, 5], [1, 2]]}),

@@ -18,8 +18,8 @@ from glt_lightning.base import DataError, EdgeType, GraphSchema, counted, edge_t
 from glt_lightning.graph import IN_TRAINING, EdgeSplit
 from glt_lightning.partition.edge_splits.columns import true_columns
 from glt_lightning.partition.edge_splits.labels import BY_TIME, DRAWN, EdgeLabels, LabelTask, TimeTask, labels_of
-from glt_lightning.partition.edge_splits.relations import RelationTask
 from glt_lightning.partition.edge_splits.read import SPLITS, KeptEdges, KeptRows, identity
+from glt_lightning.partition.edge_splits.relations import RelationTask
 from glt_lightning.partition.edge_splits.tasks import RANDOM, Given, LinkTask, RandomTask
 from glt_lightning.partition.sources.base import DelegatingSource, EdgeList, GraphSource, Rows, near
 
