@@ -107,6 +107,20 @@ def test_blocks_of_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: 
     assert source.edges(EDGE).num_edges == 1
 
 
+@pytest.mark.parametrize("block", [100, 1 << 20])
+@pytest.mark.parametrize(("first", "last"), [("5", "true"), ("2020-01-30", "2020-01-30T05:00Z")])
+def test_a_type_fits_all_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, first: str, last: str
+) -> None:
+    """Whether values that have no type in common are in one block of the file or in several."""
+    monkeypatch.setattr(files_module, "_BLOCK", block)
+    (tmp_path / "nodes.csv").write_text("y\n" + f"{first}\n" * 99 + f"{last}\n" * 99)
+    (tmp_path / "edges.csv").write_text("s,d\n0,1\n")
+    edges = {"path": str(tmp_path / "edges.csv"), "source": "s", "destination": "d"}
+    source = open_source({"nodes": {"path": str(tmp_path / "nodes.csv"), "label": "y"}, "edges": edges}, tmp_path)
+    assert source.class_names == [first, last]  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("wild", ['5" pipe', '"a"b', 'x"'])
 def test_quotes_that_are_no_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wild: str) -> None:
     monkeypatch.setattr(files_module, "_BLOCK", 1000)

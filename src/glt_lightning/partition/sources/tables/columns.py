@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from glt_lightning.base import DataError, EdgeType, NodeType, edge_type_str
 from glt_lightning.graph import open_regular, parse_json
-from glt_lightning.partition.sources.files import NpyFile
 from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece
-from glt_lightning.partition.sources.tables.raw_values import Columns, is_list, is_number, is_text, is_time
+from glt_lightning.partition.sources.tables.ids import has_ids, load_ids
+from glt_lightning.partition.sources.tables.raw_values import is_list, is_number, is_text, is_time
 
 NUMBER_OR_DATE = r"^([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[0-9]{4}-[0-9]{2}-[0-9]{2}.*)$"
 SPLITS: dict[str, str] = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
@@ -72,7 +72,7 @@ class PlainColumn:
     def __init__(self, name: str, width: int | None = None) -> None:
         self._name, self.width = name, width
 
-    def read(self, piece: Columns) -> np.ndarray:
+    def read(self, piece: TablePiece) -> np.ndarray:
         """Returns float32 [rows, width]."""
         name, array = self._name, piece.column(self._name)
         if not is_list(array.type) and not is_number(array.type):
@@ -89,7 +89,7 @@ class PlainColumn:
             raise piece.error(name, row, f"{block[row, at]}{where} is not a finite float32. Replace this value.")
         return block
 
-    def _width_of(self, piece: Columns, array: pa.Array) -> int:
+    def _width_of(self, piece: TablePiece, array: pa.Array) -> int:
         if not is_list(array.type):
             lengths = np.ones(len(array), np.int64)
         elif len(array):
@@ -176,27 +176,26 @@ def split_codes(piece: TablePiece, name: str) -> np.ndarray:
 class LabelColumn:
     """Reads a column of labels: text gives classes, integers stay, floats are a regression.
 
-    Attributes:
-        dtype: Of labels: int64, or float32.
-        classes: Names of the classes that were read so far, in the order in which they came; None if labels are not text.
+    name: of the column.
     """
 
-    def __init__(self, name: str, kind: pa.DataType) -> None:
+    def __init__(self, name: str) -> None:
         self._name = name
-        self._codes: dict[str, int] | None = {} if pa.types.is_large_string(kind) else None
-        self.dtype = np.dtype(np.float32 if pa.types.is_floating(kind) else np.int64)
+        self._codes: dict[str, int] | None = None
 
     @property
     def classes(self) -> list[str] | None:
+        """Names of the classes that were read so far, in the order in which they came; None if labels are not text."""
         return None if self._codes is None else [*self._codes]
 
     def read(self, piece: TablePiece) -> np.ndarray:
-        """Returns the labels of some rows, of the dtype: of text the positions in ``classes``, -1 for none."""
+        """Returns the labels of some rows, int64 or float32: of text the positions in ``classes``, -1 for none."""
         array = piece.column(self._name)
-        if self._codes is not None:
+        if pa.types.is_large_string(array.type):
+            known = self._codes = {} if self._codes is None else self._codes
             words = array.dictionary_encode()
             names = words.dictionary.to_pylist()
-            codes = [self._codes.setdefault(name, len(self._codes)) for name in names]
+            codes = [known.setdefault(name, len(known)) for name in names]
             return np.array([*codes, -1], np.int64)[words.indices.fill_null(len(names)).to_numpy()]
         if pa.types.is_integer(array.type) or pa.types.is_boolean(array.type):
             return np.asarray(pc.cast(array, pa.int64()).fill_null(-1).to_numpy())
@@ -209,7 +208,7 @@ class LabelColumn:
         return found
 
 
-def _no_null(piece: Columns, name: str, array: pa.Array, advice: str) -> None:
+def _no_null(piece: TablePiece, name: str, array: pa.Array, advice: str) -> None:
     if array.null_count:
         raise piece.error(name, int(pc.index(pc.is_null(array), True).as_py()), f"the value is missing; {advice}.")
 
@@ -257,11 +256,6 @@ def load_facts(folder: Path) -> dict[NodeType, NodeFacts]:
         ) from None
 
 
-def has_ids(folder: Path, node_type: NodeType) -> bool:
-    """Tells whether there are converted tables whose nodes of a type have ids other than their rows."""
-    return any((node_folder(folder, node_type) / name).exists() for name in ("ids.npy", "ids_bytes.npy"))
-
-
 def user_ids(folder: str | Path, n_id: Any, node_type: NodeType | None = None) -> np.ndarray:
     """Looks up the ids of nodes in the user's table.
 
@@ -291,18 +285,7 @@ def user_ids(folder: str | Path, n_id: Any, node_type: NodeType | None = None) -
             f"user_ids: n_id: expected integers [K] of 0..{count - 1}, got {rows.dtype} {list(rows.shape)}."
         )
     place = node_folder(Path(folder), node_type)
-    if (place / "ids.npy").exists():
-        return NpyFile(place / "ids.npy")[rows]
-    if (place / "ids_bytes.npy").exists():
-        return _texts(NpyFile(place / "ids_offsets.npy"), NpyFile(place / "ids_bytes.npy"), rows)
-    return rows.astype(np.int64)
-
-
-def _texts(offsets: NpyFile, data: NpyFile, rows: np.ndarray) -> np.ndarray:
-    if not len(rows):
-        return np.empty(0, object)
-    begin, end = offsets[rows], offsets[rows + 1]
-    stored = np.load(data.path, mmap_mode="r", allow_pickle=False) if len(data) else np.zeros(0, np.uint8)
-    found = np.empty(len(rows), object)
-    found[:] = [stored[b:e].tobytes().decode() for b, e in zip(begin.tolist(), end.tolist(), strict=True)]
-    return found
+    if not has_ids(place):
+        return rows.astype(np.int64)
+    ids = load_ids(place, rows)
+    return np.array(ids.to_pylist(), object) if pa.types.is_large_string(ids.type) else ids.to_numpy()

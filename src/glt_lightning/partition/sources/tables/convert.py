@@ -19,9 +19,9 @@ from glt_lightning.partition.sources.scipy_sparse import read_sparse
 from glt_lightning.partition.sources.tables.columns import SPLITS, NodeFacts, edge_folder, save_facts
 from glt_lightning.partition.sources.tables.encoders import Encoder, PlainEncoder
 from glt_lightning.partition.sources.tables.encoding import GraphEncoding, TableEncoding
-from glt_lightning.partition.sources.tables.files import MOST_TYPES, Layout, Range, Scan, block_count, chosen_types
+from glt_lightning.partition.sources.tables.files import Layout, Range, Scan, block_count, chosen_types
 from glt_lightning.partition.sources.tables.fit import Fits, Fitting
-from glt_lightning.partition.sources.tables.ids import BUCKET, EDGES_AT_ONCE, StoredIds, id_types, joined_facts
+from glt_lightning.partition.sources.tables.ids import BUCKET, EDGES_AT_ONCE, StoredIds, joined_facts
 from glt_lightning.partition.sources.tables.job import IdFacts, Plan, TableJob, piece_name
 from glt_lightning.partition.sources.tables.mapping import EdgeTable, NodeTable
 from glt_lightning.partition.sources.tables.tasks import ENDS, row_dtype
@@ -101,7 +101,7 @@ class Conversion:
         reading = _Reading(self._job, self._calls, self._width, self._progress, name)
         found, encoding = reading.run(columns, fitted, "edges")
         for end, column in enumerate(columns):
-            unknown = [each["unknown"][end] for each in found if each["unknown"][end] is not None]
+            unknown = [each["ends"][end] for each in found if each["ends"][end] is not None]
             ids, at = self._job.ids((e[0], e[2])[end]), ENDS[end]
             if isinstance(ids, StoredIds) and ids.buckets is not None:
                 unknown += self._join(reading, end, ids.buckets.count, place=not unknown)
@@ -186,9 +186,9 @@ class _Reading:
         self.files.infer = self._infer
         encoding, types = encoding_of(self.files, table, used, fitted, self._fit)
         types |= self.files.types(column for column in (table.label, table.split) if column)
-        types |= id_types(self.files, ids)
+        types |= self.files.read_types(ids)  # of text until all are known: 007 is another id than 7
         # If only the length of a table is needed, its first column is read.
-        self.types = types or id_types(self.files, self.files.columns[:1])
+        self.types = types or self.files.read_types(self.files.columns[:1])
         encoding = self._with_widths(encoding)
         job.save_plan(name, Plan(types=self.types, encoding=encoding))
         self.ranges = self.files.ranges(self._layout, len(self.types), self._parts)
@@ -197,11 +197,11 @@ class _Reading:
             found = self._calls.run("convert_rows", calls, done, [rows.rows for rows in self.ranges])
         folder = job.array_folder(name)
         folder.mkdir(parents=True, exist_ok=True)
-        for array, (dtype, shape) in found[0]["shapes"].items():
+        for array, (dtype, shape) in found[0]["arrays"].items():
             seal_array(folder, f"{array}.npy", np.dtype(dtype), (self.count, *shape))
         classes = None if fitted is None else fitted.classes
         if table.label is not None:
-            classes = self._write_labels([each["labels"] for each in found], classes)
+            classes = self._write_labels(found, classes)
         if table.split is not None:
             self._write_splits()
         return found, replace(encoding, classes=classes)
@@ -210,12 +210,9 @@ class _Reading:
         if not columns:
             return {}
         ranges = self.files.ranges(self._layout, len(columns), self._parts)
-        how = {"table": self.name, "columns": columns, "missing": missing}
-        # The first range is read as the first type; what the others are read as, is known when all are.
-        calls = [how | {"rows": rows, "starts": [*range(MOST_TYPES)] if n else [0]} for n, rows in enumerate(ranges)]
+        calls = [{"table": self.name, "columns": columns, "missing": missing, "rows": rows} for rows in ranges]
         with self._progress.phase(f"reading {self.files.what}", self.count, "rows") as done:
-            steps = self._calls.run("find_types", calls, done, [rows.rows for rows in ranges])
-        return chosen_types(steps, columns)
+            return chosen_types(self._calls.run("find_types", calls, done, [rows.rows for rows in ranges]))
 
     def _fit(self, fitting: Fitting) -> Mapping[str, Encoder]:
         fits = Fits.begun(self.files, fitting)
@@ -245,7 +242,7 @@ class _Reading:
     def _write_labels(self, found: Sequence[Mapping[str, Any]], known: list[str] | None) -> list[str] | None:
         """Writes the labels, and returns the names of the classes. known: the classes of an encoding that is applied, by which
         labels are numbered."""
-        dtype, names = np.dtype(found[0]["dtype"]), [each["classes"] for each in found]
+        dtype, names = np.dtype(found[0]["scratch"]["y"][0]), [each["classes"] for each in found]
         classes = None if names[0] is None else sorted({name for each in names for name in each})
         if known is not None:
             if classes is None or not set(classes) <= set(known):

@@ -12,13 +12,12 @@ import pyarrow as pa
 
 from glt_lightning.base import DataError, EdgeType, NodeType, edge_type_str
 from glt_lightning.graph import EdgeSplit, Manifest
-from glt_lightning.partition.sources.tables.columns import LabelColumn, feature_types, has_ids, load_facts, user_ids
+from glt_lightning.partition.sources.tables.columns import LabelColumn, feature_types, load_facts, node_folder, user_ids
 from glt_lightning.partition.sources.tables.encoders import PlainEncoder
 from glt_lightning.partition.sources.tables.encoding import GraphEncoding, encode_rows
 from glt_lightning.partition.sources.tables.files import TableFiles
-from glt_lightning.partition.sources.tables.ids import KeyIds, ids_of
+from glt_lightning.partition.sources.tables.ids import KeyIds, NodeIds, RowIds, has_ids, ids_of, load_ids
 from glt_lightning.partition.sources.tables.mapping import EdgeTable, parse_tables
-from glt_lightning.partition.sources.tables.raw_values import is_text
 from glt_lightning.partition.sources.tables.source import tables_folder
 
 
@@ -46,7 +45,7 @@ class ConvertedTables:
 
     def has_ids(self, node_type: NodeType) -> bool:
         """Tells whether they are there, and nodes of a type have ids other than their rows."""
-        return has_ids(self.folder, node_type)
+        return has_ids(node_folder(self.folder, node_type))
 
     def user_ids(self, n_id: np.ndarray, node_type: NodeType) -> np.ndarray | None:
         """Returns the ids of nodes, int64 or text [K]; None unless the type `has_ids`."""
@@ -71,18 +70,15 @@ class ConvertedTables:
         if path.endswith(".txt"):
             lines = [line.strip() for line in _open_text(what, path).splitlines()]
             ids = pa.array([line for line in lines if line], pa.large_string())
-            names = ids
         else:
             files = TableFiles(what, (path,))
             column = files.columns[0]
-            types = {column: pa.large_string()} if files.is_text else files.types([column])
-            ids = pa.chunked_array([ids_of(piece, column) for piece in files.pieces(types)]).combine_chunks()
-            names = ids
+            ids = _joined([ids_of(piece, column) for piece in files.pieces(files.read_types([column]))])
         found = known.find(ids)
         if (bad := found < 0).any():
             row = int(bad.argmax())
             raise DataError(
-                f"{what}: {path}: {names[row].as_py()!r} is no id of a node of type {node_type!r}. Remove it."
+                f"{what}: {path}: {ids[row].as_py()!r} is no id of a node of type {node_type!r}. Remove it."
             )
         return found
 
@@ -105,14 +101,13 @@ class ConvertedTables:
         files.check_columns([*ends, *features, *([label] if label else [])])
         plain = [each.column for each in (encoding.encoders if encoding else ()) if isinstance(each, PlainEncoder)]
         encoded = [name for name in features if name not in plain]
-        text = dict.fromkeys([*ends, *encoded], pa.large_string())
-        types = feature_types(files, plain) | (text if files.is_text else files.types([*ends, *encoded]))
+        types = feature_types(files, plain) | files.read_types([*ends, *encoded])
         nodes = [_ids(self.folder, t) for t in (edge_type[0], edge_type[2])]
         classes = None if encoding is None else encoding.classes
         labels, numbers = None, list[np.ndarray]()
         if label is not None:
             types[label] = pa.large_string() if classes is not None else files.types([label])[label]
-            labels = LabelColumn(label, types[label])
+            labels = LabelColumn(label)
         found: list[np.ndarray] = []
         columns: dict[str, list[Any]] = {name: [] for name in features}
         for piece in files.pieces(types):
@@ -170,10 +165,9 @@ def _open_text(what: str, path: str) -> str:
         raise DataError(f"{what}: {path}: cannot be read ({error}).") from None
 
 
-def _ids(folder: Path, node_type: str) -> KeyIds:
-    ids = pa.array(user_ids(folder, np.arange(load_facts(folder)[node_type].num_nodes), node_type))
-    ids = ids.cast(pa.large_string()) if is_text(ids.type) else ids
-    return KeyIds(ids)
+def _ids(folder: Path, node_type: str) -> NodeIds:
+    place = node_folder(folder, node_type)
+    return KeyIds(load_ids(place)) if has_ids(place) else RowIds(load_facts(folder)[node_type].num_nodes)
 
 
 def _joined(parts: list[Any]) -> pa.Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from glt_lightning.base import DataError
 from glt_lightning.partition.sources.base import near
 from glt_lightning.partition.sources.tables.columns import PlainColumn
-from glt_lightning.partition.sources.tables.raw_values import Columns, categories, dates, days_of, numbers, phases
+from glt_lightning.partition.sources.tables.files import TablePiece
+from glt_lightning.partition.sources.tables.raw_values import categories, dates, days_of, numbers, phases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,7 @@ class Encoder:
         """Names of the columns of features that the encoder makes."""
         raise NotImplementedError
 
-    def encode(self, rows: Columns) -> np.ndarray:
+    def encode(self, rows: TablePiece) -> np.ndarray:
         """Returns float32 [N, one per name]; of `CodeEncoder` int32."""
         raise NotImplementedError
 
@@ -63,7 +64,7 @@ class PlainEncoder(Encoder):
         width = self._plain.width
         return [self.column] if width == 1 else [f"{self.column}[{i}]" for i in range(width or 0)]
 
-    def encode(self, rows: Columns) -> np.ndarray:
+    def encode(self, rows: TablePiece) -> np.ndarray:
         return self._plain.read(rows)
 
     def to_json(self) -> dict[str, Any]:
@@ -90,17 +91,15 @@ class NumberEncoder(Encoder):
     def names(self) -> list[str]:
         return [self.column, f"{self.column} missing"] if self.indicator else [self.column]
 
-    def encode(self, rows: Columns) -> np.ndarray:
+    def encode(self, rows: TablePiece) -> np.ndarray:
         return self._scaled(rows, numbers(rows, self.column, self.missing, self.thousands, self.decimal))
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON values, without options at their default, which earlier releases do not know."""
-        raw = super().to_json()
-        return {
-            name: value for name, value in raw.items() if (name, value) not in (("thousands", None), ("decimal", "."))
-        }
+        later = {"thousands": None, "decimal": "."}
+        return {name: value for name, value in super().to_json().items() if name not in later or value != later[name]}
 
-    def _scaled(self, rows: Columns, values: np.ndarray) -> np.ndarray:
+    def _scaled(self, rows: TablePiece, values: np.ndarray) -> np.ndarray:
         gaps = np.isnan(values)
         if gaps.any():
             if self.fill is None:
@@ -131,7 +130,7 @@ class DateEncoder(NumberEncoder):
     def names(self) -> list[str]:
         return [*super().names, *(f"{self.column} {part} {wave}" for part in self.cyclic for wave in ("sin", "cos"))]
 
-    def encode(self, rows: Columns) -> np.ndarray:
+    def encode(self, rows: TablePiece) -> np.ndarray:
         times = dates(rows, self.column, self.missing, self.format)
         columns = [self._scaled(rows, days_of(times))]
         for part in self.cyclic:
@@ -148,14 +147,14 @@ class CategoryEncoder(Encoder):
     def _known(self) -> pa.Array:
         return pa.array(self.categories, pa.large_string())
 
-    def places(self, rows: Columns) -> tuple[np.ndarray, np.ndarray]:
+    def places(self, rows: TablePiece) -> tuple[np.ndarray, np.ndarray]:
         """Returns the positions of values among the categories, int64 [N], -1 for an unknown or missing one; and bool [N], True
         for missing values."""
         found = categories(rows, self.column, self.missing)
         place = pc.index_in(found, value_set=self._known, skip_nulls=True).fill_null(-1).to_numpy(zero_copy_only=False)
         return place.astype(np.int64), pc.is_null(found).to_numpy(zero_copy_only=False)
 
-    def unknown(self, rows: Columns) -> int:
+    def unknown(self, rows: TablePiece) -> int:
         """Counts the rows whose value is no known category."""
         place, gaps = self.places(rows)
         return int(((place < 0) & ~gaps).sum())
@@ -173,7 +172,7 @@ class OneHotEncoder(CategoryEncoder):
         names = [f"{self.column}={value}" for value in self.categories]
         return [*names, f"{self.column} missing"] if self.indicator else names
 
-    def encode(self, rows: Columns) -> np.ndarray:
+    def encode(self, rows: TablePiece) -> np.ndarray:
         place, gaps = self.places(rows)
         if self.indicator:
             place = np.where(gaps, len(self.categories), place)
@@ -197,7 +196,7 @@ class CodeEncoder(CategoryEncoder):
     def num_codes(self) -> int:
         return len(self.categories) + 2
 
-    def encode(self, rows: Columns) -> np.ndarray:
+    def encode(self, rows: TablePiece) -> np.ndarray:
         place, gaps = self.places(rows)
         return np.where(gaps, len(self.categories) + 1, place + 1).astype(np.int32)[:, None]
 
@@ -268,28 +267,29 @@ class ColumnEncoding:
     thousands: str | None = None
     decimal: str = "."
 
-    def __post_init__(self) -> None:
-        _require(self.kind in _OPTIONS, "as", f"one of {', '.join(_OPTIONS)}", self.kind, _OPTIONS)
+    def check(self, where: str) -> None:
+        """Raises `DataError` for an invalid value. where: the beginning of errors."""
+
+        def require(good: bool, name: str, expected: str, given: Any, known: Any = ()) -> None:
+            if not good:
+                raise DataError(f"{where}: {name}: expected {expected}; got {given!r}.{near(str(given), known)}")
+
         number = isinstance(self.fill, (int, float)) and not isinstance(self.fill, bool) and math.isfinite(self.fill)
-        _require(number or self.fill in FILLS, "fill", "mean, median, none or a number", self.fill, FILLS)
-        _require(
-            isinstance(self.indicator, bool) or self.indicator == AUTO,
-            "indicator",
-            "auto, true or false",
-            self.indicator,
-        )
-        _require(self.scale in _SCALES, "scale", f"one of {', '.join(_SCALES)}", self.scale, _SCALES)
-        _require(_is_count(self.max_one_hot), "max_one_hot", "an integer >= 0", self.max_one_hot)
+        require(number or self.fill in FILLS, "fill", "mean, median, none or a number", self.fill, FILLS)
+        known = isinstance(self.indicator, bool) or self.indicator == AUTO
+        require(known, "indicator", "auto, true or false", self.indicator)
+        require(self.scale in _SCALES, "scale", f"one of {', '.join(_SCALES)}", self.scale, _SCALES)
+        require(_is_count(self.max_one_hot), "max_one_hot", "an integer >= 0", self.max_one_hot)
         most = self.max_categories
-        _require(most is None or (_is_count(most) and most > 0), "max_categories", "an integer >= 1", most)
+        require(most is None or (_is_count(most) and most > 0), "max_categories", "an integer >= 1", most)
         for part in self.cyclic:
-            _require(part in CYCLES, "cyclic", f"some of {', '.join(CYCLES)}", part, CYCLES)
-        _require(self.format is None or _is_text(self.format), "format", "text such as '%d/%m/%Y'", self.format)
-        _require(self.decimal in (".", ","), "decimal", "'.' or ','", self.decimal)
+            require(part in CYCLES, "cyclic", f"some of {', '.join(CYCLES)}", part, CYCLES)
+        require(self.format is None or _is_text(self.format), "format", "text such as '%d/%m/%Y'", self.format)
+        require(self.decimal in (".", ","), "decimal", "'.' or ','", self.decimal)
         group: Any = self.thousands
         character = _is_text(group) and len(group) == 1 and not group.isalnum() and group not in "+-"
         good = group is None or (character and group != self.decimal)
-        _require(good, "thousands", f"one character such as ',' other than decimal ({self.decimal!r})", group)
+        require(good, "thousands", f"one character such as ',' other than decimal ({self.decimal!r})", group)
 
 
 Choices = tuple[tuple[str, ColumnEncoding], ...]
@@ -307,24 +307,21 @@ def parse_encode(where: str, given: Any) -> Choices:
 def _parse_one(where: str, given: Any) -> ColumnEncoding:
     options = dict(given) if isinstance(given, Mapping) else {"as": given}
     kind = options.pop("as", AUTO)
-    if not isinstance(kind, str):
-        raise DataError(f"dataset: {where}: as: expected one of {', '.join(_OPTIONS)}; got {kind!r}.")
-    if kind in _OPTIONS:
-        for name in options:
-            if name not in _OPTIONS[kind]:
-                raise DataError(
-                    f"dataset: {where}: as: {kind} has no option {name!r}; it has {', '.join(_OPTIONS[kind])}."
-                    + near(name, _OPTIONS[kind])
-                )
+    if not isinstance(kind, str) or kind not in _OPTIONS:
+        hint = near(str(kind), _OPTIONS)
+        raise DataError(f"dataset: {where}: as: expected one of {', '.join(_OPTIONS)}; got {kind!r}.{hint}")
+    for name in options:
+        if name not in _OPTIONS[kind]:
+            raise DataError(
+                f"dataset: {where}: as: {kind} has no option {name!r}; it has {', '.join(_OPTIONS[kind])}."
+                + near(name, _OPTIONS[kind])
+            )
     if "cyclic" in options:
         cyclic = options["cyclic"]
         options["cyclic"] = tuple(cyclic) if isinstance(cyclic, (list, tuple)) else (cyclic,)
-    try:
-        return ColumnEncoding(kind=kind, **options)
-    except _Wrong as error:
-        raise DataError(f"dataset: {where}: {error}") from None
-    except TypeError:  # an unknown kind and an unknown option
-        raise DataError(f"dataset: {where}: as: expected one of {', '.join(_OPTIONS)}; got {kind!r}.") from None
+    made = ColumnEncoding(kind=kind, **options)
+    made.check(f"dataset: {where}")
+    return made
 
 
 def parse_missing(where: str, given: Any) -> tuple[str, ...] | None:
@@ -348,17 +345,8 @@ def parse_fit_on(where: str, given: Any, has_split: bool) -> str | None:
 
 def changed(encoding: ColumnEncoding) -> dict[str, Any]:
     """Returns the options that differ from their default."""
-    found = {field.name: getattr(encoding, field.name) for field in fields(encoding)}
-    return {name: value for name, value in found.items() if value != getattr(_DEFAULT, name)}
-
-
-class _Wrong(Exception):
-    pass
-
-
-def _require(good: bool, name: str, expected: str, given: Any, known: Any = ()) -> None:
-    if not good:
-        raise _Wrong(f"{name}: expected {expected}; got {given!r}.{near(str(given), known)}")
+    default = asdict(ColumnEncoding())
+    return {name: value for name, value in asdict(encoding).items() if value != default[name]}
 
 
 def _is_count(value: Any) -> bool:
@@ -367,6 +355,3 @@ def _is_count(value: Any) -> bool:
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value)
-
-
-_DEFAULT = ColumnEncoding()

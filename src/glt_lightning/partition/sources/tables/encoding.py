@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from glt_lightning.base import DataError, EdgeType, edge_type_str
 from glt_lightning.graph import MANIFEST, Manifest, open_array, open_regular, parse_json
-from glt_lightning.partition.sources.tables.encoders import CodeEncoder, Encoder, OneHotEncoder, encoder_from_json
-from glt_lightning.partition.sources.tables.raw_values import Columns, is_text
+from glt_lightning.partition.sources.tables.encoders import CategoryEncoder, CodeEncoder, Encoder, encoder_from_json
+from glt_lightning.partition.sources.tables.files import TablePiece
 from glt_lightning.partition.stored_tables import TABLE_ENCODING
 
 FILE = "encoding.json"
@@ -45,11 +45,11 @@ class TableEncoding:
     def codes(self) -> list[CodeEncoder]:
         return [each for each in self.encoders if isinstance(each, CodeEncoder)]
 
-    def read_floats(self, rows: Columns) -> np.ndarray:
+    def read_floats(self, rows: TablePiece) -> np.ndarray:
         """Encodes the rows as features, float32 [N, D]."""
         return np.concatenate([each.encode(rows) for each in self.floats], axis=1, dtype=np.float32)
 
-    def read_codes(self, rows: Columns) -> np.ndarray:
+    def read_codes(self, rows: TablePiece) -> np.ndarray:
         """Encodes the rows as codes, int32 [N, C]."""
         return np.concatenate([each.encode(rows) for each in self.codes], axis=1)
 
@@ -164,13 +164,13 @@ def encode_rows(
         raise DataError(
             f"encode_rows: {folder}: these rows have no features, because the mapping of the tables lists none."
         )
-    rows = GivenRows(_columns(table, encoding))
+    rows = TablePiece(_columns(table, encoding), "encode_rows: row {}".format)
     names = ("x", "x_codes") if edge_type is None else ("edge_attr", "edge_codes")
     found = {names[0]: encoding.read_floats(rows)} if encoding.floats else {}
     if encoding.codes:
         found[names[1]] = encoding.read_codes(rows)
     for each in encoding.encoders:
-        if isinstance(each, (CodeEncoder, OneHotEncoder)) and (count := each.unknown(rows)):
+        if isinstance(each, CategoryEncoder) and (count := each.unknown(rows)):
             _log.warning("encode_rows: column %s: %d of %d rows have no known category", each.column, count, len(rows))
     return found
 
@@ -204,8 +204,7 @@ def _columns(table: Any, encoding: TableEncoding) -> pa.RecordBatch:
             f"encode_rows: table: lacks the columns {', '.join(missing)}; it has {', '.join(map(str, known[:20]))}."
         )
     try:
-        arrays = [_array(table[name]) for name in wanted]
-        return pa.record_batch(arrays, wanted)
+        return pa.record_batch([_array(table[name]) for name in wanted], wanted)
     except (pa.ArrowException, ValueError) as error:
         raise DataError(f"encode_rows: table: cannot be read as columns of one length ({error}).") from None
 
@@ -214,22 +213,4 @@ def _array(values: Any) -> pa.Array:
     array = values if isinstance(values, (pa.Array, pa.ChunkedArray)) else pa.array(values, from_pandas=True)
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    return array.cast(pa.large_string()) if is_text(array.type) else array
-
-
-class GivenRows:
-    """The user's rows; errors name them by their position."""
-
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        self._batch = batch
-
-    def __len__(self) -> int:
-        return self._batch.num_rows
-
-    def column(self, name: str) -> pa.Array:
-        return self._batch.column(name)
-
-    def error(self, column: str, row: int, message: str) -> DataError:
-        return DataError(f"encode_rows: row {row}, column {column!r}: {message}")
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array

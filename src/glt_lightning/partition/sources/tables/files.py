@@ -6,7 +6,7 @@ import bisect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -31,11 +31,14 @@ _BUFFER = 64 << 10  # per column: a row group may be larger than memory
 
 @dataclass(frozen=True)
 class TablePiece:
-    """A record batch of a table. begin: number of its first row in the table."""
+    """Some rows of a table.
 
-    table: TableFiles
-    begin: int
+    place: describes a row of the table, by its number, in errors.  begin: number of the first of these rows.
+    """
+
     batch: pa.RecordBatch
+    place: Callable[[int], str]
+    begin: int = 0
 
     def __len__(self) -> int:
         return self.batch.num_rows
@@ -45,7 +48,7 @@ class TablePiece:
 
     def error(self, column: str, row: int, message: str) -> DataError:
         """Makes an error about a row of this piece."""
-        return DataError(f"{self.table.place(self.begin + row)}, column {column!r}: {message}")
+        return DataError(f"{self.place(self.begin + row)}, column {column!r}: {message}")
 
 
 class Range(NamedTuple):
@@ -87,7 +90,7 @@ class TableFiles:
     """The files of one table, all Parquet or all text, read in order.
 
     Attributes:
-        infer: Finds the types of columns of text files: `type_steps` of all rows.
+        infer: Finds the types of columns of text files, by `chosen_types`.
     """
 
     def __init__(self, what: str, path: tuple[str, ...]) -> None:
@@ -103,8 +106,11 @@ class TableFiles:
     @property
     def columns(self) -> list[str]:
         """Names of the columns of the first file."""
-        with reading(self.paths[0]):
-            return text_columns(self.paths[0]) if self.is_text else list(pq.read_schema(for_arrow(self.paths[0])).names)
+        return self._columns_of(self.paths[0])
+
+    def _columns_of(self, path: File) -> list[str]:
+        with reading(path):
+            return text_columns(path) if self.is_text else list(pq.read_schema(for_arrow(path)).names)
 
     @property
     def num_rows(self) -> int:
@@ -131,10 +137,14 @@ class TableFiles:
                 raise DataError(f"{path}: a column has another type than in {self.paths[0].name} ({error}).") from None
         return {name: found[0].field(name).type for name in wanted}
 
+    def read_types(self, columns: Iterable[str]) -> dict[str, pa.DataType]:
+        """Returns the types by which columns are read whose meaning is not known: all columns of text files are text."""
+        return dict.fromkeys(columns, pa.large_string()) if self.is_text else self.types(columns)
+
     def _infer_here(self, columns: list[str], missing: Sequence[str]) -> dict[str, pa.DataType]:
         with reading(self.paths[0]):
             batches = (batch for path in self.paths for batch in text_batches(path, columns))
-            return chosen_types([type_steps(batches, columns, missing, (0,))], columns)
+            return chosen_types([fitting_types(batches, columns, missing)])
 
     def row_groups(self) -> list[list[int]]:
         """Returns the number of rows of each row group, for each file of Parquet."""
@@ -165,18 +175,17 @@ class TableFiles:
         """Yields the named columns of a range, converted to these types, some megabytes at a time; of an empty one a piece
         without rows, from which callers learn types and widths. Raises `DataError` if the rows are not those of the layout."""
         self._starts = layout.starts
-        path, begin = self.paths[rows.file], rows.first
-        if rows.rows:
-            with reading(path):
-                for batch in self._batches_of(rows, list(types), layout):
-                    piece = TablePiece(self, begin, batch)
-                    begin += len(piece)
-                    if begin > rows.first + rows.rows:
-                        break
-                    yield TablePiece(self, piece.begin, _converted(piece, types))
-        else:
+        path, begin, end = self.paths[rows.file], rows.first, rows.first + rows.rows
+        if not rows.rows:
             yield self._empty(types)
-        if begin != rows.first + rows.rows:
+            return
+        with reading(path):
+            for batch in self._batches_of(rows, list(types), layout):
+                begin += batch.num_rows
+                if begin > end:
+                    break
+                yield self._converted(batch, begin - batch.num_rows, types)
+        if begin != end:
             raise DataError(f"{path}: it changed while it was read: let no other process write to it.")
 
     def _batches_of(self, rows: Range, columns: list[str], layout: Layout) -> Iterator[pa.RecordBatch]:
@@ -189,10 +198,13 @@ class TableFiles:
         first = rows.first - layout.starts[rows.file]
         return block_batches(path, columns, rows.begin, rows.end, first, is_open[rows.begin])
 
-    def _parquet_rows(self, path: File, columns: list[str], begin: int, end: int) -> Iterator[pa.RecordBatch]:
+    def _parquet_rows(
+        self, path: File, columns: list[str], begin: int = 0, end: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Yields the rows [begin, end) of a file in the batches in which the whole file is read: sums are the same."""
         file = pq.ParquetFile(for_arrow(path), buffer_size=_BUFFER, pre_buffer=False)
         bounds = [0, *accumulate(file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups))]
+        end = bounds[-1] if end is None else end
         low, high = bisect.bisect_right(bounds, begin) - 1, bisect.bisect_left(bounds, end)
         size, at, skip = self._batch_rows(file.metadata, len(columns)), begin, begin - bounds[low]
         held: list[pa.RecordBatch] = []
@@ -216,26 +228,25 @@ class TableFiles:
         for path in self.paths:
             self._starts.append(begin)
             with reading(path):
-                for batch in self._batches(path, list(types)):
-                    piece = TablePiece(self, begin, batch)
-                    yield TablePiece(self, begin, _converted(piece, types))
-                    begin += len(piece)
+                batches = text_batches if self.is_text else self._parquet_rows
+                for batch in batches(path, list(types)):
+                    yield self._converted(batch, begin, types)
+                    begin += batch.num_rows
         if begin == 0:  # an empty table: one piece without rows, from which callers learn types and widths
             yield self._empty(types)
 
+    def _converted(self, batch: pa.RecordBatch, begin: int, types: Mapping[str, pa.DataType]) -> TablePiece:
+        piece = TablePiece(batch, self.place, begin)
+        arrays = [_cast(piece, name, kind) for name, kind in types.items()]
+        return replace(piece, batch=pa.record_batch(arrays, list(types)))
+
     def _empty(self, types: Mapping[str, pa.DataType]) -> TablePiece:
-        return TablePiece(self, 0, pa.record_batch([pa.array([], kind) for kind in types.values()], list(types)))
+        return TablePiece(pa.RecordBatch.from_pylist([], pa.schema([*types.items()])), self.place)
 
     def place(self, row: int) -> str:
         """Describes a row that was read by its file and its row there, from 0."""
         index = bisect.bisect_right(self._starts, row) - 1
         return f"{self.paths[index]}: row {row - self._starts[index]}"
-
-    def _batches(self, path: File, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        if self.is_text:
-            return text_batches(path, columns)
-        file = pq.ParquetFile(for_arrow(path), buffer_size=_BUFFER, pre_buffer=False)
-        return file.iter_batches(self._batch_rows(file.metadata, len(columns)), columns=columns)
 
     @staticmethod
     def _batch_rows(metadata: Any, columns: int) -> int:
@@ -247,8 +258,7 @@ class TableFiles:
     def check_columns(self, wanted: Iterable[str]) -> None:
         """Raises `DataError` unless each file has each of these once."""
         for path in self.paths:
-            with reading(path):
-                known = text_columns(path) if self.is_text else list(pq.read_schema(for_arrow(path)).names)
+            known = self._columns_of(path)
             for name in wanted:
                 if known.count(name) != 1:
                     how = "no column" if name not in known else "several columns"
@@ -307,18 +317,12 @@ def _decoded(kind: pa.DataType) -> pa.DataType:
     return pa.float64() if pa.types.is_decimal(kind) else kind
 
 
-def _converted(piece: TablePiece, types: Mapping[str, pa.DataType]) -> pa.RecordBatch:
-    arrays = []
-    for name, kind in types.items():
-        array = piece.column(name)
-        if array.type != kind:
-            array = _cast(piece, name, array, kind)
-        arrays.append(array)
-    return pa.record_batch(arrays, list(types))
-
-
-def _cast(piece: TablePiece, name: str, array: pa.Array, kind: pa.DataType) -> pa.Array:
-    if pa.types.is_large_string(array.type) and not pa.types.is_large_string(kind):
+def _cast(piece: TablePiece, name: str, kind: pa.DataType) -> pa.Array:
+    """Returns a column as the type."""
+    array = piece.column(name)
+    if array.type == kind:
+        return array
+    if pa.types.is_large_string(array.type):
         array = pc.utf8_trim_whitespace(array)
     try:
         return pc.cast(array, kind, safe=not pa.types.is_timestamp(kind))
@@ -368,7 +372,6 @@ _BLOCK = 16 << 20  # the longest row
 
 # From narrow to wide.
 _TYPES = (pa.int64(), pa.float64(), pa.bool_(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
-MOST_TYPES = len(_TYPES)
 
 
 # (thousands, decimal), the likeliest first
@@ -378,62 +381,43 @@ _WAYS_TO_WRITE = ((",", "."), (None, ","), (".", ","), *((space, end) for space 
 def text_columns(path: File) -> list[str]:
     """The names in the first row."""
     try:
-        return _header(path, _BUFFER)
+        return list(_open(path, _BUFFER).schema.names)
     except pa.ArrowInvalid:  # it may be longer
-        return _header(path, _BLOCK)
-
-
-def _header(path: File, block: int) -> list[str]:
-    options = csv.ReadOptions(block_size=block, use_threads=False)
-    names: list[str] = csv.open_csv(for_arrow(path), parse_options=_parsing(path), read_options=options).schema.names
-    return names
+        return list(_open(path, _BLOCK).schema.names)
 
 
 def text_batches(path: File, columns: list[str]) -> Iterator[pa.RecordBatch]:
     """Yields the columns as text; an empty cell is null."""
-    yield from _open(path, columns)
+    yield from _open(path, _BLOCK, _as_text(columns))
 
 
-def type_steps(
-    batches: Iterable[pa.RecordBatch],
-    columns: Sequence[str],
-    missing: Sequence[str] = (),
-    starts: Sequence[int] = range(MOST_TYPES),
+def fitting_types(
+    batches: Iterable[pa.RecordBatch], columns: Sequence[str], missing: Sequence[str] = ()
 ) -> dict[str, list[int]]:
-    """Returns for each column and each of ``starts``, the first of `_TYPES` from there on that fits all values of the batches;
-    their number for text.
+    """Returns for each column which of `_TYPES` fit all values of the batches.
 
     missing: words that mean "no value", besides an empty cell.
     """
     words = pa.array(["", *missing], pa.large_string())
-    steps = {name: [*starts] for name in columns}
+    found = {name: [*range(len(_TYPES))] for name in columns}
     for batch in batches:
-        for name, step in steps.items():
-            if min(step) == len(_TYPES):
+        for name in columns:
+            if not found[name]:
                 continue
             trimmed = pc.utf8_trim_whitespace(batch.column(name))
             if missing:
                 trimmed = pc.if_else(pc.is_in(trimmed, value_set=words), pa.scalar(None, pa.large_string()), trimmed)
-            fits = {at: _fits(trimmed, _TYPES[at]) for at in range(min(step), len(_TYPES)) if len(step) > 1}
-            steps[name] = [_first_that_fits(trimmed, at, fits) for at in step]
-    return steps
+            found[name] = [at for at in found[name] if _fits(trimmed, _TYPES[at])]
+    return found
 
 
-def _first_that_fits(array: pa.Array, at: int, known: Mapping[int, bool]) -> int:
-    while at < len(_TYPES) and not (known[at] if at in known else _fits(array, _TYPES[at])):
-        at += 1
-    return at
-
-
-def chosen_types(steps: Sequence[Mapping[str, Sequence[int]]], columns: Sequence[str]) -> dict[str, pa.DataType]:
+def chosen_types(found: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, pa.DataType]:
     """Returns for each column the first type of integer, float, bool, time that fits all its values, else text.
 
-    steps: `type_steps` of consecutive pieces.
+    found: `fitting_types` of all pieces.
     """
-    found = dict.fromkeys(columns, 0)
-    for each in steps:
-        found = {name: each[name][at] if at < len(_TYPES) else at for name, at in found.items()}
-    return {name: (*_TYPES, pa.large_string())[at] for name, at in found.items()}
+    fitting = {name: set.intersection(*(set(each[name]) for each in found)) for name in found[0]}
+    return {name: (*_TYPES, pa.large_string())[min(each, default=len(_TYPES))] for name, each in fitting.items()}
 
 
 def _fits(array: pa.Array, kind: pa.DataType) -> bool:
@@ -604,13 +588,13 @@ def _as_text(columns: list[str]) -> csv.ConvertOptions:
     )
 
 
-def _open(path: File, columns: list[str]) -> csv.CSVStreamingReader:
+def _open(path: File, block: int, convert: csv.ConvertOptions | None = None) -> csv.CSVStreamingReader:
     return csv.open_csv(
         for_arrow(path),
         # One thread: only then do errors tell the row.
-        read_options=csv.ReadOptions(block_size=_BLOCK, use_threads=False),
+        read_options=csv.ReadOptions(block_size=block, use_threads=False),
         parse_options=_parsing(path),
-        convert_options=_as_text(columns),
+        convert_options=convert,
     )
 
 

@@ -4,22 +4,19 @@ in which a file is read, and added up in the order of the rows, so that they are
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from glt_lightning.base import DataError
-from glt_lightning.partition.arrays import write_at
 from glt_lightning.partition.sources.tables.columns import NUMBER_OR_DATE, SPLITS, split_codes
 from glt_lightning.partition.sources.tables.encoders import (
     AUTO,
@@ -30,7 +27,6 @@ from glt_lightning.partition.sources.tables.encoders import (
     Encoder,
     NumberEncoder,
     OneHotEncoder,
-    PlainEncoder,
 )
 from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece, number_advice
 from glt_lightning.partition.sources.tables.raw_values import (
@@ -43,7 +39,7 @@ from glt_lightning.partition.sources.tables.raw_values import (
     is_time,
     numbers,
 )
-from glt_lightning.partition.tasks.exchange import unfinished
+from glt_lightning.partition.tasks.exchange import Runs, RunWriter, load_runs, save_runs, unfinished
 
 _log = logging.getLogger(__name__)
 
@@ -73,8 +69,10 @@ class Fits:
 
     def __init__(self, table: TableFiles, fitting: Fitting, kinds: Mapping[str, str]) -> None:
         self._table, self._fitting, self.kinds = table, fitting, dict(kinds)
-        self._fits = {
-            name: _fit_of(self.kinds[name], name, how, fitting.missing) for name, how in fitting.columns.items()
+        self._fits: dict[str, _NumberFit | _CategoryFit] = {
+            name: _FITS[self.kinds[name]](table, name, how, fitting.missing)
+            for name, how in fitting.columns.items()
+            if self.kinds[name] in _FITS  # a list is unchanged
         }
 
     @classmethod
@@ -88,9 +86,9 @@ class Fits:
     @property
     def types(self) -> dict[str, pa.DataType]:
         """The types as which columns are read."""
-        found = {name: self._fitting.types[name] for name in self._fits}
-        if (split := self._fitting.split) is not None:  # words: in a text file there is no type to find
-            found |= {split: pa.large_string()} if self._table.is_text else self._table.types([split])
+        found = {name: self._fitting.types[name] for name in self._fitting.columns}
+        if (split := self._fitting.split) is not None:
+            found |= self._table.read_types([split])
         return found
 
     def read(self, pieces: Iterable[TablePiece], folder: Path) -> dict[str, list[Any]]:
@@ -99,37 +97,33 @@ class Fits:
         folder: for values of which there are too many for JSON.
         """
         found: dict[str, list[Any]] = {name: [] for name in self._fits}
+        split, files = self._fitting.split, self._files_of_medians(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
-            files = [stack.enter_context(SortedBlocks(folder / str(index))) for index in range(len(self._fits))]
+            blocks = {fit: stack.enter_context(RunWriter(unfinished(path), 8, 1)) for fit, path in files.items()}
             for piece in pieces:
-                split = self._fitting.split
                 counted = None if split is None else split_codes(piece, split) == _TRAIN
-                for (name, fit), blocks in zip(self._fits.items(), files, strict=True):
-                    fit.read(piece, counted, found[name], blocks)
+                for name, fit in self._fits.items():
+                    fit.read(piece, counted, found[name], blocks.get(fit))
+        for fit, path in files.items():
+            save_runs(blocks[fit].runs, path)
         return found
 
     def add(self, found: Mapping[str, Sequence[Any]], folder: Path) -> None:
         """Adds what `read` found in the next rows. folder: as there."""
-        for index, (name, fit) in enumerate(self._fits.items()):
-            blocks = SortedBlocks(folder / str(index))
+        for name, fit in self._fits.items():
             for each in found[name]:
-                fit.add(self._table, each, blocks)
+                fit.add(each)
+        for fit, path in self._files_of_medians(folder).items():
+            fit.add_values(load_runs(path))
+
+    def _files_of_medians(self, folder: Path) -> dict[Any, Path]:
+        """Returns for each fit that finds a median the file of the values."""
+        wanted = [fit for fit in self._fits.values() if isinstance(fit, _NumberFit) and fit.how.fill == "median"]
+        return {fit: folder / str(index) for index, fit in enumerate(wanted)}
 
     def finish(self) -> dict[str, Encoder]:
-        return {name: fit.finish(self._table) for name, fit in self._fits.items()}
-
-
-class _Fit(Protocol):
-    def read(self, piece: TablePiece, counted: np.ndarray | None, found: list[Any], blocks: SortedBlocks) -> None:
-        """Appends findings about the rows of a piece. counted: bool [N], True for rows that count for statistics; None: all
-        do."""
-        ...
-
-    def add(self, table: TableFiles, found: Any, blocks: SortedBlocks) -> None:
-        """Adds one of the findings of `read`."""
-        ...
-
-    def finish(self, table: TableFiles) -> Encoder: ...
+        return {name: fit.finish() for name, fit in self._fits.items()}
 
 
 def _kind_of(table: TableFiles, name: str, how: ColumnEncoding, kind: pa.DataType | None) -> str:
@@ -145,45 +139,26 @@ def _kind_of(table: TableFiles, name: str, how: ColumnEncoding, kind: pa.DataTyp
     return chosen
 
 
-def _fit_of(kind: str, name: str, how: ColumnEncoding, missing: tuple[str, ...] | None) -> _Fit:
-    if kind == "plain":
-        return _PlainFit(name)
-    if kind == "category":
-        return _CategoryFit(name, how, missing or ())
-    return (_NumberFit if kind == "number" else _DateFit)(name, how, MISSING if missing is None else missing)
-
-
-class _PlainFit:
-    """The fit of a column of lists, which needs no statistics."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def read(self, piece: TablePiece, counted: np.ndarray | None, found: list[Any], blocks: SortedBlocks) -> None:
-        pass
-
-    def add(self, table: TableFiles, found: Any, blocks: SortedBlocks) -> None:
-        pass
-
-    def finish(self, table: TableFiles) -> Encoder:
-        return PlainEncoder(column=self._name)
-
-
 class _NumberFit:
     """The fit of a column of numbers: count, mean, sum of squared deviations, least and greatest value of the rows that count;
     for a median, files of all values."""
 
-    def __init__(self, name: str, how: ColumnEncoding, missing: tuple[str, ...]) -> None:
-        self._name, self._how, self._missing = name, how, missing
+    def __init__(self, table: TableFiles, name: str, how: ColumnEncoding, missing: tuple[str, ...] | None) -> None:
+        self._table, self._name, self.how = table, name, how
+        self._missing = MISSING if missing is None else missing
         self._gaps = False
         self._count, self._mean, self._square = 0, 0.0, 0.0
         self._least, self._most = np.inf, -np.inf
-        self._held: list[np.ndarray] = []  # maps of sorted blocks
+        self._held: list[np.ndarray] = []  # maps of sorted values
 
     def _values(self, piece: TablePiece) -> np.ndarray:
-        return numbers(piece, self._name, self._missing, self._how.thousands, self._how.decimal)
+        return numbers(piece, self._name, self._missing, self.how.thousands, self.how.decimal)
 
-    def read(self, piece: TablePiece, counted: np.ndarray | None, found: list[Any], blocks: SortedBlocks) -> None:
+    def read(self, piece: TablePiece, counted: np.ndarray | None, found: list[Any], blocks: RunWriter | None) -> None:
+        """Appends findings about the rows of a piece, and a block of their values.
+
+        counted: bool [N], True for rows that count for statistics; None: all do.
+        """
         values = self._values(piece)
         gaps = np.isnan(values)
         values = values[~gaps if counted is None else ~gaps & counted]
@@ -191,11 +166,12 @@ class _NumberFit:
         if len(values):
             with np.errstate(over="ignore"):
                 sums += map(float, (values.mean(), values.var(), values.min(), values.max()))
-            if self._how.fill == "median":
-                blocks.write(values)
+            if blocks is not None:
+                blocks.add(np.sort(values.astype(np.float64)), np.array([len(values)]))
         found.append(sums)
 
-    def add(self, table: TableFiles, found: Any, blocks: SortedBlocks) -> None:
+    def add(self, found: Any) -> None:
+        """Adds one of the findings of `read`."""
         gaps, count, *sums = found
         self._gaps = self._gaps or gaps
         if not count:
@@ -207,49 +183,45 @@ class _NumberFit:
             self._square += variance * count + delta * delta * (self._count * count / total)
         self._mean += delta * (count / total)
         self._count = total
-        if self._how.fill == "median":
-            self._held.append(blocks.next(count))
         self._least, self._most = min(self._least, least), max(self._most, most)
 
-    def finish(self, table: TableFiles) -> Encoder:
-        return NumberEncoder(**self._fitted(table), thousands=self._how.thousands, decimal=self._how.decimal)
+    def add_values(self, runs: Runs) -> None:
+        """Adds the blocks that `read` wrote, each ascending."""
+        if len(runs.table):
+            values = np.memmap(runs.path, np.float64, "r")
+            self._held += [values[begin:end] for begin, end in runs.table.tolist()]
 
-    def _fitted(self, table: TableFiles) -> dict[str, Any]:
-        how = self._how
+    def finish(self) -> Encoder:
+        return NumberEncoder(**self._fitted(), thousands=self.how.thousands, decimal=self.how.decimal)
+
+    def _fitted(self) -> dict[str, Any]:
+        how, place = self.how, _place(self._table, self._name)
         if not self._count and (how.scale != "none" or how.fill in ("mean", "median")):
             raise DataError(
-                f"{table.paths[0]}: column {self._name!r} (dataset: {table.what}) has no value in the rows from "
-                "which its fill and scale are computed. Remove the column, or set fit_on: all if only training rows "
-                "count now."
+                f"{place} has no value in the rows from which its fill and scale are computed. Remove the column, or set "
+                "fit_on: all if only training rows count now."
             )
         fill = self._fill()
         with np.errstate(over="ignore"):  # what overflows is found here
             shift, scale = self._shift_and_scale()
         if how.scale != "none" and not np.isfinite([self._square, shift, scale, self._most - self._least]).all():
             raise DataError(
-                f"{table.paths[0]}: column {self._name!r} (dataset: {table.what}) ranges from {self._least} to "
-                f"{self._most}, which is too wide to scale. Correct the values, or remove the column."
+                f"{place} ranges from {self._least} to {self._most}, which is too wide to scale. Correct the values, or "
+                "remove the column."
             )
-        indicator = self._gaps if how.indicator == AUTO else bool(how.indicator)
-        return {
-            "column": self._name,
-            "missing": self._missing,
-            "fill": fill,
-            "indicator": indicator,
-            "shift": shift,
-            "scale": scale,
-        }
+        shared = {"column": self._name, "missing": self._missing, "indicator": _indicator(how, self._gaps)}
+        return shared | {"fill": fill, "shift": shift, "scale": scale}
 
     def _fill(self) -> float | None:
-        how = self._how.fill
+        how = self.how.fill
         if how == "median":
             return median_of(self._held)
         return self._mean if how == "mean" else None if how == "none" else float(how)
 
     def _shift_and_scale(self) -> tuple[float, float]:
-        if self._how.scale == "none":
+        if self.how.scale == "none":
             return 0.0, 1.0
-        if self._how.scale == "minmax":
+        if self.how.scale == "minmax":
             return self._least, 0.0 if self._most == self._least else 1 / (self._most - self._least)
         deviation = (self._square / self._count) ** 0.5
         # A constant column has a deviation of rounding errors, not of 0; it becomes 0.
@@ -259,62 +231,70 @@ class _NumberFit:
 
 class _DateFit(_NumberFit):
     def _values(self, piece: TablePiece) -> np.ndarray:
-        return days_of(dates(piece, self._name, self._missing, self._how.format))
+        return days_of(dates(piece, self._name, self._missing, self.how.format))
 
-    def finish(self, table: TableFiles) -> Encoder:
-        return DateEncoder(**self._fitted(table), cyclic=self._how.cyclic, format=self._how.format)
+    def finish(self) -> Encoder:
+        return DateEncoder(**self._fitted(), cyclic=self.how.cyclic, format=self.how.format)
+
+
+def _place(table: TableFiles, column: str) -> str:
+    """Returns the beginning of errors about a whole column."""
+    return f"{table.paths[0]}: column {column!r} (dataset: {table.what})"
+
+
+def _indicator(how: ColumnEncoding, gaps: bool) -> bool:
+    return gaps if how.indicator == AUTO else bool(how.indicator)
 
 
 class _CategoryFit:
     """The fit of categories: the frequency of each value, in all rows, since names of categories reveal nothing of labels."""
 
-    def __init__(self, name: str, how: ColumnEncoding, missing: tuple[str, ...]) -> None:
-        self._name, self._how, self._missing = name, how, missing
+    def __init__(self, table: TableFiles, name: str, how: ColumnEncoding, missing: tuple[str, ...] | None) -> None:
+        self._table, self._name, self._how, self._missing = table, name, how, missing or ()
         self._found: Counter[str] = Counter()
         self._gaps = 0
 
-    def read(self, piece: TablePiece, counted: np.ndarray | None, found: list[Any], blocks: SortedBlocks) -> None:
+    def read(self, piece: TablePiece, counted: np.ndarray | None, found: list[Any], blocks: RunWriter | None) -> None:
+        """Adds the frequencies in a piece to those found before; all rows count."""
         values = categories(piece, self._name, self._missing)
         counts = pc.value_counts(values.drop_null())
-        times = dict(zip(*(counts.field(each).to_pylist() for each in ("values", "counts")), strict=True))
-        if not found:
-            found.append([0, {}])
-        found[0][0] += values.null_count
-        for value, count in times.items():
-            found[0][1][value] = found[0][1].get(value, 0) + count
-        self._require_few(piece.table, found[0][1])
+        gaps, known = found.pop() if found else (0, {})
+        for value, count in zip(*(counts.field(each).to_pylist() for each in ("values", "counts")), strict=True):
+            known[value] = known.get(value, 0) + count
+        found.append((gaps + values.null_count, known))
+        self._require_few(known)
 
-    def add(self, table: TableFiles, found: Any, blocks: SortedBlocks) -> None:
+    def add(self, found: Any) -> None:
         gaps, counts = found
         self._gaps += gaps
         self._found.update(counts)
-        self._require_few(table, self._found)
+        self._require_few(self._found)
 
-    def _require_few(self, table: TableFiles, found: Mapping[str, int]) -> None:
+    def _require_few(self, found: Mapping[str, int]) -> None:
         if len(found) > _MOST_CATEGORIES:
             raise DataError(
-                f"{table.paths[0]}: column {self._name!r} (dataset: {table.what}) has more than {_MOST_CATEGORIES:,} different "
-                "values: an id or free text rather than a category. Leave it out of features."
+                f"{_place(self._table, self._name)} has more than {_MOST_CATEGORIES:,} different values: an id or free text "
+                "rather than a category. Leave it out of features."
             )
 
-    def finish(self, table: TableFiles) -> Encoder:
+    def finish(self) -> Encoder:
         how, most = self._how, self._how.max_categories
         known = sorted(self._found)
         if how.kind == AUTO:
-            self._warn_of_numbers(table, known)
+            self._warn_of_numbers(known)
         if most is not None and len(known) > most:
             known = sorted(sorted(known, key=lambda value: -self._found[value])[:most])
-        hot = how.kind == "one_hot" or (how.kind != "code" and len(known) <= how.max_one_hot)
-        if not hot and how.kind != "code" and most is None:
-            self._require_repeated(table)
-        if hot:
-            indicator = self._gaps > 0 if how.indicator == AUTO else bool(how.indicator)
-            return OneHotEncoder(column=self._name, missing=self._missing, categories=tuple(known), indicator=indicator)
-        return CodeEncoder(column=self._name, missing=self._missing, categories=tuple(known))
+        shared: dict[str, Any] = {"column": self._name, "missing": self._missing, "categories": tuple(known)}
+        if how.kind == "one_hot" or (how.kind != "code" and len(known) <= how.max_one_hot):
+            return OneHotEncoder(**shared, indicator=_indicator(how, self._gaps > 0))
+        if how.kind != "code" and most is None:
+            self._require_repeated()
+        return CodeEncoder(**shared)
 
-    def _warn_of_numbers(self, table: TableFiles, known: list[str]) -> None:
+    def _warn_of_numbers(self, known: list[str]) -> None:
         """Warns if a single word among numbers, or the comma of 1,234, makes them categories, which have no order for a model."""
-        others, place = self._no_numbers(known), f"{table.paths[0]}: column {self._name!r} is treated as categories:"
+        others = self._no_numbers(known)
+        place = f"{self._table.paths[0]}: column {self._name!r} is treated as categories:"
         category = f"if the column does hold categories, encode: {{{self._name}: category}}"
         if advice := number_advice(self._name, others):
             _log.warning("%s %r is not a plain number; %s; %s.", place, others[0], advice, category)
@@ -334,15 +314,15 @@ class _CategoryFit:
         found = pa.array(known, pa.large_string())
         return found.filter(pc.invert(pc.match_substring_regex(found, NUMBER_OR_DATE))).to_pylist()
 
-    def _require_repeated(self, table: TableFiles) -> None:
+    def _require_repeated(self) -> None:
         """Raises `DataError` for values that differ in most rows: a model would memorise the rows."""
         rows, different = self._found.total(), len(self._found)
         if 2 * different > rows:
             advice = number_advice(self._name, self._no_numbers(sorted(self._found)))
             raise DataError(
-                f"{table.paths[0]}: column {self._name!r} (dataset: {table.what}) has {different:,} different values in "
-                f"{rows:,} rows, such as {min(self._found)!r}: an id or free text rather than a category. Leave it out of "
-                f"features, or set encode: {{{self._name}: code}} or {{{self._name}: {{as: category, max_categories: 1000}}}}; "
+                f"{_place(self._table, self._name)} has {different:,} different values in {rows:,} rows, such as "
+                f"{min(self._found)!r}: an id or free text rather than a category. Leave it out of features, or set encode: "
+                f"{{{self._name}: code}} or {{{self._name}: {{as: category, max_categories: 1000}}}}; "
                 + (advice or f"of dates, how they are written: {{{self._name}: {{as: date, format: '%d.%m.%Y'}}}}")
                 + "."
             )
@@ -353,39 +333,11 @@ def _yaml_word(value: str) -> str:
     return value if re.fullmatch(r"[A-Za-z][\w./-]*", value) else repr(value)
 
 
-class SortedBlocks:
-    """A file of float64 values that are sorted block by block: one task writes it, in a ``with`` block, and the first process
-    reads the blocks in the same order. Without blocks there is no file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._at = path, 0
-        self._fd: int | None = None
-
-    @cached_property
-    def _values(self) -> np.ndarray:
-        return np.memmap(self._path, np.float64, "r")
-
-    def write(self, values: np.ndarray) -> None:
-        if self._fd is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(unfinished(self._path), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        block = np.sort(values.astype(np.float64))
-        write_at(self._fd, memoryview(block.view(np.uint8)), 8 * self._at, self._path.parent)
-        self._at += len(block)
-
-    def next(self, count: int) -> np.ndarray:
-        """Returns the next block, a map of the file."""
-        self._at += count
-        return self._values[self._at - count : self._at]
-
-    def __enter__(self) -> SortedBlocks:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            if kind is None:
-                os.replace(unfinished(self._path), self._path)
+_FITS: dict[str, type[_NumberFit] | type[_CategoryFit]] = {
+    "number": _NumberFit,
+    "date": _DateFit,
+    "category": _CategoryFit,
+}
 
 
 def median_of(blocks: Sequence[np.ndarray]) -> float:

@@ -14,9 +14,9 @@ from glt_lightning.base import DataError, NodeType
 from glt_lightning.graph import open_regular, parse_json
 from glt_lightning.partition.folder import whole_file
 from glt_lightning.partition.sources.tables.columns import FACTS, load_facts, node_folder
+from glt_lightning.partition.sources.tables.ids import IDS
 
 _FORGOTTEN = "forgotten"
-_IDS = ("ids.npy", "ids_offsets.npy", "ids_bytes.npy")
 
 
 def forget_tables(folder: Path, deleted: Mapping[NodeType, np.ndarray]) -> None:
@@ -49,7 +49,7 @@ def require_rows(folder: Path) -> None:
 
 def _rows(folder: Path) -> Iterator[Path]:
     for path in sorted([*folder.glob("nodes/*/*.npy"), *folder.glob("edges/*/*.npy")]):
-        if path.name not in _IDS:
+        if path.name not in IDS:
             yield path
 
 

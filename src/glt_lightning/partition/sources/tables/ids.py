@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from itertools import pairwise
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 from glt_lightning.kernels import mix64
 from glt_lightning.partition.arrays import ArrayPieces, ArrayWriter
 from glt_lightning.partition.sources.files import NpyFile
-from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece
+from glt_lightning.partition.sources.tables.files import TablePiece
 from glt_lightning.partition.tasks.exchange import Runs, RunWriter, cut, load_runs, read_buckets, save_runs, unfinished
 
 _MOST = str(2**63 - 1)
@@ -34,7 +35,7 @@ BUCKET = 1 << 19  # ids that are looked up in memory: a hash table of text takes
 _GROUP = 1 << 20  # ids that are looked up at once, and rows that are written at once
 EDGES_AT_ONCE = 1 << 20  # whose joined ends are brought back into order at once
 JOINED = np.dtype([("edge", np.int64), ("row", np.int64)])
-_IDS = ("ids.npy", "ids_offsets.npy", "ids_bytes.npy")
+IDS = ("ids.npy", "ids_offsets.npy", "ids_bytes.npy")
 
 
 def ids_of(piece: TablePiece, column: str) -> pa.Array:
@@ -48,11 +49,6 @@ def ids_of(piece: TablePiece, column: str) -> pa.Array:
     if not pa.types.is_large_string(array.type):
         raise piece.error(column, 0, f"ids are {array.type}; expected integers or text. Convert the column.")
     return array
-
-
-def id_types(table: TableFiles, columns: Iterable[str]) -> dict[str, pa.DataType]:
-    """Returns the types by which ids are read. Ids in a text file stay text until all are known: 007 is another id than 7."""
-    return dict.fromkeys(columns, pa.large_string()) if table.is_text else table.types(columns)
 
 
 def as_numbers(ids: pa.Array) -> pa.Array:
@@ -111,6 +107,31 @@ class KeyIds:
         return positions(ids, self.ids)
 
 
+class SortedIds(KeyIds):
+    """The ids of nodes with their order, for look-ups of a few."""
+
+    def __init__(self, ids: pa.Array) -> None:
+        super().__init__(ids)
+        self._order = pc.sort_indices(ids).to_numpy()
+        self._sorted = None if self.is_text else ids.to_numpy()[self._order]
+
+    def _look_up(self, ids: pa.Array) -> np.ndarray:
+        if self._sorted is None:
+            return np.array([self._row_of(each) for each in ids.to_pylist()], np.int64)
+        wanted = ids.fill_null(0).to_numpy(zero_copy_only=False)
+        at = np.searchsorted(self._sorted, wanted)
+        found = np.append(self._sorted, 0)[at] == wanted
+        found &= (at < self.count) & ids.is_valid().to_numpy(zero_copy_only=False)
+        return np.where(found, np.append(self._order, 0)[at].astype(np.int64), -1)
+
+    def _row_of(self, text: str | None) -> int:
+        if text is None:
+            return -1
+        at = bisect.bisect_left(self._order, text, key=lambda row: self.ids[row].as_py())
+        found = at < self.count and self.ids[self._order[at]].as_py() == text
+        return int(self._order[at]) if found else -1
+
+
 class StoredIds(KeyIds):
     """The ids of a table of nodes, in the files of its folder: ``ids.npy`` [N], or for text the bytes of all ids (UTF-8) and the
     end of each.
@@ -119,17 +140,13 @@ class StoredIds(KeyIds):
     """
 
     def __init__(self, folder: Path, first: int | None, buckets: DealtIds | None) -> None:
-        self.is_text = (folder / "ids_bytes.npy").exists()
-        self._files = [NpyFile(folder / name) for name in (_IDS[1:] if self.is_text else _IDS[:1])]
-        self.count = len(self._files[0]) - self.is_text
+        self._folder, self.is_text = folder, (folder / "ids_bytes.npy").exists()
+        self.count = len(NpyFile(folder / IDS[self.is_text])) - self.is_text
         self.first, self.buckets = first, buckets
 
     @cached_property
     def ids(self) -> pa.Array:
-        """All of them, in memory."""
-        if not self.is_text:
-            return pa.array(self._files[0][:])
-        return text_array(self._files[0][:], self._files[1][:])
+        return load_ids(self._folder)
 
     def _look_up(self, ids: pa.Array) -> np.ndarray:
         if self.buckets is None:
@@ -156,25 +173,42 @@ class StoredIds(KeyIds):
 NodeIds = RowIds | KeyIds
 
 
+def has_ids(folder: Path) -> bool:
+    """Tells whether the nodes of a folder of converted nodes have ids other than their rows."""
+    return any((folder / name).exists() for name in IDS)
+
+
+def load_ids(folder: Path, rows: np.ndarray | None = None) -> pa.Array:
+    """Loads the ids in a folder of converted nodes: those of some rows, int64 [n]; None: all of them."""
+    index = slice(None) if rows is None else rows
+    if (folder / IDS[0]).exists():
+        return pa.array(NpyFile(folder / IDS[0])[index])
+    files = [NpyFile(folder / name) for name in IDS[1:]]
+    if rows is None:
+        return text_array(*(file[index] for file in files))
+    return text_array(*(file.mapped() for file in files)).take(pa.array(rows))
+
+
 class IdPiece:
     """Writes the ids of some rows of a table of nodes while they are read, and finds out how they are to be stored. Use it in a
     ``with`` block.
 
-    from_text: they are of a text file, which has no other form of a number.
+    column: of the ids, of the type ``kind``.  from_text: they are of a text file, which has no other form of a number.
     """
 
-    def __init__(self, folder: Path, kind: pa.DataType, from_text: bool) -> None:
-        self._is_text, self._numbers, self._nbytes = bool(pa.types.is_large_string(kind)), from_text, 0
+    def __init__(self, folder: Path, column: str, kind: pa.DataType, from_text: bool) -> None:
+        self._column, self._is_text = column, bool(pa.types.is_large_string(kind))
+        self._numbers, self._nbytes = from_text, 0
         self._runs: list[tuple[int, int] | None] = []  # first and last of consecutive numbers
         self._folder, self._half, self._stack = folder, unfinished(folder), ExitStack()
-        dtypes = dict(zip(_IDS[1:], (np.int64, np.uint8), strict=True)) if self._is_text else {_IDS[0]: np.int64}
+        dtypes = dict(zip(IDS[1:], (np.int64, np.uint8), strict=True)) if self._is_text else {IDS[0]: np.int64}
         self._writers = [
             self._stack.enter_context(ArrayWriter(self._half, name, dtype, hashed=False))
             for name, dtype in dtypes.items()
         ]
 
-    def write(self, ids: pa.Array) -> None:
-        numbers = ids
+    def write(self, piece: TablePiece) -> None:
+        ids = numbers = ids_of(piece, self._column)
         if self._is_text:
             offsets, data = text_buffers(ids)
             self._writers[0].write(offsets[1:] + self._nbytes)
@@ -186,7 +220,7 @@ class IdPiece:
             numbers = pc.cast(ids, pa.int64())
         else:
             self._writers[0].write(ids.to_numpy())
-        if len(ids):
+        if len(numbers):
             first = _consecutive(numbers.to_numpy())
             self._runs.append(None if first is None else (first, first + len(ids)))
 
@@ -236,7 +270,7 @@ def store_ids(piece: Path, folder: Path, first: int, base: int, is_text: bool) -
     stored_as_text = (piece / "ids_bytes.npy").exists()
     found, known = PieceIds(piece, stored_as_text), base
     with ExitStack() as stack:
-        names = _IDS[1:] if is_text else _IDS[:1]
+        names = IDS[1:] if is_text else IDS[:1]
         into = [
             stack.enter_context(ArrayPieces(folder, name, dtype))
             for name, dtype in zip(names, (np.int64, np.uint8), strict=False)
@@ -258,7 +292,7 @@ class PieceIds:
     """The ids that `IdPiece` wrote."""
 
     def __init__(self, folder: Path, is_text: bool) -> None:
-        self._files = [NpyFile(folder / name) for name in (_IDS[1:] if is_text else _IDS[:1])]
+        self._files = [NpyFile(folder / name) for name in (IDS[1:] if is_text else IDS[:1])]
 
     def chunks(self) -> Iterator[pa.Array]:
         at = 0

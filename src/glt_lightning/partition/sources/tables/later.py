@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import logging
 import tempfile
 import threading
@@ -13,26 +12,24 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from glt_lightning.base import DataError, EdgeType, NodeType, PartitionOptions, Progress, edge_type_str
 from glt_lightning.graph import Manifest
 from glt_lightning.partition.additions import Additions, NewEdges, NewNodes
-from glt_lightning.partition.sources.tables.columns import edge_folder, load_facts, node_folder, user_ids
+from glt_lightning.partition.sources.tables.columns import edge_folder, load_facts, node_folder
 from glt_lightning.partition.sources.tables.convert import Conversion
 from glt_lightning.partition.sources.tables.converted import ConvertedTables
-from glt_lightning.partition.sources.tables.encoders import CodeEncoder, OneHotEncoder
+from glt_lightning.partition.sources.tables.encoders import CategoryEncoder
 from glt_lightning.partition.sources.tables.encoding import GraphEncoding, TableEncoding
 from glt_lightning.partition.sources.tables.files import TableFiles
-from glt_lightning.partition.sources.tables.ids import KeyIds, NodeIds, RowIds, as_numbers, id_types, ids_of
+from glt_lightning.partition.sources.tables.ids import IDS, KeyIds, NodeIds, RowIds, SortedIds, ids_of, load_ids
 from glt_lightning.partition.sources.tables.job import TableJob
 from glt_lightning.partition.sources.tables.mapping import EdgeTable, NodeTable, Tables, parse_tables
 from glt_lightning.partition.tasks.run import Calls
 
 _log = logging.getLogger(__name__)
 _ENDS = ("source.npy", "destination.npy")
-_IDS = ("ids.npy", "ids_offsets.npy", "ids_bytes.npy")
 
 
 class EarlierRows(Protocol):
@@ -155,7 +152,7 @@ class LaterTables:
     def _numbers(self, files: TableFiles, columns: Mapping[str, NodeType]) -> np.ndarray:
         """Returns int64 [columns, rows]: the numbers of the nodes that columns name."""
         found = []
-        for piece in files.pieces(id_types(files, columns)):
+        for piece in files.pieces(files.read_types(columns)):
             rows = []
             for column, t in columns.items():
                 ids = ids_of(piece, column)
@@ -169,53 +166,20 @@ class LaterTables:
             found.append(np.stack(rows))
         return np.concatenate(found, axis=1).astype(np.int64)
 
-    def ids(self, t: NodeType) -> SortedIds | NodeIds:
+    def ids(self, t: NodeType) -> NodeIds:
         """The ids of all nodes of a type that there are, with those of earlier rows."""
         with self._lock:
             if t not in self._ids:
                 self._ids[t] = self._indexed(t)
             return self._ids[t]
 
-    def _indexed(self, t: NodeType) -> SortedIds | NodeIds:
+    def _indexed(self, t: NodeType) -> NodeIds:
         if not self.has_ids(t):
             return RowIds(self._in_tables[t] if self._appended is None else self._appended.num_nodes[t])
-        names = user_ids(self._converted, np.arange(self._in_tables[t]), t)
+        ids = load_ids(node_folder(self._converted, t))
         if self._appended is not None and t in self._appended.ids:
-            names = np.concatenate([names, self._appended.ids[t]])
-        ids = pa.array(names, pa.large_string() if names.dtype == object else pa.int64())
+            ids = pa.concat_arrays([ids, pa.array(self._appended.ids[t], ids.type)])
         return SortedIds(ids) if self._many else KeyIds(ids)
-
-
-class SortedIds:
-    """The ids of nodes with their order, for look-ups of a few: `KeyIds` makes a hash table of all ids for each look-up.
-
-    ids: int64 or large_string, without null.
-    """
-
-    def __init__(self, ids: pa.Array) -> None:
-        self.ids, self.count = ids, len(ids)
-        self._is_text = pa.types.is_large_string(ids.type)
-        self._order = pc.sort_indices(ids).to_numpy()
-        self._sorted = None if self._is_text else ids.to_numpy()[self._order]
-
-    def find(self, ids: pa.Array) -> np.ndarray:
-        """Returns int64, the row of each id; -1 if there is none. Numbers written as text are numbers."""
-        if self._is_text:
-            return np.array([self._row_of(each) for each in pc.cast(ids, pa.large_string()).to_pylist()], np.int64)
-        numbers = as_numbers(ids)
-        known = numbers.is_valid().to_numpy(zero_copy_only=False)
-        wanted = numbers.fill_null(0).to_numpy(zero_copy_only=False)
-        if self._sorted is None or not self.count:
-            return np.full(len(ids), -1)
-        at = np.minimum(np.searchsorted(self._sorted, wanted), self.count - 1)
-        return np.where(known & (self._sorted[at] == wanted), self._order[at].astype(np.int64), -1)
-
-    def _row_of(self, text: str | None) -> int:
-        if text is None:
-            return -1
-        at = bisect.bisect_left(self._order, text, key=lambda row: self.ids[row].as_py())
-        found = at < self.count and self.ids[self._order[at]].as_py() == text
-        return int(self._order[at]) if found else -1
 
 
 def _with_paths(tables: Tables, given: Mapping[str, Any], what: str = "new") -> Tables:
@@ -260,7 +224,7 @@ def _with_path(what: str, table: NodeTable | EdgeTable, given: Any) -> NodeTable
 class _BothIds:
     """The ids of old nodes, and of new ones behind them."""
 
-    def __init__(self, old: SortedIds | NodeIds, new: NodeIds) -> None:
+    def __init__(self, old: NodeIds, new: NodeIds) -> None:
         self._old, self._new = old, new
         self.count = old.count + new.count
 
@@ -312,7 +276,7 @@ class _Reader:
         if isinstance(ids, KeyIds) and self._named(t) and ids.count:
             self._require_new(t, ids, f"{table.id}", job.files(f"nodes.{t}"))
         self._log_unknown(self._what(t), table, stored)
-        return NewNodes(facts.num_nodes, _arrays(node_folder(job.out, t), _IDS)), ids
+        return NewNodes(facts.num_nodes, _arrays(node_folder(job.out, t), IDS)), ids
 
     def _require_new(self, t: NodeType, ids: KeyIds, column: str, files: TableFiles) -> None:
         known = np.asarray(self._graph.ids(t).find(ids.ids))
@@ -324,11 +288,9 @@ class _Reader:
                 "New rows are of new nodes; remove it."
             )
 
-    def _both(self, t: NodeType, new: NodeIds) -> _BothIds:
+    def _both(self, t: NodeType, new: NodeIds) -> _BothIds | RowIds:
         old = self._graph.ids(t)
-        if not self._named(t):
-            return _BothIds(RowIds(old.count + new.count), RowIds(0))
-        return _BothIds(old, new)
+        return _BothIds(old, new) if self._named(t) else RowIds(old.count + new.count)
 
     def _edges(self, e: EdgeType, table: EdgeTable, ids: Mapping[NodeType, Any]) -> NewEdges:
         name, job = edge_type_str(e), self._job(ids)
@@ -342,10 +304,10 @@ class _Reader:
 
     def _log_unknown(self, what: str, table: NodeTable | EdgeTable, stored: TableEncoding) -> None:
         """Logs how many rows of each column have no known category: such values are zeros, or code 0."""
-        encoders = [each for each in stored.encoders if isinstance(each, (CodeEncoder, OneHotEncoder))]
+        encoders = [each for each in stored.encoders if isinstance(each, CategoryEncoder)]
         files = TableFiles(what, table.path)
         names = [each.column for each in encoders]
-        types = dict.fromkeys(names, pa.large_string()) if files.is_text else files.types(names)
+        types = files.read_types(names)
         if not encoders:
             return
         counts, rows = dict.fromkeys(names, 0), 0

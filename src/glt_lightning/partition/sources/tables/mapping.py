@@ -137,42 +137,33 @@ def parse_tables(given: Mapping[str, Any] | argparse.Namespace) -> Tables:
     plain = _plain(given)
     _check_keys("dataset", plain, ("nodes", "edges", "name", "encoding"), ("nodes", "edges"))
     nodes, edges = _mapping("nodes", plain["nodes"]), plain["edges"]
+    node_tables: dict[NodeType, NodeTable]
+    edge_tables: dict[EdgeType, EdgeTable]
     homogeneous = "path" in nodes and not isinstance(nodes["path"], Mapping)
     if homogeneous:
-        tables = Tables(
-            nodes={NODE: _node_table("nodes", nodes)},
-            edges={EDGE: _edge_table("edges", edges)},
-            homogeneous=True,
-            name=_column("name", plain.get("name")),
-            encoding=_column("encoding", plain.get("encoding")),
-        )
-        if both := set(tables.nodes[NODE].attrs) & set(tables.edges[EDGE].attrs):
+        node_tables, edge_tables = {NODE: _node_table("nodes", nodes)}, {EDGE: _edge_table("edges", edges)}
+        if both := set(node_tables[NODE].attrs) & set(edge_tables[EDGE].attrs):
             raise DataError(f"dataset: attrs: {min(both)!r} is given for nodes and for edges; rename one.")
-        return tables
-    stray = [key for key, value in nodes.items() if not isinstance(value, Mapping)]
-    if stray:
-        raise DataError(
-            f"dataset: nodes: {stray[0]}: expected one table (with a path) or a table for each node type, "
-            f"{{TYPE: {{path: ...}}}}; got {nodes[stray[0]]!r} and no path.{near(stray[0], _keys(NodeTable), cutoff=0.5)}"
-        )
-    node_tables = {_type_name(t, "nodes"): _node_table(f"nodes: {t}", value) for t, value in nodes.items()}
-    edge_tables = {
-        _edge_type(name, node_tables): _edge_table(f"edges: {name}", value)
-        for name, value in _mapping("edges", edges).items()
-    }
-    return Tables(
-        nodes=node_tables,
-        edges=edge_tables,
-        homogeneous=False,
-        name=_column("name", plain.get("name")),
-        encoding=_column("encoding", plain.get("encoding")),
-    )
+    else:
+        if stray := [key for key, value in nodes.items() if not isinstance(value, Mapping)]:
+            raise DataError(
+                f"dataset: nodes: {stray[0]}: expected one table (with a path) or a table for each node type, "
+                f"{{TYPE: {{path: ...}}}}; got {nodes[stray[0]]!r} and no path."
+                + near(stray[0], _keys(NodeTable), cutoff=0.5)
+            )
+        node_tables = {_type_name(t, "nodes"): _node_table(f"nodes: {t}", value) for t, value in nodes.items()}
+        edge_tables = {
+            _edge_type(name, node_tables): _edge_table(f"edges: {name}", value)
+            for name, value in _mapping("edges", edges).items()
+        }
+    name, encoding = (_column(key, plain.get(key)) for key in ("name", "encoding"))
+    return Tables(nodes=node_tables, edges=edge_tables, homogeneous=homogeneous, name=name, encoding=encoding)
 
 
 def is_text(keys: Sequence[str]) -> bool:
     """Tells whether the value at these keys of the mapping is text, or a list of texts. The name of a column may look like a
     number."""
-    kinds = {name: str(each.type) for kind in (Tables, NodeTable, EdgeTable) for name, each in _fields(kind).items()}
+    kinds = {each.name: str(each.type) for kind in (Tables, NodeTable, EdgeTable) for each in fields(kind)}
     return "encode" not in keys and ("attrs" in keys[:-1] or kinds.get(keys[-1], "").startswith(("str", "tuple[str")))
 
 
@@ -189,11 +180,7 @@ def _plain(value: Any) -> Any:
 
 
 def _keys(kind: type) -> tuple[str, ...]:
-    return tuple(_fields(kind))
-
-
-def _fields(kind: type) -> dict[str, Any]:
-    return {each.name: each for each in fields(kind)}
+    return tuple(each.name for each in fields(kind))
 
 
 def _node_table(where: str, given: Any) -> NodeTable:

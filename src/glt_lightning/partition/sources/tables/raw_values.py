@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from glt_lightning.base import DataError
-from glt_lightning.partition.sources.tables.files import first_failure, number_advice, number_pattern
+from glt_lightning.partition.sources.tables.files import TablePiece, first_failure, number_advice, number_pattern
 
 _US_OF_DAY = 86400e6
-
-
-class Columns(Protocol):
-    """Some rows of a table."""
-
-    def __len__(self) -> int: ...
-
-    def column(self, name: str) -> pa.Array: ...
-
-    def error(self, column: str, row: int, message: str) -> DataError: ...
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -41,13 +28,13 @@ def is_time(kind: pa.DataType) -> bool:
 
 
 def numbers(
-    rows: Columns, column: str, missing: tuple[str, ...], thousands: str | None = None, decimal: str = "."
+    rows: TablePiece, column: str, missing: tuple[str, ...], thousands: str | None = None, decimal: str = "."
 ) -> np.ndarray:
     """Reads numbers, float64 [N], NaN for a missing one.
 
     thousands, decimal: the characters that group digits and begin the fraction of numbers in text.
     """
-    array = _plain(rows.column(column))
+    array = rows.column(column)
     if is_text(array.type):
         array = _without(array, missing)
         if (thousands, decimal) != (None, "."):
@@ -65,7 +52,7 @@ def numbers(
     return found
 
 
-def _parsed_numbers(rows: Columns, column: str, array: pa.Array) -> pa.Array:
+def _parsed_numbers(rows: TablePiece, column: str, array: pa.Array) -> pa.Array:
     for kind in (pa.float64(), pa.bool_()):
         try:
             return pc.cast(pc.cast(array, kind), pa.float64())
@@ -77,7 +64,7 @@ def _parsed_numbers(rows: Columns, column: str, array: pa.Array) -> pa.Array:
     raise rows.error(column, row, f"{value!r} is not a number; {_other_kinds(column)}, and {advice}.")
 
 
-def _in_plain_digits(rows: Columns, column: str, array: pa.Array, thousands: str | None, decimal: str) -> pa.Array:
+def _in_plain_digits(rows: TablePiece, column: str, array: pa.Array, thousands: str | None, decimal: str) -> pa.Array:
     """Rewrites numbers such as 1.234,5 as 1234.5. Raises `DataError` for any other text, in which a point is ambiguous."""
     good = pc.fill_null(pc.match_substring_regex(array, number_pattern(thousands, decimal)), True)
     if (row := good.index(False).as_py()) >= 0:
@@ -96,9 +83,9 @@ def _other_kinds(column: str) -> str:
     return f"if the column holds categories or dates, set encode: {{{column}: category}} or {{{column}: date}}"
 
 
-def dates(rows: Columns, column: str, missing: tuple[str, ...], format: str | None) -> pa.Array:
+def dates(rows: TablePiece, column: str, missing: tuple[str, ...], format: str | None) -> pa.Array:
     """Reads dates, timestamp[us] [N] in UTC, null for a missing one."""
-    array = _plain(rows.column(column))
+    array = rows.column(column)
     if pa.types.is_null(array.type):
         return pc.cast(array, pa.timestamp("us"))
     if is_text(array.type):
@@ -111,7 +98,7 @@ def dates(rows: Columns, column: str, missing: tuple[str, ...], format: str | No
     return pc.cast(pc.cast(pc.cast(array, kind, safe=False), pa.int64()), pa.timestamp("us"))
 
 
-def _parsed_dates(rows: Columns, column: str, array: pa.Array, format: str | None) -> pa.Array:
+def _parsed_dates(rows: TablePiece, column: str, array: pa.Array, format: str | None) -> pa.Array:
     if format is not None:
         found = pc.strptime(array, format, "us", error_is_null=True)
         if (bad := pc.and_(pc.is_null(found), pc.is_valid(array)).to_numpy(zero_copy_only=False)).any():
@@ -152,10 +139,10 @@ def phases(times: pa.Array, part: str) -> np.ndarray:
     return pc.cast(count(times), pa.float64()).to_numpy(zero_copy_only=False) / length
 
 
-def categories(rows: Columns, column: str, missing: tuple[str, ...]) -> pa.Array:
+def categories(rows: TablePiece, column: str, missing: tuple[str, ...]) -> pa.Array:
     """Reads categories, large_string [N], null for a missing one. The numbers 7 and 7.0 and the text 7 are one category, and so
     are a true boolean and the texts true, True and TRUE: another reader of the same file may give another type."""
-    array = _plain(rows.column(column))
+    array = rows.column(column)
     if is_list(array.type) or pa.types.is_nested(array.type):
         raise rows.error(column, 0, f"{array.type} cannot be a category; remove this column from encode.")
     if pa.types.is_floating(array.type):
@@ -172,10 +159,3 @@ def _without(array: pa.Array, missing: tuple[str, ...]) -> pa.Array:
     trimmed = pc.utf8_trim_whitespace(pc.cast(array, pa.large_string()))
     gone = pc.is_in(trimmed, value_set=pa.array(["", *missing], pa.large_string()))
     return pc.if_else(gone, pa.scalar(None, pa.large_string()), trimmed)
-
-
-def _plain(array: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Converts an array to one chunk without a dictionary."""
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array

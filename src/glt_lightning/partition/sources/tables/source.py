@@ -53,6 +53,7 @@ from glt_lightning.partition.tasks.array import array_number, help_along
 _log = logging.getLogger(__name__)
 
 _VERSION = 1  # raise it when the conversion changes what it writes
+_TASKS = 2  # raise it when tasks find something else: a killed run is continued by the same tasks alone
 _LOCK_S = 6 * 3600.0
 _WORK = 4  # a byte of tables takes as long as so many of arrays
 _NO_ATTRS = ("y", "source", "destination", "ids", "ids_offsets", "ids_bytes")
@@ -129,7 +130,7 @@ class TableSource:
         """The folder of the converted tables, which is made if it does not exist."""
         folder = self.future_folder
         if not folder.exists():
-            run = lasting_path(folder, self.fingerprint[:16])
+            run = lasting_path(folder, f"{_TASKS}x{self.fingerprint[:16]}")
             if self._options.engine == "array" and array_number() > 0:
                 help_along(run, folder.exists, _LOCK_S)
                 return folder

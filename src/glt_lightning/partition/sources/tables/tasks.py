@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,9 @@ from glt_lightning.partition.sources.tables.files import (
     Scan,
     TablePiece,
     count_rows,
+    fitting_types,
     reading,
     scan_blocks,
-    type_steps,
 )
 from glt_lightning.partition.sources.tables.ids import (
     EDGES_AT_ONCE,
@@ -37,7 +38,7 @@ from glt_lightning.partition.sources.tables.ids import (
 )
 from glt_lightning.partition.sources.tables.job import TableJob, piece_name
 from glt_lightning.partition.sources.tables.mapping import EdgeTable
-from glt_lightning.partition.sources.tables.writers import ColumnPieces, readers
+from glt_lightning.partition.sources.tables.writers import ColumnPieces, Read, readers
 from glt_lightning.partition.tasks.exchange import RunWriter, load_runs, read_buckets, save_runs, unfinished
 
 _CHUNK = 1 << 20  # edges that are looked up at once
@@ -61,12 +62,12 @@ def count_text(job: TableJob, table: str, file: int) -> int:
 
 
 def find_types(
-    job: TableJob, table: str, columns: list[str], missing: list[str], starts: list[int], rows: Sequence[int]
+    job: TableJob, table: str, columns: list[str], missing: list[str], rows: Sequence[int]
 ) -> dict[str, list[int]]:
-    """Tells which types fit the values of a range of a text file: `type_steps`."""
+    """Tells which types fit the values of a range of a text file: `fitting_types`."""
     text = dict.fromkeys(columns, pa.large_string())
     pieces = job.files(table).read(Range(*rows), text, job.layout(table))
-    return type_steps((piece.batch for piece in pieces), columns, missing, starts)
+    return fitting_types((piece.batch for piece in pieces), columns, missing)
 
 
 def fit_rows(job: TableJob, table: str, rows: Sequence[int]) -> dict[str, list[Any]]:
@@ -78,79 +79,35 @@ def fit_rows(job: TableJob, table: str, rows: Sequence[int]) -> dict[str, list[A
 def convert_rows(job: TableJob, table: str, rows: Sequence[int]) -> dict[str, Any]:
     """Converts a range of rows: writes attributes, ids as they are, rows of ends that are looked up in memory, labels and splits.
 
-    Returns the shapes of the arrays, and what is found out of each of the others.
+    Returns the shapes of the arrays, what is found out of ids or ends, and the names of classes.
     """
-    given, plan, columns = Range(*rows), job.plan(table), job.table(table)
-    used: list[_Ids | _Ends | _Labels | _Splits] = []
+    given, plan, columns, files = Range(*rows), job.plan(table), job.table(table), job.files(table)
+    labels = None if columns.label is None else LabelColumn(columns.label)
+    scratch: dict[str, Read] = {} if labels is None else {"y": labels.read}
+    if columns.split is not None:
+        scratch["splits"] = partial(split_codes, name=columns.split)
     with ExitStack() as stack:
-        attributes = stack.enter_context(
-            ColumnPieces(job.array_folder(table), readers(columns, plan.encoding), given.first)
-        )
+        arrays = ColumnPieces(job.array_folder(table), readers(columns, plan.encoding), given.first)
+        others = ColumnPieces(job.scratch(table), scratch, given.first)
+        writers: dict[str, ColumnPieces | IdPiece | _Ends] = {"arrays": arrays, "scratch": others}
         if isinstance(columns, EdgeTable):
-            used.append(_Ends(job, table, columns, given, stack))
+            writers["ends"] = _Ends(job, table, columns, given)
         elif columns.id is not None:
-            used.append(_Ids(job, table, columns.id, plan.types[columns.id], given, stack))
-        if columns.label is not None:
-            used.append(_Labels(job, table, columns.label, plan.types[columns.label], given, stack))
-        if columns.split is not None:
-            used.append(_Splits(job, table, columns.split, given, stack))
-        for piece in job.files(table).read(given, plan.types, job.layout(table)):
-            attributes.write(piece)
-            for each in used:
-                each.write(piece)
-        found: dict[str, Any] = {"shapes": attributes.shapes}
-        for each in used:
-            found |= each.finish()
-    return found
-
-
-class _Ids:
-    def __init__(
-        self, job: TableJob, table: str, column: str, kind: pa.DataType, rows: Range, stack: ExitStack
-    ) -> None:
-        self._column, folder = column, job.scratch(table) / "ids"
-        folder.mkdir(exist_ok=True)
-        self._piece = stack.enter_context(IdPiece(folder / piece_name(rows), kind, job.files(table).is_text))
-
-    def write(self, piece: TablePiece) -> None:
-        self._piece.write(ids_of(piece, self._column))
-
-    def finish(self) -> dict[str, Any]:
-        return {"ids": self._piece.facts()}
-
-
-class _Labels:
-    def __init__(
-        self, job: TableJob, table: str, column: str, kind: pa.DataType, rows: Range, stack: ExitStack
-    ) -> None:
-        self._labels, self._at = LabelColumn(column, kind), rows.first
-        self._pieces = stack.enter_context(ArrayPieces(job.scratch(table), "y.npy", self._labels.dtype))
-
-    def write(self, piece: TablePiece) -> None:
-        self._pieces.write(self._at, self._labels.read(piece))
-        self._at += len(piece)
-
-    def finish(self) -> dict[str, Any]:
-        return {"labels": {"dtype": self._labels.dtype.str, "classes": self._labels.classes}}
-
-
-class _Splits:
-    def __init__(self, job: TableJob, table: str, column: str, rows: Range, stack: ExitStack) -> None:
-        self._column, self._at = column, rows.first
-        self._pieces = stack.enter_context(ArrayPieces(job.scratch(table), "splits.npy", np.int8))
-
-    def write(self, piece: TablePiece) -> None:
-        self._pieces.write(self._at, split_codes(piece, self._column))
-        self._at += len(piece)
-
-    def finish(self) -> dict[str, Any]:
-        return {}
+            folder = job.scratch(table) / "ids" / piece_name(given)
+            writers["ids"] = IdPiece(folder, columns.id, plan.types[columns.id], files.is_text)
+        for writer in writers.values():
+            stack.enter_context(writer)
+        for piece in files.read(given, plan.types, job.layout(table)):
+            for writer in writers.values():
+                writer.write(piece)
+        found: dict[str, Any] = {"classes": None if labels is None else labels.classes}
+        return found | {name: writer.facts() for name, writer in writers.items()}
 
 
 class _Ends:
     """The ends of edges: looked up in memory many at a time, or dealt out to be joined."""
 
-    def __init__(self, job: TableJob, table: str, edges: EdgeTable, rows: Range, stack: ExitStack) -> None:
+    def __init__(self, job: TableJob, table: str, edges: EdgeTable, rows: Range) -> None:
         edge_type = job.type_of(table)
         self._columns, self._types = [str(edges.source), str(edges.destination)], [edge_type[0], edge_type[2]]
         self._ids: list[NodeIds] = [job.ids(t) for t in self._types]
@@ -158,15 +115,17 @@ class _Ends:
         self._held: list[list[pa.Array]] = [[], []]
         self._count = self._nbytes = 0
         self._unknown: list[list[Any] | None] = [None, None]
-        self._dealers: list[IdDealer | None] = [None, None]
-        self._writers: list[ArrayPieces | None] = [None, None]
-        for n, (name, ids) in enumerate(zip(ENDS, self._ids, strict=True)):
-            if isinstance(ids, StoredIds) and ids.buckets is not None:
-                folder = job.scratch(table) / name / piece_name(rows)
-                self._dealers[n] = stack.enter_context(IdDealer(folder, ids.buckets.count, ids.is_text))
-            else:
-                writer = ArrayPieces(job.array_folder(table), f"{name}.npy", row_dtype(ids))
-                self._writers[n] = stack.enter_context(writer)
+        self._stack = ExitStack()
+        self._into = [self._writer(n, rows) for n in (0, 1)]
+        for each in self._into:
+            self._stack.enter_context(each)
+
+    def _writer(self, end: int, rows: Range) -> IdDealer | ArrayPieces:
+        name, ids = ENDS[end], self._ids[end]
+        if isinstance(ids, StoredIds) and ids.buckets is not None:
+            folder = self._job.scratch(self._table) / name / piece_name(rows)
+            return IdDealer(folder, ids.buckets.count, ids.is_text)
+        return ArrayPieces(self._job.array_folder(self._table), f"{name}.npy", row_dtype(ids))
 
     def write(self, piece: TablePiece) -> None:
         for held, column in zip(self._held, self._columns, strict=True):
@@ -176,29 +135,29 @@ class _Ends:
         if self._count >= _CHUNK or self._nbytes >= _CHUNK_BYTES:
             self._flush()
 
-    def finish(self) -> dict[str, Any]:
+    def facts(self) -> list[list[Any] | None]:
+        """Writes the rest. Returns for each end the first that is no node: the edge, and its id."""
         self._flush()
-        return {"unknown": self._unknown}
+        return self._unknown
 
     def _flush(self) -> None:
         if not self._held[0]:
             return
         ends = [pa.concat_arrays(pieces) for pieces in self._held]
         found: list[np.ndarray] | None = None
-        if self._dealers == [None, None] and self._types[0] == self._types[1] and ends[0].type == ends[1].type:
+        if self._types[0] == self._types[1] and ends[0].type == ends[1].type and isinstance(self._into[0], ArrayPieces):
             # One question for both: it costs a table of all ids.
             found = np.split(self._ids[0].find(pa.concat_arrays(ends)), [self._count])
-        for n, ids in enumerate(ends):
-            if (writer := self._writers[n]) is not None:
-                rows = self._ids[n].find(ids) if found is None else found[n]
+        for n, (ids, nodes, into) in enumerate(zip(ends, self._ids, self._into, strict=True)):
+            if isinstance(into, ArrayPieces):
+                rows = nodes.find(ids) if found is None else found[n]
                 self._note(n, ids, rows < 0)
-                writer.write(self._at, rows)
-            if (dealer := self._dealers[n]) is not None:
-                nodes = self._ids[n]
+                into.write(self._at, rows)
+            else:
                 assert isinstance(nodes, KeyIds)
                 known = nodes.compared(ids)
                 self._note(n, ids, pc.is_null(known).to_numpy(zero_copy_only=False))
-                dealer.add(known, self._at)
+                into.add(known, self._at)
         self._at += self._count
         self._held, self._count, self._nbytes = [[], []], 0, 0
 
@@ -207,6 +166,12 @@ class _Ends:
         if self._unknown[end] is None and bad.any():
             row = int(bad.argmax())
             self._unknown[end] = [self._at + row, ids[row].as_py()]
+
+    def __enter__(self) -> _Ends:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.__exit__(*error)  # type: ignore[arg-type]
 
 
 def row_dtype(ids: NodeIds) -> type:

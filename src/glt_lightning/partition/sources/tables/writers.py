@@ -62,22 +62,17 @@ def encoding_of(
     types = table.types(wanted)
     if fitted is not None:
         plain = [each.column for each in fitted.encoders if isinstance(each, PlainEncoder)]
-        types = _encoded_types(table, [e.column for e in fitted.encoders]) | feature_types(table, plain) | types
+        types = table.read_types(each.column for each in fitted.encoders) | feature_types(table, plain) | types
         return fitted, types
     names = feature_columns(table, columns.features, [*filter(None, used), *wanted])
     encoded = _choices(table, columns.encode, names)
     plain = [name for name in names if name not in encoded]
     # A column that is an attribute too is read as that.
-    types = _encoded_types(table, list(encoded)) | feature_types(table, plain) | types
+    types = table.read_types(encoded) | feature_types(table, plain) | types
     train = columns.split if isinstance(columns, NodeTable) and columns.fit_on != "all" else None
     fits = fit(Fitting(columns=encoded, types=types, missing=columns.missing, split=train)) if encoded else {}
     encoders = [fits.get(name) or PlainEncoder(column=name) for name in names]
     return TableEncoding(encoders, features_asked(columns)), types
-
-
-def _encoded_types(table: TableFiles, names: list[str]) -> Types:
-    """Returns the types by which encoded columns are read: text for text files, which may have words for "no value"."""
-    return dict.fromkeys(names, pa.large_string()) if table.is_text else table.types(names)
 
 
 def _choices(table: TableFiles, encode: Choices, names: list[str]) -> dict[str, ColumnEncoding]:
@@ -103,16 +98,13 @@ class ColumnPieces:
     """Writes rows of the arrays of one table. The files are opened with the first rows, which have the shapes.
 
     first: number of the first row.
-
-    Attributes:
-        shapes: Of each array, the dtype and the shape of a row.
     """
 
     def __init__(self, folder: Path, read: Mapping[str, Read], first: int) -> None:
         self._folder, self._read, self._at = folder, read, first
         self._stack = ExitStack()
         self._pieces: dict[str, ArrayPieces] = {}
-        self.shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self._shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
 
     def write(self, piece: TablePiece) -> None:
         for name, read in self._read.items():
@@ -120,9 +112,13 @@ class ColumnPieces:
             if name not in self._pieces:
                 pieces = ArrayPieces(self._folder, f"{name}.npy", rows.dtype, rows.shape[1:])
                 self._pieces[name] = self._stack.enter_context(pieces)
-                self.shapes[name] = rows.dtype.str, rows.shape[1:]
+                self._shapes[name] = rows.dtype.str, rows.shape[1:]
             self._pieces[name].write(self._at, rows)
         self._at += len(piece)
+
+    def facts(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Returns the dtype of each array, and the shape of a row."""
+        return self._shapes
 
     def __enter__(self) -> ColumnPieces:
         return self
