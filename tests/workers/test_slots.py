@@ -42,6 +42,33 @@ def test_a_slot_without_memory_is_free_again():
     pool.close()
 
 
+def test_a_slot_with_room_is_taken_first():
+    """Else batches of the loader with the largest would, one after the other, make all slots as large."""
+    pool = SlotPool(Slot, 3)
+    batches = [lend(pool, nbytes) for nbytes in (5 << 20, 3 << 20, 100)]
+    large, middle, small = (slot for slot, _ in batches)
+    assert pool.take(1) is None
+    while batches:
+        batches.pop(0)  # the smallest returns last
+    assert pool.take(5 << 20) is large
+    assert pool.take(5 << 20) is small  # no other has room: the one that was used last
+    assert pool.take() is middle
+    pool.close()
+
+
+def test_a_slot_takes_the_memory_of_its_largest_batch():
+    """In huge pages, not as much as is mapped."""
+    pool = SlotPool(Slot, 2)
+    first, second = (lend(pool, nbytes) for nbytes in (1, 4 << 20))
+    assert (first[0].capacity, second[0].capacity) == (2 << 20, 6 << 20)
+    assert pool.nbytes == (2 << 20) + (4 << 20)
+    del second
+    _, again = lend(pool, 1)
+    assert pool.nbytes == (2 << 20) + (4 << 20)
+    del first, again
+    pool.close()
+
+
 def test_a_slot_grows_and_keeps_its_memory():
     pool = SlotPool(Slot, 1)
     _, memory = lend(pool, 100)

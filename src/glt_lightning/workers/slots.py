@@ -68,16 +68,23 @@ class Slot:
         self.index = index
         self._memory: _Map | None = None
         self._pin = pin
+        self._largest = 0  # bytes that were asked for
 
     @property
     def capacity(self) -> int:
         return 0 if self._memory is None else len(self._memory)
+
+    @property
+    def taken(self) -> int:
+        """Bytes of memory behind it: huge pages up to the end of its largest batch. 0 where another process writes it."""
+        return -(-self._largest // _GRAIN) * _GRAIN
 
     def reserve(self, nbytes: int) -> None:
         """Makes room for ``nbytes``. Only while the slot is not lent."""
         if nbytes > self.capacity:
             # An eighth more than asked: sizes of batches vary, and each growth maps (and faults in) fresh pages.
             self._map(-(-(nbytes + nbytes // 8) // _GRAIN) * _GRAIN)
+        self._largest = max(self._largest, nbytes)
 
     def _map(self, capacity: int) -> None:
         self._memory = None  # the old map goes with its last view
@@ -214,15 +221,17 @@ class SlotPool:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all slots, lent or free."""
-        return sum(slot.capacity for slot in self._slots)
+        """Bytes of memory behind all slots, lent or free."""
+        return sum(slot.taken for slot in self._slots)
 
-    def take(self) -> Slot | None:
-        """Takes a free slot, the most recently used first because its memory is warm; None if all are in use."""
-        try:
-            return self._free.pop()
-        except IndexError:
-            pass
+    def take(self, nbytes: int = 0) -> Slot | None:
+        """Takes a free slot, the most recently used first because its memory is warm, one with room for ``nbytes`` before others,
+        so that not all grow to the batches of the loader with the largest; None if all are in use."""
+        newest = range(len(self._free) - 1, -1, -1)  # by index: another thread may append meanwhile
+        if (at := next((i for i in newest if self._free[i].capacity >= nbytes), newest.start)) >= 0:
+            slot = self._free[at]
+            del self._free[at]
+            return slot
         if len(self._slots) >= self.limit:
             return None
         slot = self._make(self._pin)

@@ -213,16 +213,18 @@ def test_what_samplers_and_strategies_add_to_a_step_is_measured(monkeypatch: pyt
             step_s = thread_s[workers, strategy]
             steps = [0, 50, 50, *([step_s] * 5), 70]
             watch.marks = [(at, 1.5 * at) for at in np.cumsum(steps).tolist()]
+            watch.sampler_bytes, watch.own_bytes = 30, 8 if strategy == "glt_server_client" else 3
 
         return SimpleNamespace(fit=fit)
 
     monkeypatch.setattr(probing, "_summed_cpu_s", lambda nbytes, step_s, deadline: nbytes)
     parts = _Parts(Deadline(60))
-    assert _handed(make_trainer, data, COST, None, 40, parts) == {"handed_s": 6 - 5}
-    worker = _handed(make_trainer, data, COST, "glt_worker", 40, parts)
+    assert _handed(make_trainer, data, COST, None, 40, parts) == ({"handed_s": 6 - 5}, {"sampler": 30})
+    worker, _ = _handed(make_trainer, data, COST, "glt_worker", 40, parts)
     assert worker == {"handed_s": 6 - 5, "ranked_s": 7 - 5, "ranked_cpu_s": 10.5 - 5, "summed_cpu_s": 40}
-    served = _handed(make_trainer, data, COST, "glt_server_client", 40, parts)
+    served, memory = _handed(make_trainer, data, COST, "glt_server_client", 40, parts)
     assert served == {"handed_s": 6 - 5, "ranked_s": 8 - 5, "ranked_cpu_s": 12 - 5, "summed_cpu_s": 40}
+    assert memory == {"sampler": 30, "client": 8 - 3}
     assert seen[-3:] == [(0, None), (1, None), (1, "glt_server_client")]
     assert parts.missed == []
 
@@ -258,7 +260,7 @@ def test_what_a_probe_does_not_reach_in_time_is_said() -> None:
 
         return SimpleNamespace(fit=fit)
 
-    assert _handed(make_trainer, data, COST, "glt_worker", 40, parts) == {"handed_s": 0.0}
+    assert _handed(make_trainer, data, COST, "glt_worker", 40, parts) == ({"handed_s": 0.0}, {})
     over = "the 10 s of the probe were over"
     assert parts.missed == [
         f"what a sampler adds to a batch: {over}",
@@ -316,31 +318,36 @@ def test_sums_of_gradients_take_cpu_time_of_several_ranks_in_training() -> None:
 
 
 def test_batches_that_a_thread_makes_itself_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, now = iter([0.0, 5.0, 11.0] * 2), iter([1.0, 2.0, 4.5] * 2)
+    """By their CPU seconds: another program had the core for half of the second wait."""
     monkeypatch.setattr(probing, "_loader", lambda _: None)
-    monkeypatch.setattr(probing, "_mark", lambda _: {"sample_s": next(made), "gather_s": 1.0, "time_s": next(now)})
-    for inline, left in ((True, 10 - 5.5), (False, 10)):
-        clock = iter([0.0, 10.0, 20.0])
-        monkeypatch.setattr(probing.time, "thread_time", lambda clock=clock: next(clock, 20.0))
-        monkeypatch.setattr(probing.time, "process_time", lambda: 7.0)
+    monkeypatch.setattr(probing.time, "process_time", lambda: 7.0)
+    for inline, left in ((True, 6), (False, 10)):
+        clock, now = iter([0.0, 4.0, 10.0, 14.0, 20.0, 20.0]), iter([1.0, 2.0, 2.5, 4.5])
+        waited, made = iter([0.0, 6.0, 18.0, 18.0]), iter([0.0, 4.0, 12.0, 12.0])
+        marks = (
+            {"wait_s": w, "sample_s": m, "gather_s": 1.0, "time_s": t}
+            for w, m, t in zip(waited, made, now, strict=True)
+        )
+        monkeypatch.setattr(probing.time, "thread_time", lambda clock=clock: next(clock))
+        monkeypatch.setattr(probing, "_mark", lambda _, marks=marks: next(marks))
         watch = probing._Taken(inline)
         trainer: Any = SimpleNamespace(train_dataloader=None, should_stop=False)
-        for _ in range(3):
+        watch.on_train_batch_start(trainer)
+        for _ in range(2):
+            watch.on_train_batch_end()
             watch.on_train_batch_start(trainer)
         assert watch.each[0] == left
-        monkeypatch.setattr(probing, "_mark", lambda _: {"sample_s": 0.0, "gather_s": 0.0, "time_s": 4.5})
         assert not trainer.should_stop
         watch.on_train_batch_start(trainer)
         assert trainer.should_stop  # on a busy machine
-        monkeypatch.setattr(probing, "_mark", lambda _: {"sample_s": next(made), "gather_s": 1.0, "time_s": next(now)})
 
 
 def test_memory_is_refused_with_what_would_fit() -> None:
-    process = ProcessMemory(base=100, model=20, work=30)
+    process = ProcessMemory(base=100, model=20, work=20, client=10, batches=15, sampler=30_000_000)
     options = SamplingOptions(num_workers=2, concurrency=3, channel_size="50MB")
     found = host_memory(process, options, Layout(ranks=2, workers=2), [9_000_000], 10**9, cache=7, pages=5)
-    slot = 10 << 20  # an eighth more, in steps of 2 MiB
-    assert (found.trainers, found.batches, found.cache) == (300, 2 * (50_000_000 // slot + 1) * slot, 7)
+    assert (found.trainers, found.batches, found.cache) == (300, 2 * (5 + 1) * 9_000_000, 7)
+    assert found.samplers == 2 * 2 * 30_000_000
     assert found.needed == found.trainers + found.samplers + found.batches + found.cache
     served = host_memory(process, options, Layout(ranks=2, workers=2, served=True), [9_000_000], 10**9)
     assert served.samplers > found.samplers  # the graph server, too
@@ -354,14 +361,16 @@ def test_memory_is_refused_with_what_would_fit() -> None:
     waiting = host_memory(process, replace(options, channel_size=None), Layout(workers=2), [10**9], 10**9)
     with pytest.raises(OptionError, match=r"a smaller data.sampling.channel_size than 50MB"):
         require_memory_of(waiting, 10**9, options, 16)
-    shared = host_memory(process, replace(options, channel_size="auto"), Layout(workers=2), [9_000_000], 8 * 4 * slot)
-    assert shared.batches == 5 * slot  # an eighth of the memory, and the batch in training
+    shared = host_memory(
+        process, replace(options, channel_size="auto"), Layout(workers=2), [9_000_000], 8 * 4 * 9_000_000
+    )
+    assert shared.batches == 5 * 9_000_000  # an eighth of the memory, and the batch in training
     wide = replace(options, channel_size=None)
     sizes = ([9_000_000], [30_000_000], [9_000_000, 30_000_000])  # of training, and of validation
     train, later, both = (host_memory(process, wide, Layout(workers=2), each, 10**12).batches for each in sizes)
     assert both == train + later  # whose loaders are open at a time
-    own = [host_memory(process, replace(wide, num_workers=0), Layout(), each, 10**12).batches for each in sizes]
-    assert own[2] == max(own)  # they share the memory of the process
+    own = host_memory(process, replace(wide, num_workers=0), Layout(ranks=2), sizes[2], 10**12)
+    assert (own.batches, own.samplers) == (2 * 15, 0)  # as measured
 
 
 def test_batches_of_an_epoch_are_limited_as_the_trainer_does() -> None:

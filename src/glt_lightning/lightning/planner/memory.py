@@ -9,7 +9,7 @@ from glt_lightning.base import OptionError, SamplingOptions
 from glt_lightning.lightning.planner.rules import Layout
 from glt_lightning.workers import batches_in_flight
 
-SAMPLER_BYTES = 40_000_000  # of a sampler process: 25 MB of Python, numpy and its workspace
+SAMPLER_BYTES = 40_000_000  # of a sampler process that was not measured: 23 MB of Python and numpy, and its workspace
 SERVER_BYTES = 40_000_000  # of a graph server, which a host's ranks share: Python, numpy, pyarrow
 # Of a batch's remote rows: as they arrive, as they are stitched, and at their owner. 2.8 to 3.3 were measured, and up to 6
 # where ranks wait for each other on a busy machine.
@@ -20,16 +20,21 @@ _MARGIN = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessMemory:
-    """Bytes of the process of a rank that are its own, at the peak. base: Python, torch and Lightning.  model: parameters,
-    gradients and the state of the optimizer.  work: activations, and what else the step takes."""
+    """Bytes of the processes of a rank that are their own, at the peak. base: Python, torch and Lightning.  model: parameters,
+    gradients and the state of the optimizer.  work: activations, and what else the step takes.  batches: that it makes itself,
+    without samplers.  client: of a graph server, what a rank needs to be one.  sampler: of a sampler process, without batches."""
 
     base: float = 0.0
     model: float = 0.0
     work: float = 0.0
+    client: float = 0.0
+    batches: float = 0.0
+    sampler: float = SAMPLER_BYTES
 
     @property
     def total(self) -> float:
-        return self.base + self.model + self.work
+        """Of the process of the rank, without batches."""
+        return self.base + self.model + self.work + self.client
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +76,13 @@ def host_memory(
     """The memory of one host. batch_bytes: of the largest batch in training, and in validation.  remote: share of rows that
     other owners have.  available: bytes that the host has for the job, of which ``channel_size: auto`` is a share."""
     drawn_at_once = max(1, layout.workers * layout.concurrency)
+    batches = process.batches
+    if layout.workers:
+        batches = batches_in_flight(sampling, batch_bytes, available, layout.ranks)
     return HostMemory(
         trainers=layout.ranks * process.total,
-        samplers=layout.ranks * layout.workers * SAMPLER_BYTES + (SERVER_BYTES if layout.served else 0),
-        batches=layout.ranks * batches_in_flight(sampling, batch_bytes, available, layout.ranks),
+        samplers=layout.ranks * layout.workers * process.sampler + (SERVER_BYTES if layout.served else 0),
+        batches=layout.ranks * batches,
         answers=layout.ranks * drawn_at_once * ANSWER_COPIES * remote * max(batch_bytes),
         cache=cache,
         pages=pages,

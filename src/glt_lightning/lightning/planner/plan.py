@@ -343,6 +343,7 @@ def _memory_table(plan: Plan) -> Table:
         ("process of a rank: Python, torch and Lightning", numbers.size(own.base)),
         ("process of a rank: model, gradients, optimizer", numbers.size(own.model)),
         ("process of a rank: step", numbers.size(own.work)),
+        ("process of a rank: graph server's client", numbers.size(own.client)),
         (
             f"sampler processes{' and graph server' if plan.layout.served else ''} of the host",
             numbers.size(memory.samplers),

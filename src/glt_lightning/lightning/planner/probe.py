@@ -27,7 +27,7 @@ from glt_lightning.lightning.callbacks.precision import bfloat16_ratio, weight_s
 from glt_lightning.lightning.planner.batches import Batches
 from glt_lightning.lightning.planner.deadline import Deadline, Late
 from glt_lightning.lightning.planner.gpus import StepWork
-from glt_lightning.lightning.planner.memory import ProcessMemory
+from glt_lightning.lightning.planner.memory import SAMPLER_BYTES, ProcessMemory
 from glt_lightning.lightning.planner.rules import BatchCost, Connection, Counted, RemoteCost
 from glt_lightning.loader import DistNeighborLoader
 from glt_lightning.workers import InlineProducer, time_calls
@@ -41,7 +41,7 @@ _TRAIN_S, _TAKEN_S, _MOST_IDLE_S = 15.0, 3.0, 0.05
 _SUMS = 20
 PROBE_S, _OF_BATCHES = 30.0, 2 / 3  # of all, and the share after which batches end that are enough
 RANKS, SERVED = "glt_worker", "glt_server_client"  # strategies whose part in a step is measured
-_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_CLEAR = Path("/proc/self/clear_refs")
 
 
 _OF_HOSTS = "questions to owners of other hosts"
@@ -88,7 +88,7 @@ class Probe:
     """What was measured of a configuration on a machine.
 
     train, validation: batches of each; None: no validation was measured.  seeds, validation_seeds: in an epoch.
-    memory: of this process, without batches.  parameter_bytes: of the model.  bfloat16: how much faster the
+    memory: of this process, and of a sampler.  parameter_bytes: of the model.  bfloat16: how much faster the
     model's products are in bfloat16; None: not measured.
     link, hosts_link: a connection within the machine (between ranks), and an encrypted one, as between hosts; calls and bytes
     are those of batches that ask an owner, and with graph servers those of batches as they are.  cores: that the process may
@@ -199,14 +199,14 @@ def measure(
     hosts_link, link = None, None
     if strategy == RANKS:  # whose batches owners decide most
         hosts_link, link = calls(_OF_HOSTS, encrypted=True), calls("questions to owners", encrypted=False)
-    handed = _handed(make_trainer, data, train.spread.mid, strategy, parameters, parts)
+    handed, processes = _handed(make_trainer, data, train.spread.mid, strategy, parameters, parts)
     validated = handed if strategy == SERVED else {"handed_s": handed["handed_s"]}  # without DDP
     return Probe(
         train=train.spread.map(lambda cost: replace(cost, **handed)),
         validation=validation.spread.map(lambda cost: replace(cost, **validated)) if validation.costs else None,
         seeds=train.seeds,
         validation_seeds=validation.seeds if validates else 0,
-        memory=ProcessMemory(base=base - parameters, model=model, work=work),
+        memory=ProcessMemory(base=base - parameters, model=model, work=work, batches=watch.slots, **processes),
         parameter_bytes=parameters,
         bfloat16=parts.of("products in bfloat16", lambda: bfloat16_ratio(shapes)) if shapes else None,
         link=link or Connection(),
@@ -291,7 +291,7 @@ class _Pass:
 def _cost(spent: Mapping[str, float], within_cpu_s: float, nbytes: int) -> BatchCost:
     """The cost of a batch as on a quiet machine: what took less CPU time than wall time waited for a core. within_cpu_s: CPU
     seconds between the hooks of a step, outside of which the loader is asked, and Lightning works, too."""
-    ran = min(1.0, (spent["cpu_s"] - within_cpu_s) / spent["wait_s"]) if spent["wait_s"] else 1.0
+    ran = _ran(spent["cpu_s"] - within_cpu_s, spent["wait_s"])
     step_cpu_s = spent["cpu_s"] - ran * spent["wait_s"]
     collate_s = max(0.0, spent["wait_s"] - spent["sample_s"] - spent["gather_s"])
     counts = {name: spent[name] for name in ("seeds", "named_nodes", "nodes", "edges", "rows", "row_bytes")}
@@ -304,6 +304,11 @@ def _cost(spent: Mapping[str, float], within_cpu_s: float, nbytes: int) -> Batch
         step_s=min(spent["time_s"] - spent["wait_s"], step_cpu_s),
         step_cpu_s=step_cpu_s,
     )
+
+
+def _ran(cpu_s: float, wait_s: float) -> float:
+    """The share of a wait for a batch that this process makes in which it was on a core."""
+    return min(1.0, cpu_s / wait_s) if wait_s else 1.0
 
 
 def _mark(loader: DistNeighborLoader) -> dict[str, float]:
@@ -361,7 +366,7 @@ class _Watch(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.peak = _peak_bytes()
-        producer = trainer.datamodule._host().session.producer  # type: ignore[attr-defined]
+        producer = _producer(trainer)
         self.slots = producer.slot_bytes if isinstance(producer, InlineProducer) else 0
 
 
@@ -379,24 +384,40 @@ class _Idle(LightningModule):
         time.sleep(self._step_s)
         return self._weight.sum()
 
+    def validation_step(self, *_: Any) -> None:
+        return None
+
     def configure_optimizers(self) -> None:
         return None
 
 
 class _Taken(Callback):
-    """Takes the CPU seconds of the trainer's thread, and of its process, from batch to batch. inline: they make the batches, too,
-    which does not count."""
+    """Takes the CPU seconds of the trainer's thread, and of its process, from batch to batch, and the memory of this
+    process and of a sampler. inline: batches are made here, too, which does not count."""
 
     def __init__(self, inline: bool) -> None:
+        self.sampler_bytes, self.own_bytes = SAMPLER_BYTES, 0
         self.inline, self.marks, self.began_s = inline, list[tuple[float, float]](), 0.0
+        self.made_s, self.end_s, self.last = 0.0, 0.0, dict.fromkeys(("wait_s", "sample_s", "gather_s"), 0.0)
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self.end_s = time.thread_time()
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        now = _mark(_loader(trainer.train_dataloader))
-        made_s = now["sample_s"] + now["gather_s"] if self.inline else 0.0
-        self.marks.append((time.thread_time() - made_s, time.process_time() - made_s))
+        now, thread_s = _mark(_loader(trainer.train_dataloader)), time.thread_time()
+        wait_s, sample_s, gather_s = (now[name] - before for name, before in self.last.items())
+        if self.inline:
+            self.made_s += _ran(thread_s - self.end_s, wait_s) * (sample_s + gather_s)
+        self.last = {name: now[name] for name in self.last}
+        self.marks.append((thread_s - self.made_s, time.process_time() - self.made_s))
         self.began_s = self.began_s or now["time_s"]
         if now["time_s"] - self.began_s > _TAKEN_S and len(self.marks) > _WARM + 1:  # a busy machine
             trainer.should_stop = True
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if pids := getattr(_producer(trainer), "pids", []):
+            self.sampler_bytes = max(_status("RssAnon", pid) for pid in pids)
+        self.own_bytes = _own_bytes()
 
     @property
     def each(self) -> tuple[float, float]:
@@ -413,32 +434,38 @@ def _handed(
     strategy: str | None,
     parameters: int,
     parts: _Parts,
-) -> dict[str, float]:
-    """What sampler processes, and the strategy of the ranks, add to a batch that is made in this process by itself. parameters:
-    bytes of them."""
+) -> tuple[dict[str, float], dict[str, float]]:
+    """What sampler processes, and the strategy of the ranks, add to a batch that is made in this process by itself, and to the
+    memory of its processes. parameters: bytes of them."""
     idle_s = min(_MOST_IDLE_S, batch.step_s)
 
-    def taken(workers: int, **options: Any) -> tuple[float, float]:
+    def taken(workers: int, **options: Any) -> _Taken:
         data.sampling = replace(data.sampling, num_workers=workers, topology="auto", features="auto")
         watch = _Taken(inline=not workers)
+        validated = _WARM if workers else 0  # for which samplers have memory, too
         trainer = make_trainer(
-            max_epochs=1, limit_train_batches=MOST_BATCHES, limit_val_batches=0, callbacks=[watch], **options
+            max_epochs=1, limit_train_batches=MOST_BATCHES, limit_val_batches=validated, callbacks=[watch], **options
         )
         trainer.fit(_Idle(idle_s), datamodule=data)
-        return watch.each
+        return watch
 
-    found = {"handed_s": 0.0}
+    found, memory = {"handed_s": 0.0}, dict[str, float]()
     own = parts.of("what samplers and strategies add to a batch", lambda: taken(0))
-    if own is not None and (sampled := parts.of("what a sampler adds to a batch", lambda: taken(1))) is not None:
-        found["handed_s"] = max(0.0, sampled[0] - own[0])
+    sampled = None if own is None else parts.of("what a sampler adds to a batch", lambda: taken(1))
+    if own is not None and sampled is not None:
+        found["handed_s"] = max(0.0, sampled.each[0] - own.each[0])
+        memory["sampler"] = sampled.sampler_bytes
     if strategy is None:
-        return found
+        return found, memory
     if own is not None:
         ranked = parts.of(f"what {strategy} adds to a batch", lambda: taken(int(strategy == SERVED), strategy=strategy))
         if ranked is not None:
-            found |= {"ranked_s": max(0.0, ranked[0] - own[0]), "ranked_cpu_s": max(0.0, ranked[1] - own[0])}
+            added = [max(0.0, spent - own.each[0]) for spent in ranked.each]
+            found |= {"ranked_s": added[0], "ranked_cpu_s": added[1]}
+            if strategy == SERVED and sampled is not None:
+                memory["client"] = max(0, ranked.own_bytes - sampled.own_bytes)
     summed_s = parts.of("CPU time of sums of gradients", lambda: _summed_cpu_s(parameters, idle_s, parts.deadline))
-    return found if summed_s is None else found | {"summed_cpu_s": summed_s}
+    return found if summed_s is None else found | {"summed_cpu_s": summed_s}, memory
 
 
 def _summed_cpu_s(nbytes: int, step_s: float, deadline: Deadline) -> float:
@@ -482,11 +509,15 @@ def _loader(given: Any) -> DistNeighborLoader:
     return next(leaf for leaf in tree_leaves(given) if isinstance(leaf, DistNeighborLoader))
 
 
-# Memory of this process
+def _producer(trainer: Trainer) -> Any:
+    return trainer.datamodule._host().session.producer  # type: ignore[attr-defined]
 
 
-def _status(name: str) -> int:
-    found = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
+# Memory of processes
+
+
+def _status(name: str, process: int | str = "self") -> int:
+    found = re.search(rf"^{name}:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text(), re.MULTILINE)
     return 0 if found is None else int(found[1]) * 1024
 
 

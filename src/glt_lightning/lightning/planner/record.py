@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from glt_lightning.lightning.datamodule import GLTDataModule
 
 _log = logging.getLogger(__name__)
-_VERSION = 7
+_VERSION = 8
 _FRESH = timedelta(days=30)
 _MOST = 20  # probes of a partition
 _NO_COST = (

@@ -229,7 +229,7 @@ def _open_gpu(source: DeviceSource, index: int, partition: LocalPartition) -> Gp
 # Sampling inside the training process.
 
 
-OWN_SLOTS = 3  # the batch in use, the one before, which the loop's variable may still reference, and one to write
+_OWN_SLOTS = 3  # the batch in use, the one before, which the loop's variable may still reference, and one to write
 
 
 class OwnSamplers:
@@ -275,7 +275,7 @@ class InlineProducer(OwnSamplers):
     def __init__(self, samplers: Samplers, pin: PinMemory | None = None) -> None:
         super().__init__(samplers)
         self._make_sampler = samplers.make
-        self._slots = SlotPool(Slot, OWN_SLOTS, pin)
+        self._slots = SlotPool(Slot, _OWN_SLOTS, pin)
         self._made: dict[SamplerConfig, Sampler] = {}
 
     @property
@@ -284,7 +284,7 @@ class InlineProducer(OwnSamplers):
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of the memory of its batches."""
+        """Bytes of the host's memory that its batches take."""
         return self._slots.nbytes
 
     def stream(self, config: SamplerConfig, requests: Iterator[BatchRequest]) -> Iterator[Sample]:
@@ -307,20 +307,8 @@ class InlineProducer(OwnSamplers):
 
 
 def batches_in_flight(sampling: SamplingOptions, nbytes: Sequence[float], available: int, ranks: int) -> float:
-    """Bytes of batches of a rank: the slots of its own process, which its loaders share, or those that wait, by the rule that
-    limits them. nbytes: of the largest batch of each loader that is open at a time."""
-    slots = [_slot_bytes(each) for each in nbytes]
-    if sampling.num_workers == 0:
-        return OWN_SLOTS * max(slots)
+    """Bytes of batches of a rank that sampler processes make, by the rule that limits them. Memory beyond the end of a batch in
+    its slot is not taken. nbytes: of the largest batch of each loader that is open at a time."""
     most = sampling.num_workers * sampling.concurrency
     limited = InFlight.of(with_channel_bytes(sampling, ranks, available), most, "")
-    return sum((limited.allowed(slot) + 1) * slot for slot in slots)  # and the one in training
-
-
-def _slot_bytes(nbytes: float) -> int:
-    """The memory that a batch of ``nbytes`` takes."""
-    slot = Slot(0)
-    slot.reserve(max(1, round(nbytes)))
-    capacity = slot.capacity
-    slot.close()
-    return capacity
+    return sum((limited.allowed(max(1, round(each))) + 1) * each for each in nbytes)  # and the one in training

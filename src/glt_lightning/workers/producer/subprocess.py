@@ -138,11 +138,11 @@ class SubprocessProducer(LookAhead[BatchTask, BatchTask]):
     def _ask(self, run: LoaderRun[BatchTask], request: BatchRequest) -> BatchTask | None:
         """Requests a batch. Returns None if all slots are in use, except for the batch that training needs next, which always
         gets memory."""
-        slot = self._slots.take()
+        slot = self._slots.take(run.largest)
         patience = _SamplerPatience(self._options.timeout_s)
         while slot is None and not run.tasks and self._abandoned:
             self._read_replies(patience)  # first wait for the slots of ended runs to come back
-            slot = self._slots.take()
+            slot = self._slots.take(run.largest)
         if slot is None and run.tasks:
             return None
         chosen = slot or self._slots.take_fresh()
