@@ -186,10 +186,9 @@ class StoredAttributes:
     def stored_as(self, name: str) -> StoredAs:
         entry = self.entry(name)
         encoding = self.manifest.encodings.get(attr_key(self.kind, self.index, name))
-        allow = "nonfinite_labels" if name == "y" else "nonfinite_features"
         is_float = np.dtype(entry.dtype).kind == "f" or encoding is not None
-        may_be = None if not is_float or name == "y" else allow
-        return StoredAs(f"{name} of {self.what}", np.dtype(entry.dtype), tuple(entry.shape[1:]), encoding, may_be)
+        allow = "nonfinite_features" if is_float and name != "y" else None
+        return StoredAs(f"{name} of {self.what}", np.dtype(entry.dtype), tuple(entry.shape[1:]), encoding, allow)
 
     def encoded(self, given: Attributes, count: int, ids: np.ndarray) -> dict[str, np.ndarray]:
         """Returns all attributes of new rows, as stored. ids: int [count], for errors.
@@ -215,8 +214,7 @@ class StoredAttributes:
         return {name: np.empty((0, *entry.shape[1:]), entry.dtype) for name, entry in entries.items()}
 
     def require_known(self, given: Attributes) -> None:
-        unknown = [name for name in given if name not in self.names]
-        if unknown:
+        if unknown := [name for name in given if name not in self.names]:
             raise DataError(
                 f"{unknown[0]} of {self.what}: the graph has no such attribute; it has: {', '.join(self.names) or 'none'}."
             )
@@ -255,22 +253,18 @@ class StoredAttributes:
             most = np.array(manifest.num_classes) if values.dtype.kind in "iu" else None
         if most is None:
             return
-        bad = np.argwhere((values >= most) | ((values < 0) if name == "x_codes" else False))
-        if len(bad):
+        if len(bad := np.argwhere((values >= most) | ((values < 0) if name == "x_codes" else False))):
             at = tuple(bad[0].tolist())
             limit = int(most if most.ndim == 0 else most[at[1]])
             raise DataError(
                 f"{name} of {self.what}: row {ids[at[0]]} has {values[at]}; the graph has 0 to {limit - 1}."
             )
 
-    def _is_encoded(self, name: str) -> bool:
-        return attr_key(self.kind, self.index, name) in self.manifest.encodings
-
     def _left_out(self, name: str, count: int) -> np.ndarray:
         """Returns the values of an attribute that may be left out: of labels "none", of the mask of training edges True."""
         entry = self.entry(name)
         dtype, shape = np.dtype(entry.dtype), (count, *entry.shape[1:])
-        if self.kind == "nodes" and name == "y" and dtype.kind in "if" and not self._is_encoded(name):
+        if self.kind == "nodes" and name == "y" and dtype.kind in "if" and self.stored_as(name).entry is None:
             return np.full(shape, -1 if dtype.kind == "i" else np.nan, dtype)
         if self.kind == "edges" and name == IN_TRAINING:
             return np.ones(shape, dtype)
@@ -302,8 +296,7 @@ def require_alive(
     edges that are deleted themselves."""
     for row, t in zip(index, (edge_type[0], edge_type[2]), strict=True):
         ascending = np.sort(deleted.get(t, _NONE), kind="stable")
-        bad = np.setdiff1d(np.flatnonzero(among(row, ascending)), gone)
-        if len(bad):
+        if len(bad := np.setdiff1d(np.flatnonzero(among(row, ascending)), gone)):
             raise DataError(
                 f"edges of {edge_type_str(edge_type)}: edge {bad[0]} leads to node {row[bad[0]]} of type {t!r}, which is deleted."
             )
@@ -321,8 +314,7 @@ def checked_edges(
         )
     index = index.astype(np.int64)
     for row, node_type, name in ((0, edge_type[0], "source"), (1, edge_type[2], "destination")):
-        bad = np.flatnonzero((index[row] < 0) | (index[row] >= num_nodes[node_type]))
-        if len(bad):
+        if len(bad := np.flatnonzero((index[row] < 0) | (index[row] >= num_nodes[node_type]))):
             raise DataError(
                 f"{what}: edge {bad[0]} has the {name} {index[row, bad[0]]}, and nodes of type {node_type!r}, with the new ones, "
                 f"are 0 to {num_nodes[node_type] - 1}."

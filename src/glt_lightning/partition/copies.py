@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path, PurePath
 from typing import TypeVar
 
@@ -100,55 +101,46 @@ def pull_partition(
             begun.become(target, missing, manifest.save)
         else:
             begun.move_into(target, missing)
-    deltas = _pull_versions(store, target, manifest, version, Progress(progress), timeout_s)
-    entries, fetched = [*wanted.values(), *deltas.entries], begun.fetched + deltas.fetched
-    return Pulled(target, len(entries), sum(entry.bytes for entry in entries), fetched, deltas.version)
-
-
-@dataclass
-class _PulledVersions:
-    """version: the last one.  entries: of their files.  fetched: as of `Pulled`."""
-
-    version: int = 0
-    entries: list[ArrayEntry] = field(default_factory=list)
-    fetched: int = 0
+    deltas = [*_pull_versions(store, target, manifest, version, Progress(progress), timeout_s)]
+    entries = [*wanted.values(), *(entry for files, _ in deltas for entry in files.values())]
+    fetched = begun.fetched + sum(each for _, each in deltas)
+    return Pulled(target, len(entries), sum(entry.bytes for entry in entries), fetched, len(deltas))
 
 
 def _pull_versions(
     store: CopySource, target: Path, manifest: Manifest, version: int | str, progress: Progress, timeout_s: float
-) -> _PulledVersions:
-    """Copies the versions that are missing beside ``target``, one after the other, each of which belongs to the one before."""
-    versions, found, previous = Versions(target), _PulledVersions(), partition_id(manifest)
-    while version == LATEST or found.version < int(version):
-        number = found.version + 1
+) -> Iterator[tuple[dict[str, ArrayEntry], int]]:
+    """Copies the versions that are missing beside ``target``, one after the other, each of which belongs to the one before.
+
+    Yields of each version its files, and the bytes that were fetched for it."""
+    versions, previous = Versions(target), partition_id(manifest)
+    for number in count(1) if version == LATEST else range(1, int(version) + 1):
         source, place = store.version(number), versions.place(number)
         text = source.read_all(DELTA, " To copy no versions: --version 0.")
         if text is None:
             if version == LATEST:
-                break
-            raise PartitionError(f"{store.name}: there is no version {version}; the latest is {found.version}.")
+                return
+            raise PartitionError(f"{store.name}: there is no version {version}; the latest is {number - 1}.")
         raw = parse_header(text, f"{source.name}/{DELTA}")
         if raw["previous"] != previous:
             raise PartitionError(
                 f"{source.name}/{DELTA}: this version was appended to another graph, or to another version before it."
             )
-        found.version, previous = number, raw["digest"]
-        entries: dict[str, ArrayEntry] = raw["arrays"]
-        found.entries += entries.values()
+        previous, entries, fetched = raw["digest"], raw["arrays"], 0
         with exclusive(versions.root, timeout_s):
             if place.exists():
                 if read_header(place)["digest"] != previous:
                     raise PartitionError(
                         f"{place}: it has other rows than {source.name}. Choose another folder, or delete {versions.root}."
                     )
-                continue
-            _check_entries(source.name, entries)
-            versions.root.mkdir(exist_ok=True)
-            begun = _Copy(source, place.with_name(f"{number}.partial"))
-            begun.run(entries, progress)
-            begun.become(place, entries, partial(_write, text=text))
-            found.fetched += begun.fetched
-    return found
+            else:
+                _check_entries(source.name, entries)
+                versions.root.mkdir(exist_ok=True)
+                begun = _Copy(source, place.with_name(f"{number}.partial"))
+                begun.run(entries, progress)
+                begun.become(place, entries, partial(_write, text=text))
+                fetched = begun.fetched
+        yield entries, fetched
 
 
 def _write(folder: Path, text: bytes) -> None:

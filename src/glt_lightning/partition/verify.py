@@ -140,7 +140,7 @@ class _Check:
 
     def _gids(self, node_type: int) -> None:
         path, first = gid_path(node_type), self._manifest.offsets[node_type]
-        gids = open_array(self._folder, path, self._manifest.arrays[path])
+        gids = self._open(path)
         for p in self._parts:
             begin = first + self._manifest.bounds[node_type][p]
             for row, ids in self._chunks(node_path(p, node_type, "n_id")):
@@ -151,11 +151,11 @@ class _Check:
 
     def _node_times(self, node_type: int) -> None:
         manifest, path = self._manifest, node_times_path(node_type)
-        times = open_array(self._folder, path, manifest.arrays[path])
+        times = self._open(path)
         assert manifest.row_order is not None
         for p in self._parts:
             attribute = node_path(p, node_type, manifest.row_order.time_attr)
-            rows = open_array(self._folder, attribute, manifest.arrays[attribute])
+            rows = self._open(attribute)
             for row, ids in self._chunks(node_path(p, node_type, "n_id")):
                 own = rows[row : row + len(ids)].reshape(-1)
                 wrong = times[ids] != own
@@ -179,15 +179,13 @@ class _Check:
                 for _, ids in self._chunks(path):
                     self._in_range(path, ids, 0, np.iinfo(ids.dtype).max, "edge ids")
                 for name in self._manifest.weights(r):
-                    path = edge_path(p, r, cum_name(name))
-                    self._ascends(path, edge_path(p, r, "indptr"), 0, "prefix sums")
+                    self._ascends(edge_path(p, r, cum_name(name)), edge_path(p, r, "indptr"), 0, "prefix sums")
                 if self._manifest.is_timed(r):
                     self._ascends(edge_path(p, r, TIMES), edge_path(p, r, "indptr"), _LEAST_TIME, "times")
 
     def _ascends(self, path: str, indptr_path: str, least: int, what: str) -> None:
         """Requires that the values of a row ascend, from at least ``least``."""
-        indptr = open_array(self._folder, indptr_path, self._manifest.arrays[indptr_path])
-        last = least
+        indptr, last = self._open(indptr_path), least
         for begin, values in self._chunks(path):
             before = np.concatenate([[last], values[:-1]])
             first, end = np.searchsorted(indptr, (begin, begin + len(values)))
@@ -226,9 +224,9 @@ class _Check:
             counts = [self._manifest.num_nodes[schema.node_index(t)] for t in ends]
             for name, least in (("edge", 0), ("negative_edges", 0), ("negatives", -1), ("source_negatives", 0)):
                 path = edge_split_path(int(index), split, name)
-                if (entry := self._manifest.arrays.get(path)) is None:
+                if path not in self._manifest.arrays:
                     continue
-                array = open_array(self._folder, path, entry)
+                array = self._open(path)
                 of_one_end = {"negatives": counts[1], "source_negatives": counts[0]}
                 sides = [(array, of_one_end[name])] if name in of_one_end else zip(array, counts, strict=True)
                 for ids, count in sides:
@@ -237,11 +235,11 @@ class _Check:
     def rankings(self) -> int:
         """Requires that rankings name remote nodes, each once, hottest first. Returns their number of entries."""
         entries = 0
-        for path, entry in self._files.items():
+        for path in self._files:
             part, _, rest = path.partition("/hot/")
             if not rest:
                 continue
-            array = open_array(self._folder, path, entry)
+            array = self._open(path)
             if path.endswith("/hotness.npy"):
                 if len(array) > 1 and not (array[1:] <= array[:-1]).all():
                     self._damaged(path, "hotness is not in descending order")
@@ -260,9 +258,12 @@ class _Check:
         if len(np.unique(gids)) < len(gids):
             self._damaged(path, "it lists a node twice")
 
+    def _open(self, path: str) -> np.ndarray:
+        return open_array(self._folder, path, self._manifest.arrays[path])
+
     def _chunks(self, path: str) -> Iterator[tuple[int, np.ndarray]]:
         """Yields (position of the first entry, entries) of an array, a chunk at a time."""
-        array = open_array(self._folder, path, self._manifest.arrays[path])
+        array = self._open(path)
         for begin in range(0, len(array), _CHUNK):
             yield begin, array[begin : begin + _CHUNK]
 
