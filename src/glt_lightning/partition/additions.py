@@ -305,7 +305,12 @@ def require_alive(
 def checked_edges(
     manifest: Manifest, edge_type: EdgeType, edges: NewEdges, num_nodes: Mapping[NodeType, int]
 ) -> np.ndarray:
-    """Returns int64 [2, E]. num_nodes: of each type, with the new ones. Raises `DataError` for ids that are no nodes."""
+    """Returns int64 [2, E]. num_nodes: of each type, with the new ones.
+
+    Raises `DataError` for ids that are no nodes, and a type that the user's edges do not have."""
+    if edge_type not in manifest.given_edge_types:
+        known = ", ".join(map(edge_type_str, manifest.given_edge_types))
+        raise DataError(f"edges: the graph has no edge type {edge_type_str(edge_type)}; it has: {known}.")
     what = f"edges of {edge_type_str(edge_type)}"
     index = np.asarray(edges.edge_index)
     if index.ndim != 2 or index.shape[0] != 2 or (index.size and index.dtype.kind not in "iu"):

@@ -44,16 +44,11 @@ class _Search:
 
     def find(self, nodes: Mapping[NodeType, np.ndarray], edges: Mapping[EdgeType, np.ndarray]) -> Deleted:
         gone = {t: self._nodes(t, ids) for t, ids in nodes.items()}
-        for e in edges:
-            if e not in self._of_user:
-                known = ", ".join(map(edge_type_str, self._of_user))
-                raise DataError(f"delete: the graph has no edge type {edge_type_str(e)}; it has: {known}.")
+        pairs = {e: checked_edges(self._manifest, e, NewEdges(ends), self._num_nodes) for e, ends in edges.items()}
         found = {}
         for e in self._of_user:
-            pairs = _NONE.reshape(2, 0)
-            if e in edges:
-                pairs = np.unique(checked_edges(self._manifest, e, NewEdges(edges[e]), self._num_nodes), axis=1)
-            some = self._edges(e, gone.get(e[0], _NONE), gone.get(e[2], _NONE), pairs)
+            named = np.unique(pairs.get(e, _NONE.reshape(2, 0)), axis=1)
+            some = self._edges(e, gone.get(e[0], _NONE), gone.get(e[2], _NONE), named)
             if len(some.ids):
                 found[e] = some
         return Deleted({t: ids for t, ids in gone.items() if len(ids)}, found)

@@ -22,7 +22,6 @@ from glt_lightning.graph import (
     GrownNumbers,
     GrownPartition,
     LocalPartition,
-    Manifest,
     Overlay,
     OverlayFacts,
     cum_name,
@@ -71,8 +70,7 @@ def add_rows(
         ((11,), (22,))
         >>> partition.close()
     """
-    manifest = base.manifest
-    require_growable(manifest, additions, base, recorded)
+    require_growable(base, additions, recorded)
     return GrownPartition(base, replace(_Layers(base, additions, recorded).overlay(), version=version))
 
 
@@ -81,7 +79,7 @@ def check_rows(base: LocalPartition, additions: Additions) -> OverlayFacts:
 
     No rows with stored entries are made, unless weights or deleted rows must be checked, so it reads little of the graph.
     """
-    require_growable(base.manifest, additions, base)
+    require_growable(base, additions)
     deleted, edge_types = additions.deleted, range(len(base.manifest.schema.edge_types))
     if deleted.nodes or deleted.edges or any(base.manifest.weights(r) for r in edge_types):
         overlay = _Layers(base, additions, None).overlay()
@@ -90,10 +88,9 @@ def check_rows(base: LocalPartition, additions: Additions) -> OverlayFacts:
     return _Layers(base, additions, None, counted=True).facts
 
 
-def require_growable(
-    manifest: Manifest, additions: Additions, base: LocalPartition, recorded: OverlayFacts | None = None
-) -> None:
+def require_growable(base: LocalPartition, additions: Additions, recorded: OverlayFacts | None = None) -> None:
     """Raises `PartitionError` for a partition that cannot be grown."""
+    manifest = base.manifest
     if len(base.parts) < manifest.num_parts and recorded is None:
         raise PartitionError(f"{base.directory}: rows can be added where all parts are mapped; here are {base.parts}.")
     if manifest.edge_columns is None:
@@ -217,9 +214,6 @@ class _Layers:
         found = {}
         known = self.old.given_edge_types
         for edge_type, edges in self.additions.edges.items():
-            if edge_type not in known:
-                names = ", ".join(map(edge_type_str, known))
-                raise DataError(f"edges: the graph has no edge type {edge_type_str(edge_type)}; it has: {names}.")
             index = checked_edges(self.old, edge_type, edges, self.num_nodes)
             self._require_not_deleted(edge_type, index, self.columns[known[edge_type]].count)
             self._require_narrow(self.columns[known[edge_type]].count + index.shape[1], self.old.edge_id_dtype, "edges")
@@ -474,7 +468,7 @@ class _EdgeLayer:
         """Returns the deleted entries of some rows, as `dropped`."""
         counts = self.end[rows] - self.begin[rows]
         entries = np.stack([np.repeat(rows, counts), spread(self.begin[rows], counts)])
-        return entries[:, self._is_deleted(self._stored("edge_ids", entries[1]))] if entries.size else entries
+        return entries[:, self._is_deleted(self._shards_of("edge_ids").gather(entries[1]))] if entries.size else entries
 
     def _is_deleted(self, edge_ids: np.ndarray) -> np.ndarray:
         deleted = self.layers.deleted_of(self.r)
@@ -541,8 +535,8 @@ class _EdgeLayer:
         return self._shards_of("indices").search(self.base_shift, self.n_id, *rows, keys[0], times, *keys[1:])
 
     def _stored_keys(self, entries: np.ndarray) -> list[np.ndarray]:
-        sources = self._stored("indices", entries).astype(np.int64) + self.base_shift
-        return [self._old_user_ids(sources), *([self._stored(TIMES, entries)] if self.timed else [])]
+        sources = self._shards_of("indices").gather(entries).astype(np.int64) + self.base_shift
+        return [self.n_id.gather(sources), *([self._shards_of(TIMES).gather(entries)] if self.timed else [])]
 
     @cached_property
     def n_id(self) -> Shards:
@@ -550,9 +544,6 @@ class _EdgeLayer:
         if len(self.base.parts) == self.old.num_parts:
             return self.base.node_shards(self.src, "n_id")
         return Shards([self.base.user_ids(self.src)], start=self.old.offsets[self.src])
-
-    def _stored(self, name: str, entries: np.ndarray) -> np.ndarray:
-        return self._shards_of(name).gather(entries)
 
     def _shards_of(self, name: str) -> Shards:
         if name not in self.shards:
@@ -563,15 +554,11 @@ class _EdgeLayer:
         """Returns int64 [n]: the user's ids of sources."""
         numbers = gids - self.manifest.offsets[self.src] - self.old.num_nodes[self.src]
         found, is_new = np.empty(len(gids), np.int64), numbers >= 0
-        found[~is_new] = self._old_user_ids(gids[~is_new] - self.layers.numbers.shift(self.src))
+        found[~is_new] = self.n_id.gather(gids[~is_new] - self.layers.numbers.shift(self.src))
         found[is_new] = (
             self.old.num_nodes[self.src] + np.argsort(self.layers.placed[self.src], kind="stable")[numbers[is_new]]
         )
         return found
-
-    def _old_user_ids(self, gids: np.ndarray) -> np.ndarray:
-        """Returns the user's ids of sources. gids: of the base."""
-        return self.n_id.gather(gids)
 
     def build(self) -> dict[str, np.ndarray]:
         """Makes the arrays of the mapped parts."""

@@ -81,8 +81,7 @@ class Appended:
         for t, nodes in later.nodes.items():
             num_nodes[t] = num_nodes.get(t, 0) + nodes.count
         for e, edges in later.edges.items():
-            if e in manifest.given_edge_types:  # else `add_rows` refuses it
-                require_alive(e, checked_edges(manifest, e, edges, num_nodes), self.deleted)
+            require_alive(e, checked_edges(manifest, e, edges, num_nodes), self.deleted)
         for t, changed in later.changed.items():
             if not isinstance(changed, ChangedNodes):
                 raise DataError(
@@ -285,7 +284,7 @@ def _append(folder: str | Path, make: _Rows, timeout_s: float, after: int | None
                 raise PartitionError(
                     f"{root}: another append made version {before.version} meanwhile, which these rows do not know. Append again."
                 )
-            require_growable(base.manifest, Additions(), base)
+            require_growable(base, Additions())
             additions, ids = make(base, before)
             filled = _filled(additions, base.manifest)
             number = before.version + 1
