@@ -75,7 +75,7 @@ class Pairs:
                 drawn = drawn[:, self.is_pair(*drawn)]
                 trials += size
                 found = self.hashes(*drawn)
-                fresh = ~_in_any(known, found)
+                fresh = ~np.any([contains(each, found) for each in known], axis=0)
                 taken.append(drawn[:, fresh])
                 codes.append(found[fresh])
                 there += len(codes[-1])
@@ -91,7 +91,7 @@ class Pairs:
         square = np.indices((sources, destinations)).reshape(2, -1)
         pairs = square[:, square[0] < square[1]] if self.one_type else square
         hashes = self.hashes(*pairs)
-        free = ~_in_any(known, hashes)
+        free = ~np.any([contains(each, hashes) for each in known], axis=0)
         order = mix64(hashes[free] ^ self._key(_ORDER))
         chosen = pairs[:, free][:, np.argsort(order)[:count]].astype(np.int64)
         if self.one_type:
@@ -129,13 +129,6 @@ def contains(sorted_values: np.ndarray, values: np.ndarray) -> np.ndarray:
         wanted = values[order]
         at = np.minimum(np.searchsorted(sorted_values, wanted), len(sorted_values) - 1)
         found[order] = sorted_values[at] == wanted
-    return found
-
-
-def _in_any(known: Sequence[np.ndarray], values: np.ndarray) -> np.ndarray:
-    found = contains(known[0], values)
-    for each in known[1:]:
-        found |= contains(each, values)
     return found
 
 

@@ -41,7 +41,7 @@ class FrequencyAssigner(Assigner):
         shares = [(node_type, share) for share in np.array_split(seeds, graph.num_parts)]
         from glt_lightning.partition.build.hotness import inclusion_of_each
 
-        wanted = inclusion_of_each(graph.topology, shares, graph.options, graph.topology.folder, graph.progress)
+        wanted = inclusion_of_each(graph.topology, shares, graph.options, graph.progress)
         return {t: frequency_parts(p) for t, p in graph.topology.split(wanted.T).items()}
 
 

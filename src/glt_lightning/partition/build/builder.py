@@ -102,16 +102,15 @@ class Builder:
         self._assign(topology)
         parts = {t: load_array(job.parts_file(t)) for t in graph.num_nodes}
         train = graph.splits.get("train")
-        hotness = self._assigner.hotness(topology) or rank_nodes(
-            topology, parts, train, graph.options, job.work, graph.progress
-        )
-        hotness.save(job.hotness_file())
+        hotness = self._assigner.hotness(topology)
+        hotness = hotness or rank_nodes(topology, parts, train, graph.options, graph.progress)
+        save_array(job.hotness_file(), np.asarray(hotness.values, np.float32))
         with graph.progress.phase("numbering nodes", 3 * graph.total_nodes, "nodes") as done:
             for node_type in graph.num_nodes:
                 number_nodes(self._tasks, node_type, done)
         for sort in self._sorts():
             plan_buckets(self._tasks, sort, degrees.in_degree(sort.stored_type))
-        return {"policy": hotness.policy, "made_by": hotness.made_by}
+        return {"policy": hotness.policy, "made_by": dict(hotness.made_by)}
 
     def _rank(self, policy: str) -> dict[str, ArrayEntry]:
         """Writes what each part knows of its own nodes and of its remote nodes."""

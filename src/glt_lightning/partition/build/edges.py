@@ -10,8 +10,8 @@ working folder, with gaps, and `place` closes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -243,7 +243,9 @@ def sort(
         if begin == end:
             continue
         at = int(buckets.first[begin] - buckets.first[buckets.of_part(part)[0]])
-        with _PartWriter(job, part, at, open_writer) as writer:
+        with ExitStack() as stack:
+            opened = ((name, open_writer(part, name, *how)) for name, how in job.arrays.items())
+            writer = _PartWriter(job, at, {name: stack.enter_context(closing(each)) for name, each in opened})
             for b in range(begin, end):
                 record_range = first[b - low : b - low + 2] * job.record_bytes
                 nodes = job.destinations.user_ids[buckets.starts[b] : buckets.starts[b + 1]]
@@ -257,17 +259,10 @@ def sort(
 class _PartWriter:
     """The arrays of one edge type in one part, bucket by bucket. at: the position of the first edge."""
 
-    def __init__(self, job: EdgeJob, part: int, at: int, open_writer: OpenWriter) -> None:
+    def __init__(self, job: EdgeJob, at: int, writers: Mapping[str, RangeWriter]) -> None:
         self.count = 0
-        self._job, self._at = job, at
+        self._job, self._at, self._writers = job, at, writers
         self._pointers = 0 if job.stored_type.both else at
-        self._stack = ExitStack()
-        self._writers: dict[str, RangeWriter] = {}
-        with self._stack:  # closes the files opened so far if a later one cannot be opened
-            for name, (dtype, shape) in job.arrays.items():
-                self._writers[name] = open_writer(part, name, dtype, shape)
-                self._stack.callback(self._writers[name].close)
-            self._stack = self._stack.pop_all()
 
     def write(self, records: np.ndarray, row: int, nodes: np.ndarray, buffers: RowBuffers) -> None:
         """Writes the rows of a bucket. row: the first of them.  nodes: user ids of the rows."""
@@ -305,12 +300,6 @@ class _PartWriter:
         found = times(edge_ids, user_columns(job.edges, edge_ids), job.sources.user_ids[indices - job.offset])
         order, indptr = by_time(found, indptr, indices, job.stored_type.both)
         return found[order], indptr, indices[order], edge_ids[order]
-
-    def __enter__(self) -> _PartWriter:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.__exit__(*error)  # type: ignore[arg-type]
 
 
 def placed(segments: Sequence[Segment]) -> list[int]:

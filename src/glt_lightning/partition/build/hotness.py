@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -14,7 +14,6 @@ from glt_lightning.partition.build.degrees import Degrees
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.rows import float_matrix
 from glt_lightning.partition.build.topology import GraphTopology, Topology
-from glt_lightning.partition.tasks.exchange import save_array
 from glt_lightning.sampling import fanout_table
 
 if TYPE_CHECKING:
@@ -26,21 +25,19 @@ Policy = Literal["vip", "degree", "presample", "given"]
 _MOST_BATCHES = 64
 
 
+@dataclass(frozen=True)
 class Hotness:
     """Expected accesses of each node by one batch of each part.
 
     Attributes:
         policy: The policy by which hotness was computed.
         made_by: The options it was computed with, for the manifest.
+        values: Floats [parts, or 1 for all of them; nodes of all types].
     """
 
-    def __init__(self, policy: Policy, made_by: Mapping[str, Any], values: Sequence[np.ndarray] | np.ndarray) -> None:
-        self.policy, self.made_by = policy, dict(made_by)
-        self._values = values
-
-    def save(self, path: Path) -> None:
-        """Saves the values as float32 [parts, or 1 for all of them; nodes of all types]."""
-        save_array(path, np.asarray(self._values, np.float32))
+    policy: Policy
+    made_by: Mapping[str, Any]
+    values: Sequence[np.ndarray] | np.ndarray
 
 
 def rank_nodes(
@@ -48,13 +45,11 @@ def rank_nodes(
     parts: Mapping[NodeType, np.ndarray],
     train: tuple[NodeType, np.ndarray] | None,
     options: PartitionOptions,
-    folder: Path,
     progress: Progress,
 ) -> Hotness:
     """Computes hotness by the policy of ``options.hotness``.
 
     parts: node type -> int32 [N].  train: node type and user ids of all training seeds; without any, nodes rank by degree.
-    folder: for a result that is too large for memory.
     """
     policy = policy_of(options)
     if policy == "degree" or train is None or not len(train[1]):
@@ -65,9 +60,9 @@ def rank_nodes(
     node_type, ids = train
     seeds = [(node_type, ids[parts[node_type][ids] == p]) for p in range(options.num_parts)]
     if policy == "vip":
-        values = inclusion_of_each(topology, seeds, options, folder, progress)
+        values = inclusion_of_each(topology, seeds, options, progress)
     else:
-        values = float_matrix(options.num_parts, topology.total, folder, options.memory_bytes // 4)
+        values = float_matrix(options.num_parts, topology.total, topology.folder, options.memory_bytes // 4)
         _count_accesses(topology, seeds, options, values, progress)
     made_by = {"num_neighbors": options.assumed_num_neighbors, "batch_size": options.assumed_batch_size}
     return Hotness(policy, made_by, values)
@@ -163,14 +158,13 @@ def inclusion_of_each(
     topology: GraphTopology,
     seeds: Sequence[tuple[NodeType, np.ndarray]],
     options: PartitionOptions,
-    folder: Path,
     progress: Progress,
 ) -> np.ndarray:
     """Returns float32 [K, nodes of all types]: probability that a node is in a batch of each of K sets of seeds (user ids).
 
-    Computed for as many sets at a time as fit half of ``partition.memory_bytes``; a large result lies in a file in ``folder``.
+    Computed for as many sets at a time as fit half of ``partition.memory_bytes``; a large result lies in a file.
     """
-    values = float_matrix(len(seeds), topology.total, folder, options.memory_bytes // 4)
+    values = float_matrix(len(seeds), topology.total, topology.folder, options.memory_bytes // 4)
     columns = max(1, min(_MOST_COLUMNS, options.memory_bytes // 2 // (_BYTES_PER_NODE * max(1, topology.total))))
     for begin in range(0, len(seeds), columns):
         group = seeds[begin : begin + columns]

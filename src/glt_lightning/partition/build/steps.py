@@ -267,17 +267,12 @@ def seal(tasks: Tasks, arrays: Mapping[str, tuple[np.dtype, tuple[int, ...]]]) -
         for path, (dtype, shape) in arrays.items()
         for begin, end in chunk_ranges(row_bytes(dtype, shape))
     ]
-    calls: list[list[tuple[str, int, int]]] = [[]]
-    size = 0
-    for chunk in chunks:
-        if size + chunk[2] > _HASHED_BYTES:
-            calls.append([])
-            size = 0
-        calls[-1].append(chunk)
-        size += chunk[2]
-    units = [sum(nbytes for _, _, nbytes in call) for call in calls]
+    begins = np.cumsum([0, *(nbytes for _, _, nbytes in chunks)])
+    groups = ranges_within(begins, _HASHED_BYTES)
+    calls = [{"chunks": chunks[low:high]} for low, high in groups]
+    units = [int(begins[high] - begins[low]) for low, high in groups]
     with tasks.job.graph.progress.phase("hashing files", sum(units), "B") as done:
-        found = tasks.run("hash_chunks", [{"chunks": call} for call in calls], done, units)
+        found = tasks.run("hash_chunks", calls, done, units)
     hashes: dict[str, list[tuple[int, str]]] = {path: [] for path in arrays}
     for (path, _, _), pair in zip(chunks, (pair for result in found for pair in result), strict=True):
         hashes[path].append(tuple(pair))
