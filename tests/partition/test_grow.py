@@ -151,7 +151,10 @@ X, TAG = np.zeros((1, 3), np.float32), np.zeros((1, 2), np.int64)
             Additions(edges={("a", "to", "b"): NewEdges(np.zeros((2, 0), int))}),
             "no edge type a__to__b; it has: node__to__node",
         ),
-        (Additions(edges={EDGE: NewEdges(np.array([[0], [999]]))}), "edge 0 has the destination 999, and nodes"),
+        (
+            Additions(edges={EDGE: NewEdges(np.array([[0], [999]]))}),
+            "edge 0 has the destination 999; expected 0 to .* with the new ones",
+        ),
         (Additions(edges={EDGE: NewEdges(np.zeros((1, 4), int))}), r"expected integers \[2, E\]"),
         (Additions(changed={"node": ChangedNodes(np.array([0, 0]), {"x": X[[0, 0]]})}), "each id once"),
         (Additions(changed={"node": ChangedNodes(np.array([999]), {"x": X})}), "999 is no node of the graph"),

@@ -10,6 +10,7 @@ import numpy as np
 from glt_lightning.base import DataError, EdgeType, NodeType, edge_type_str
 from glt_lightning.graph import IN_TRAINING, ArrayEntry, Manifest, among, attr_key, edge_path, node_path
 from glt_lightning.kernels import BFLOAT16, ENCODINGS
+from glt_lightning.partition import links
 from glt_lightning.partition.build.normalize import Normalization
 from glt_lightning.partition.build.rows import StoredAs
 
@@ -311,17 +312,10 @@ def checked_edges(
     if edge_type not in manifest.given_edge_types:
         known = ", ".join(map(edge_type_str, manifest.given_edge_types))
         raise DataError(f"edges: the graph has no edge type {edge_type_str(edge_type)}; it has: {known}.")
-    what = f"edges of {edge_type_str(edge_type)}"
-    index = np.asarray(edges.edge_index)
-    if index.ndim != 2 or index.shape[0] != 2 or (index.size and index.dtype.kind not in "iu"):
-        raise DataError(
-            f"{what}: expected integers [2, E] (sources, destinations), got {index.dtype} {list(index.shape)}."
-        )
-    index = index.astype(np.int64)
-    for row, node_type, name in ((0, edge_type[0], "source"), (1, edge_type[2], "destination")):
-        if len(bad := np.flatnonzero((index[row] < 0) | (index[row] >= num_nodes[node_type]))):
-            raise DataError(
-                f"{what}: edge {bad[0]} has the {name} {index[row, bad[0]]}, and nodes of type {node_type!r}, with the new ones, "
-                f"are 0 to {num_nodes[node_type] - 1}."
-            )
-    return index
+    index, types = np.asarray(edges.edge_index), (edge_type[0], edge_type[2])
+    return links.checked_edges(
+        f"edges of {edge_type_str(edge_type)}",
+        index if index.size else index.astype(np.int64),
+        [num_nodes[t] for t in types],
+        known=[f"nodes of type {t!r}, with the new ones" for t in types],
+    )

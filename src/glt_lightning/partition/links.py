@@ -144,20 +144,23 @@ def grouped(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return ordered[starts], order, starts
 
 
-def checked_edges(name: str, edge_index: np.ndarray, counts: Sequence[int], first: int = 0) -> np.ndarray:
-    """Returns int64 [2, E]. first: number of the first edge.
+def checked_edges(
+    name: str, edge_index: np.ndarray, counts: Sequence[int], first: int = 0, known: Sequence[str] = ("num_nodes",) * 2
+) -> np.ndarray:
+    """Returns int64 [2, E]. counts: number of sources and of destinations.  first: number of the first edge.  known: what errors
+    say of the counts.
 
     Raises `DataError` for another shape or dtype, or ids that no node has.
     """
     edges = np.asarray(edge_index)
     if edges.ndim != 2 or len(edges) != 2 or edges.dtype.kind not in "iu":
-        raise DataError(f"{name}: expected integers [2, E], got {edges.dtype} {list(edges.shape)}.")
-    for row, end, count in zip(edges, ("source", "destination"), counts, strict=True):
+        raise DataError(
+            f"{name}: expected integers [2, E] (sources, destinations), got {edges.dtype} {list(edges.shape)}."
+        )
+    for row, end, count, what in zip(edges, ("source", "destination"), counts, known, strict=True):
         if len(row) and (row.min() < 0 or row.max() >= count):
             at = int(((row < 0) | (row >= count)).argmax())
-            raise DataError(
-                f"{name}: edge {first + at} has the {end} {row[at]}; expected 0 to {count - 1} (num_nodes)."
-            )
+            raise DataError(f"{name}: edge {first + at} has the {end} {row[at]}; expected 0 to {count - 1} ({what}).")
     return edges.astype(np.int64, copy=False)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from glt_lightning.base import EdgeType, GraphSchema, NodeType
 from glt_lightning.kernels import BFLOAT16
-from glt_lightning.partition.arrays import ArrayPieces, ArrayWriter, seal_array
+from glt_lightning.partition.arrays import ArrayWriter
 from glt_lightning.partition.build.normalize import numbered_chunks
 from glt_lightning.partition.edge_splits.read import KeptEdges, KeptRows
 from glt_lightning.partition.sources.base import EdgeList, GraphSource, Rows
@@ -74,17 +74,13 @@ def _describe_edges(edges: EdgeList, folder: Path) -> dict[str, Any]:
     if isinstance(edges, KeptEdges):
         columns = _copied(edges.columns, folder / "columns")
         return {"kind": "kept", "edges": _describe_edges(edges.edges, folder), "columns": columns}
-    at = 0
     with (
-        ArrayPieces(folder, "source.npy", np.int64) as source,
-        ArrayPieces(folder, "destination.npy", np.int64) as destination,
+        ArrayWriter(folder, "source.npy", np.int64, hashed=False) as source,
+        ArrayWriter(folder, "destination.npy", np.int64, hashed=False) as destination,
     ):
         for src, dst in edges.chunks(_CHUNK):
-            source.write(at, src)
-            destination.write(at, dst)
-            at += len(src)
-    for name in ("source.npy", "destination.npy"):
-        seal_array(folder, name, np.dtype(np.int64), (at,))
+            source.write(src)
+            destination.write(dst)
     return {
         "kind": EndFiles.__name__,
         "files": [{"path": str(folder / f"{name}.npy")} for name in ("source", "destination")],
