@@ -10,7 +10,7 @@ import pytest
 
 from glt_lightning.base import NODE, PartitionOptions, Progress
 from glt_lightning.partition.assign.assigners import random_parts
-from glt_lightning.partition.build.layout import NodeLayout
+from glt_lightning.partition.build.rows import NodeLayout
 from glt_lightning.partition.build.steps import number_nodes
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.tasks.exchange import save_array

@@ -25,7 +25,7 @@ from glt_lightning.partition.build.builder import manifest_head
 from glt_lightning.partition.build.degrees import Degrees, count_degrees
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.edges import EdgeBuckets, EdgeJob, deal, sort
-from glt_lightning.partition.build.layout import NodeLayout
+from glt_lightning.partition.build.rows import NodeLayout
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.sources.base import GraphSource
 from glt_lightning.partition.tasks.exchange import RunWriter

@@ -24,7 +24,7 @@ from glt_lightning.partition.assign import assigner_of
 from glt_lightning.partition.assign.assigners import METIS_BYTES, MetisAssigner, built_in, require_countable
 from glt_lightning.partition.assign.base import Assigner
 from glt_lightning.partition.build.edges import record_bytes
-from glt_lightning.partition.build.layout import node_record, number_record
+from glt_lightning.partition.build.rows import node_record, number_record
 from glt_lightning.partition.build.space import (
     bytes_needed,
     edges_for_assignment,

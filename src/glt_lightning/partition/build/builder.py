@@ -29,7 +29,7 @@ from glt_lightning.partition.arrays import ArrayWriter
 from glt_lightning.partition.assign.assigners import assign, built_in, require_countable
 from glt_lightning.partition.assign.base import Assigner
 from glt_lightning.partition.build.hotness import rank_nodes
-from glt_lightning.partition.build.layout import NodeLayout
+from glt_lightning.partition.build.rows import NodeLayout
 from glt_lightning.partition.build.space import require_room
 from glt_lightning.partition.build.steps import (
     Arrays,

@@ -23,7 +23,7 @@ from glt_lightning.base import DataError, NodeType
 from glt_lightning.graph import TIMES, cum_name
 from glt_lightning.kernels import CHANGED, Buckets, RowBuffers, build_rows
 from glt_lightning.partition.build.edge_types import StoredEdgeType
-from glt_lightning.partition.build.layout import NodeLayout
+from glt_lightning.partition.build.rows import NodeLayout
 from glt_lightning.partition.build.times import EdgeTimes, by_time
 from glt_lightning.partition.edge_splits.read import user_columns
 from glt_lightning.partition.sources.base import read_edges

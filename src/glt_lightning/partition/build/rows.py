@@ -1,4 +1,7 @@
-"""Node attributes, written in the order of the new numbers, in bounded memory."""
+"""Node attributes, written in the order of the new numbers, in bounded memory.
+
+A part has one contiguous range of the new numbers of a node type, hottest first.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,37 @@ from glt_lightning.base import DataError, EdgeType, NodeType, OptionError, Parti
 from glt_lightning.graph import EncodingEntry
 from glt_lightning.kernels import BFLOAT16, CHANGED, ENCODINGS, from_bfloat16, row_bytes
 from glt_lightning.partition.arrays import ArrayPieces
-from glt_lightning.partition.build.layout import NodeLayout
 from glt_lightning.partition.build.normalize import Normalization
 from glt_lightning.partition.build.times import TimeAttr, Times, weights_by_type
 from glt_lightning.partition.folder import disk_full_speaks
 from glt_lightning.partition.sources.base import GraphSource, LazyArray, Rows, in_memory, near, rows_bytes
 from glt_lightning.partition.tasks.exchange import Runs, read_buckets
+
+
+@dataclass(frozen=True)
+class NodeLayout:
+    """The numbering of the nodes of one type.
+
+    Attributes:
+        bounds: P + 1 numbers; part p owns the new numbers [bounds[p], bounds[p + 1]).
+        user_ids: [N], user id by new number.
+        new: [N], new number by user id.
+    """
+
+    bounds: tuple[int, ...]
+    user_ids: np.ndarray
+    new: np.ndarray
+
+
+def node_record(id_dtype: np.dtype) -> np.dtype:
+    """The record of a node while it is sorted: 16 bytes, or 20 with 64-bit ids."""
+    return np.dtype([("degree", "<i8"), ("id", id_dtype), ("hotness", "<f4")])
+
+
+def number_record(id_dtype: np.dtype) -> np.dtype:
+    """A user id and the new number."""
+    return np.dtype([("id", id_dtype), ("number", id_dtype)])
+
 
 _CHUNK_BYTES = 2 << 20  # gathered, encoded and written while it is in the CPU cache
 

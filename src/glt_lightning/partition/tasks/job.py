@@ -17,9 +17,8 @@ from glt_lightning.partition.arrays import ArrayPieces
 from glt_lightning.partition.build.degrees import Degrees
 from glt_lightning.partition.build.edge_types import StoredEdgeType
 from glt_lightning.partition.build.edges import EdgeBuckets, EdgeJob
-from glt_lightning.partition.build.layout import NodeLayout
 from glt_lightning.partition.build.normalize import Normalization
-from glt_lightning.partition.build.rows import RowJob
+from glt_lightning.partition.build.rows import NodeLayout, RowJob
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.sources.files import NpyFile
 from glt_lightning.partition.tasks.exchange import load_array, save_array, save_text

@@ -17,8 +17,8 @@ from glt_lightning.partition.arrays import ArrayPieces, ArrayWriter, hash_chunk,
 from glt_lightning.partition.build import edges as edge_steps, rows as row_steps
 from glt_lightning.partition.build.degrees import count_degrees
 from glt_lightning.partition.build.edges import Segment
-from glt_lightning.partition.build.layout import NodeLayout, node_record, number_record
 from glt_lightning.partition.build.normalize import Normalization, numbered_chunks
+from glt_lightning.partition.build.rows import NodeLayout, node_record, number_record
 from glt_lightning.partition.build.stored_graph import checked_attrs
 from glt_lightning.partition.build.topology import RowFiles, asymmetry
 from glt_lightning.partition.tasks.exchange import (
