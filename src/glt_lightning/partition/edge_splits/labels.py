@@ -113,12 +113,7 @@ class TimeTask(LinkTask):
 
     @cached_property
     def splits(self) -> dict[str, EdgeSplit]:
-        return {name: self._split(self._of(name)) for name in SPLITS if (self._bits & _bit(name)).any()}
-
-    def _split(self, mask: np.ndarray) -> EdgeSplit:
-        """Makes a split of the edges where a mask is true, with their times."""
-        time = None if self.given is None else self.given.get("time")
-        return EdgeSplit(edge=self.edge_index(mask), time=self.times_where(mask, time))
+        return {name: self.split_where(self._of(name)) for name in SPLITS if (self._bits & _bit(name)).any()}
 
     def _known(self) -> np.ndarray:
         """Returns bool [E]: which edges can be in a split."""
@@ -154,9 +149,8 @@ class TimeTask(LinkTask):
                 ordered.partition(begin)
             limits.append(ordered[begin] if begin < count else np.iinfo(np.int64).max)
         for piece, each in chunks_of(times):
-            split = np.searchsorted(
-                limits, each.astype(np.int64), side="right"
-            )  # edges of one time are in one: the later
+            # edges of one time are in one split: the later
+            split = np.searchsorted(limits, each.astype(np.int64), side="right")
             bits[piece] = known[piece] * (1 << split)
         if not (bits & _bit("train")).any():
             raise DataError(f"links.edge_splits: time: {given['time']}: no edge is earlier than those of val and test.")
@@ -177,8 +171,7 @@ class TimeTask(LinkTask):
 
     def _before(self, limit: int, edge_type: EdgeType, attr: str) -> np.ndarray:
         """Returns bool [E]: the edges of a type whose times are below a limit."""
-        rows = self.source.edge_attrs(edge_type)[attr]
-        return mask_of(each.astype(np.int64) < limit for _, each in chunks_of(rows))
+        return mask_of(each.astype(np.int64) < limit for _, each in chunks_of(self.times(attr, edge_type)))
 
 
 @dataclass(frozen=True)
@@ -194,9 +187,9 @@ class LabelTask(TimeTask):
 
     @cached_property
     def splits(self) -> dict[str, EdgeSplit]:
-        return {name: self._split(self._of(name)) for name in SPLITS if self._ids is None or name in self._ids}
+        return {name: self.split_where(self._of(name)) for name in SPLITS if self._ids is None or name in self._ids}
 
-    def _split(self, mask: np.ndarray) -> EdgeSplit:
+    def split_where(self, mask: np.ndarray) -> EdgeSplit:
         """Makes a split with labels and attributes, too."""
         attrs, own = self.source.edge_attrs(self.edge_type), dict[str, np.ndarray]()
         for key, (name, dtype) in _ATTRS.items():
@@ -204,7 +197,7 @@ class LabelTask(TimeTask):
                 found = true_rows(attrs[name], mask, self.folder, dtype)
                 own[key] = found.reshape(len(found), math.prod(found.shape[1:])) if key == "attr" else found
         label = true_rows(self.labels.values, mask, self.folder)
-        return replace(super()._split(mask), label=label, **own)
+        return replace(super().split_where(mask), label=label, **own)
 
     def _known(self) -> np.ndarray:
         return self.labels.known()

@@ -103,15 +103,20 @@ class LinkTask:
         """A split of the column ``split`` of a table, with the times that the table has."""
         mask = np.zeros(self.edges.num_edges, bool)
         mask[ids] = True
-        return EdgeSplit(edge=self.edge_index(mask), time=self.times_where(mask))
+        return self.split_where(mask)
+
+    def split_where(self, mask: np.ndarray) -> EdgeSplit:
+        """Makes a split of the edges where a mask is true, with their times."""
+        return EdgeSplit(edge=self.edge_index(mask), time=self.times_where(mask, (self.given or {}).get("time")))
 
     @property
     def edges(self) -> EdgeList:
         return self.source.edges(self.edge_type)
 
-    def times(self, attr: str) -> Rows:
-        """Returns the times of edges, integers [E]. Raises `DataError` for an attribute that is none."""
-        attrs = self.source.edge_attrs(self.edge_type)
+    def times(self, attr: str, edge_type: EdgeType | None = None) -> Rows:
+        """Returns the times of edges, integers [E]. edge_type: of these; None: the one to predict. Raises `DataError` for an
+        attribute that is none."""
+        attrs = self.source.edge_attrs(edge_type or self.edge_type)
         integers = [name for name, rows in attrs.items() if len(rows.shape) == 1 and np.dtype(rows.dtype).kind in "iuM"]
         if attr not in integers:
             raise DataError(
