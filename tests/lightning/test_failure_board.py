@@ -71,7 +71,7 @@ def test_a_store_that_is_gone_is_said_once(caplog: pytest.LogCaptureFixture) -> 
 def test_what_a_rank_posts() -> None:
     def text(error: BaseException, cause: BaseException | None = None) -> str:
         error.__cause__ = cause
-        return watched_ddp._as_of_rank(2, error)
+        return watched_ddp.as_of_rank(2, error)
 
     assert text(DataError("rows: 7")) == "rank 2: rows: 7"
     assert text(RuntimeError("in a worker\n..."), OptionError("clip: value")) == "rank 2: clip: value"

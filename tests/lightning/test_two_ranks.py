@@ -269,6 +269,21 @@ def test_uneven_training_loaders_raise_instead_of_hanging(tmp_path: Path, strate
     assert "training needs equally many batches on all ranks, got rank 0: 4, rank 1: 7." in result.stdout
 
 
+@pytest.mark.parametrize("strategy", ["glt_worker", "ddp"])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        # of rank 0, while the other one waits
+        (["--data.init_args.seeds.splits", "{train: [999]}"], "error: .*999.*"),
+        (["--trainer.limit_train_batches", "1.0e-9"], "error: You requested to check 1e-09 of .*"),  # of both
+    ],
+)
+def test_an_error_is_one_line(endless: list[str], tmp_path: Path, strategy: str, options: list[str], said: str) -> None:
+    result = run_cli(*endless[2:], "--trainer.strategy", strategy, *options, cwd=tmp_path, env=ONE_THREAD, check=False)
+    assert result.returncode
+    assert re.fullmatch(said, "\n".join(re.findall(r"^.*(?:error:|Error|Traceback).*$", result.stdout, re.M)))
+
+
 @pytest.mark.slow
 def test_torchrun(endless: list[str], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", *endless]

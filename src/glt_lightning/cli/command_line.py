@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import difflib
 import errno
+import hashlib
 import os
+import socket
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any
 
+import torch.distributed
 import yaml  # type: ignore[import-untyped]
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
@@ -280,9 +283,12 @@ def main(args: ArgsType = None) -> None:
         known = _known(error)
         if known is None or os.environ.get("GLT_TRACEBACK"):
             raise
-        if not _is_logged(known):
+        if not (_is_logged(known) or _is_said(str(known))):
             rank = getattr(rank_zero_only, "rank", 0)
-            named = not rank or RankError.named(str(known)) or getattr(known, "on_all_ranks", False)
+            of_all = isinstance(known, (OptionError, MisconfigurationException)) or getattr(
+                known, "on_all_ranks", False
+            )
+            named = not rank or RankError.named(str(known)) or of_all
             print(f"error: {'' if named else f'rank {rank}: '}{known}", file=sys.stderr, flush=True)
         sys.exit(2 if isinstance(known, (OptionError, MisconfigurationException)) else 1)
 
@@ -323,6 +329,18 @@ def _is_logged(error: BaseException) -> bool:
     if isinstance(error, RankError):
         return error.is_logged
     return others and isinstance(error, GLTError) and error.on_all_ranks
+
+
+def _is_said(line: str) -> bool:
+    """Tells whether another rank of this host has said this line, which all may have to say. False where they share no store, or
+    rank 0, which has it, is gone."""
+    if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
+        return False
+    key = f"glt/said/{socket.gethostname()}/{hashlib.blake2b(line.encode(), digest_size=16).hexdigest()}"
+    with suppress(RuntimeError):
+        store = torch.distributed.distributed_c10d._get_default_store()
+        return int(store.add(key, 1)) > 1
+    return False
 
 
 def _known(error: BaseException) -> BaseException | None:

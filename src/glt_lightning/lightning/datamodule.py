@@ -173,6 +173,13 @@ class GLTDataModule(SeedDataModule):
 
     def prepare_data(self) -> None:
         """Partitions the graph if that is not done yet. Lightning calls it in one process per host."""
+        try:
+            self._prepare()
+        except Exception as error:
+            if not self._host().postpone(error):
+                raise
+
+    def _prepare(self) -> None:
         if self.trainer is not None:
             check_ranks(self.trainer.world_size)
         if self.dataset is None or self._servers:
@@ -183,6 +190,7 @@ class GLTDataModule(SeedDataModule):
     def setup(self, stage: str | None = None) -> None:
         """Opens the graph. Who samples it starts with the first loader."""
         host = self._host()
+        host.require_prepared()
         self._require_predicting(stage)
         new = self.new if stage == "predict" else None
         folder, version = None if self._servers else self.partition_dir, self.partition.version

@@ -9,13 +9,15 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
+import torch.distributed
 from lightning.pytorch import Trainer
 
 from glt_lightning.base import CacheOptions, ClusterOptions, OptionError, SamplerError, SamplingOptions
 from glt_lightning.graph import LocalPartition
 from glt_lightning.kernels import keep_freed_memory
+from glt_lightning.lightning.strategies.peers import RankError
 from glt_lightning.lightning.strategies.ranks import gather_text_of, share_cores
+from glt_lightning.lightning.strategies.watched_ddp import as_of_rank
 from glt_lightning.loader import Session
 from glt_lightning.partition import open_version
 from glt_lightning.tensors import DistGraph, GraphReader, Reach
@@ -67,6 +69,13 @@ class SessionHost(ABC):
     def _reach(self) -> Reach | None:
         """How ranks of other hosts are reached for tensors; None: they are not. The first call is a collective one."""
         return None
+
+    def postpone(self, error: Exception) -> bool:
+        """Whether an error of ``prepare_data`` waits for `require_prepared`, where all ranks learn of it."""
+        return False
+
+    def require_prepared(self) -> None:  # noqa: B027 - a strategy of ours postpones nothing
+        """Raises on all ranks what was postponed on one. A collective call."""
 
     def _samplers(self, sampling: SamplingOptions, ranks: int) -> int:
         """Number of sampler processes on this host."""
@@ -140,6 +149,7 @@ class Standalone(SessionHost):
     def __init__(self, cluster: ClusterOptions | None = None) -> None:
         self._cluster = cluster or ClusterOptions()
         self._trainer: Trainer | None = None
+        self._postponed: Exception | None = None
         self._opened: list[LocalPartition] = []
 
     @property
@@ -168,6 +178,23 @@ class Standalone(SessionHost):
         self._opened.append(LocalPartition.open(folder))
         self._opened.append(open_version(self._opened[-1], version))
         return self._opened[-1]
+
+    def postpone(self, error: Exception) -> bool:
+        """The other ranks wait in a barrier, which would end with a lost connection."""
+        if self._trainer is None or self._trainer.world_size == 1 or not torch.distributed.is_initialized():
+            return False
+        self._postponed = error
+        return True
+
+    def require_prepared(self) -> None:
+        own, self._postponed = self._postponed, None
+        ranks, on_host, _ = self._place()
+        found = ranks.exchange("" if own is None else as_of_rank(ranks.rank, own))
+        if own is not None:
+            raise own
+        for rank, failure in enumerate(found):
+            if failure:  # which is in the log of the host of that rank
+                raise RankError(failure, is_logged=rank // on_host == ranks.rank // on_host or ranks.rank % on_host > 0)
 
     def _place(self) -> tuple[Ranks, int, torch.device]:
         trainer = self._trainer

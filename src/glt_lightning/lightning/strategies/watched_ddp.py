@@ -200,7 +200,7 @@ class WatchedDDP(DDPStrategy):
         self._failure = f"{type(exception).__name__}: {exception}".strip().splitlines()[0]
         if not _is_lost_connection(exception):
             if self._board is not None and isinstance(exception, Exception):
-                self._board.post(_as_of_rank(self.global_rank, exception))
+                self._board.post(as_of_rank(self.global_rank, exception))
         elif (cause := self._cause()) is not None:
             exception.__cause__ = cause
 
@@ -243,7 +243,7 @@ def _is_lost_connection(exception: BaseException) -> bool:
     return isinstance(exception, RuntimeError) and ("gloo" in text or "nccl" in text or "connection" in text)
 
 
-def _as_of_rank(rank: int, exception: BaseException) -> str:
+def as_of_rank(rank: int, exception: BaseException) -> str:
     """The first line of an error, by the name of its rank."""
     each: BaseException | None = exception
     while each is not None and not isinstance(each, GLTError):
