@@ -275,6 +275,14 @@ def test_a_sanity_check_of_one_class_warns_of_nothing(make_data, make_trainer, r
     assert not [w for w in recwarn if "No negative samples" in str(w.message)]
 
 
+@pytest.mark.parametrize("classes", [1, 2])
+def test_one_class_alone_is_said(make_data, make_trainer, recwarn, classes: int) -> None:
+    data = make_data(dataset=graph_with(np.arange(NODES) % classes))
+    make_trainer(max_steps=1, limit_val_batches=0).fit(predictor(data), data)
+    said = [str(each.message) for each in recwarn if "one class alone (0)" in str(each.message)]
+    assert len(said) == (classes == 1)
+
+
 def test_metrics_that_store_rows_keep_no_batch(make_data, make_trainer, recwarn) -> None:
     data = make_data(dataset=graph_with((COMMUNITY == 0).astype(np.int64)), evaluation={"batch_size": 8})
     trainer = make_trainer()

@@ -36,7 +36,7 @@ from glt_lightning.base import (
 from glt_lightning.graph import GrownPartition, LocalPartition
 from glt_lightning.lightning.batch_checks import check_batches
 from glt_lightning.lightning.callbacks.added import add_callbacks, save_with_checkpoints
-from glt_lightning.lightning.facts import require_taken, warn_of_hops
+from glt_lightning.lightning.facts import require_taken, warn_of_hops, warn_of_one_class
 from glt_lightning.lightning.link_seeds import BALANCED, LinkSeeds, weights_of
 from glt_lightning.lightning.seed_data_module import SeedDataModule
 from glt_lightning.lightning.strategies.dry_run import give_shapes_early
@@ -208,6 +208,7 @@ class GLTDataModule(SeedDataModule):
             add_callbacks(self.trainer, self)
         if stage == "fit" and self.trainer is not None:
             give_shapes_early(self.trainer)
+            warn_of_one_class(self.label_facts if self.links is None or self.links.labelled else None)
             # other subgraphs have edges between any two hops, and ShaDow's models are deeper than they have hops
             if self.batches.subgraph_type == "directional":
                 warn_of_hops("num_neighbors", self.num_neighbors, self.trainer.lightning_module)

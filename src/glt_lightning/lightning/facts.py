@@ -49,6 +49,16 @@ def warn_of_hops(name: str, num_neighbors: Fanouts | None, model: nn.Module) -> 
         )
 
 
+def warn_of_one_class(facts: Mapping[str, Any] | None) -> None:
+    """Says where labels are classes of which there is one. facts: as ``label_facts`` of the data module."""
+    if facts is not None and facts["width"] is None and facts["num_classes"] == 1:
+        name = (facts["class_names"] or ["0"])[0]
+        rank_zero_warn(
+            f"labels: there is one class alone ({name}), which every model finds, so nothing is learned. Check the labels; a "
+            "node or edge without one has a negative integer."
+        )
+
+
 def require_taken(aggregate: str | None, model: nn.Module) -> None:
     """Raises `OptionError` for ``sampling.aggregate_first`` and a module that does not declare that it takes it."""
     takes = tuple(getattr(model, "takes_aggregates", ()))
