@@ -20,6 +20,7 @@ from glt_lightning.cli import main
 from glt_lightning.lightning import read_predictions
 from glt_lightning.lightning.callbacks import predictions
 from glt_lightning.lightning.callbacks.prediction_files import MANIFEST, PredictionFile, file_name, manifest_text
+from glt_lightning.lightning.callbacks.prediction_places import FolderPlace
 from tests.helpers.disks import SIZE, full_soon
 from tests.lightning.tiny import CLASSES, NODES, Noting, learnable_graph, learnable_hetero
 
@@ -201,6 +202,26 @@ class Killed(BaseException):
 
 def _dies(*paths: Any) -> None:
     raise Killed
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_parts_of_killed_runs_are_removed(tmp_path: Path, inside: bool) -> None:
+    """Those of a run that is alive stay, and what is not of these predictions."""
+    folder, token = tmp_path / "predicted", "0123456789ab"
+    others = [tmp_path / name for name in (".other.part-0123456789ab", ".part-0123456789ab", ".predicted.part-mine")]
+    for each in others:
+        each.mkdir()
+    if inside:
+        folder.mkdir()
+    killed, alive, later = (FolderPlace(folder, f"{token[:-1]}{end}", inside) for end in "abc")
+    for place in (killed, alive):
+        place.prepare()
+        (place._part / "rank0.parquet").write_text("")
+    killed._lock.close()
+    later.open()
+    assert [place._part.exists() for place in (killed, alive)] == [False, True]
+    alive.clean(True)
+    assert sorted(tmp_path.rglob("*")) == sorted([*others, *([folder] if inside else [])])
 
 
 def test_run_that_fails_leaves_the_earlier_predictions(make_data, make_model, make_trainer, tmp_path: Path) -> None:

@@ -11,12 +11,13 @@ other host; after a failure, `clean`. They raise `WriteError`, or OSError with t
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,7 @@ class FolderPlace:
         self.name, self._folder, self._token = str(folder), folder, token
         self.scratch = folder if inside else folder.parent
         self._part = folder / f".part-{token}" if inside else folder.with_name(f".{folder.name}.part-{token}")
+        self._lock = ExitStack()
 
     @property
     def remedy(self) -> str:
@@ -105,10 +107,17 @@ class FolderPlace:
         require_ours(self._folder)
         with self._named():
             self.scratch.mkdir(parents=True, exist_ok=True)
+        for folder, prefix in ((self._folder, ""), (self._folder.parent, f".{self._folder.name}")):
+            named = re.compile(re.escape(prefix) + _OUR_PART.pattern)
+            with contextlib.suppress(OSError):  # no such folder, or none to read
+                for name in filter(named.fullmatch, os.listdir(folder)):
+                    _remove_left(folder / name)
 
     def prepare(self) -> None:
         with self._named():
             self._part.mkdir(parents=True, exist_ok=True)  # another host may share the file system
+        with contextlib.suppress(OSError):  # where there are no locks, what is left stays
+            self._lock.enter_context(_locked(self._part, fcntl.LOCK_SH))
 
     def publish(self, file: PredictionFile, rank: int) -> None:
         file.publish(self._part / file_name(rank))
@@ -132,6 +141,7 @@ class FolderPlace:
                 os.rename(self._part, self._folder)
             else:
                 self._fill(names, earlier, manifest_text(files, facts))
+            self._lock.close()
         except OSError as error:
             raise WriteError(
                 f"{self.name}: cannot be completed ({error.strerror}). Free some space or choose another folder, then run it "
@@ -165,8 +175,10 @@ class FolderPlace:
     def complete_host(self, counts: Sequence[int], facts: Mapping[str, Any]) -> None:
         if self._part.exists():  # on a file system that hosts share, rank 0 has published the files of all of them
             self.complete(counts, facts)
+        self._lock.close()
 
     def clean(self, leads_host: bool) -> None:
+        self._lock.close()
         if leads_host:
             shutil.rmtree(self._part, ignore_errors=True)
 
@@ -178,6 +190,23 @@ class FolderPlace:
             raise WriteError(
                 f"{self.name}: this folder cannot be created ({error.strerror}). Choose another folder."
             ) from error
+
+
+@contextmanager
+def _locked(folder: Path, how: int) -> Iterator[None]:
+    """Holds a lock of a folder, which goes with the process. Raises OSError where another process's excludes it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_left(part: Path) -> None:
+    """Removes what a killed run left of its files; those of one that is alive, or of a system without locks, stay."""
+    with contextlib.suppress(OSError), _locked(part, fcntl.LOCK_EX):
+        shutil.rmtree(part)
 
 
 class StorePlace:
