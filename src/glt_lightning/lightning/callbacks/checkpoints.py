@@ -92,15 +92,17 @@ class BestCheckpoint(ModelCheckpoint):
 
     def _keep_last(self, trainer: Trainer) -> None:
         """Lightning 2.6 writes last.ckpt only together with a new best one: resumed, a run would begin at its best epoch."""
-        if not self._should_skip_saving_checkpoint(trainer):
+        if self._is_due(trainer) and not self._should_skip_saving_checkpoint(trainer):
             self._save_last_checkpoint(trainer, self._monitor_candidates(trainer))
 
     def _save_last_checkpoint(self, trainer: Trainer, monitor_candidates: dict[str, Any]) -> None:
-        # clocks of several ranks differ, and all of them have to save
-        is_due = trainer.world_size > 1 or time.monotonic() - self._kept_s >= _LAST_EVERY_S
-        if is_due or _ends(trainer):
+        if self._is_due(trainer):
             super()._save_last_checkpoint(trainer, monitor_candidates)
             self._kept_s = time.monotonic()
+
+    def _is_due(self, trainer: Trainer) -> bool:
+        # clocks of several ranks differ, and all of them have to save
+        return trainer.world_size > 1 or time.monotonic() - self._kept_s >= _LAST_EVERY_S or _ends(trainer)
 
     def _check_monitor(self, trainer: Trainer) -> None:
         """Where a best epoch would be saved: the end of an epoch that was not validated says nothing about ``monitor``."""
