@@ -270,6 +270,7 @@ with command_process():
 _UNUSED = (
     *("torch.ao.quantization", "torch.distributions.normal"),
     *(f"glt_lightning.{name}" for name in ("partition.run", "partition.tasks.job", "partition.sources.tables.files")),
+    *("pyarrow", "glt_lightning.lightning.planner.expected"),
     *(f"glt_lightning.{name}" for name in ("lightning.new_rows", "lightning.endpoint.compute", "inference.run")),
 )
 

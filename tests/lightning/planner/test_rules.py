@@ -18,12 +18,12 @@ import torch
 from glt_lightning import SamplingOptions
 from glt_lightning.base import ClusterOptions, OptionError, parse_rate
 from glt_lightning.lightning.callbacks.monitor import EpochTotals
-from glt_lightning.lightning.planner import probe as probing
+from glt_lightning.lightning.planner import probe as probing, record_path
 from glt_lightning.lightning.planner.deadline import Deadline, Late
 from glt_lightning.lightning.planner.expected import comparison, expect, misses, owners_of, samplers_of
 from glt_lightning.lightning.planner.memory import ProcessMemory, host_memory, require_memory_of
 from glt_lightning.lightning.planner.probe import Probe, Spread, _cost, _handed, _Parts, measure
-from glt_lightning.lightning.planner.record import find_probe, keep_probe, record_path
+from glt_lightning.lightning.planner.record import find_probe, keep_probe
 from glt_lightning.lightning.planner.rules import (
     BatchCost,
     Connection,

@@ -9,14 +9,15 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from glt_lightning.base import DataError, GLTError
 from glt_lightning.graph import open_regular, parse_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # below, where it is used: every command imports this module, and few write predictions
 
 KEY = "n_id"
 MANIFEST = "_manifest.json"  # pyarrow, pandas and Spark skip such names when they read a folder of Parquet files
@@ -65,6 +66,8 @@ class PredictionFile:
 
     def drop(self, name: str) -> None:
         """Takes a column out of all that is written."""
+        import pyarrow.parquet as pq
+
         self._writer.close()
         with self._stream as old:
             written = pq.ParquetFile(old)
@@ -101,6 +104,8 @@ class PredictionFile:
 
 
 def _writer(stream: IO[bytes], schema: pa.Schema) -> Any:
+    import pyarrow.parquet as pq
+
     return pq.ParquetWriter(stream, schema, compression="zstd", compression_level=1)
 
 
@@ -121,6 +126,8 @@ def _give_name(stream: IO[bytes], path: Path) -> None:
 
 
 def _to_table(rows: Mapping[str, Column], facts: Mapping[str, str]) -> pa.Table:
+    import pyarrow as pa
+
     arrays = {name: _to_arrow(values) for name, values in rows.items()}
     fields = [pa.field(name, array.type, nullable=False, metadata=_shape(rows[name])) for name, array in arrays.items()]
     schema = pa.schema(fields, metadata={f"glt_lightning.{key}": value for key, value in facts.items()})
@@ -205,6 +212,9 @@ def _read_parquet(folder: str, opened: _Open) -> list[dict[str, np.ndarray]]:
 
 
 def _read_file(folder: str, name: str, count: int, opened: _Open) -> dict[str, np.ndarray]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     path = f"{folder}/{name}"
     try:
         with opened(name) as stream:
@@ -217,6 +227,8 @@ def _read_file(folder: str, name: str, count: int, opened: _Open) -> dict[str, n
 
 
 def _to_arrow(values: Column) -> pa.Array:
+    import pyarrow as pa
+
     if isinstance(values, list):
         return pa.array(values, pa.list_(pa.string()))
     if values.dtype == object:
@@ -234,6 +246,8 @@ def _shape(values: Column) -> dict[bytes, bytes] | None:
 
 
 def _to_numpy(column: pa.ChunkedArray, field: pa.Field) -> np.ndarray:
+    import pyarrow as pa
+
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # no chunk at all
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], field.type)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -19,10 +20,13 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from glt_lightning.base import numbers
 from glt_lightning.lightning.callbacks.monitor import SamplingMonitor
 from glt_lightning.lightning.callbacks.precision import PrecisionProbe
-from glt_lightning.lightning.planner.expected import Expected, expected_of_run, misses
+from glt_lightning.lightning.planner import record_path
 from glt_lightning.lightning.report.page import may_be_replaced
 from glt_lightning.lightning.report.run import EpochRecord, RunRecord, configuration, run_html
 from glt_lightning.partition import whole_file
+
+if TYPE_CHECKING:
+    from glt_lightning.lightning.planner.expected import Expected
 
 NAME = "report.html"
 _REWRITE_S = 120.0  # a run that is killed leaves a page that is no older
@@ -111,6 +115,8 @@ class RunReport(Callback):
         record = self.record
         if record is None or record.expected is None or record.totals is None:
             return
+        from glt_lightning.lightning.planner.expected import misses
+
         found = misses(record.expected, record.totals, record.counted_epochs)
         if found:
             rank_zero_info(f"plan: an epoch differed from what was planned: {'; '.join(found)}.")
@@ -176,7 +182,12 @@ class RunReport(Callback):
 
 def _planned(trainer: Trainer, pl_module: LightningModule) -> Expected | None:
     """What this run was planned to take. Never raises, as a run is more than its plan."""
+    data: Any = getattr(trainer, "datamodule", None)
     try:
+        if getattr(data, "graph_hash", None) is None or data._servers or not record_path(data.partition_dir).exists():
+            return None
+        from glt_lightning.lightning.planner.expected import expected_of_run
+
         return expected_of_run(trainer, pl_module)
     except Exception as error:
         rank_zero_info(f"what this run was planned to take cannot be found: {type(error).__name__}: {error}.")

@@ -15,6 +15,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 from glt_lightning.base import SamplingOptions
+from glt_lightning.lightning.planner import record_path
 from glt_lightning.lightning.planner.probe import Probe, machine_name
 from glt_lightning.partition import whole_file
 
@@ -36,11 +37,6 @@ _NO_COST = (
     "timeout_s",
     "pin_memory",
 )
-
-
-def record_path(partition_dir: Path) -> Path:
-    """The file beside a partition folder in which its probes are kept."""
-    return partition_dir.with_name(f"{partition_dir.name}.plans.json")
 
 
 def probe_key(

@@ -10,15 +10,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml  # type: ignore[import-untyped]
 from lightning.pytorch import LightningModule, Trainer
 
 from glt_lightning.base import numbers
 from glt_lightning.lightning.callbacks.monitor import ADVICE, EpochTotals, stages
-from glt_lightning.lightning.planner.expected import Expected, comparison
 from glt_lightning.lightning.report.page import Series, Table, lines, render
+
+if TYPE_CHECKING:
+    from glt_lightning.lightning.planner.expected import Expected  # which most runs do without
 
 _MOST_PLOTS = 24
 
@@ -68,10 +70,11 @@ def _sampling(run: RunRecord, totals: EpochTotals) -> list[tuple[Table, dict[str
         (sampler_table(totals), {}),
         (sampling_table(totals), _rows(run, totals)),
     ]
-    planned: list[tuple[Table, dict[str, str]]] = (
-        [] if run.expected is None else [(comparison(run.expected, totals, run.counted_epochs), {})]
-    )
-    return [*found, *planned]
+    if run.expected is not None:
+        from glt_lightning.lightning.planner.expected import comparison
+
+        found.append((comparison(run.expected, totals, run.counted_epochs), {}))
+    return found
 
 
 def _rows(run: RunRecord, totals: EpochTotals) -> dict[str, str]:
