@@ -196,7 +196,7 @@ class ArraySource:
         fingerprint: Text that changes when the content changes.
         schema: Node and edge types.
         num_nodes: Node type -> number of nodes N.
-        edge_index: Edge type -> integers [2, E], row 0 the sources, user ids.
+        edge_index: Edge type -> integers [2, E], row 0 the sources, user ids; or an `EdgeList`.
         node: Node type -> name -> attribute [N, ...]; ``x`` are the features, ``y`` the labels.
         edge: Edge type -> name -> attribute [E, ...].
         splits: ``train``, ``val``, ``test`` -> (node type, int64 user ids).
@@ -225,7 +225,7 @@ class ArraySource:
     fingerprint: str
     schema: GraphSchema
     num_nodes: Mapping[NodeType, int]
-    edge_index: Mapping[EdgeType, np.ndarray]
+    edge_index: Mapping[EdgeType, Any]
     node: Mapping[NodeType, Mapping[str, Rows]] = field(default_factory=dict)
     edge: Mapping[EdgeType, Mapping[str, Rows]] = field(default_factory=dict)
     splits: Splits = field(default_factory=dict)
@@ -247,7 +247,11 @@ class ArraySource:
         return replace(self, target_type=target, num_classes=None if y is None else classes_of(y))
 
     def edges(self, edge_type: EdgeType) -> EdgeList:
-        return ArrayEdges(self.edge_index[edge_type], f"edge_index of {edge_type_str(edge_type)}")
+        given = self.edge_index[edge_type]
+        if hasattr(given, "num_edges"):
+            edges: EdgeList = given
+            return edges
+        return ArrayEdges(given, f"edge_index of {edge_type_str(edge_type)}")
 
     def node_attrs(self, node_type: NodeType) -> Mapping[str, Rows]:
         return self.node.get(node_type, {})
@@ -324,7 +328,11 @@ def categories_of(source: GraphSource) -> dict[NodeType, tuple[int, ...]]:
 
     This is no property of `GraphSource`, since few sources have codes.
     """
-    given: Mapping[NodeType, Sequence[int]] = getattr(source, "num_categories", None) or {}
+    return _counts(source, "num_categories")
+
+
+def _counts(source: GraphSource, name: str) -> dict[Any, tuple[int, ...]]:
+    given: Mapping[Any, Sequence[int]] = getattr(source, name, None) or {}
     return {t: tuple(map(int, counts)) for t, counts in sorted(given.items())}
 
 
@@ -343,8 +351,7 @@ def pick_target(labelled: list[NodeType], split_types: set[NodeType], name: str)
 def edge_categories_of(source: GraphSource) -> dict[EdgeType, tuple[int, ...]]:
     """Returns the number of codes of each column of ``edge_codes``, by the user's edge type: ``num_edge_categories`` of sources
     that have it."""
-    given: Mapping[EdgeType, Sequence[int]] = getattr(source, "num_edge_categories", None) or {}
-    return {e: tuple(map(int, counts)) for e, counts in sorted(given.items())}
+    return _counts(source, "num_edge_categories")
 
 
 class DelegatingSource:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import zipfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -96,8 +96,7 @@ class NpzSource:
         found: dict[str, tuple[NodeType, np.ndarray]] = {}
         for name, node_type, keys in self._splits:
             prefix = self._node_prefix[node_type]
-            read = partial(self._read_below, prefix)
-            ids = split_ids(f"{self.path}: {prefix}", keys, read, self.num_nodes[node_type])
+            ids = split_ids(f"{self.path}: {prefix}", keys, self._below(prefix), self.num_nodes[node_type])
             found[name] = (node_type, ids)
         return found
 
@@ -116,7 +115,7 @@ class NpzSource:
             return found
         columns = split_keys({k.removeprefix(prefix) for k in self._shapes if k.startswith(prefix)})
         if columns:
-            edges, read = self._read(prefix + "edge_index"), partial(self._read_below, prefix)
+            edges, read = self._read(prefix + "edge_index"), self._below(prefix)
             for split, keys in columns.items():
                 ids = split_ids(f"{self.path}: {prefix}", keys, read, edges.shape[1])
                 found.setdefault(split, {})["edge"] = edge_columns(f"{self.path}: {prefix}{keys[0]}", edges, ids)
@@ -197,8 +196,8 @@ class NpzSource:
     def _stored(self) -> dict[str, tuple[int, int]]:
         return stored_members(self.path)
 
-    def _read_below(self, prefix: str, key: str) -> np.ndarray:
-        return self._read(prefix + key)
+    def _below(self, prefix: str) -> Callable[[str], np.ndarray]:
+        return lambda key: self._read(prefix + key)
 
     def _read(self, key: str) -> np.ndarray:
         try:

@@ -13,9 +13,9 @@ import numpy as np
 
 from glt_lightning.base import EDGE, NODE, DataError, EdgeType, GraphSchema, NodeType
 from glt_lightning.partition.folder import exclusive
-from glt_lightning.partition.sources.base import ArraySource, DelegatingSource, GraphSource, Splits, file_fingerprint
+from glt_lightning.partition.sources.base import ArraySource, DelegatingSource, Splits, file_fingerprint
 from glt_lightning.partition.sources.files import UNREADABLE, fetch_zip, known_classes, load_saved
-from glt_lightning.partition.sources.ogb.layout import LINKS, OgbBinary, OgbLayout, nan_to_unlabelled, read_split
+from glt_lightning.partition.sources.ogb.layout import LINKS, OgbLayout, nan_to_unlabelled, read_binary, read_split
 
 _log = logging.getLogger(__name__)
 _LOCK_S = 6 * 3600.0
@@ -90,14 +90,12 @@ class OgbSource(DelegatingSource):
         self._layout = fetched(self._layout, self._root)
         return self._layout.files()
 
-    def _load(self) -> GraphSource:
+    def _load(self) -> ArraySource:
+        _ = self._files  # complete, so that OGB has nothing to ask
         if self._layout.meta["binary"] == "True" and not self._layout.hetero:
-            _ = self._files
-            folder = self._layout.folder
-            return OgbBinary(folder, self.name, self.fingerprint, self.num_classes, self._binary_splits())
+            return read_binary(self._layout.folder, self.name, self.num_classes, self._binary_splits())
         from glt_lightning.partition.sources.pyg import convert
 
-        _ = self._files  # complete, so that OGB has nothing to ask
         data, splits = self._read()
         graph = convert(_to_hetero(data) if self._layout.hetero else data, self.name)
         if self._layout.links:
