@@ -20,8 +20,8 @@ from glt_lightning.partition.sources.tables.ids import has_ids, load_ids
 from glt_lightning.partition.sources.tables.raw_values import is_list, is_number, is_text, is_time
 
 NUMBER_OR_DATE = r"^([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[0-9]{4}-[0-9]{2}-[0-9]{2}.*)$"
-SPLITS: dict[str, str] = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
-_NONE = ("", "none")
+SPLITS = ("train", "val", "test")
+_SPLIT_CODES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2, "": -1, "none": -1}
 
 
 def feature_columns(table: TableFiles, given: Iterable[str], taken: Iterable[str]) -> list[str]:
@@ -161,15 +161,11 @@ def split_codes(piece: TablePiece, name: str) -> np.ndarray:
     if not pa.types.is_large_string(array.type):
         raise piece.error(name, 0, f"{array.type}: expected text: train, val (or valid), test, or nothing.")
     words = array.fill_null("").dictionary_encode()
-    order, codes = list(dict.fromkeys(SPLITS.values())), []
-    for index, word in enumerate(words.dictionary.to_pylist()):
-        plain = word.strip().lower()
-        if plain not in SPLITS and plain not in _NONE:
-            row = int(pc.index(words.indices, index).as_py())
-            raise piece.error(
-                name, row, f"unknown split {word!r}; expected train, val (or valid), test, or an empty cell."
-            )
-        codes.append(order.index(SPLITS[plain]) if plain in SPLITS else -1)
+    codes = [_SPLIT_CODES.get(word.strip().lower()) for word in words.dictionary.to_pylist()]
+    if None in codes:
+        row = int(pc.index(words.indices, codes.index(None)).as_py())
+        message = f"unknown split {array[row].as_py()!r}; expected train, val (or valid), test, or an empty cell."
+        raise piece.error(name, row, message)
     return np.array(codes, np.int8)[words.indices.to_numpy()]
 
 

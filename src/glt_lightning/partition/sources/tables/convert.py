@@ -23,7 +23,7 @@ from glt_lightning.partition.sources.tables.files import Layout, Range, Scan, bl
 from glt_lightning.partition.sources.tables.fit import Fits, Fitting
 from glt_lightning.partition.sources.tables.ids import BUCKET, EDGES_AT_ONCE, StoredIds, joined_facts
 from glt_lightning.partition.sources.tables.job import IdFacts, Plan, TableJob, piece_name
-from glt_lightning.partition.sources.tables.mapping import EdgeTable, NodeTable
+from glt_lightning.partition.sources.tables.mapping import EdgeTable
 from glt_lightning.partition.sources.tables.tasks import ENDS, row_dtype
 from glt_lightning.partition.sources.tables.writers import encoding_of
 from glt_lightning.partition.tasks.exchange import cut
@@ -46,19 +46,20 @@ class Conversion:
     ) -> None:
         self._job, self._calls, self._width, self._progress, self._keys = job, calls, width, progress, keys
 
+    def _reading(self, name: str) -> _Reading:
+        return _Reading(self._job, self._calls, self._width, self._progress, name)
+
     def nodes(self, t: NodeType, fitted: TableEncoding | None) -> tuple[NodeFacts, TableEncoding]:
         """Converts a table of nodes. fitted: the encoding to apply; None: fit one."""
-        name, what = f"nodes.{t}", self._job.what(f"nodes.{t}")
-        table = self._job.table(name)
-        assert isinstance(table, NodeTable)
-        reading = _Reading(self._job, self._calls, self._width, self._progress, name)
+        table, reading = self._job.tables.nodes[t], self._reading(f"nodes.{t}")
         found, encoding = reading.run([table.id] if table.id else [], fitted, "rows")
         if table.id is None:
-            self._job.save_ids(t, IdFacts(count=reading.count, keys=False))
+            self._job.save_about(reading.name, IdFacts(count=reading.count, keys=False))
         else:
             if reading.count > _INT32_MAX:
                 raise DataError(
-                    f"dataset: {what}: has {reading.count} nodes with ids, and at most {_INT32_MAX} are supported; remove id."
+                    f"dataset: {reading.files.what}: has {reading.count} nodes with ids, and at most {_INT32_MAX} are supported; "
+                    "remove id."
                 )
             self._store_ids(t, table.id, reading, [each["ids"] for each in found])
         return NodeFacts(num_nodes=reading.count, classes=encoding.classes), encoding
@@ -80,7 +81,9 @@ class Conversion:
             seal_array(folder, "ids.npy", np.dtype(np.int64), (count,))
         shutil.rmtree(job.scratch(name) / "ids", ignore_errors=True)
         pieces = tuple(map(piece_name, reading.ranges)) if buckets else ()
-        job.save_ids(t, IdFacts(count=count, keys=True, is_text=is_text, first=first, buckets=buckets, pieces=pieces))
+        job.save_about(
+            name, IdFacts(count=count, keys=True, is_text=is_text, first=first, buckets=buckets, pieces=pieces)
+        )
         if first is None:
             groups = cut(max(1, buckets), max(1, buckets // (4 * self._width)))
             checks = [{"table": name, "low": low, "high": high} for low, high in groups]
@@ -94,11 +97,8 @@ class Conversion:
 
     def edges(self, e: EdgeType, fitted: TableEncoding | None) -> TableEncoding:
         """Converts a table of edges. fitted: as for `nodes`."""
-        name = f"edges.{edge_type_str(e)}"
-        table = self._job.table(name)
-        assert isinstance(table, EdgeTable)
+        table, reading = self._job.tables.edges[e], self._reading(f"edges.{edge_type_str(e)}")
         columns = [str(table.source), str(table.destination)]
-        reading = _Reading(self._job, self._calls, self._width, self._progress, name)
         found, encoding = reading.run(columns, fitted, "edges")
         for end, column in enumerate(columns):
             unknown = [each["ends"][end] for each in found if each["ends"][end] is not None]
@@ -108,7 +108,7 @@ class Conversion:
             if unknown:
                 edge, given = min(unknown, key=lambda each: each[0])
                 raise self._unknown(reading.files.place(edge), column, given, e, end, columns, reading.types[column])
-            seal_array(self._job.array_folder(name), f"{at}.npy", np.dtype(row_dtype(ids)), (reading.count,))
+            seal_array(self._job.array_folder(reading.name), f"{at}.npy", np.dtype(row_dtype(ids)), (reading.count,))
         return encoding
 
     def _join(self, reading: _Reading, end: int, buckets: int, place: bool) -> list[Any]:
@@ -181,7 +181,7 @@ class _Reading:
         used = [*ids, table.label, table.split]
         self.files.check_columns([each for each in used if each])
         self._layout = _layout(job, self._calls, name, self._parts)
-        job.save_layout(name, self._layout)
+        job.save_about(name, self._layout)
         self.count = self._layout.num_rows
         self.files.infer = self._infer
         encoding, types = encoding_of(self.files, table, used, fitted, self._fit)
@@ -190,7 +190,7 @@ class _Reading:
         # If only the length of a table is needed, its first column is read.
         self.types = types or self.files.read_types(self.files.columns[:1])
         encoding = self._with_widths(encoding)
-        job.save_plan(name, Plan(types=self.types, encoding=encoding))
+        job.save_about(name, Plan(types=self.types, encoding=encoding))
         self.ranges = self.files.ranges(self._layout, len(self.types), self._parts)
         calls = [{"table": name, "rows": rows} for rows in self.ranges]
         with self._progress.phase(f"converting {self.files.what}", self.count, unit) as done:
@@ -216,7 +216,7 @@ class _Reading:
 
     def _fit(self, fitting: Fitting) -> Mapping[str, Encoder]:
         fits = Fits.begun(self.files, fitting)
-        self._job.save_fits(self.name, fitting, fits.kinds)
+        self._job.save_about(self.name, fits.fitting)
         ranges = self.files.ranges(self._layout, len(fits.types), self._parts)
         calls = [{"table": self.name, "rows": rows} for rows in ranges]
         with self._progress.phase(f"fitting {self.files.what}", self.count, "rows") as done:
@@ -262,7 +262,7 @@ class _Reading:
 
     def _write_splits(self) -> None:
         folder = self._job.array_folder(self.name) / "splits"
-        for code, name in enumerate(dict.fromkeys(SPLITS.values())):
+        for code, name in enumerate(SPLITS):
             with ExitStack() as stack:
                 at, writer = 0, None
                 for codes in self._scratch_rows("splits.npy", np.dtype(np.int8), 0, self.count):

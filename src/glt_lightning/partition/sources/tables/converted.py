@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -12,13 +13,13 @@ import pyarrow as pa
 
 from glt_lightning.base import DataError, EdgeType, NodeType, edge_type_str
 from glt_lightning.graph import EdgeSplit, Manifest
-from glt_lightning.partition.sources.tables.columns import LabelColumn, feature_types, load_facts, node_folder, user_ids
-from glt_lightning.partition.sources.tables.encoders import PlainEncoder
-from glt_lightning.partition.sources.tables.encoding import GraphEncoding, encode_rows
+from glt_lightning.partition.sources.tables.columns import LabelColumn, load_facts, node_folder, user_ids
+from glt_lightning.partition.sources.tables.encoding import GraphEncoding, TableEncoding, log_unknown
 from glt_lightning.partition.sources.tables.files import TableFiles
-from glt_lightning.partition.sources.tables.ids import KeyIds, NodeIds, RowIds, has_ids, ids_of, load_ids
+from glt_lightning.partition.sources.tables.ids import KeyIds, NodeIds, RowIds, has_ids, ids_of, load_ids, rows_of
 from glt_lightning.partition.sources.tables.mapping import EdgeTable, parse_tables
 from glt_lightning.partition.sources.tables.source import tables_folder
+from glt_lightning.partition.sources.tables.writers import Read
 
 
 class ConvertedTables:
@@ -73,7 +74,7 @@ class ConvertedTables:
         else:
             files = TableFiles(what, (path,))
             column = files.columns[0]
-            ids = _joined([ids_of(piece, column) for piece in files.pieces(files.read_types([column]))])
+            ids = pa.concat_arrays([ids_of(piece, column) for piece in files.pieces(files.read_types([column]))])
         found = known.find(ids)
         if (bad := found < 0).any():
             row = int(bad.argmax())
@@ -93,39 +94,37 @@ class ConvertedTables:
         Raises `DataError` for a table without these columns, and for an id that no node has.
         """
         self.require(what)
-        table = _edge_table(what, dataset, edge_type)
-        encoding = GraphEncoding.load(self.folder).edges.get(edge_type_str(edge_type))
-        features = [each.column for each in encoding.encoders] if encoding is not None else []
-        ends, label = [str(table.source), str(table.destination)], table.label if with_label else None
+        table, nodes = _edge_table(what, dataset, edge_type), [_ids(self.folder, t) for t in edge_type[::2]]
+        encoding = GraphEncoding.load(self.folder).edges.get(edge_type_str(edge_type), TableEncoding())
+        ends, classes = [str(table.source), str(table.destination)], encoding.classes
+        label = table.label if with_label else None
+        read: dict[str, Read] = {}
+        if encoding.floats:
+            read["attr"] = encoding.read_floats
+        if encoding.codes:
+            read["codes"] = encoding.read_codes
         files = TableFiles(what, (path,))
-        files.check_columns([*ends, *features, *([label] if label else [])])
-        plain = [each.column for each in (encoding.encoders if encoding else ()) if isinstance(each, PlainEncoder)]
-        encoded = [name for name in features if name not in plain]
-        types = feature_types(files, plain) | files.read_types([*ends, *encoded])
-        nodes = [_ids(self.folder, t) for t in (edge_type[0], edge_type[2])]
-        classes = None if encoding is None else encoding.classes
-        labels, numbers = None, list[np.ndarray]()
+        files.check_columns([*ends, *(e.column for e in encoding.encoders), *([label] if label else [])])
+        types = encoding.types(files) | files.read_types(ends)
+        labels = LabelColumn(label or "")
         if label is not None:
-            types[label] = pa.large_string() if classes is not None else files.types([label])[label]
-            labels = LabelColumn(label)
-        found: list[np.ndarray] = []
-        columns: dict[str, list[Any]] = {name: [] for name in features}
+            read["label"] = labels.read
+            types |= files.types([label]) if classes is None else {label: pa.large_string()}
+        edges, unknown = list[list[np.ndarray]](), Counter[str]()
+        found: dict[str, list[np.ndarray]] = {name: [] for name in read}
         for piece in files.pieces(types):
-            found.append(np.stack([_rows_of(piece, *each) for each in zip(ends, nodes, strict=True)]))
-            if labels is not None:
-                numbers.append(labels.read(piece))
-            for name, parts in columns.items():
-                parts.append(piece.column(name))
-        edge = np.concatenate(found, axis=1).astype(np.int64) if found else np.zeros((2, 0), np.int64)
-        known_labels = None
-        if labels is not None:
-            known_labels = _numbered(f"{what}: {path}: {label}", np.concatenate(numbers), labels.classes, classes)
-        if not features or not edge.shape[1]:
-            return EdgeSplit(edge=edge, label=known_labels)
-        made = encode_rows(self.folder, {name: _joined(parts) for name, parts in columns.items()}, edge_type=edge_type)
-        codes = made.get("edge_codes")
-        codes = None if codes is None else codes.astype(np.int64)
-        return EdgeSplit(edge=edge, label=known_labels, attr=made.get("edge_attr"), codes=codes)
+            edges.append([rows_of(piece, *each, "a node of the graph") for each in zip(ends, nodes, strict=True)])
+            for name, reader in read.items():
+                found[name].append(reader(piece))
+            unknown += encoding.unknown(piece)
+        edge = np.concatenate(edges, axis=1).astype(np.int64)
+        log_unknown(f"{what}: {path}", unknown, edge.shape[1])
+        arrays = {name: np.concatenate(parts) for name, parts in found.items()}
+        if label is not None:
+            arrays["label"] = _numbered(f"{what}: {path}: {label}", arrays["label"], labels.classes, classes)
+        if encoding.codes:
+            arrays["codes"] = arrays["codes"].astype(np.int64)
+        return EdgeSplit(edge=edge, **arrays)
 
 
 def _edge_table(what: str, dataset: Any, edge_type: EdgeType) -> EdgeTable:
@@ -136,16 +135,6 @@ def _edge_table(what: str, dataset: Any, edge_type: EdgeType) -> EdgeTable:
     if tables[edge_type].source is None or tables[edge_type].destination is None:
         raise DataError(f"{what}: the edges of the graph are a matrix. Give node ids [2, S] as an .npy file.")
     return tables[edge_type]
-
-
-def _rows_of(piece: Any, column: str, known: Any) -> np.ndarray:
-    """Finds the rows of the ids in a column. Raises `DataError` for one that no node has."""
-    ids = ids_of(piece, column)
-    found: np.ndarray = known.find(ids)
-    if (bad := found < 0).any():
-        row = int(bad.argmax())
-        raise piece.error(column, row, f"{ids[row].as_py()!r} is no id of a node of the graph. Remove the row.")
-    return found
 
 
 def _numbered(what: str, labels: np.ndarray, names: list[str] | None, classes: list[str] | None) -> np.ndarray:
@@ -168,7 +157,3 @@ def _open_text(what: str, path: str) -> str:
 def _ids(folder: Path, node_type: str) -> NodeIds:
     place = node_folder(folder, node_type)
     return KeyIds(load_ids(place)) if has_ids(place) else RowIds(load_facts(folder)[node_type].num_nodes)
-
-
-def _joined(parts: list[Any]) -> pa.Array:
-    return pa.chunked_array(parts).combine_chunks()

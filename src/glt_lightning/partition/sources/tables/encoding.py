@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,8 +16,15 @@ import pyarrow as pa
 
 from glt_lightning.base import DataError, EdgeType, edge_type_str
 from glt_lightning.graph import MANIFEST, Manifest, open_array, open_regular, parse_json
-from glt_lightning.partition.sources.tables.encoders import CategoryEncoder, CodeEncoder, Encoder, encoder_from_json
-from glt_lightning.partition.sources.tables.files import TablePiece
+from glt_lightning.partition.sources.tables.columns import feature_types
+from glt_lightning.partition.sources.tables.encoders import (
+    CategoryEncoder,
+    CodeEncoder,
+    Encoder,
+    PlainEncoder,
+    encoder_from_json,
+)
+from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece
 from glt_lightning.partition.stored_tables import TABLE_ENCODING
 
 FILE = "encoding.json"
@@ -44,6 +52,15 @@ class TableEncoding:
     @cached_property
     def codes(self) -> list[CodeEncoder]:
         return [each for each in self.encoders if isinstance(each, CodeEncoder)]
+
+    def types(self, table: TableFiles) -> dict[str, pa.DataType]:
+        """Returns the types by which the columns are read."""
+        plain = [each.column for each in self.encoders if isinstance(each, PlainEncoder)]
+        return table.read_types(each.column for each in self.encoders) | feature_types(table, plain)
+
+    def unknown(self, rows: TablePiece) -> Counter[str]:
+        """Counts the rows whose value is no known category, by column: such values are zeros, or code 0."""
+        return Counter({e.column: e.unknown(rows) for e in self.encoders if isinstance(e, CategoryEncoder)})
 
     def read_floats(self, rows: TablePiece) -> np.ndarray:
         """Encodes the rows as features, float32 [N, D]."""
@@ -75,14 +92,12 @@ class GraphEncoding:
     @property
     def num_categories(self) -> dict[str, list[int]]:
         """Number of codes of each column of ``x_codes``, for node types that have some."""
-        found = {t: [each.num_codes for each in table.codes] for t, table in self.nodes.items()}
-        return {t: counts for t, counts in found.items() if counts}
+        return _num_codes(self.nodes)
 
     @property
     def num_edge_categories(self) -> dict[str, list[int]]:
         """Number of codes of each column of ``edge_codes``, for edge types that have some, by name."""
-        found = {e: [each.num_codes for each in table.codes] for e, table in self.edges.items()}
-        return {e: counts for e, counts in found.items() if counts}
+        return _num_codes(self.edges)
 
     def to_bytes(self) -> bytes:
         raw = {
@@ -113,6 +128,10 @@ class GraphEncoding:
                 f"{where}: not a valid encoding of tables ({error!r}). Delete its folder; the next run creates it "
                 "again."
             ) from None
+
+
+def _num_codes(tables: Mapping[str, TableEncoding]) -> dict[str, list[int]]:
+    return {name: [each.num_codes for each in table.codes] for name, table in tables.items() if table.codes}
 
 
 def encoding_bytes(folder: str | Path) -> tuple[bytes, Path]:
@@ -169,22 +188,24 @@ def encode_rows(
     found = {names[0]: encoding.read_floats(rows)} if encoding.floats else {}
     if encoding.codes:
         found[names[1]] = encoding.read_codes(rows)
-    for each in encoding.encoders:
-        if isinstance(each, CategoryEncoder) and (count := each.unknown(rows)):
-            _log.warning("encode_rows: column %s: %d of %d rows have no known category", each.column, count, len(rows))
+    log_unknown("encode_rows", encoding.unknown(rows), len(rows))
     return found
 
 
+def log_unknown(what: str, counts: Mapping[str, int], rows: int) -> None:
+    """Logs how many of some rows have no known category, by column."""
+    for column, count in counts.items():
+        if count:
+            _log.warning("%s: column %s: %d of %d rows have no known category", what, column, count, rows)
+
+
 def _chosen(graph: GraphEncoding, node_type: str | None, edge_type: EdgeType | str | None) -> TableEncoding:
+    name, tables, key = "node_type", graph.nodes, node_type
     if edge_type is not None:
+        name, tables = "edge_type", graph.edges
         key = edge_type if isinstance(edge_type, str) else edge_type_str(edge_type)
-        return _of(graph.edges, "edge_type", key)
-    if node_type is None and len(graph.nodes) == 1:
-        node_type = next(iter(graph.nodes))
-    return _of(graph.nodes, "node_type", node_type)
-
-
-def _of(tables: Mapping[str, TableEncoding], name: str, key: str | None) -> TableEncoding:
+    elif key is None and len(tables) == 1:
+        key = next(iter(tables))
     if key is None or key not in tables:
         raise DataError(f"encode_rows: {name}: expected one of {', '.join(tables)}; got {key!r}.")
     return tables[key]

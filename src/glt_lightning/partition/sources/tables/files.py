@@ -407,7 +407,11 @@ def fitting_types(
             trimmed = pc.utf8_trim_whitespace(batch.column(name))
             if missing:
                 trimmed = pc.if_else(pc.is_in(trimmed, value_set=words), pa.scalar(None, pa.large_string()), trimmed)
-            found[name] = [at for at in found[name] if _fits(trimmed, _TYPES[at])]
+            fitting: list[int] = []
+            for at in found[name]:
+                if (at == 1 and fitting == [0]) or _fits(trimmed, _TYPES[at]):  # integers are floats
+                    fitting.append(at)
+            found[name] = fitting
     return found
 
 
@@ -453,31 +457,25 @@ def scan_blocks(path: File, begin: int, end: int) -> list[Scan]:
             letters = np.frombuffer(before + data + (following[:1] or b"\n"), np.uint8)
             is_last = (block + 1) * _BLOCK >= size
             newlines = [np.flatnonzero(letters[:-1] == each) for each in b"\n\r" if each in data or each in before]
-            found = _Found(
-                letters,
-                np.sort(np.concatenate([*newlines, np.zeros(0, np.int64)])),
-                np.flatnonzero(letters[1:-1] == 34) + 1,
-            )
-            scans = [_scanned(each, found, is_last, _separator(path)) for each in scans]
+            ends = np.sort(np.concatenate([*newlines, np.zeros(0, np.int64)]))
+            quotes = np.flatnonzero(letters[1:-1] == 34) + 1
+            scans = [_scanned(each, letters, ends, quotes, is_last, _separator(path)) for each in scans]
             before, data = data[-1:] or before, following
     return scans
 
 
-class _Found(NamedTuple):
-    """Where in a block, with a byte before and one behind, ends of lines and quotes are."""
+def _scanned(
+    scan: Scan, letters: np.ndarray, newlines: np.ndarray, quotes: np.ndarray, is_last: bool, separator: str
+) -> Scan:
+    """Adds a block.
 
-    letters: np.ndarray
-    newlines: np.ndarray
-    quotes: np.ndarray
-
-
-def _scanned(scan: Scan, block: _Found, is_last: bool, separator: str) -> Scan:
-    """Adds a block."""
-    letters, quotes, before = block.letters, block.quotes, scan.open[-1]
+    letters: the block, with a byte before and one behind.  newlines, quotes: where in it are ends of lines and quotes.
+    """
+    before = scan.open[-1]
     opens = (np.arange(len(quotes)) + before) % 2 == 0
     beside = letters[np.where(opens, quotes - 1, quotes + 1)]
     good = bool(np.isin(beside, np.frombuffer(f'\n\r"{separator}'.encode(), np.uint8)).all())
-    ends = block.newlines[(np.searchsorted(quotes, block.newlines) + before) % 2 == 0]
+    ends = newlines[(np.searchsorted(quotes, newlines) + before) % 2 == 0]
     # empty lines are no rows, and \r\n is one end
     rows = int(np.count_nonzero(np.diff(ends) > 1)) + int(len(ends) > 0 and ends[0] > 0)
     rows += is_last and not (len(ends) > 0 and ends[-1] == len(letters) - 2)
@@ -567,6 +565,7 @@ def _after_last_row(data: bytes, is_open: bool) -> int:
 
 
 def _read(stream: BinaryIO, size: int) -> bytes:
+    """Reads so many bytes, or to the end: one read of a store may return less."""
     parts, left = [], size
     while left and (part := stream.read(left)):
         parts.append(part)

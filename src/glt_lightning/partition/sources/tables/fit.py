@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from glt_lightning.partition.sources.tables.encoders import (
     OneHotEncoder,
 )
 from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece, number_advice
+from glt_lightning.partition.sources.tables.ids import finished_runs
 from glt_lightning.partition.sources.tables.raw_values import (
     categories,
     dates,
@@ -39,12 +40,12 @@ from glt_lightning.partition.sources.tables.raw_values import (
     is_time,
     numbers,
 )
-from glt_lightning.partition.tasks.exchange import Runs, RunWriter, load_runs, save_runs, unfinished
+from glt_lightning.partition.tasks.exchange import Runs, RunWriter, load_runs
 
 _log = logging.getLogger(__name__)
 
 _MOST_CATEGORIES = 1 << 20  # different values of a column that are held: some 100 MB
-_TRAIN = list(dict.fromkeys(SPLITS.values())).index("train")
+_TRAIN = SPLITS.index("train")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,23 +57,25 @@ class Fitting:
         types: The types as which `TableFiles.pieces` reads them.
         missing: The user's words for "no value", if any.
         split: Column of the splits if only training rows count for means, deviations and fills.
+        kinds: How each column is fitted: plain, number, date or category; empty until `Fits.begun`.
     """
 
     columns: Mapping[str, ColumnEncoding]
     types: Mapping[str, pa.DataType]
     missing: tuple[str, ...] | None
     split: str | None
+    kinds: Mapping[str, str] = field(default_factory=dict)
 
 
 class Fits:
     """The fits of the columns of a table. Tasks `read` ranges of it; what they found is added in the order of the rows."""
 
-    def __init__(self, table: TableFiles, fitting: Fitting, kinds: Mapping[str, str]) -> None:
-        self._table, self._fitting, self.kinds = table, fitting, dict(kinds)
+    def __init__(self, table: TableFiles, fitting: Fitting) -> None:
+        self._table, self.fitting = table, fitting
         self._fits: dict[str, _NumberFit | _CategoryFit] = {
-            name: _FITS[self.kinds[name]](table, name, how, fitting.missing)
-            for name, how in fitting.columns.items()
-            if self.kinds[name] in _FITS  # a list is unchanged
+            name: _FITS[kind](table, name, fitting.columns[name], fitting.missing)
+            for name, kind in fitting.kinds.items()
+            if kind in _FITS  # a list is unchanged
         }
 
     @classmethod
@@ -81,13 +84,13 @@ class Fits:
         auto = [name for name, how in fitting.columns.items() if how.kind == AUTO]
         found = table.types(auto, MISSING if fitting.missing is None else fitting.missing)
         kinds = {name: _kind_of(table, name, how, found.get(name)) for name, how in fitting.columns.items()}
-        return cls(table, fitting, kinds)
+        return cls(table, replace(fitting, kinds=kinds))
 
     @property
     def types(self) -> dict[str, pa.DataType]:
         """The types as which columns are read."""
-        found = {name: self._fitting.types[name] for name in self._fitting.columns}
-        if (split := self._fitting.split) is not None:
+        found = {name: self.fitting.types[name] for name in self.fitting.columns}
+        if (split := self.fitting.split) is not None:
             found |= self._table.read_types([split])
         return found
 
@@ -97,16 +100,14 @@ class Fits:
         folder: for values of which there are too many for JSON.
         """
         found: dict[str, list[Any]] = {name: [] for name in self._fits}
-        split, files = self._fitting.split, self._files_of_medians(folder)
+        split, files = self.fitting.split, self._files_of_medians(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
-            blocks = {fit: stack.enter_context(RunWriter(unfinished(path), 8, 1)) for fit, path in files.items()}
+            blocks = {fit: stack.enter_context(finished_runs(path, 8, 1)) for fit, path in files.items()}
             for piece in pieces:
                 counted = None if split is None else split_codes(piece, split) == _TRAIN
                 for name, fit in self._fits.items():
                     fit.read(piece, counted, found[name], blocks.get(fit))
-        for fit, path in files.items():
-            save_runs(blocks[fit].runs, path)
         return found
 
     def add(self, found: Mapping[str, Sequence[Any]], folder: Path) -> None:

@@ -33,7 +33,8 @@ def forget_tables(folder: Path, deleted: Mapping[NodeType, np.ndarray]) -> None:
     for t, each in facts.items():
         gone = np.asarray(deleted.get(t, ()), np.int64)
         _forget_ids(node_folder(folder, t), gone[gone < each.num_nodes])
-    for path in [*_rows(folder), *folder.rglob(".*.tmp-*")]:  # copies of killed calls, too
+    rows = [*folder.glob("nodes/*/*.npy"), *folder.glob("edges/*/*.npy")]
+    for path in [*(p for p in rows if p.name not in IDS), *folder.rglob(".*.tmp-*")]:  # copies of killed calls, too
         path.unlink()
 
 
@@ -45,12 +46,6 @@ def require_rows(folder: Path) -> None:
                 f"{folder}: compact --forget removed the rows of these converted tables. Name the partition that it wrote in "
                 "partition.dir; or take the deleted rows out of your tables, delete this folder, and partition anew."
             )
-
-
-def _rows(folder: Path) -> Iterator[Path]:
-    for path in sorted([*folder.glob("nodes/*/*.npy"), *folder.glob("edges/*/*.npy")]):
-        if path.name not in IDS:
-            yield path
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -116,13 +116,13 @@ class SortedIds(KeyIds):
         self._sorted = None if self.is_text else ids.to_numpy()[self._order]
 
     def _look_up(self, ids: pa.Array) -> np.ndarray:
+        if not self.count:
+            return np.full(len(ids), -1)
         if self._sorted is None:
             return np.array([self._row_of(each) for each in ids.to_pylist()], np.int64)
-        wanted = ids.fill_null(0).to_numpy(zero_copy_only=False)
-        at = np.searchsorted(self._sorted, wanted)
-        found = np.append(self._sorted, 0)[at] == wanted
-        found &= (at < self.count) & ids.is_valid().to_numpy(zero_copy_only=False)
-        return np.where(found, np.append(self._order, 0)[at].astype(np.int64), -1)
+        wanted, known = ids.fill_null(0).to_numpy(), ids.is_valid().to_numpy(zero_copy_only=False)
+        at = np.minimum(np.searchsorted(self._sorted, wanted), self.count - 1)
+        return np.where(known & (self._sorted[at] == wanted), self._order[at].astype(np.int64), -1)
 
     def _row_of(self, text: str | None) -> int:
         if text is None:
@@ -189,7 +189,17 @@ def load_ids(folder: Path, rows: np.ndarray | None = None) -> pa.Array:
     return text_array(*(file.mapped() for file in files)).take(pa.array(rows))
 
 
-class IdPiece:
+def rows_of(piece: TablePiece, column: str, ids: NodeIds, what: str) -> np.ndarray:
+    """Finds the rows of the nodes that a column names, int64 [n]. Raises `DataError` for an id that is none. what: a node."""
+    given = ids_of(piece, column)
+    found = ids.find(given)
+    if (bad := found < 0).any():
+        row = int(bad.argmax())
+        raise piece.error(column, row, f"{given[row].as_py()!r} is no id of {what}. Remove the row.")
+    return found
+
+
+class IdPiece(ExitStack):
     """Writes the ids of some rows of a table of nodes while they are read, and finds out how they are to be stored. Use it in a
     ``with`` block.
 
@@ -197,14 +207,15 @@ class IdPiece:
     """
 
     def __init__(self, folder: Path, column: str, kind: pa.DataType, from_text: bool) -> None:
+        super().__init__()
         self._column, self._is_text = column, bool(pa.types.is_large_string(kind))
         self._numbers, self._nbytes = from_text, 0
         self._runs: list[tuple[int, int] | None] = []  # first and last of consecutive numbers
-        self._folder, self._half, self._stack = folder, unfinished(folder), ExitStack()
+        self._folder, self._half = folder, unfinished(folder)
+        self.push(self._finish)
         dtypes = dict(zip(IDS[1:], (np.int64, np.uint8), strict=True)) if self._is_text else {IDS[0]: np.int64}
         self._writers = [
-            self._stack.enter_context(ArrayWriter(self._half, name, dtype, hashed=False))
-            for name, dtype in dtypes.items()
+            self.enter_context(ArrayWriter(self._half, name, dtype, hashed=False)) for name, dtype in dtypes.items()
         ]
 
     def write(self, piece: TablePiece) -> None:
@@ -228,11 +239,7 @@ class IdPiece:
         """Returns the facts that `joined_facts` takes."""
         return {"numbers": not self._is_text or self._numbers, "nbytes": self._nbytes, "run": _joined_runs(self._runs)}
 
-    def __enter__(self) -> IdPiece:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        self._stack.__exit__(kind, *rest)  # type: ignore[arg-type]
+    def _finish(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is None:
             self._folder.mkdir(exist_ok=True)
             for writer in self._writers:
@@ -262,20 +269,19 @@ def _consecutive(numbers: np.ndarray) -> int | None:
     return int(numbers[0])
 
 
-def store_ids(piece: Path, folder: Path, first: int, base: int, is_text: bool) -> Iterator[pa.Array]:
-    """Copies the ids that `IdPiece` wrote to their place among all ids, and yields them, some at a time.
+def store_ids(piece: Path, folder: Path, first: int, base: int, is_text: bool) -> Iterator[tuple[int, pa.Array]]:
+    """Copies the ids that `IdPiece` wrote to their place among all ids. Yields the row of the first and them, some at a time.
 
     piece: its folder.  first: row of the first one.  base: number of bytes before it, of text.
     """
-    stored_as_text = (piece / "ids_bytes.npy").exists()
-    found, known = PieceIds(piece, stored_as_text), base
+    known = base
     with ExitStack() as stack:
         names = IDS[1:] if is_text else IDS[:1]
         into = [
             stack.enter_context(ArrayPieces(folder, name, dtype))
             for name, dtype in zip(names, (np.int64, np.uint8), strict=False)
         ]
-        for ids in found.chunks():
+        for ids in _written_ids(piece):
             if is_text:
                 offsets, data = text_buffers(ids)
                 into[0].write(first + 1, offsets[1:] + known)
@@ -284,26 +290,21 @@ def store_ids(piece: Path, folder: Path, first: int, base: int, is_text: bool) -
             else:
                 ids = pc.cast(ids, pa.int64())
                 into[0].write(first, ids.to_numpy())
-            yield ids
+            yield first, ids
             first += len(ids)
 
 
-class PieceIds:
-    """The ids that `IdPiece` wrote."""
-
-    def __init__(self, folder: Path, is_text: bool) -> None:
-        self._files = [NpyFile(folder / name) for name in (IDS[1:] if is_text else IDS[:1])]
-
-    def chunks(self) -> Iterator[pa.Array]:
-        at = 0
-        for begin, end in cut(len(self._files[0]), _GROUP):
-            given = self._files[0][begin:end]
-            if len(self._files) == 1:
-                yield pa.array(given)
-            elif len(given):
-                offsets = np.concatenate([[at], given])
-                yield text_array(offsets - at, self._files[1][at : int(given[-1])])
-                at = int(given[-1])
+def _written_ids(folder: Path) -> Iterator[pa.Array]:
+    """Yields the ids that `IdPiece` wrote, some at a time."""
+    files, at = [NpyFile(folder / name) for name in IDS if (folder / name).exists()], 0
+    for begin, end in cut(len(files[0]), _GROUP):
+        given = files[0][begin:end]
+        if len(files) == 1:
+            yield pa.array(given)
+        elif len(given):
+            offsets = np.concatenate([[at], given])
+            yield text_array(offsets - at, files[1][at : int(given[-1])])
+            at = int(given[-1])
 
 
 def bucket_of(ids: pa.Array, is_text: bool, count: int) -> np.ndarray:
@@ -316,16 +317,24 @@ def _widths(is_text: bool) -> dict[str, int]:
     return {"rows": 8} | ({"lengths": 8, "bytes": 1} if is_text else {"values": 8})
 
 
-class IdDealer:
+@contextmanager
+def finished_runs(path: Path, width: int, buckets: int) -> Iterator[RunWriter]:
+    """Yields a `RunWriter` of a file that gets its name when the block succeeds."""
+    with RunWriter(unfinished(path), width, buckets) as writer:
+        yield writer
+    save_runs(writer.runs, path)
+
+
+class IdDealer(ExitStack):
     """Deals ids with the rows they are of out over buckets by their hash, into files of a folder; the work of one task. Use it in
     a ``with`` block. `DealtIds` reads them."""
 
     def __init__(self, folder: Path, buckets: int, is_text: bool) -> None:
+        super().__init__()
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._count, self._is_text = folder, buckets, is_text
-        self._stack = ExitStack()
+        self._count, self._is_text = buckets, is_text
         self._writers = {
-            name: self._stack.enter_context(RunWriter(unfinished(folder / name), width, buckets))
+            name: self.enter_context(finished_runs(folder / name, width, buckets))
             for name, width in _widths(is_text).items()
         }
 
@@ -343,15 +352,6 @@ class IdDealer:
         ends = np.concatenate([[0], np.cumsum(sizes)])
         self._writers["lengths"].add(np.diff(offsets), sizes)
         self._writers["bytes"].add(data, np.diff(offsets[ends]))
-
-    def __enter__(self) -> IdDealer:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        self._stack.__exit__(kind, *rest)  # type: ignore[arg-type]
-        if kind is None:
-            for name, writer in self._writers.items():
-                save_runs(writer.runs, self._folder / name)
 
 
 class DealtIds:

@@ -6,7 +6,7 @@ import base64
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -153,46 +153,36 @@ class TableJob:
 
     # Files about a table, which the first process writes before tasks need them.
 
-    def save_layout(self, name: str, layout: Layout) -> None:
-        save_text(self.scratch(name) / "layout.json", json.dumps(asdict(layout)))
+    def save_about(self, name: str, about: Layout | Fitting | Plan | IdFacts) -> None:
+        save_text(self.scratch(name) / f"{type(about).__name__}.json", json.dumps(about, default=_to_json))
 
-    def save_fits(self, name: str, fitting: Fitting, kinds: Mapping[str, str]) -> None:
-        raw = {
-            "columns": {column: asdict(how) for column, how in fitting.columns.items()},
-            "types": _types_to_json(fitting.types),
-            "missing": fitting.missing,
-            "split": fitting.split,
-            "kinds": kinds,
-        }
-        save_text(self.scratch(name) / "fits.json", json.dumps(raw))
-
-    def save_plan(self, name: str, plan: Plan) -> None:
-        raw = {"types": _types_to_json(plan.types), "encoding": plan.encoding.to_json()}
-        save_text(self.scratch(name) / "plan.json", json.dumps(raw))
-
-    def save_ids(self, t: NodeType, facts: IdFacts) -> None:
-        save_text(self.scratch(f"nodes.{t}") / "ids.json", json.dumps(asdict(facts)))
+    def _load(self, name: str, kind: type) -> dict[str, Any]:
+        raw = json.loads((self.work / name / f"{kind.__name__}.json").read_bytes())
+        return raw | (
+            {"types": {column: _type_of(text) for column, text in raw["types"].items()}} if "types" in raw else {}
+        )
 
     def layout(self, name: str) -> Layout:
         if name not in self._layouts:
-            self._layouts[name] = Layout(**self._load(name, "layout"))
+            self._layouts[name] = Layout(**self._load(name, Layout))
         return self._layouts[name]
 
     def fits(self, name: str) -> Fits:
-        raw = self._load(name, "fits")
-        columns = {column: _column_encoding(how) for column, how in raw["columns"].items()}
+        raw = self._load(name, Fitting)
+        columns = {
+            column: ColumnEncoding(**how | {"cyclic": tuple(how["cyclic"])}) for column, how in raw["columns"].items()
+        }
         missing = None if raw["missing"] is None else tuple(raw["missing"])
-        fitting = Fitting(columns=columns, types=_types_of(raw["types"]), missing=missing, split=raw["split"])
-        return Fits(self.files(name), fitting, raw["kinds"])
+        return Fits(self.files(name), Fitting(**{**raw, "columns": columns, "missing": missing}))
 
     def plan(self, name: str) -> Plan:
-        raw = self._load(name, "plan")
-        return Plan(types=_types_of(raw["types"]), encoding=TableEncoding.from_json(raw["encoding"]))
+        raw = self._load(name, Plan)
+        return Plan(types=raw["types"], encoding=TableEncoding.from_json(raw["encoding"]))
 
     def ids(self, t: NodeType) -> NodeIds:
         """The ids of nodes, when their table is converted."""
         if t not in self._ids:
-            facts = IdFacts(**self._load(f"nodes.{t}", "ids"))
+            facts = IdFacts(**self._load(f"nodes.{t}", IdFacts))
             self._ids[t] = self._stored(t, facts) if facts.keys else RowIds(facts.count)
         found: NodeIds = self._ids[t]
         return found
@@ -202,23 +192,17 @@ class TableJob:
         buckets = DealtIds(folders, facts.buckets, facts.is_text) if facts.buckets else None
         return StoredIds(node_folder(self.out, t), facts.first, buckets)
 
-    def _load(self, name: str, what: str) -> Any:
-        return json.loads((self.work / name / f"{what}.json").read_bytes())
-
 
 def piece_name(rows: Range) -> str:
     """Returns the name of the files that a task writes about a range of a table."""
     return f"{rows.first}-{rows.file}-{rows.begin}"
 
 
-def _types_to_json(types: Mapping[str, pa.DataType]) -> str:
-    return base64.b64encode(pa.schema([*types.items()]).serialize().to_pybytes()).decode()
+def _to_json(value: Any) -> Any:
+    if isinstance(value, pa.DataType):
+        return base64.b64encode(pa.schema([("", value)]).serialize().to_pybytes()).decode()
+    return value.to_json() if isinstance(value, TableEncoding) else vars(value)
 
 
-def _types_of(text: str) -> dict[str, pa.DataType]:
-    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
-    return {field.name: field.type for field in schema}
-
-
-def _column_encoding(raw: Mapping[str, Any]) -> ColumnEncoding:
-    return ColumnEncoding(**{**raw, "cyclic": tuple(raw["cyclic"])})
+def _type_of(text: str) -> pa.DataType:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))).field(0).type

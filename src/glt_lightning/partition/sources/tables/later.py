@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,29 +21,17 @@ from glt_lightning.partition.sources.tables.columns import edge_folder, load_fac
 from glt_lightning.partition.sources.tables.convert import Conversion
 from glt_lightning.partition.sources.tables.converted import ConvertedTables
 from glt_lightning.partition.sources.tables.encoders import CategoryEncoder
-from glt_lightning.partition.sources.tables.encoding import GraphEncoding, TableEncoding
+from glt_lightning.partition.sources.tables.encoding import GraphEncoding, TableEncoding, log_unknown
 from glt_lightning.partition.sources.tables.files import TableFiles
-from glt_lightning.partition.sources.tables.ids import IDS, KeyIds, NodeIds, RowIds, SortedIds, ids_of, load_ids
+from glt_lightning.partition.sources.tables.ids import IDS, KeyIds, NodeIds, RowIds, SortedIds, load_ids, rows_of
 from glt_lightning.partition.sources.tables.job import TableJob
 from glt_lightning.partition.sources.tables.mapping import EdgeTable, NodeTable, Tables, parse_tables
 from glt_lightning.partition.tasks.run import Calls
 
-_log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from glt_lightning.partition.versions import Appended
+
 _ENDS = ("source.npy", "destination.npy")
-
-
-class EarlierRows(Protocol):
-    """Rows that were appended before: `versions.Appended`. ids: as in `LaterRows`.  num_nodes: of all nodes by type.  deleted:
-    the numbers of deleted nodes by type."""
-
-    @property
-    def num_nodes(self) -> Mapping[NodeType, int]: ...
-
-    @property
-    def ids(self) -> Mapping[NodeType, np.ndarray]: ...
-
-    @property
-    def deleted(self) -> Mapping[NodeType, np.ndarray]: ...
 
 
 @dataclass(frozen=True)
@@ -76,7 +64,7 @@ class LaterTables:
         root: str | Path,
         manifest: Manifest,
         folder: Path,
-        appended: EarlierRows | None = None,
+        appended: Appended | None = None,
         many: bool = False,
     ) -> None:
         self.tables = parse_tables(dataset)
@@ -151,19 +139,8 @@ class LaterTables:
 
     def _numbers(self, files: TableFiles, columns: Mapping[str, NodeType]) -> np.ndarray:
         """Returns int64 [columns, rows]: the numbers of the nodes that columns name."""
-        found = []
-        for piece in files.pieces(files.read_types(columns)):
-            rows = []
-            for column, t in columns.items():
-                ids = ids_of(piece, column)
-                numbers = np.asarray(self.ids(t).find(ids))
-                if (bad := numbers < 0).any():
-                    row = int(bad.argmax())
-                    raise piece.error(
-                        column, row, f"{ids[row].as_py()!r} is no id of a node of type {t!r}. Remove the row."
-                    )
-                rows.append(numbers)
-            found.append(np.stack(rows))
+        pieces = files.pieces(files.read_types(columns))
+        found = [[rows_of(p, c, self.ids(t), f"a node of type {t!r}") for c, t in columns.items()] for p in pieces]
         return np.concatenate(found, axis=1).astype(np.int64)
 
     def ids(self, t: NodeType) -> NodeIds:
@@ -263,19 +240,17 @@ class _Reader:
     def _job(self, ids: Mapping[NodeType, Any]) -> TableJob:
         return TableJob(self._tables, self._temporary, PartitionOptions().memory_bytes, prefix="new: ", ids=ids)
 
-    def _what(self, table: NodeType | EdgeType) -> str:
-        return f"new: {self._tables.key_of(table)}"
-
     def _nodes(self, t: NodeType, table: NodeTable) -> tuple[NewNodes, NodeIds]:
         stored = self._fitted.nodes.get(t, TableEncoding())
         job = self._job({})
         facts, _ = self._conversion(job).nodes(t, replace(stored, classes=None))
         ids = job.ids(t)
         if isinstance(ids, RowIds) and self._named(t):
-            raise DataError(f"{self._what(t)}: nodes of this type have ids; data.dataset names no column of them.")
+            what = job.what(f"nodes.{t}")
+            raise DataError(f"{what}: nodes of this type have ids; data.dataset names no column of them.")
         if isinstance(ids, KeyIds) and self._named(t) and ids.count:
             self._require_new(t, ids, f"{table.id}", job.files(f"nodes.{t}"))
-        self._log_unknown(self._what(t), table, stored)
+        self._log_unknown(job.files(f"nodes.{t}"), stored)
         return NewNodes(facts.num_nodes, _arrays(node_folder(job.out, t), IDS)), ids
 
     def _require_new(self, t: NodeType, ids: KeyIds, column: str, files: TableFiles) -> None:
@@ -296,28 +271,19 @@ class _Reader:
         name, job = edge_type_str(e), self._job(ids)
         place, stored = edge_folder(job.out, e), self._fitted.edges.get(name, TableEncoding())
         self._conversion(job, ids).edges(e, stored)
-        self._log_unknown(self._what(e), table, stored)
+        self._log_unknown(job.files(f"edges.{name}"), stored)
         ends = np.stack([np.load(place / end, allow_pickle=False).astype(np.int64) for end in _ENDS])
         columns = str(table.source), str(table.destination)
         self._graph.require_alive(job.files(f"edges.{name}"), [*zip(columns, (e[0], e[2]), ends, strict=True)])
         return NewEdges(ends, _arrays(place, _ENDS))
 
-    def _log_unknown(self, what: str, table: NodeTable | EdgeTable, stored: TableEncoding) -> None:
-        """Logs how many rows of each column have no known category: such values are zeros, or code 0."""
-        encoders = [each for each in stored.encoders if isinstance(each, CategoryEncoder)]
-        files = TableFiles(what, table.path)
-        names = [each.column for each in encoders]
-        types = files.read_types(names)
-        if not encoders:
-            return
-        counts, rows = dict.fromkeys(names, 0), 0
-        for piece in files.pieces(types):
-            rows += len(piece)
-            for each in encoders:
-                counts[each.column] += each.unknown(piece)
-        for column, count in counts.items():
-            if count:
-                _log.warning("%s: column %s: %d of %d rows have no known category", what, column, count, rows)
+    def _log_unknown(self, files: TableFiles, stored: TableEncoding) -> None:
+        categories = TableEncoding([each for each in stored.encoders if isinstance(each, CategoryEncoder)])
+        if categories.encoders:
+            counts, rows = Counter[str](), 0
+            for piece in files.pieces(categories.types(files)):
+                counts, rows = counts + categories.unknown(piece), rows + len(piece)
+            log_unknown(files.what, counts, rows)
 
 
 def _arrays(folder: Path, others: tuple[str, ...]) -> dict[str, np.ndarray]:

@@ -37,7 +37,12 @@ from glt_lightning.partition.sources.tables.columns import (
     node_folder,
     user_ids,
 )
-from glt_lightning.partition.sources.tables.encoding import FILE as ENCODING, GraphEncoding, encoding_bytes
+from glt_lightning.partition.sources.tables.encoding import (
+    FILE as ENCODING,
+    GraphEncoding,
+    TableEncoding,
+    encoding_bytes,
+)
 from glt_lightning.partition.sources.tables.forget import require_rows
 from glt_lightning.partition.sources.tables.location import File
 from glt_lightning.partition.sources.tables.mapping import (
@@ -90,15 +95,12 @@ class TableSource:
         """The files of each table."""
         from glt_lightning.partition.sources.tables.files import list_files
 
-        found: list[list[File]] = []
-        each: list[tuple[Any, NodeTable | EdgeTable]] = [*sorted(self._tables.nodes.items())]
-        each += sorted(self._tables.edges.items())
-        for name, table in each:
-            if isinstance(table, EdgeTable) and table.is_matrix:
-                found.append([Path(table.path[0]).expanduser()])
-            else:
-                found.append(list_files(self._tables.key_of(name), table.path))
-        return found
+        nodes = [list_files(self._tables.key_of(t), table.path) for t, table in sorted(self._tables.nodes.items())]
+        edges: list[list[File]] = [
+            [Path(table.path[0]).expanduser()] if table.is_matrix else list_files(self._tables.key_of(e), table.path)
+            for e, table in sorted(self._tables.edges.items())
+        ]
+        return nodes + edges
 
     @property
     def _input_bytes(self) -> int:
@@ -179,25 +181,26 @@ class TableSource:
         return fitted
 
     @cached_property
-    def _encoding(self) -> GraphEncoding | None:
-        """The fitted encoding; None in a folder of an earlier release."""
-        return GraphEncoding.load(self.folder) if (self.folder / ENCODING).exists() else None
+    def _encoding(self) -> GraphEncoding:
+        """The fitted encoding; empty in a folder of an earlier release."""
+        stored = (self.folder / ENCODING).exists()
+        return GraphEncoding.load(self.folder) if stored else GraphEncoding(nodes={}, edges={})
 
     @property
     def num_categories(self) -> dict[NodeType, list[int]]:
         """Number of codes of each column of ``x_codes``, for node types that have some."""
-        return {} if self._encoding is None else self._encoding.num_categories
+        return self._encoding.num_categories
 
     @property
     def num_edge_categories(self) -> dict[EdgeType, list[int]]:
         """Number of codes of each column of ``edge_codes``, for edge types that have some."""
-        found = {} if self._encoding is None else self._encoding.num_edge_categories
+        found = self._encoding.num_edge_categories
         return {e: found[name] for e in self.schema.edge_types if (name := edge_type_str(e)) in found}
 
     @property
     def table_encoding(self) -> bytes | None:
         """The encoding as the partition stores it, to be applied to other rows."""
-        return None if self._encoding is None else encoding_bytes(self.folder)[0]
+        return encoding_bytes(self.folder)[0] if (self.folder / ENCODING).exists() else None
 
     @cached_property
     def _facts(self) -> dict[NodeType, NodeFacts]:
@@ -240,12 +243,8 @@ class TableSource:
 
     @property
     def splits(self) -> Splits:
-        found = {}
-        for t in self.schema.node_types:
-            for path in sorted((node_folder(self.folder, t) / "splits").glob("*.npy")):
-                file = NpyFile(path)
-                found[path.stem] = (t, file[: len(file)])
-        return found
+        folders = {t: node_folder(self.folder, t) for t in self.schema.node_types}
+        return {name: (t, ids) for t, folder in folders.items() for name, ids in _splits(folder).items()}
 
     def edges(self, edge_type: EdgeType) -> EdgeList:
         require_rows(self.folder)
@@ -258,19 +257,15 @@ class TableSource:
         found = {}
         for e, table in self._tables.edges.items():
             if table.label is not None:
-                stored = {} if self._encoding is None else self._encoding.edges
-                classes = stored[name].classes if (name := edge_type_str(e)) in stored else None
+                classes = self._encoding.edges.get(edge_type_str(e), TableEncoding()).classes
                 found[e] = EdgeLabels(NpyFile(edge_folder(self.folder, e) / "y.npy"), classes, column=table.label)
         return found
 
     @property
     def edge_columns(self) -> dict[EdgeType, dict[str, np.ndarray]]:
         """The edges of each split, of edge types whose tables have a column of them."""
-        folders = {
-            e: edge_folder(self.folder, e) / "splits" for e, t in self._tables.edges.items() if t.split is not None
-        }
-        files = {e: {p.stem: NpyFile(p) for p in sorted(folder.glob("*.npy"))} for e, folder in folders.items()}
-        return {e: {name: file[: len(file)] for name, file in named.items()} for e, named in files.items()}
+        given = [e for e, table in self._tables.edges.items() if table.split is not None]
+        return {e: _splits(edge_folder(self.folder, e)) for e in given}
 
     def node_attrs(self, node_type: NodeType) -> Mapping[str, Rows]:
         require_rows(self.folder)
@@ -291,6 +286,11 @@ def _classes_text(node_type: NodeType, classes: list[str], folder: Path) -> str:
     shown = ", ".join(f"{index} = {name}" for index, name in enumerate(classes[:20]))
     more = f", ... (all {len(classes)} are in {folder / FACTS})" if len(classes) > 20 else ""
     return f"classes of {node_type}: {shown}{more}"
+
+
+def _splits(folder: Path) -> dict[str, np.ndarray]:
+    """Reads the rows of each split of a table."""
+    return {path.stem: NpyFile(path)[:] for path in sorted((folder / "splits").glob("*.npy"))}
 
 
 def _attrs(folder: Path) -> dict[str, Rows]:

@@ -4,7 +4,7 @@ the first process adds up what they found (``convert.py``)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,7 @@ from glt_lightning.partition.sources.tables.ids import (
     KeyIds,
     NodeIds,
     StoredIds,
+    finished_runs,
     ids_of,
     join_bucket,
     store_ids,
@@ -39,7 +40,7 @@ from glt_lightning.partition.sources.tables.ids import (
 from glt_lightning.partition.sources.tables.job import TableJob, piece_name
 from glt_lightning.partition.sources.tables.mapping import EdgeTable
 from glt_lightning.partition.sources.tables.writers import ColumnPieces, Read, readers
-from glt_lightning.partition.tasks.exchange import RunWriter, load_runs, read_buckets, save_runs, unfinished
+from glt_lightning.partition.tasks.exchange import load_runs, read_buckets
 
 _CHUNK = 1 << 20  # edges that are looked up at once
 _CHUNK_BYTES = 128 << 20  # of their ids
@@ -104,10 +105,11 @@ def convert_rows(job: TableJob, table: str, rows: Sequence[int]) -> dict[str, An
         return found | {name: writer.facts() for name, writer in writers.items()}
 
 
-class _Ends:
+class _Ends(ExitStack):
     """The ends of edges: looked up in memory many at a time, or dealt out to be joined."""
 
     def __init__(self, job: TableJob, table: str, edges: EdgeTable, rows: Range) -> None:
+        super().__init__()
         edge_type = job.type_of(table)
         self._columns, self._types = [str(edges.source), str(edges.destination)], [edge_type[0], edge_type[2]]
         self._ids: list[NodeIds] = [job.ids(t) for t in self._types]
@@ -115,10 +117,9 @@ class _Ends:
         self._held: list[list[pa.Array]] = [[], []]
         self._count = self._nbytes = 0
         self._unknown: list[list[Any] | None] = [None, None]
-        self._stack = ExitStack()
         self._into = [self._writer(n, rows) for n in (0, 1)]
         for each in self._into:
-            self._stack.enter_context(each)
+            self.enter_context(each)
 
     def _writer(self, end: int, rows: Range) -> IdDealer | ArrayPieces:
         name, ids = ENDS[end], self._ids[end]
@@ -167,12 +168,6 @@ class _Ends:
             row = int(bad.argmax())
             self._unknown[end] = [self._at + row, ids[row].as_py()]
 
-    def __enter__(self) -> _Ends:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.__exit__(*error)  # type: ignore[arg-type]
-
 
 def row_dtype(ids: NodeIds) -> type:
     """Returns the dtype of rows of nodes."""
@@ -183,15 +178,10 @@ def place_ids(job: TableJob, table: str, rows: Sequence[int], base: int, is_text
     """Writes the ids of a range to their place; deals them out if they are many. base: bytes before them, of text."""
     given, name = Range(*rows), piece_name(Range(*rows))
     stored = store_ids(job.scratch(table) / "ids" / name, job.array_folder(table), given.first, base, is_text)
-    if not buckets:
-        for _ in stored:
-            pass
-        return
-    with IdDealer(job.scratch(table) / "dealt" / name, buckets, is_text) as dealer:
-        first = given.first
-        for ids in stored:
-            dealer.add(ids, first)
-            first += len(ids)
+    with IdDealer(job.scratch(table) / "dealt" / name, buckets, is_text) if buckets else nullcontext() as dealer:
+        for first, ids in stored:
+            if dealer is not None:
+                dealer.add(ids, first)
 
 
 def check_ids(job: TableJob, table: str, low: int, high: int) -> tuple[int, int, Any] | None:
@@ -210,13 +200,12 @@ def join_ends(
     assert ids.buckets is not None
     folder = job.scratch(table) / ENDS[end]
     dealt = DealtIds([folder / piece for piece in pieces], ids.buckets.count, ids.is_text)
-    target, unknown = folder / f"found.{low}", None
-    with RunWriter(unfinished(target), JOINED.itemsize, -(-edges // EDGES_AT_ONCE)) as found:
+    unknown = None
+    with finished_runs(folder / f"found.{low}", JOINED.itemsize, -(-edges // EDGES_AT_ONCE)) as found:
         for bucket in range(low, high):
             first = join_bucket(ids.buckets, dealt, bucket, found)
             if first is not None and (unknown is None or first[0] < unknown[0]):
                 unknown = first[0], first[1][0].as_py()
-    save_runs(found.runs, target)
     return unknown
 
 

@@ -20,6 +20,7 @@ from glt_lightning.partition.sources.tables.encoding import TableEncoding
 from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece
 from glt_lightning.partition.sources.tables.fit import Fitting
 from glt_lightning.partition.sources.tables.mapping import EdgeTable, NodeTable, features_asked
+from glt_lightning.partition.sources.tables.raw_values import is_list
 
 Read = Callable[..., np.ndarray]
 Types = dict[str, pa.DataType]
@@ -61,9 +62,7 @@ def encoding_of(
     wanted = [column for _, column, _ in _attributes(columns)]
     types = table.types(wanted)
     if fitted is not None:
-        plain = [each.column for each in fitted.encoders if isinstance(each, PlainEncoder)]
-        types = table.read_types(each.column for each in fitted.encoders) | feature_types(table, plain) | types
-        return fitted, types
+        return fitted, fitted.types(table) | types
     names = feature_columns(table, columns.features, [*filter(None, used), *wanted])
     encoded = _choices(table, columns.encode, names)
     plain = [name for name in names if name not in encoded]
@@ -71,7 +70,8 @@ def encoding_of(
     types = table.read_types(encoded) | feature_types(table, plain) | types
     train = columns.split if isinstance(columns, NodeTable) and columns.fit_on != "all" else None
     fits = fit(Fitting(columns=encoded, types=types, missing=columns.missing, split=train)) if encoded else {}
-    encoders = [fits.get(name) or PlainEncoder(column=name) for name in names]
+    widths = {name: None if is_list(types[name]) else 1 for name in names}
+    encoders = [fits.get(name) or PlainEncoder(column=name, width=widths[name]) for name in names]
     return TableEncoding(encoders, features_asked(columns)), types
 
 
@@ -84,25 +84,19 @@ def _choices(table: TableFiles, encode: Choices, names: list[str]) -> dict[str, 
                 f"{', '.join(names[:20])}.{near(pattern, names)}"
             )
     exact = dict(encode)
-    found = {}
-    for name in names:
-        matching = [how for pattern, how in encode if fnmatch.fnmatchcase(name, pattern)]
-        if name in exact:
-            found[name] = exact[name]
-        elif matching:
-            found[name] = matching[0]
-    return found
+    matching = {name: [how for pattern, how in encode if fnmatch.fnmatchcase(name, pattern)] for name in names}
+    return {name: exact.get(name) or how[0] for name, how in matching.items() if name in exact or how}
 
 
-class ColumnPieces:
+class ColumnPieces(ExitStack):
     """Writes rows of the arrays of one table. The files are opened with the first rows, which have the shapes.
 
     first: number of the first row.
     """
 
     def __init__(self, folder: Path, read: Mapping[str, Read], first: int) -> None:
+        super().__init__()
         self._folder, self._read, self._at = folder, read, first
-        self._stack = ExitStack()
         self._pieces: dict[str, ArrayPieces] = {}
         self._shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
 
@@ -111,7 +105,7 @@ class ColumnPieces:
             rows = read(piece)
             if name not in self._pieces:
                 pieces = ArrayPieces(self._folder, f"{name}.npy", rows.dtype, rows.shape[1:])
-                self._pieces[name] = self._stack.enter_context(pieces)
+                self._pieces[name] = self.enter_context(pieces)
                 self._shapes[name] = rows.dtype.str, rows.shape[1:]
             self._pieces[name].write(self._at, rows)
         self._at += len(piece)
@@ -119,9 +113,3 @@ class ColumnPieces:
     def facts(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Returns the dtype of each array, and the shape of a row."""
         return self._shapes
-
-    def __enter__(self) -> ColumnPieces:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.__exit__(*error)  # type: ignore[arg-type]
