@@ -113,7 +113,7 @@ def write_delta(
         arrays |= {f"{place}/{name}.npy": values for name, values in edges.attrs.items()}
         arrays[f"{place}/ends.npy"] = np.asarray(edges.edge_index, np.int64)
     for t, each in additions.changed.items():
-        assert isinstance(each, ChangedNodes)  # `Appended.followed_by` refuses several
+        assert isinstance(each, ChangedNodes)  # `Appended.completed` refuses several
         arrays |= {f"changed/{t}/{name}.npy": values for name, values in each.attrs.items()}
         arrays[f"changed/{t}/ids.npy"] = np.asarray(each.ids, np.int64)
     for t, gone in additions.deleted.nodes.items():

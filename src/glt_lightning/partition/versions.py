@@ -75,21 +75,32 @@ class Appended:
     def followed_by(self, later: Additions, manifest: Manifest) -> Additions:
         """Returns these rows and later ones, which may leave out what `add_rows` lets them. manifest: that of the partition.
 
+        Raises as `completed`."""
+        return _joined([self.additions, self.completed(later, manifest)], manifest)
+
+    def completed(self, later: Additions, manifest: Manifest) -> Additions:
+        """Returns later rows with all attributes, those that may be left out as well: all versions have the same.
+
         Raises `DataError` for rows that do not fit the graph, as far as their numbers among all rows would say something else.
         """
-        num_nodes = dict(self.num_nodes)
-        for t, nodes in later.nodes.items():
-            num_nodes[t] = num_nodes.get(t, 0) + nodes.count
-        for e, edges in later.edges.items():
-            require_alive(e, checked_edges(manifest, e, edges, num_nodes), self.deleted)
+        schema, new = manifest.schema, later.num_new(manifest)
+        num_nodes = {t: self.num_nodes[t] + count for t, count in zip(schema.node_types, new, strict=True)}
+        nodes, edges = {}, {}
+        for t, some in later.nodes.items():
+            stored = StoredAttributes(manifest, "nodes", schema.node_index(t))
+            nodes[t] = NewNodes(some.count, stored.completed(some.attrs, some.count))
+        for e, each in later.edges.items():
+            index = checked_edges(manifest, e, each, num_nodes)
+            require_alive(e, index, self.deleted)
+            stored = StoredAttributes(manifest, "edges", schema.edge_index(e))
+            edges[e] = NewEdges(index, stored.completed(each.attrs, index.shape[1]))
         for t, changed in later.changed.items():
             if not isinstance(changed, ChangedNodes):
                 raise DataError(
                     f"changed nodes of type {t!r}: expected one `ChangedNodes`; append one after the other."
                 )
-            if t in num_nodes:
-                checked_changes(manifest, t, changed, num_nodes[t])
-        return _joined([self.additions, _filled(later, manifest)], manifest)
+            checked_changes(manifest, t, changed, num_nodes[t])
+        return replace(later, nodes=nodes, edges=edges)
 
     def added_to(self, partition: LocalPartition) -> LocalPartition:
         """Returns a partition with these rows, as `open_version`."""
@@ -151,8 +162,7 @@ class Versions:
             previous, facts = delta.digest, delta.facts
             found.append(delta.additions)
             ids.append(delta.ids)
-        names = sorted({t for each in ids for t in each})
-        joined = {t: np.concatenate([each[t] for each in ids if t in each]) for t in names}
+        joined = {t: np.concatenate(names) for t, names in sorted(_by_type(ids).items())}
         rows = _joined(found, manifest)
         deleted = deleted_nodes(self.folder, manifest)
         for t, gone in rows.deleted.nodes.items():
@@ -279,20 +289,19 @@ def _append(folder: str | Path, make: _Rows, timeout_s: float, after: int | None
         # Not `open`: of a small graph that reads all edges, and most appends need row pointers alone.
         base = LocalPartition(Path(folder), manifest, tuple(range(manifest.num_parts)))
         try:
-            before = versions.read(base.manifest, LATEST)
+            before = versions.read(manifest, LATEST)
             if after is not None and after != before.version:
                 raise PartitionError(
                     f"{root}: another append made version {before.version} meanwhile, which these rows do not know. Append again."
                 )
             require_growable(base, Additions())
             additions, ids = make(base, before)
-            filled = _filled(additions, base.manifest)
-            number = before.version + 1
-            facts = check_rows(base, before.followed_by(filled, base.manifest))
-            previous = partition_id(base.manifest) if number == 1 else Delta.load(versions.place(number - 1)).digest
+            rows, number = before.completed(additions, manifest), before.version + 1
+            facts = check_rows(base, _joined([before.additions, rows], manifest))
+            previous = partition_id(manifest) if number == 1 else Delta.load(versions.place(number - 1)).digest
             root.mkdir(exist_ok=True)
             with whole_folder(versions.place(number)) as temporary:
-                write_delta(temporary, number, previous, filled, ids, facts)
+                write_delta(temporary, number, previous, rows, ids, facts)
         finally:
             base.close()
     return number
@@ -356,20 +365,6 @@ def versions_text(versions: Sequence[VersionFacts]) -> str:
 
 
 # Rows of several versions.
-
-
-def _filled(additions: Additions, manifest: Manifest) -> Additions:
-    """Returns the rows with all attributes, those that may be left out as well: all versions have the same."""
-    known, nodes, edges = manifest.schema, dict(additions.nodes), dict(additions.edges)
-    for t, some in additions.nodes.items():
-        if t in known.node_types:
-            stored = StoredAttributes(manifest, "nodes", known.node_index(t))
-            nodes[t] = NewNodes(some.count, stored.completed(some.attrs, some.count))
-    for e, each in additions.edges.items():
-        if e in known.edge_types:
-            stored = StoredAttributes(manifest, "edges", known.edge_index(e))
-            edges[e] = NewEdges(each.edge_index, stored.completed(each.attrs, np.shape(each.edge_index)[-1]))
-    return Additions(nodes, edges, additions.changed, additions.deleted)
 
 
 def _joined(each: Sequence[Additions], manifest: Manifest) -> Additions:
