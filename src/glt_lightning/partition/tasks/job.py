@@ -185,13 +185,14 @@ class Job:
             return self.work / sort.name, f"{name}.npy"
         return self.out, edge_path(part, sort.index, name)
 
-    def row_job(self, node_type: NodeType, name: str, normalization: Normalization | None) -> RowJob:
+    def row_job(self, node_type: NodeType, name: str, normalization: Mapping[str, Any] | None = None) -> RowJob:
+        """normalization: as `build.steps.statistics` returns it."""
         index, stored = self.graph.schema.node_index(node_type), self.graph.storage.nodes[node_type][name]
         return RowJob(
             self.graph.source.node_attrs(node_type)[name],
             self.layout(node_type),
             stored,
-            normalization,
+            None if normalization is None else Normalization(**normalization),
             lambda part: ArrayPieces(self.out, node_path(part, index, name), stored.dtype, stored.row_shape),
         )
 

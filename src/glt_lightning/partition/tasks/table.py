@@ -17,7 +17,7 @@ from glt_lightning.partition.arrays import ArrayPieces, ArrayWriter, hash_chunk,
 from glt_lightning.partition.build import edges as edge_steps, rows as row_steps
 from glt_lightning.partition.build.degrees import count_degrees
 from glt_lightning.partition.build.edges import Segment
-from glt_lightning.partition.build.normalize import Normalization, numbered_chunks
+from glt_lightning.partition.build.normalize import numbered_chunks
 from glt_lightning.partition.build.rows import NodeLayout, node_record, number_record
 from glt_lightning.partition.build.stored_graph import checked_attrs
 from glt_lightning.partition.build.topology import RowFiles, asymmetry
@@ -59,7 +59,7 @@ def deal_nodes(job: Job, node_type: NodeType, piece: Piece) -> list[int]:
     graph, (begin, end), record = job.graph, piece, node_record(job.id_dtype)
     degrees, parts, hotness = job.degrees(), load_array(job.parts_file(node_type)), load_array(job.hotness_file())
     sizes, offset = np.zeros(graph.options.num_parts, np.int64), graph.offsets[node_type]
-    with _dealing(_nodes_folder(job, node_type), piece, record.itemsize, len(sizes)) as writer:
+    with _dealing(job.numbers_folder(node_type) / "nodes", piece, record.itemsize, len(sizes)) as writer:
         for first in range(begin, end, _PAIRS):
             last = min(first + _PAIRS, end)
             records, ids, owners = np.empty(last - first, record), np.arange(first, last), parts[first:last]
@@ -73,12 +73,12 @@ def number_parts(job: Job, node_type: NodeType, pieces: list[Piece], low: int, h
     """Sorts the nodes of the parts [low, high), writes their user ids in the new order, and distributes their numbers over
     ranges of user ids."""
     bounds, record, dtype = job.bounds(node_type), node_record(job.id_dtype), number_record(job.id_dtype)
-    data, first = read_buckets(_dealt(_nodes_folder(job, node_type), pieces), low, high, record.itemsize)
+    data, first = read_buckets(_dealt(job.numbers_folder(node_type) / "nodes", pieces), low, high, record.itemsize)
     records = data.view(record)
     buckets = max(1, -(-bounds[-1] // capacity))
     with (
         ArrayPieces(job.numbers_folder(node_type), "user_ids.npy", job.id_dtype) as user_ids,
-        _dealing(_numbers_folder(job, node_type), (low, high), dtype.itemsize, buckets) as writer,
+        _dealing(job.numbers_folder(node_type) / "numbers", (low, high), dtype.itemsize, buckets) as writer,
     ):
         for part in range(low, high):
             of_part = records[first[part - low] : first[part - low + 1]]  # by user id
@@ -93,19 +93,13 @@ def place_numbers(job: Job, node_type: NodeType, groups: list[Piece], capacity: 
     """Writes the new numbers of a range of user ids."""
     begin, dtype = bucket * capacity, number_record(job.id_dtype)
     count = min(capacity, job.graph.num_nodes[node_type] - begin)
-    data, _ = read_buckets(_dealt(_numbers_folder(job, node_type), groups), bucket, bucket + 1, dtype.itemsize)
+    data, _ = read_buckets(
+        _dealt(job.numbers_folder(node_type) / "numbers", groups), bucket, bucket + 1, dtype.itemsize
+    )
     records, numbers = data.view(dtype), np.empty(count, job.id_dtype)
     numbers[records["id"] - begin] = records["number"]
     with ArrayPieces(job.numbers_folder(node_type), "new.npy", job.id_dtype) as new:
         new.write(begin, numbers)
-
-
-def _nodes_folder(job: Job, node_type: NodeType) -> Path:
-    return job.numbers_folder(node_type) / "nodes"
-
-
-def _numbers_folder(job: Job, node_type: NodeType) -> Path:
-    return job.numbers_folder(node_type) / "numbers"
 
 
 def rank_part(job: Job, part: int, policy: str) -> dict[str, Any]:
@@ -170,13 +164,13 @@ def _gappy(job: Job, sort: EdgeSort, part: int, name: str) -> tuple[Path, str]:
 
 def take_rows(job: Job, node_type: NodeType, name: str, normalization: Any, piece: Piece) -> None:
     """Writes a range of an attribute's rows in their new order, picked from all of them."""
-    rows = job.row_job(node_type, name, _normalization(normalization))
+    rows = job.row_job(node_type, name, normalization)
     row_steps.take_rows(rows, piece[0], piece[1], job.array(node_type, name))
 
 
 def deal_rows(job: Job, node_type: NodeType, name: str, capacity: int, piece: Piece) -> None:
     """Distributes a piece of an attribute's rows over ranges of new numbers; within each, they stay in order."""
-    rows = job.row_job(node_type, name, None)
+    rows = job.row_job(node_type, name)
     with _dealing(job.rows_folder(node_type, name), piece, rows.width, -(-len(rows.rows) // capacity)) as writer:
         for ids, chunk in numbered_chunks(rows.rows, piece[0], piece[1], job.memory_bytes // 8):
             writer.deal(chunk, rows.layout.new[ids[0] : ids[-1] + 1] // capacity)
@@ -186,7 +180,7 @@ def place_rows(
     job: Job, node_type: NodeType, name: str, normalization: Any, capacity: int, pieces: list[Piece], bucket: int
 ) -> None:
     """Writes the rows of one range of new numbers."""
-    rows = job.row_job(node_type, name, _normalization(normalization))
+    rows = job.row_job(node_type, name, normalization)
     row_steps.place_rows(rows, bucket, capacity, _dealt(job.rows_folder(node_type, name), pieces))
 
 
@@ -210,10 +204,6 @@ def _dealt(folder: Path, pieces: list[Piece]) -> list[Runs]:
 
 def _dealt_file(folder: Path, piece: Piece) -> Path:
     return folder / f"dealt.{piece[0]}-{piece[1]}"
-
-
-def _normalization(given: Any) -> Normalization | None:
-    return None if given is None else Normalization(**given)
 
 
 TASKS: dict[str, Callable[..., Any]] = {
