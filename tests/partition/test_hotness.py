@@ -300,9 +300,11 @@ def test_damaged_lists_are_refused(tmp_path: Path, damage: Callable[[dict], None
 def test_seeds_that_are_listed_several_times(ids: list[int], batch_size: int) -> None:
     """The share of all batches that a node is in, by going through them."""
     batches = [set(b) for b in combinations(ids, min(batch_size, len(ids)))]
-    expected = [sum(node in batch for batch in batches) / len(batches) for node in range(5)]
-    with TemporaryDirectory() as folder:
-        source = replace(single([], 5), splits={"train": (NODE, np.array(ids))})
+    expected = [sum(node in batch for batch in batches) / len(batches) for node in range(8)]
+    with (
+        TemporaryDirectory() as folder
+    ):  # with 8 nodes, since so many ids of 0 and 1 as nodes would be taken for a mask
+        source = replace(single([], 8), splits={"train": (NODE, np.array(ids))})
         options = PartitionOptions(num_parts=1, hotness="vip", num_neighbors=[2], batch_size=batch_size)
         partition_graph(source, folder + "/p", options)
         _, (found,) = parts_and_hotness(Path(folder) / "p")
