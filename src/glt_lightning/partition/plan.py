@@ -205,7 +205,7 @@ def plan_partition(
     graph.check()
     require_countable(assigner, graph.total_nodes, options)
     there = next(each for each in folder.absolute().parents if each.exists())
-    division = planned_division(graph, there / "run", wide_ids=False)
+    division = planned_division(graph, there / "run")
     steps, first_bytes = [*_steps(division, assigner)], _first_process(graph, assigner)
     disk_bytes = bytes_needed(division.job, assigner)
     if isinstance(source, ExpectedLinks):

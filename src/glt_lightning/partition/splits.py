@@ -12,7 +12,7 @@ from glt_lightning.base import DataError, NodeType, counted
 from glt_lightning.graph import refuse_integer_mask
 from glt_lightning.kernels import BFLOAT16, from_bfloat16
 from glt_lightning.partition.build.degrees import known_nodes
-from glt_lightning.partition.build.normalize import numbered_chunks
+from glt_lightning.partition.build.normalize import is_float, numbered_chunks
 from glt_lightning.partition.sources.base import (
     GraphSource,
     Rows,
@@ -129,7 +129,7 @@ def check_labels(source: GraphSource, node_type: NodeType, allow: Collection[str
             f"{what}: the labels are text ({y.dtype}), but classes are integers from 0. Convert them: names, y = "
             "numpy.unique(text, return_inverse=True). Only in tables of nodes may labels be text."
         )
-    if y.dtype.kind == "f" or y.dtype == BFLOAT16:
+    if is_float(y):
         if "nonfinite_labels" not in allow:
             _require_finite(y, what)
     elif node_type == source.target_type and len(y.shape) == 1 and "sparse_labels" not in allow:

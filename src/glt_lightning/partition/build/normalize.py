@@ -16,6 +16,10 @@ Check = Callable[[np.ndarray, np.ndarray], object]
 _CHUNK_BYTES = 4 << 20
 
 
+def is_float(rows: Rows) -> bool:
+    return rows.dtype.kind == "f" or rows.dtype == BFLOAT16
+
+
 def numbered_chunks(
     rows: Rows, begin: int = 0, end: int | None = None, chunk_bytes: int = _CHUNK_BYTES
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -18,7 +18,7 @@ from glt_lightning.base import DataError, EdgeType, NodeType, OptionError, Parti
 from glt_lightning.graph import EncodingEntry
 from glt_lightning.kernels import BFLOAT16, CHANGED, ENCODINGS, from_bfloat16, row_bytes
 from glt_lightning.partition.arrays import ArrayPieces
-from glt_lightning.partition.build.normalize import Normalization
+from glt_lightning.partition.build.normalize import Normalization, is_float
 from glt_lightning.partition.build.times import TimeAttr, Times, weights_by_type
 from glt_lightning.partition.folder import disk_full_speaks
 from glt_lightning.partition.sources.base import GraphSource, LazyArray, Rows, in_memory, near, rows_bytes
@@ -247,7 +247,7 @@ class Storage:
         that sets it."""
         row_shape = tuple(rows.shape[1:])
         nonfinite: str | None = "nonfinite_labels" if name == "y" else "nonfinite_features"
-        if nonfinite in self._allow or not (rows.dtype.kind == "f" or rows.dtype == BFLOAT16):
+        if nonfinite in self._allow or not is_float(rows):
             nonfinite = None
         if kind is None:
             if rows.dtype == BFLOAT16:
@@ -255,7 +255,7 @@ class Storage:
                 return StoredAs(what, ENCODINGS["bfloat16"].dtype, row_shape, entry, nonfinite)
             return StoredAs(what, rows.dtype, row_shape, None, nonfinite)
         encoding = ENCODINGS[kind]
-        if rows.dtype.kind != "f" and rows.dtype != BFLOAT16:
+        if not is_float(rows):
             raise OptionError(
                 f"partition.storage.{option}: {kind} encodes floats, but {what} is {rows.dtype}. Drop this option: {name} is "
                 "then stored unchanged."

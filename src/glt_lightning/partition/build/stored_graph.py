@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ from glt_lightning.base import DataError, EdgeType, NodeType, PartitionOptions, 
 from glt_lightning.graph import EdgeColumns
 from glt_lightning.kernels import BFLOAT16
 from glt_lightning.partition.build.edge_types import StoredEdgeType, stored_edge_types
-from glt_lightning.partition.build.normalize import numbered_chunks
+from glt_lightning.partition.build.normalize import is_float, numbered_chunks
 from glt_lightning.partition.build.rows import Storage, StoredAs
 from glt_lightning.partition.edge_splits.read import num_columns, user_columns
 from glt_lightning.partition.edge_splits.source import StoredSplits, stored_splits
@@ -85,11 +85,29 @@ class StoredGraph:
     def check(self) -> None:
         """Raises `DataError` for attributes that cannot be stored."""
         self._consider_parts()
-        allow = self.options.allow
-        check_graph(self.source, self.edges, self.normalize, allow)
-        check_overlap(self.splits, allow, self.source)
-        check_seed_labels(self.source, self.splits, allow)
+        self._check_attrs()
+        check_overlap(self.splits, self.options.allow, self.source)
+        check_seed_labels(self.source, self.splits, self.options.allow)
         _ = self.storage
+
+    def _check_attrs(self) -> None:
+        """Checks names, lengths and dtypes of all attributes, and labels. Ids of edges are checked when edges are first read,
+        values of attributes when they are written."""
+        source, file = self.source, file_of(self.source)
+        for t, count in self.num_nodes.items():
+            check_labels(source, t, self.options.allow)
+            attrs = source.node_attrs(t)
+            for name, rows in attrs.items():
+                clause = "" if rows.shape[:1] == (count,) else counted_by(source, t)
+                _check_attr(f"{file}{name} of node type {t!r}", name, rows, count, "node", clause)
+            if self.normalize != "none" and "x" in attrs and (not is_float(x := attrs["x"]) or len(x.shape) != 2):
+                raise DataError(
+                    f"normalize: {self.normalize} needs x as floats [N, D], but x of node type {t!r} is {x.dtype} "
+                    f"{list(x.shape)}. Convert x to floats, or set data.normalize: none."
+                )
+        for e, edges in self.edges.items():
+            for name, rows in source.edge_attrs(e).items():
+                _check_attr(f"{file}{name} of edge type {edge_type_str(e)}", name, rows, edges.num_edges, "edge")
 
     def _consider_parts(self) -> None:
         parts, nodes = self.options.num_parts, self.total_nodes
@@ -115,34 +133,6 @@ class StoredGraph:
 _RESERVED = {"n_id", "hotness", "indptr", "indices", "edge_ids"}
 
 
-def check_graph(
-    source: GraphSource, edges: Mapping[EdgeType, EdgeList], normalize: str, allow: Collection[str] = ()
-) -> None:
-    """Checks names, lengths and dtypes of all attributes, and labels. Ids of edges are checked when edges are first read,
-    values of attributes when they are written.
-
-    allow: ``partition.allow``.
-
-    Raises `DataError`, naming the attribute and its type.
-    """
-    file = file_of(source)
-    for t in source.schema.node_types:
-        check_labels(source, t, allow)
-        attrs = source.node_attrs(t)
-        for name, rows in attrs.items():
-            clause = "" if rows.shape[:1] == (source.num_nodes[t],) else counted_by(source, t)
-            _check_attr(f"{file}{name} of node type {t!r}", name, rows, source.num_nodes[t], "node", clause)
-        if normalize != "none" and "x" in attrs and (not _is_float(attrs["x"]) or len(attrs["x"].shape) != 2):
-            x = attrs["x"]
-            raise DataError(
-                f"normalize: {normalize} needs x as floats [N, D], but x of node type {t!r} is {x.dtype} {list(x.shape)}. "
-                "Convert x to floats, or set data.normalize: none."
-            )
-    for e in source.schema.edge_types:
-        for name, rows in source.edge_attrs(e).items():
-            _check_attr(f"{file}{name} of edge type {edge_type_str(e)}", name, rows, edges[e].num_edges, "edge")
-
-
 def _check_attr(what: str, name: str, rows: Rows, count: int, of: str, clause: str = "") -> None:
     if name in _RESERVED or not name.isidentifier() or not name.isascii():
         raise DataError(f"{what}: this attribute name is reserved or not usable as a file name. Rename the attribute.")
@@ -153,10 +143,6 @@ def _check_attr(what: str, name: str, rows: Rows, count: int, of: str, clause: s
         raise DataError(
             f"{what}: attributes are numbers or booleans, but the dtype is {rows.dtype}. Convert or remove it."
         )
-
-
-def _is_float(rows: Rows) -> bool:
-    return rows.dtype.kind == "f" or rows.dtype == BFLOAT16
 
 
 # Checks of their values before nodes are assigned to parts. That reads all values once more than writing does. It takes seconds,

@@ -51,11 +51,11 @@ def task_memory(options: PartitionOptions, width: int) -> int:
     return max(1 << 20, options.memory_bytes // share)
 
 
-def planned_division(graph: StoredGraph, folder: Path, wide_ids: bool) -> Division:
+def planned_division(graph: StoredGraph, folder: Path) -> Division:
     """Returns the division into tasks that `run_tasks` would make, without a cluster: where its size is not given, as for one
     worker."""
     options, width = graph.options, planned_width(graph.options, _bytes_of(graph))
-    return Division(_job(graph, folder, width, wide_ids), width, options.engine != "processes" or width > 1)
+    return Division(_job(graph, folder, width, False), width, options.engine != "processes" or width > 1)
 
 
 def planned_width(options: PartitionOptions, nbytes: int) -> int:
