@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple
 from functools import partial
@@ -104,18 +104,24 @@ def place_numbers(job: Job, node_type: NodeType, groups: list[Piece], capacity: 
 
 def rank_part(job: Job, part: int, policy: str) -> dict[str, Any]:
     """Writes the user ids and the hotness of a part's rows, and its list of remote rows. Returns the entries of these arrays."""
-    graph, hotness = job.graph, load_array(job.hotness_file())
-    layouts = {t: job.layout(t) for t in graph.num_nodes}
-    arrays = [*hotness_arrays(part, hotness[part % len(hotness)], policy, layouts, graph.offsets, job.id_dtype)]
-    for index, layout in enumerate(layouts.values()):
-        ids = layout.user_ids[layout.bounds[part] : layout.bounds[part + 1]]
-        arrays.append((node_path(part, index, "n_id"), ids, job.id_dtype))
-    found = {}
-    for path, values, dtype in arrays:
+    graph, hotness, found = job.graph, load_array(job.hotness_file()), dict[str, Any]()
+
+    def write(path: str, values: np.ndarray, dtype: np.dtype) -> None:
         with ArrayWriter(job.out, path, dtype) as writer:
             writer.write(values)
-        found[path] = writer.close()
-    return {path: entry.to_json() for path, entry in found.items()}
+        found[path] = writer.close().to_json()
+
+    for index, (node_type, count) in enumerate(graph.num_nodes.items()):
+        layout, offset = job.layout(node_type), graph.offsets[node_type]
+        values = hotness[part % len(hotness), offset : offset + count]
+        ids = layout.user_ids[layout.bounds[part] : layout.bounds[part + 1]]
+        write(node_path(part, index, "n_id"), ids, job.id_dtype)
+        write(node_path(part, index, "hotness"), values[ids], _FLOAT)
+        if graph.options.num_parts > 1:
+            rows, listed = hottest_remote(values, layout, part, listed_rows(count, graph.options.num_parts))
+            write(hot_path(part, policy, index, "gids"), rows + offset, job.id_dtype)
+            write(hot_path(part, policy, index, "hotness"), listed, _FLOAT)
+    return found
 
 
 def deal_edges(job: Job, sort: Any, piece: Piece) -> None:
@@ -227,37 +233,13 @@ TASKS: dict[str, Callable[..., Any]] = {
 }
 
 
-# The hotness arrays of a part: of its own rows, and of the remote rows that its batches read most.
+# The remote rows that the batches of a part read most.
 
 
 _FLOAT = np.dtype(np.float32)
 _LEAST_LISTED = 1 << 20  # rows, 8 MB: small graphs have whole lists
 _LISTED_PER_OWN = 4  # a host with a larger cache than four times its part would rather have larger parts
 _BLOCK = 1 << 22  # rows looked at together
-
-
-def hotness_arrays(
-    part: int,
-    hotness: np.ndarray,
-    policy: str,
-    layouts: Mapping[NodeType, NodeLayout],
-    offsets: Mapping[NodeType, int],
-    id_dtype: np.dtype,
-) -> Iterator[tuple[str, np.ndarray, np.dtype]]:
-    """(path, values, dtype on disk) of one part's hotness of its own rows, and of its hottest remote rows, hottest first.
-
-    hotness: float32 [nodes of all types], expected accesses by a batch of the part.
-    """
-    for index, (node_type, layout) in enumerate(layouts.items()):
-        offset, num_parts = offsets[node_type], len(layout.bounds) - 1
-        values = hotness[offset : offset + len(layout.user_ids)]
-        begin, end = layout.bounds[part : part + 2]
-        yield node_path(part, index, "hotness"), values[layout.user_ids[begin:end]], _FLOAT
-        if num_parts == 1:
-            continue
-        rows, listed = hottest_remote(values, layout, part, listed_rows(len(values), num_parts))
-        yield hot_path(part, policy, index, "gids"), (rows + offset).astype(id_dtype), id_dtype
-        yield hot_path(part, policy, index, "hotness"), listed, _FLOAT
 
 
 def listed_rows(num_nodes: int, num_parts: int) -> int:
