@@ -45,7 +45,7 @@ from glt_lightning.partition.build.steps import (
 from glt_lightning.partition.build.stored_graph import StoredGraph
 from glt_lightning.partition.build.topology import GraphTopology, remove_rows
 from glt_lightning.partition.edge_splits.source import LinkSource
-from glt_lightning.partition.sources.base import GraphSource, categories_of, edge_categories_of
+from glt_lightning.partition.sources.base import categories_of, edge_categories_of
 from glt_lightning.partition.stored_tables import TABLE_ENCODING
 from glt_lightning.partition.tasks.exchange import load_array, save_array
 from glt_lightning.partition.tasks.job import EdgeSort
@@ -194,7 +194,8 @@ def manifest_head(
 
     arrays: the arrays that belong to no part.  made_by, hotness: records of the assignment and the ranking of nodes.
     """
-    source = graph.source
+    source, names = graph.source, getattr(graph.source, "class_names", None)
+    codes, time_attr = edge_categories_of(source), graph.storage.time_attr
     return Manifest(
         schema=graph.schema,
         num_parts=graph.options.num_parts,
@@ -215,10 +216,10 @@ def manifest_head(
         hotness=hotness,
         encodings=_encodings(graph),
         num_categories=categories_of(source),
-        num_edge_categories=_edge_categories(graph),
+        num_edge_categories={r: codes[own.source] for r, own in enumerate(graph.stored_types) if own.source in codes},
         edge_labels=_edge_labels(graph),
-        class_names=_class_names(source),
-        row_order=None if graph.storage.time_attr is None else graph.storage.time_attr.row_order(graph.stored_types),
+        class_names=None if names is None else tuple(str(name) for name in names),
+        row_order=None if time_attr is None else time_attr.row_order(graph.stored_types),
         edge_columns=graph.edge_columns,
     )
 
@@ -235,11 +236,6 @@ def _encodings(graph: StoredGraph) -> dict[str, EncodingEntry]:
     }
 
 
-def _edge_categories(graph: StoredGraph) -> dict[int, tuple[int, ...]]:
-    given = edge_categories_of(graph.source)
-    return {r: given[each.source] for r, each in enumerate(graph.stored_types) if each.source in given}
-
-
 def _edge_labels(graph: StoredGraph) -> dict[int, EdgeLabelEntry]:
     labels = graph.source.labels if isinstance(graph.source, LinkSource) else {}
     return {
@@ -248,9 +244,3 @@ def _edge_labels(graph: StoredGraph) -> dict[int, EdgeLabelEntry]:
         )
         for e, each in labels.items()
     }
-
-
-def _class_names(source: GraphSource) -> tuple[str, ...] | None:
-    """Returns the class names, if the source has the optional attribute ``class_names``."""
-    names = getattr(source, "class_names", None)
-    return None if names is None else tuple(str(name) for name in names)

@@ -239,7 +239,8 @@ def asymmetry(files: RowFiles, offset: int, total: int, begin: int, end: int) ->
     """
     difference = 0
     for each in merged([files], 0, total, _CACHED_EDGES, begin, end):
-        src, dst = each.neighbors.astype(np.uint64) - np.uint64(offset), _row_of_each(each).astype(np.uint64)
+        row = np.repeat(np.arange(each.first, each.first + len(each)), np.diff(each.indptr))
+        src, dst = each.neighbors.astype(np.uint64) - np.uint64(offset), row.astype(np.uint64)
         if ((src[1:] == src[:-1]) & (dst[1:] == dst[:-1])).any():  # sources are sorted within a row
             return None
         difference += _checksum(src, dst) - _checksum(dst, src)
@@ -256,8 +257,3 @@ def _checksum(src: np.ndarray, dst: np.ndarray) -> int:
     z *= np.uint64(0xBF58476D1CE4E5B9)
     z ^= z >> np.uint64(29)
     return int(z.sum(dtype=np.uint64))
-
-
-def _row_of_each(rows: NeighborRows) -> np.ndarray:
-    """Returns int64 [E]: the node whose row lists each neighbour."""
-    return np.repeat(np.arange(rows.first, rows.first + len(rows)), np.diff(rows.indptr))

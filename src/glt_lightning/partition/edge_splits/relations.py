@@ -70,8 +70,7 @@ class RelationTask(LinkTask):
     @cached_property
     def _named(self) -> dict[str, EdgeSplit]:
         """The splits that are given."""
-        given = getattr(self.source, "edge_splits", {})[self.edge_type] if self.given is None else self.given
-        return {name: self._checked(name, self.read(name, each, True)) for name, each in given.items()}
+        return {name: self._checked(name, self.read(name, each, True)) for name, each in (self.given or {}).items()}
 
     def _checked(self, name: str, split: EdgeSplit) -> EdgeSplit:
         what, label, count = f"edge_splits.{name}", split.label, int(self.labels.num_classes or 0)

@@ -183,7 +183,7 @@ class LinkSource(DelegatingSource):
             return TimeTask(*of) if "time" in drawn else RandomTask(*of) if drawn & set(RANDOM) else LinkTask(*of)
         own = given or getattr(self.inner, "edge_splits", {}).get(edge_type) or {}
         if self._relations and any(isinstance(each, Mapping) for each in own.values()):
-            return RelationTask(*of, self.labels[edge_type])
+            return RelationTask(*of[:-1], own, self.labels[edge_type])
         return LabelTask(*of, self.labels[edge_type])
 
     @cached_property
