@@ -86,7 +86,7 @@ def parse_header(text: bytes, path: str) -> dict[str, Any]:
             raise ValueError(f"{bad[0]!r:.100} is not a path of this format")
         arrays = {name: ArrayEntry.from_json(entry) for name, entry in raw["arrays"].items()}
         return {"deleted": {"nodes": [], "edges": []}, **raw, "arrays": arrays}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise PartitionError(f"{path}: damaged, or not a version of a graph ({error}).") from None
 
 
