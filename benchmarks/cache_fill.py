@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,6 +31,7 @@ from measure import cpu_s, process_tree, report
 from glt_lightning import LoaderSpec, LocalPartition, SamplingOptions, Session
 from glt_lightning.base import CacheOptions, SecurityOptions, ServingOptions
 from glt_lightning.graph import RemoteCache
+from glt_lightning.kernels.child import end_with
 from glt_lightning.workers import HostsGraph, Ranks, ServerPlan, ServerProcess
 from glt_lightning.workers.cluster.cache import CacheMaker
 from glt_lightning.workers.cluster.owner import OwnerAddresses, connect_owners
@@ -119,6 +122,7 @@ def _cached_pages(pid: int) -> tuple[int, int]:
 def memory(directory: str, ratio: float) -> None:
     command = [sys.executable, __file__, "memory", directory, "--ratio", str(ratio), "--rank"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    pipes["preexec_fn"] = partial(end_with, os.getpid())
     ranks: list[Any] = [subprocess.Popen([*command, str(r)], **pipes) for r in range(RANKS)]
     try:
         while True:

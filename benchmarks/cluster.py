@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from measure import cpu_s, process_tree, report
 
 from glt_lightning import LoaderSpec, LocalPartition, SamplingOptions, Session
 from glt_lightning.base import SecurityOptions, ServingOptions
+from glt_lightning.kernels.child import end_with
 from glt_lightning.workers import HostsGraph, Link, Ranks, ServedGraph, ServerPlan, ServerProcess
 
 TOKEN = "benchmark-of-a-cluster"
@@ -131,6 +134,7 @@ def worker(args: argparse.Namespace) -> dict[str, Any]:
         if (given := getattr(args, name)) is not None:
             command += ["--" + name.replace("_", "-"), *map(str, given if isinstance(given, list) else [given])]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    pipes["preexec_fn"] = partial(end_with, os.getpid())
     ranks = [subprocess.Popen([*command, "--rank", str(r)], **pipes) for r in range(parts)]
     try:
         while True:
