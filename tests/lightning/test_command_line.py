@@ -197,6 +197,19 @@ def test_leaves_of_a_typed_mapping_stay_text_as_they_are_typed() -> None:
     assert found.any == {"a": {"b": 7}}
 
 
+def test_text_that_looks_like_a_number_is_written_as_text(of_tables: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A configuration of a run is given again: to predict, to resume."""
+    run = yaml.safe_load(Path(of_tables).read_text())
+    given = run["data"]["init_args"]["dataset"]
+    given |= {"name": "007"}
+    given["nodes"]["movie"] |= {"id": "2020", "features": ["no", "007", 5]}
+    Path(of_tables).write_text(yaml.safe_dump(run))
+    found = printed(capsys, "fit", "--config", of_tables)
+    assert found["data"]["init_args"]["dataset"] == given
+    Path("again.yaml").write_text(yaml.safe_dump(found))
+    assert printed(capsys, "fit", "--config", "again.yaml") == found
+
+
 def test_overridden_leaves_are_in_the_configuration_of_the_run(of_tables: str, built: list[GLTCLI]) -> None:
     for name in ("m", "u", "r"):
         Path(f"{name}.csv").write_text("id,user,movie\n1,1,1\n")

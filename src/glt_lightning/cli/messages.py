@@ -15,7 +15,7 @@ from types import UnionType
 from typing import Any, NoReturn, Union, get_args, get_origin
 
 import yaml  # type: ignore[import-untyped]
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, _typehints
 from jsonargparse._typehints import ActionTypeHint
 
 from glt_lightning.base import OptionError, read_yaml, removed_in, without_removed
@@ -100,6 +100,17 @@ class OneLineParser(ArgumentParser):
             except OptionError as error:
                 raise TypeError(str(error)) from None
         return super()._apply_actions(cfg, *args, **kwargs)
+
+    def dump(self, *args: Any, **kwargs: Any) -> str:
+        """Writes a configuration as jsonargparse does, but untyped text as text. jsonargparse reads it again, and writes the name
+        of a column "007" as 7, and "no" as false."""
+        module: Any = _typehints
+        read = module.parse_value_or_config
+        module.parse_value_or_config = lambda value, **_: (value, None)
+        try:
+            return str(super().dump(*args, **kwargs))
+        finally:
+            module.parse_value_or_config = read
 
     def _parse_known_args(self, *args: Any, **kwargs: Any) -> Any:  # of argparse: all words pass here
         for action in self._actions:

@@ -109,7 +109,7 @@ class GLTDataModule(SeedDataModule):
     def __init__(
         self,
         # With Any alone, the command line would make an object of class_path and init_args itself.
-        dataset: str | dict[str, Any] | Any = None,
+        dataset: str | dict[str, str | Any] | Any = None,
         root: str = "data",
         undirected: bool | None = None,
         normalize: Normalize = "none",
