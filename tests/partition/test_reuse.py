@@ -42,6 +42,13 @@ def test_same_options_reuse(
     assert left.exists()
 
 
+def test_the_lock_of_a_killed_run_is_removed(tmp_path: Path, source: ArraySource) -> None:
+    partition_graph(source, tmp_path / "p", TWO)
+    (tmp_path / ".p.lock").touch()
+    partition_graph(source, tmp_path / "p", TWO)
+    assert [each.name for each in tmp_path.iterdir()] == ["p"]
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

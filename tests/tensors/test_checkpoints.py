@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -324,6 +325,15 @@ def test_harmed_rows_are_one_line_that_names_the_file(saved, tmp_path, harm, sai
     with pytest.raises(DataError, match=said) as error:
         SavedRows(folder, None).open("emb", "weight", (WIDTH,), np.dtype(np.float32))
     assert "\n" not in str(error.value)
+
+
+def test_rows_of_another_user(tmp_path, monkeypatch):
+    def denied(path):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("glt_lightning.tensors.saved.open_regular", denied)
+    with pytest.raises(DataError, match=r"cannot be read \(Permission denied\)\. Let this user read it\.$"):
+        SavedRows(tmp_path, None)
 
 
 @pytest.mark.diagonal(most=1)

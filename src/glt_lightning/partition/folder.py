@@ -34,7 +34,7 @@ def exclusive(target: Path, timeout_s: float) -> Iterator[None]:
 
     Raises `PartitionError` if another process still holds the lock after ``timeout_s``, or the folder is not writable.
     """
-    path = target.parent / f".{target.name}.lock"
+    path = _lock_of(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         fd = _locked(path, target, timeout_s)
@@ -49,6 +49,10 @@ def exclusive(target: Path, timeout_s: float) -> Iterator[None]:
         # file notices it by `_is_same`.
         path.unlink(missing_ok=True)
         os.close(fd)
+
+
+def _lock_of(target: Path) -> Path:
+    return target.parent / f".{target.name}.lock"
 
 
 def _locked(path: Path, target: Path, timeout_s: float) -> int:
@@ -117,16 +121,17 @@ def lasting_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_lasting(target: Path, *, locked: bool = False) -> None:
-    """Removes the lasting folders of a ``target`` that is finished: a run that is killed after its last rename leaves one.
+    """Removes the lasting folders and the lock of a ``target`` that is finished, which a run that is killed after its last rename
+    leaves.
 
     locked: the caller holds the lock. Otherwise a run that still holds it, and removes its folder itself, is left alone.
     """
     left = list(target.parent.glob(f".{glob.escape(target.name)}.tmp-{_LASTING}*"))
-    if left and not locked:
+    if not locked and (left or _lock_of(target).exists()):
         with suppress(PartitionError), exclusive(target, 0):  # somebody holds the lock, or nobody may write here
             remove_lasting(target, locked=True)
         return
-    for each in left:
+    for each in left:  # `exclusive` removes the lock
         _remove(each)
 
 

@@ -164,9 +164,9 @@ class SavedRows:
             with open_regular(folder / INDEX) as file:
                 text = file.read()
         except OSError as error:
+            advice = "A checkpoint with embeddings is a file and the folder beside it; copy both."
             raise DataError(
-                f"{folder}: the rows of this checkpoint cannot be read ({error.strerror or error}). A checkpoint with "
-                "embeddings is a file and the folder beside it; copy both."
+                f"{folder}: the rows of this checkpoint cannot be read ({error.strerror or error}). {_advice(error, advice)}"
             ) from None
         if digest is not None and hash_of([text]) != digest:
             raise DataError(f"{folder / INDEX}: damaged, or of another checkpoint. Use another checkpoint.")
@@ -230,7 +230,7 @@ class SavedRows:
                 whole = hash_of(_read(file, found, advance))
             values: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError) as error:
-            raise DataError(f"{path}: cannot be read ({error}). Use another checkpoint.") from None
+            raise DataError(f"{path}: cannot be read ({error}). {_advice(error, 'Use another checkpoint.')}") from None
         if whole != found["blake2b"]:
             raise DataError(f"{path}: damaged: its hash differs from that of {INDEX}. Use another checkpoint.")
         if values.shape != tuple(found["shape"]) or values.dtype != dtype:
@@ -239,6 +239,10 @@ class SavedRows:
                 f"{found['dtype']}. Use another checkpoint."
             )
         return values
+
+
+def _advice(error: Exception, otherwise: str) -> str:
+    return "Let this user read it." if isinstance(error, PermissionError) else otherwise
 
 
 def _odd(index: Mapping[str, Any]) -> str | None:
