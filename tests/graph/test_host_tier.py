@@ -105,7 +105,8 @@ def test_the_hottest_rows_are_those_of_the_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("make", [wide_graph, wide_hetero])
 def test_automatic_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make) -> None:
     """It is what 3/4 of the available memory leave beside topology and ids, unless everything fits into 63/64; of parts that
-    other processes map, each takes its share. A little is always left, without which a tier is refused."""
+    other processes map, each takes its share. A little is always left, without which a tier is refused; with less files are
+    mapped."""
     least = host_tier._LEAST
     monkeypatch.setattr(host_tier, "_LEAST", 0)
     whole = partitioned(make(), tmp_path, 2)
@@ -129,8 +130,9 @@ def test_automatic_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make)
     assert None not in (*both, alone)
     assert alone - 2 <= sum(both) <= alone
     monkeypatch.setattr(host_tier, "_LEAST", least)
-    assert HostTier.automatic_budget(manifest, part.parts, enough - 100) == 0
     assert least > free_memory.RESERVE
+    monkeypatch.setattr(host_tier, "_bytes_read", lambda *_: (least, least))
+    assert [HostTier.automatic_budget(manifest, part.parts, free) for free in (least - 1, least)] == [None, 0]
 
 
 def test_opened_by_path(tmp_path: Path) -> None:

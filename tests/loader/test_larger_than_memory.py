@@ -56,6 +56,7 @@ def test_same_batches_of_encoded_rows(tmp_path, storage):
 def test_automatic(tmp_path, monkeypatch, caplog, workers):
     """A graph that does not fit has a host tier, with one line in the log; others have none."""
     graph = partitioned(wide_graph(), tmp_path, 2)
+    monkeypatch.setattr("glt_lightning.graph.host_tier._LEAST", 0)
     found, disk_rows = [], []
     for available in (1 << 30, 2_000_000):
         monkeypatch.setattr("glt_lightning.workers.producer.group.available_memory", lambda free=available: free)

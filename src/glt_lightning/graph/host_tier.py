@@ -105,14 +105,14 @@ class HostTier:
         manifest: Manifest, parts: Sequence[int], available: int, others: Collection[Sequence[int]] = ()
     ) -> int | None:
         """Chooses ``cache.memory`` for ``auto``: the bytes that ``available`` leaves for attributes, beside the topology; None if
-        all that batches read of the mapped ``parts`` fits.
+        all that batches read of the mapped ``parts`` fits, or a tier of any size would be refused.
 
         others: parts that other processes of this host map, each with a tier of its own; they take their share.
         """
         mapped = sorted({p for each in (parts, *others) for p in each})
         topology = sum(_bytes_read(manifest, p)[0] for p in mapped)
         attributes = {p: _bytes_read(manifest, p)[1] for p in mapped}
-        if topology + sum(attributes.values()) <= available - available // _SPARE:
+        if available < _LEAST or topology + sum(attributes.values()) <= available - available // _SPARE:
             return None
         mine, theirs = (sum(attributes[p] for each in those for p in each) for those in ([parts], others))
         left = max(available // _BATCHES, _LEAST)
