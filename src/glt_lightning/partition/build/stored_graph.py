@@ -148,9 +148,8 @@ def _check_attr(what: str, name: str, rows: Rows, count: int, of: str, clause: s
 # Checks of their values before nodes are assigned to parts. That reads all values once more than writing does. It takes seconds,
 # while the assignment, after which writing would find bad values, may take hours.
 
-Check = Callable[
-    [np.ndarray, np.ndarray], object
-]  # called with rows and their user ids; raises `DataError` for a bad one
+# Called with rows and their user ids; raises `DataError` for a bad one.
+Check = Callable[[np.ndarray, np.ndarray], object]
 
 
 @dataclass(frozen=True)

@@ -50,10 +50,7 @@ def read_edge_split(
         raise DataError(f"{what}: edge is missing: the path of node ids [2, S] or [S, 2].")
     arrays = {key: read_array(what if key == "edge" else f"{what}.{key}", value) for key, value in given.items()}
     edge = _edges(what, arrays.pop("edge"), ends, folder)
-    negatives = arrays.pop("negatives", None)
-    per_edge, pairs = (
-        (None, None) if negatives is None else _negatives(f"{what}.negatives", negatives, edge, ends, folder)
-    )
+    per_edge, pairs = _negatives(f"{what}.negatives", arrays.get("negatives"), edge, ends, folder)
     sources = _source_negatives(f"{what}.source_negatives", arrays.get("source_negatives"), edge, ends)
     if sources is not None and per_edge is None:
         raise DataError(f"{what}.source_negatives: negatives is missing, the destinations [S, K] beside these sources.")
@@ -150,9 +147,11 @@ def _edges(what: str, array: np.ndarray, ends: Ends, folder: Path | None) -> np.
 
 
 def _negatives(
-    what: str, array: np.ndarray, edge: np.ndarray, ends: Ends, folder: Path | None
+    what: str, array: np.ndarray | None, edge: np.ndarray, ends: Ends, folder: Path | None
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Checks negatives. Returns (int64 [S, K], for each edge, None) or (None, int64 [2, M], pairs)."""
+    if array is None:
+        return None, None
     size = edge.shape[1]
     if array.ndim == 2 and len(array) == size and array.dtype.kind in "iu" and (size != 2 or array.shape[1] == 1):
         node_type, count = ends[1]
