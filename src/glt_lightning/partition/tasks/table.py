@@ -85,7 +85,7 @@ def number_parts(job: Job, node_type: NodeType, pieces: list[Piece], low: int, h
             ids = of_part["id"][np.lexsort((-of_part["degree"], -of_part["hotness"]))]
             user_ids.write(bounds[part], ids)
             numbers = np.empty(len(ids), dtype)
-            numbers["id"], numbers["number"] = ids, np.arange(bounds[part], bounds[part] + len(ids))
+            numbers["id"], numbers["number"] = ids, np.arange(bounds[part], bounds[part + 1], dtype=job.id_dtype)
             writer.deal(numbers, ids // capacity)
 
 
