@@ -24,7 +24,7 @@ import numpy as np
 from measure import report
 
 from glt_lightning.kernels import Labels, NeighborRows
-from glt_lightning.partition.assign.clusters import CsrGraph, cluster_graph
+from glt_lightning.partition.assign.assigners import CsrGraph, cluster_graph
 
 _PAIRS = 1 << 22
 _CHUNK = 200_000

@@ -45,6 +45,7 @@ STRUCTS = {
     "glt_picks": native.PicksStruct,
     "glt_merge_call": native.MergeStruct,
     "glt_rows": assign._RowsStruct,
+    "glt_pairs": assign._PairsStruct,
     "glt_buckets": build._BucketStruct,
     "glt_edges": aggregate.EdgesStruct,
     "glt_disk": disk._DiskStruct,

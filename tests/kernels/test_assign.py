@@ -36,14 +36,14 @@ def tensors(rows: NeighborRows) -> tuple[torch.Tensor, torch.Tensor]:
 
 def pairs_of(pairs: LabelPairs, given: Iterable[NeighborRows], num_labels: int, together: int) -> dict:
     """(lower label, higher one) -> number of edges, ordered by the labels. together: buckets that are counted at once."""
-    found = [tuple(map(np.copy, pairs.keys(rows))) for rows in given]
+    found = [tuple(map(np.copy, pairs.records(rows))) for rows in given]
     buckets = len(found[0][1])
     ends = [np.cumsum([0, *sizes]) for _, sizes in found]
     for low in range(0, buckets, together):
         each = range(low, min(low + together, buckets))
         keys = [keys[end[b] : end[b + 1]] for b in each for (keys, _), end in zip(found, ends, strict=True)]
         first = np.cumsum([0, *(sum(int(sizes[b]) for _, sizes in found) for b in each)])
-        pairs.add(np.concatenate(keys), first)
+        pairs.add(np.concatenate(keys), low, first)
     indptr, other, counts = pairs.graph(num_labels)
     own = np.repeat(np.arange(num_labels), np.diff(indptr))
     greater = own < other
@@ -165,7 +165,7 @@ def test_ids_that_are_none(dtype: type, bad: int, threads: int) -> None:
     with pytest.raises(DataError, match=f"assign rows: id {bad} at position 1 is not in the graph"):
         labels.propagate(rows, np.array([9]), everywhere=False, threads=threads)
     with pytest.raises(DataError, match=f"count pairs: id {bad} at position 1"):
-        LabelPairs(labels.labels, 0, 10, threads).keys(rows)
+        LabelPairs(labels.labels, 0, 10, threads).records(rows)
     with pytest.raises(DataError, match=f"spread rows: id {bad} at position 1"):
         spread_rows(rows, np.ones((4, 1), np.int64), np.zeros((4, 1), np.int64), threads)
 
@@ -221,6 +221,21 @@ def test_pairs_in_many_slices(threads: int) -> None:
     want, rest = assign_reference.count_pairs(*tensors(rows), torch.from_numpy(labels), 500)
     assert found == want
     assert rest > 100_000
+
+
+@pytest.mark.parametrize(("bits", "dtype"), [(3, np.uint64), (4, np.uint32)])
+def test_width_of_records(bits: int, dtype: type) -> None:
+    """A pair of labels of 18 bits each fits 32 bits if its bucket says 4 of them."""
+    rng = np.random.default_rng(0)
+    rows = random_rows(rng, 400, mean=200)
+    labels = rng.choice(rng.integers(0, 1 << 18, 30), 400).astype(np.int32)
+    labels[0] = (1 << 18) - 1
+    pairs = LabelPairs(labels, bits, 300)
+    assert pairs.dtype == dtype
+    found = pairs_of(pairs, chunks(rows, 100), 1 << 18, 3)
+    want, rest = assign_reference.count_pairs(*tensors(rows), torch.from_numpy(labels), 300)
+    assert found == want
+    assert rest
 
 
 @settings(max_examples=examples(40), deadline=None)

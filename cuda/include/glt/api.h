@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define GLT_ABI_VERSION 31
+#define GLT_ABI_VERSION 32
 #define GLT_MAX_HOPS 16
 #define GLT_MAX_FANOUT 65536  // larger ones are mistakes, or meant as -1: a row takes up to fanout^2 steps on a device
 

@@ -29,22 +29,29 @@ GLT_API int32_t glt_assign_rows(const glt_rows* rows, int32_t* labels, int64_t n
                                 int32_t num_constraints, int64_t* loads, const int64_t* capacity, int32_t everywhere,
                                 int32_t threads, int64_t* moved, int64_t* detail);
 
-// Edges between labels. A pair of different labels is a key, uint64_t low << 32 | high; keys are dealt out over 2^bits buckets
-// (bits: 0 to 16), each pair to one of them.
-//
-// Lists the pair of (v, its neighbour) for each entry of the rows whose neighbour is greater than v, bucket by bucket. labels: all
-// >= 0; keys, work: [entries of the rows] each; sizes: int64 [2^bits], keys of each bucket; threads: change no result but the
-// order within a bucket. GLT_BAD_ID: detail = {row, neighbour}.
-GLT_API int32_t glt_list_pairs(const glt_rows* rows, const int32_t* labels, int32_t bits, int32_t threads, uint64_t* keys,
-                               uint64_t* work, int64_t* sizes, int64_t* detail);
+// Edges between labels. A pair of different labels is a key, uint64_t low << 32 | high. While edges are counted, pairs are dealt out
+// over 2^bits buckets, each pair to one of them, in which it is a record, of this library's own making.
+typedef struct {
+  int32_t label_bits;    // 1 to 31: all labels are in [0, 2^label_bits)
+  int32_t bits;          // 0 to 16, at most 2 * label_bits
+  int32_t record_bytes;  // 8; 4 if 2 * label_bits - bits <= 32
+  int32_t reserved;
+} glt_pairs;
 
-// Counts equal keys of some buckets: out_keys, out_numbers: the different ones, and how many there were of each; *found: how many
-// pairs. Left out are pairs of less than *number edges, and of those of just as many the ones whose key is greater than *key.
-// first: int64 [num_buckets + 1], first key of each bucket. keys, which is overwritten, work, out_keys, out_numbers:
-// [first[num_buckets]]. GLT_BAD_ARG: a bucket of 2^31 keys or more, detail = {bucket, keys}.
-GLT_API int32_t glt_sum_pairs(uint64_t* keys, const int64_t* first, int64_t num_buckets, int32_t bits, const int64_t* number,
-                              const uint64_t* key, int32_t threads, int64_t* work, uint64_t* out_keys, int64_t* out_numbers,
-                              int64_t* found, int64_t* detail);
+// Lists the pair of (v, its neighbour) for each entry of the rows whose neighbour is greater than v, bucket by bucket. labels: of
+// all nodes; records, work: [entries of the rows] each; sizes: int64 [2^bits], records of each bucket; threads: change no result
+// but the order within a bucket. GLT_BAD_ID: detail = {row, neighbour}.
+GLT_API int32_t glt_list_pairs(const glt_rows* rows, const int32_t* labels, const glt_pairs* pairs, int32_t threads,
+                               void* records, uint64_t* work, int64_t* sizes, int64_t* detail);
+
+// Counts equal records of the buckets from first_bucket on: out_keys, out_numbers: the different pairs, and how many there were of
+// each; *found: how many pairs. Left out are pairs of less than *number edges, and of those of just as many the ones whose key is
+// greater than *key. first: int64 [num_buckets + 1], first record of each bucket; records are overwritten. out_keys, out_numbers:
+// [first[num_buckets]].
+// GLT_BAD_ARG: a bucket of 2^31 records or more, detail = {bucket, records}.
+GLT_API int32_t glt_sum_pairs(const glt_pairs* pairs, void* records, int64_t first_bucket, const int64_t* first,
+                              int64_t num_buckets, const int64_t* number, const uint64_t* key, int32_t threads,
+                              uint64_t* out_keys, int64_t* out_numbers, int64_t* found, int64_t* detail);
 
 // Moves the `most` pairs with the most edges, at a tie those with the lowest keys, to the front of both arrays, [n] with n >= most
 // >= 1; the others are lost. *number, *key: of the last of them.

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _SIGNATURES: Signatures = {
     "glt_assign_rows": [P, P, I64, P, I32, P, P, I32, I32, P, P],
-    "glt_list_pairs": [P, P, I32, I32, P, P, P, P],
-    "glt_sum_pairs": [P, P, I64, I32, P, P, I32, P, P, P, P, P],
+    "glt_list_pairs": [P, P, P, I32, P, P, P, P],
+    "glt_sum_pairs": [P, P, I64, P, I64, P, P, I32, P, P, P, P],
     "glt_most_pairs": [P, P, I64, I64, P, P, P],
     "glt_pair_graph": [P, P, I64, I64, P, P, P, P],
     "glt_spread_rows": [P, P, I32, P, I32, P],
@@ -38,6 +38,12 @@ class _RowsStruct(ctypes.Structure):
         ("indptr", c_void_p),
         ("neighbors", c_void_p),
     ]
+
+
+class _PairsStruct(ctypes.Structure):
+    """``glt_pairs`` of ``glt/assign.h``."""
+
+    _fields_ = [("label_bits", c_int32), ("bits", c_int32), ("record_bytes", c_int32), ("reserved", c_int32)]
 
 
 @dataclass(frozen=True)
@@ -127,50 +133,58 @@ class Labels:
 
 
 class LabelPairs:
-    """The number of edges between each two labels. A pair is a key, uint64: the lower label << 32 | the higher one.
+    """The number of edges between each two labels. A pair is a key, uint64: the lower label << 32 | the higher one. Until
+    they are counted, edges are records of a bucket, each pair in one of them.
 
     labels: int32 [N], all >= 0.  bits: pairs are dealt out over 2^bits buckets, which are counted one by one; 0 to 16.
     most: largest number of pairs, >= 1. Of more, those with the fewest edges are dropped; at a tie, those of higher keys.
     threads: that list and count.
+
+    Attributes:
+        dtype: Of the records: uint32 where the number of a pair, less ``bits``, fits it, else uint64.
     """
 
     def __init__(self, labels: np.ndarray, bits: int, most: int, threads: int = 1) -> None:
         assert labels.dtype == np.int32
         self._labels, self._bits, self._most, self._threads = labels, bits, most, threads
-        self._keys = self._work = np.empty(0, np.uint64)
+        label_bits = max(int(labels.max(initial=1)).bit_length(), -(-bits // 2))
+        self.dtype = np.dtype(np.uint32 if 2 * label_bits - bits <= 32 else np.uint64)
+        self._struct = _PairsStruct(label_bits, bits, self.dtype.itemsize)
+        self._records, self._work = np.empty(0, self.dtype), np.empty(0, np.uint64)
         self._pairs, self._count = (np.empty(0, np.uint64), np.empty(0, np.int64)), 0  # keys, and numbers of edges
         self._last = (
             np.zeros(1, np.int64),
             np.zeros(1, np.uint64),
         )  # number and key of the last pair of the most, so far
 
-    def keys(self, rows: NeighborRows) -> tuple[np.ndarray, np.ndarray]:
+    def records(self, rows: NeighborRows) -> tuple[np.ndarray, np.ndarray]:
         """Lists an edge between different labels for each entry of the rows with a greater node; each edge must be in the rows of
         both its ends.
 
-        Returns (the keys, bucket by bucket, valid until the next call; int64 [buckets], how many each has).
+        Returns (the records, bucket by bucket, valid until the next call; int64 [buckets], how many each has).
         """
-        struct, sizes, threads = rows.struct(), np.empty(1 << self._bits, np.int64), self._threads
+        struct, sizes, entries = rows.struct(), np.empty(1 << self._bits, np.int64), len(rows.neighbors)
         assert rows.num_nodes == len(self._labels)
-        self._reserve(len(rows.neighbors))
-        arrays = self._labels, self._bits, threads, self._keys, self._work, sizes
+        if len(self._records) < entries:  # used again: what is new has to be cleared by the kernel
+            self._records, self._work = np.empty(entries, self.dtype), np.empty(entries, np.uint64)
+        arrays = self._labels, ctypes.byref(self._struct), self._threads, self._records, self._work, sizes
         status, detail = call(_library().glt_list_pairs, ctypes.byref(struct), *arrays)
         check(status, detail, "count pairs")
-        return self._keys[: int(sizes.sum())], sizes
+        return self._records[: int(sizes.sum())], sizes
 
-    def add(self, keys: np.ndarray, first: np.ndarray) -> None:
-        """Counts all keys of some buckets, which are overwritten. first: int64 [n + 1], first key of each bucket."""
-        self._reserve(len(keys))
-        if self._count + len(keys) > len(self._pairs[0]):
+    def add(self, records: np.ndarray, first_bucket: int, first: np.ndarray) -> None:
+        """Counts all records of the buckets from ``first_bucket`` on. first: int64 [n + 1], first record of each."""
+        if self._count + len(records) > len(self._pairs[0]):
             self._drop()
-            size = max(2 * self._most, self._count + len(keys))
+            size = max(2 * self._most, self._count + len(records))
             if size > len(self._pairs[0]):
                 old, self._pairs = self._pairs, (np.empty(size, np.uint64), np.empty(size, np.int64))
                 for values, new in zip(old, self._pairs, strict=True):
                     new[: self._count] = values[: self._count]
         found = np.zeros(1, np.int64)
-        arrays = *self._last, self._threads, self._work, *(each[self._count :] for each in self._pairs), found
-        status, detail = call(_library().glt_sum_pairs, keys, first, len(first) - 1, self._bits, *arrays)
+        given = ctypes.byref(self._struct), records, first_bucket, first, len(first) - 1
+        arrays = *self._last, self._threads, *(each[self._count :] for each in self._pairs), found
+        status, detail = call(_library().glt_sum_pairs, *given, *arrays)
         check(status, detail, "count pairs")
         self._count += int(found[0])
 
@@ -191,11 +205,6 @@ class LabelPairs:
             status, detail = call(_library().glt_most_pairs, *self._pairs, self._count, self._most, *self._last)
             check(status, detail, "count pairs")
             self._count = self._most
-
-    def _reserve(self, size: int) -> None:
-        """Memory that is used again: what is new has to be cleared by the kernel, which takes longer than to count."""
-        if len(self._keys) < size:
-            self._keys, self._work = (np.empty(size, np.uint64) for _ in range(2))
 
 
 class NeighborSums:

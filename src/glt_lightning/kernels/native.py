@@ -21,7 +21,7 @@ import numpy as np
 
 from glt_lightning.base import DataError, NativeError, PartitionError
 
-ABI_VERSION = 31
+ABI_VERSION = 32
 OK, GROW, BAD_ID, BAD_ROW, BAD_ARG, CUDA, NO_MEMORY, NO_THREAD, THROWN = range(9)
 
 

@@ -386,10 +386,10 @@ def pass_over(graph: GraphToPartition, labels: Labels, capacity: np.ndarray, wha
 # core while its edges are counted, so that an edge takes little longer in a large graph than in a small one.
 
 
-_BUCKET_EDGES = 1 << 16
-_MOST_BITS = 12  # of the number of a bucket: keys are written to that many places at a time
+_BUCKET_EDGES = 1 << 15
+_MOST_BITS = 12  # of the number of a bucket: edges are written to that many places at a time
 _AT_ONCE = 1 << 20  # edges that are read before they are counted
-_KEY_BYTES = 8
+_RECORD_BITS = 32  # of an edge in its bucket, where that is possible
 
 CsrGraph = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -412,17 +412,18 @@ def cluster_graph(
     from glt_lightning.partition.build.edges import ranges_within
     from glt_lightning.partition.tasks.exchange import RunWriter, read_buckets
 
-    bits = min(_MOST_BITS, (entries // 2 // _BUCKET_EDGES).bit_length())
+    fitting = 2 * (count - 1).bit_length() - _RECORD_BITS
+    bits = min(_MOST_BITS, max((entries // 2 // _BUCKET_EDGES).bit_length(), fitting))
     pairs = LabelPairs(clusters, bits, max(1, min(most, count * (count - 1) // 2, entries // 2)), threads)
-    file = folder / "pairs"
-    with RunWriter(file, _KEY_BYTES, 1 << bits) as writer:
+    file, width = folder / "pairs", pairs.dtype.itemsize
+    with RunWriter(file, width, 1 << bits) as writer:
         for rows in all_rows:
-            writer.add(*pairs.keys(rows))
+            writer.add(*pairs.records(rows))
     buckets = np.concatenate([[0], np.cumsum(np.diff(writer.runs.table, axis=1).sum(axis=0))])
     groups = ranges_within(buckets, min(_AT_ONCE, 4 * most))
-    memory = np.empty(max((int(buckets[high] - buckets[low]) for low, high in groups), default=0), np.uint64)
+    memory = np.empty(max((int(buckets[high] - buckets[low]) for low, high in groups), default=0), pairs.dtype)
     for low, high in groups:
-        data, first = read_buckets([writer.runs], low, high, _KEY_BYTES, memory.view(np.uint8))
-        pairs.add(data.view(np.uint64), first)
+        data, first = read_buckets([writer.runs], low, high, width, memory.view(np.uint8))
+        pairs.add(data.view(pairs.dtype), low, first)
     file.unlink()
     return pairs.graph(count)
