@@ -113,7 +113,9 @@ def test_heterogeneous(tmp_path: Path) -> None:
     assert pairs(source, ("author", "writes", "paper")) == [(1, 3), (0, 1), (1, 0)]
     assert pairs(source, ("paper", "by", "author")) == [(1, 2)]
     folder = source.folder  # type: ignore[attr-defined]
-    assert user_ids(folder, np.array([1, 2]), "author").tolist() == [10, 20]
+    found = user_ids(folder, np.array([1, 2]), "author")
+    assert found.tolist() == [10, 20]
+    assert found.flags.writeable
     with pytest.raises(DataError, match="node_type: expected one of author, paper; got None"):
         user_ids(folder, [0])
     with pytest.raises(DataError, match=r"expected integers \[K\] of 0..3"):

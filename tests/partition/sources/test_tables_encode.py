@@ -14,7 +14,7 @@ import pytest
 
 from glt_lightning.base import EDGE, NODE, DataError, PartitionOptions, Progress
 from glt_lightning.graph import Manifest
-from glt_lightning.partition import open_source, partition_graph, verify_partition
+from glt_lightning.partition import ConvertedTables, open_source, partition_graph, verify_partition
 from glt_lightning.partition.sources.tables.encoding import encode_rows
 from glt_lightning.partition.sources.tables.fit import median_of
 from glt_lightning.partition.sources.tables.source import TableSource
@@ -394,6 +394,26 @@ def test_too_many_categories_for_memory(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("glt_lightning.partition.sources.tables.fit._MOST_CATEGORIES", 40)
     with pytest.raises(DataError, match=r"column 'word' .* has more than 40 different values"):
         _ = opened(graph(tmp_path), tmp_path).num_nodes
+
+
+def test_edges_to_predict_are_encoded_as_those_of_the_graph(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    mapping = graph(tmp_path)
+    mapping["edges"] |= {
+        "features": ["kind", "w"],
+        "encode": {"kind": "one_hot", "w": {"as": "number", "scale": "none"}},
+    }
+    partition_graph(opened(mapping, tmp_path), tmp_path / "p", PartitionOptions())
+    tables = ConvertedTables(tmp_path / "root", Manifest.load(tmp_path / "p"))
+    new = tmp_path / "new.csv"
+    new.write_text("s,d,kind,w\np3,p0,odd,2\n")
+    read = tables.read_edges("predict", str(new), mapping, EDGE)
+    assert read.edge.tolist() == [[3], [0]]
+    assert read.attr is not None
+    assert read.attr[0].tolist() == [*[0.0] * (read.attr.shape[1] - 2), 2.0, 0.0]
+    assert "column kind: 1 of 1 rows have no known category" in caplog.text
+    new.write_text("s,d,kind,w\np3,p0,odd,2\np3,p0,odd,two\n")
+    with pytest.raises(DataError, match=r"new\.csv: row 1, column 'w': 'two' is not a number"):
+        tables.read_edges("predict", str(new), mapping, EDGE)
 
 
 @pytest.mark.parametrize(

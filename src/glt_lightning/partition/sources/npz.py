@@ -138,7 +138,7 @@ class NpzSource:
         members = self._members(prefix)
         if self.schema.homogeneous:  # nodes and edges have one prefix
             members = {name: key for name, key in members.items() if name.startswith("edge_") == of_edges}
-        return {n: self._lazy(k) for n, k in members.items() if n in CHECKED or self._rows(k) == count}
+        return {n: self._lazy(k) for n, k in members.items() if n in CHECKED or self._shapes[k][0][:1] == (count,)}
 
     def _members(self, prefix: str) -> dict[str, str]:
         """Returns name -> key of the attributes below a prefix: numeric arrays that are neither structure, splits nor names."""
@@ -150,10 +150,6 @@ class NpzSource:
             if name not in skip and "/" not in name
             if name in CHECKED or self._shapes[key][1].kind in "biuf"
         }
-
-    def _rows(self, key: str) -> int | None:
-        shape, _ = self._shapes[key]
-        return shape[0] if shape else None
 
     @cached_property
     def _splits(self) -> list[tuple[str, NodeType, list[str]]]:

@@ -130,7 +130,8 @@ class VersionSource:
     def _kept_of(self, r: int) -> np.ndarray | None:
         """Returns the positions of the stored edges to read, a mapped file: those that are not deleted, and where both directions
         are stored, in one of them; None: all."""
-        both, deleted = self._columns[r].reverse_of is not None, self._additions.deleted.edges.get(self._edge_type(r))
+        both = self._columns[r].reverse_of is not None
+        deleted = self._additions.deleted.edges.get(self._graph.schema.edge_types[r])
         if not both and deleted is None:
             return None
         if r not in self._kept:
@@ -147,9 +148,6 @@ class VersionSource:
                     writer.write(positions)
             self._kept[r] = load_array(path)
         return self._kept[r]
-
-    def _edge_type(self, r: int) -> EdgeType:
-        return self._graph.schema.edge_types[r]
 
 
 class _StoredRows:

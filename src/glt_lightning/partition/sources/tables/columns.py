@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from glt_lightning.base import DataError, EdgeType, NodeType, edge_type_str
 from glt_lightning.graph import open_regular, parse_json
 from glt_lightning.partition.sources.tables.files import TableFiles, TablePiece
-from glt_lightning.partition.sources.tables.ids import has_ids, load_ids
+from glt_lightning.partition.sources.tables.ids import has_ids, load_ids, named
 from glt_lightning.partition.sources.tables.raw_values import is_list, is_number, is_text, is_time
 
 NUMBER_OR_DATE = r"^([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[0-9]{4}-[0-9]{2}-[0-9]{2}.*)$"
@@ -283,5 +283,4 @@ def user_ids(folder: str | Path, n_id: Any, node_type: NodeType | None = None) -
     place = node_folder(Path(folder), node_type)
     if not has_ids(place):
         return rows.astype(np.int64)
-    ids = load_ids(place, rows)
-    return np.array(ids.to_pylist(), object) if pa.types.is_large_string(ids.type) else ids.to_numpy()
+    return named(load_ids(place, rows))

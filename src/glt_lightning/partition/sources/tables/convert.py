@@ -24,12 +24,11 @@ from glt_lightning.partition.sources.tables.fit import Fits, Fitting
 from glt_lightning.partition.sources.tables.ids import BUCKET, EDGES_AT_ONCE, StoredIds, joined_facts
 from glt_lightning.partition.sources.tables.job import IdFacts, Plan, TableJob, piece_name
 from glt_lightning.partition.sources.tables.mapping import EdgeTable
-from glt_lightning.partition.sources.tables.tasks import ENDS, row_dtype
+from glt_lightning.partition.sources.tables.tasks import ENDS, INT32_MAX, row_dtype
 from glt_lightning.partition.sources.tables.writers import encoding_of
 from glt_lightning.partition.tasks.exchange import cut
 from glt_lightning.partition.tasks.run import Calls
 
-_INT32_MAX = 2**31 - 1
 _ROWS = 1 << 20  # of labels and splits that are copied at once
 _SCANNED = 64  # blocks of text that a task counts
 _ID_BYTES = 512  # of memory for an id that is looked up: its bucket, those of edges, a hash table of about 200 bytes
@@ -56,9 +55,9 @@ class Conversion:
         if table.id is None:
             self._job.save_about(reading.name, IdFacts(count=reading.count, keys=False))
         else:
-            if reading.count > _INT32_MAX:
+            if reading.count > INT32_MAX:
                 raise DataError(
-                    f"dataset: {reading.files.what}: has {reading.count} nodes with ids, and at most {_INT32_MAX} are supported; "
+                    f"dataset: {reading.files.what}: has {reading.count} nodes with ids, and at most {INT32_MAX} are supported; "
                     "remove id."
                 )
             self._store_ids(t, table.id, reading, [each["ids"] for each in found])
@@ -217,7 +216,7 @@ class _Reading:
     def _fit(self, fitting: Fitting) -> Mapping[str, Encoder]:
         fits = Fits.begun(self.files, fitting)
         self._job.save_about(self.name, fits.fitting)
-        ranges = self.files.ranges(self._layout, len(fits.types), self._parts)
+        ranges = self.files.ranges(self._layout, len(fits.fitting.types), self._parts)
         calls = [{"table": self.name, "rows": rows} for rows in ranges]
         with self._progress.phase(f"fitting {self.files.what}", self.count, "rows") as done:
             results = self._calls.run("fit_rows", calls, done, [rows.rows for rows in ranges])

@@ -54,7 +54,7 @@ class Fitting:
 
     Attributes:
         columns: Each column and its encoding.
-        types: The types as which `TableFiles.pieces` reads them.
+        types: The types as which they and ``split`` are read.
         missing: The user's words for "no value", if any.
         split: Column of the splits if only training rows count for means, deviations and fills.
         kinds: How each column is fitted: plain, number, date or category; empty until `Fits.begun`.
@@ -71,7 +71,7 @@ class Fits:
     """The fits of the columns of a table. Tasks `read` ranges of it; what they found is added in the order of the rows."""
 
     def __init__(self, table: TableFiles, fitting: Fitting) -> None:
-        self._table, self.fitting = table, fitting
+        self.fitting = fitting
         self._fits: dict[str, _NumberFit | _CategoryFit] = {
             name: _FITS[kind](table, name, fitting.columns[name], fitting.missing)
             for name, kind in fitting.kinds.items()
@@ -85,14 +85,6 @@ class Fits:
         found = table.types(auto, MISSING if fitting.missing is None else fitting.missing)
         kinds = {name: _kind_of(table, name, how, found.get(name)) for name, how in fitting.columns.items()}
         return cls(table, replace(fitting, kinds=kinds))
-
-    @property
-    def types(self) -> dict[str, pa.DataType]:
-        """The types as which columns are read."""
-        found = {name: self.fitting.types[name] for name in self.fitting.columns}
-        if (split := self.fitting.split) is not None:
-            found |= self._table.read_types([split])
-        return found
 
     def read(self, pieces: Iterable[TablePiece], folder: Path) -> dict[str, list[Any]]:
         """Returns the findings about each column, as JSON. Raises `DataError` for values that are not of their column's kind.

@@ -14,7 +14,7 @@ from glt_lightning.base import DataError, NodeType
 from glt_lightning.graph import open_regular, parse_json
 from glt_lightning.partition.folder import whole_file
 from glt_lightning.partition.sources.tables.columns import FACTS, load_facts, node_folder
-from glt_lightning.partition.sources.tables.ids import IDS
+from glt_lightning.partition.sources.tables.ids import IDS, consecutive
 
 _FORGOTTEN = "forgotten"
 
@@ -70,7 +70,7 @@ def _forget_ids(place: Path, rows: np.ndarray) -> None:
                 ids[begin:end] = 0
     elif (place / "ids.npy").exists():
         found = np.load(place / "ids.npy", mmap_mode="r", allow_pickle=False)
-        if len(found) and int(found[-1]) - int(found[0]) == len(found) - 1 and (np.diff(found) == 1).all():
+        if consecutive(found) is not None:
             return
         with _edited(place / "ids.npy") as ids:
             ids[rows] = np.iinfo(np.int64).min

@@ -85,7 +85,7 @@ class KeyIds:
     @cached_property
     def first(self) -> int | None:
         """The first id, if each id is one more than the id before; else None."""
-        return None if self.is_text else _consecutive(self.ids.to_numpy())
+        return None if self.is_text else consecutive(self.ids.to_numpy())
 
     def compared(self, ids: pa.Array) -> pa.Array:
         """Converts ids to the type of these; null for what is no number, if these are. Numbers written as text are numbers."""
@@ -189,6 +189,13 @@ def load_ids(folder: Path, rows: np.ndarray | None = None) -> pa.Array:
     return text_array(*(file.mapped() for file in files)).take(pa.array(rows))
 
 
+def named(ids: pa.Array) -> np.ndarray:
+    """Converts ids to an array: int64, or objects that are text."""
+    if pa.types.is_large_string(ids.type):
+        return np.array(ids.to_pylist(), object)
+    return np.asarray(ids.to_numpy(zero_copy_only=False, writable=True))
+
+
 def rows_of(piece: TablePiece, column: str, ids: NodeIds, what: str) -> np.ndarray:
     """Finds the rows of the nodes that a column names, int64 [n]. Raises `DataError` for an id that is none. what: a node."""
     given = ids_of(piece, column)
@@ -232,7 +239,7 @@ class IdPiece(ExitStack):
         else:
             self._writers[0].write(ids.to_numpy())
         if len(numbers):
-            first = _consecutive(numbers.to_numpy())
+            first = consecutive(numbers.to_numpy())
             self._runs.append(None if first is None else (first, first + len(ids)))
 
     def facts(self) -> dict[str, Any]:
@@ -262,7 +269,7 @@ def _joined_runs(runs: Sequence[Sequence[int] | None]) -> list[int] | None:
     return [known[0][0], known[-1][1]] if follow else None
 
 
-def _consecutive(numbers: np.ndarray) -> int | None:
+def consecutive(numbers: np.ndarray) -> int | None:
     """Returns the first number, if each is one more than the one before; else None."""
     if not len(numbers) or int(numbers[-1]) - int(numbers[0]) != len(numbers) - 1 or (np.diff(numbers) != 1).any():
         return None

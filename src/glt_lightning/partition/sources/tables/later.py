@@ -23,7 +23,7 @@ from glt_lightning.partition.sources.tables.converted import ConvertedTables
 from glt_lightning.partition.sources.tables.encoders import CategoryEncoder
 from glt_lightning.partition.sources.tables.encoding import GraphEncoding, TableEncoding, log_unknown
 from glt_lightning.partition.sources.tables.files import TableFiles
-from glt_lightning.partition.sources.tables.ids import IDS, KeyIds, NodeIds, RowIds, SortedIds, load_ids, rows_of
+from glt_lightning.partition.sources.tables.ids import IDS, KeyIds, NodeIds, RowIds, SortedIds, load_ids, named, rows_of
 from glt_lightning.partition.sources.tables.job import TableJob
 from glt_lightning.partition.sources.tables.mapping import EdgeTable, NodeTable, Tables, parse_tables
 from glt_lightning.partition.tasks.run import Calls
@@ -229,7 +229,7 @@ class _Reader:
         wanted = {t for e in self._tables.edges for t in (e[0], e[2])} | set(nodes)
         ids = {t: self._both(t, new_ids.get(t, RowIds(0))) for t in sorted(wanted)}
         edges = {e: self._edges(e, table, ids) for e, table in self._tables.edges.items()}
-        shown = {t: _values(each) for t, each in new_ids.items() if isinstance(each, KeyIds)}
+        shown = {t: named(each.ids) for t, each in new_ids.items() if isinstance(each, KeyIds)}
         return LaterRows(Additions(nodes=nodes, edges=edges), shown)
 
     def _conversion(self, job: TableJob, ids: Iterable[NodeType] = ()) -> Conversion:
@@ -289,7 +289,3 @@ class _Reader:
 def _arrays(folder: Path, others: tuple[str, ...]) -> dict[str, np.ndarray]:
     paths = (path for path in sorted(folder.glob("*.npy")) if path.name not in others)
     return {path.stem: np.load(path, allow_pickle=False) for path in paths}
-
-
-def _values(ids: KeyIds) -> np.ndarray:
-    return np.array(ids.ids.to_pylist(), dtype=object) if ids.is_text else ids.ids.to_numpy()

@@ -44,7 +44,7 @@ from glt_lightning.partition.tasks.exchange import load_runs, read_buckets
 
 _CHUNK = 1 << 20  # edges that are looked up at once
 _CHUNK_BYTES = 128 << 20  # of their ids
-_INT32_MAX = 2**31 - 1
+INT32_MAX = 2**31 - 1
 ENDS = ("source", "destination")
 
 
@@ -74,7 +74,7 @@ def find_types(
 def fit_rows(job: TableJob, table: str, rows: Sequence[int]) -> dict[str, list[Any]]:
     """Reads a range of the columns that are fitted."""
     fits, given = job.fits(table), Range(*rows)
-    return fits.read(job.files(table).read(given, fits.types, job.layout(table)), job.fit_folder(table, given))
+    return fits.read(job.files(table).read(given, fits.fitting.types, job.layout(table)), job.fit_folder(table, given))
 
 
 def convert_rows(job: TableJob, table: str, rows: Sequence[int]) -> dict[str, Any]:
@@ -171,7 +171,7 @@ class _Ends(ExitStack):
 
 def row_dtype(ids: NodeIds) -> type:
     """Returns the dtype of rows of nodes."""
-    return np.int32 if ids.count <= _INT32_MAX else np.int64
+    return np.int32 if ids.count <= INT32_MAX else np.int64
 
 
 def place_ids(job: TableJob, table: str, rows: Sequence[int], base: int, is_text: bool, buckets: int) -> None:

@@ -68,8 +68,11 @@ def encoding_of(
     plain = [name for name in names if name not in encoded]
     # A column that is an attribute too is read as that.
     types = table.read_types(encoded) | feature_types(table, plain) | types
-    train = columns.split if isinstance(columns, NodeTable) and columns.fit_on != "all" else None
-    fits = fit(Fitting(columns=encoded, types=types, missing=columns.missing, split=train)) if encoded else {}
+    fits: Mapping[str, Encoder] = {}
+    if encoded:
+        train = columns.split if isinstance(columns, NodeTable) and columns.fit_on != "all" else None
+        read = {name: types[name] for name in encoded} | (table.read_types([train]) if train else {})
+        fits = fit(Fitting(columns=encoded, types=read, missing=columns.missing, split=train))
     widths = {name: None if is_list(types[name]) else 1 for name in names}
     encoders = [fits.get(name) or PlainEncoder(column=name, width=widths[name]) for name in names]
     return TableEncoding(encoders, features_asked(columns)), types
