@@ -120,3 +120,17 @@ def test_refusals(tmp_path: Path, given: dict[str, Any], said: str) -> None:
     source = ArraySource("g", "", GraphSchema.single(), {"node": 12}, {EDGE: edges(0)}, edge={EDGE: attrs})
     with pytest.raises((DataError, OptionError), match=said):
         _ = hold_out_edges(source, {"node__to__node": given}, folder=tmp_path).edge_splits
+
+
+def test_times_of_reverse_edges_are_times(tmp_path: Path) -> None:
+    index, when = edges(0), times(1)
+    source = ArraySource(
+        "g",
+        "",
+        GraphSchema(("item", "user"), (BUYS, BOUGHT)),
+        {"item": 12, "user": 12},
+        {BUYS: index, BOUGHT: index[::-1]},
+        edge={BUYS: {"when": when}, BOUGHT: {"when": when[:, None].astype(float)}},
+    )
+    with pytest.raises(DataError, match="expected an edge attribute of integers; got 'when', and there is none"):
+        _ = held_out(source, "user__buys__item", tmp_path).edge_splits
